@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.operator_work.work_class import CLASSES, class_of
 from gpuledger.ops.database.contents import Contents, read_parquet
-from gpuledger.ops.predict.watts import groups_of, ratios_of, told_by_others, watts_of
+from gpuledger.ops.predict.watts import groups_of, predicted_by_others, ratios_of, watts_of
 
 ROOT = Path(__file__).resolve().parent.parent
 DATABASE = ROOT / "tests" / "data" / "h200" / "operator_database.parquet"
@@ -42,7 +42,7 @@ def errors(contents: Contents) -> dict[str, float]:
 def _off_by_flops(contents: Contents) -> float:
     """Return how far a record's watts are from those told by its FLOPs and bytes and by its type's others."""
     groups = ratios_of(contents, CARD).values()
-    off = np.concatenate([np.abs(told_by_others(found) - found[:, 0]) * found[:, 2] for found in groups])
+    off = np.concatenate([np.abs(predicted_by_others(found) - found[:, 0]) * found[:, 2] for found in groups])
     return float(off.sum() / sum(float(found[:, 0] @ found[:, 2]) for found in groups))
 
 

@@ -1,7 +1,7 @@
 """Sums of operators against whole models, of the ancestor's model–input pairs, and of others.
 
 Usage: python bench/operators/operator_pairs.py --pairs 'inference/*' --database h200.db --folder pairs --out FILE.json
-       python bench/operators/operator_pairs.py --pairs 'training/resnet18@*,*/gpt2@512/bfloat16' --limit-s 480 …
+       python bench/operators/operator_pairs.py --pairs 'training/resnet18@*,*/gpt2@512/bfloat16' --time-limit-s 480 …
        python bench/operators/operator_pairs.py --parts sum --database h200.db --folder pairs --out FILE
        python bench/operators/operator_pairs.py --device cpu --pairs 'small/*'
            --out bench/operators/results/cpu/operator_pairs.json
@@ -118,10 +118,10 @@ class Campaign:
 
     def __init__(self, options: argparse.Namespace, place: Place, database: OperatorDatabase) -> None:
         self.folder, self.place, self.database = options.folder, place, database
-        self.share_frac, self.again = options.energy_share, options.again or options.energy_again
+        self.share_frac, self.again = options.energy_coverage, options.again or options.energy_again
         self.energy_again = options.energy_again
         self.method = Method(
-            target_frac=options.target,
+            target_frac=options.precision,
             energy=not options.time_only,
             settle_s=options.settle_s,
             window_s=options.window_s,
@@ -129,7 +129,7 @@ class Campaign:
         whole_window_s = options.window_s if options.whole_window_s is None else options.whole_window_s
         self.whole_method = replace(self.method, window_s=whole_window_s)
         self.is_captured = options.captured
-        self.until_s = time.monotonic() + options.limit_s
+        self.until_s = time.monotonic() + options.time_limit_s
         self.workloads: list[Workload] = []
 
     @property
@@ -265,16 +265,20 @@ def main() -> None:
     parser.add_argument("--device")
     parser.add_argument("--pairs", default="inference/*", help="names as in training/resnet18@224, with * and ?")
     parser.add_argument("--time-only", action="store_true")
-    parser.add_argument("--target", type=float, default=0.01)
-    parser.add_argument("--energy-share", type=float, default=0.9)
-    parser.add_argument("--again", action="store_true", help="time whole models again that the folder has")
-    parser.add_argument("--energy-again", action="store_true", help="take whole models' joules again as well")
-    parser.add_argument("--whole-only", action="store_true", help="measure whole models and no operator's energy")
-    parser.add_argument("--settle-s", type=float, default=Method.settle_s, help="of load before energy is read")
-    parser.add_argument("--window-s", type=float, default=Method.window_s, help="of one reading of energy")
-    parser.add_argument("--whole-window-s", type=float, help="the same of whole models, where it is another")
-    parser.add_argument("--captured", action="store_true", help="capture no workload again that the folder has")
-    parser.add_argument("--limit-s", type=float, default=math.inf, help="begin no operator after so long")
+    parser.add_argument("--precision", type=float, default=0.01, help="share of the median time")
+    parser.add_argument("--energy-coverage", type=float, default=0.9, help="share of a workload's time")
+    parser.add_argument("--again", action="store_true", help="measure whole models in the folder again")
+    parser.add_argument("--energy-again", action="store_true", help="measure the energy of whole models again as well")
+    parser.add_argument("--whole-only", action="store_true", help="measure energy of whole models only")
+    parser.add_argument("--settle-s", type=float, default=Method.settle_s, help="load before an energy measurement")
+    parser.add_argument("--window-s", type=float, default=Method.window_s, help="one energy measurement")
+    parser.add_argument(
+        "--whole-window-s",
+        type=float,
+        help="the same for whole models",
+    )
+    parser.add_argument("--captured", action="store_true", help="do not capture workloads that are in the folder again")
+    parser.add_argument("--time-limit-s", type=float, default=math.inf, help="start no operator after this time")
     options = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))
     database = open_database(options.database)

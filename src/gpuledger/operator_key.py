@@ -1,4 +1,4 @@
-"""What tells one operator call from another: the operator, its inputs and the settings it ran under."""
+"""The key of an operator call: the operator, its inputs and the settings that affect it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ SPEAKERS = (
         for backward in ("", "_backward")
     ),
 )
-"""Operators, as a trace calls them, whose inputs say what the kernels below them do: what launches those, further in,
-is a library's way to do it, with its arguments in another order."""
+"""Operators, as named in a trace, with inputs that describe their kernels. Inner operators that launch the kernels have
+other arguments, depending on the library."""
 
 KEYWORDS = "kwargs"
-"""Where an operator's keyword arguments are: in a dictionary of this one name, after the positional ones."""
+"""Key of the dictionary with an operator's keyword arguments, after the positional ones."""
 
 _SIZES = ListOf(int, most=64)
 _TENSOR = Fields(
@@ -59,10 +59,10 @@ class OperatorKey:
 
     Attributes:
         operator: ``aten.addmm.default``.
-        inputs: The positional arguments as JSON values, then ``{"kwargs": {…}}`` where there are keyword arguments.
-            A tensor is ``{"shape", "dtype", "stride"}``, with ``"same": n`` where it is its n-th distinct tensor again,
-            ``"host": true`` where it is not on the GPU and ``"sparsity": 0.9`` where that share of it is zero. What
-            JSON lacks is an object of one name: ``{"float": "-inf"}``, ``{"torch": "float16"}``,
+        inputs: The positional arguments as JSON values, then ``{"kwargs": {…}}`` if there are keyword arguments.
+            A tensor is ``{"shape", "dtype", "stride"}``, with ``"same": n`` if it is the n-th distinct tensor again,
+            ``"host": true`` if it is not on the GPU, and ``"sparsity": 0.9`` if that share of it is zero. Values that
+            JSON does not have are an object with one key: ``{"float": "-inf"}``, ``{"torch": "float16"}``,
             ``{"complex": [re, im]}``, ``{"device": "card"}``.
         flags: ``autocast`` (a dtype or None), ``tf32`` (whether this operator may use it), ``grad``.
     """

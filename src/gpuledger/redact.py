@@ -1,7 +1,7 @@
 """Command lines and messages without their secrets.
 
-Rather one word too many is hidden than one too few. What is hidden is told by its name (of an option, a variable, a
-header or a parameter of a URL) or by its place (in a URL before the ``@``), never by what it looks like.
+If in doubt, a value is hidden. Secrets are recognized by name (of an option, variable, header or URL parameter) or by
+position (in a URL before the ``@``), not by their form.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Next = Literal["", "all", "after colon"]
 
 
 def redact(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments without their secrets, as many as there were.
+    """Return the same number of arguments, without secrets.
 
-    Hidden are the values of options, variables and headers whose names tell a secret (``--api-key X``, ``--pwd=X``,
+    Hides the values of options, variables and headers with names of secrets (``--api-key X``, ``--pwd=X``,
     ``DB_PWD=X``, ``Authorization: Bearer X``), of ``-p``, passwords in URLs and in ``--user NAME:PASSWORD``; also
     inside an argument that is a command line of its own, as of ``bash -c``. What follows an option is hidden unless it
     begins with ``--``.
@@ -56,7 +56,7 @@ def redact(arguments: Sequence[str]) -> list[str]:
 
 
 def hide_credentials(text: str) -> str:
-    """Return a text without the passwords in its URLs, and without ``NAME=VALUE`` where the name tells a secret."""
+    """Return a text without passwords in URLs, and without the values of secrets in ``NAME=VALUE``."""
     text = _TOKEN_IN_URL.sub(rf"\1{HIDDEN}@", _PASSWORD_IN_URL.sub(rf"\1:{HIDDEN}@", text))
     kept, end = [], 0
     for found in _ASSIGNED.finditer(text):

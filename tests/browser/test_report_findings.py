@@ -52,7 +52,7 @@ def test_a_click_searches_for_what_it_names(opened: Opened, findings: tuple[Find
     place = next(number for number, finding in enumerate(findings) if finding.search)
     opened.page.locator(".finding-title").nth(place).click()
     assert opened.page.input_value("#search") == findings[place].search
-    assert "accounts match" in opened.text("#matched")
+    assert "parts match" in opened.text("#matched")
     assert opened.complaints == []
 
 

@@ -96,7 +96,7 @@ def test_a_picture_that_is_there_is_refused_before_anything_is_measured(ask: Ask
     (folder / "there.png").write_text("mine")
     refused = ask("compare", "nothing", "-o", "there.png", "--database", "none.db")
     assert refused.exit_code == 2
-    assert "give another -o, or --force" in refused.stderr
+    assert "Use another name with -o, or --force to overwrite" in refused.stderr
     assert not (folder / "none.db").exists()
 
 

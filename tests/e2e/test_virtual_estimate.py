@@ -162,7 +162,9 @@ def test_a_function_of_an_extension_is_told_as_well(monkeypatch: pytest.MonkeyPa
     extension = types.ModuleType("gpuledger_extension")
     extension.fuse = lambda data: data.numpy().sum()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "gpuledger_extension", extension)
-    monkeypatch.setattr(hints, "_TOLD", {})  # what is told is told for good, and this module is gone after the test
+    monkeypatch.setattr(
+        hints, "_FUNCTIONS", {}
+    )  # what is told is told for good, and this module is gone after the test
     before = extension.fuse
 
     @gpuledger.fake_output("gpuledger_extension.fuse")

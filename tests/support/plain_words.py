@@ -35,7 +35,7 @@ INSTEAD: Final[dict[str, str]] = {
     r"(?:recording|recorded) windows?|windows? of recording|the window": "recorded steps",
     r"(?<!in )joules?": "energy; J as the unit",
     r"(?<!in )watts?": "power; W as the unit",
-    r"readings|a reading|no reading": "sample",
+    r"readings|(?:a|no|each|first|last|next) reading": "sample",
     r"own costs?|costs? of (?:recording|profiling|measuring)": "overhead",
     r"mov(?:e|es|ed) no more than": "within noise, not significant",
     r"share of truths|truths": "confidence level",

@@ -40,7 +40,7 @@ class NvmlCard:
         self.index = index
         self.driver_version = driver_version
         self._handle = binding.nvmlDeviceGetHandleByIndex(index)
-        self.name = _text(self._ask(None, binding.nvmlDeviceGetName)) or "unknown card"
+        self.name = _text(self._ask(None, binding.nvmlDeviceGetName)) or "unknown GPU"
         self.uuid = _text(self._ask(None, binding.nvmlDeviceGetUUID))
         self.ticks = TickPhase(NVML_COUNTER)
         self._memory_call = _bound_memory_call(binding)

@@ -66,7 +66,7 @@ class SmiCard(BareCard):
     def __init__(self, row: Row, stream: SmiStream) -> None:
         super().__init__(
             int(row["index"]),
-            str(row["name"] or "unknown card"),
+            str(row["name"] or "unknown GPU"),
             str(row["uuid"] or ""),
             driver_version=str(row["driver_version"] or ""),
             reason=f"not reported by {TOOL}",

@@ -143,17 +143,17 @@ def _device_index(_: click.Context, __: click.Parameter, text: str | None) -> in
         return None
     found = re.fullmatch(r"cpu|-1|(?:cuda:)?(\d{1,6})|cuda", text)
     if found is None:
-        raise UsageError(f"--device {text}: not a PyTorch device", hint="use cpu, cuda:0 or cuda:1")
+        raise UsageError(f"--device {text}: not a PyTorch device", hint="Use cpu, or a GPU such as cuda:0")
     return -1 if text in ("cpu", "-1") else int(found[1] or 0)
 
 
 class ProgramCommand(click.Command):
-    """A command whose line ends with a program's own: nothing after that is ours."""
+    """A command followed by a program with its own arguments."""
 
     program_usage = "SCRIPT [ARGS]… | -m MODULE [ARGS]…"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the program's words apart, and let click read ours."""
+        """Split off the program's arguments, and let click parse the others."""
         options = [one for one in self.params if isinstance(one, click.Option)]
         with_value = {text for one in options if not one.is_flag for text in one.opts}
         ours, ctx.meta[PROGRAM] = split_line(args, with_value)
@@ -182,12 +182,12 @@ def script_of(ctx: click.Context) -> tuple[str, ...]:
 
 
 def open_run(text: str) -> Run:
-    """Return the run ``text`` names: a directory, its suffix may be left out, or files of an older format.
+    """Return the run in ``text``: a directory (the suffix can be omitted), or files of another format.
 
-    Lines of such files that cannot be read are named on stderr, and the command will end with 3.
+    Lines of such files that cannot be read are listed on stderr, and the exit status will be 3.
 
     Raises:
-        InputError: it is not a run, damaged, of a newer schema, or of no format that is read.
+        InputError: it is not a run, damaged, of a newer schema, or of an unknown format.
     """
     from gpuledger.services import runs
 
@@ -198,9 +198,9 @@ def open_run(text: str) -> Run:
 
 
 def open_runs(texts: Sequence[str]) -> list[Run]:
-    """Return the runs ``texts`` name; what cannot be read is named on stderr, skipped, and makes the exit code 3.
+    """Return the runs in ``texts``. Others are listed on stderr and skipped, with exit status 3.
 
-    A folder stands for the runs in it, or for the files of an older format that are a run each.
+    A folder means the runs in it, or its files of another format that are one run each.
 
     Raises:
         InputError: none of them can be read.
@@ -216,9 +216,9 @@ def open_runs(texts: Sequence[str]) -> list[Run]:
 
 
 def open_each(text: str) -> list[tuple[str, Run]]:
-    """Return the runs that ``text`` stands for, each with its path: several where it is a folder of runs or of logs.
+    """Return the runs in ``text`` with their paths; several for a folder of runs or logs.
 
-    What cannot be read is named on stderr, skipped, and makes the exit code 3.
+    Others are listed on stderr and skipped, with exit status 3.
 
     Raises:
         InputError: none can be read.
@@ -251,7 +251,7 @@ def _is_foreign(run: Run, text: str) -> bool:
 
 
 def _tell_unread(unread: Sequence[str]) -> None:
-    """Name what could not be read; the command goes on and ends with the exit code of bad input."""
+    """List what could not be read. The command continues, and its exit status is 3."""
     print_notes(unread_lines(unread))
     context = click.get_current_context(silent=True)
     if unread and context is not None:
@@ -288,7 +288,7 @@ def parse_rank(rank_text: str | None) -> int | None:
     if rank_text is None or rank_text == ALL:
         return None
     if not rank_text.isdecimal():
-        raise UsageError(f"--rank {rank_text}: not a rank", hint="use a number, or all")
+        raise UsageError(f"--rank {rank_text}: not a rank", hint="Use the number of a rank, or all")
     return int(rank_text)
 
 
@@ -309,7 +309,7 @@ def choose_devices(ranks: tuple[Rank, ...], device_idx: int | None) -> list[tupl
 
 
 def why_empty(ranks: tuple[Rank, ...]) -> str:
-    """Return why no rank has a block: the first note of a recording that says something, else what it does hold."""
+    """Return why no rank has a block: the first note of the recording, or a general reason."""
     from gpuledger.analyze.memory.empty import why_empty as reason_of
 
     notes = [note for rank in ranks if _records(rank) for note in rank.manifest.notes]
@@ -328,7 +328,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_notes(lines: Iterable[str]) -> None:
-    """Print notes and hints to stderr, after what stdout holds so far."""
+    """Print notes and hints to stderr, after flushing stdout."""
     sys.stdout.flush()
     for line in lines:
         click.echo(line, err=True)

@@ -84,7 +84,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that ``args`` begin with; a wrong one is told which are near."""
+        """Return the command in ``args``. For an unknown one, the error suggests similar names."""
         if args and args[0] not in self.entries and not args[0].startswith("-"):
             from difflib import get_close_matches
 
@@ -103,7 +103,7 @@ class Commands(click.Group):
     def main(  # type: ignore[override]  # the mode is not the caller's: it is always the one that leaves
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> NoReturn:
-        """Run the command line and leave with its exit code."""
+        """Run the command line and exit with its status."""
         open_closed_streams()
         state = extra.setdefault("obj", {})
         extra["standalone_mode"] = False
@@ -125,7 +125,7 @@ def _print_any_name() -> None:
 
 
 def tell(error: Exception) -> int:
-    """Return the exit code for ``error`` after writing it to stderr as one line and a hint."""
+    """Write ``error`` to stderr as one line with a hint. Return the exit status."""
     if isinstance(error, Abort):
         return INTERRUPTED
     if isinstance(error, NoArgsIsHelpError):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BATCH_ROWS = 10_000
 _HINT = "Use SELECT, WITH, DESCRIBE or SHOW TABLES"
 _VIEWS = (
-    """CREATE VIEW accounts AS
+    """CREATE VIEW allocations AS
     SELECT blocks.*, coalesce(modules.path, '') AS module, modules.class_name, names.name
     FROM blocks
     LEFT JOIN modules ON modules.rank = blocks.rank AND modules.module_id = blocks.module_id
@@ -43,11 +43,12 @@ _VIEWS = (
     SELECT rank, device_idx, max_by(index, (bytes, -index)) AS index, max(bytes) AS recorded_peak_allocated_bytes
     FROM sums GROUP BY rank, device_idx""",
     """CREATE VIEW at_peak AS
-    SELECT accounts.* FROM accounts JOIN peaks ON peaks.rank = accounts.rank AND peaks.device_idx = accounts.device_idx
+    SELECT allocations.* FROM allocations JOIN peaks
+    ON peaks.rank = allocations.rank AND peaks.device_idx = allocations.device_idx
     WHERE alloc_index <= index AND (free_requested_index IS NULL OR free_requested_index > index)""",
 )
-"""``accounts``: blocks with their module's path and their name. ``peaks``: the event at which each device's allocated
-bytes were highest first. ``at_peak``: the accounts alive at it. A view costs nothing until it is asked."""
+"""``allocations``: blocks with module path and tensor name. ``peaks``: the event at which each device's allocated bytes
+first reached their maximum. ``at_peak``: the allocations that exist at that event. A view is computed when queried."""
 _LOCKS = (
     "SET temp_directory = ''",
     "SET enable_external_access = false",

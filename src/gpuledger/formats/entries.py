@@ -59,7 +59,7 @@ class Unread:
 
 
 class Names:
-    """Names as one text with their ends. The first :data:`MAX_KNOWN` are told apart, later ones kept as they come."""
+    """Names as one text with their ends. The first :data:`MAX_KNOWN` are stored once each, later ones every time."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}

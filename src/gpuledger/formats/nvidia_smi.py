@@ -36,7 +36,7 @@ _FACTS = frozenset({"index", "uuid", "name", "driver_version", "total_bytes"})
 
 
 _CARD_KEYS = ("index", "uuid", "bus_id", "serial")
-"""What tells GPUs apart, the first that a reading has; where it has none, see :func:`_told_apart`."""
+"""Columns that identify a GPU: the first that a row has. If it has none, see :func:`_distinguished`."""
 MAX_IN_TURN = 16
 FEWEST_TURNS = 3
 """So many rounds of all GPUs are needed to see that rows come in rounds."""
@@ -141,21 +141,21 @@ class _Log:
         )
 
     def _apart(self) -> dict[str, _Card]:
-        """Return the GPUs; where no column names them, as far as models, capacities and the order of rows tell.
+        """Return the GPUs. If no column names them, they are found by model, capacity and order of the rows.
 
         Raises:
-            InputError: rows of several GPUs cannot be told apart.
+            InputError: there are rows of several GPUs that cannot be distinguished.
         """
         if list(self._cards) != [""]:
             return self._cards
-        found = _told_apart(self._cards[""])
+        found = _distinguished(self._cards[""])
         if not found:
             raise InputError(
-                f"{self._path}: several rows at one moment, and no column says which GPU each is of: ask for it, "
-                "nvidia-smi --query-gpu=timestamp,index,memory.used"
+                f"{self._path}: several rows have the same time, and no column names the GPU",
+                hint="Record the index, too: nvidia-smi --query-gpu=timestamp,index,memory.used",
             )
         if len(found) > 1:
-            self._notes[f"No column names the GPU of a row: {len(found)} were told apart by {found[0].apart_by}."] = (
+            self._notes[f"No column names the GPU of a row: {len(found)} GPUs were found by {found[0].apart_by}."] = (
                 None
             )
         return {str(number): card for number, card in enumerate(found)}
@@ -217,7 +217,7 @@ class _Log:
         return self._add(values)
 
     def _add(self, values: dict[str, Any]) -> str:
-        """Add one reading to its GPU; a reading without any figure is left out."""
+        """Add one sample to its GPU. A sample without any value is left out."""
         if values.get("used_bytes") is None and values.get("free_bytes") is not None and values.get("total_bytes"):
             values["used_bytes"] = values["total_bytes"] - values["free_bytes"] - (values.get("driver_bytes") or 0)
             self._notes["The file has no memory.used, so it was computed as memory.total - memory.free."] = None
@@ -240,7 +240,7 @@ class _Log:
 
 
 class _Card:
-    """The readings of one GPU, column by column."""
+    """The samples of one GPU, column by column."""
 
     def __init__(self) -> None:
         self._times: list[int | None] = []
@@ -251,7 +251,7 @@ class _Card:
         self.apart_by = ""
 
     def add(self, values: dict[str, Any]) -> None:
-        """Add one reading; a column that begins late is null before."""
+        """Add one sample. A column that begins later is null before."""
         for name, value in values.items():
             if name in _SAMPLE_COLUMNS:
                 column = self._columns.setdefault(name, [])
@@ -272,11 +272,11 @@ class _Card:
 
     @property
     def times(self) -> list[int | None]:
-        """Return the readings' times."""
+        """Return the times of the samples."""
         return self._times
 
     def only(self, rows: list[int], apart_by: str) -> _Card:
-        """Return the readings in ``rows`` as one GPU of several."""
+        """Return the samples in ``rows`` as one GPU of several."""
         part = _Card()
         part.apart_by = apart_by
         part._times = [self._times[row] for row in rows]
@@ -312,7 +312,7 @@ class _Card:
     def device(self, device_idx: int) -> dict[str, Any]:
         """Return what the rank's manifest says of the GPU."""
         kept = {key: value for key, value in self._facts.items() if key != "index"}
-        return {"name": "unknown card", **kept, "device_idx": device_idx}
+        return {"name": "unknown GPU", **kept, "device_idx": device_idx}
 
     def table(self, device_idx: int, interval_ns: int) -> Any:
         """Return the GPU's rows of ``samples`` in the order of time; without times they are ``interval_ns`` apart."""
@@ -329,8 +329,8 @@ class _Card:
         return table.sort_by("t_ns") if self.turned_back else table
 
 
-def _told_apart(card: _Card) -> list[_Card]:
-    """Return the GPUs that unnamed rows are of; none where there are several and nothing tells them apart.
+def _distinguished(card: _Card) -> list[_Card]:
+    """Return the GPUs of unnamed rows; none if there are several that cannot be distinguished.
 
     Rows of different models or capacities are of different GPUs. Rows with times that come in rounds, close together
     inside one and far apart between two, are of one GPU after the other.
@@ -354,7 +354,7 @@ def _told_apart(card: _Card) -> list[_Card]:
 
 
 def _in_turn(times_ns: list[int]) -> int:
-    """Return how many GPUs take turns in rows with these times; 1 where they do not, 0 where it cannot be told."""
+    """Return how many GPUs take turns in rows with these times; 1 if they do not, 0 if that is not known."""
     gaps = [later - earlier for earlier, later in pairwise(times_ns)]
     for count in range(2, min(MAX_IN_TURN, len(times_ns) // FEWEST_TURNS) + 1):
         inside = [gap for place, gap in enumerate(gaps) if (place + 1) % count]

@@ -1,4 +1,4 @@
-"""The formats that gpuledger reads, told apart by content. Files are untrusted: they are parsed, never executed."""
+"""The formats that gpuledger reads, detected by content. Files are untrusted: they are parsed, never executed."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def _summed(title: str, sizes: Sizes) -> list[str]:
 
 
 def _shares(sizes: Sizes, total: int) -> list[int]:
-    """Return whole MB that sum to ``total``: what rounding down leaves goes to the largest remainders."""
+    """Return whole MB that sum to ``total``, by the largest remainder method."""
     shown = [size // MB for _, size in sizes]
     order = sorted(range(len(sizes)), key=lambda place: -(sizes[place][1] % MB))
     for place in order[: total - sum(shown)]:

@@ -1,4 +1,4 @@
-"""A test held to the joules that one call of it takes."""
+"""Check a test against a limit on the energy of one call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEP_ENERGY = "gpuledger_step_energy_j"
 
 
 def judge_energy(item: Any, limit: EnergyLimit, counter: Callable[[], Callable[[], float]] | None = None) -> None:
-    """Call the test again for so long that one call's joules are known, and fail it where they are over the limit."""
+    """Call the test repeatedly to measure the energy of one call, and fail it if that is above the limit."""
     try:
         found = measure_call_energy(lambda: _call(item), (counter or card_energy_counter)(), limit.seconds)
     except GpuLedgerError as error:

@@ -32,7 +32,7 @@ class GrowthLimit:
 
 @dataclass(frozen=True)
 class EnergyLimit:
-    """The joules one call of a test may use, measured over at least ``seconds``."""
+    """Limit on the energy of one call of a test in J, measured over at least ``seconds``."""
 
     limit_j: float
     seconds: float

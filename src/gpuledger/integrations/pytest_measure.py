@@ -56,7 +56,7 @@ def measure_test(run: Run) -> TestBytes | None:
 
 
 def grown_bytes(run: Run, warmup: int) -> tuple[int, list[tuple[str, int]]]:
-    """Return the bytes kept by the calls after ``warmup``, on the device that kept most, and by which accounts.
+    """Return the growth by the calls after ``warmup`` in bytes, and its largest parts, on the device with the most.
 
     Step 1 of the recording is empty and step ``n + 1`` is call ``n``.
 
@@ -84,7 +84,7 @@ def table_lines(measured: Sequence[tuple[str, int]]) -> list[str]:
 
 
 def over_memory(found: TestBytes, limit_bytes: int, kept: Path | None) -> str:
-    """Return why a test fails: what it took, where, and the largest accounts."""
+    """Return the failure message of a test: its peak, where it was, and the largest categories and modules."""
     before = f" in addition to {format_bytes(found.before_bytes)} at its start" if found.before_bytes else ""
     place = place_of(found.instant) or "outside steps"
     lines = [
@@ -98,7 +98,7 @@ def over_memory(found: TestBytes, limit_bytes: int, kept: Path | None) -> str:
 
 
 def over_growth(grown: int, limit_bytes: int, calls: int, accounts: list[tuple[str, int]], kept: Path | None) -> str:
-    """Return why a test fails: what its calls kept, and on which accounts."""
+    """Return the failure message of a test: the growth by its calls, and the largest parts."""
     lines = [
         f"{exactly(grown, 'B')} still allocated after {calls} calls, {format_bytes(grown - limit_bytes)} over the "
         f"limit of {format_bytes(limit_bytes)}:",
@@ -123,7 +123,7 @@ def _measure_device(rank: Rank, device_idx: int) -> TestBytes:
 
 
 def _kept_since(rank: Rank, device_idx: int, step: int) -> list[tuple[str, int]]:
-    """Return the bytes of the blocks that are alive at the end and younger than the end of ``step``, by account."""
+    """Return category and module -> bytes of blocks that were allocated after ``step`` and are alive at the end."""
     numbers = read_numbers(rank, "steps", "step", device_idx)
     ends = read_numbers(rank, "steps", "end_index", device_idx)
     lives = read_lives(rank, device_idx)

@@ -1,6 +1,6 @@
-"""The pytest plugin: marks that hold a test to bytes and joules, a fixture, and a table of the tests by peak bytes.
+"""The pytest plugin: marks that limit the memory and energy of a test, a fixture, and a table of tests by peak.
 
-It is loaded with every pytest session, so nothing but the standard library and pytest is imported until a test asks.
+It is loaded in every pytest session, so it imports only the standard library and pytest until a test uses it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose mark cannot be measured here."""
+    """Skip a test if its mark cannot be measured on this machine."""
     limits = item.stash.get(LIMITS, Limits())
     if limits.of_bytes and (reason := _why_no_bytes(item.config)):
         name = MEMORY if limits.memory_bytes is not None else GROWTH
@@ -149,7 +149,7 @@ def gpuledger_recording(request: pytest.FixtureRequest) -> Iterator[Recording | 
 
 
 def _make_recording(item: Any, place: Path, *, virtual: bool) -> Recording | VirtualRecording:
-    """Return what records a test: on the virtual GPU where one is asked for and ``virtual`` is wanted."""
+    """Return the recording of a test, on a simulated GPU if the option and ``virtual`` are set."""
     card = _virtual_card(item.config)
     if card and virtual:
         from gpuledger.integrations.virtual_recording import VirtualRecording
@@ -162,7 +162,7 @@ def _make_recording(item: Any, place: Path, *, virtual: bool) -> Recording | Vir
 
 @contextmanager
 def _place(item: Any) -> Iterator[Path]:
-    """Return the directory a test's run goes to: below ``--gpuledger-out``, else one that is removed."""
+    """Yield the directory of a test's run: below ``--gpuledger-out``, or a temporary one."""
     kept = item.config.getoption("--gpuledger-out")
     name = re.sub(r"[^\w.\[\]-]+", "-", item.nodeid, flags=re.ASCII).strip("-.")[-150:]
     if kept:
@@ -177,7 +177,7 @@ def _devices(config: pytest.Config) -> str:
 
 
 def _why_no_energy() -> str:
-    """Return why joules cannot be measured here; "" where they can."""
+    """Return why energy cannot be measured on this machine; "" if it can."""
     if find_spec("torch") is None:
         return NO_TORCH
     from gpuledger.errors import NoDeviceError

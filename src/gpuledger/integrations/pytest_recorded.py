@@ -55,15 +55,15 @@ class RecordedTest:
             self.end_call()
 
     def end_call(self) -> None:
-        """End a call whose growth is measured. Garbage is collected: what only a cycle keeps is not growth."""
+        """End a call for the growth limit. Collects garbage first, so that reference cycles do not count."""
         if self._limits.growth is not None:
             gc.collect()
             self._recording.step()
 
     def judge(self, *, kept: bool) -> None:
-        """Fail the test where it took more than its limits, or where what it took could not be measured."""
+        """Fail the test if it exceeds its limits, or if they could not be measured."""
         if self._outer_run is not None:
-            return  # told at the end: a test must not fail because `gpuledger run` records it
+            return  # reported at the end: a test must not fail because `gpuledger run` records it
         if self._run is None or self._not_measured:
             if self._limits.of_bytes:
                 why = self._not_measured or f"{FIXTURE} was not started; use `with {FIXTURE}:` in the test"

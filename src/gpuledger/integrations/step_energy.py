@@ -12,12 +12,12 @@ from gpuledger.cards.opening import open_cards
 from gpuledger.errors import GpuLedgerError, NoDeviceError
 
 _PATIENCE_S = 2.0
-"""A counter that stands still for so long does not work: NVIDIA's moves every 100 ms."""
+"""Time in s after which a counter without a change counts as not working. NVIDIA's changes every 100 ms."""
 
 
 @dataclass(frozen=True)
 class CallEnergy:
-    """Joules of one call, plus or minus; ``calls`` were made in ``seconds``."""
+    """Energy of one call in J with its uncertainty, from ``calls`` calls in ``seconds``."""
 
     joules: float
     uncertainty_j: float

@@ -15,11 +15,11 @@ ALL_PASSES = "memory,energy,time"
 
 
 class RecordedTraining:
-    """One training: below ``gpuledger run``, or inside ``gpuledger.record``, its steps are marked; else it is recorded.
+    """One training. Under ``gpuledger run`` or inside ``gpuledger.record``, marks its steps; otherwise records it.
 
     Args:
-        name: Name of a recording of its own.
-        how: What ``gpuledger.record`` takes; ``passes`` is all of them where it is not given.
+        name: Name of the recording.
+        how: Arguments of ``gpuledger.record``. By default, ``passes`` is all of them.
     """
 
     def __init__(self, name: str, how: dict[str, Any]) -> None:
@@ -47,9 +47,9 @@ class RecordedTraining:
             session.mark_step()
 
     def end(self) -> dict[str, float]:
-        """Return the figures of a recording of its own, now that it is over, by the names to log them under.
+        """End the training. Return the metrics of its own recording, by name in the logger.
 
-        They are empty below ``gpuledger run``, which tells its figures when the program has ended.
+        Empty under ``gpuledger run``, which prints its results at the end of the program.
         """
         recording = self.recording
         if recording is None:

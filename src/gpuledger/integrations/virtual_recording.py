@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class VirtualRecording:
-    """Lets the block find the GPU as ``cuda:0``; nothing is computed, and values are not real.
+    """Records a block on a simulated GPU, available as ``cuda:0``. Nothing is computed; values are placeholders.
 
     Args:
         card: Name of a GPU of the catalogue.
-        out: Directory of the run, which is not there yet.
+        out: Directory of the new run.
 
     Raises:
         UsageError: there is no such GPU.

@@ -1,4 +1,4 @@
-"""What a GPU shows at one moment: bytes, watts, degrees, how busy it is, and the joules so far."""
+"""Read the current state of a GPU: memory, power, temperature, utilization and energy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuledger.cards.opening import find_cards
 
 @dataclass(frozen=True)
 class Gauge:
-    """One GPU at one moment; None where it does not tell. ``energy_j`` counts from the first reading."""
+    """One sample of a GPU. Values that it does not report are None. ``energy_j`` counts from the first sample."""
 
     name: str
     used_bytes: int | None
@@ -24,7 +24,7 @@ class Gauge:
 
 
 class Gauges:
-    """Reads every GPU. ``pid`` is the process whose bytes are told apart.
+    """Reads every GPU. ``pid`` is the process with its own memory line.
 
     Source: the GPUs' drivers; of NVML power is the mean of the last second, and the energy counter ticks every 100 ms.
     """

@@ -1,4 +1,4 @@
-"""What the live view shows, as lines of fixed columns: GPUs, history, accounts, keys. Pure: state in, lines out."""
+"""The live view as lines of text: GPUs, history, breakdown and keys. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 HISTORY = 240
 LEVELS, ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
-KEYS = "q quit   b by category/module   s by size/name   d memory pass now"
+KEYS = "q quit   b by category/module   s by size/name   d record memory now"
 _CARD_COLOR = "#4e79a7"
 
 
@@ -40,7 +40,7 @@ class Choice:
 
 @dataclass
 class History:
-    """The used bytes of each GPU at the last readings."""
+    """Used bytes of each GPU at the last samples."""
 
     rows: list[list[int]] = field(default_factory=list)
 
@@ -127,7 +127,7 @@ def _card_row(number: int, gauge: Gauge) -> tuple[str | Cell | Bar, ...]:
 
 
 def _history_line(number: int, row: Sequence[int], gauge: Gauge, width: int, terminal: Terminal) -> str:
-    """Return the GPU's bytes at the last readings as a row of steps of its capacity."""
+    """Return the GPU's memory at the last samples as a line of bars, relative to its capacity."""
     levels = LEVELS if terminal.unicode else ASCII_LEVELS
     whole = max(gauge.total_bytes or 0, *row, 1)
     label = f"{number} "

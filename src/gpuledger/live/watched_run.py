@@ -1,6 +1,6 @@
-"""A run while it is written: its status, its last recorded step, and the accounts at that step's peak.
+"""A run in progress: its status, its last recorded step, and the breakdown at that step's peak.
 
-Nothing is written into the run. What its process has written so far is posted in a directory of ours.
+The run is not changed. Tables of the data so far are built in a temporary directory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpuledger.model.run_manifest import read_run_manifest
 
 @dataclass(frozen=True)
 class RunNow:
-    """A run at one moment. ``breakdown`` are the accounts at the peak of the last recorded step, once there is one."""
+    """State of a run. ``breakdown`` is that of the peak of the last recorded step, once there is one."""
 
     name: str
     status: str
@@ -71,7 +71,7 @@ class WatchedRun:
         return RunNow(name, manifest.status or "", manifest.started_ns or 0, step, breakdown, note)
 
     def ask(self) -> str:
-        """Ask the run's process for a memory pass now; return in words what comes of it."""
+        """Request a memory recording from the run's process now. Return a message with the outcome."""
         if read_run_manifest(self._path).status != "running":
             return "the run has ended"
         if not (self._path / LISTENING).exists():
@@ -83,7 +83,7 @@ class WatchedRun:
         return "requested a memory recording; it starts with the next step"
 
     def _recorded(self) -> Path:
-        """Return the run whose steps are shown: the last that was asked for, else the run itself."""
+        """Return the run to show: the last requested recording, or the run itself."""
         stem = self._path.name.removesuffix(SUFFIX)
         asked = [
             place for place in self._path.parent.glob(f"{escape(stem)}-asked-*{SUFFIX}") if rank_directories(place)

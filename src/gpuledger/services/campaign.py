@@ -1,4 +1,4 @@
-"""A campaign: capture models, measure the operators that the database lacks, and compare sums with whole models."""
+"""A campaign: capture models, measure operators missing from the database, and compare sums with whole models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RayWorkers:
-    """Ray's workers: where Ray is (``local`` starts it), the device, and how many there are on a CPU."""
+    """Ray's workers: the address (``local`` starts Ray), the device, and the number of workers on a CPU."""
 
     address: str
     device: str
@@ -42,9 +42,9 @@ class RayWorkers:
 
 @dataclass(frozen=True)
 class Campaign:
-    """Where a campaign measures, how, and into which database.
+    """Where and how a campaign measures, and its database.
 
-    ``time_limit_ns`` is when no further operator is started, on one device; ``ray`` measures on all of Ray's workers.
+    After ``time_limit_ns`` no operator is started (one device only). ``ray`` measures on all of Ray's workers.
     """
 
     place: Place
@@ -64,17 +64,17 @@ def measure_campaign(
     tell: Tell | None = None,
     measured: Callable[[Filled | Campaigned], None] = lambda _: None,
 ) -> list[Pair]:
-    """Return each workload's sum of operators beside the whole model, after measuring what the database lacks.
+    """Return each workload's sum of operators and its whole model, after measuring missing operators.
 
-    On a GPU a run of the campaign itself is written into ``folder``, with a window for each measurement.
+    On a GPU, the campaign itself is written as a run into ``folder``, with a window for each measurement.
 
     Args:
         campaign: Where and how to measure.
-        workloads: What was captured.
-        folder: Where the campaign's own run goes.
+        workloads: The captured workloads.
+        folder: Folder of the campaign's own run.
         trusted: Whether a workload's factory may be imported and run.
-        tell: Takes the progress.
-        measured: Takes what was measured of operators, before whole models are.
+        tell: Called with the progress.
+        measured: Called with the result of the operators, before whole models are measured.
     """
     from gpuledger.ops.measure.fill import fill
     from gpuledger.ops.measure.names import name_kernels
@@ -84,10 +84,10 @@ def measure_campaign(
         if one.ray is not None:
             measured(_measure_with_ray(one, one.ray, workloads, windows, tell))
         else:
-            with windows.one_after_the_other(tell) as told:
+            with windows.one_after_the_other(tell) as next_window:
                 filled = fill(
                     workloads, one.database, one.place, one.method, energy_share_frac=one.energy_share_frac,
-                    budget_ns=one.time_limit_ns, tell=told,
+                    budget_ns=one.time_limit_ns, tell=next_window,
                 )  # fmt: skip
             measured(filled)
         pairs = _compare(one, workloads, windows, trusted=trusted)
@@ -96,32 +96,32 @@ def measure_campaign(
 
 
 class _Windows:
-    """Windows of the campaign's own run; none on a CPU, where there is nothing to sample."""
+    """Windows of the campaign's own run. There are none on a CPU, which is not sampled."""
 
     def __init__(self, run: Watch | None) -> None:
         self._run = run
 
     def window(self, name: str) -> AbstractContextManager[None]:
-        """Return what is open while ``name`` is measured."""
+        """Return a context for the measurement of ``name``."""
         return nullcontext() if self._run is None else self._run.window(name)
 
     @contextmanager
     def one_after_the_other(self, tell: Tell | None) -> Iterator[Tell]:
-        """Yield what is told before each operator: its window is open until the next one's, or the end."""
+        """Yield a progress callback that opens a window for each operator and closes the one before."""
         with ExitStack() as open_:
 
-            def told(progress: Progress) -> None:
+            def next_window(progress: Progress) -> None:
                 open_.close()
                 open_.enter_context(self.window(f"{progress.done:05d} {progress.operator}"))
                 if tell is not None:
                     tell(progress)
 
-            yield told
+            yield next_window
 
 
 @contextmanager
 def _watched(place: Place, folder: Path, *, everywhere: bool) -> Iterator[_Windows]:
-    """Sample the GPU meanwhile, or ``everywhere`` all GPUs of this machine."""
+    """Sample the GPU during the campaign; with ``everywhere``, all GPUs of this machine."""
     if place.sensors is None:
         yield _Windows(None)
         return
@@ -135,7 +135,7 @@ def _watched(place: Place, folder: Path, *, everywhere: bool) -> Iterator[_Windo
 def _measure_with_ray(
     campaign: Campaign, ray: RayWorkers, workloads: Sequence[Workload], windows: _Windows, tell: Tell | None
 ) -> Campaigned:
-    """Measure on all of Ray's workers; what the host needs around operators is measured here, before they begin."""
+    """Measure on all of Ray's workers. Host overhead between operators is measured in this process first."""
     from gpuledger.ops.measure.campaign import measure_workloads
     from gpuledger.ops.measure.chains import fill_around
     from gpuledger.ops.measure.ray_crew import RayCrew, connected
@@ -180,22 +180,23 @@ def compare_workloads(
     trusted: bool = False,
     progress: Callable[[], AbstractContextManager[Tell | None]] = nullcontext,
 ) -> list[Pair]:
-    """Return each workload's sum of operators beside the whole model, after measuring what the database lacks.
+    """Return each workload's sum of operators and its whole model, after measuring missing operators.
 
-    Every model is made before the first operator is measured, and before the database is opened.
+    All models are created before the database is opened and the first operator is measured.
 
     Args:
-        workloads: What was captured, of models that have a name.
+        workloads: The captured workloads of models that have a name.
         place: The device, from :func:`gpuledger.ops.measure.place.find_place`.
-        database_url: A file or a URL, as :func:`gpuledger.ops.database.operator_database.open_database` takes it.
+        database_url: A file or a URL, as for :func:`gpuledger.ops.database.operator_database.open_database`.
         method: How to measure.
-        energy_share_frac: Energy is measured of the operators that hold this share of a workload's time.
+        energy_share_frac: Energy is measured for the longest operators that make up this share of a workload's time.
         trusted: Whether a workload's factory may be imported and run.
-        progress: Open while operators are measured; gives what takes the progress.
+        progress: A context around the measurement of operators; its value is called with the progress.
 
     Raises:
-        InputError: a workload is of a program, or names code to run and is not trusted; or the database is none.
-        UsageError: a model or its library is not here.
+        InputError: a workload is of a program, or names code to run and is not trusted; or the database cannot be
+            opened.
+        UsageError: a model does not exist, or its library is not installed.
     """
     from gpuledger.ops.database.operator_database import open_database
     from gpuledger.ops.measure.captured_models import step_of
@@ -227,15 +228,15 @@ def compare_recorded(
     *,
     left_out: Callable[[WorkloadSpec, GpuLedgerError], None] = lambda _spec, _error: None,
 ) -> list[Pair]:
-    """Return each workload's sum of operators beside the whole model that the database holds; nothing is measured.
+    """Return each workload's sum of operators and its whole model from the database, without measuring.
 
     Args:
-        workloads: What was captured; without any, the whole models of the database are captured by name.
+        workloads: The captured workloads. If empty, the whole models of the database are captured by name.
         shelf: The records, from :func:`gpuledger.ops.predict.choose.open_environment_records`.
-        left_out: Takes a model that cannot be captured, and why.
+        left_out: Called with each model that cannot be captured, and the error.
 
     Raises:
-        EmptyRunError: the database holds no whole model of the GPU, or none of a workload.
+        EmptyRunError: the database has no whole model on the GPU, or none of a workload.
     """
     from gpuledger.ops.database.whole_models import whole_models
     from gpuledger.ops.totals.compare import whole_of_record
@@ -258,7 +259,7 @@ def compare_recorded(
 
 
 def whole_model_named(workload: Workload) -> WholeModel | None:
-    """Return the whole model that a workload was captured of; None for a program, or a model of several inputs."""
+    """Return the whole model of a workload; None for a program, or a model with several inputs."""
     from gpuledger.ops.database.whole_models import WholeModel
 
     model, inputs = workload.settings.get("model"), workload.settings.get("inputs") or []
@@ -272,7 +273,7 @@ def _captured(
     shelf: EnvironmentRecords,
     left_out: Callable[[WorkloadSpec, GpuLedgerError], None],
 ) -> list[tuple[Workload, WholeModel | None]]:
-    """Return the workloads of models by name, captured on a GPU that is not here."""
+    """Return the workloads of models by name, captured on a simulated GPU."""
     from gpuledger.ops.predict.choose import captured_on
     from gpuledger.ops.workloads.captures import asked_for, capture_model
     from gpuledger.ops.workloads.workload_spec import WorkloadSpec
@@ -297,12 +298,12 @@ def write_pairs(pairs: Sequence[Pair], environment: dict[str, Any], place: Path)
 
 
 def _half_of(quantity: Spread | Recorded) -> float:
-    """Return half an interval; a bar without one has no error drawn."""
+    """Return half the width of the interval; 0 without an interval, so that no error bar is drawn."""
     return 0.0 if quantity.low is None or quantity.high is None else (quantity.high - quantity.low) / 2
 
 
 def draw_pairs(pairs: Sequence[Pair], card: str, suffix: str) -> bytes:
-    """Return the pairs as bars, in the form of ``suffix``: ``.png``, ``.svg`` or ``.pdf``.
+    """Return the pairs as a bar chart in the format of ``suffix``: ``.png``, ``.svg`` or ``.pdf``.
 
     Raises:
         UsageError: matplotlib is not installed.

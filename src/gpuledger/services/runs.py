@@ -134,9 +134,9 @@ def open_run(run: str | Path | Run) -> Run:
 
 
 def runs_inside(path: str, unread: list[str] | None = None) -> list[str]:
-    """Return what a folder stands for: the runs in it, or its files that are a run each; else ``path`` itself.
+    """Return the runs in a folder, or its files that are one run each. For any other path, return the path.
 
-    ``unread`` gets a sentence for each file in it that looks like one of them and is none.
+    ``unread`` gets a sentence for each file in the folder that looks like a run and cannot be read.
     """
     place = Path(path)
     if not place.is_dir() or (place / MANIFEST).is_file():
@@ -162,11 +162,11 @@ def _scratch_directory() -> Path:
 def import_files(
     format_name: str, paths: Sequence[Path], out: Path, options: Mapping[str, Any], *, force: bool = False
 ) -> Run:
-    """Return the run made of files in an older format, written to ``out``; ``force`` replaces a run that is there.
+    """Return the run imported from files of another format into ``out``. ``force`` replaces an existing run.
 
     Raises:
-        UsageError: no such format, an option that it does not take, or ``out`` exists.
-        InputError: nothing could be read; an old run is still there.
+        UsageError: no such format, the format does not have the option, or ``out`` exists.
+        InputError: nothing could be read. An existing run is not changed.
         OSError: it cannot be written.
     """
     imported = read_files(format_name, paths, out.name.removesuffix(SUFFIX), options)
@@ -174,7 +174,7 @@ def import_files(
 
 
 def post_missing(run_directory: Path) -> None:
-    """Post every rank that has a journal which is not in its tables, or not all of it."""
+    """Build the tables of every rank with journal entries that are not in its tables."""
     post_ranks(run_directory, lambda rank: _add_libraries(rank, _kept_profile))
     post_card_samples(run_directory)
     for directory in post_energy(run_directory):
@@ -182,7 +182,7 @@ def post_missing(run_directory: Path) -> None:
 
 
 def settle(run_directory: Path) -> Run:
-    """Return a run whose program has just ended, posted, with what context and libraries take measured apart."""
+    """Return a finished run after building its tables. Adds the measured bytes of CUDA context and libraries."""
     post_missing(run_directory)
     for rank in read_run(run_directory).ranks:
         if rank.manifest.libraries is None:
@@ -191,7 +191,7 @@ def settle(run_directory: Path) -> Run:
 
 
 def _add_libraries(rank: Rank, lookup: Callable[[CardKey, str], Calibration]) -> None:
-    """Write into a rank's manifest what context and libraries take on its GPU."""
+    """Write the bytes of CUDA context and libraries on the rank's GPU into its manifest."""
     trained = "backward" in rank.table("spans", ("phase",)).column("phase").to_pylist()
     libraries, notes = libraries_for(rank.manifest, trained=trained, lookup=lookup)
     if libraries is not None or notes:
@@ -200,7 +200,7 @@ def _add_libraries(rank: Rank, lookup: Callable[[CardKey, str], Calibration]) ->
 
 
 def _add_watts(rank_directory: Path) -> None:
-    """Write into a rank's manifest what is known of operators' watts on its GPU, by which its joules are shared."""
+    """Write the known power of operators on the rank's GPU into its manifest, to attribute energy by it."""
     from gpuledger.analyze.operator_work.power_model import model_to_json
     from gpuledger.ops.predict.power import find_power_model
     from gpuledger.ops.predict.watts import find_watts

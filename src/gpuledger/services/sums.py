@@ -1,4 +1,4 @@
-"""Sums of operators: what a workload's operators take by the database, and measuring until enough of it is known."""
+"""Sums of operators: time and energy of a workload from the database, after measuring missing operators if asked."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 BATCH = 32
 WorkloadFor = Callable[[str], "Workload"]
-"""Returns a workload for one kind of GPU: one that was captured, or a model captured now."""
+"""Returns a workload for one GPU model: from a file, or captured now."""
 
 
 @dataclass(frozen=True)
 class Measuring:
-    """Where and how operators that the database lacks are measured."""
+    """Where and how operators missing from the database are measured."""
 
     database: OperatorDatabase
     place: Place
@@ -37,7 +37,7 @@ class Measuring:
 
 @dataclass(frozen=True)
 class Summed:
-    """One workload: its sum over what was asked for, and how much of all of it that is."""
+    """One workload: its sum over the requested operators, and their share of the whole workload."""
 
     workload: Workload
     total: Sum
@@ -46,11 +46,11 @@ class Summed:
 
 
 def asked_of(text: str, batch: int | None = None, *, train: bool = False) -> WorkloadFor:
-    """Return a workload in a file, or a model by name with its batch and mode: a bare name is torchvision's.
+    """Return a workload from a file, or a model by name with batch size and mode. A name alone is torchvision's.
 
     Raises:
         InputError: the file is damaged, or there is none.
-        UsageError: a batch or a mode for a workload, which has its own.
+        UsageError: batch size or mode is given for a workload file, which has its own.
     """
     if not is_workload(text):
         return lambda card: capture_named(text, batch or BATCH, (card,), train=train)
@@ -65,10 +65,10 @@ def asked_of(text: str, batch: int | None = None, *, train: bool = False) -> Wor
 
 
 def open_workload(text: str) -> Workload:
-    """Return the workload in the file ``text`` names; its suffix may be left out.
+    """Return the workload in the file ``text``. The suffix can be omitted.
 
     Raises:
-        InputError: there is none, or it is damaged.
+        InputError: the file does not exist or is damaged.
     """
     from gpuledger.ops.workloads.workload import SUFFIX, read_workload
 
@@ -77,9 +77,9 @@ def open_workload(text: str) -> Workload:
 
 
 def is_workload(text: str) -> bool:
-    """Return whether ``text`` names a file, not a model; the suffix of a workload may be left out.
+    """Return whether ``text`` names a file, not a model; the suffix of a workload can be omitted.
 
-    A name that no model can have, such as ``typo.workload.json``, is that of a file even if the file is missing.
+    A name with a workload suffix is a file name, even if the file is missing.
     """
     from gpuledger.ops.workloads.workload import SUFFIX
 
@@ -88,11 +88,11 @@ def is_workload(text: str) -> bool:
 
 
 def capture_named(model: str, batch: int, cards: Sequence[str | None], *, train: bool) -> Workload:
-    """Return a model captured now: on the first of ``cards`` that the catalogue has, as a virtual one, else on the CPU.
+    """Return a model captured now, on the first of ``cards`` in the catalogue as a simulated GPU, or else on the CPU.
 
     Raises:
         UsageError: no such model.
-        InputError: the model cannot be made, or does not take the inputs of its own configuration.
+        InputError: the model cannot be created, or does not accept the inputs of its own configuration.
     """
     from gpuledger.ops.predict.choose import is_catalogued
     from gpuledger.ops.workloads.captures import asked_for, capture_model
@@ -109,13 +109,13 @@ def sum_workloads(
     *,
     say: Callable[[str], None],
 ) -> list[Summed]:
-    """Return each workload's sum by the records of one kind of GPU.
+    """Return each workload's sum from the database records of one GPU model.
 
     Args:
         asked: The workloads, from :func:`asked_of`.
         shelf: The records, from :func:`gpuledger.ops.predict.choose.open_environment_records`.
-        types: Count operators in layers of these types, or of these names, alone; None counts all.
-        say: Takes a sentence where something takes a while.
+        types: Count only operators in layers of these types, or with these names; None counts all.
+        say: Called with a sentence before a long operation.
     """
     from gpuledger.ops.predict.choose import captured_on
 
@@ -135,7 +135,7 @@ def measure_until(
     """Return the sums after measuring the operators that are expected to add most.
 
     Measures until every workload has ``target_frac`` of its time and energy attributed, or no operator is left.
-    Without ``types`` all that the database holds counts. ``progress`` is open while operators are measured.
+    Without ``types``, all records of the database count. ``progress`` is a context around the measurement.
     """
     from gpuledger.ops.measure.fill import fill
     from gpuledger.ops.predict.choose import records_of_environment

@@ -1,4 +1,4 @@
-"""One command in several variants, each started from an idle GPU, and compared at the end."""
+"""Run a command in several variants, each started when the GPUs are idle, and compare them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VARIANT = "variant"
 PLOTS = "plots"
 INTERRUPTED = 130
 _INTERRUPTED_STATUSES = (-2, INTERRUPTED)
-"""How a command ends after Ctrl-C: by the signal, or as shells tell it."""
+"""Exit statuses after Ctrl-C: by the signal, or as shells report it."""
 
 Number = TypeVar("Number", int, float)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*", re.ASCII)
@@ -29,7 +29,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*", re.ASCII)
 
 @dataclass(frozen=True)
 class Variant:
-    """One command to run: its name, which is its run's, and its words; ``of`` is the name all its repeats share."""
+    """One command to run, with its arguments and the name of its run. ``of`` is the common name of its repeats."""
 
     name: str
     command: tuple[str, ...]
@@ -38,7 +38,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Reading:
-    """A GPU at one moment, by its number; None is what it does not tell."""
+    """One sample of a GPU by number; values that it does not report are None."""
 
     index: int
     used_bytes: int | None
@@ -47,10 +47,10 @@ class Reading:
 
 @dataclass(frozen=True)
 class Tools:
-    """What the runner needs of the world. Tests give their own.
+    """Functions that the runner calls. Tests replace them.
 
-    ``watch`` runs a command, records it into a directory that is not there yet, and returns its status, negative for a
-    signal. ``read_cards`` returns a reading of every GPU that is watched.
+    ``watch`` runs a command, records it into a new directory, and returns its exit status, negative for a signal.
+    ``read_cards`` returns one sample of every watched GPU.
     """
 
     watch: Callable[[tuple[str, ...], Path], int]
@@ -61,10 +61,10 @@ class Tools:
 
 
 def parse_variants(text: str | None) -> list[tuple[str, str]]:
-    """Return name and value of each variant of ``a=A,b=B``; a name alone is its own value.
+    """Return name and value of each variant in ``a=A,b=B``. A name without a value is also its value.
 
     Raises:
-        UsageError: a name is empty, cannot be a file's, or comes twice.
+        UsageError: a name is empty, is not a valid file name, or occurs twice.
     """
     if text is None:
         return []
@@ -78,7 +78,7 @@ def parse_vary(texts: Sequence[str]) -> dict[str, list[str]]:
     """Return the values of each ``batch=1,2,4``.
 
     Raises:
-        UsageError: it has no name or no values, or a name comes twice.
+        UsageError: it has no name or no values, or a name occurs twice.
     """
     found: dict[str, list[str]] = {}
     for text in texts:
@@ -107,12 +107,13 @@ def _refuse_names(names: Sequence[str], place: str, example: str) -> None:
 def make_variants(
     command: Sequence[str], variants: Sequence[tuple[str, str]], vary: Mapping[str, Sequence[str]], repeat: int
 ) -> list[Variant]:
-    """Return every combination of ``variants`` and ``vary``, the whole round ``repeat`` times.
+    """Return every combination of ``variants`` and ``vary``; the whole list ``repeat`` times.
 
-    ``{variant}`` in the command becomes a variant's value, ``{batch}`` that of ``--vary batch=…``; other braces stay.
+    ``{variant}`` in the command is replaced by a variant's value, ``{batch}`` by that of ``--vary batch=…``. Other
+    braces are not changed.
 
     Raises:
-        UsageError: what is varied is not in the command.
+        UsageError: a placeholder is missing from the command.
     """
     names = [*([VARIANT] if variants else []), *vary]
     for name in names:
@@ -138,10 +139,10 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
 
 
 def choose_folder(out: str | None, variants: Sequence[Variant], *, force: bool) -> Path:
-    """Return the folder the runs go to; nothing is created or removed.
+    """Return the folder of the runs. Creates and removes nothing.
 
     Raises:
-        UsageError: a run or the plots are there and ``force`` is not given.
+        UsageError: a run or the plots exist and ``force`` is not given.
     """
     from gpuledger.model.run_directory import SUFFIX, choose_directory
 
@@ -164,9 +165,9 @@ def choose_folder(out: str | None, variants: Sequence[Variant], *, force: bool) 
 
 @dataclass(frozen=True)
 class VariantsResult:
-    """How each variant ended: its exit status, negative for a signal, by name; ``recorded`` are those that left a run.
+    """Exit status of each variant by name, negative for a signal. ``recorded`` are the variants with a new run.
 
-    A variant whose command did not start leaves the run of an earlier time as it is, which is not one of these.
+    If a variant's command did not start, an earlier run of that name is kept and does not count as recorded.
     """
 
     folder: Path
@@ -175,21 +176,21 @@ class VariantsResult:
 
     @property
     def failed(self) -> dict[str, int]:
-        """Return the statuses of those that did not end with 0."""
+        """Return name -> exit status of the variants that failed."""
         return {name: status for name, status in self.statuses.items() if status}
 
     @property
     def exit_code(self) -> int:
-        """Return 0 where all ended with 0, 1 where one did not, 130 after Ctrl-C."""
+        """Return 0 if all succeeded, 1 if one failed, 130 after Ctrl-C."""
         failed = set(self.failed.values())
         return INTERRUPTED if set(_INTERRUPTED_STATUSES) & failed else 1 if failed else 0
 
 
 def run_variants(variants: Sequence[Variant], folder: Path, tools: Tools) -> VariantsResult:
-    """Return how all ended, after running one after the other into ``folder``.
+    """Return the results after running the variants one after the other into ``folder``.
 
-    Each begins when memory and power are back where they were before the first; a GPU that does not come back in time
-    is named, and noted in the run. One that fails is kept, and the others go on.
+    Each starts when memory and power of the GPUs are as low as before the first variant. If a GPU is not idle in time,
+    that is printed and noted in the run. If a variant fails, its run is kept and the others still run.
     """
     from gpuledger.model.run_directory import SUFFIX
     from gpuledger.model.run_writer import find_run_id
@@ -218,7 +219,7 @@ def run_variants(variants: Sequence[Variant], folder: Path, tools: Tools) -> Var
 
 @dataclass(frozen=True)
 class Idle:
-    """What the GPUs were like before the first variant: the lowest readings of a second."""
+    """Idle memory and power of the GPUs: the lowest samples of one second before the first variant."""
 
     cards: tuple[Reading, ...]
 
@@ -231,7 +232,7 @@ class Idle:
 
     @classmethod
     def seen(cls, tools: Tools) -> Idle:
-        """Return the lowest of each GPU's readings over a second."""
+        """Return each GPU's lowest samples within one second."""
         until = tools.clock_s() + cls.SEEN_S
         lowest = list(tools.read_cards())
         while tools.clock_s() < until:
@@ -240,7 +241,7 @@ class Idle:
         return cls(tuple(lowest))
 
     def wait(self, tools: Tools) -> str:
-        """Return "" once every GPU is idle again, else what is not after the longest wait."""
+        """Wait until every GPU is idle. Return "" then, or which GPU is not idle after the time limit."""
         begun = tools.clock_s()
         while True:
             problem = self._problem(tools.read_cards())
@@ -277,7 +278,7 @@ def _lowest(*values: Number | None) -> Number | None:
 
 
 def _keep(place: Path, late: str, repeat_of: str, series_ns: int) -> None:
-    """Keep in a run's manifest which variant it is a run of, and a note where it began late."""
+    """Write a run's variant into its manifest, with a note if a GPU was not idle."""
     from gpuledger.model.manifest import with_notes
     from gpuledger.model.run_directory import MANIFEST
     from gpuledger.model.run_manifest import read_run_manifest, write_run_manifest
@@ -289,7 +290,7 @@ def _keep(place: Path, late: str, repeat_of: str, series_ns: int) -> None:
 
 @dataclass(frozen=True)
 class Compared:
-    """What came of comparing the runs: None where there was nothing to compare, and sentences for the user."""
+    """The comparison of the runs, None if there was nothing to compare, and notes for the user."""
 
     comparison: Comparison | None
     pictures: tuple[Path, ...]
@@ -297,7 +298,7 @@ class Compared:
 
 
 def compare_variants(result: VariantsResult) -> Compared:
-    """Return the comparison of the recorded runs, after writing its tables and pictures into the folder's plots."""
+    """Return the comparison of the recorded runs. Writes tables and pictures into the folder ``plots``."""
     from gpuledger.analyze.compare.compare import compare
     from gpuledger.report.text.compare_table import comparison_csv, comparison_markdown
 
@@ -315,7 +316,7 @@ def compare_variants(result: VariantsResult) -> Compared:
 
 
 def _runs(result: VariantsResult) -> tuple[list[Run], list[str]]:
-    """Return the runs that can be read, and why others cannot."""
+    """Return the readable runs, and the errors of the others."""
     from gpuledger.model.run_directory import SUFFIX
     from gpuledger.services.runs import load
 
@@ -329,7 +330,7 @@ def _runs(result: VariantsResult) -> tuple[list[Run], list[str]]:
 
 
 def _draw(runs: Sequence[Run], plots: Path) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """Draw memory and power, where there are readings and matplotlib; return the files, and why there are none."""
+    """Draw memory and power if there are samples and matplotlib. Return the files, and notes if there are none."""
     from gpuledger.analyze.samples.series import build_series
     from gpuledger.errors import EmptyRunError
     from gpuledger.report.plots.line_plot import Framing, draw_lines

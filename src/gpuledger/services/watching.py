@@ -1,4 +1,4 @@
-"""Watching GPUs: a command, a process or a block of Python, with the sampler beside it and a run at the end."""
+"""Watch GPUs while a command, a process or a block of Python runs, and write the samples as a run."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ DEFAULT_INTERVAL = "5ms"
 
 @dataclass(frozen=True)
 class WatchSettings:
-    """What to watch: numbers of the GPUs (None takes all) and the time between two readings."""
+    """What to watch: numbers of the GPUs (None for all) and the time between two samples."""
 
     gpus: tuple[int, ...] | None = None
     interval_ns: int = 5_000_000
 
 
 def parse_interval_ns(text: str) -> int:
-    """Return the nanoseconds between two readings.
+    """Return the time between two samples in ns.
 
     Raises:
-        UsageError: not a duration, or shorter than a reading can be.
+        UsageError: not a duration, or shorter than the minimum.
     """
     interval_ns = parse_duration_ns(text)
     if interval_ns < SHORTEST_NS:
@@ -48,10 +48,10 @@ def parse_interval_ns(text: str) -> int:
 
 
 def parse_gpus(text: str | None) -> tuple[int, ...] | None:
-    """Return the numbers in a list such as ``0,1``; None for None.
+    """Return the numbers in a text such as ``0,1``; None for None.
 
     Raises:
-        UsageError: something in it is not a number, or comes twice.
+        UsageError: an entry is not a number or occurs twice.
     """
     if text is None:
         return None
@@ -69,22 +69,22 @@ def watch_command(
     *,
     replace: bool = False,
 ) -> int:
-    """Return the command's status, negative for the signal that ended it, after watching it into ``directory``.
+    """Return the command's exit status, negative for a signal, after watching it and writing the run ``directory``.
 
-    Once the command has begun nothing of ours is raised: what cannot be kept is said.
+    Once the command has started, no error of gpuledger is raised. Errors are printed.
 
     Args:
         command: The command.
-        directory: Where the run belongs.
+        directory: Directory of the run.
         settings: What to watch.
-        say: Takes a line for the user.
-        replace: Whether a run that is there is replaced, once the command has begun.
+        say: Called with each line for the user.
+        replace: Whether an existing run is replaced, once the command has started.
 
     Raises:
         NoDeviceError: no GPU can be read; the command was not started.
         UsageError: the run cannot be written; the command was not started.
-        FileNotFoundError: there is no such command; nothing is left.
-        OSError: the command cannot be executed; nothing is left.
+        FileNotFoundError: there is no such command; no run is left.
+        OSError: the command cannot be executed; no run is left.
     """
     run, watcher = _begin(directory, command, settings, replace=replace)
     window, lifetime = -1, Lifetime()
@@ -95,7 +95,7 @@ def watch_command(
         watcher.follow(pid)
         try:
             run.take_place()
-        except Exception as error:  # the command would end with this process
+        except Exception as error:  # raising it would end the command with this process
             say(f"gpuledger: error: {directory}: could not be overwritten: {words_of(error)}")
 
     try:
@@ -114,7 +114,7 @@ def watch_command(
 
 @contextmanager
 def _unhurried() -> Iterator[None]:
-    """Let no signal end us while the run of a command that has ended is kept; then all is as it was."""
+    """Block signals while the run of an ended command is written, and unblock them afterwards."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
@@ -132,9 +132,9 @@ def watch_until(
     *,
     replace: bool = False,
 ) -> None:
-    """Watch the GPUs into ``directory`` until ``ended``; ``pid`` is the process whose bytes are told apart.
+    """Watch the GPUs into ``directory`` until ``ended``; ``pid`` is the process with its own memory line.
 
-    With ``replace`` a run that is there is replaced, once the GPUs are read.
+    With ``replace``, an existing run is replaced once the GPUs have been read.
 
     Raises:
         NoDeviceError: no GPU can be read.
@@ -156,7 +156,7 @@ def watch_until(
 def _begin(
     directory: Path, command: Sequence[str], settings: WatchSettings, pid: int | None = None, *, replace: bool
 ) -> tuple[RunWriter, Watcher]:
-    """Return a new run, and the sampler that writes into it; where that does not start, nothing is left.
+    """Return a new run and the sampler that writes into it. If the sampler does not start, no run is left.
 
     Raises:
         NoDeviceError: no GPU can be read.
@@ -183,7 +183,7 @@ def _begin(
 
 
 def _close(run: RunWriter, watcher: Watcher, window: int, lifetime: Lifetime, status: int) -> None:
-    """What was watched has just ended: end the sampler, and keep its times, its status and the tables."""
+    """Stop the sampler and close the run: write times, exit status and tables."""
     ended_ns = lifetime.ended_ns or time.time_ns()
     watcher.end(window, at_ns=ended_ns)
     watcher.stop()
@@ -191,9 +191,9 @@ def _close(run: RunWriter, watcher: Watcher, window: int, lifetime: Lifetime, st
 
 
 class Watch:
-    """What the GPUs do while a ``with`` block runs; see :func:`watch`.
+    """Samples of the GPUs during a ``with`` block; see :func:`watch`.
 
-    The figures are those of the first GPU, and are there when the block has ended.
+    Values are those of the first GPU, available after the block has ended.
     """
 
     def __init__(self, name: str, settings: WatchSettings, *, out: str | Path | None, force: bool) -> None:
@@ -205,7 +205,7 @@ class Watch:
         self._run: RunWriter | None = None
         self._window, self._lifetime = -1, Lifetime()
         self.path: Path | None = None
-        """Directory of the run, once the block has begun."""
+        """Directory of the run, once the block has started."""
 
     def __repr__(self) -> str:
         if self.path is None:
@@ -213,11 +213,11 @@ class Watch:
         return f"<Watch {self.name!r}: {'ended,' if self._watcher is None else 'watching into'} {self.path.name}>"
 
     def __enter__(self) -> Watch:
-        """Begin to sample.
+        """Start sampling.
 
         Raises:
             NoDeviceError: no GPU can be read.
-            UsageError: the output exists or cannot be written, or the block has begun already.
+            UsageError: the output exists or cannot be written, or the block has started already.
         """
         if self._watcher is not None:
             raise UsageError(
@@ -233,11 +233,11 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End the sampling and keep the run; an exception of the block goes on as it is."""
+        """Stop sampling and write the run. An exception of the block propagates unchanged."""
         assert self._watcher is not None
         assert self._run is not None
         if not self._run.is_of_this_process:
-            return  # a forked child leaves the block as well; the watch is its parent's
+            return  # a forked child leaves the block, too, but the samples belong to its parent
         self._lifetime.ended_ns = time.time_ns()
         watcher, self._watcher = self._watcher, None
         with self._run.adding_to(error):
@@ -245,10 +245,10 @@ class Watch:
 
     @contextmanager
     def window(self, name: str) -> Iterator[None]:
-        """Measure a part of the block on its own, under a name; windows can lie inside each other.
+        """Measure a part of the block separately, under a name. Windows can be nested.
 
         Raises:
-            UsageError: the block has not begun, or has ended, or ``name`` is empty.
+            UsageError: the block has not started or has ended, or ``name`` is empty.
         """
         if self._watcher is None:
             raise UsageError("watch: window() was called outside the with block")
@@ -272,12 +272,12 @@ class Watch:
         return read_run(self.path)
 
     def _repr_html_(self) -> str | None:
-        """Return the finished run as a notebook shows it; None until then."""
+        """Return the finished run as HTML for notebooks; None until it is finished."""
         return None if self.path is None or self._watcher is not None else self.run()._repr_html_()
 
     @property
     def figures(self) -> Watched:
-        """Return all figures of the first GPU."""
+        """Return all values of the first GPU."""
         found = watched(self.run())
         if not found:
             raise UsageError("watch: no samples were taken", hint="Watch a longer part of the program")
@@ -285,24 +285,24 @@ class Watch:
 
     @property
     def energy_j(self) -> float | None:
-        """Return the energy of the block in joules; None where the GPU does not tell."""
+        """Return the energy of the block in J; None if the GPU does not report it."""
         return self.figures.energy_j
 
     @property
     def energy_uncertainty_j(self) -> float | None:
-        """Return what the energy can be off by, in joules."""
+        """Return the uncertainty of ``energy_j`` in J; None if the GPU does not report energy."""
         return self.figures.energy_uncertainty_j
 
     @property
     def peak_bytes(self) -> int | None:
-        """Return the highest bytes above the first reading."""
+        """Return the largest increase of used bytes over the first sample."""
         return self.figures.peak_bytes
 
     @property
     def windows(self) -> dict[str, float | None]:
-        """Return ``name -> joules`` of the named windows on the first GPU, summed over those of one name.
+        """Return name -> energy in J of the named windows on the first GPU. Windows of one name are summed.
 
-        None is below the counter's resolution, or a GPU that does not tell; of several of one name, of any of them.
+        None if a window is below the counter's resolution, or the GPU does not report energy.
         """
         first = self.figures.device_idx
         found: dict[str, float | None] = {}
@@ -321,19 +321,19 @@ def watch(
     out: str | Path | None = None,
     force: bool = False,
 ) -> Watch:
-    """Return a ``with`` block that watches the GPUs: bytes, watts and joules while it runs.
+    """Return a context manager that samples memory, power and energy of the GPUs while its block runs.
 
     Args:
-        name: What the run is called.
-        gpus: Numbers of the GPUs; None takes all.
-        interval: Time between two readings, such as ``5ms``.
-        out: Directory of the run; without it ``name.ledger``, numbered.
-        force: Replace a run of that name.
+        name: Name of the run.
+        gpus: Numbers of the GPUs; None for all.
+        interval: Time between two samples, such as ``5ms``.
+        out: Directory of the run; by default ``name.ledger``, numbered.
+        force: Replace an existing run.
 
     Raises:
-        UsageError: ``interval`` cannot be kept.
+        UsageError: ``interval`` is too short or not a duration.
 
-    Source: NVML or nvidia-smi, of the whole GPU; ``Watch.energy_uncertainty_j`` is what the joules can be off by.
+    Source: NVML or nvidia-smi, for the whole GPU. ``Watch.energy_uncertainty_j`` is the uncertainty of the energy.
 
     Example:
         >>> import gpuledger

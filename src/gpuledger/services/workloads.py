@@ -1,4 +1,4 @@
-"""Workloads captured from models or made from lists, and the files they are written to."""
+"""Workloads captured from models or created from lists, and their files."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ if TYPE_CHECKING:
 
 UNREAD_NAME = "unread-lines{}.csv"
 LeftOut = Callable[["WorkloadSpec", GpuLedgerError], None]
-"""Takes a model that could not be captured, and why."""
+"""Called with a model that could not be captured, and the error."""
 
 
 def capture_models(wanted: Sequence[WorkloadSpec], gpu: str | None = None, *, left_out: LeftOut) -> Iterator[Workload]:
-    """Yield the workload of each model as it is captured; one of several that cannot be is left out.
+    """Yield the workload of each model once it is captured. Of several models, those that fail are skipped.
 
     Args:
         wanted: The models.
-        gpu: ``cpu`` or a GPU of the catalogue. Without it the GPU that is here, else a virtual H200.
-        left_out: Takes a model that is left out, when it is.
+        gpu: ``cpu`` or a GPU of the catalogue. By default the GPU of this machine, otherwise a simulated
+            H200.
+        left_out: Called with each model that is skipped.
 
     Raises:
-        UsageError: a name, a size, an optimizer or a dtype is none, said before the first is captured; or the only
-            model or its library is not here.
-        InputError: the only model could not be captured, or, after the last, one of several.
+        UsageError: a name, size, optimizer or dtype is invalid (before anything is captured); or the only model does
+            not exist, or its library is not installed.
+        InputError: the only model could not be captured; or one of several, raised after the last.
     """
     from gpuledger.ops.workloads.captures import asked_for, capture_model, default_gpu
 
@@ -56,17 +57,17 @@ def capture_models(wanted: Sequence[WorkloadSpec], gpu: str | None = None, *, le
 
 
 def refuse_left_out(failed: int, asked: int, hint: str | None = None) -> None:
-    """Do nothing where every model was captured.
+    """Do nothing if every model was captured.
 
     Raises:
-        InputError: ``failed`` of ``asked`` were not.
+        InputError: ``failed`` of ``asked`` models were not.
     """
     if failed:
         raise InputError(f"{failed} of {asked} workloads were not captured", hint=hint)
 
 
 def capture_all(wanted: Sequence[WorkloadSpec], place: Place, folder: Path, left_out: LeftOut) -> list[Workload]:
-    """Return the workloads, written into ``folder``; one that cannot be captured is left out, a wrong name as well.
+    """Return the workloads after writing them into ``folder``. Skips models that cannot be captured.
 
     Raises:
         InputError: none could be captured.
@@ -95,13 +96,13 @@ def write_workloads(
 ) -> Iterator[tuple[Path, Workload]]:
     """Yield each workload with its file, after writing it.
 
-    A file that would be lost is refused; where ``output`` names it, before the first workload is captured.
+    Does not overwrite existing files without ``replace``. If ``output`` is the file, this is checked before capturing.
 
     Args:
-        captured: The workloads, such as :func:`capture_models` yields them.
-        output: The file of a ``single`` workload, or a folder, which is made. Without it the current directory.
+        captured: The workloads, for example from :func:`capture_models`.
+        output: The file of a ``single`` workload, or a folder, which is created. By default the current directory.
         single: Whether at most one workload is captured.
-        replace: Whether a file that is there is replaced.
+        replace: Whether existing files are replaced.
 
     Raises:
         UsageError: a file exists and ``replace`` is not given.
@@ -111,7 +112,7 @@ def write_workloads(
         refuse_taken(named, replace=replace)
     for workload in captured:
         if named is not None:
-            refuse_taken(named, replace=replace)  # the program that was captured may have written it
+            refuse_taken(named, replace=replace)  # the captured program may have created it
             workload.write(named)
             yield named, workload
             continue
@@ -124,9 +125,9 @@ def write_workloads(
 
 
 def import_lists(paths: Sequence[Path], folder: Path, *, replace: bool = False) -> Iterator[tuple[Path, Workload]]:
-    """Yield the workload of each of tritonbench's lists with its file in ``folder``, after writing it.
+    """Yield the workload of each tritonbench list with its file in ``folder``, after writing it.
 
-    All lists are read, and all files looked at, before the first is written.
+    All lists are read, and all files checked, before the first is written.
 
     Raises:
         InputError: a list cannot be read.
@@ -188,10 +189,10 @@ def list_unread(unread: Iterable[Unread], folder: Path) -> Path:
 
 
 def refuse_taken(path: Path, *, replace: bool, other: str = "name") -> None:
-    """Do nothing where a file can be written without losing one.
+    """Do nothing if a file can be written without overwriting one.
 
     Raises:
-        UsageError: it exists and ``replace`` is not given. ``other`` is what else can be given.
+        UsageError: it exists and ``replace`` is not given. ``other`` names the alternative in the hint.
     """
     if is_taken(path) and not replace:
         raise UsageError(

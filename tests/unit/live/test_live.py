@@ -37,7 +37,7 @@ from gpuledger.report.base.terminal import Terminal
 
 GIB = 1 << 30
 CARD = Gauge("NVIDIA H200", 71 * GIB, 140 * GIB, 612.4, 64, 0.93, 12_345.0, None)
-BLIND = Gauge("unknown card", None, None, None, None, None, None, None)
+BLIND = Gauge("unknown GPU", None, None, None, None, None, None, None)
 
 
 class Nvml:

@@ -104,7 +104,7 @@ def _watched(rank: Rank, device_idx: int) -> list[Metric]:
         return []
     used = read_numbers(rank, "samples", "used_bytes", device_idx)
     used = used[used >= 0]
-    peak = [Metric("peak_bytes", int(used.max() - used[0]), "readings of the GPU, sampled")] if used.size else []
+    peak = [Metric("peak_bytes", int(used.max() - used[0]), "GPU samples")] if used.size else []
     rows = [row for row in rank.table("windows").to_pylist() if row["device_idx"] == device_idx]
     longest = max(rows, key=lambda row: row["end_ns"] - row["start_ns"], default=None)
     if longest is None or longest["energy_j"] is None:
@@ -138,7 +138,7 @@ def _busy(rank: Rank, device_idx: int) -> list[Metric]:
     times = break_down_time(rank, device_idx)
     if times is None or times.on_host or not times.unprofiled.median_ns:
         return []
-    return [Metric("gpu_busy_frac", min(times.busy_ns / times.unprofiled.median_ns, 1.0), "Kineto, time pass")]
+    return [Metric("gpu_busy_frac", min(times.busy_ns / times.unprofiled.median_ns, 1.0), "Kineto, timing measurement")]
 
 
 def _energy(rank: Rank, device_idx: int) -> list[Metric]:
@@ -149,10 +149,10 @@ def _energy(rank: Rank, device_idx: int) -> list[Metric]:
     step, rates = step_energy(rank, device_idx), find_rates(rank, device_idx)
     if step is None:
         return _energy_of_windows(rank, device_idx)
-    found = [Metric("step_energy_j", step.energy_j, "energy pass", step.uncertainty_j)]
+    found = [Metric("step_energy_j", step.energy_j, "energy measurement", step.uncertainty_j)]
     if rates is not None and rates.sample_energy_j is not None:
         off_j = step.uncertainty_j / rates.batch
-        found.append(Metric("sample_energy_j", rates.sample_energy_j, f"energy pass, {rates.source}", off_j))
+        found.append(Metric("sample_energy_j", rates.sample_energy_j, f"energy measurement, {rates.source}", off_j))
     return found
 
 

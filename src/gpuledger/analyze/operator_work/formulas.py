@@ -1,4 +1,4 @@
-"""FLOPs, bytes and shapes of an operator, from its key alone: pure, so that a GPU that is not there can be asked."""
+"""FLOPs, bytes and shapes of an operator, computed from its key alone, so that no GPU is needed."""
 
 from __future__ import annotations
 

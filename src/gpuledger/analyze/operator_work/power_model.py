@@ -1,6 +1,6 @@
-"""Watts of an operator that was not measured, by its FLOPs and bytes: how much of a GPU's peaks it uses, and of which.
+"""Power of an operator that was not measured, from its FLOPs and bytes as shares of the GPU's peak rates.
 
-The coefficients are shares, of peaks and of the GPU's power limit, so that they go with a GPU that was not measured.
+The coefficients are shares of peak rates and of the GPU's power limit, so they also apply to GPUs without measurements.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ F64 = NDArray[np.float64]
 
 TF32 = "tf32"
 SHORTEST_S = 1e-9
-"""What work takes at least: the clock's tick."""
+"""Shortest duration of work, in seconds: one tick of the clock."""
 LEVELS = 100
-"""Watts are told apart to so many parts of the most that the model can tell."""
+"""Number of levels into which power is divided, from 0 to the largest power that the model predicts."""
 
 NARROW = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
 
 
 @dataclass(frozen=True)
 class Coefficients:
-    """What the watts of work are made of, as shares of the GPU's power limit.
+    """Coefficients of the power model, as shares of the GPU's power limit.
 
-    A floor by the class of work; a gain that saturates with the peaks used, each ``_use`` being the share of a peak at
-    which 63 % of it is reached; and what products of 16 bits and less add, in proportion to the share of their peak.
-    ``low_frac`` and ``high_frac`` are between what times it four fifths of the watts lie, by time, of operators whose
-    type a fit has not seen; ``off_by`` is how far it is from these in the mean.
+    Power is the sum of three terms: a floor for the class of work; a gain that saturates with the used share of the
+    peak rates; and for products of 16 bits or less, a term proportional to the used share of their peak rate. Each
+    ``_use`` is the share at which the gain reaches 63 %. ``low_frac`` and ``high_frac`` are the 80 % prediction
+    interval as factors of the prediction, weighted by time, for operator types that were not part of the fit.
+    ``off_by`` is the mean error for these types.
     """
 
     product_floor_frac: float
@@ -51,7 +52,7 @@ class Coefficients:
 
 @dataclass(frozen=True)
 class PowerModel:
-    """The model on one GPU; its peaks are the datasheet's. ``source`` says in words what it was fitted on."""
+    """The model for one GPU, with peak rates of its data sheet. ``source`` describes the measurements of the fit."""
 
     card: str
     source: str
@@ -62,38 +63,38 @@ class PowerModel:
 
     @property
     def most_w(self) -> float:
-        """Return the most watts above the base power that it tells."""
+        """Return the largest power above the base power that the model predicts, in watts."""
         found = self.coefficients
         return self.limit_w * (found.product_floor_frac + found.gain_frac + found.narrow_gain_frac)
 
     @property
     def product_w(self) -> float:
-        """Return the watts of a product on float32 that uses all of the GPU: what a weight of 1 stands for."""
+        """Return the power of a float32 product that uses the whole GPU, in watts. It has the weight 1."""
         return self.limit_w * (self.coefficients.product_floor_frac + self.coefficients.gain_frac)
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Return between what times the watts that it tells four fifths of the true ones lie."""
+        """Return the 80 % prediction interval, as factors of the predicted power."""
         return self.coefficients.low_frac, self.coefficients.high_frac
 
     @property
     def levels_w(self) -> F64:
-        """Return the watts that are told apart."""
+        """Return the power of each level, float64[LEVELS], in watts."""
         return (np.arange(LEVELS) + 0.5) / LEVELS * self.most_w
 
     def levels_of(self, watts: F64) -> NDArray[np.int64]:
-        """Return which of ``levels_w`` watts are."""
+        """Return the index in ``levels_w`` of each power, int64[n]."""
         return np.minimum(watts / self.most_w * LEVELS, LEVELS - 1).astype(np.int64)
 
     def watts_of(self, flops: F64, moved_bytes: F64, seconds: F64, numbers: str, *, product: bool) -> F64 | None:
-        """Return the watts above the base power of work that lasts so long; None where the GPU has no such peak.
+        """Return the power of work above the base power, float64[n] in watts; None if the peak rate is not known.
 
         Args:
-            flops: float64[n] of all of it.
-            moved_bytes: float64[n], read and written at least.
-            seconds: float64[n], how long it takes.
-            numbers: The kind it computes with.
-            product: Whether its class of work is a matrix product: else common cores do it, whatever its numbers.
+            flops: float64[n], FLOPs of the work.
+            moved_bytes: float64[n], least number of bytes read and written.
+            seconds: float64[n], duration of the work.
+            numbers: Data type of the computation.
+            product: Whether it is a matrix product. Other work does not use tensor cores, for any data type.
         """
         cores = numbers if product and numbers in (*NARROW, TF32) else "float32"
         if (product and numbers == "float64") or cores not in self.flop_per_s:
@@ -104,7 +105,7 @@ class PowerModel:
 
 
 def share_of_limit(found: Coefficients, used: F64, moved: F64, cores: str, *, product: bool) -> F64:
-    """Return watts as shares of the power limit, by the shares of the peaks that are used."""
+    """Return power as shares of the power limit, from the used shares of the peak rates."""
     floor = found.product_floor_frac if product else found.other_floor_frac
     full = found.tf32_use if cores == TF32 else found.plain_use
     is_narrow = cores in NARROW
@@ -132,6 +133,6 @@ def model_to_json(model: PowerModel) -> dict[str, Any]:
 
 
 def model_of(rank: Rank) -> PowerModel | None:
-    """Return the model that a run keeps of its GPU; None where the catalogue has no such GPU."""
+    """Return the power model in a run's manifest; None if the catalogue does not have its GPU."""
     value = rank.manifest.power_model
     return None if value is None else model_from(value)

@@ -34,7 +34,8 @@ NVML_PROCESSES = "NVML process list"
 class BalanceLine:
     """One line. ``bytes`` is None if it could not be measured; ``note`` then says why.
 
-    Level 0 divides the GPU's capacity, level 1 the line ``used``, level 2 the line ``allocated``.
+    Level 0 divides the GPU's capacity, level 1 the line ``used``, level 2 the line ``allocated``. CPU tensors have no
+    line of level 0.
     """
 
     name: str
@@ -86,23 +87,14 @@ def build_balance(rank: Rank, device_idx: int | None = None, at: str = "peak", s
     reading = read_card(rank, instant)
     total = capacity_bytes(rank, instant.device_idx)
     inside = [*_card_lines(rank, reading), *_torch_lines(rank, breakdown)]
-    unaccounted, unaccounted_note = _unaccounted(reading, inside, rank.manifest.collectives)
-    used_note = "" if reading.used_bytes is not None else "the GPU was not sampled"
-    unused = _difference(total, reading.used_bytes, reading.driver_bytes)
-    lines = (
-        BalanceLine(
-            "driver", reading.driver_bytes, 0, NVML_MEMORY, "" if reading.driver_bytes is not None else "not sampled"
-        ),
-        BalanceLine("unused", unused, 0, NVML_MEMORY, "" if unused is not None else "not sampled"),
-        BalanceLine("used", reading.used_bytes, 0, NVML_MEMORY, used_note),
-        *inside,
-        *_category_lines(breakdown),
-        BalanceLine("unaccounted", unaccounted, 1, "used minus all other lines", unaccounted_note),
-    )
+    unaccounted = _unaccounted(reading, inside, rank.manifest.collectives)
+    lines: tuple[BalanceLine, ...] = (*inside, *_category_lines(breakdown))
+    if instant.device_idx >= 0:
+        lines = (*_capacity_lines(total, reading), *lines, unaccounted)
     apart = rank.manifest.libraries and rank.manifest.libraries.source
     notes = (*reading.notes, f"CUDA context and libraries: {apart}.") if apart and reading.used_bytes else reading.notes
     name = rank.manifest.device(instant.device_idx).name or ("CPU" if instant.device_idx < 0 else "")
-    return Balance(instant, name, total, reading.used_bytes, reading.process_bytes, lines, unaccounted, notes)
+    return Balance(instant, name, total, reading.used_bytes, reading.process_bytes, lines, unaccounted.bytes, notes)
 
 
 def read_card(rank: Rank, instant: Instant) -> Reading:
@@ -197,6 +189,18 @@ def _processes(rank: Rank, device_idx: int, t_ns: int) -> tuple[int | None, int 
     )
 
 
+def _capacity_lines(total_bytes: int | None, reading: Reading) -> list[BalanceLine]:
+    """Return the lines that divide the GPU's capacity."""
+    unused = _difference(total_bytes, reading.used_bytes, reading.driver_bytes)
+    sizes = {"driver": reading.driver_bytes, "unused": unused}
+    lines = [
+        BalanceLine(name, size, 0, NVML_MEMORY, "" if size is not None else "not sampled")
+        for name, size in sizes.items()
+    ]
+    note = "" if reading.used_bytes is not None else "the GPU was not sampled"
+    return [*lines, BalanceLine("used", reading.used_bytes, 0, NVML_MEMORY, note)]
+
+
 def _card_lines(rank: Rank, reading: Reading) -> list[BalanceLine]:
     if reading.used_bytes is None:
         return []
@@ -230,10 +234,8 @@ def _torch_lines(rank: Rank, breakdown: Breakdown) -> list[BalanceLine]:
             notes |= {"fragmented": "cached memory without entries"} if pools else {}
             beside = [BalanceLine(name, size, 1, FILE, notes[name]) for name, size in sizes.items()]
             return [*beside, BalanceLine("allocated", breakdown.allocated_bytes, 1, FILE, "")]
-    if breakdown.instant.device_idx < 0:
-        beyond = {"free_segments": free_segments, "fragmented": fragmented, "awaiting_free": awaiting}
-        none = [BalanceLine(name, size, 1, DISPATCH, "CPU tensors are not cached") for name, size in beyond.items()]
-        return [*none, BalanceLine("allocated", breakdown.allocated_bytes, 1, DISPATCH, "")]
+    if breakdown.instant.device_idx < 0:  # CPU tensors are not cached
+        return [BalanceLine("allocated", breakdown.allocated_bytes, 1, DISPATCH, "")]
     return [
         BalanceLine("free_segments", free_segments, 1, HISTORY, "empty_cache() would free it"),
         BalanceLine("fragmented", fragmented, 1, HISTORY, "free memory inside segments in use"),
@@ -269,14 +271,16 @@ def _free_segment_bytes(rank: Rank, instant: Instant) -> int:
     return int(size[~used].sum())
 
 
-def _unaccounted(reading: Reading, lines: list[BalanceLine], collectives: str | None) -> tuple[int | None, str]:
+def _unaccounted(reading: Reading, lines: list[BalanceLine], collectives: str | None) -> BalanceLine:
+    """Return the line with the used bytes that are in no other line."""
+    name, source = "unaccounted", "used minus all other lines"
     if reading.used_bytes is None:
-        return None, "the GPU was not sampled"
+        return BalanceLine(name, None, 1, source, "the GPU was not sampled")
     missing = [line.name.replace("_", " ") for line in lines if line.bytes is None]
     note = f"includes unmeasured parts: {', '.join(missing)}" if missing else "not explained by any line"
     if collectives == "nccl":
         note += "; includes NCCL's buffers"
-    return reading.used_bytes - sum(line.bytes or 0 for line in lines), note
+    return BalanceLine(name, reading.used_bytes - sum(line.bytes or 0 for line in lines), 1, source, note)
 
 
 def _difference(total: int | None, *parts: int | None) -> int | None:

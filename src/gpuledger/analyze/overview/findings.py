@@ -163,13 +163,13 @@ def _optimizer_state(facts: _PeakFacts) -> Finding | None:
 _KEPT_FOR_BACKWARD = (
     " for backward",
     "checkpoint the activations of {name}",
-    "activation checkpointing keeps the activations of one module at a time and computes the others again, which "
-    "takes longer",
+    "activation checkpointing stores the activations of one module at a time and recomputes the others, which takes "
+    "longer",
 )
 _KEPT_IN_INFERENCE = (
     ", though no backward was recorded",
     "free what {name} keeps",
-    "often a cache of keys and values (set use_cache=False if nothing is generated), or a list of outputs",
+    "often this is a cache of keys and values (set use_cache=False if nothing is generated), or a list of outputs",
 )
 
 
@@ -185,11 +185,11 @@ def _repeated_activations(facts: _PeakFacts) -> Finding | None:
     why, action, advice = _KEPT_FOR_BACKWARD if facts.is_trained else _KEPT_IN_INFERENCE
     return Finding(
         f"Activations of {family.name} are {facts.share(size)} of the peak",
-        f"{format_bytes(size)} of what {family.count} modules of class {family.class_name} keep{why}",
+        f"{family.count} modules of class {family.class_name} keep {format_bytes(size)}{why}",
         action.format(name=family.name),
         advice,
         facts.saving(activations & np.isin(facts.module_id, family.members), 1 - kept),
-        "the peak; the outputs of these modules stay",
+        "the peak; the outputs of these modules are kept",
         facts.show("--by", "module", "--depth", str(family.depth)),
         "activation",
     )
@@ -202,14 +202,14 @@ def _batch(facts: _PeakFacts) -> Finding | None:
     if size < 0.5 * facts.peak_bytes:
         return None
     return Finding(
-        f"What grows with the batch is {facts.share(size)} of the peak",
+        f"Memory that grows with the batch size is {facts.share(size)} of the peak",
         f"{format_bytes(size)} of activations, {'their gradients, ' if facts.is_trained else ''}temporaries and inputs",
-        "halve the batch and accumulate gradients" if facts.is_trained else "halve the batch",
-        "half the batch, with gradients accumulated over two, halves them"
+        "halve the batch size and accumulate gradients" if facts.is_trained else "halve the batch size",
+        "half the batch size, with gradients accumulated over two batches, halves them"
         if facts.is_trained
-        else "half the batch halves them",
+        else "half the batch size halves them",
         facts.saving(blocks, 0.5),
-        "the peak, with half the batch",
+        "the peak, with half the batch size",
         facts.show("--by", "category"),
         "",
     )
@@ -224,7 +224,7 @@ def _late_zero_grad(facts: _PeakFacts) -> Finding | None:
         return None
     size = facts.held(gradients)
     return Finding(
-        "Gradients of the previous step are held during the forward",
+        "Gradients of the previous step are still allocated during the forward",
         f"{format_bytes(size)} of gradients at the peak, in {facts.peak.phase or 'setup'}",
         "call optimizer.zero_grad() before the forward",
         "optimizer.zero_grad() before the forward frees them earlier than after it",
@@ -250,11 +250,11 @@ def _one_module(facts: _PeakFacts) -> Finding | None:
     name = module_label(facts.paths.get(module_id, ""), facts.classes)
     largest = int(facts.lives.allocated_bytes[blocks & (facts.module_id == module_id)].max())
     return Finding(
-        f"{name} alone holds {facts.share(size)} of the peak",
+        f"{name} alone uses {facts.share(size)} of the peak",
         f"{format_bytes(size)} of activations, temporaries and workspaces, the largest block {format_bytes(largest)}",
         f"reduce the memory of {name}" if module_id >= 0 else "reduce tensors outside modules, such as the loss",
-        "if these are logits, a loss in chunks or a fused loss never holds all of them; otherwise see which tensors it "
-        "keeps",
+        "if these are logits, a loss in chunks or a fused loss never stores all of them; otherwise see which tensors "
+        "it keeps",
         facts.saving(blocks & (facts.module_id == module_id)),
         "the peak, at most",
         facts.show("--by", "module", "-n", "50"),
@@ -276,11 +276,11 @@ def _kept_activations(facts: _PeakFacts) -> Finding | None:
     each = sum(sizes) // len(sizes)
     return Finding(
         f"Every step keeps {format_bytes(each)} more",
-        f"activations of steps 1 to {last - 1} are still allocated at the end, {format_bytes(sum(sizes))} in all",
+        f"activations of steps 1 to {last - 1} are still allocated at the end, {format_bytes(sum(sizes))} in total",
         "keep loss.item() instead of loss",
         "something keeps tensors with their graph, such as a list of losses: keep loss.item() or loss.detach()",
         facts.saving(kept & (steps < last)),
-        f"the peak of {last} steps, and as much again with as many more",
+        f"the peak of {last} steps; the saving grows with each step",
         facts.show("--at", "end", "--by", "module"),
         "activation",
     )
@@ -298,8 +298,8 @@ def _fragmentation(facts: _PeakFacts) -> Finding | None:
     action, advice = (
         (
             "pad inputs to a few lengths",
-            "expandable segments are on already; fewer different sizes, such as inputs padded to a few lengths, leave "
-            "smaller gaps",
+            "expandable segments are enabled already; inputs padded to a few lengths need fewer different block sizes, "
+            "which leaves smaller gaps",
         )
         if expandable
         else (
@@ -308,7 +308,7 @@ def _fragmentation(facts: _PeakFacts) -> Finding | None:
         )
     )
     return Finding(
-        f"{format_frac(gap / reserved, 0)} of what torch reserves was never in use at once",
+        f"{format_frac(gap / reserved, 0)} of the reserved memory was never in use at the same time",
         f"{format_bytes(reserved)} reserved, at most {format_bytes(reserved - gap)} in use",
         action,
         advice,
@@ -327,7 +327,7 @@ def _other_processes(facts: _PeakFacts) -> Finding | None:
     if not capacity or not reading.other_bytes or reading.other_bytes < 0.03 * capacity:
         return None
     return Finding(
-        f"Other processes hold {format_frac(reading.other_bytes / capacity, 0)} of the GPU",
+        f"Other processes use {format_frac(reading.other_bytes / capacity, 0)} of the GPU",
         f"{format_bytes(reading.other_bytes)} at the sample nearest to the peak",
         "end other processes on the GPU",
         "nvidia-smi lists them; often it is a notebook that was left open",

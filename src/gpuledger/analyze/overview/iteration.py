@@ -86,7 +86,7 @@ def _on_device(rank: Rank, device: int, own_modules: Collection[int]) -> Iterati
     peak = find_peak(rank, device)
     lines = {line.name: line.bytes for line in build_balance(rank, device).lines}
     cached = int(reserved.bytes.max())
-    beyond = [(name, lines[name] or 0) for name in BEYOND]
+    beyond = [(name, lines.get(name) or 0) for name in BEYOND]
     return Iteration(
         device_idx=device,
         peak_cached_bytes=cached,

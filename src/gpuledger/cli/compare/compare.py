@@ -36,7 +36,7 @@ def compare_command(run_paths: Sequence[str], as_json: bool, as_csv: bool, as_ma
     For runs with samples of a GPU, memory is the increase over the first sample. Otherwise it is the allocated memory.
     """
     if as_json + as_csv + as_markdown > 1:
-        raise UsageError("--json, --csv and --markdown: cannot be combined", hint="use one of them")
+        raise UsageError("--json, --csv and --markdown: cannot be combined", hint="Use only one of them")
     from gpuledger.analyze.compare.compare import compare
     from gpuledger.analyze.step.time_logs import is_time_log
 

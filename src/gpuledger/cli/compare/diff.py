@@ -96,7 +96,7 @@ def diff_command(flags: DiffFlags) -> None:
     BEFORE and AFTER are directories NAME.ledger, or files that `gpuledger import` can read.
     """
     if flags.as_json and flags.html:
-        raise UsageError("--json and --html: cannot be combined", hint="use one of them")
+        raise UsageError("--json and --html: cannot be combined", hint="Use only one of them")
     place = choose_file(flags.html, "diff.html", force=flags.force) if flags.html else None
     from gpuledger.analyze.compare.diff import diff_runs
 

@@ -62,7 +62,7 @@ def export_command(run_path: str, form: str, table: str | None, output: str | No
     if output == STDOUT:
         if not one_file or form == "parquet":
             raise UsageError(
-                f"-o -: cannot write {form} to stdout", hint="use -o PATH, --to json, or --to csv with --table"
+                f"-o -: cannot write {form} to stdout", hint="Use -o PATH, --to json, or --to csv with --table"
             )
         _write_stdout(run, form, table)
         return
@@ -81,7 +81,7 @@ def _export_snapshot(run: Run, table: str | None, output: str | None, force: boo
     from gpuledger.export.snapshot import write_snapshot, write_snapshots
 
     if table is not None or output == STDOUT:
-        raise UsageError(f"--to {SNAPSHOT}: cannot be combined with --table or -o -", hint="use -o FILE")
+        raise UsageError(f"--to {SNAPSHOT}: cannot be combined with --table or -o -", hint="Use -o FILE alone")
     one_file = len(run.ranks) == 1
     path = Path(output) if output else Path(f"{run.name}.pickle" if one_file else f"{run.name}-snapshots")
     _refuse(path, one_file, force)
@@ -105,13 +105,15 @@ def _refuse(path: Path, one_file: bool, force: bool) -> None:
         UsageError: ``path`` exists and ``--force`` is not given, or it is of the wrong kind.
     """
     if one_file and path.is_dir():
-        raise UsageError(f"{path}: is a directory", hint="give a file with -o")
+        raise UsageError(f"{path}: is a directory", hint="Give the name of a file with -o")
     if not one_file and path.exists() and not path.is_dir():
-        raise UsageError(f"{path}: is not a directory", hint="give a directory with -o")
+        raise UsageError(f"{path}: is not a directory", hint="Give the name of a directory with -o")
     occupied = is_taken(path) if one_file else path.exists() and any(path.iterdir())
     if occupied and not force:
         state = "exists" if one_file else "exists and is not empty"
-        raise UsageError(f"{path}: {state}, will not overwrite", hint="give another -o, or --force")
+        raise UsageError(
+            f"{path}: {state}, will not overwrite", hint="Use another name with -o, or --force to overwrite"
+        )
 
 
 def _write_file(run: Run, form: str, table: str | None, path: Path) -> int:

@@ -55,7 +55,7 @@ Examples:
 @force_option()
 @_with_format_options
 def import_command(format_name: str, files: Sequence[str], out: str | None, force: bool, **options: str | None) -> int:
-    """Return the exit code, after the runs are written and named."""
+    """Write the runs and print their paths. Return the exit status."""
     from gpuledger.services.imports import import_each
 
     given = {name: value for name, value in options.items() if value is not None}

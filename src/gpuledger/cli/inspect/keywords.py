@@ -78,5 +78,5 @@ def parse_reported(text: str) -> int:
         return parse_bytes(f"{text}GiB" if _NUMBER.fullmatch(text) else text)
     except UsageError as error:
         raise UsageError(
-            f"--reported-memory {error.message}", hint="use a size such as 11.2GiB; without a unit, GiB"
+            f"--reported-memory {error.message}", hint="Use a size such as 11.2GiB; a number without a unit is in GiB"
         ) from error

@@ -208,7 +208,7 @@ def _draw_times(kind: str) -> Callable[[Sequence[Run], Wanted], tuple[Figure, li
         from gpuledger.report.plots.time_plot import draw_batches, draw_layers
 
         if len(runs) > 1:
-            raise UsageError(f"--kind {kind}: takes one time log", hint="plot them one by one")
+            raise UsageError(f"--kind {kind}: takes one time log, not {len(runs)}", hint="Plot each time log by itself")
         log = read_time_log(runs[0])
         return (draw_layers if kind == LAYERS else draw_batches)(log, wanted.flags.title), []
 

@@ -51,7 +51,7 @@ def report_command(run_path: str, output: str | None, open_after: bool, rank_tex
     echo_path(place)
     print_notes([f"gpuledger: wrote {place} ({format_bytes(written)}), open it in any browser"])
     if open_after and not webbrowser.open(place.absolute().as_uri()):
-        raise GpuLedgerError(f"{place}: could not start a browser", hint="open the file yourself")
+        raise GpuLedgerError(f"{place}: could not start a browser", hint="Open the file in a browser")
 
 
 def _page(run: Run, ranks: tuple[Rank, ...]) -> str:
@@ -79,9 +79,11 @@ def choose_file(output: str | None, default: str, *, force: bool, option: str = 
     """
     place = Path(output or default)
     if place.is_dir():
-        raise UsageError(f"{place}: is a directory", hint=f"-o {place / default}")
+        raise UsageError(f"{place}: is a directory", hint=f"Use -o {place / default}")
     if is_taken(place) and not force:
-        raise UsageError(f"{place}: exists, will not overwrite", hint=f"give another -o, or {option}")
+        raise UsageError(
+            f"{place}: exists, will not overwrite", hint=f"Use another name with -o, or {option} to overwrite"
+        )
     return place
 
 

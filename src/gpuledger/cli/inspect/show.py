@@ -95,8 +95,8 @@ def show_command(flags: ShowFlags) -> None:
     total: rows that are not printed are summed in one row. The row `rounding` is memory that the allocator added to the
     requested sizes.
 
-    RUN is a directory NAME.ledger or a file that `gpuledger import` can read. Ranks and devices are shown in columns.
-    With --by, the table shows the one with the highest peak.
+    RUN is a directory NAME.ledger or a file that `gpuledger import` can read. Several ranks or devices are listed in a
+    table. With --by, a second table shows the one with the highest peak.
     """
     _refuse_mixed(flags)
     opened = open_each(flags.run_path)
@@ -159,11 +159,15 @@ def _refuse_mixed(flags: ShowFlags) -> None:
     if flags.by in BYTES_ALONE and (sorts or flags.fold or flags.per_sample):
         refused = f"--sort {flags.sort}" if sorts else "--fold" if flags.fold else "--per-sample"
         raise UsageError(
-            f"--by {flags.by}: cannot be combined with {refused}", hint=f"--by {flags.by} shows memory only"
+            f"--by {flags.by}: cannot be combined with {refused}",
+            hint=f"Leave {refused} out: --by {flags.by} shows memory only",
         )
     if flags.unknown and (flags.by or flags.depth):
         refused = "--by" if flags.by else "--depth"
-        raise UsageError(f"--unknown: cannot be combined with {refused}", hint="--unknown lists single allocations")
+        raise UsageError(
+            f"--unknown: cannot be combined with {refused}",
+            hint=f"Leave {refused} out: --unknown lists single allocations",
+        )
 
 
 def _print_cards(run: Run) -> bool:

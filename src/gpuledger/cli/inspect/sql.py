@@ -69,8 +69,8 @@ def sql_command(
     QUERY is one SELECT, DESCRIBE or SHOW TABLES statement of DuckDB. It can read only this run and cannot write. Tables
     have the rows of all ranks, with the rank in the first column.
 
-    Besides the tables there are three views. `accounts` has the blocks with module path and tensor name. `peaks` has
-    the moment of each device's peak. `at_peak` has the blocks that are allocated at that moment.
+    Besides the tables there are three views. `allocations` has the blocks with module path and tensor name. `peaks`
+    has the moment of each device's peak. `at_peak` has the blocks that are allocated at that moment.
     """
     from gpuledger.export.sql import open_database
 
@@ -86,7 +86,7 @@ def refuse_two_forms(*, as_json: bool, as_csv: bool) -> None:
         UsageError: both are.
     """
     if as_json and as_csv:
-        raise UsageError("--json and --csv: cannot be combined", hint="use one of them")
+        raise UsageError("--json and --csv: cannot be combined", hint="Use only one of them")
 
 
 def parse_limits(memory_limit: str, timeout: str) -> Limits:
@@ -100,9 +100,9 @@ def parse_limits(memory_limit: str, timeout: str) -> Limits:
 
     memory_bytes, time_ns = parse_bytes(memory_limit), parse_duration_ns(timeout)
     if memory_bytes < LEAST_BYTES:
-        raise UsageError(f"--memory-limit {memory_limit}: too small", hint="use 16MiB or more")
+        raise UsageError(f"--memory-limit {memory_limit}: too small", hint="Use 16MiB or more")
     if time_ns <= 0:
-        raise UsageError(f"--timeout {timeout}: must be above 0", hint=f"use a time such as {TIMEOUT}")
+        raise UsageError(f"--timeout {timeout}: must be above 0", hint=f"Use a time such as {TIMEOUT}")
     return Limits(memory_bytes, time_ns / 1e9, _leave)
 
 

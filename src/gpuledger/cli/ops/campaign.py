@@ -78,7 +78,8 @@ def campaign_command(flags: CampaignFlags) -> None:
     """Capture, measure and compare the models in a file.
 
     Captures the models, measures the operators missing from the database, then measures each whole model and compares
-    it with the sum of its operators. With --ray, each GPU measures one operator at a time.
+    it with the sum of its operators. With --ray, each GPU measures one operator at a time, and --time-limit
+    cannot be used.
 
     Run the same command again to resume, or to measure models that you added to the file. Exits with
     status 3 if a model could not be captured.
@@ -86,7 +87,7 @@ def campaign_command(flags: CampaignFlags) -> None:
     if flags.ray_address and flags.time_limit:
         raise UsageError(
             "campaign: --time-limit and --ray cannot be combined",
-            hint="stop it with Ctrl-C, and run the same command again to resume",
+            hint="Leave --time-limit out, stop with Ctrl-C, and run the same command again to resume",
         )
     if flags.ray_address:
         from gpuledger.ops.measure.ray_crew import load_ray
@@ -104,7 +105,7 @@ def campaign_command(flags: CampaignFlags) -> None:
     if listed.database and not flags.database_url and not flags.trust_files:
         raise InputError(
             f"{flags.config}: database: the file may not choose the database without --trust-files",
-            hint="use --database, or --trust-files if you trust the file",
+            hint="Use --database, or --trust-files if you trust the file",
         )
     place = find_place(flags.device, force=flags.allow_busy)
     database, folder = open_database(flags.database_url or listed.database or DEFAULT_DATABASE), Path(flags.output)

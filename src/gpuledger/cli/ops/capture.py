@@ -1,4 +1,4 @@
-"""``gpuledger ops capture``: what a model or a program is made of, as workload files."""
+"""``gpuledger ops capture``: write the operators of a model or program to workload files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpuledger.cli.common import (
     quoted,
     script_of,
 )
-from gpuledger.cli.ops.common import config_option, print_safe, train_option, trust_files_option
+from gpuledger.cli.ops.common import config_option, print_next, print_safe, train_option, trust_files_option
 from gpuledger.errors import GpuLedgerError, UsageError
 
 if TYPE_CHECKING:
@@ -57,9 +57,8 @@ Examples:
 @train_option()
 @click.option(
     "--weights",
-    show_default="random",
     metavar="NAME",
-    help="Name of the weights in the model's library, or random.",
+    help="Name of the weights in the model's library, or random.  [default: random]",
 )
 @click.option(
     "--optimizer", default="sgd", show_default=True, metavar="NAME", help="Optimizer of a training step: sgd or adamw."
@@ -101,11 +100,11 @@ def capture_command(ctx: click.Context, /, **flags: Any) -> None:
     for path, workload in write_workloads(_captured(program, flags), output, single=single, replace=flags["force"]):
         captured.append((path, workload))
         if not flags["as_json"]:
-            print_safe(_lines(workload))
+            _print(workload)
     if flags["as_json"]:
         print_json([{"path": str(path), **_document(workload)} for path, workload in captured])
     elif captured:
-        print_notes(["", f"next   gpuledger ops list {quoted(captured[-1][0])} --by layer"])
+        print_next(f"gpuledger ops list {quoted(captured[-1][0])} --by layer")
 
 
 def _captured(program: tuple[str, ...], flags: dict[str, Any]) -> Iterator[Workload]:
@@ -145,13 +144,18 @@ def say_left_out(wanted: WorkloadSpec, error: GpuLedgerError) -> None:
     print_notes([f"gpuledger: not captured: {wanted.model}: {error.message}", *hint])
 
 
-def _lines(workload: Workload) -> list[str]:
+def _print(workload: Workload) -> None:
+    """Print what was captured; its notes go to stderr."""
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.report.text.text import note_lines
+
     settings = workload.settings
-    lines = [
-        f"{workload.name}: {len(workload.uses):,} distinct operators in {workload.calls:,} calls, "
-        f"{len(workload.layers):,} distinct layers; {settings['device']}"
-    ]
-    return [*lines, *(f"  note: {note}" for note in settings["notes"])]
+    counts = (
+        f"{len(workload.uses):,} distinct operators in {workload.calls:,} calls, "
+        f"{len(workload.layers):,} distinct layers"
+    )
+    print_safe([f"{workload.name}: {counts}; {settings['device']}"])
+    print_notes(note_lines(settings["notes"], Terminal.of(sys.stderr)))
 
 
 def _document(workload: Workload) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def config_option(*, required: bool = False) -> Decorator:
 
 def time_limit_option() -> Decorator:
     """Return the option --time-limit."""
-    text = "Stop after this time, such as 90s or 10m. Cannot be combined with --ray.  [default: no limit]"
+    text = "Start no operator after this time, such as 90s or 10m.  [default: no limit]"
     return click.option("--time-limit", metavar="TIME", help=text)
 
 
@@ -80,10 +80,18 @@ def say_note(text: str) -> None:
 
 
 def print_safe(lines: Iterable[str]) -> None:
-    """Print lines that hold names of others: what a terminal would obey is escaped."""
+    """Print lines with names from a user's program; control characters are escaped."""
     from gpuledger.report.base.terminal import Terminal
 
     print_lines(map(Terminal.of(sys.stdout).text, lines))
+
+
+def print_next(command: str) -> None:
+    """Print the command to try next to stderr."""
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.report.text.text import next_lines
+
+    print_notes(["", *next_lines([command], Terminal.of(sys.stderr))])
 
 
 def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -57,5 +57,7 @@ def _file(output: str | None, default: str, *, force: bool) -> Path:
         raise UsageError("-o -: cannot write a database to stdout", hint="gpuledger ops query QUERY --csv")
     path = choose_file(output, default, force=force)
     if not path.parent.is_dir():
-        raise UsageError(f"{path}: folder {path.parent} does not exist", hint="create it, or use another -o")
+        raise UsageError(
+            f"{path}: folder {path.parent} does not exist", hint="Create the folder, or use another name with -o"
+        )
     return path

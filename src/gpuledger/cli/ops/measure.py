@@ -1,4 +1,4 @@
-"""``gpuledger ops measure``: what the database lacks of workloads, on this machine's GPU or processor."""
+"""``gpuledger ops measure``: measure operators missing from the database, on this machine's GPU or CPU."""
 
 from __future__ import annotations
 
@@ -140,10 +140,10 @@ def method_of(flags: MeasuringFlags) -> Method:
 
 
 def energy_coverage_of(flags: MeasuringFlags) -> float:
-    """Return the share of a workload's time whose energy is to be measured.
+    """Return the share of a workload's time for which energy is measured.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a share.
     """
     return parse_share("--energy-coverage", flags.energy_coverage)
 
@@ -152,14 +152,14 @@ def parse_share(option: str, text: str) -> float:
     """Return the share above 0 and up to 1 that an option was given.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a share.
     """
     try:
         value_frac = parse_frac(text)
     except UsageError as error:
         raise UsageError(f"{option} {text}: not a share", hint=error.hint) from error
     if not 0 < value_frac <= 1:
-        raise UsageError(f"{option} {text}: must be above 0 and at most 100 %", hint="use a share such as 90% or 0.9")
+        raise UsageError(f"{option} {text}: must be above 0 and at most 100 %", hint="Use a share such as 90% or 0.9")
     return value_frac
 
 
@@ -172,7 +172,7 @@ def parse_time_limit_ns(text: str) -> int:
     try:
         return parse_duration_ns(re.sub(r"(?<=[\d\s])m$", "min", text.strip()))
     except UsageError as error:
-        raise UsageError(f"--time-limit {text}: not a time", hint="use a time such as 90s or 10m") from error
+        raise UsageError(f"--time-limit {text}: not a time", hint="Use a time such as 90s or 10m") from error
 
 
 @contextmanager

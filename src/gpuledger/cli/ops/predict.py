@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,8 @@ def predict_command(
     from gpuledger.ops.database.operator_database import open_existing
     from gpuledger.ops.predict.choose import cache_folder, captured_on, predictor_for, roof_of_records
     from gpuledger.ops.predict.forecast import forecast
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.report.text.text import note_lines
 
     predictor, shelf, notes = predictor_for(open_existing(database_url), gpu, cache_folder(), say_note)
     roof = predictor.roof if notes else roof_of_records(shelf)
@@ -61,18 +64,18 @@ def predict_command(
     shown = [*notes, *warnings[:WARNINGS_SHOWN]]
     if len(warnings) > WARNINGS_SHOWN:
         shown.append(f"… and {len(warnings) - WARNINGS_SHOWN} more; --json has them")
-    print_notes(f"note: {text}" for text in shown)
+    print_notes(note_lines(shown, Terminal.of(sys.stderr)))
 
 
 def _workloads(
     model: str, batches: str | None, gpu: str | None, card: str, *, train: bool
 ) -> list[tuple[int | None, Workload]]:
-    """Return the workload in a file, or a model's captured now at each batch, on a GPU that is not here."""
+    """Return the workload in a file, or a model's captured now at each batch size, for a simulated GPU."""
     if is_workload(model):
         if batches is not None:
             raise UsageError(
                 f"--batch {batches}: {model} is a workload file with a fixed batch size",
-                hint="give the name of a model",
+                hint="Leave --batch out, or give the name of a model",
             )
         return [(None, open_workload(model))]
     return [(batch, capture_named(model, batch, (gpu, card), train=train)) for batch in parse_batches(batches or "32")]
@@ -88,7 +91,9 @@ def parse_batches(text: str) -> list[int]:
     for part in text.split(","):
         first, colon, last = part.partition(":")
         if not first.isdecimal() or int(first) < 1 or (colon and (not last.isdecimal() or int(last) < int(first))):
-            raise UsageError(f"--batch {text}: not a batch size", hint="use 32, or 1,8, or 1:64")
+            raise UsageError(
+                f"--batch {text}: not a batch size", hint="Use a number, a list such as 1,8, or a range such as 1:64"
+            )
         size = int(first)
         while size <= int(last or first):
             sizes.append(size)

@@ -90,7 +90,7 @@ def sum_command(flags: SumFlags) -> None:
     """
     target_frac = None if flags.min_coverage is None else parse_share("--min-coverage", flags.min_coverage)
     if flags.measure_missing and target_frac is None:
-        raise UsageError("sum: --measure-missing needs --min-coverage", hint="add --min-coverage 90%")
+        raise UsageError("sum: --measure-missing needs --min-coverage", hint="Add --min-coverage 90%")
     from gpuledger.services.sums import asked_of
 
     asked = [asked_of(text, flags.batch, train=flags.train) for text in flags.models]
@@ -131,7 +131,7 @@ def _hold(summed: Sequence[Summed], target_frac: float) -> None:
         names = ", ".join(one.workload.name for one in below)
         raise BudgetExceededError(
             f"{names}: less than {format_frac(target_frac, 0)} covered by measurements",
-            hint="use --measure-missing, or run gpuledger ops measure WORKLOAD",
+            hint="Use --measure-missing, or run gpuledger ops measure WORKLOAD",
         )
 
 

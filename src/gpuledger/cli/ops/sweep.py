@@ -1,4 +1,4 @@
-"""``gpuledger ops sweep``: configurations that no model uses."""
+"""``gpuledger ops sweep``: generate operator configurations to measure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from gpuledger.cli.common import force_option, output_option, print_lines, print_notes, quoted
-from gpuledger.cli.ops.common import seed_option, train_option
+from gpuledger.cli.common import force_option, output_option, print_lines, quoted
+from gpuledger.cli.ops.common import print_next, seed_option, train_option
 from gpuledger.units import counted
 
 
@@ -130,4 +130,4 @@ def sweep_command(
     refuse_taken(path, replace=force)
     workload.write(path)
     print_lines([f"{path}: {counted(len(workload.uses), 'operator')}, of {operator}"])
-    print_notes(["", f"next   gpuledger ops measure {quoted(path)}"])
+    print_next(f"gpuledger ops measure {quoted(path)}")

@@ -1,4 +1,4 @@
-"""``gpuledger estimate``: what a program would hold on a GPU that is not there."""
+"""``gpuledger estimate``: estimate GPU memory of a training script without running it."""
 
 from __future__ import annotations
 
@@ -116,13 +116,15 @@ def _tell(found: Estimate, *, as_json: bool) -> None:
 
 
 def _closing(found: Estimate, terminal: Terminal) -> list[str]:
+    from gpuledger.report.text.text import next_lines, note_lines
+
     path = quoted(found.run.path)
-    lines = [line for note in found.notes for line in terminal.paragraph(note, "note   ", 7)]
-    return ["", *lines, f"next   gpuledger show {path} --by module   gpuledger balance {path}"]
+    commands = [f"gpuledger show {path} --by module", f"gpuledger balance {path}"]
+    return ["", *note_lines(found.notes, terminal), *next_lines(commands, terminal)]
 
 
 def _what_if(run: str, program: tuple[str, ...], *, as_json: bool) -> None:
-    """Rank settings of the allocator by what a recorded run would have reserved under each."""
+    """Print the memory that a recorded run would reserve under each allocator setting, smallest first."""
     from gpuledger.analyze.memory.instant import find_peak
     from gpuledger.cli.common import choose_ranks, open_run
     from gpuledger.cli.predict.estimate_text import what_if_document, what_if_lines

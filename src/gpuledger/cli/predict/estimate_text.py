@@ -80,7 +80,7 @@ def estimate_document(found: Estimate) -> dict[str, Any]:
         "peak_process_bytes": peaks.process_bytes,
         "upper_bytes": peaks.upper_bytes,
         "capacity_bytes": found.card.usable_bytes,
-        "level": found.confidence,
+        "confidence": found.confidence,
         "steps": found.steps,
         "interval_from": peaks.kind,
         "by_category": {account.category: account.bytes for account in breakdown.accounts},

@@ -149,7 +149,7 @@ def plugin_checks(vendors: Sequence[Vendor], there: OpenCards) -> Iterator[Check
 
 
 def card_checks(there: OpenCards) -> Iterator[Check]:
-    """Return every GPU with what it holds, and what of it may not be read."""
+    """Return a check for every GPU, with its properties and values that cannot be read."""
     for number in there.numbers:
         try:
             yield card_check(*there.choose([number]))
@@ -158,7 +158,7 @@ def card_checks(there: OpenCards) -> Iterator[Check]:
 
 
 def card_check(card: Card) -> Check:
-    """Return one GPU with what it holds, and what of it may not be read."""
+    """Return the check of one GPU, with its properties and values that cannot be read."""
     from gpuledger.cards.card import Quantity
 
     name, memory, power_w = f"GPU {card.index}", card.read_memory(), card.read_sensors().power_average_w

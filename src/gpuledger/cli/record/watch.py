@@ -53,7 +53,7 @@ Examples:
     "--interval", default="5ms", show_default=True, metavar="TIME", help="Time between two samples, such as 5ms or 1s."
 )
 @click.option("--gpu", "gpu_text", metavar="LIST", help="Indices of the GPUs to watch, such as 0,1.  [default: all]")
-@out_option(", or of the folder for several.  [default: name of the command, numbered]")
+@out_option(", or of the folder for several runs.  [default: name of the command, or variants, numbered]")
 @force_option()
 @click.option(
     "--pid",
@@ -111,7 +111,7 @@ def watch_command(flags: WatchFlags) -> int | None:
         variants = make_variants(command, values, varied, flags.repeat)
         return _watch_variants(variants, out, force, settings, say)
     if pid is not None and command:
-        raise UsageError("watch: --pid and a command cannot be combined", hint="leave one of them out")
+        raise UsageError("watch: --pid and a command cannot be combined", hint="Leave one of them out")
     if pid is None and command:
         _watch_command(command, out, force, settings, say)
     _watch_until(out, force, settings, pid, say)
@@ -137,7 +137,7 @@ def _watch_command(
 def _watched(
     command: tuple[str, ...], directory: Path, settings: WatchSettings, say: Callable[[str], None], *, replace: bool
 ) -> int:
-    """Return the command's status after telling where the run is and what it shows."""
+    """Watch a command and print its run. Return the command's exit status."""
     from gpuledger.services.watching import watch_command as watch
 
     say(f"gpuledger: sampling every {settings.interval_ns / 1e6:g} ms into {directory}")
@@ -169,7 +169,7 @@ def _watch_until(
 def _watch_variants(
     variants: Sequence[Variant], out: str | None, force: bool, settings: WatchSettings, say: Callable[[str], None]
 ) -> int:
-    """Return the exit code after running the variants and telling how they compare."""
+    """Run the variants and print a comparison. Return the exit status."""
     from gpuledger.cards.opening import open_cards
     from gpuledger.services.variants import Reading, Tools, choose_folder, run_variants
 
@@ -199,7 +199,7 @@ def _watch_variants(
 
 
 def tell_variants(result: VariantsResult, say: Callable[[str], None]) -> None:
-    """Tell which variants failed, and how the others compare."""
+    """Print the failed variants, and a comparison of the others."""
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.text.compare_table import comparison_lines
     from gpuledger.services.variants import compare_variants
@@ -217,7 +217,7 @@ def tell_variants(result: VariantsResult, say: Callable[[str], None]) -> None:
 
 
 def _tell(directory: Path, say: Callable[[str], None]) -> None:
-    """Tell what a finished run shows; it is kept whatever happens here."""
+    """Print a summary of a finished run. Errors here do not affect the run."""
     from gpuledger.analyze.samples.watched import watched
     from gpuledger.errors import words_of
     from gpuledger.report.base.terminal import Terminal

@@ -50,7 +50,7 @@ def own_bytes(card: Card) -> int:
     """Return the bytes this process holds on a GPU.
 
     Raises:
-        NoDeviceError: the driver does not say, or this process cannot be told from others.
+        NoDeviceError: the driver does not say, or this process cannot be distinguished from others.
     """
     processes = card.read_processes()
     mine = [held for pid, held in processes or () if pid == os.getpid()]

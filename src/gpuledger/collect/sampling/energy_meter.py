@@ -1,4 +1,4 @@
-"""Reads the GPUs' energy counters and sensors while an energy pass is open, from outside the program's own thread.
+"""Reads the GPUs' energy counters and sensors during an energy measurement, from outside the program's own thread.
 
 The program says that its pass is open by a small file in its rank's directory, which names its GPUs. What is read goes
 into a journal below ``NAME.ledger/samples/journal/``; ``device_idx`` there is the position in ``card_uuids``.
@@ -43,7 +43,7 @@ LINGER_PERIODS = 2.5
 
 
 class CardMeter:
-    """Reads one GPU in a thread of its own, until it is told to end.
+    """Reads one GPU in its own thread until it is stopped.
 
     Args:
         card: The GPU.
@@ -118,13 +118,13 @@ class CardMeter:
 
 
 class EnergyMeter:
-    """Looks for open energy passes of a run, and reads their GPUs; a context that ends by writing what was read.
+    """Looks for energy measurements of a run, and reads their GPUs. A context that writes the samples at its end.
 
     Args:
         run_directory: The run.
         cards: Its GPUs.
         until_end: Whether the sensors of a GPU go on being read once its pass has closed.
-        pid: Returns the recorded program, whose process tree tells its own processes from others'; None before it runs.
+        pid: Returns the recorded program, to find its processes; None before it runs.
         check: As in :class:`gpuledger.model.journal.journal.JournalWriter`.
     """
 
@@ -254,7 +254,7 @@ class EnergyMeter:
 
 
 def _can_be_read(card: Card, idle_w: float | None) -> bool:
-    """Return whether a GPU has an energy counter, or at least tells its power."""
+    """Return whether a GPU reports energy or power."""
     return idle_w is not None or card.read_energy_mj() is not None
 
 

@@ -1,8 +1,8 @@
-"""The sampler: a process of its own that reads the GPUs on an absolute schedule until it is told to stop.
+"""The sampler: a separate process that reads the GPUs on an absolute schedule until it is stopped.
 
-It is started by :mod:`.watcher` and talks to it in lines of JSON. When the line from its parent ends,
-because the parent was killed, it writes what it has and ends too. One thread reads, counts and writes; another one only
-hands on what the parent says.
+It is started by :mod:`.watcher` and exchanges lines of JSON with it. If its input ends because the parent was killed,
+it writes the remaining samples and exits. One thread reads, counts and writes; another one only passes on the parent's
+messages.
 """
 
 from __future__ import annotations

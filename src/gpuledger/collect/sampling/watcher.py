@@ -1,4 +1,4 @@
-"""Starts the sampler's process and tells it what to do."""
+"""Starts the sampler's process and sends commands to it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Watcher:
         directory: The run's directory; the journal goes to its ``rank-0``.
         gpus: Numbers of the GPUs; None takes all.
         interval_ns: Time between two readings.
-        pid: The process whose bytes are told apart, where it runs already.
+        pid: Process to report memory of separately, if it runs already.
 
     Raises:
         NoDeviceError: no driver, no GPU, no permission, or no such GPU.

@@ -1,4 +1,4 @@
-"""All that a database holds, as values and as Arrow tables; and Parquet, the form in which databases are exchanged."""
+"""The content of a database as values, Arrow tables and Parquet."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ VERSION = 1
 VERSION_KEY = b"gpuledger_book"
 PARQUET = ".parquet"
 AS_JSON = ("method", "blocks", "kernels")
-"""A record's values that are kept as JSON text in tables."""
+"""Values of a record that are JSON text in tables."""
 
 MEASURED = """CREATE VIEW measured AS
-    SELECT keys.operator, keys.inputs, keys.flags, environments.card, environments.driver, environments.torch,
+    SELECT keys.operator, keys.inputs, keys.flags, environments.card AS gpu, environments.driver, environments.torch,
         environments.cuda, records.*
     FROM records JOIN keys ON keys.digest = records.key_digest
     JOIN environments ON environments.digest = records.environment_digest"""
@@ -36,7 +36,7 @@ MEASURED = """CREATE VIEW measured AS
 
 @dataclass(frozen=True)
 class Contents:
-    """What a database holds. ``keys`` and ``environments`` by digest."""
+    """Content of a database. ``keys`` and ``environments`` are by digest."""
 
     keys: Mapping[str, OperatorKey]
     environments: Mapping[str, Environment]
@@ -50,7 +50,7 @@ class Contents:
             known = time_ns and ends[0] is not None and ends[1] is not None
             yield {
                 "operator": self.keys[one.key_digest].text,
-                "card": environment.card,
+                "gpu": environment.card,
                 "torch": environment.torch,
                 "mode": str(one.method.get("mode", "")),
                 "time_us": None if time_ns is None else time_ns / 1e3,
@@ -61,10 +61,10 @@ class Contents:
 
 
 def contents_of(text: str) -> Contents:
-    """Return what a database, or a Parquet file exported from one, holds.
+    """Return the content of a database, or of a Parquet file exported from one.
 
     Raises:
-        InputError: there is none, or it is damaged or of a newer version.
+        InputError: it does not exist, is damaged, or is of a newer version.
     """
     if text.endswith(PARQUET) and "://" not in text:
         return read_parquet(Path(text))
@@ -77,10 +77,10 @@ def contents_of(text: str) -> Contents:
 
 
 def _check_references(contents: Contents, place: str) -> None:
-    """Check that the keys and environments of all records are there.
+    """Check that keys and environments of all records exist.
 
     Raises:
-        InputError: one is not.
+        InputError: one is missing.
     """
     for one in contents.records:
         if one.key_digest not in contents.keys or one.environment_digest not in contents.environments:
@@ -88,7 +88,7 @@ def _check_references(contents: Contents, place: str) -> None:
 
 
 def merge(database: OperatorDatabase, other: Contents) -> int:
-    """Return how many records a database did not have, after adding all that another holds."""
+    """Add all records of another database. Return the number of new ones."""
     before = len(database.records())
     database.put_keys(other.keys.values())
     for environment in other.environments.values():
@@ -157,10 +157,10 @@ def write_csv(contents: Contents, path: Path) -> None:
 
 
 def read_parquet(path: Path) -> Contents:
-    """Return what :func:`write_parquet` wrote.
+    """Return the content of a file of :func:`write_parquet`.
 
     Raises:
-        InputError: it is no such file, damaged, or of a newer version.
+        InputError: it is not such a file, damaged, or of a newer version.
     """
     import pyarrow.parquet as pq
 

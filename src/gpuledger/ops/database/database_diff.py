@@ -1,4 +1,4 @@
-"""Two databases side by side: how much longer, and how many more joules, the same operators take."""
+"""Compare two databases: ratios of time and energy of the same operators."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ class Change:
 
     @property
     def time_ratio(self) -> float:
-        """Return how much longer it takes, 1 for as long."""
+        """Return the ratio of the times, after / before."""
         assert self.before.time_median_ns is not None
         assert self.after.time_median_ns is not None
         return self.after.time_median_ns / self.before.time_median_ns
 
     @property
     def energy_ratio(self) -> float | None:
-        """Return how many more joules it takes; None where one of the two has none."""
+        """Return the ratio of the energies, after / before; None if one is missing."""
         if not self.before.energy_median_j or self.after.energy_median_j is None:
             return None
         return self.after.energy_median_j / self.before.energy_median_j
 
     @property
     def certain(self) -> bool:
-        """Return whether the intervals of the two times lie apart; False where one has none."""
+        """Return whether the intervals of the two times do not overlap; False if one is missing."""
         ends = (self.before.time_low_ns, self.before.time_high_ns, self.after.time_low_ns, self.after.time_high_ns)
         if any(end is None for end in ends):
             return False
@@ -46,7 +46,7 @@ class Change:
 
 @dataclass(frozen=True)
 class DatabaseDiff:
-    """What two databases have in common. Environments in words; changes with the largest ratio first."""
+    """Common operators of two databases. Environments as text; changes with the largest ratio first."""
 
     before: tuple[str, ...]
     after: tuple[str, ...]

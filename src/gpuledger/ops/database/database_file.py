@@ -1,7 +1,7 @@
-"""A SQLite file that may be an operator database: told from others, and read, without a byte changed.
+"""Detect and read an operator database in a SQLite file, without changing anything.
 
-Even to read a file in WAL mode SQLite makes two files beside it. It does not where it is told that nobody writes, which
-is so while there is no ``-wal`` file: the last writer removes it.
+Even for reading a file in WAL mode, SQLite creates two more files. It does not if the file is opened as immutable,
+which is safe if there is no ``-wal`` file, because the last writer removes that.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ NOT_ONE = "not an operator database"
 
 @dataclass(frozen=True)
 class ReadOnlyFile:
-    """How a file is opened to be read.
+    """How to open a file for reading.
 
     Attributes:
         path: The file.
-        uri: What SQLite opens.
-        state: What changes when somebody writes; None where SQLite itself keeps writers away.
+        uri: URI for SQLite.
+        state: A value that changes if the file is written; None if SQLite locks the file.
     """
 
     path: Path
@@ -40,10 +40,10 @@ class ReadOnlyFile:
     state: tuple[int, ...] | None
 
     def refuse_changed(self) -> None:
-        """Do nothing where nobody wrote since the file was opened.
+        """Do nothing if the file was not written since it was opened.
 
         Raises:
-            InputError: somebody did; what was read may be half of it.
+            InputError: it was written, so that the data can be incomplete.
         """
         if self.state is not None and _state(self.path) != self.state:
             raise InputError(
@@ -55,7 +55,7 @@ def open_to_read(path: Path) -> ReadOnlyFile:
     """Return how to read an operator database.
 
     Raises:
-        InputError: there is none, or the file is something else.
+        InputError: it does not exist, or is not an operator database.
     """
     found = _how_to_read(path)
     if not _tables(found):
@@ -64,10 +64,10 @@ def open_to_read(path: Path) -> ReadOnlyFile:
 
 
 def refuse_foreign(path: Path) -> None:
-    """Do nothing where a file is an operator database, is empty, or is not there; it is not changed.
+    """Do nothing if a file is an operator database, empty, or missing. The file is not changed.
 
     Raises:
-        InputError: it is something else, into which nothing may be written.
+        InputError: it is another file, which must not be written to.
     """
     if path.exists() and path.stat().st_size:
         _tables(_how_to_read(path))
@@ -96,12 +96,12 @@ def _beside(path: Path, ending: str) -> Path:
 
 
 def _tables(file: ReadOnlyFile) -> set[str]:
-    """Return the names of the tables in an operator database, none where the file is an empty database.
+    """Return the names of the tables in an operator database; none for an empty database.
 
-    A view or a virtual table of one of our names could compute for ever, so it does not count.
+    Views and virtual tables with these names do not count, because they could compute forever.
 
     Raises:
-        InputError: it holds something else, or cannot be read.
+        InputError: it has other tables, or cannot be read.
     """
     query = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
     try:

@@ -1,4 +1,4 @@
-"""What modules and autograd take the host beside the launches of operators: three figures of an environment. Pure."""
+"""Host time of modules and autograd, in addition to launches: three measurements per environment. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.records import Record
 
 NAMESPACE = "gpuledger."
-"""What is in the database and is no operator of torch's."""
+"""Namespace of keys that are not operators of torch."""
 MODULE_CALL = OperatorKey(f"{NAMESPACE}module_call", ())
 AUTOGRAD_NODE = OperatorKey(f"{NAMESPACE}autograd_node", ())
 NODE_MADE = OperatorKey(f"{NAMESPACE}node_made", ())
-"""What a node costs when the forward pass makes it; ``AUTOGRAD_NODE`` is the way back through it."""
+"""Creating a node in forward; ``AUTOGRAD_NODE`` is its backward."""
 KEYS = (MODULE_CALL, AUTOGRAD_NODE, NODE_MADE)
 
 MODULE_CALLS, AUTOGRAD_NODES = "module_calls", "autograd_nodes"
-"""Where a workload's settings hold how many there are in a step; one captured before they were counted does not."""
+"""Keys of their numbers per step in a workload's settings. Older workloads do not have them."""
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,16 @@ class HostOverhead:
 
 
 def is_operator(key: OperatorKey) -> bool:
-    """Return whether a key is an operator's, and not one of :data:`KEYS`."""
+    """Return whether a key is that of an operator, and not one of :data:`KEYS`."""
     return not key.operator.startswith(NAMESPACE)
 
 
 def host_overhead_of(settings: Mapping[str, Any], records: Sequence[Record]) -> HostOverhead | None:
-    """Return what a workload spends around its operators; None where the workload or the database does not tell.
+    """Return a workload's host time outside operators; None if the workload or the database does not have it.
 
     Args:
-        settings: The workload's.
-        records: Of one environment; the newest counts.
+        settings: Settings of the workload.
+        records: Records of one environment. The newest is used.
     """
     counts = [settings.get(name) for name in (MODULE_CALLS, AUTOGRAD_NODES)]
     found = {record.key_digest: record for record in sorted(records, key=lambda record: record.measured_ns)}
@@ -51,4 +51,4 @@ def host_overhead_of(settings: Mapping[str, Any], records: Sequence[Record]) -> 
         return None
     return HostOverhead(
         calls, nodes, calls * call_ns + nodes * (node_ns + (made_ns or 0.0))
-    )  # an older database lacks the last
+    )  # missing from older databases

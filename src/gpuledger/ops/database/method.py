@@ -1,4 +1,4 @@
-"""How operators are measured: every choice in one value, written beside each figure that it gave."""
+"""How operators are measured: all settings in one value, which is stored with each result."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from enum import StrEnum
 from typing import Any
 
 L2_ROUNDS = 3
-"""Inputs rotate through copies of at least so many times the cache."""
+"""Least total size of the rotating copies of inputs, in cache sizes."""
 MEMORY_FRAC = 0.25
-"""The copies take at most this share of the memory that is free."""
+"""Largest share of the free memory for the copies."""
 REFERENCE_EVERY = 20
 BASE_EVERY = 10
-"""The power of the waiting GPU is read again after so many operators with energy."""
+"""Number of operators with energy after which the idle power is measured again."""
 
 
 class Mode(StrEnum):
-    """What the cache holds of an operator's inputs: what it just used, or nothing."""
+    """Whether an operator's inputs are in the cache (hot) or not (rotating)."""
 
     HOT = "hot"
     ROTATING = "rotating"
 
 
 class How(StrEnum):
-    """How calls reach the device."""
+    """How calls are launched."""
 
     GRAPH = "graph"
     EAGER = "eager"
@@ -32,7 +32,7 @@ class How(StrEnum):
 
 @dataclass(frozen=True)
 class Method:
-    """How one quantity is measured. ``_ns`` and ``_s`` are durations, ``target_frac`` half the asked interval."""
+    """How one quantity is measured. ``_ns`` and ``_s`` are durations, ``target_frac`` is half the target interval."""
 
     target_frac: float = 0.01
     energy: bool = True
@@ -40,13 +40,13 @@ class Method:
     seed: int = 0
     warm_up_ns: int = 20_000_000
     block_ns: int = 5_000_000
-    """Of a GPU: short enough that the power cap does not hold the clock down."""
+    """On a GPU: short enough that the power limit does not lower the clock."""
     gap_ns: int = 10_000_000
-    """Between two blocks on a GPU, so that its mean power stays below the cap."""
+    """Pause between two blocks on a GPU, so that its mean power stays below the limit."""
     least_blocks: int = 10
     most_blocks: int = 60
     operator_limit_ns: int = 5_000_000_000
-    """Past this an operator's time is taken as it is, whatever its interval."""
+    """After this time, the measurement of an operator ends with any interval."""
     settle_s: float = 1.0
     window_s: float = 1.5
     base_window_s: float = 0.4
@@ -54,19 +54,19 @@ class Method:
     most_windows: int = 6
 
     def document(self) -> dict[str, Any]:
-        """Return the choices as plain values."""
+        """Return the settings as JSON values."""
         return {**asdict(self), "modes": [mode.value for mode in self.modes]}
 
 
 HOT_FRAC, ROTATING_FRAC = 0.5, 2.0
-"""Inputs written less than so many cache sizes ago are in the cache; more than so many ago they are not."""
+"""Reuse distances in cache sizes: inputs below the first are in the cache, above the second they are not."""
 
 
 def mode_weights(reuse_bytes: float | None, cache_bytes: int) -> dict[Mode, float]:
-    """Return how much of each mode an operator's cost is made of; the weights sum to 1.
+    """Return the weight of each mode in an operator's cost. The weights sum to 1.
 
     Args:
-        reuse_bytes: Bytes touched since its inputs were written; None where that was before everything.
+        reuse_bytes: Bytes accessed since its inputs were used; None if they were not used before.
         cache_bytes: The size of the cache.
     """
     if reuse_bytes is None or reuse_bytes >= ROTATING_FRAC * cache_bytes:

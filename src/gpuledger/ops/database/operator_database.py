@@ -33,13 +33,13 @@ from gpuledger.ops.database.stores import is_file, parse_url, reading_engine, sh
 __all__ = ["Environment", "OperatorDatabase", "Record", "open_database", "open_existing", "parse_url"]
 
 RETRY_S = 60.0
-"""How long a write is tried again while the store cannot be reached."""
+"""Time in s for retries while the store cannot be reached."""
 BATCH = 500
-"""Digests in one statement: below SQLite's limit of variables."""
+"""Digests per statement, below SQLite's limit of variables."""
 LOCK = 7_203_114
-"""PostgreSQL's advisory lock under which a database's tables are made."""
+"""PostgreSQL's advisory lock for creating the tables."""
 _SQLITE_BUSY = (5, 6)
-"""SQLITE_BUSY and SQLITE_LOCKED; what else SQLite says does not pass by waiting."""
+"""SQLITE_BUSY and SQLITE_LOCKED, the only errors that are retried."""
 _POSTGRES_GONE = ("08", "53", "57P", "40", "55P03")
 """Beginnings of SQLSTATE: no connection, no resources, shutdown, deadlock, lock not available."""
 
@@ -47,14 +47,14 @@ T = TypeVar("T")
 
 
 def open_database(url: str | Path, *, retry_s: float = RETRY_S) -> OperatorDatabase:
-    """Return the database at a path or URL, made there where there is none, and taken to the newest schema.
+    """Return the database at a path or URL. Creates it if needed, and migrates it to the newest schema.
 
     Args:
         url: A file, ``sqlite:///FILE`` or ``postgresql://USER@HOST/NAME``.
-        retry_s: How long a call is tried again while PostgreSQL is gone.
+        retry_s: Time for retries in s while PostgreSQL cannot be reached.
 
     Raises:
-        InputError: it cannot be reached, is no database, or is of a newer schema.
+        InputError: it cannot be reached, is not an operator database, or is of a newer schema.
         UsageError: no such kind of URL, or its driver is not installed.
     """
     parsed = parse_url(str(url))
@@ -71,10 +71,10 @@ def open_database(url: str | Path, *, retry_s: float = RETRY_S) -> OperatorDatab
 
 
 def open_existing(url: str, *, retry_s: float = RETRY_S) -> OperatorDatabase:
-    """Return the database at a path or URL to read from it; neither it nor anything beside it is written.
+    """Return the database at a path or URL for reading. Writes nothing.
 
     Raises:
-        InputError: there is none, or as :func:`open_database`; or it is of an older schema.
+        InputError: it does not exist, is of an older schema, or as for :func:`open_database`.
     """
     parsed = parse_url(url)
     _refuse_export(url)
@@ -94,7 +94,7 @@ def open_existing(url: str, *, retry_s: float = RETRY_S) -> OperatorDatabase:
 
 
 def _ready(database: OperatorDatabase, step: Callable[[OperatorDatabase], None]) -> OperatorDatabase:
-    """Return the database after ``step``; closed where that fails."""
+    """Return the database after ``step``. Close it if that fails."""
     try:
         step(database)
     except BaseException:
@@ -113,7 +113,7 @@ def _refuse_export(url: str) -> None:
 
 
 class OperatorDatabase:
-    """A store of keys, environments and records. Safe for several processes; writing a thing twice changes nothing."""
+    """A store of keys, environments and records, safe for several processes. Adding a value twice changes nothing."""
 
     def __init__(
         self, engine: sa.Engine, url: str, retry_s: float, refuse_changed: Callable[[], None] = lambda: None
@@ -129,10 +129,10 @@ class OperatorDatabase:
         )
 
     def prepare(self) -> None:
-        """Make the tables or bring them up to date.
+        """Create or migrate the tables.
 
         Raises:
-            InputError: it cannot be reached, is no database, or is of a newer schema.
+            InputError: it cannot be reached, is not an operator database, or is of a newer schema.
         """
         try:
             if self._version() < schema.VERSION:
@@ -146,10 +146,10 @@ class OperatorDatabase:
             ) from error
 
     def refuse_other_schema(self) -> None:
-        """Do nothing where the database can be read as it is.
+        """Do nothing if the database can be read without migration.
 
         Raises:
-            InputError: it cannot be reached, is no database, or is of another schema.
+            InputError: it cannot be reached, is not an operator database, or is of another schema.
         """
         try:
             version = self._version()
@@ -182,7 +182,7 @@ class OperatorDatabase:
         return version
 
     def close(self) -> None:
-        """Give the connections back; a database that is let go of does so too."""
+        """Close the connections. Also done when the object is deleted."""
         self._closing()
 
     def __enter__(self) -> OperatorDatabase:
@@ -206,7 +206,7 @@ class OperatorDatabase:
         self._put({schema.ENVIRONMENTS: [{"digest": environment.digest, **environment.to_json()}]})
 
     def put_records(self, records: Iterable[Record]) -> None:
-        """Add records, all or none; their keys and environments must be there.
+        """Add records, all or none. Their keys and environments must exist.
 
         Raises:
             InputError: the store could not be reached for as long as ``retry_s``, or a key or environment is missing.
@@ -214,7 +214,7 @@ class OperatorDatabase:
         self._put({schema.RECORDS: [{"digest": record.digest, **_plain(record)} for record in records]})
 
     def put_kernels(self, names: Mapping[str, Sequence[str]], environment: Environment) -> None:
-        """Name the kernels of records that name none, all or none; ``names`` are by the digest of the key."""
+        """Add kernel names to records without them, all or none. ``names`` is key digest -> names."""
         bare = [record for record in self.records(environment, list(names)) if not record.kernels]
 
         def write(connection: sa.Connection) -> None:
@@ -237,7 +237,7 @@ class OperatorDatabase:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def keys(self, digests: Sequence[str] | None = None) -> dict[str, OperatorKey]:
-        """Return keys by digest: those asked for that the database has, or all."""
+        """Return digest -> key, for the given digests or all."""
         return dict(self._select(sa.select(schema.KEYS), schema.KEYS.c.digest, digests, _key))
 
     def environments(self) -> dict[str, Environment]:
@@ -258,14 +258,14 @@ class OperatorDatabase:
     def missing(
         self, digests: Sequence[str], environment: Environment | str, need_energy: bool = False, mode: str | None = None
     ) -> list[str]:
-        """Return the digests that have no record for an environment, in the order given.
+        """Return the digests without a record for an environment, in the given order.
 
-        A failed measurement counts as one: it would fail again.
+        A failed measurement counts as a record: it would fail again.
 
         Args:
             digests: Of keys.
             environment: The environment or its digest.
-            need_energy: A record of time alone does not count.
+            need_energy: Records without energy do not count.
             mode: Only records of this ``method["mode"]`` count.
         """
         held = {
@@ -295,7 +295,7 @@ class OperatorDatabase:
             return action(connection)
 
     def _try(self, action: Callable[[], T]) -> T:
-        """Return what ``action`` does, tried again while the store is busy or gone. Every action may be done twice."""
+        """Return the result of ``action``, with retries while the store is unavailable. It must be idempotent."""
         deadline_s = time.monotonic() + self._retry_s
         wait_s = 0.1
         while True:
@@ -340,7 +340,7 @@ def _parts(digests: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _passes_by(error: exc.DBAPIError) -> bool:
-    """Return whether a store that is busy, or gone for a while, is the reason."""
+    """Return whether an error is temporary: the store is busy or cannot be reached."""
     if isinstance(error.orig, sqlite3.Error):  # Python's own, such as of a text that is not UTF-8, have no code
         code = getattr(error.orig, "sqlite_errorcode", None)
         return code is not None and code & 0xFF in _SQLITE_BUSY

@@ -1,4 +1,4 @@
-"""What the database holds: environments and records of measurements. Pure values."""
+"""Values of the database: environments and records of measurements."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def digest_of(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Environment:
-    """The GPU and the software a measurement was made with; ``flags`` are settings that no key holds."""
+    """GPU and software of a measurement. ``flags`` are settings that are not in a key."""
 
     card: str
     driver: str | None
@@ -37,7 +37,7 @@ class Environment:
 
     @property
     def title(self) -> str:
-        """Return the GPU's name, with the clock and the TF32 setting where imported rows tell them."""
+        """Return the GPU's name, with clock and TF32 setting for imported rows."""
         clock_mhz = self.flags.get("clock_mhz")
         clock = "" if clock_mhz is None else f" at {clock_mhz} MHz"
         return self.card + clock + (" without TF32" if self.flags.get("tf32") is False else "")
@@ -53,13 +53,13 @@ class Record:
 
     Attributes:
         method: How: ``mode`` (``hot`` or ``rotating``), ``time`` or ``energy``, ``graph`` or ``eager``, …
-        time_median_ns: One call. None where it failed.
-        energy_median_j: One call. None where only time was measured.
+        time_median_ns: Time of one call. None if it failed.
+        energy_median_j: Energy of one call. None if only time was measured.
         base_w: The GPU's power while it is ready and idle.
-        blocks: The repetitions the medians come from.
+        blocks: The repetitions of the medians.
         kernels: Names of the kernels that ran.
-        reason: Why it failed, in one line; empty where it did not.
-        measured_ns: When, since 1970.
+        reason: Why it failed, in one line; "" if it did not.
+        measured_ns: Unix time in ns.
     """
 
     key_digest: str
@@ -82,7 +82,7 @@ class Record:
 
     @cached_property
     def digest(self) -> str:
-        """Return what makes the record the same one when it is written twice: operator, environment, method, moment."""
+        """Return a digest of operator, environment, method and time, so that a record is stored once."""
         return digest_of([self.key_digest, self.environment_digest, dict(self.method), self.measured_ns])
 
     def to_json(self) -> dict[str, Any]:
@@ -127,20 +127,20 @@ _RECORD = Fields(
 
 
 def environment_from(values: Mapping[str, Any]) -> Environment:
-    """Return the environment with these values, as a store or a file has them.
+    """Return the environment with these values, from a store or a file.
 
     Raises:
-        ValueError: one is missing, or not what it should be.
+        ValueError: one is missing or invalid.
     """
     check_shape(dict(values), _ENVIRONMENT, "environment")
     return Environment(**{name: values[name] for name in ("card", "driver", "torch", "cuda", "flags")})
 
 
 def record_from(values: Mapping[str, Any]) -> Record:
-    """Return the record with these values, as a store or a file has them.
+    """Return the record with these values, from a store or a file.
 
     Raises:
-        ValueError: one is missing, or not what it should be.
+        ValueError: one is missing or invalid.
     """
     check_shape(dict(values), _RECORD, "record")
     if any(block.get("kind") == "energy" and block.get("call_ns") is None for block in values["blocks"]):

@@ -1,4 +1,4 @@
-"""Tables of an operator database, for SQLite and PostgreSQL alike, and the steps from one version to the next.
+"""Tables of an operator database in SQLite and PostgreSQL, and migrations between versions.
 
 The steps are a list of functions, not Alembic's scripts: there are few tables, a step has to run inside the database's
 own transaction on both stores, and a database is opened by whoever has the file, with no configuration beside it.
@@ -63,13 +63,13 @@ def _first(connection: sa.Connection) -> None:
 
 
 STEPS: tuple[Callable[[sa.Connection], None], ...] = (_first,)
-"""``STEPS[n]`` takes a database from version n to n + 1."""
+"""``STEPS[n]`` migrates a database from version n to n + 1."""
 
 VERSION = len(STEPS)
 
 
 def version_of(connection: sa.Connection) -> int:
-    """Return the version of a database, 0 where it has no tables yet.
+    """Return the version of a database; 0 without tables.
 
     Raises:
         ValueError: the version is not a whole number. SQLite keeps whatever was written, whatever the column's type.
@@ -83,7 +83,7 @@ def version_of(connection: sa.Connection) -> int:
 
 
 def migrate(connection: sa.Connection) -> None:
-    """Take a database to the newest version, in the caller's transaction."""
+    """Migrate a database to the newest version, in the caller's transaction."""
     version = version_of(connection)
     for step in STEPS[version:]:
         step(connection)

@@ -1,7 +1,7 @@
-"""Statistics over the blocks of one measurement: pure, numpy alone.
+"""Statistics over the blocks of one measurement. Pure, with numpy only.
 
-The unit is a block, never a reading of a sensor: readings of one block repeat each other, and a mean over them looks
-far surer than it is. Nothing is thrown away; what lies far out is counted.
+The unit is a block, not a sample of a sensor: samples within a block are not independent, so their mean would look too
+accurate. Outliers are counted, not removed.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 DRAWS = 500
-"""Resamples of a bootstrap: the ends of a 95 % interval then move by less than a tenth of its width."""
+"""Resamples of the bootstrap, so that the 95 % interval varies by less than a tenth of its width."""
 COVERAGE_FRAC = 0.95
 MAD_TO_SIGMA = 1.4826
-"""Makes the median absolute deviation of a normal distribution its standard deviation."""
+"""Factor from the median absolute deviation to the standard deviation of a normal distribution."""
 FAR_SIGMAS = 3.0
 DRIFT_LIMIT_FRAC = 0.03
-"""A reference that moved by more asks for the operators since the last one to be measured again."""
+"""Drift of the reference above which the operators since the last reference are measured again."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Blocks of one quantity, in its unit: the median with a 95 % interval, and the ancestor's mean beside it."""
+    """Blocks of one quantity, in its unit: the median with a 95 % interval, and the mean within 3 σ."""
 
     median: float
     low: float
@@ -38,13 +38,13 @@ class Spread:
 
     @property
     def half_width_frac(self) -> float:
-        """Return half the interval as a share of the median; infinite where the median is nothing."""
+        """Return half the interval as a share of the median; infinite if the median is 0."""
         return (self.high - self.low) / 2 / self.median if self.median > 0 else float("inf")
 
 
 @dataclass(frozen=True)
 class Drift:
-    """How a reference operator moved: ``worst_frac`` between neighbours, ``total_frac`` from the first to the last."""
+    """Drift of the reference operator: ``worst_frac`` between neighbours, ``total_frac`` from the first to the last."""
 
     readings: int
     worst_frac: float
@@ -52,7 +52,7 @@ class Drift:
 
 
 def summarize(values: Sequence[float]) -> Spread:
-    """Return what blocks say of one quantity, in its unit.
+    """Return the statistics of one quantity, in its unit.
 
     Raises:
         ValueError: there are none.
@@ -65,9 +65,9 @@ def summarize(values: Sequence[float]) -> Spread:
 
 
 def median_interval(blocks: Floats, draws: int = DRAWS) -> tuple[float, float]:
-    """Return the ends of the median's 95 % interval by the bootstrap; the same blocks always give the same.
+    """Return the 95 % interval of the median by bootstrap, deterministic for the same blocks.
 
-    One block gives itself: its interval is not known, and whoever asks has to ask for more blocks.
+    For one block, both ends are its value: the interval is unknown.
     """
     if len(blocks) == 1:
         return float(blocks[0]), float(blocks[0])
@@ -80,14 +80,14 @@ def median_interval(blocks: Floats, draws: int = DRAWS) -> tuple[float, float]:
 
 
 def count_outliers(blocks: Floats) -> int:
-    """Return how many blocks lie more than three scaled median absolute deviations from the median."""
+    """Return the number of blocks more than three scaled median absolute deviations from the median."""
     away = np.abs(blocks - np.median(blocks))
     scale = float(np.median(away)) * MAD_TO_SIGMA
     return int(np.count_nonzero(away > FAR_SIGMAS * scale)) if scale > 0 else 0
 
 
 def mean_within_3_sigma(blocks: Floats) -> float:
-    """Return the ancestor's figure: the mean of what lies within three standard deviations of the mean."""
+    """Return the mean of the values within three standard deviations of the mean, as in the earlier tool."""
     mean, sigma = float(np.mean(blocks)), float(np.std(blocks))
     kept = blocks[np.abs(blocks - mean) <= FAR_SIGMAS * sigma]
     return float(np.mean(kept)) if len(kept) else mean
@@ -101,7 +101,7 @@ def is_enough(values: Sequence[float], target_frac: float, *, least: int, most: 
 
 
 def find_drift(references: Sequence[float]) -> Drift:
-    """Return how the reference operator's time moved over a campaign."""
+    """Return the drift of the reference operator's time."""
     if len(references) < 2:
         return Drift(len(references), 0.0, 0.0)
     times = np.asarray(references, dtype=np.float64)
@@ -115,9 +115,9 @@ def drifted_sections(
     """Return the numbers of the sections between two references that differ by more than ``limit_frac``.
 
     Args:
-        references: The reference's median each time, and half its interval: where the intervals of two meet, nobody
-            can tell that it drifted.
-        limit_frac: What is let pass.
+        references: Median and half interval of each reference measurement. If two intervals overlap, it does not count
+            as drift.
+        limit_frac: Allowed drift.
     """
     return tuple(
         number

@@ -1,4 +1,4 @@
-"""Where an operator database is: a SQLite file or a PostgreSQL server, opened to write or to read alone."""
+"""Open an operator database, a SQLite file or a PostgreSQL server, for writing or only for reading."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from gpuledger.redact import hide_credentials
 
 
 def parse_url(text: str) -> sa.URL:
-    """Return a database's URL; a plain path is a SQLite file.
+    """Return a database's URL. A path is a SQLite file.
 
     Raises:
-        UsageError: it is neither SQLite's nor PostgreSQL's.
+        UsageError: it is not a URL of SQLite or PostgreSQL.
     """
     if "://" not in text:
         return sa.URL.create("sqlite", database=text)
     try:
         parsed = sa.make_url(text)
-    except (exc.ArgumentError, ValueError) as error:  # a port that is no number, brackets that do not close
+    except (exc.ArgumentError, ValueError) as error:  # an invalid port, or unbalanced brackets
         raise UsageError(
             "--database: not a valid URL", hint="Use a file, sqlite:///FILE or postgresql://USER@HOST/NAME"
         ) from error
@@ -41,10 +41,10 @@ def parse_url(text: str) -> sa.URL:
 
 
 def shown_url(url: sa.URL) -> str:
-    """Return a database's name for people: a file as they gave it, a server's URL without its password.
+    """Return a database's name for messages: the file as given, or the server's URL without password.
 
     Raises:
-        InputError: a file cannot be made there.
+        InputError: the file cannot be created.
     """
     if url.get_backend_name() != "sqlite":
         return hide_credentials(url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True))
@@ -63,13 +63,13 @@ def shown_url(url: sa.URL) -> str:
 
 
 def is_file(url: sa.URL) -> bool:
-    """Return whether a URL names a plain file; SQLite has kinds of names of its own."""
+    """Return whether a URL is a plain file. SQLite also has special names."""
     name = url.database or ":memory:"
     return url.get_backend_name() == "sqlite" and name != ":memory:" and not name.startswith("file:")
 
 
 def reading_engine(file: ReadOnlyFile) -> sa.Engine:
-    """Return what connects to a file to read it."""
+    """Return an engine for reading a file."""
 
     def connect() -> sqlite3.Connection:
         return sqlite3.connect(file.uri, uri=True, timeout=BUSY_MS / 1000, isolation_level=None)
@@ -80,7 +80,7 @@ def reading_engine(file: ReadOnlyFile) -> sa.Engine:
 
 
 def writing_engine(url: sa.URL) -> sa.Engine:
-    """Return what connects to a store to read and write it.
+    """Return an engine for reading and writing a store.
 
     Raises:
         UsageError: the driver of PostgreSQL is not installed.
@@ -103,17 +103,17 @@ def writing_engine(url: sa.URL) -> sa.Engine:
 
 
 def _value_of(text: str | bytes) -> Any:
-    """Return what a cell holds as JSON, within the limits of every JSON that is read."""
+    """Return the JSON value of a cell, with the limits of the JSON reader."""
     return parse_json(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"), "a cell")
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
-    """WAL lets others read while one writes; a file system that cannot do it keeps its journal, and is slower."""
+    """Enable WAL, so that others can read during a write. File systems without it use SQLite's slower default."""
     for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", f"busy_timeout={BUSY_MS}"):
         connection.execute(f"PRAGMA {pragma}")
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
-    """A write takes its lock at once: one that began as a read could not wait for another writer's end."""
+    """Lock at the start of a write, because a transaction that starts as a read cannot wait for another writer."""
     writes = connection.get_execution_options().get("writes")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

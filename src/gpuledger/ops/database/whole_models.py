@@ -1,4 +1,4 @@
-"""Measurements of whole models in the database: keys that name a model, and are no operator's. Pure."""
+"""Measurements of whole models in the database, with keys that name a model. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MODES = ("inference", "training")
 
 @dataclass(frozen=True)
 class WholeModel:
-    """A model by name, with the size of its input, and what is done with it."""
+    """A model by name, with input size and mode."""
 
     model: str
     size: tuple[int, ...]
@@ -29,7 +29,7 @@ class WholeModel:
 
 
 def whole_model_of(key: OperatorKey) -> WholeModel | None:
-    """Return the model that a key names; None for an operator's key."""
+    """Return the model of a key; None for the key of an operator."""
     if key.operator != OPERATOR or len(key.inputs) != 3:
         return None
     model, mode, tensor = key.inputs
@@ -39,7 +39,7 @@ def whole_model_of(key: OperatorKey) -> WholeModel | None:
 
 
 def whole_models(records: Sequence[Record], keys: Mapping[str, OperatorKey]) -> dict[WholeModel, Record]:
-    """Return the newest good record of each whole model."""
+    """Return the newest valid record of each whole model."""
     found: dict[WholeModel, Record] = {}
     for record in sorted(records, key=lambda record: record.measured_ns):
         key = keys.get(record.key_digest)

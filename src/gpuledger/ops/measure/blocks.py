@@ -1,4 +1,4 @@
-"""Blocks of calls, timed and with their energy. A :class:`Runner` calls; the GPU is read meanwhile."""
+"""Time and energy of blocks of calls. A :class:`Runner` runs them while the GPU is read."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from gpuledger.ops.database.statistics import is_enough
 Clock = Callable[[], int]
 
 CHUNK_NS = 5_000_000
-"""Calls given to the device at once in a sustained window: much shorter than a tick, much longer than a launch."""
+"""Duration of the calls that are launched together under load: shorter than a tick, longer than a launch."""
 WAIT_S = 0.0005
 THROTTLED_FRAC = 0.01
-"""A block that the power cap held down for more than this share of its time is flagged."""
+"""Blocks in which the power limit lowered the clock for a larger share of the time are marked."""
 
 
 class Runner(Protocol):
-    """Calls one operator on one device. A unit is a fixed number of calls that is started at once."""
+    """Runs one operator on one device. A unit is a fixed number of calls that are started together."""
 
     how: How
     unit_calls: int
     copies: int
 
     def refresh(self) -> None:
-        """Put the inputs back to what they were before the first call; nothing where no call writes into them."""
+        """Restore the inputs, if calls write to them."""
 
     def time_units(self, units: int) -> float:
-        """Return the nanoseconds that so many units took, one after the other."""
+        """Return the time of ``units`` units, one after the other, in ns."""
 
     def submit(self, units: int) -> Callable[[], None]:
-        """Start so many units and return what waits for their end."""
+        """Start ``units`` units. Return a function that waits for their end."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """One block: ``call_ns`` and ``call_j`` are of one call; what the device does not tell is None."""
+    """One block. ``call_ns`` and ``call_j`` are for one call. Values that the device does not report are None."""
 
     start_ns: int
     calls: int
@@ -62,14 +62,14 @@ class Block:
 
     @property
     def is_throttled(self) -> bool:
-        """Return whether the power cap held the clock down for more than 1 % of the block."""
+        """Return whether the power limit lowered the clock for more than 1 % of the block."""
         return self.throttled_ns is not None and self.throttled_ns > THROTTLED_FRAC * self.call_ns * self.calls
 
 
 def time_blocks(runner: Runner, method: Method, card: Card | None, clock_ns: Clock = time.time_ns) -> list[Block]:
-    """Return blocks of calls until the median's interval is as narrow as asked.
+    """Return blocks of calls until the interval of the median time is narrow enough.
 
-    A GPU rests between two blocks, so that none of them reaches the power cap.
+    A GPU is idle between two blocks, so that none reaches the power limit.
 
     Source: the device's events around graph replays, or the host's clock around calls on a CPU.
     """
@@ -95,7 +95,7 @@ def _is_done(blocks: Sequence[Block], method: Method) -> bool:
 
 
 def _warm_up(runner: Runner, method: Method) -> float:
-    """Return the nanoseconds of a unit after enough of them: the first ones load libraries and raise clocks."""
+    """Return the time of a unit in ns, after a warm-up that loads libraries and raises clocks."""
     spent_ns, units = 0.0, 1
     while True:
         took_ns = runner.time_units(units)
@@ -106,7 +106,7 @@ def _warm_up(runner: Runner, method: Method) -> float:
 
 
 def _with_state(block: Block, card: Card, throttled_before_ns: int | None) -> tuple[Block, int | None]:
-    """Return the block with what the GPU shows just after it, and the throttled time so far."""
+    """Return the block with the GPU's sensors just after it, and the throttled time so far in ns."""
     reading, throttled_ns = card.read_sensors(), card.read_throttled_ns()
     known = throttled_ns is not None and throttled_before_ns is not None
     within_ns = throttled_ns - throttled_before_ns if known else None  # type: ignore[operator]  # known says so
@@ -123,9 +123,9 @@ def _shown(block: Block, reading: SensorReading) -> Block:
 
 
 class Load:
-    """Keeps a device busy with one runner, from a thread, and knows how many calls were done when.
+    """Keeps a device busy with one runner, in a thread, and records when calls finish.
 
-    Two chunks are under way at any time, so that the device never waits for the next one.
+    Two chunks are queued at any time, so that the device never waits.
     """
 
     def __init__(self, runner: Runner, unit_ns: float, clock_ns: Clock = time.time_ns) -> None:
@@ -158,18 +158,18 @@ class Load:
                 calls += self._units * self._runner.unit_calls
                 self._done.append((self._clock_ns(), calls))
             waiting()
-        except BaseException as error:  # told to the thread that measures
+        except BaseException as error:  # raised again by check() in the measuring thread
             self._error = error
 
     def check(self) -> None:
-        """Raise what stopped the load, if anything did."""
+        """Raise the error that stopped the load, if any."""
         if self._error is not None:
             raise self._error
 
     def calls_at(self, at_ns: int) -> float:
-        """Return the calls done at a moment between two chunks' ends, in proportion.
+        """Return the number of calls done at a time, interpolated between the ends of two chunks.
 
-        Waits for the end of the chunk that is under way then: a model's step can be as long as a window.
+        Waits for the end of the chunk that runs at that time: a model's step can be as long as a window.
         """
         while self._thread.is_alive() and (not self._done or self._done[-1][0] < at_ns):
             time.sleep(WAIT_S)
@@ -179,16 +179,16 @@ class Load:
 
 
 class NoCounterError(GpuLedgerError):
-    """The GPU's energy counter is missing or stands still."""
+    """The GPU's energy counter is missing or does not change."""
 
 
 def energy_blocks(
     runner: Runner, unit_ns: float, method: Method, card: Card, clock_ns: Clock = time.time_ns
 ) -> list[Block]:
-    """Return sustained windows from tick to tick, until the energy's interval is as narrow as asked.
+    """Return windows under load, from tick to tick, until the interval of the energy is narrow enough.
 
     Raises:
-        NoCounterError: the counter does not move.
+        NoCounterError: the counter does not change.
 
     Source: the GPU's energy counter, at a tick at both edges.
     """
@@ -231,7 +231,7 @@ def _energy_block(load: Load, start: Edge, end: Edge) -> Block:
 
 
 def between_ticks(start: Edge, end: Edge) -> WindowEnergy:
-    """Return the window whose edges are the ticks themselves: nothing has to be added or taken off."""
+    """Return the energy between two ticks, which needs no correction for the edges."""
     return measure_window(replace(start, at_ns=start.tick_ns), replace(end, at_ns=end.tick_ns))
 
 

@@ -1,4 +1,4 @@
-"""Spreads measurements over workers, one at a time on each device; the driver alone writes into the database."""
+"""Distribute measurements over workers, one at a time per device. Only this process writes to the database."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gpuledger.ops.measure.plan import lacking_for
 from gpuledger.ops.workloads.workload import Workload
 
 DEATHS = 2
-"""A worker that dies may have been killed; when a second one dies of the same operator, that is why."""
+"""If this many workers end during the same operator, the operator counts as the cause."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back: the record, or None where the worker died."""
+    """A worker's result: the record, or None if the worker ended."""
 
     worker: int
     task: Task
@@ -30,29 +30,29 @@ class Answer:
 
 
 class Crew(Protocol):
-    """Workers, each with one device. A worker that died is started again by the crew."""
+    """Workers, each with one device. The crew restarts a worker that ended."""
 
     @property
     def environments(self) -> Sequence[Environment]:
         """Return each worker's environment."""
 
     def give(self, worker: int, task: Task, *, energy: bool) -> None:
-        """Let a worker that has nothing to do measure an operator."""
+        """Let an idle worker measure an operator."""
 
     def wait(self) -> Answer:
-        """Return the next answer, once there is one."""
+        """Wait for the next result and return it."""
 
     def drifted(self) -> Sequence[tuple[int, Task]]:
-        """Return what has to be measured again, by which worker: its device was not the same before and after."""
+        """Return the tasks to measure again, by worker, because the device drifted."""
 
 
 Watch = Callable[[int, Task], AbstractContextManager[object]]
-"""What is open while a worker has an operator."""
+"""Context around the measurement of an operator by a worker."""
 
 
 @dataclass(frozen=True)
 class Campaigned:
-    """What a campaign did. ``deaths`` counts workers that died and came back."""
+    """The result of a campaign. ``deaths`` is the number of workers that ended and were restarted."""
 
     measured: int
     failed: int
@@ -65,7 +65,7 @@ class Campaigned:
 
 @dataclass
 class _Queue:
-    """What is left for workers of one environment."""
+    """Remaining tasks for the workers of one environment."""
 
     tasks: deque[Task]
     deaths: dict[Task, int] = field(default_factory=dict)
@@ -82,17 +82,17 @@ def measure_workloads(
     tell: Tell | None,
     clock_ns: Callable[[], int],
 ) -> Campaigned:
-    """Return what the workers measured of workloads: what one GPU measures as well, see :mod:`.fill`.
+    """Return the result of measuring workloads with all workers, in the same order as :mod:`.fill`.
 
     Args:
         crew: The workers.
-        database: Where records go; only this process writes.
-        workloads: Whose operators.
-        method: Its ``energy`` says whether energies are wanted, where a device has a counter.
-        energy_share_frac: Of each workload's time, the energy of the operators that hold it.
-        watch: What is open while a worker has an operator.
+        database: The database for the records.
+        workloads: The workloads.
+        method: ``energy`` selects whether energy is measured, on devices with a counter.
+        energy_share_frac: Share of each workload's time for which energy is measured.
+        watch: Context around the measurement of an operator by a worker.
         tell: Called after each record.
-        clock_ns: The time.
+        clock_ns: Returns Unix time in ns.
     """
     uses = [use for workload in workloads for use in workload.uses]
 
@@ -120,17 +120,17 @@ def run_campaign(
     tell: Tell | None = None,
     clock_ns: Callable[[], int],
 ) -> Campaigned:
-    """Return what the workers measured; every record is in the database as soon as it comes.
+    """Return the result of measuring tasks with all workers. Each record is stored at once.
 
     Args:
         crew: The workers.
-        database: Where records go; only this process writes.
-        tasks_for: What the database lacks for an environment.
-        energy: Measure energy beside time.
-        seed: Of the random order.
-        watch: What is open while a worker has an operator.
+        database: The database for the records.
+        tasks_for: Returns the missing tasks of an environment.
+        energy: Measure energy, too.
+        seed: Random seed of the order.
+        watch: Context around the measurement of an operator by a worker.
         tell: Called after each record.
-        clock_ns: The time.
+        clock_ns: Returns Unix time in ns.
     """
     queues: dict[str, _Queue] = {}
     for environment in crew.environments:
@@ -158,7 +158,7 @@ class _Driver:
     watches: dict[int, ExitStack] = field(default_factory=dict)
 
     def run(self) -> Campaigned:
-        """Measure all that is asked for, then again what was measured while a device drifted, once."""
+        """Measure all tasks, then once more those that were measured while a device drifted."""
         self.total = sum(len(queue.tasks) for queue in self.queues.values())
         self._work()
         first = Campaigned(self.measured, self.failed, self.deaths)
@@ -192,7 +192,7 @@ class _Driver:
         return self.queues[self.crew.environments[worker].digest]
 
     def _give(self, worker: int) -> bool:
-        """Give a worker its next operator; return whether there was one."""
+        """Give a worker its next operator. Return whether there was one."""
         tasks = self._queue(worker).tasks
         if not tasks:
             return False
@@ -203,7 +203,7 @@ class _Driver:
         return True
 
     def _take(self, answer: Answer) -> None:
-        """Write a record; put the operator of a worker that died back, or give it up as the cause."""
+        """Store a record. If the worker ended, queue the operator again, or store it as failed."""
         queue = self._queue(answer.worker)
         record = answer.record
         if record is None:

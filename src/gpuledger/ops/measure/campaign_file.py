@@ -1,4 +1,4 @@
-"""Campaign files: which models are wanted, in what sizes and modes. Also folders of the older ``summary.yml`` files."""
+"""Campaign files: models with sizes and modes. Also folders of the older ``summary.yml`` files."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ except ImportError as error:  # the extra is not installed
     raise UsageError("--config: PyYAML is not installed", hint="pip install 'gpuledger[ops]'") from error
 
 LARGEST_BYTES = 256 << 10
-"""PyYAML takes seconds for more."""
+"""Maximum size of a file. PyYAML takes seconds for more."""
 MOST_VALUES = 100_000
-"""Values in one file, with what aliases stand for."""
+"""Maximum number of values in a file, with aliases expanded."""
 OLD_NAME = "summary.yml"
 MODEL_KEYS = ("model", "weights", "inputs", "batch", "mode", "optimizer", "autocast")
 TOP_KEYS = ("models", "gpu", "database", *MODEL_KEYS[1:])
@@ -35,7 +35,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class Campaign:
-    """What a campaign asks for; ``done`` is nowhere in it: that is what the database holds."""
+    """The models of a campaign. Their progress is in the database."""
 
     wanted: tuple[WorkloadSpec, ...]
     gpu: str | None = None
@@ -47,10 +47,10 @@ def read_campaign(path: Path, *, trusted: bool = False) -> Campaign:
 
     Args:
         path: The file or folder.
-        trusted: Let it name code to run, as :func:`gpuledger.ops.workloads.models.refuse_code_of_file` says.
+        trusted: Allow code that the file names, see :func:`gpuledger.ops.workloads.models.refuse_code_of_file`.
 
     Raises:
-        InputError: it cannot be read, holds an unknown key, or a value of the wrong kind, or names code to run.
+        InputError: it cannot be read, has an unknown key or a value of the wrong kind, or names code to run.
     """
     with reading(path):
         campaign = _read_campaign(path)
@@ -95,7 +95,7 @@ def _parse(text: str) -> Any:
 
     Raises:
         YAMLError: it is not YAML.
-        ValueError: aliases make it hold too many values, or itself.
+        ValueError: with aliases, it has too many values, or contains itself.
     """
     loader = yaml.SafeLoader(text)
     try:
@@ -107,10 +107,10 @@ def _parse(text: str) -> Any:
 
 
 def _count(node: Any, known: dict[int, int]) -> int:
-    """Return how many values a node stands for, each alias counted with all that it stands for.
+    """Return the number of values of a node, with aliases expanded.
 
     Raises:
-        ValueError: they are too many, or the node is inside itself.
+        ValueError: there are too many, or the node contains itself.
     """
     if id(node) in known:
         if not known[id(node)]:
@@ -127,7 +127,7 @@ def _count(node: Any, known: dict[int, int]) -> int:
 
 
 def _check(path: Path, place: str, value: Mapping[Any, Any], known: tuple[str, ...]) -> None:
-    """Refuse an unknown key, and a value of the wrong kind."""
+    """Raise for an unknown key or a value of the wrong kind."""
     for name, one in value.items():
         if name not in known:
             near = get_close_matches(str(name), known, 1)
@@ -170,7 +170,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _size(path: Path, place: str, size: Any) -> str | None:
-    """Return a size as text; YAML also has it as a list of numbers in one entry of the list."""
+    """Return a size as text. In YAML it can also be a list of numbers."""
     if size is None or isinstance(size, str):
         return size
     if isinstance(size, list) and size and all(isinstance(n, int) and n > 0 for n in size):
@@ -179,9 +179,9 @@ def _size(path: Path, place: str, size: Any) -> str | None:
 
 
 def _read_old(path: Path) -> WorkloadSpec:
-    """Return what an older file asks for: a model of torchvision with random weights.
+    """Return the workload of an older file: a model of torchvision with random weights.
 
-    Its ``weights_name`` would be downloaded, and no time or energy depends on it; its ``done`` says nothing here.
+    ``weights_name`` is ignored, because it would be downloaded and does not affect time or energy. So is ``done``.
     """
     value = _load(path)
     _check(path, "", value, OLD_KEYS)

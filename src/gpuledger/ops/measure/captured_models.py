@@ -1,4 +1,4 @@
-"""A captured model once more, so that it can be measured as a whole."""
+"""Create a captured model again, to measure it as a whole."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 
 
 def step_of(workload: Workload, place: Place, *, trusted: bool = False) -> Callable[[], Any]:
-    """Return what runs the workload's model once on a device, as it was captured.
+    """Return a function that runs one step of the workload's model on a device.
 
     Args:
-        workload: What was captured; usually read from a file.
+        workload: The workload, usually read from a file.
         place: The device.
-        trusted: Let the workload name code to run, as
-            :func:`gpuledger.ops.workloads.models.refuse_code_of_file` says.
+        trusted: Allow code that the workload names, see
+            :func:`gpuledger.ops.workloads.models.refuse_code_of_file`.
 
     Raises:
-        InputError: the workload is of a program, not of a model that has a name, or it names code to run.
-        UsageError: the model or its library is not here.
+        InputError: the workload is of a program, not of a named model, or it names code to run.
+        UsageError: the model does not exist, or its library is not installed.
     """
     settings = workload.settings
     if not isinstance(settings.get("model"), str):

@@ -1,4 +1,4 @@
-"""Measures what a module's call and an autograd node take the host: how much longer a chain of them gets with each."""
+"""Measure the host time of a module call and of an autograd node, as the increment of a chain per link."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from gpuledger.ops.measure.blocks import Clock
 from gpuledger.ops.measure.place import Place
 
 SHORT, LONG = 100, 300
-"""Links of the two chains; what is around a chain is in both."""
+"""Links of the two chains. Their difference has no start-up cost."""
 ROUNDS, WARM_UP = 40, 5
 
 
 def fill_around(database: OperatorDatabase, place: Place, clock_ns: Clock = time.time_ns) -> None:
-    """Measure what the database lacks of modules and autograd for this device and software."""
+    """Measure host times of modules and autograd that are missing from the database, for this device and software."""
     lacking = database.missing([key.digest for key in KEYS], place.environment)
     if not lacking:
         return
@@ -54,13 +54,13 @@ def _put(database: OperatorDatabase, place: Place, key: OperatorKey, links_ns: l
 
 
 def links_of(make: Callable[[int, Place], Callable[[], object]], place: Place) -> list[float]:
-    """Return the nanoseconds of one link, of several rounds.
+    """Return the time of one link in ns, for each of several rounds.
 
     Args:
-        make: Returns what runs a chain of so many links once.
-        place: Where.
+        make: Returns a function that runs a chain with the given number of links.
+        place: The device.
 
-    Source: the host's clock around a long chain less a short one, one right after the other.
+    Source: host clock, a long chain minus a short one, measured right after each other.
     """
     short, long = make(SHORT, place), make(LONG, place)
     for run in (short, long) * WARM_UP:
@@ -75,7 +75,7 @@ def _took_ns(run: Callable[[], object]) -> int:
 
 
 def module_chain(links: int, place: Place) -> Callable[[], object]:
-    """Return what calls so many modules that do nothing."""
+    """Return a function that calls ``links`` empty modules."""
     model = nn.Sequential(*(nn.Identity() for _ in range(links))).eval()
     x = torch.zeros(1, device=place.device)
 
@@ -87,9 +87,9 @@ def module_chain(links: int, place: Place) -> Callable[[], object]:
 
 
 def node_chain(links: int, place: Place) -> Callable[[], object]:
-    """Return what goes back through so many nodes, each of a view: nothing is launched.
+    """Return a function that runs backward through ``links`` nodes of views, which launch nothing.
 
-    The making of the nodes is not in it: see :func:`making_ns`.
+    Creating the nodes is not included: see :func:`making_ns`.
     """
     start = torch.zeros(1, device=place.device, requires_grad=True)
     with torch.enable_grad():
@@ -105,16 +105,16 @@ def node_chain(links: int, place: Place) -> Callable[[], object]:
 
 
 def making_ns(place: Place) -> list[float]:
-    """Return the nanoseconds that the making of a node adds to an operator's call, of several rounds.
+    """Return the time that creating a node adds to an operator's call, in ns, for each of several rounds.
 
-    Source: links of a chain of views that are to be gone back through, less those of one that is not.
+    Source: links of a chain of views with autograd, minus those of one without.
     """
     graphs, bare = (links_of(partial(_views, needs_grad=needs_grad), place) for needs_grad in (True, False))
     return [with_node - without for with_node, without in zip(graphs, bare, strict=True)]
 
 
 def _views(links: int, place: Place, *, needs_grad: bool) -> Callable[[], object]:
-    """Return what makes so many views, each of the last."""
+    """Return a function that creates ``links`` views, each of the one before."""
     start = torch.zeros(1, device=place.device, requires_grad=needs_grad)
 
     def run() -> object:

@@ -1,4 +1,4 @@
-"""Calls of one operator, each with inputs of its own, so that no cache holds what the next one reads."""
+"""Calls of one operator with different inputs, so that inputs are not in the cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuledger.ops.workloads.rebuild import rebuild
 
 
 class Copy:
-    """One call with its own inputs. Where the operator writes into them, they can be put back."""
+    """One call with its own inputs, which can be restored if the operator writes to them."""
 
     def __init__(
         self, function: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any], *, writes: bool
@@ -33,26 +33,26 @@ class Copy:
         return self.function(*self._args, **self._kwargs)
 
     def restore(self) -> None:
-        """Put back what calls have written into the inputs."""
+        """Restore the inputs that calls have changed."""
         for tensor, kept in self._kept:
             tensor.copy_(kept)
 
     def another(self) -> Copy:
-        """Return a call with inputs of the same values elsewhere; what was one tensor twice is so again."""
+        """Return a call with copies of the inputs. A tensor that is used twice is copied once."""
         copied: dict[int, torch.Tensor] = {}
         args, kwargs = (_copied(value, copied) for value in (self._args, self._kwargs))
         return Copy(self.function, args, kwargs, writes=bool(self._kept))
 
 
 def make_copies(key: OperatorKey, mode: Mode, place: Place) -> list[Copy]:
-    """Return the calls that an operator's measurement goes through in turn: one where its inputs are to be hot."""
+    """Return the calls that a measurement rotates through; only one for hot inputs."""
     call = rebuild(key, place.device)
     first = Copy(call.function, call.args, call.kwargs, writes=writes_inputs(call.function))
     return [first, *(first.another() for _ in range(count_copies(key, mode, place) - 1))]
 
 
 def count_copies(key: OperatorKey, mode: Mode, place: Place) -> int:
-    """Return how many copies pass through the cache three times over, as far as a quarter of the memory goes."""
+    """Return the number of copies that fill the cache three times, limited to a quarter of the memory."""
     if mode is Mode.HOT:
         return 1
     one_bytes = max(work_of(key).bytes, 1)
@@ -62,13 +62,13 @@ def count_copies(key: OperatorKey, mode: Mode, place: Place) -> int:
 
 
 def needs_host(function: Any) -> bool:
-    """Return whether an operator's output depends on its data, so that the host has to wait for it."""
+    """Return whether an operator's output size depends on values, so that the host waits for the GPU."""
     tags = getattr(function, "tags", ())
     return torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
 
 
 def writes_inputs(function: Any) -> bool:
-    """Return whether an operator's schema says that it writes into an argument."""
+    """Return whether an operator writes to an argument, by its schema."""
     schema = getattr(function, "_schema", None)
     return schema is not None and any(
         argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments
@@ -99,7 +99,7 @@ def _copied(value: Any, known: dict[int, torch.Tensor]) -> Any:
 
 
 def _copied_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of the same values and strides in a storage of its own."""
+    """Return a copy of a tensor with the same strides in a new storage."""
     if tensor.layout is not torch.strided:
         return tensor.clone()
     storage = tensor.untyped_storage().clone()

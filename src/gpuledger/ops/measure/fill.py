@@ -1,4 +1,4 @@
-"""Fills the database for workloads: first the time of every operator, then the energy of those that hold most of it."""
+"""Measure workloads: first the time of every operator, then the energy of those with most of the time."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from gpuledger.ops.totals.sum import sum_up
 from gpuledger.ops.workloads.workload import Use, Workload
 
 ENERGY_SHARE_FRAC = 0.9
-"""Energy takes seconds an operator: it is measured of those that hold this share of each workload's time."""
+"""Share of each workload's time for which energy is measured, because that takes seconds per operator."""
 
 
 @dataclass(frozen=True)
 class Filled:
-    """What was measured: the times, and the energies where there is a counter."""
+    """The result: times, and energies if there is a counter."""
 
     times: Outcome
     energies: Outcome | None
 
     @property
     def failed(self) -> int:
-        """Return how many operators failed."""
+        """Return the number of failed operators."""
         return self.times.failed + (0 if self.energies is None else self.energies.failed)
 
     @property
     def left(self) -> int:
-        """Return how many were left for want of time."""
+        """Return the number of operators left because of the time limit."""
         return self.times.left + (0 if self.energies is None else self.energies.left)
 
 
@@ -49,16 +49,16 @@ def fill(
     budget_ns: int | None = None,
     tell: Tell | None = None,
 ) -> Filled:
-    """Return what was measured of the operators that the database lacks.
+    """Return the result of measuring the operators that are missing from the database.
 
     Args:
-        workloads: Whose operators; one that several use is measured once.
-        database: Where records go.
+        workloads: The workloads. An operator that several use is measured once.
+        database: The database for the records.
         place: The device.
-        method: How; its ``energy`` says whether energies are wanted.
-        energy_share_frac: Of each workload's time, see :data:`ENERGY_SHARE_FRAC`.
+        method: How to measure; ``energy`` selects whether energy is measured.
+        energy_share_frac: See :data:`ENERGY_SHARE_FRAC`.
         only: Digests of the operators to measure; None for all.
-        budget_ns: For all of it.
+        budget_ns: Time limit for all measurements, in ns.
         tell: Called before each operator.
     """
     uses = [use for workload in workloads for use in workload.uses if only is None or use.key.digest in only]
@@ -80,7 +80,7 @@ def energy_tasks_of(
     environment: Environment,
     energy_share_frac: float,
 ) -> list[Task]:
-    """Return the tasks whose energy the database lacks, of operators that hold the asked share of a workload's time."""
+    """Return the tasks without energy in the database, for operators with the given share of a workload's time."""
     records = database.records(environment)
     wanted: set[str] = set()
     for workload in workloads:

@@ -1,4 +1,4 @@
-"""Measures what the database lacks, in random order. Each record is committed at once: a killed run can be resumed."""
+"""Measure missing operators in random order. Each record is committed at once, so that a killed run can be resumed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a measurement is. ``left_ns`` is None before the first operator is done."""
+    """Progress of a measurement. ``left_ns`` is the expected remaining time, None before the first operator is done."""
 
     done: int
     total: int
@@ -41,7 +41,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a measurement did: operators measured, failed, left for want of time, and how the reference moved."""
+    """Result of a measurement: operators measured, failed, or left because of the time limit, and the drift."""
 
     measured: int
     failed: int
@@ -63,20 +63,20 @@ def measure(
     tell: Tell | None = None,
     clock_ns: Clock = time.time_ns,
 ) -> Outcome:
-    """Return what was done of ``tasks``; every record is in the database as soon as it is made.
+    """Return the result of measuring ``tasks``. Each record is stored at once.
 
     Args:
-        tasks: What the database lacks; see :mod:`gpuledger.ops.measure.plan`.
-        database: Where records go.
+        tasks: The missing operators; see :mod:`gpuledger.ops.measure.plan`.
+        database: The database for the records.
         place: The device.
-        method: How.
-        budget_ns: No operator is begun after so long.
+        method: How to measure.
+        budget_ns: Time limit in ns, after which no operator is started.
         tell: Called before each operator.
-        clock_ns: The time.
+        clock_ns: Returns Unix time in ns.
 
     Raises:
         CardLostError: an operator broke the connection to the GPU; its failure is in the database.
-        NoCounterError: energy was asked for, and the GPU's counter does not move.
+        NoCounterError: energy was requested, and the GPU's counter does not change.
     """
     database.put_environment(place.environment)
     database.put_keys(task.key for task in tasks)
@@ -92,13 +92,13 @@ def measure(
             break
         if database.missing([task.key.digest], place.environment, method.energy, task.mode.value):
             run.take(task)
-        else:  # another process that shares the database has measured it meanwhile
+        else:  # another process with the same database has measured it already
             elsewhere += 1
     return run.outcome(len(order) - elsewhere, budget_ns)
 
 
 def shuffled(tasks: Iterable[Task], seed: int) -> list[Task]:
-    """Return the tasks in an order that the seed decides: what drifts then drifts across all kinds of operators."""
+    """Return the tasks in random order, so that drift does not affect one kind of operator only."""
     order = sorted(tasks, key=lambda task: (task.key.digest, task.mode))
     random.Random(seed).shuffle(order)  # noqa: S311  # an order, no secret
     return order
@@ -106,7 +106,7 @@ def shuffled(tasks: Iterable[Task], seed: int) -> list[Task]:
 
 @dataclass
 class _Run:
-    """What one measurement keeps from operator to operator."""
+    """State of one measurement."""
 
     database: OperatorDatabase
     place: Place
@@ -115,7 +115,7 @@ class _Run:
     started_ns: int = 0
     failed: int = 0
     done: list[tuple[Task, bool]] = field(default_factory=list)
-    """Each operator, and whether it was measured or failed."""
+    """Each operator, and whether it was measured; False if it failed."""
 
     def __post_init__(self) -> None:
         self.started_ns = self.clock_ns()
@@ -147,9 +147,9 @@ class _Run:
         )
 
     def outcome(self, asked: int, budget_ns: int | None) -> Outcome:
-        """Return what was done, after a last reference and after measuring again where the reference moved too far.
+        """Return the result, after a last reference, and after measuring operators again if the reference drifted.
 
-        What the budget leaves no time for is not measured again; the drift that is returned tells of it.
+        Beyond the time limit, operators are not measured again; the result has the drift.
         """
         done = list(self.done)
         repeated = 0

@@ -1,6 +1,6 @@
-"""Names of the kernels that operators launch, from Kineto, where a graph's own text does not tell them.
+"""Names of the kernels that operators launch, from Kineto, for operators without names in the graph's text.
 
-All that has to be measured is measured before: CUPTI, once begun, can leave a process's launches slower.
+This runs after all measurements, because launches can be slower once CUPTI was used in a process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpuledger.ops.measure.one import allowed, refuse_too_large
 from gpuledger.ops.measure.place import Place
 
 AT_ONCE = 200
-"""Operators in one session of Kineto's: its buffers stay small, and what was named is kept after a kill."""
+"""Operators per Kineto session: buffers stay small, and names are stored regularly."""
 RANGE = "gpuledger.operator."
 DEVICE_KINDS = frozenset({ActivityKind.KERNEL, ActivityKind.COPY})
 
@@ -31,10 +31,10 @@ _CPU = torch.autograd.DeviceType.CPU  # type: ignore[attr-defined]  # not export
 
 
 def name_kernels(database: OperatorDatabase, place: Place) -> int:
-    """Return of how many operators measured on a GPU the kernels were named; none on a processor.
+    """Return the number of operators with new kernel names; 0 on a CPU.
 
     Args:
-        database: Its good records of this device and software that name no kernel are completed.
+        database: Valid records of this device and software without kernel names are completed.
         place: The device.
     """
     if not place.on_card or torch_private.is_profiling():
@@ -54,15 +54,15 @@ def name_kernels(database: OperatorDatabase, place: Place) -> int:
 def kernels_of_keys(
     keys: Sequence[OperatorKey], place: Place, wait: Callable[[], None], kinds: frozenset[ActivityKind]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the names of what one call of each operator launches, by the key's digest; none for those that fail.
+    """Return key digest -> names of the kernels of one call; without operators that fail.
 
     Args:
         keys: The operators; each is called once, eagerly, with its own inputs.
         place: The device.
         wait: Waits for the device.
-        kinds: The activities that count.
+        kinds: Kinds of activities to include.
 
-    Source: Kineto's activities that begin within the range around a call, which ends when the device is done.
+    Source: Kineto activities that begin within the range around a call, which ends with a synchronization.
     """
     profiler = kineto.Profiler()
     try:
@@ -74,7 +74,7 @@ def kernels_of_keys(
 
 
 def _call_in_range(name: str, key: OperatorKey, place: Place, wait: Callable[[], None]) -> None:
-    """Call an operator within a range; one that fails was recorded as failed, or has no name for that once."""
+    """Call an operator within a range. Errors are ignored: the operator then has no names."""
     try:
         refuse_too_large(key, place)
         with torch.no_grad(), allowed(key):
@@ -85,11 +85,11 @@ def _call_in_range(name: str, key: OperatorKey, place: Place, wait: Callable[[],
                 call()
                 wait()
     except (RuntimeError, MemoryError, TypeError, ValueError, GpuLedgerError):
-        wait()  # what it began belongs to no other range
+        wait()  # its work must not be in the next range
 
 
 def names_in_ranges(events: Iterable[Any], kinds: frozenset[ActivityKind]) -> dict[int, tuple[str, ...]]:
-    """Return the names of the activities that begin within each numbered range, each once, in their order."""
+    """Return range number -> distinct names of the activities that begin within the range, in order."""
     found = list(events)
     ranges = {
         int(event.name().removeprefix(RANGE)): (event.start_ns(), event.start_ns() + event.duration_ns())

@@ -1,4 +1,4 @@
-"""One operator, measured on one device in one mode: a record, also where it fails."""
+"""Measure one operator on one device in one mode. The result is a record, even if it fails."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from gpuledger.ops.measure.place import Place
 from gpuledger.ops.measure.runners import GraphRunner, first_line, host_ns, kernels_of, make_runner, queued_ns
 
 DIGITS = 7
-"""Of what a block keeps; a clock that ticks every microsecond tells fewer."""
+"""Significant digits of stored values. A clock with a resolution of 1 µs has fewer."""
 HOPELESS_FRAC = 0.45
-"""An operator whose inputs need more than this share of the free memory is not begun: its output needs some as well."""
+"""Largest share of the free memory for an operator's inputs, so that there is room for the output."""
 
 
 class CardLostError(GpuLedgerError):
@@ -32,10 +32,10 @@ class CardLostError(GpuLedgerError):
 
 
 def measure_one(key: OperatorKey, mode: Mode, place: Place, method: Method, clock_ns: Clock = time.time_ns) -> Record:
-    """Return the record of one operator; a failure is a record too, with its reason.
+    """Return the record of one operator. A failure is a record with the reason.
 
     Raises:
-        NoCounterError: energy was asked for, and the GPU's counter does not move.
+        NoCounterError: energy was requested, and the GPU's counter does not change.
     """
     work = work_of(key)
     blank = Record(
@@ -58,7 +58,7 @@ def measure_one(key: OperatorKey, mode: Mode, place: Place, method: Method, cloc
 
 
 def refuse_too_large(key: OperatorKey, place: Place) -> None:
-    """Raise MemoryError where an operator's inputs alone need most of the memory that is free."""
+    """Raise MemoryError if an operator's inputs need most of the free memory."""
     read_bytes, free_bytes = work_of(key).read_bytes, place.free_bytes()
     if read_bytes > HOPELESS_FRAC * free_bytes:
         raise MemoryError(
@@ -68,7 +68,7 @@ def refuse_too_large(key: OperatorKey, place: Place) -> None:
 
 @contextmanager
 def allowed(key: OperatorKey) -> Iterator[None]:
-    """Let products be computed in TF32 where the key says so, and put the settings back."""
+    """Allow TF32 for products if the key says so, and restore the settings afterwards."""
     settings = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)  # type: ignore[attr-defined]  # not annotated
     kept = [setting.fp32_precision for setting in settings]
     for setting in settings:
@@ -103,7 +103,7 @@ def _measured(blank: Record, key: OperatorKey, mode: Mode, place: Place, method:
 
 
 def _launch(runner: Runner, calls: Sequence[Copy], call_ns: float) -> dict[str, float]:
-    """Return what launching one call costs the host, and what the call takes when it is launched by itself."""
+    """Return the host time of launching one call, and the time of a call that is launched separately."""
     launch_ns = host_ns(calls, call_ns)
     if not isinstance(runner, GraphRunner):
         return {"host_ns": launch_ns}
@@ -111,7 +111,7 @@ def _launch(runner: Runner, calls: Sequence[Copy], call_ns: float) -> dict[str, 
 
 
 def _with_energy(record: Record, windows: Sequence[Block]) -> Record:
-    """Return the record with the energy of one call; its interval is the windows' spread or the counter's own error."""
+    """Return the record with the energy of one call. The interval is the windows' spread or the counter's error."""
     joules = [block.call_j for block in windows if block.call_j is not None]
     if not joules:
         return record
@@ -129,7 +129,7 @@ def _with_energy(record: Record, windows: Sequence[Block]) -> Record:
 def _documents(
     times: Sequence[Block], windows: Sequence[Block], span: Spread, launch: dict[str, float]
 ) -> tuple[dict[str, Any], ...]:
-    """Return what a record keeps of its blocks: a summary, then each burst and each window."""
+    """Return the blocks of a record: a summary, then each burst and each window."""
     burst_clocks = [block.sm_clock_mhz for block in times if block.sm_clock_mhz is not None]
     summary = {
         "kind": "summary",
@@ -153,12 +153,12 @@ def _known(block: Block) -> dict[str, Any]:
 
 
 def _short(value: Any) -> Any:
-    """Return a number without the digits that no clock or counter tells: they would be most of a database."""
+    """Return a number rounded to significant digits; other digits would be most of a database."""
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def _reason(error: Exception) -> str:
-    """Return why it failed, in one line; memory that ran out is said first, whoever says it."""
+    """Return the reason of a failure in one line. It begins with "out of memory" if that is the cause."""
     text = first_line(error)
     if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text:
         return f"out of memory: {text}"
@@ -166,10 +166,10 @@ def _reason(error: Exception) -> str:
 
 
 def _let_go(place: Place) -> None:
-    """Give back what a failed operator held.
+    """Free the memory of a failed operator.
 
     Raises:
-        CardLostError: the GPU does not answer this process any more.
+        CardLostError: the GPU no longer responds to this process.
     """
     if not place.on_card:
         return

@@ -1,4 +1,4 @@
-"""Where operators are measured: the device, what it says of itself, and who else is on it."""
+"""The device for measurements: its properties, and other processes on it."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Place:
 
 
 def find_place(device: str | None, *, force: bool = False, ours: Collection[int] = ()) -> Place:
-    """Return the device asked for; without one the first GPU, or the CPU where there is none.
+    """Return the requested device; by default the first GPU, or the CPU without a GPU.
 
     Args:
         device: ``cpu``, ``cuda`` or ``cuda:1``.
-        force: Measure beside other processes.
-        ours: Processes that may be on the GPU: they do nothing while operators are measured.
+        force: Measure even if other processes use the GPU.
+        ours: Processes that may use the GPU, because they are idle during measurements.
 
     Raises:
         NoDeviceError: no such device, or other processes are on it and ``force`` is not given.
@@ -68,7 +68,7 @@ def _cpu() -> Place:
 
 
 def cpu_name() -> str:
-    """Return the processor's model, as the system names it."""
+    """Return the model of the CPU, as reported by the system."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -115,10 +115,10 @@ def _card(index: int, *, force: bool, ours: Collection[int]) -> Place:
 
 
 def refuse_busy(card: Card, ours: Collection[int] = ()) -> None:
-    """Raise where processes beside this one, and those of ``ours``, are on a GPU: they would be measured as well.
+    """Raise if processes other than this one and ``ours`` use a GPU, because they would affect measurements.
 
     Raises:
-        NoDeviceError: there are some.
+        NoDeviceError: there are such processes.
     """
     others = [(pid, held) for pid, held in card.read_processes() or () if pid not in (os.getpid(), *ours)]
     if others:

@@ -1,4 +1,4 @@
-"""What is to be measured: the operators of workloads, in the modes they are used in, that the database lacks."""
+"""Select what to measure: operators of workloads, in the required modes, that are missing from the database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuledger.ops.workloads.workload import Use, Workload
 
 
 def tasks_of(uses: Iterable[Use], cache_bytes: int) -> list[Task]:
-    """Return each distinct operator in each mode that its reuse asks for, the most called first."""
+    """Return each distinct operator in each mode that its reuse distance requires, most calls first."""
     counts: dict[Task, int] = {}
     for use in uses:
         for mode in mode_weights(use.reuse_bytes, cache_bytes):
@@ -23,14 +23,14 @@ def tasks_of(uses: Iterable[Use], cache_bytes: int) -> list[Task]:
 
 
 def missing_tasks(tasks: Sequence[Task], database: OperatorDatabase, place: Place, *, need_energy: bool) -> list[Task]:
-    """Return the tasks that the database has no record of for this device and software."""
+    """Return the tasks without a record for this device and software."""
     return _missing(tasks, database, place.environment, need_energy=need_energy)
 
 
 def lacking_for(
     uses: Iterable[Use], database: OperatorDatabase, environment: Environment, *, need_energy: bool
 ) -> list[Task]:
-    """Return what the database lacks of operators for an environment, whose flags hold the cache's size."""
+    """Return the missing tasks of operators for an environment, with the cache size from its flags."""
     tasks = tasks_of(uses, int(environment.flags.get("cache_bytes") or 0))
     return _missing(tasks, database, environment, need_energy=need_energy)
 
@@ -47,12 +47,12 @@ def _missing(
 
 
 def needs_energy(workload: Workload, times_ns: dict[str, float], share_frac: float) -> set[str]:
-    """Return the digests of the operators that hold ``share_frac`` of a workload's time, the largest first.
+    """Return the digests of the longest operators that make up ``share_frac`` of a workload's time.
 
     Args:
         workload: The workload.
-        times_ns: One call's time by digest, of those that are known.
-        share_frac: How much of the time should have its energy measured.
+        times_ns: Digest -> known time of one call, in ns.
+        share_frac: Share of the time for which energy is measured.
     """
     spent = {use.key.digest: use.count * times_ns.get(use.key.digest, 0.0) for use in workload.uses}
     total_ns, held_ns = sum(spent.values()), 0.0

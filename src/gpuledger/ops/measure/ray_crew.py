@@ -1,4 +1,4 @@
-"""Workers as Ray actors, one for each GPU that Ray has, here or on other machines."""
+"""Workers as Ray actors, one for each GPU of the Ray cluster."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from gpuledger.ops.measure.place import Place
 
 LOCAL = "local"
 VACATED_S = 30.0
-"""A process that died is off its GPU by then."""
+"""Time limit in s for an ended process to release its GPU."""
 REVIVED_S = 120.0
-"""A worker that died is back by then, torch loaded, or its machine is gone."""
+"""Time limit in s for a worker to restart and load torch. After that, its machine counts as lost."""
 
 
 class Measurer:
-    """One worker's process: it has one device and measures one operator at a time."""
+    """The process of one worker, which measures one operator at a time on one device."""
 
     def __init__(self, device: str, method: dict[str, Any], force: bool, ours: tuple[int, ...]) -> None:
         from gpuledger.ops.measure.measurement_session import MeasurementSession
@@ -39,7 +39,7 @@ class Measurer:
         return self._session.place.environment.to_json()
 
     def measure(self, key: dict[str, Any], mode: str, energy: bool) -> dict[str, Any]:
-        """Return the record of one operator; a process whose GPU was lost ends, and comes back with a new one."""
+        """Return the record of one operator. If the GPU is lost, the process ends and is restarted."""
         from gpuledger.ops.measure.one import CardLostError
 
         try:
@@ -48,7 +48,7 @@ class Measurer:
             os._exit(1)
 
     def references(self) -> list[tuple[float, float]]:
-        """Return what the reference operator took since this was asked last, once more just now."""
+        """Return the measurements of the reference operator since the last call, with a new one."""
         from gpuledger.ops.measure.measurement_session import MeasurementSession
 
         session, self._session = self._session, MeasurementSession(self._session.place, self._method)
@@ -61,10 +61,10 @@ class Measurer:
 
 
 def _place_of(device: str, *, force: bool, ours: tuple[int, ...]) -> Place:
-    """Return a worker's device; one that was started again waits until its predecessor is off the GPU.
+    """Return a worker's device. After a restart, waits until the previous process has released the GPU.
 
     Raises:
-        NoDeviceError: other processes are on the GPU.
+        NoDeviceError: other processes use the GPU.
     """
     from gpuledger.ops.measure.place import find_place
 
@@ -84,11 +84,11 @@ class RayCrew:
     """Ray's actors as a crew.
 
     Args:
-        ray: The library, connected.
+        ray: The connected library.
         device: ``cuda`` for one worker on each GPU, ``cpu`` for one on each of ``workers``.
         method: How operators are measured.
-        workers: How many on a processor.
-        force: Measure beside other processes.
+        workers: Number of workers on a CPU.
+        force: Measure even if other processes use the GPU.
     """
 
     def __init__(self, ray: Any, device: str, method: Method, *, workers: int = 1, force: bool = False) -> None:
@@ -120,14 +120,14 @@ class RayCrew:
         self._given[reference] = (worker, task)
 
     def wait(self) -> Answer:
-        """Return the next answer; a worker that died gives none, and Ray starts it again."""
+        """Return the next result. It has no record if the worker ended; Ray restarts the worker."""
         (ready,), _ = self._ray.wait(list(self._given), num_returns=1)
         worker, task = self._given.pop(ready)
         try:
             found = self._ray.get(ready)
         except (self._ray.exceptions.RayActorError, self._ray.exceptions.WorkerCrashedError):
             self._revive(worker)
-            self._done[worker].clear()  # its references are gone with it
+            self._done[worker].clear()  # its references are lost, too
             return Answer(worker, task, None)
         self._done[worker].append((task, found["status"] == "ok"))
         return Answer(
@@ -135,7 +135,7 @@ class RayCrew:
         )
 
     def drifted(self) -> list[tuple[int, Task]]:
-        """Return what was measured between two references too far apart, since this was asked last."""
+        """Return the tasks since the last call that were measured while the reference drifted."""
         asked = [(worker, done) for worker, done in enumerate(self._done) if done]
         references = self._ray.get([self.actors[worker].references.remote() for worker, _ in asked])
         again = [
@@ -149,7 +149,7 @@ class RayCrew:
         return again
 
     def _revive(self, worker: int) -> None:
-        """Wait until Ray has started a worker again: what is given to it meanwhile would count as another death."""
+        """Wait until Ray has restarted a worker. A task given to it before that would count as another failure."""
         deadline_s = time.monotonic() + REVIVED_S
         while True:
             try:
@@ -162,7 +162,7 @@ class RayCrew:
 
 
 def load_ray() -> Any:
-    """Return the module of Ray.
+    """Return the module ``ray``.
 
     Raises:
         UsageError: it is not installed.
@@ -175,7 +175,7 @@ def load_ray() -> Any:
 
 @contextmanager
 def connected(address: str) -> Iterator[Any]:
-    """Connect to Ray at an address, or start one here for as long as it is needed.
+    """Connect to Ray at an address, or start it on this machine and stop it at the end.
 
     Raises:
         UsageError: Ray is not installed, or cannot be reached.

@@ -1,4 +1,4 @@
-"""What calls an operator: on a CPU in a loop, on a GPU by replaying a graph, or eagerly where no graph can be made."""
+"""Run an operator: in a loop on a CPU; on a GPU as a CUDA graph, or eagerly if it cannot be captured."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ import torch
 from gpuledger.ops.database.method import How
 
 MOST_CALLS = 2_000
-"""Calls in one graph: more take long to record, and a replay lasts milliseconds anyway."""
+"""Maximum number of calls in a graph. More would take long to capture, and a replay takes milliseconds anyway."""
 MOST_COPIES = 1_024
 ROUNDS, MOST_LAUNCHES = 5, 64
 HELD_NS = 5_000_000
-"""How long launches may take together, and the GPU is kept busy meanwhile."""
+"""Duration of queued launches, in ns, during which the GPU is kept busy."""
 _KERNEL = re.compile(r"(?:\\n)?([A-Za-z_]\w+)(?:\\?<){3}")
-"""A kernel in the text of a graph: its name, before its grid in escaped angle brackets."""
+"""A kernel in the text of a graph: its name is before its grid in escaped angle brackets."""
 
 
 class Call(Protocol):
-    """One call of an operator with inputs of its own."""
+    """One call of an operator with its own inputs."""
 
     def __call__(self) -> object:
         """Run it."""
 
     def restore(self) -> None:
-        """Put back what calls have written into the inputs; nothing where they write none."""
+        """Restore the inputs that calls have changed, if any."""
 
 
 class CpuRunner:
-    """Calls one after the other, through all copies in turn."""
+    """Runs calls one after the other, rotating through all copies."""
 
     how = How.CPU
 
@@ -49,12 +49,12 @@ class CpuRunner:
         self.copies = self.unit_calls = len(self._calls)
 
     def refresh(self) -> None:
-        """Put the inputs back to what they were."""
+        """Restore the inputs."""
         for call in self._calls:
             call.restore()
 
     def time_units(self, units: int) -> float:
-        """Return the nanoseconds that so many units took."""
+        """Return the time of ``units`` units in ns."""
         calls = self._calls
         start_ns = time.perf_counter_ns()
         for _ in range(units):
@@ -63,20 +63,20 @@ class CpuRunner:
         return float(time.perf_counter_ns() - start_ns)
 
     def submit(self, units: int) -> Callable[[], None]:
-        """Run so many units at once: a CPU has nothing to wait for."""
+        """Run ``units`` units immediately. On a CPU there is nothing to wait for."""
         self.time_units(units)
         return _nothing
 
 
 class _CudaRunner(ABC):
-    """What both ways on a GPU share: events around what was launched."""
+    """Common part of both GPU runners: events around launches."""
 
     def __init__(self, calls: Sequence[Call]) -> None:
         self._calls = list(calls)
         self.copies = len(self._calls)
 
     def refresh(self) -> None:
-        """Put the inputs back to what they were."""
+        """Restore the inputs."""
         for call in self._calls:
             call.restore()
         torch.cuda.synchronize()
@@ -86,7 +86,7 @@ class _CudaRunner(ABC):
         """Start one unit."""
 
     def time_units(self, units: int) -> float:
-        """Return the nanoseconds between the events before and after so many units."""
+        """Return the time between the events before and after ``units`` units, in ns."""
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         for _ in range(units):
@@ -96,7 +96,7 @@ class _CudaRunner(ABC):
         return float(start.elapsed_time(end)) * 1e6
 
     def submit(self, units: int) -> Callable[[], None]:
-        """Start so many units and return what waits for their end."""
+        """Start ``units`` units. Return a function that waits for their end."""
         for _ in range(units):
             self._launch()
         end = torch.cuda.Event()
@@ -105,7 +105,7 @@ class _CudaRunner(ABC):
 
 
 class EagerRunner(_CudaRunner):
-    """Launches each call by itself: where an operator waits for the host, or its output's shape depends on its data."""
+    """Launches each call separately, for operators that synchronize or have an output size that depends on values."""
 
     how = How.EAGER
 
@@ -119,9 +119,9 @@ class EagerRunner(_CudaRunner):
 
 
 class GraphRunner(_CudaRunner):
-    """Replays a graph of many calls over all copies, so that no launch from the host is timed.
+    """Replays a graph of many calls over all copies, so that the time has no launches from the host.
 
-    The outputs of a whole turn are kept while the graph is recorded, or every call would write to the same place.
+    Outputs are kept during capture, because otherwise every call would write to the same memory.
     """
 
     how = How.GRAPH
@@ -140,7 +140,7 @@ class GraphRunner(_CudaRunner):
         outputs.clear()
 
     def _once_ns(self) -> float:
-        """Return about what one turn takes, after calls on a stream of its own as recording asks for."""
+        """Return the approximate time of one rotation in ns, after calls on a side stream, which capture requires."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -161,19 +161,19 @@ class GraphRunner(_CudaRunner):
 
 
 def _nothing() -> None:
-    """Wait for nothing."""
+    """Do nothing."""
 
 
 def make_runner(
     calls: Sequence[Call], unit_ns: float, *, on_card: bool, needs_host: bool
 ) -> tuple[CpuRunner | EagerRunner | GraphRunner, str]:
-    """Return what runs ``calls`` here, and why it is not a graph, where it might have been one.
+    """Return a runner for ``calls``, and the reason if it is not a graph.
 
     Args:
         calls: One for each copy of the inputs.
-        unit_ns: How long a replay of a graph should take.
+        unit_ns: Target duration of a graph replay, in ns.
         on_card: The calls run on a CUDA device.
-        needs_host: The operator's output depends on its data, which no graph can record.
+        needs_host: The operator's output size depends on values, so that it cannot be captured.
     """
     if not on_card:
         return CpuRunner(calls), ""
@@ -189,13 +189,13 @@ def make_runner(
 
 
 def host_ns(calls: Sequence[Call], call_ns: float) -> float:
-    """Return the nanoseconds the host needs to launch one call.
+    """Return the host time of launching one call, in ns.
 
     Args:
         calls: One for each copy of the inputs.
-        call_ns: What a call takes on the GPU: of a long one fewer are launched.
+        call_ns: Time of a call on the GPU in ns. Of long calls, fewer are launched.
 
-    Source: the host's clock around launches that nothing waits for; the median of rounds.
+    Source: host clock around asynchronous launches; median of rounds.
     """
     count = max(2, min(MOST_LAUNCHES, int(HELD_NS / call_ns)))
     turn = [calls[number % len(calls)] for number in range(count)]
@@ -211,17 +211,17 @@ def host_ns(calls: Sequence[Call], call_ns: float) -> float:
 
 
 def queued_ns(runner: GraphRunner, calls: Sequence[Call], call_ns: float, launch_ns: float) -> float:
-    """Return the nanoseconds of one call that is launched by itself and queues: the GPU never waits for the host.
+    """Return the GPU time of one queued call that is launched separately, in ns. The GPU does not wait for the host.
 
-    Between launches the GPU needs a moment that calls in one graph do not need.
+    Separate launches have gaps on the GPU that calls in a graph do not have.
 
     Args:
-        runner: Its replays keep the GPU busy while calls are launched.
+        runner: Keeps the GPU busy while calls are launched.
         calls: One for each copy of the inputs.
-        call_ns: What a call takes in a replay.
-        launch_ns: What the host needs to launch one.
+        call_ns: Time of a call in a replay, in ns.
+        launch_ns: Host time of a launch, in ns.
 
-    Source: the device's events around the calls; the median of rounds.
+    Source: CUDA events around the calls; median of rounds.
     """
     count = max(1, min(MOST_LAUNCHES, int(HELD_NS / (2 * launch_ns)), int(HELD_NS / call_ns)))
     held_units = math.ceil(HELD_NS / (call_ns * runner.unit_calls))
@@ -240,9 +240,9 @@ def queued_ns(runner: GraphRunner, calls: Sequence[Call], call_ns: float, launch
 
 
 def kernels_of(call: Call) -> tuple[str, ...]:
-    """Return the names of the kernels one call launches, in the order they are recorded; none where no graph can be.
+    """Return the names of the kernels of one call, in order; empty if it cannot be captured.
 
-    Source: the text of a recorded graph. A profiler would tell as well, but can leave the GPU slower.
+    Source: the text of a captured graph. A profiler could make later launches slower.
     """
     graph = torch.cuda.CUDAGraph()
     graph.enable_debug_mode()
@@ -259,7 +259,7 @@ def kernels_of(call: Call) -> tuple[str, ...]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Leave out the warnings that a graph is empty, as some operators' are, and that its text is for debugging."""
+    """Suppress the warnings that a graph is empty, and that its text is for debugging."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The CUDA Graph is empty", UserWarning)
         warnings.filterwarnings("ignore", "DEBUG: calling debug_dump", UserWarning)
@@ -267,10 +267,10 @@ def _quietly() -> Iterator[None]:
 
 
 def kernel_names(text: str) -> tuple[str, ...]:
-    """Return the names of kernels in the text of a graph, each once."""
+    """Return the distinct names of kernels in the text of a graph."""
     return tuple(dict.fromkeys(_KERNEL.findall(text)))
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error says, in one line."""
+    """Return the first line of an error's message."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

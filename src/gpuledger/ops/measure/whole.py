@@ -1,4 +1,4 @@
-"""A whole model, measured as its operators are: what their sum has to come to."""
+"""Measure a whole model in the same way as operators, to compare it with their sum."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from gpuledger.ops.measure.runners import CpuRunner, EagerRunner, make_runner
 from gpuledger.ops.totals.compare import Whole
 
 STEADY_NS = 40_000_000
-"""How long steps are timed in a row where the host launches them: it runs ahead of the GPU, or falls behind."""
+"""Duration of consecutive eager steps, in ns, so that the host can run ahead of the GPU or fall behind."""
 
 
 class _Step:
-    """A step as a call: it keeps its own inputs, and training moves its weights on."""
+    """A step as a call, with its own inputs. In training, it updates the weights."""
 
     def __init__(self, step: Callable[[], object]) -> None:
         self._step = step
@@ -29,23 +29,23 @@ class _Step:
         return self._step()
 
     def restore(self) -> None:
-        """Leave things as they are: a model is used as it comes."""
+        """Do nothing: a model's state is not restored."""
 
 
 class SteadyRunner(EagerRunner):
-    """Launches steps as a loop does: what is timed begins behind a step that is under way, not with an idle GPU."""
+    """Launches steps as in a loop: the measured steps start while one before them runs, not on an idle GPU."""
 
     def time_units(self, units: int) -> float:
-        """Return the nanoseconds of so many units after one that is not timed."""
+        """Return the time of ``units`` units in ns, after one that is not measured."""
         self._launch()
         return super().time_units(units)
 
 
 def measure_whole(step: Callable[[], object], place: Place, method: Method, clock_ns: Clock = time.time_ns) -> Whole:
-    """Return the time and energy of one call of ``step``, launched as the user would: eagerly; and as a graph.
+    """Return time and energy of one call of ``step``, eager and as a CUDA graph.
 
     Raises:
-        NoCounterError: energy was asked for, and the GPU's counter does not move.
+        NoCounterError: energy was requested, and the GPU's counter does not change.
     """
     calls = [_Step(step)]
     runner = SteadyRunner(calls) if place.on_card else CpuRunner(calls)
@@ -65,7 +65,7 @@ def measure_whole(step: Callable[[], object], place: Place, method: Method, cloc
 
 
 def _measured(runner: Runner, place: Place, method: Method, clock_ns: Clock) -> tuple[Spread, Spread | None, int]:
-    """Return time and energy of one call, and how many blocks the power cap held down."""
+    """Return time and energy of one call, and the number of throttled blocks."""
     times = time_blocks(runner, method, place.sensors, clock_ns)
     spread = summarize([block.call_ns for block in times])
     windows: list[Block] = []

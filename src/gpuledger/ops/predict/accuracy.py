@@ -1,4 +1,4 @@
-"""Accuracy: how good predictions from a database are, on operators they have not learned from."""
+"""Accuracy of predictions, for operators that were not part of the fit."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from gpuledger.units import counted
 
 FOLDS = 5
 BEYOND_FRAC = 0.2
-"""The largest share of operators, by least time, that the test beyond the range is made on."""
+"""Share of the operators, those with the longest roofline time, that test predictions beyond the range."""
 STEPS = (1.0, 2.0, 4.0, 8.0, float("inf"))
-"""How many times what the largest learned from needs at least an operator beyond the range does: from, and up to."""
+"""Limits of classes beyond the range: roofline time relative to the largest operator of the fit."""
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Errors of predictions, as shares of what was measured. ``inside_frac`` lay within their interval (90 % asked)."""
+    """Relative errors of predictions. ``inside_frac`` of the measurements are within the 90 % interval."""
 
     name: str
     count: int
@@ -40,7 +40,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A workload of which no operator was learned from: predicted sum over measured sum, less one."""
+    """Relative error of a workload's predicted sum, with none of its operators in the fit."""
 
     name: str
     mode: str
@@ -51,14 +51,14 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What predictions from a database are worth.
+    """Errors of predictions from a database.
 
     Attributes:
-        unseen: Of operators whose shape family was held out; ``by_type`` the same by name of the operator, ``by_part``
-            by the parts that were asked for.
-        beyond: Of the largest operators, learned from the smaller ones; None where there are too few.
-        beyond_by_size: The same by how far beyond they are.
-        models: Of whole workloads.
+        unseen: Errors of operators with a held-out shape family; ``by_type`` by operator name, ``by_part`` by the
+            requested parts.
+        beyond: Errors of the largest operators, predicted from the smaller ones; None if there are too few.
+        beyond_by_size: The same by size.
+        models: Errors of whole workloads.
     """
 
     card: str
@@ -79,14 +79,14 @@ def validate(
     folds: int | None = None,
     parts: Mapping[str, Collection[str]] | None = None,
 ) -> Accuracy:
-    """Return how well operators are predicted that were not learned from.
+    """Return the errors of predictions for operators that were not part of the fit.
 
     Args:
-        examples: All that is measured.
-        roof: The GPU's.
+        examples: All measured operators.
+        roof: The GPU's roofline.
         workloads: Each is held out in turn, with every shape family that it uses.
-        folds: Parts the shape families are split into; None for :data:`FOLDS`.
-        parts: Digests of operators by name, such as those of models, whose errors are told by themselves as well.
+        folds: Number of folds of the shape families; None for :data:`FOLDS`.
+        parts: Name -> digests of operators, such as those of a model, to report errors for.
 
     Raises:
         EmptyRunError: too few examples.
@@ -152,7 +152,7 @@ def _errors(name: str, pairs: Sequence[tuple[Example, Cost]]) -> Errors:
 
 
 def _beyond(examples: Sequence[Example], roof: Roof) -> tuple[Errors | None, tuple[Errors, ...]]:
-    """Return the errors of the largest operators, by the time that their FLOPs or bytes need at least, and by steps."""
+    """Return the errors of the operators with the longest roofline time, in total and by size."""
     ordered = sorted(examples, key=lambda one: _least_ns(one, roof))
     cut = int(len(ordered) * (1 - BEYOND_FRAC))
     inside, beyond = ordered[:cut], ordered[cut:]
@@ -169,13 +169,13 @@ def _beyond(examples: Sequence[Example], roof: Roof) -> tuple[Errors | None, tup
 
 
 def _least_ns(one: Example, roof: Roof) -> float:
-    return max(roof.least_ns(one.key, work_of(one.key)), 1.0)  # a view needs none
+    return max(roof.least_ns(one.key, work_of(one.key)), 1.0)  # a view takes no time
 
 
 def hold_out(workload: Workload, examples: Sequence[Example], roof: Roof) -> HeldOut | None:
-    """Return a workload's predicted sum against its measured one; None where too little of either is there.
+    """Return the error of a workload's predicted sum; None if too few operators were measured.
 
-    Both sums are over the operators that were measured: what is judged is the prediction, not the coverage.
+    Both sums are over the measured operators only, so that the coverage has no effect.
     """
     counts = {use.key.digest: use.count for use in workload.uses}
     own = _one_each(examples, counts)

@@ -1,7 +1,7 @@
-"""What operators beyond the range come to: the larger one is, the nearer to the best that was seen of its kind.
+"""Extrapolate to operators larger than all examples: the larger one is, the closer to the best example of its kind.
 
-A large operator hides its launches and fills its tiles and waves; what it does not reach of the roof then is what the
-best of the largest examples do not reach either. Only the kinds of operators that follow a law are told so.
+In a large operator, launches are hidden and tiles and waves are full. Its remaining distance to the roofline is that of
+the best of the largest examples. Applies only to kinds of operators with a law (:mod:`.law`).
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from gpuledger.ops.predict.law import LEAST_EXAMPLES, Operation, kind_of
 from gpuledger.ops.predict.roof import Roof
 
 BEST_FRAC = 0.1
-"""The share of the larger half of a kind's examples that are at least as near to their law as the best is told."""
+"""Quantile of the larger half of a kind's examples that counts as the best."""
 HALF_WAY = 4.0
-"""Doublings beyond the largest example in which half of the way to the best is gone."""
+"""Doublings of size beyond the largest example for half of the distance to the best."""
 
 
 @dataclass(frozen=True)
 class Best:
-    """The best of one kind: log2 of how many times its law it takes, and what the kind's largest needs at least."""
+    """The best of one kind: log2 of its time over its law, and the roofline time of the kind's largest example."""
 
     share: float
     largest_ns: float
 
 
 def best_of(operations: Sequence[Operation], target: Floats, roof: Roof) -> dict[str, Best]:
-    """Return the best of each kind of which there are enough examples.
+    """Return the best of each kind with enough examples.
 
     Args:
         operations: The examples.
-        target: log2 of how many times its law each takes, float64[n].
-        roof: The GPU's.
+        target: log2 of each example's time over its law, float64[n].
+        roof: The GPU's roofline.
     """
     kinds = np.array([kind_of(operation) for operation in operations], dtype=np.str_)
     least_ns = _least_ns(operations, roof)
@@ -49,13 +49,13 @@ def best_of(operations: Sequence[Operation], target: Floats, roof: Roof) -> dict
 
 
 def drawn_to_best(operations: Sequence[Operation], middle: Floats, best: Mapping[str, Best], roof: Roof) -> Floats:
-    """Return by how much less log2 each operator takes than is told of it, float64[n]: 0 within the range.
+    """Return the decrease of each operator's predicted log2 time, float64[n]; 0 within the range.
 
     Args:
         operations: The operators.
-        middle: log2 of how many times its law each was told to take, float64[n].
-        best: Of each kind.
-        roof: That of the GPU which ``best`` was learned on.
+        middle: Predicted log2 of each operator's time over its law, float64[n].
+        best: The best of each kind.
+        roof: Roofline of the GPU of ``best``.
     """
     none = Best(0.0, float("inf"))
     known = [best.get(kind_of(operation), none) for operation in operations]

@@ -1,4 +1,4 @@
-"""Which of a database's devices is meant, and what stands in for what it lacks."""
+"""Select a database's records of one GPU, and a predictor for missing operators."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from gpuledger.simulate.catalogue import Card, find_card
 Say = Callable[[str], None]
 UNMEASURED = "unmeasured GPU"
 STAND_IN = "h200"
-"""Models are captured on it for a GPU that the catalogue does not have."""
+"""GPU on which models are captured if the catalogue does not have the requested one."""
 MANY_RECORDS = 1000
-"""To learn from so many takes seconds, from the H200's database most of a minute: it is said."""
+"""Number of records from which a fit takes long enough (up to a minute) to print a message."""
 
 
 @dataclass(frozen=True)
 class EnvironmentRecords:
-    """What a database holds of one device and software."""
+    """A database's records of one device and software."""
 
     environment: Environment
     records: tuple[Record, ...]
@@ -38,25 +38,25 @@ class EnvironmentRecords:
 
     @property
     def examples(self) -> list[Example]:
-        """Return the measured operators to learn from."""
+        """Return the measured operators for a fit."""
         return examples_of(self.records, self.keys)
 
     def records_for(self, workload: Workload) -> tuple[Record, ...]:
-        """Return the records to add up a workload from, imported ones under other settings among them."""
+        """Return the records for a workload's sum, including imported ones with other settings."""
         return records_for(workload, self.records, self.keys)
 
     @property
     def digest(self) -> str:
-        """Return what changes when a record is added."""
+        """Return a digest of the records, which changes if one is added."""
         return digest_of(sorted(record.digest for record in self.records))
 
 
 def open_environment_records(database: OperatorDatabase, card: str | None = None) -> EnvironmentRecords:
-    """Return what the database holds of a device: of the one ``card`` names, else of the one measured last.
+    """Return the records of the GPU ``card``, or by default of the device measured last.
 
     Raises:
-        EmptyRunError: the database holds nothing.
-        UsageError: it holds nothing of that GPU.
+        EmptyRunError: the database is empty.
+        UsageError: it has no records of that GPU.
     """
     environments, records = _environments_and_records(database)
     if not records:
@@ -66,7 +66,7 @@ def open_environment_records(database: OperatorDatabase, card: str | None = None
     measured = {record.environment_digest: record.measured_ns for record in records}  # the newest of each: oldest first
     wanted = [digest for digest in measured if card is None or _is_named(environments[digest], card)]
     exact = [digest for digest in wanted if card is not None and _plain(environments[digest].title) == _plain(card)]
-    wanted = exact or wanted  # "A30" is that, and not "A30 at 900 MHz"
+    wanted = exact or wanted  # "A30" does not mean "A30 at 900 MHz"
     if not wanted:
         raise UsageError(
             f"--gpu {card}: {database.url} has no measurements of this GPU",
@@ -77,7 +77,7 @@ def open_environment_records(database: OperatorDatabase, card: str | None = None
 
 
 def records_of_environment(database: OperatorDatabase, environment: Environment) -> EnvironmentRecords:
-    """Return what a database holds of exactly this device and software, also where that is nothing."""
+    """Return the records of exactly this device and software, possibly none."""
     return _environment_records(database, *_environments_and_records(database), environment)
 
 
@@ -85,7 +85,7 @@ def _environments_and_records(database: OperatorDatabase) -> tuple[dict[str, Env
     """Return all environments by digest, and all records.
 
     Raises:
-        InputError: the environment of a record is not there.
+        InputError: the environment of a record is missing.
     """
     environments, records = database.environments(), database.records()
     if any(record.environment_digest not in environments for record in records):
@@ -106,7 +106,7 @@ def _environment_records(
 
 
 def cards_text(environments: Iterable[Environment]) -> str:
-    """Return the GPUs of environments, each once."""
+    """Return the distinct GPUs of environments as text."""
     names = dict.fromkeys(one.title for one in environments)
     return ", ".join(names) or "none"
 
@@ -129,7 +129,7 @@ def _catalogued(name: str) -> Card | None:
 
 
 def roof_of_records(shelf: EnvironmentRecords) -> Roof:
-    """Return the roof of a shelf's GPU: the datasheet's, else what the database saw it do."""
+    """Return the roofline of the records' GPU: from the data sheet, or else from the measurements."""
     card = _catalogued(shelf.environment.card)
     if card is not None:
         return roof_of_card(card)
@@ -138,7 +138,7 @@ def roof_of_records(shelf: EnvironmentRecords) -> Roof:
 
 
 def model_of(shelf: EnvironmentRecords, cache: Path | None = None, say: Say | None = None) -> Model:
-    """Return what a shelf teaches; kept in the folder ``cache`` until a record is added. ``say`` hears of a long wait.
+    """Return the model fitted to the records, cached in the folder ``cache``. ``say`` is called before a long fit.
 
     Raises:
         EmptyRunError: too few records.
@@ -148,7 +148,7 @@ def model_of(shelf: EnvironmentRecords, cache: Path | None = None, say: Say | No
     if place is not None and place.exists():
         try:
             return load_model(place)
-        except InputError:  # of an older gpuledger: it is made anew
+        except InputError:  # from an older gpuledger: fit again
             place.unlink()
     if say is not None and len(shelf.records) >= MANY_RECORDS:
         say(f"fitting a model to {len(shelf.records):,} measurements (cached until the database changes)")
@@ -162,7 +162,7 @@ def model_of(shelf: EnvironmentRecords, cache: Path | None = None, say: Say | No
 def stand_in(
     shelf: EnvironmentRecords, cache: Path | None = None, say: Say | None = None
 ) -> tuple[FittedPredictor | RoofPredictor, str]:
-    """Return what says the cost of operators the database lacks, and how it knows, in a few words."""
+    """Return a predictor for operators missing from the database, and a short description of it."""
     examples = shelf.examples
     if len(examples) >= LEAST_EXAMPLES:
         try:
@@ -174,12 +174,12 @@ def stand_in(
 
 
 def sum_measured(workload: Workload, shelf: EnvironmentRecords, cache: Path | None = None) -> Sum:
-    """Return a workload's cost: its measured operators, with energy predicted where their time alone was measured."""
+    """Return a workload's sum of measured operators. Energy is predicted for those with a measured time only."""
     return sum_up(workload, shelf.records_for(workload), shelf.environment, energy_predictor=stand_in(shelf, cache)[0])
 
 
 def captured_on(environment: Environment) -> str:
-    """Return the GPU that models are captured on for an environment: itself, or one of the catalogue in its place."""
+    """Return the GPU on which models are captured for an environment: itself if it is in the catalogue."""
     is_gpu = environment.cuda is not None or environment.flags.get("source") is not None
     return STAND_IN if is_gpu and _catalogued(environment.card) is None else environment.card
 
@@ -192,11 +192,11 @@ def is_catalogued(name: str) -> bool:
 def predictor_for(
     database: OperatorDatabase, gpu: str | None, cache: Path | None = None, say: Say | None = None
 ) -> tuple[FittedPredictor, EnvironmentRecords, tuple[str, ...]]:
-    """Return what predicts for a GPU: from its own records, or for a GPU without any from the one measured last.
+    """Return a predictor for a GPU: from its own records, or else from those of the GPU measured last.
 
     Raises:
         UsageError: neither the database nor the catalogue has the GPU; the database's GPUs are named.
-        EmptyRunError: the database holds too little.
+        EmptyRunError: the database has too few records.
     """
     try:
         shelf = open_environment_records(database, gpu)
@@ -220,7 +220,7 @@ def predictor_for(
 
 
 def cache_folder() -> Path:
-    """Return where models are kept."""
+    """Return the folder of cached models."""
     from gpuledger.collect.sampling.calibrate import cache_path
 
     return cache_path().parent

@@ -1,7 +1,7 @@
-"""Numbers that say how long an operator takes, and still mean the same outside the range they were learned in.
+"""Features of operators for predictions, chosen so that they extrapolate.
 
-Of what grows without end, how far it is from saturating is told beside its logarithm or in its place: a large operator
-is then like the largest that was measured, and not like nothing known.
+For quantities without an upper limit, there is also a feature that saturates, so that a very large operator is similar
+to the largest measured one.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Floats = npt.NDArray[np.float64]
 Row = dict[str, float]
 
 TILES = ((128, 128), (64, 64), (256, 128))
-"""Tiles of matrix products; what does not fill one is computed all the same."""
+"""Tile sizes of matrix products. A partly filled tile takes as long as a full one."""
 BLOCK_ELEMENTS, VECTOR = 1_024, 8
-"""What a block of an elementwise kernel takes, and the largest vector that is loaded at once."""
+"""Elements per block of an elementwise kernel, and the largest vector of one load."""
 SHORT_NS, LONG_NS = 1e4, 1e6
-"""Where work of the first kind begins to hide the launch, and of the second every other start-up."""
+"""Durations above which work hides the launch, and all other start-up costs."""
 _NOTHING = float("nan")
-"""Where a feature does not apply."""
+"""Value of a feature that does not apply."""
 
 _WORK = (
     "intensity", "balance", "filled_compute", "filled_move", "filled_long_compute", "filled_long_move",
@@ -64,8 +64,8 @@ class Features:
 
     Attributes:
         values: float64[n, :data:`NAMES`], NaN where one does not apply.
-        kinds: The operators' names; those that run the same kernels share one.
-        families: Places in ``FAMILIES``, int64[n].
+        kinds: Names of the operators; equal for operators with the same kernels.
+        families: Indices in ``FAMILIES``, int64[n].
     """
 
     values: Floats
@@ -90,10 +90,10 @@ def features_of(
 
     Args:
         keys: The operators.
-        hot: Whether the cache holds their inputs.
-        roof: The GPU's.
-        works: The operators', where they are known already.
-        held: What each works in, where that is known already.
+        hot: Whether their inputs are in the cache.
+        roof: The GPU's roofline.
+        works: Work of the operators, if known already.
+        held: Workspaces of the operators, if known already.
     """
     works, held = works or [work_of(key) for key in keys], held or held_by(keys)
     rows = [
@@ -128,7 +128,7 @@ def _log(value: float) -> float:
 
 
 def _filled(value: float, half: float) -> float:
-    """Return log2 of the share that ``value`` is of itself and ``half``: towards 0 as it grows."""
+    """Return log2(value / (value + half)), which approaches 0 for large values."""
     return math.log2(value / (value + half) + 1e-4)
 
 
@@ -138,7 +138,7 @@ def _even(value: int, most: int = 64) -> float:
 
 
 def _share(value: float) -> float:
-    """Return the part of the last of ``value`` waves, or tiles, that is used."""
+    """Return the used fraction of ``value`` waves or tiles, rounded up."""
     return value / math.ceil(value) if value else 1.0
 
 
@@ -169,7 +169,7 @@ def _work(key: OperatorKey, work: Work, tensors: Sequence[Mapping[str, Any]], is
 
 
 def _gemm(work: Work, roof: Roof) -> Row:
-    """Return the product's sizes, the share of its tiles that is filled, and of their last wave over the GPU."""
+    """Return the product's sizes, the used fraction of its tiles, and that of its waves."""
     gemm = work.gemm
     if gemm is None:
         return {}
@@ -188,7 +188,7 @@ def _gemm(work: Work, roof: Roof) -> Row:
 
 
 def _window(key: OperatorKey, work: Work) -> Row:
-    """Return a convolution's geometry: libraries choose their algorithm by it."""
+    """Return a convolution's geometry, by which libraries choose the algorithm."""
     found = convolution_of(key)
     if found is None:
         return {}
@@ -223,7 +223,7 @@ def _window(key: OperatorKey, work: Work) -> Row:
 
 
 def _layout(key: OperatorKey, tensors: Sequence[Mapping[str, Any]], roof: Roof) -> Row:
-    """Return how elements lie in memory, and how many blocks take them."""
+    """Return the memory layout of the elements, and the number of blocks."""
     cores, sparsity = float(uses_cores(key)), _sparsity(key)
     if not tensors:
         return {"has_cores": cores, "sparsity": sparsity, "tensors": 0.0}
@@ -248,7 +248,7 @@ def _layout(key: OperatorKey, tensors: Sequence[Mapping[str, Any]], roof: Roof) 
 
 
 def _planes(key: OperatorKey, tensors: Sequence[Mapping[str, Any]], roof: Roof) -> Row:
-    """Return the geometry of norms, poolings and reductions: many kernels give each channel a block."""
+    """Return the geometry of norms, poolings and reductions. Many kernels use one block per channel."""
     reduced = _reduced(key)
     shape: Sequence[int] = max((tensor["shape"] for tensor in tensors), key=math.prod, default=())
     row = {"log_reduced": _log(reduced), "log_results": _log(math.prod(shape) / reduced) if reduced else 0.0}
@@ -273,7 +273,7 @@ def _planes(key: OperatorKey, tensors: Sequence[Mapping[str, Any]], roof: Roof) 
 
 
 def _run_elements(tensor: Mapping[str, Any]) -> int:
-    """Return the elements that lie one after the other along the last dimensions."""
+    """Return the number of contiguous elements along the last dimensions."""
     due = 1
     for size, step in zip(reversed(tensor["shape"]), reversed(tensor.get("stride") or ()), strict=False):
         if size != 1 and step != due:
@@ -283,7 +283,7 @@ def _run_elements(tensor: Mapping[str, Any]) -> int:
 
 
 def _is_dense(tensor: Mapping[str, Any]) -> bool:
-    """Return whether a tensor's elements lie in the order of its shape."""
+    """Return whether a tensor is contiguous."""
     shape, stride = tensor["shape"], tensor.get("stride")
     if stride is None:
         return True
@@ -305,7 +305,7 @@ def _sparsity(key: OperatorKey) -> float:
 
 
 def _reduced(key: OperatorKey) -> int:
-    """Return the elements that a normalization, softmax or reduction joins into one; 0 where that is not known."""
+    """Return the number of elements that a normalization, softmax or reduction combines; 0 if unknown."""
     if family_of(key) not in ("normalization", "softmax", "reduction"):
         return 0
     first = next(key.tensors(), None)
@@ -323,10 +323,10 @@ def _reduced(key: OperatorKey) -> int:
 
 
 def shape_family(key: OperatorKey) -> str:
-    """Return what operators share that must not be on both sides of a split.
+    """Return the family of similar operators, which must not be split between fit and test.
 
-    That is the operator with its weight where it has one, else with the shape of its largest tensor less the batch:
-    the same layer at another batch is no unseen operator.
+    It is the operator with its weight if it has one, otherwise with the shape of its largest tensor without the batch.
+    So the same layer at another batch size is in the same family.
     """
     work = work_of(key)
     if work.gemm is not None and work.family != "attention":

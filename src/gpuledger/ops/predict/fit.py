@@ -1,4 +1,4 @@
-"""Learns what operators cost from the database's records, as shares of what the GPU could do at most."""
+"""Fit a model of the time and power of operators to database records, relative to the GPU's roofline."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from gpuledger.ops.predict.workspaces import held_by
 LEAST_NS = 100.0
 LEAST_EXAMPLES = 20
 INSIDE_FRAC = 0.9
-"""The share of operators never seen that should lie inside their interval."""
+"""Share of new operators that should be within the interval."""
 UNSURE = 0.8
-"""A deviation, in doublings, from which on the trees alone are believed."""
+"""Standard deviation of the process, in doublings, above which only the trees are used."""
 LEAST_WEIGHT = 0.05
-"""What trees would count for at least where they are asked."""
+"""Least weight for which the trees are evaluated."""
 RANGE_SLACK = 1.0
-"""Doublings beyond the largest and the smallest operator learned from that still count as within range."""
+"""Doublings beyond the largest and the smallest example that still count as within the range."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One measured operator. ``power_w`` is the mean power of its call; None where only time was measured."""
+    """One measured operator. ``power_w`` is the mean power of its call; None if only time was measured."""
 
     key: OperatorKey
     is_hot: bool
@@ -47,12 +47,12 @@ class Example:
 
 @dataclass(frozen=True)
 class Quantity:
-    """One learned quantity, log2 of its share of the roof.
+    """The model of one quantity, as log2 of its ratio to the roofline.
 
     Attributes:
-        process: By what is near.
-        levels, forest: By boosted trees, which count the more the less sure the process is.
-        widen: Half the interval, in deviations that the process tells.
+        process: A Gaussian process.
+        levels, forest: Boosted trees. Their weight grows with the uncertainty of the process.
+        widen: Half the interval, in standard deviations of the process.
     """
 
     process: Process
@@ -61,16 +61,16 @@ class Quantity:
     widen: float
 
     def predict(self, features: Features, beyond: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return middle, low and high, float64[n] each, as log2 of the share of the roof.
+        """Return prediction and interval (middle, low, high), float64[n] each, as log2 of the ratio to the roofline.
 
         Args:
-            features: Of the operators.
-            beyond: By how many doublings each lies beyond the largest of its name. Trees tell of such what they tell of
-                that largest one, and are not asked.
+            features: Features of the operators.
+            beyond: Doublings of each beyond the largest example of its name. Trees cannot extrapolate, so they are not
+                used for such operators.
         """
         near, deviation = self.process.predict(features)
         weight = np.clip(deviation / UNSURE, 0.0, 1.0) * np.clip(1 - beyond, 0.0, 1.0)
-        asked = np.flatnonzero(weight > LEAST_WEIGHT)  # trees take longer than all else
+        asked = np.flatnonzero(weight > LEAST_WEIGHT)  # trees take most of the time
         levels = self.levels.of(features.kinds[asked])
         far = self.forest.predict(np.column_stack([features.values[asked], levels]))
         middle = near.copy()
@@ -81,7 +81,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Range:
-    """What operators of one name were learned from: log2 of their least and most FLOPs and bytes."""
+    """Range of the examples of one operator name: log2 of their least and most FLOPs and bytes."""
 
     flops: tuple[float, float]
     bytes: tuple[float, float]
@@ -89,9 +89,9 @@ class Range:
 
 @dataclass(frozen=True)
 class Model:
-    """What was learned on one GPU. ``power`` is None where the database holds no energy.
+    """The model fitted for one GPU. ``power`` is None if the database has no energy.
 
-    ``time`` is log2 of how many times what its law says an operator takes; ``best`` where that goes beyond the range.
+    ``time`` predicts log2 of an operator's time over its law. ``best`` is for operators beyond the range.
     """
 
     roof: Roof
@@ -105,9 +105,9 @@ class Model:
 
 
 def examples_of(records: Sequence[Record], keys: Mapping[str, OperatorKey]) -> list[Example]:
-    """Return one example for each operator and mode, from the newest good record.
+    """Return one example for each operator and mode, from the newest valid record.
 
-    What takes less than :data:`LEAST_NS` runs nothing on the device, and is no example of what running takes.
+    Operators below :data:`LEAST_NS` run nothing on the device, and are left out.
     """
     newest: dict[tuple[str, bool], Example] = {}
     for record in sorted(records, key=lambda record: record.measured_ns):
@@ -134,10 +134,10 @@ def is_share(record: Record) -> bool:
 
 
 def fit(examples: Sequence[Example], roof: Roof, database_digest: str = "") -> Model:
-    """Return what these examples teach.
+    """Return the model fitted to the examples.
 
     Raises:
-        EmptyRunError: too few of them.
+        EmptyRunError: there are too few.
         UsageError: scikit-learn is not installed.
     """
     if len(examples) < LEAST_EXAMPLES:
@@ -171,36 +171,36 @@ def fit(examples: Sequence[Example], roof: Roof, database_digest: str = "") -> M
 
 
 def operations_of(keys: Sequence[OperatorKey]) -> list[Operation]:
-    """Return operators as laws see them."""
+    """Return operators with work and workspaces, as laws need them."""
     return [Operation(key, work_of(key), held) for key, held in zip(keys, held_by(keys), strict=True)]
 
 
 def time_target(
     examples: Sequence[Example], roof: Roof, laws: Laws | None = None, operations: Sequence[Operation] | None = None
 ) -> Floats:
-    """Return log2 of how many times what its law says each example takes; without laws, the roof."""
+    """Return log2 of each example's time over its law, or over the roofline without laws."""
     operations = operations or operations_of([one.key for one in examples])
     return np.log2(np.array([one.time_ns for one in examples]) / times_ns(operations, roof, laws or {}))
 
 
 def group_numbers(examples: Sequence[Example]) -> npt.NDArray[np.int64]:
-    """Return a number for each example, the same for those of one shape family: no split parts them."""
+    """Return a number for each example, equal within a shape family, which is not split."""
     names = {name: number for number, name in enumerate(dict.fromkeys(one.group for one in examples))}
     return np.array([names[one.group] for one in examples], dtype=np.int64)
 
 
 def folds_of(groups: npt.NDArray[np.int64], folds: int, seed: int = 0) -> npt.NDArray[np.int64]:
-    """Return the fold of each row, int64[n]; rows of one group share theirs."""
+    """Return the fold of each row, int64[n]; equal for rows of one group."""
     count = int(groups.max(initial=-1)) + 1
     places = np.random.default_rng(seed).permutation(count) % max(min(folds, count), 1)
     return np.asarray(places[groups])
 
 
 def _quantity(features: Features, target: Floats, groups: npt.NDArray[np.int64]) -> Quantity:
-    """Return a quantity whose interval holds 90 % of the operators it has not learned from.
+    """Return the model of a quantity, with an interval that contains 90 % of new operators.
 
-    Every family of shapes in turn is left out; how far off its operators then are, in deviations that the process tells
-    of them, says how wide the interval has to be (conformal prediction).
+    Each shape family is left out in turn. The errors of its operators, in standard deviations of the process, determine
+    the width of the interval (conformal prediction).
     """
     process = learn_process(features, target, groups)
     misses, deviations = process.left_out(groups)
@@ -224,7 +224,7 @@ def _ranges(examples: Sequence[Example]) -> dict[str, Range]:
 
 
 def doublings_beyond(key: OperatorKey, ranges: Mapping[str, Range], work: Work) -> float:
-    """Return by how many doublings an operator lies beyond the largest of its name; 0 within, and of a new name."""
+    """Return the doublings of an operator beyond the largest example of its name; 0 within, or for a new name."""
     known = ranges.get(key.name)
     if known is None:
         return 0.0
@@ -232,7 +232,7 @@ def doublings_beyond(key: OperatorKey, ranges: Mapping[str, Range], work: Work) 
 
 
 def out_of_range(key: OperatorKey, ranges: Mapping[str, Range], work: Work | None = None) -> str:
-    """Return why an operator lies outside what was learned, in a few words; empty where it does not."""
+    """Return why an operator is outside the range of the examples; "" if it is not."""
     known = ranges.get(key.name)
     if known is None:
         return f"no {family_of(key)} operator of this name was measured"

@@ -1,4 +1,4 @@
-"""A workload's cost on a GPU: from the database where it is measured there, else predicted, with its interval."""
+"""Time and energy of a workload on a GPU, from measured operators, with predictions for the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuledger.ops.workloads.workload import Workload
 
 @dataclass(frozen=True)
 class Forecast:
-    """A workload on a GPU. The ends are those of every operator at once: what is wrong is wrong in one direction."""
+    """Time and energy of a workload on a GPU. The interval assumes that all errors have the same sign."""
 
     total: Sum
     low_ns: float | None
@@ -29,14 +29,14 @@ class Forecast:
 def forecast(
     workload: Workload, predictor: FittedPredictor, shelf: EnvironmentRecords, roof: Roof, *, is_measured: bool
 ) -> Forecast:
-    """Return a workload's cost on a GPU.
+    """Return the predicted time and energy of a workload on a GPU.
 
     Args:
-        workload: What runs.
+        workload: The workload.
         predictor: For the operators that were not measured.
-        shelf: What the database holds of the GPU; of another one where ``is_measured`` is False.
-        roof: The GPU's.
-        is_measured: The records are of the GPU itself, and count.
+        shelf: The records of the GPU, or of another one if ``is_measured`` is False.
+        roof: The GPU's roofline.
+        is_measured: Whether the records are of this GPU, so that measured values are used.
     """
     records = shelf.records_for(workload) if is_measured else ()
     total = sum_up(workload, records, _environment(shelf.environment, roof, is_measured), predictor=predictor)
@@ -59,14 +59,14 @@ def _environment(environment: Environment, roof: Roof, is_measured: bool) -> Env
 
 
 def _end(lines: Sequence[OperatorLine], name: str, beside: float = 0.0) -> float | None:
-    """Return the sum of all ends of intervals, and of what is beside operators; None where an end is not known."""
+    """Return the sum of all interval ends and of the overhead outside operators; None if one is unknown."""
     known = [line for line in lines if line.cost and (name.startswith("time") or line.cost.energy_j is not None)]
     ends = [(line.use.count, getattr(line.cost, name)) for line in known]
     return None if any(end is None for _, end in ends) else sum(count * end for count, end in ends) + beside
 
 
 def _warnings(predictor: FittedPredictor, lines: Sequence[OperatorLine]) -> tuple[str, ...]:
-    """Return what lies outside what was learned, the operators that say the same together."""
+    """Return warnings about operators outside the range of the examples, combined if equal."""
     keys = [line.use.key for line in lines]
     found = predictor.predictions(keys, [False] * len(keys))
     said = Counter((key.name, one.warning) for key, one in zip(keys, found, strict=True) if one.warning)

@@ -1,7 +1,7 @@
-"""How long products and convolutions take by a law: parts one after the other, each so many times its least.
+"""Additive roofline for products and convolutions: the sum of parts, each with a factor fitted to the database.
 
-A roofline says what the slowest of them takes. A convolution in TF32 turns its data, multiplies, and turns the result
-back, so a sum of parts tells large ones from what small ones took. How many times, is learned from the database.
+A usual roofline is the time of the slowest part only. But a convolution in TF32 converts its data, multiplies, and
+converts the result back, one after the other. A sum of parts extrapolates better from small operators to large ones.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from gpuledger.ops.predict.workspaces import Held
 Floats = npt.NDArray[np.float64]
 LARGE, SMALL = 128, 64
 MOST_IDLE = 8.0
-"""Times the FLOPs that unfilled tiles are taken for at most: libraries split what is small."""
+"""Upper limit of the factor for partly filled tiles, because libraries split small products."""
 LEAST_EXAMPLES = 40
-"""Of one kind; with fewer the roof is its law."""
+"""Least examples of one kind for a fit. With fewer, the roofline is used."""
 ROUNDS = 12
-"""Of weighing again what lies far off the law, so that a few do not bend it."""
+"""Rounds of reweighting, which reduce the influence of outliers."""
 Laws = Mapping[str, tuple[float, ...]]
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operator as laws see it: its call, what it has to do, and the workspaces held beside it."""
+    """One operator: its call, its work and its workspaces."""
 
     key: OperatorKey
     work: Work
@@ -40,7 +40,7 @@ class Operation:
 
 
 def kind_of(operation: Operation) -> str:
-    """Return which law an operator follows; empty where the roof is its law."""
+    """Return the kind of law of an operator; "" if it is the roofline."""
     if operation.work.family == "matmul":
         return f"matmul, {'tensor cores' if uses_cores(operation.key) else 'common cores'}"
     if operation.work.family not in ("convolution", "convolution_backward"):
@@ -49,7 +49,7 @@ def kind_of(operation: Operation) -> str:
 
 
 def times_ns(operations: Sequence[Operation], roof: Roof, laws: Laws) -> Floats:
-    """Return what operators take by their laws, float64[n]; by the roof where none was learned."""
+    """Return the times of operators by their laws, float64[n] in ns; by the roofline if no law was fitted."""
     return np.array(
         [_time_ns(operation, roof, laws.get(kind_of(operation))) for operation in operations], dtype=np.float64
     )
@@ -62,10 +62,10 @@ def _time_ns(operation: Operation, roof: Roof, law: tuple[float, ...] | None) ->
 
 
 def _parts(operation: Operation, roof: Roof) -> tuple[float, ...]:
-    """Return what each part takes at least, in ns.
+    """Return the least time of each part, in ns.
 
-    That is, of a product, its launches and what the roof says beside them; of a convolution its launches, its FLOPs,
-    these with tiles and waves that are not full, the bytes that it reads and writes, and those that it works in.
+    The parts of a product are its launches and its roofline time. Those of a convolution are its launches, its FLOPs,
+    the FLOPs of full tiles and waves, the bytes that it reads and writes, and the bytes of its workspaces.
     """
     work, launches_ns = operation.work, FLOOR_NS * operation.work.launches
     if work.family == "matmul":
@@ -82,7 +82,7 @@ def _parts(operation: Operation, roof: Roof) -> tuple[float, ...]:
 
 
 def _idle(work: Work, tile: int, roof: Roof) -> float:
-    """Return how many times the FLOPs are computed where tiles and their last wave are filled up."""
+    """Return the factor on the FLOPs if all tiles and waves are computed in full."""
     gemm, processors = work.gemm, max(roof.multiprocessors, 1)
     if gemm is None or not gemm.m * gemm.n * gemm.batch:
         return 1.0
@@ -92,7 +92,7 @@ def _idle(work: Work, tile: int, roof: Roof) -> float:
 
 
 def learn_laws(operations: Sequence[Operation], took_ns: Floats, roof: Roof) -> dict[str, tuple[float, ...]]:
-    """Return the law of each kind of which there are enough examples: how often each of its parts is done.
+    """Return the law of each kind with enough examples: a factor for each part.
 
     Raises:
         UsageError: SciPy, which comes with scikit-learn, is not installed.
@@ -108,7 +108,7 @@ def learn_laws(operations: Sequence[Operation], took_ns: Floats, roof: Roof) -> 
 
 
 def _learn(parts: Floats, took_ns: Floats) -> tuple[float, ...]:
-    """Return the factors, none negative, that are least far off by shares."""
+    """Return the non-negative factors with the least relative error."""
     try:
         from scipy.optimize import nnls
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The model of watts by FLOPs and bytes on a GPU: coefficients fitted on a database, peaks of the catalogue."""
+"""The power model of a GPU in the catalogue: fitted coefficients, and peak rates from its data sheet."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from gpuledger.errors import UsageError
 from gpuledger.simulate.catalogue import find_card
 
 PLACE = "power_model.json"
-"""The coefficients, beside this file; ``tools/fit_power_model.py`` makes it."""
+"""File of the coefficients in this package, written by ``tools/fit_power_model.py``."""
 
 
 def find_power_model(card: str) -> PowerModel | None:
-    """Return the model of a GPU; None where the catalogue does not have it.
+    """Return the power model of a GPU; None if it is not in the catalogue.
 
     Args:
-        card: The GPU's name, as the driver tells it.
+        card: The GPU's name, as reported by the driver.
 
-    Source: the datasheet's peaks and power limit; coefficients of the GPU that was measured.
+    Source: peak rates and power limit of the data sheet; coefficients from measurements on an H200.
     """
     try:
         found = find_card(card)

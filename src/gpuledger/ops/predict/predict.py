@@ -1,4 +1,4 @@
-"""Predicts operators that were never measured, on the GPU the database is of or on another one."""
+"""Predict operators that were not measured, on the database's GPU or on another one."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ from gpuledger.ops.totals.sum import PREDICTED, Cost
 VERSION = 5
 """Version of a model's file."""
 GUESS = 4.0
-"""How many times more or less an operator may take that is only known by its roof."""
+"""Factor of the interval up and down if an operator is only known by its roofline."""
 _QUANTITIES = ("time", "power")
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One operator's predicted cost; ``warning`` says why it lies outside what was learned, or is empty."""
+    """One operator's predicted cost. ``warning`` says why it is outside the range of the examples, or is empty."""
 
     cost: Cost
     warning: str
 
 
 class FittedPredictor:
-    """Says what operators cost on ``roof``'s GPU: the learned share of the roof, times that GPU's own roof."""
+    """Predicts costs on the GPU of ``roof``: the fitted ratio to the roofline, times this GPU's roofline."""
 
     def __init__(self, model: Model, roof: Roof | None = None) -> None:
         self._model = model
@@ -61,7 +61,7 @@ class FittedPredictor:
         return [prediction.cost for prediction in self.predictions(keys, hot)]
 
     def predictions(self, keys: Sequence[OperatorKey], hot: Sequence[bool]) -> list[Prediction]:
-        """Return the cost of one call of each operator, and what is to be said of it."""
+        """Return the cost of one call of each operator, with warnings."""
         if not keys:
             return []
         operations = operations_of(keys)
@@ -77,8 +77,8 @@ class FittedPredictor:
         powers = None
         limit_w = self.roof.power_limit_w
         if self._model.power is not None and limit_w:
-            told = self._model.power.predict(features, beyond)
-            powers = [np.minimum(np.exp2(share), 1.0) * limit_w for share in told]
+            shares = self._model.power.predict(features, beyond)
+            powers = [np.minimum(np.exp2(share), 1.0) * limit_w for share in shares]
         return [
             Prediction(self._cost(place, times, powers), out_of_range(key, self._model.ranges, work))
             for place, (key, work) in enumerate(zip(keys, works, strict=True))
@@ -102,11 +102,11 @@ class FittedPredictor:
 
 
 class RoofPredictor:
-    """Says what operators may cost where too little is measured to learn from: as far from the roof as the measured.
+    """Predicts costs from the roofline and the median ratio to it, if there are too few measurements for a fit.
 
     Args:
-        roof: The GPU's.
-        examples: What is measured of it.
+        roof: The GPU's roofline.
+        examples: The measured operators.
     """
 
     def __init__(self, roof: Roof, examples: Sequence[Example]) -> None:
@@ -116,7 +116,7 @@ class RoofPredictor:
         self._power_w = float(np.median(powers)) if powers else None
 
     def costs(self, keys: Sequence[OperatorKey], hot: Sequence[bool]) -> list[Cost]:
-        """Return the cost of one call of each operator; nobody knows how far off it is, so its interval is wide."""
+        """Return the cost of one call of each operator. The error is unknown, so the interval is wide."""
         return [self._cost(key) for key in keys]
 
     def _cost(self, key: OperatorKey) -> Cost:
@@ -130,7 +130,7 @@ class RoofPredictor:
 
 
 def save_model(model: Model, place: Path) -> None:
-    """Write a model as numpy arrays and JSON text: nothing that could run when it is read."""
+    """Write a model as numpy arrays and JSON text, which cannot run code when read."""
     facts = {
         "version": VERSION,
         "features": NAMES,
@@ -158,7 +158,7 @@ def load_model(place: Path) -> Model:
     """Return the model in a file.
 
     Raises:
-        InputError: there is none, it is damaged, or it was made for other features.
+        InputError: it is missing, damaged, or was made for other features.
     """
     hint = "Fit the model again with: gpuledger ops fit"
     with reading(place, "not a fitted model, or damaged", hint):

@@ -1,9 +1,9 @@
-"""A Gaussian process over operators: those of near shapes take alike, the more so where they have one name.
+"""A Gaussian process over operators: similar shapes have similar times, in particular if the operator is the same.
 
-The covariance of two operators is the sum of: a constant; one for the same family; one for the same kind; what falls
-with the distance of their features; and, within one kind, what falls with a distance of its own. Far from everything
-that was measured a prediction goes back to the mean of its kind, of its family, or of all. How much each feature
-counts is learned from the examples (their marginal likelihood), nothing is tuned by hand.
+The covariance of two operators is the sum of a constant, a term for the same family, a term for the same kind, a kernel
+of the distance of their features, and a separate kernel within one kind. Far from all measurements, a prediction
+approaches the mean of its kind, of its family, or of all. The scales of the features maximize the marginal likelihood
+of the examples.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from gpuledger.errors import UsageError
 from gpuledger.ops.predict.features import Features, Floats
 
 MOST_ROWS = 500
-"""Rows that the scales are learned from: it takes the cube of them, and more teach little."""
+"""Maximum number of rows for fitting the scales, which takes cubic time. More rows change little."""
 LEAST_ROWS = 60
-"""Families with fewer rows are told together."""
+"""Families with fewer rows are predicted together."""
 STEPS = 40
 LEAST_SCALE = 0.05
-"""A feature that hardly varies is not blown up."""
+"""Least scale of a feature, so that one that hardly varies is not amplified."""
 _ROOT_3 = 3**0.5
 _JITTER = 1e-8
 _TERMS = ("constant", "family", "kind", "shared")
@@ -34,13 +34,13 @@ _TERMS = ("constant", "family", "kind", "shared")
 
 @dataclass(frozen=True)
 class Scales:
-    """Natural logarithms of what the covariance is made of.
+    """Natural logarithms of the parameters of the covariance.
 
     Attributes:
-        terms: Deviations of :data:`_TERMS`, float64[4].
-        own: Deviation within one kind, by family.
-        noise: Deviation of equal operators, by family.
-        shared_lengths, own_lengths: How far apart, in each feature, operators have little in common; float64[features].
+        terms: Standard deviations of :data:`_TERMS`, float64[4].
+        own: Standard deviation within one kind, by family.
+        noise: Standard deviation of equal operators, by family.
+        shared_lengths, own_lengths: Length scale of each feature, float64[features].
     """
 
     terms: Floats
@@ -64,7 +64,7 @@ class Scales:
 
 
 def _prior(features: int) -> tuple[Floats, Floats]:
-    """Return what scales are before anything is seen, and how far from that they may well be."""
+    """Return mean and standard deviation of the prior of the scales."""
     families = len(FAMILIES)
     middle = Scales(
         np.array([-0.7, -0.7, -0.7, -0.3]),
@@ -81,7 +81,7 @@ def _prior(features: int) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True)
 class Process:
-    """What was learned: ``rows`` are standardized by ``shift`` and ``scale``; ``target`` has the mean ``centre``."""
+    """The fitted process. ``rows`` are standardized by ``shift`` and ``scale``; ``target`` has the mean ``centre``."""
 
     rows: Features
     target: Floats
@@ -91,10 +91,10 @@ class Process:
     scales: Scales
 
     def predict(self, features: Features) -> tuple[Floats, Floats]:
-        """Return the middle and the deviation of what each operator is expected to be, float64[n] each.
+        """Return mean and standard deviation of the prediction for each operator, float64[n] each.
 
-        A feature beyond all that were measured is taken as the outermost of them: far away a process knows nothing, but
-        what a large operator reaches of its roof a larger one reaches too.
+        Features beyond the measured range are clipped to it: a process cannot extrapolate, but a larger operator is as
+        close to its roofline as the largest measured one.
         """
         asked = _standard(features, self.shift, self.scale)
         low, high = self.rows.values.min(axis=0), self.rows.values.max(axis=0)
@@ -106,7 +106,7 @@ class Process:
         return self.centre + middles, deviations
 
     def left_out(self, groups: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
-        """Return, for each row, how far off it is predicted without its group, and the deviation told for that."""
+        """Return each row's error when predicted without its group, and the predicted standard deviation."""
         misses, deviations = np.empty(len(groups)), np.empty(len(groups))
         for number, part in enumerate(self._parts):
             own = np.array([self._part_of[family] == number for family in self.rows.families[part.places]])
@@ -117,14 +117,14 @@ class Process:
 
     @cached_property
     def _part_of(self) -> npt.NDArray[np.int64]:
-        """The number of the part that tells each family."""
+        """Return the part that predicts each family."""
         counts = np.bincount(self.rows.families, minlength=len(FAMILIES))
         numbers = np.cumsum(counts >= LEAST_ROWS) - 1
         return np.where(counts >= LEAST_ROWS, numbers, numbers[-1] + 1)
 
     @cached_property
     def _parts(self) -> tuple[_Part, ...]:
-        """One for each large family, and one for the small ones, which some rows of all others help."""
+        """Return a part for each large family, and one for the small ones with some rows of the others."""
         numbers = self._part_of[self.rows.families]
         small = self._part_of.max()
         places = [np.flatnonzero(numbers == number) for number in range(small)]
@@ -148,7 +148,7 @@ class Process:
 
     @classmethod
     def of_arrays(cls, name: str, arrays: Mapping[str, Any]) -> Process:
-        """Return the process that :meth:`arrays` gave; KeyError where there is none."""
+        """Return the process that :meth:`arrays` gave; KeyError if there is none."""
         values, kinds, families, target, centre, shift, scale, scales = (
             arrays[f"{name}.{field}"]
             for field in ("values", "kinds", "families", "target", "centre", "shift", "scale", "scales")
@@ -165,7 +165,7 @@ class Process:
 
 @dataclass(frozen=True)
 class _Part:
-    """Rows that tell one another's families: the cube of all of them would take too long."""
+    """Rows that are predicted together. All rows at once would take too long (cubic time)."""
 
     scales: Scales
     places: npt.NDArray[np.int64]
@@ -173,7 +173,7 @@ class _Part:
     target: Floats
 
     def predict(self, asked: Features) -> tuple[Floats, Floats]:
-        """Return middle and deviation, from the mean of all."""
+        """Return mean and standard deviation, relative to the mean of all."""
         covariance = _covariance(self.scales, asked, self.rows)
         terms, families = np.exp(2 * self.scales.terms), asked.families
         own = np.exp(2 * self.scales.own[families]) + np.exp(2 * self.scales.noise[families])
@@ -181,7 +181,7 @@ class _Part:
         return covariance @ self._weights, np.sqrt(np.maximum(terms.sum() + own - known, _JITTER))
 
     def without(self, rows: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
-        """Return how far off these rows are predicted from the others, and the deviations told for that.
+        """Return the errors of these rows when predicted from the others, and the predicted standard deviations.
 
         Source: the inverse covariance's blocks, which is exact and needs no second fit.
         """
@@ -200,12 +200,12 @@ class _Part:
 
 
 def learn_process(features: Features, target: Floats, groups: npt.NDArray[np.int64]) -> Process:
-    """Return a process that goes through the examples.
+    """Return a process fitted to the examples.
 
     Args:
-        features: Of the examples.
-        target: What was measured of them.
-        groups: Of each; the scales are learned from one of each group, so that they tell how far groups are apart.
+        features: Features of the examples.
+        target: Their measured values.
+        groups: Group of each. The scales are fitted to one row per group, so that they apply between groups.
 
     Raises:
         UsageError: SciPy, which comes with scikit-learn, is not installed.
@@ -235,14 +235,14 @@ def learn_process(features: Features, target: Floats, groups: npt.NDArray[np.int
 
 
 def _one_of_each(groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return a row of each group, in random order."""
+    """Return one row of each group, shuffled."""
     order = np.random.default_rng(0).permutation(len(groups))
     _, first = np.unique(groups[order], return_index=True)
     return np.asarray(order[np.sort(first)])
 
 
 def _standard(features: Features, shift: Floats, scale: Floats) -> Features:
-    """Return features around 0 and about 1 apart; what does not apply is 0."""
+    """Return standardized features; 0 if a feature does not apply."""
     values = np.where(np.isnan(features.values), 0.0, (features.values - shift) / scale)
     return Features(values, features.kinds, features.families)
 
@@ -254,7 +254,7 @@ def _distance(left: Floats, right: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class _Parts:
-    """The covariance's terms, and what their slopes need: values over lengths, and the exponentials."""
+    """The covariance's terms, with values over lengths and exponentials, which their gradients need."""
 
     same_family: npt.NDArray[np.bool_]
     same_kind: npt.NDArray[np.bool_]
@@ -267,7 +267,7 @@ class _Parts:
 
 
 def _parts(scales: Scales, left: Features, right: Features) -> _Parts:
-    """Return the terms between two sets of rows: those that fall with distance are Matérn's of 3/2."""
+    """Return the terms between two sets of rows. The kernels are Matérn 3/2."""
     same_kind = left.kinds[:, None] == right.kinds[None]
     near = []
     for lengths in (scales.shared_lengths, scales.own_lengths):
@@ -299,14 +299,14 @@ def _added(scales: Scales, parts: _Parts) -> Floats:
 
 
 def _negative_log_likelihood(scales: Scales, rows: Features, target: Floats) -> tuple[float, Floats]:
-    """Return the negative logarithm of the marginal likelihood, but for a constant, and its slope in the scales."""
+    """Return the negative log marginal likelihood, up to a constant, and its gradient by the scales."""
     parts = _parts(scales, rows, rows)
     noise = np.exp(2 * scales.noise[rows.families])
     covariance = _added(scales, parts)
     covariance[np.diag_indices(len(target))] += noise + _JITTER
     try:
         factor = np.linalg.cholesky(covariance)
-    except np.linalg.LinAlgError:  # scales so far out that operators are all alike
+    except np.linalg.LinAlgError:  # extreme scales, for which all operators are equal
         return 1e10, np.zeros_like(scales.flat)
     inverse = np.linalg.inv(covariance)
     weights = inverse @ target
@@ -329,6 +329,6 @@ def _by_family(rows: Features, values: Floats) -> Floats:
 
 
 def _slope_of_lengths(pull: Floats, values: Floats) -> Floats:
-    """Return the slope in the logarithm of each feature's length, without a matrix for each feature."""
+    """Return the gradient by the logarithm of each feature's length, without a matrix per feature."""
     spread = (values * values * pull.sum(axis=1)[:, None]).sum(axis=0)
     return np.asarray(-3 * (spread - (values * (pull @ values)).sum(axis=0)))

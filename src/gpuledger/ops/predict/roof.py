@@ -1,4 +1,4 @@
-"""What a GPU can do at most: the roofline that times and powers are divided by."""
+"""The roofline of a GPU, relative to which times and power are modelled."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from gpuledger.simulate.catalogue import Card
 
 TILE, THIN = 64, 16
-"""Rows and columns of a tile that one multiprocessor takes, and those of a product with hardly any."""
+"""Rows and columns of a tile on one multiprocessor, and of a thin product."""
 SPLIT = 4_096
-"""A part of a sum that is split has so many terms at least."""
+"""Least number of terms in each part of a split sum."""
 FLOOR_NS = 1_500.0
-"""What a kernel takes that does nothing."""
+"""Duration of an empty kernel, in ns."""
 CHANNELS_AT_ONCE, ROW_NS = 2, 200.0
-"""Channels of a batch norm in training that a multiprocessor takes at once; what a row of a layer norm takes it."""
+"""Channels of a batch norm in training per multiprocessor at once, and time of a layer norm's row in ns."""
 _FALLBACKS = {"bfloat16": ("float16", "float32"), "float16": ("bfloat16", "float32"), "tf32": ("float32",)}
 _CORES = ("float16", "bfloat16", "tf32", "float8_e4m3fn", "float8_e5m2")
 
 
 @dataclass(frozen=True)
 class Roof:
-    """A GPU's figures. ``flop_per_ns`` by dtype, ``tf32`` among them; ``source`` is ``datasheet`` or ``database``."""
+    """A GPU's peak rates. ``flop_per_ns`` by dtype, including ``tf32``; ``source`` is ``datasheet`` or ``database``."""
 
     card: str
     flop_per_ns: Mapping[str, float]
@@ -38,7 +38,7 @@ class Roof:
     source: str
 
     def peak(self, key: OperatorKey) -> float:
-        """Return the FLOP/ns of an operator's dtype; of the nearest one where the GPU has no figure for it."""
+        """Return the peak FLOP/ns of an operator's dtype, or of the closest known one."""
         wanted = compute_type(key)
         for name in (wanted, *_FALLBACKS.get(wanted, ()), "float32"):
             if name in self.flop_per_ns:
@@ -46,18 +46,18 @@ class Roof:
         return max(self.flop_per_ns.values(), default=1.0)
 
     def least_ns(self, key: OperatorKey, work: Work) -> float:
-        """Return what FLOPs or bytes take at least, whichever takes longer."""
+        """Return the roofline time in ns: that of the FLOPs or of the bytes, whichever is longer."""
         return max(work.flops / self.peak(key), work.bytes / self.byte_per_ns)
 
     def time_ns(self, key: OperatorKey, work: Work) -> float:
-        """Return what one call takes at least, with its launches, and with tiles and waves that are not full."""
+        """Return the least time of one call in ns, with launches and partly filled tiles and waves."""
         return (
             max(self.least_ns(key, work), self._waves_ns(key, work), self._norm_ns(key, work))
             + FLOOR_NS * work.launches
         )
 
     def _norm_ns(self, key: OperatorKey, work: Work) -> float:
-        """Return what a norm takes whose blocks each take one mean: a channel's, or a row's; 0 for what is none."""
+        """Return the time in ns of a norm with one block per channel or row; 0 for other operators."""
         is_backward = "backward" in key.name
         if work.family != "normalization" or self.multiprocessors <= 1:
             return 0.0
@@ -71,10 +71,9 @@ class Roof:
         return 0.0 if is_backward else int(math.prod(first["shape"][:-1])) / self.multiprocessors * ROW_NS
 
     def _waves_ns(self, key: OperatorKey, work: Work) -> float:
-        """Return what the waves of a matrix product's tiles take; 0 for what is none.
+        """Return the time in ns of a matrix product by full waves of tiles; 0 for other operators.
 
-        Where a wave is not full a long sum is split over it. A convolution is none here: its library splits it in ways
-        of its own.
+        A long sum is split to fill a wave. Convolutions are not included, because libraries split them differently.
         """
         gemm = work.gemm
         if gemm is None or work.family != "matmul":
@@ -88,9 +87,9 @@ class Roof:
 
 
 def roof_of_card(card: Card) -> Roof:
-    """Return the roof of a GPU of the catalogue.
+    """Return the roofline of a GPU in the catalogue.
 
-    Source: the datasheet's figures.
+    Source: its data sheet.
     """
     return Roof(
         card.name,
@@ -104,23 +103,23 @@ def roof_of_card(card: Card) -> Roof:
 
 
 def compute_type(key: OperatorKey) -> str:
-    """Return the dtype an operator computes in: its first floating tensor's, or ``tf32`` where that is allowed."""
+    """Return the dtype of an operator's computation: that of its first float tensor, or ``tf32`` if allowed."""
     names = [str(tensor["dtype"]) for tensor in key.tensors()]
     first = next((name for name in names if "float" in name), names[0] if names else "float32")
     return "tf32" if first == "float32" and key.flags.get("tf32") else first
 
 
 def uses_cores(key: OperatorKey) -> bool:
-    """Return whether tensor cores take an operator's dtype."""
+    """Return whether tensor cores support an operator's dtype."""
     return compute_type(key) in _CORES
 
 
 def roof_of_measurements(card: str, measured: Iterable[tuple[OperatorKey, Work, float]]) -> Roof:
-    """Return what a GPU was seen to do at most, where the catalogue does not have it.
+    """Return a roofline from the best measured rates, for a GPU that is not in the catalogue.
 
     Args:
-        card: Its name.
-        measured: Operators with their work and the nanoseconds of one call.
+        card: Name of the GPU.
+        measured: Operators with their work and the time of one call in ns.
     """
     peaks: dict[str, float] = {}
     byte_per_ns = 0.0

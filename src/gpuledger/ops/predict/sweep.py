@@ -1,4 +1,4 @@
-"""Sweeps: configurations of an operator that no model uses, for a predictor to learn from."""
+"""Sweeps: configurations of an operator to measure, as examples for predictions."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from gpuledger.ops.predict.sweep_keys import OPERATORS, Swept, count_of, keys_at
 from gpuledger.ops.workloads.workload import Use, Workload
 
 MOST = 1_000_000
-"""Configurations that are looked at; more is a mistake in the lists."""
+"""Maximum number of combinations."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The values that a sweep goes through.
+    """The values of a sweep.
 
     Attributes:
-        sizes: An image's edge, or a matrix's rows.
-        bias: 0 or 1: whether a convolution adds one.
-        pieces: Tensors that a concatenation joins.
+        sizes: Width and height of an image, or rows of a matrix.
+        bias: 0 or 1, whether a convolution adds a bias.
+        pieces: Number of tensors that are concatenated.
     """
 
     batch: tuple[int, ...] = (32,)
@@ -49,18 +49,18 @@ def sweep(
     train: bool = False,
     reuse_bytes: float | None = None,
 ) -> Workload:
-    """Return a workload of an operator's configurations, each once.
+    """Return a workload with the configurations of an operator, without duplicates.
 
     Args:
         operator: One of :data:`OPERATORS`.
-        grid: The values to go through; combinations that cannot be are left out.
-        sample: How many of them are drawn; None takes all.
-        seed: Of the draw.
-        train: As in training, with the operators of the gradients beside each configuration.
-        reuse_bytes: Bytes touched since the inputs were last used: 0 where the cache holds them, None where not.
+        grid: The values. Invalid combinations are left out.
+        sample: Number of combinations to choose at random; None for all.
+        seed: Random seed.
+        train: Include the gradient operators of each configuration.
+        reuse_bytes: Bytes accessed since the inputs were last used: 0 if they are in the cache, None if not.
 
     Raises:
-        UsageError: no such operator or dtype, too many combinations, or none that can be.
+        UsageError: no such operator or dtype, too many combinations, or no valid one.
     """
     if operator not in OPERATORS:
         raise UsageError(f"sweep {operator}: unknown operator", hint=f"Use one of {', '.join(OPERATORS)}")
@@ -102,14 +102,14 @@ def _check(grid: Grid) -> None:
 
 
 def _axis(name: str) -> str:
-    """Return the grid's list behind a value: channels come in and go out by the same list."""
+    """Return the name of the grid's list for a value. Input and output channels share a list."""
     return {"into": "channels", "out": "channels", "size": "sizes"}.get(name, name)
 
 
 def _configurations(
     swept: Swept, axes: Sequence[Sequence[Any]], places: Iterable[int], *, train: bool
 ) -> Iterator[tuple[OperatorKey, ...]]:
-    """Yield the keys of each configuration that can be and was not yet."""
+    """Yield the keys of each valid configuration that was not yielded before."""
     seen: set[OperatorKey] = set()
     for place in places:
         values = {}

@@ -1,4 +1,4 @@
-"""The operators that can be swept: what makes keys of the values that a sweep goes through."""
+"""The operators of sweeps, with functions that create operator keys from values."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gpuledger.ops.workloads.describe_json import tensor, turned
 Chosen = Mapping[str, Any]
 Key = OperatorKey
 SCALARS = 1e-5
-"""What norms add to a variance."""
+"""Epsilon of norms."""
 
 
 @dataclass(frozen=True)
 class Swept:
-    """An operator that can be swept.
+    """An operator for sweeps.
 
     Attributes:
-        values: The names of the values that it goes through.
-        forward: Makes its key; None where the values cannot be together.
-        backward: Makes its gradients' keys; None where autograd needs no operator for them.
+        values: Names of its values.
+        forward: Creates its key, or None for an invalid combination.
+        backward: Creates the keys of its gradients; None if autograd needs no operator for them.
     """
 
     values: tuple[str, ...]
@@ -32,7 +32,7 @@ class Swept:
 
 
 def keys_at(swept: Swept, at: Chosen, *, train: bool) -> Iterator[Key]:
-    """Yield the keys of one configuration: the operator's, and in training its gradients'."""
+    """Yield the keys of one configuration: that of the operator, and in training those of its gradients."""
     key = swept.forward(at)
     if key is None:
         return
@@ -72,12 +72,12 @@ def _window(at: Chosen) -> dict[str, Any]:
 
 
 def _steps(at: Chosen) -> tuple[Any, ...]:
-    """Return stride, padding, dilation, whether transposed, and the output's padding, as convolutions take them."""
+    """Return stride, padding, dilation, whether transposed, and output padding, as arguments of a convolution."""
     return [at["stride"]] * 2, [at["kernel"] // 2] * 2, [1, 1], False, [0, 0]
 
 
 def _alone(at: Chosen) -> Chosen:
-    """Return the values of a convolution that has a group for each channel."""
+    """Return the values of a depthwise convolution."""
     return {**at, "into": at["channels"], "out": at["channels"], "groups": at["channels"]}
 
 
@@ -95,7 +95,7 @@ def _linear(at: Chosen) -> Key:
 
 
 def _linear_backward(at: Chosen) -> Iterator[Key]:
-    """Yield the gradients of the rows, of the weight and of the bias."""
+    """Yield the gradients of input, weight and bias."""
     rows = at["batch"] * at["size"]
     gradient = tensor((rows, at["out"]), at["dtype"])
     weight = tensor((at["out"], at["into"]), at["dtype"], at["weight_sparsity"])
@@ -115,7 +115,7 @@ def _bmm(at: Chosen) -> Key:
 
 
 def _bmm_backward(at: Chosen) -> Iterator[Key]:
-    """Yield the gradients of both sides: each a product with the other one, turned."""
+    """Yield the gradients of both matrices: products with the other one, transposed."""
     batch, size, into = at["batch"], at["size"], at["into"]
     gradient = tensor((batch, size, size), at["dtype"])
     left = {**tensor((batch, into, size), at["dtype"], at["sparsity"]), "stride": [size * into, 1, into]}
@@ -145,7 +145,7 @@ def _add(at: Chosen) -> Key:
 
 
 def _cat(at: Chosen) -> Key:
-    """Return the key of what joins one wide image and ``pieces`` - 1 others, as dense blocks do."""
+    """Return the key of a concatenation of one wide image and ``pieces`` - 1 others, as in DenseNet."""
     images = [_image(at, at["into"]), *(_image(at, at["out"]) for _ in range(at["pieces"] - 1))]
     return Key("aten.cat.default", (images, 1), _flags(at))
 
@@ -193,9 +193,9 @@ OPERATORS: dict[str, Swept] = {
     "softmax": Swept(_PLAIN, _softmax, _softmax_backward),
     "layer_norm": Swept(_PLAIN, _layer_norm, _layer_norm_backward),
 }
-"""Operators that can be swept. A concatenation's gradient is views, an addition's the gradient itself."""
+"""Operators for sweeps. The gradients of cat are views, and that of add is the gradient itself."""
 
 
 def count_of(axes: Sequence[Sequence[Any]]) -> int:
-    """Return how many combinations lists of values have."""
+    """Return the number of combinations of lists of values."""
     return math.prod(len(axis) for axis in axes)

@@ -1,4 +1,4 @@
-"""Boosted trees as arrays: learned by scikit-learn, kept without pickle, and read by numpy alone."""
+"""Boosted trees as arrays: fitted with scikit-learn, stored without pickle, and evaluated with numpy only."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from gpuledger.errors import GpuLedgerError, UsageError
 Floats = npt.NDArray[np.float64]
 
 AT_ONCE = 512
-"""Rows that go through all trees together: more would not fit the cache."""
+"""Rows that are evaluated together, so that they fit the cache."""
 TOLERANCE = 1e-6
 FORESTS, ROUNDS, LEAVES = 2, 150, 15
-"""Forests, the trees of each that correct one another, and the leaves of a tree."""
+"""Number of forests, boosting rounds of each, and leaves of a tree."""
 SEEN_FRAC = 0.3
-"""The share of the features that a branch may choose from."""
+"""Share of the features available to a split."""
 DRAWN = 3.0
-"""As many examples' worth a kind's level is drawn towards the mean of all."""
+"""Weight of the overall mean in a kind's level, in examples."""
 _FIELDS = ("value", "feature", "threshold", "left", "right", "missing_left", "is_leaf")
 
 
 @dataclass(frozen=True)
 class Forest:
-    """Trees whose sum is added to ``baseline``. Every array is [trees, nodes of the largest tree]."""
+    """Trees with a sum that is added to ``baseline``. Every array is [trees, nodes of the largest tree]."""
 
     baseline: float
     value: Floats
@@ -39,7 +39,7 @@ class Forest:
     is_leaf: npt.NDArray[np.bool_]
 
     def predict(self, features: Floats) -> Floats:
-        """Return one value for each row of ``features``, float64[n, features] with NaN for what does not apply."""
+        """Return one value for each row of ``features``, float64[n, features] with NaN if a feature does not apply."""
         parts = [self._some(features[start : start + AT_ONCE]) for start in range(0, len(features), AT_ONCE)]
         return np.concatenate(parts) if parts else np.empty(0)
 
@@ -70,20 +70,20 @@ class Forest:
 
 @dataclass(frozen=True)
 class Levels:
-    """The mean of what was measured of each kind of operator, drawn towards the mean of all where it is of few."""
+    """Mean measurement of each kind of operator, shrunk towards the mean of all for kinds with few examples."""
 
     kinds: npt.NDArray[np.str_]
     values: Floats
     other: float
 
     def of(self, kinds: npt.NDArray[np.str_]) -> Floats:
-        """Return the level of each operator; of a kind that was not measured the mean of all."""
+        """Return the level of each operator; the mean of all for a new kind."""
         known = dict(zip(self.kinds.tolist(), self.values.tolist(), strict=True))
         return np.array([known.get(kind, self.other) for kind in kinds.tolist()], dtype=np.float64)
 
 
 def learn_levels(kinds: npt.NDArray[np.str_], target: Floats, groups: npt.NDArray[np.int64]) -> tuple[Levels, Floats]:
-    """Return the levels, and for each example the level without its own group: trees must not see what they learn."""
+    """Return the levels, and each example's level without its own group, so that trees do not see their target."""
     names, places = np.unique(kinds, return_inverse=True)
     other = float(target.mean())
     sums, counts = np.bincount(places, target) + DRAWN * other, np.bincount(places) + DRAWN
@@ -95,14 +95,14 @@ def learn_levels(kinds: npt.NDArray[np.str_], target: Floats, groups: npt.NDArra
 
 
 def learn(features: Floats, target: Floats) -> Forest:
-    """Return a forest for the mean of ``target``: the mean of several, that differ in what their branches see.
+    """Return a forest for ``target``: the mean of several with different random features.
 
-    Gradient boosting in histograms needs no tuning on a few thousand rows of numbers and takes NaN as it comes; its
-    trees are small enough to be kept as plain arrays.
+    Histogram gradient boosting needs no tuning on a few thousand rows and supports NaN. Its trees are small enough to
+    be stored as arrays.
 
     Raises:
         UsageError: scikit-learn is not installed.
-        GpuLedgerError: this scikit-learn keeps its trees in a way that is not known here.
+        GpuLedgerError: this version of scikit-learn stores its trees in an unknown form.
     """
     try:
         from sklearn.ensemble import HistGradientBoostingRegressor
@@ -111,7 +111,7 @@ def learn(features: Floats, target: Floats) -> Forest:
         raise UsageError(
             "predictions need scikit-learn, which is not installed", hint="pip install 'gpuledger[predict]'"
         ) from error
-    features = np.where(np.isnan(features).all(axis=0), 0.0, features)  # of what never applies it makes no bins
+    features = np.where(np.isnan(features).all(axis=0), 0.0, features)  # it cannot bin a feature that is always NaN
     models = [
         HistGradientBoostingRegressor(
             max_iter=ROUNDS,
@@ -125,7 +125,7 @@ def learn(features: Floats, target: Floats) -> Forest:
         )
         for seed in range(FORESTS)
     ]
-    with threadpool_limits(1, "openmp"):  # a few thousand rows are learned before threads have found each other
+    with threadpool_limits(1, "openmp"):  # for a few thousand rows, threads cost more than they save
         for model in models:
             model.fit(features, target)
     try:

@@ -1,4 +1,4 @@
-"""Dynamic watts by type of operator, from a database: how hard each drives its GPU, for the joules of layers."""
+"""Dynamic power (above base power) by operator type, from a database, to attribute energy to layers."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ LAUNCHED_BY = {
     "aten::_scaled_dot_product_flash_attention_backward": "aten::_flash_attention_backward",
     "aten::_scaled_dot_product_cudnn_attention_backward": "aten::_cudnn_attention_backward",
 }
-"""The operator that launches the kernels, where it is not the one that is called: a trace tells the former."""
+"""Operator that launches the kernels, as named in a trace, for operators that call another one."""
 
 LONG_NS = 20_000
-"""A record of less says more of the launch than of the work (replayed as a graph: some microseconds a kernel)."""
+"""Least duration of a record. Shorter ones are dominated by launches (some µs per kernel in a graph)."""
 
 SAME_CLOCK = 0.95
-"""A record whose joules were measured at less of the clock that its time was is left out: the power cap had it in hand,
-and its watts are not those at all of the clock. An H200's products of bfloat16 run at 0.85 of it for long."""
+"""Least ratio of the clocks of the energy and the time measurement. Below it, the power limit lowered the clock during
+the energy measurement, and the record is not used. An H200's bfloat16 products run at 0.85 under sustained load."""
 
 LEAST = 3
-"""Records of a type; fewer do not tell how far such operators are apart."""
+"""Least records of a type, to estimate the spread."""
 
 LOW, HIGH = 0.1, 0.9
 
 
 def watts_of(contents: Contents, card: str, source: str) -> WattTable | None:
-    """Return what a database holds of one GPU's watts; None where it has no energies of that GPU.
+    """Return the table of a GPU's power by operator type; None if the database has no energy of that GPU.
 
     Args:
         contents: The database.
-        card: The GPU's name, as the driver tells it.
-        source: Whose database it is, in words.
+        card: The GPU's name, as reported by the driver.
+        source: Description of the database.
 
-    Source: energy and time of one call over many, less the GPU's base power; by tick of the NVML counter.
+    Source: NVML energy counter at ticks, over many calls, minus the GPU's base power.
     """
     ratios = ratios_of(contents, card)
     types = tuple(
@@ -69,9 +69,9 @@ def watts_of(contents: Contents, card: str, source: str) -> WattTable | None:
 
 
 def ratios_of(contents: Contents, card: str) -> dict[tuple[str, str], F64]:
-    """Return watts measured, watts told by FLOPs and bytes, and nanoseconds of records, by operator and kind of number.
+    """Return (operator, dtype) -> float64[n, 3]: measured power (W), modelled power (W), duration (ns) of records.
 
-    float64[n, 3]; none where the catalogue lacks the GPU; types with fewer than LEAST records are left out.
+    Empty if the GPU is not in the catalogue. Types with fewer than LEAST records are left out.
     """
     model = find_power_model(card)
     groups: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
@@ -80,14 +80,16 @@ def ratios_of(contents: Contents, card: str) -> dict[tuple[str, str], F64]:
             continue
         key, watts, time_ns = contents.keys[record.key_digest], dynamic_w(record), record.time_median_ns
         numbers = numbers_of_key(key)
-        told_w = None if watts is None or numbers is None or model is None else _told_w(key, record, numbers, model)
-        if watts is not None and numbers is not None and told_w and time_ns is not None:
-            groups.setdefault((launcher_of(key), numbers), []).append((watts, told_w, time_ns))
+        modelled_w = (
+            None if watts is None or numbers is None or model is None else _modelled_w(key, record, numbers, model)
+        )
+        if watts is not None and numbers is not None and modelled_w and time_ns is not None:
+            groups.setdefault((launcher_of(key), numbers), []).append((watts, modelled_w, time_ns))
     return {name: np.array(found, dtype=np.float64) for name, found in groups.items() if len(found) >= LEAST}
 
 
-def _told_w(key: OperatorKey, record: Record, numbers: str, model: PowerModel) -> float | None:
-    """Return the watts that FLOPs and bytes tell of one record; None where they tell none."""
+def _modelled_w(key: OperatorKey, record: Record, numbers: str, model: PowerModel) -> float | None:
+    """Return the modelled power of a record in W; None if the model does not apply."""
     work = telling_work_of(key)
     if work is None:
         return None
@@ -101,15 +103,15 @@ def _told_w(key: OperatorKey, record: Record, numbers: str, model: PowerModel) -
 
 
 def _of_all(found: F64 | None) -> float | None:
-    """Return how many times the joules told those measured of a type are."""
+    """Return the ratio of measured to modelled energy of a type."""
     return None if found is None else round(float(found[:, 0] @ found[:, 2] / (found[:, 1] @ found[:, 2])), 3)
 
 
 def _bounds(groups: list[F64]) -> tuple[float, float]:
-    """Return between what times what its type's others tell four fifths of the records lie."""
+    """Return the 80 % prediction interval of records, as factors of the prediction from others of the type."""
     if not groups:
         return 1.0, 1.0
-    ratio = np.concatenate([one[:, 0] / told_by_others(one) for one in groups])
+    ratio = np.concatenate([one[:, 0] / predicted_by_others(one) for one in groups])
     time_ns = np.concatenate([one[:, 2] for one in groups])
     order = np.argsort(ratio)
     by_time = np.cumsum(time_ns[order]) / time_ns.sum()
@@ -117,15 +119,15 @@ def _bounds(groups: list[F64]) -> tuple[float, float]:
     return round(min(low, 1.0), 3), round(max(high, 1.0), 3)
 
 
-def told_by_others(found: F64) -> F64:
-    """Return the watts of each record by its FLOPs and bytes, and by how the others of its type compare with theirs."""
-    joules, told_j = found[:, 0] * found[:, 2], found[:, 1] * found[:, 2]
-    told: F64 = found[:, 1] * (joules.sum() - joules) / (told_j.sum() - told_j)
-    return told
+def predicted_by_others(found: F64) -> F64:
+    """Return each record's modelled power in W, scaled by the ratio of the other records of its type."""
+    joules, modelled_j = found[:, 0] * found[:, 2], found[:, 1] * found[:, 2]
+    predicted: F64 = found[:, 1] * (joules.sum() - joules) / (modelled_j.sum() - modelled_j)
+    return predicted
 
 
 def groups_of(contents: Contents, card: str) -> dict[tuple[str, str], list[tuple[float, float]]]:
-    """Return dynamic watts and nanoseconds of every record of one GPU, by operator and kind of number.
+    """Return (operator, dtype) -> dynamic power (W) and duration (ns) of every record of one GPU.
 
     Types with fewer than LEAST records are left out.
     """
@@ -142,22 +144,22 @@ def groups_of(contents: Contents, card: str) -> dict[tuple[str, str], list[tuple
 
 
 def find_watts(card: str, environment: Mapping[str, str]) -> WattTable | None:
-    """Return what was measured on a GPU of this name: by the user's own database, else by the table that ships.
+    """Return the power table of a GPU: from the user's database, or else the one in this package.
 
     Args:
-        card: The GPU's name, as the driver tells it.
-        environment: ``GPULEDGER_DATABASE`` in it names the database; else it is ``operators.db`` here.
+        card: The GPU's name, as reported by the driver.
+        environment: ``GPULEDGER_DATABASE`` names the database; by default, ``operators.db``.
     """
     database = environment.get("GPULEDGER_DATABASE") or (DEFAULT_DATABASE if Path(DEFAULT_DATABASE).is_file() else None)
     try:
         own = None if database is None else watts_of(contents_of(database), card, "your operator database")
-    except (UsageError, InputError):  # no SQLAlchemy, or no database there: joules are shared all the same
+    except (UsageError, InputError):  # no SQLAlchemy, or no database: use the table of the package
         own = None
     return own or shipped(card)
 
 
 def shipped(card: str) -> WattTable | None:
-    """Return the table of one GPU that ships with the package; None where there is none."""
+    """Return the table of a GPU in this package; None if there is none."""
     for place in sorted(files("gpuledger.ops.predict").joinpath("measured").iterdir(), key=lambda one: one.name):
         if place.name.endswith(".json"):
             value = json.loads(place.read_text(encoding="utf-8"))
@@ -167,12 +169,12 @@ def shipped(card: str) -> WattTable | None:
 
 
 def dynamic_w(record: Record, *, slowed: bool = False) -> float | None:
-    """Return watts above the base power; None where they are not known, of a short call, or of one that was slowed.
+    """Return the power of a record above base power in W; None if unknown, or for short or throttled records.
 
     Args:
         record: One measurement.
-        slowed: Tell those as well whose joules were taken at less of the clock. A call's joules fall with the clock, in
-            proportion about: the voltage goes with it.
+        slowed: Include throttled records. The energy of a call is about proportional to the clock, because the voltage
+            changes with it.
     """
     time_ns, energy_j, base_w = record.time_median_ns, record.energy_median_j, record.base_w
     if record.status != "ok" or not time_ns or energy_j is None or base_w is None or time_ns < LONG_NS:
@@ -184,7 +186,7 @@ def dynamic_w(record: Record, *, slowed: bool = False) -> float | None:
 
 
 def _clock_frac(record: Record) -> float:
-    """Return the clock that a record's joules were measured at over that of its time; 1 where it was not kept."""
+    """Return the ratio of the clocks of a record's energy and time measurements; 1 if unknown."""
     burst = next((block.get("burst_clock_mhz") for block in record.blocks if block.get("kind") == "summary"), None)
     energies = [block for block in record.blocks if block.get("kind") == "energy"]
     held = [block["sm_clock_mhz"] for block in energies if block.get("sm_clock_mhz")]
@@ -192,13 +194,13 @@ def _clock_frac(record: Record) -> float:
 
 
 def launcher_of(key: OperatorKey) -> str:
-    """Return the operator that launches a key's kernels, as a trace calls it."""
+    """Return the operator that launches a key's kernels, as named in a trace."""
     called = f"{key.operator.partition('.')[0]}::{key.name}"
     return LAUNCHED_BY.get(called, called)
 
 
 def numbers_of_key(key: OperatorKey) -> str | None:
-    """Return the kind of the first floating tensor among a key's inputs; None where there is none."""
+    """Return the dtype of the first floating-point tensor among a key's inputs; None if there is none."""
     return next((str(one["dtype"]) for one in key.tensors() if "float" in one["dtype"]), None)
 
 

@@ -1,7 +1,7 @@
-"""What cuDNN works in beside a convolution: it tells which algorithm is taken, which the shapes alone do not.
+"""Workspaces of convolutions as features: they indicate the algorithm that cuDNN chooses.
 
-Source: :mod:`gpuledger.simulate.convolutions`: 51,221 convolutions measured on an H200; where a shape is none of
-them, trees fitted to their bytes. No time was measured there.
+Source: :mod:`gpuledger.simulate.convolutions`: 51,221 convolutions measured on an H200, and for other shapes trees
+fitted to these. Times were not measured there.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from gpuledger.simulate.convolutions.convolution_rows import Row, backward_row, 
 from gpuledger.simulate.convolutions.convolution_terms import DATA_GRADIENT, FORWARD, WEIGHT_GRADIENT, key_of
 
 NAMES = ("workspace", "has_workspace", "weight_workspace", "has_weight_workspace", "with_workspace")
-"""Of a convolution's result or its input's gradient, of its weight's gradient, and of both with what is read and
-written; workspaces as log2 of their share of that."""
+"""Workspaces of result or input gradient, of the weight gradient, and of both with the bytes read and written. As log2
+of their share of the bytes read and written."""
 LEAST_SHARE = 1e-3
 Values = dict[str, float]
 Held = tuple[int, ...]
-"""Bytes worked in, operation by operation; empty for what is no convolution that cuDNN was asked for."""
+"""Workspace bytes of each operation; empty if it is not a cuDNN convolution."""
 
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor of a key, with what a convolution's row asks of a real one."""
+    """A tensor of a key, with the attributes of a real one that a convolution's row needs."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -43,7 +43,7 @@ class _Tensor:
 
 
 def held_by(keys: Sequence[OperatorKey]) -> list[Held]:
-    """Return what each operator works in."""
+    """Return the workspaces of each operator."""
     rows = {place: key_of(row) for place, key in enumerate(keys) if (row := _row(key)) is not None}
     held: dict[int, list[int]] = {place: [] for place in rows}
     for name, operation in _OPERATIONS:
@@ -61,7 +61,7 @@ _OPERATIONS = (
 
 
 def workspace_features(held: Held, work: Work) -> Values:
-    """Return the features of :data:`NAMES` of an operator; none where nothing is known to be held."""
+    """Return the features :data:`NAMES` of an operator; empty if its workspaces are unknown."""
     if not held:
         return {}
     moved = max(work.bytes, 1)
@@ -72,7 +72,7 @@ def workspace_features(held: Held, work: Work) -> Values:
 
 
 def _row(key: OperatorKey) -> Row | None:
-    """Return the row of a convolution or of its gradients; None for another operator, or one called otherwise."""
+    """Return the row of a convolution or of its gradients; None for another operator or form of call."""
     values = [_tensor(value) for value in key.arguments]
     try:
         if key.name == "convolution":

@@ -1,4 +1,4 @@
-"""Sums beside whole models. Pure."""
+"""Compare sums of operators with whole models. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuledger.ops.totals.sum import Sum
 
 @dataclass(frozen=True)
 class Recorded:
-    """A quantity as another tool recorded it; the ends of its interval are None where that is not known."""
+    """A quantity as recorded by another tool; the interval is None if unknown."""
 
     median: float
     low: float | None
@@ -23,12 +23,12 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Whole:
-    """One step of a whole model, launched as a user does; energies are None where none was measured.
+    """One eager step of a whole model; energies are None if not measured.
 
-    ``throttled`` counts the blocks in which the GPU was throttled; None where that is not known.
+    ``throttled`` is the number of throttled blocks; None if unknown.
 
-    ``graph_time_ns`` and ``graph_energy_j`` are of the same step replayed as a CUDA graph, so the GPU waits for no
-    launch; None where there is no graph, ``graph_why`` then says why.
+    ``graph_time_ns`` and ``graph_energy_j`` are those of the step as a CUDA graph, without launch overhead; None
+    without a graph, for the reason ``graph_why``.
     """
 
     time_ns: Spread | Recorded
@@ -41,7 +41,7 @@ class Whole:
 
 
 def whole_of_record(record: Record) -> Whole | None:
-    """Return a whole model as a record of the database has it; None where its time is not known."""
+    """Return the whole model of a record; None if its time is unknown."""
     if record.time_median_ns is None:
         return None
     energy_j = None
@@ -53,7 +53,7 @@ def whole_of_record(record: Record) -> Whole | None:
 
 @dataclass(frozen=True)
 class Pair:
-    """One workload: its operators' sum and the whole. Shares are ``sum / whole``; None where one side is missing."""
+    """One workload: sum of operators, and whole model. Shares are ``sum / whole``; None if one is missing."""
 
     name: str
     mode: str
@@ -87,7 +87,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Errors:
-    """Of several pairs: mean, largest and signed mean of ``|sum / whole - 1|``."""
+    """Errors of several pairs: mean and maximum of ``|sum / whole - 1|``, and its signed mean."""
 
     pairs: int
     mean_frac: float
@@ -96,7 +96,7 @@ class Errors:
 
 
 def errors_of(shares: Sequence[float]) -> Errors | None:
-    """Return the errors of shares; None without any."""
+    """Return the errors of shares; None if there are none."""
     if not shares:
         return None
     away = [share - 1 for share in shares]

@@ -1,4 +1,4 @@
-"""How much of a workload's time and energy is measured, and what should be measured next. Pure."""
+"""Coverage: share of a workload's time and energy that is measured, and what to measure next. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuledger.ops.workloads.workload import Workload
 
 @dataclass(frozen=True)
 class Next:
-    """An operator that is not attributed yet, and the share of time and energy it is expected to add."""
+    """A missing operator, with the share of time and energy that it is expected to add."""
 
     line: OperatorLine
     time_frac: float
@@ -30,11 +30,11 @@ class Coverage:
     following: tuple[Next, ...]
 
     def meets(self, target_frac: float) -> bool:
-        """Return whether both shares reach a target; an energy that nobody measured does not count."""
+        """Return whether both shares reach a target; only that of time if no energy was measured."""
         return min(self.time_frac, 1.0 if self.energy_frac is None else self.energy_frac) >= target_frac
 
     def needed(self, target_frac: float) -> tuple[Next, ...]:
-        """Return as many of the following as are expected to reach the target."""
+        """Return the next operators that are expected to reach the target."""
         chosen: list[Next] = []
         time_frac, energy_frac = self.time_frac, self.energy_frac
         for one in self.following:
@@ -47,11 +47,11 @@ class Coverage:
 
 
 def cover(total: Sum, chosen: Collection[str] | None = None) -> Coverage:
-    """Return how much of a sum is attributed.
+    """Return the coverage of a sum.
 
     Args:
-        total: Of all operators, with what is not measured predicted.
-        chosen: Digests that count as attributed where they are measured; None for all.
+        total: Sum of all operators, with missing ones predicted.
+        chosen: Digests that count if measured; None for all.
     """
     whole_ns = math.fsum(line.time_ns or 0.0 for line in total.lines)
     whole_j = math.fsum(line.energy_j or 0.0 for line in total.lines)
@@ -73,10 +73,10 @@ def _next(line: OperatorLine, whole_ns: float, whole_j: float) -> Next:
 
 
 def digests_of_types(workload: Workload, types: Sequence[str]) -> set[str]:
-    """Return the digests of the operators that a human's list names: types of layers, or operators by name.
+    """Return the digests of operators selected by layer type or operator name.
 
     Raises:
-        UsageError: nothing in the workload is of one of these types.
+        UsageError: the workload has none of one of these types.
     """
     wanted = {_plain(name) for name in types}
     layers = {_plain(layer.class_name): layer for layer in workload.layers}
@@ -93,5 +93,5 @@ def digests_of_types(workload: Workload, types: Sequence[str]) -> set[str]:
 
 
 def _plain(name: str) -> str:
-    """Return a name as people write it: ``Conv2d``, ``conv_2d`` and ``conv2d`` are one."""
+    """Return a normalized name: ``Conv2d``, ``conv_2d`` and ``conv2d`` are equal."""
     return re.sub(r"[^a-z0-9]", "", name.lower())

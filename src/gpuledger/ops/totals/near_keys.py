@@ -1,7 +1,7 @@
-"""Measurements of an operator under other settings, in place of those that a workload asks for. Pure.
+"""Use measurements of an operator with other settings if those of a workload are missing. Pure.
 
-ml-operator-profiling measured layers in training mode and one GPU with TF32 off, and added them up to models in
-evaluation mode. Its rows are kept as they were measured; a sum takes them and says how they differ.
+ml-operator-profiling measured layers in training mode and one GPU with TF32 off, and summed them for models in
+evaluation mode. Its rows are stored as measured; a sum uses them with a note on the difference.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from gpuledger.ops.workloads.workload import Workload
 
 SOURCE = "ml-operator-profiling"
 MEASURED_AS = "measured_as"
-"""Where a record's method says how its measurement differs from the operator that it stands for."""
+"""Key in a record's method for the difference of the measured operator from the requested one."""
 _TRAINING_PLACE = {"native_batch_norm": 5, "cudnn_batch_norm": 5}
 
 
 def records_for(workload: Workload, records: Sequence[Record], keys: Mapping[str, OperatorKey]) -> tuple[Record, ...]:
-    """Return the records, and for operators without one those of the same operator under other settings.
+    """Return the records, and for missing operators those of the same operator with other settings.
 
     Args:
-        workload: What is added up.
-        records: Of one environment.
+        workload: The workload.
+        records: Records of one environment.
         keys: The database's keys by digest.
     """
     held = {record.key_digest for record in records}
@@ -48,13 +48,13 @@ def _standing_in(key: OperatorKey, records: Sequence[Record], keys: Mapping[str,
 
 
 def plain(key: OperatorKey) -> str:
-    """Return what operators have in common that differ by settings alone: training mode, TF32, gradients, in place."""
+    """Return a key that is equal for operators that differ in training mode, TF32, gradients or in place only."""
     inputs = list(key.inputs)
     place = _TRAINING_PLACE.get(key.name)
     if place is not None and len(inputs) > place:
         inputs[place] = None
     if key.name == "convolution_backward" and len(inputs) > 10:
-        inputs[10] = None  # which gradients are wanted: a model's first layer needs none of its input
+        inputs[10] = None  # requested gradients: a model's first layer needs none for its input
     return json.dumps([key.name.rstrip("_"), [_plain(value) for value in inputs]], sort_keys=True)
 
 
@@ -65,7 +65,7 @@ def _plain(value: Any) -> Any:
 
 
 def difference(measured: OperatorKey, asked: OperatorKey) -> str:
-    """Return how a measured operator differs from the one that is asked for; empty where it is by gradients alone."""
+    """Return how a measured operator differs from the requested one; "" if in gradients only."""
     words = []
     place = _TRAINING_PLACE.get(measured.name)
     if place is not None and measured.inputs[place] != asked.inputs[place]:

@@ -1,4 +1,4 @@
-"""A workload's time and energy, added up from the database by how often each operator runs. Pure."""
+"""Sum the time and energy of a workload from the database: each operator times its count. Pure."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ NOT_ASKED = "not asked for"
 
 @dataclass(frozen=True)
 class Cost:
-    """One call: nanoseconds and joules with the ends of their intervals, None where the measurement has none.
+    """Cost of one call: time in ns and energy in J with their intervals; None if not measured.
 
-    ``base_w`` is the idle GPU's power, ``host_ns`` the launch on the host, ``queued_ns`` the time when launched alone.
+    ``base_w`` is the idle GPU's power, ``host_ns`` the launch on the host, ``queued_ns`` the time of a separate launch.
     """
 
     time_ns: float
@@ -39,20 +39,20 @@ class Cost:
     source: str = MEASURED
 
     def holds(self, time_ns: float) -> bool:
-        """Return whether the interval is known and holds a time."""
+        """Return whether the interval is known and contains a time."""
         low_ns, high_ns = self.time_low_ns, self.time_high_ns
         return low_ns is not None and high_ns is not None and low_ns <= time_ns <= high_ns
 
     @property
     def dynamic_j(self) -> float | None:
-        """Return the energy of one call beyond what the waiting GPU takes in that time."""
+        """Return the energy of one call above the idle GPU's energy in that time, in J."""
         if self.energy_j is None:
             return None
         return self.energy_j - (self.base_w or 0.0) * self.time_ns / 1e9
 
 
 class Predictor(Protocol):
-    """What can say the cost of an operator that the database lacks; see :mod:`gpuledger.ops.predict.predict`."""
+    """Predicts the cost of operators missing from the database; see :mod:`gpuledger.ops.predict.predict`."""
 
     def costs(self, keys: Sequence[OperatorKey], hot: Sequence[bool]) -> list[Cost]:
         """Return the cost of one call of each operator."""
@@ -60,7 +60,7 @@ class Predictor(Protocol):
 
 @dataclass(frozen=True)
 class OperatorLine:
-    """One distinct operator of a sum. The figures are of all its calls; None where its cost is not known."""
+    """One distinct operator of a sum. Values are for all its calls; None if its cost is unknown."""
 
     use: Use
     cost: Cost | None
@@ -70,12 +70,12 @@ class OperatorLine:
 
     @property
     def time_ns(self) -> float | None:
-        """Return the time of all calls."""
+        """Return the time of all calls in ns."""
         return None if self.cost is None else self.use.count * self.cost.time_ns
 
     @property
     def energy_j(self) -> float | None:
-        """Return the energy of all calls."""
+        """Return the energy of all calls in J."""
         if self.cost is None or self.cost.energy_j is None:
             return None
         return self.use.count * self.cost.energy_j
@@ -83,20 +83,20 @@ class OperatorLine:
 
 @dataclass(frozen=True)
 class Sum:
-    """A workload's cost.
+    """Time and energy of a workload.
 
     Attributes:
-        busy_ns: Operators' time, one after the other, ± ``busy_half_ns`` (95 %), which is None where one is not known.
-        queued_ns: The same of operators launched one by one, with a moment between any two; None on a CPU.
-        host_ns: What the host needs to launch them, and for what is around them; None on a CPU.
-        around: What modules and autograd take of that, on a CPU beside ``busy_ns``; None where that is not known, or
-            not all operators were asked for.
-        step_ns: What the workload takes: the longest of these, or longer yet where the power cap holds.
-        energy_j: Dynamic energy and the waiting GPU's for ``step_ns``; None where no energy is known.
-        busy_energy_j: The same where nothing waits for a launch.
-        calls_frac: Share of the calls whose time is measured.
+        busy_ns: Sum of the operators' times, ± ``busy_half_ns`` (95 %), which is None if one is unknown.
+        queued_ns: The same for separately launched operators, with gaps between them; None on a CPU.
+        host_ns: Host time of the launches, modules and autograd; None on a CPU.
+        around: Part of it for modules and autograd, on a CPU in addition to ``busy_ns``; None if unknown, or if only
+            some operators were requested.
+        step_ns: Time of a step: the longest of these, or more if the power limit applies.
+        energy_j: Dynamic energy, and idle power times ``step_ns``; None if unknown.
+        busy_energy_j: The same without waiting for launches.
+        calls_frac: Share of the calls with a measured time.
         time_frac, energy_frac: Share of the sum's time and energy that is measured; the rest is predicted.
-        is_capped: The power cap stretched ``step_ns``.
+        is_capped: Whether the power limit increased ``step_ns``.
     """
 
     workload: Workload
@@ -127,15 +127,15 @@ def sum_up(
     energy_predictor: Predictor | None = None,
     only: Collection[str] | None = None,
 ) -> Sum:
-    """Return a workload's cost.
+    """Return time and energy of a workload.
 
     Args:
-        workload: What runs, and how often.
-        records: Of one environment; the newest of an operator and mode counts.
-        environment: Theirs; its flags hold the cache's size and the power limit.
-        predictor: Says what the database lacks; without it that is unknown, counted, and left out.
-        energy_predictor: Says the energy of operators of which the time alone is measured; None: ``predictor``.
-        only: Digests of the operators to add up; the others stay out as if they were not measured. None: all.
+        workload: The workload.
+        records: Records of one environment. The newest of an operator and mode is used.
+        environment: Their environment, with cache size and power limit in its flags.
+        predictor: Predicts missing operators. Without it, they are counted but not summed.
+        energy_predictor: Predicts the energy of operators with a measured time only; by default ``predictor``.
+        only: Digests of the operators to sum; None for all.
     """
     flags = dict(environment.flags) if environment is not None else {}
     cache_bytes = int(flags.get("cache_bytes") or 0)
@@ -153,7 +153,7 @@ def sum_up(
 
 
 def _newest(records: Sequence[Record]) -> dict[tuple[str, str], Record]:
-    """Return the newest record by operator and mode; one with energy is kept before a newer one of time alone."""
+    """Return the newest record by operator and mode; one with energy is preferred to a newer one without."""
     newest: dict[tuple[str, str], Record] = {}
     for record in sorted(records, key=lambda record: (record.energy_median_j is not None, record.measured_ns)):
         mode = (record.key_digest, str(record.method.get("mode")))
@@ -177,7 +177,7 @@ def _line(
     if not costs:
         return OperatorLine(use, None, FAILED, reason=next(iter(held.values())).reason)
     weights = {mode: weight for mode, weight in mode_weights(use.reuse_bytes, cache_bytes).items() if mode in costs}
-    if not weights:  # measured in the other mode only: nearer than nothing
+    if not weights:  # measured in the other mode only: use that
         weights = dict.fromkeys(costs, 1 / len(costs))
     cost = _mixed([(costs[mode], weight / sum(weights.values())) for mode, weight in weights.items()])
     otherwise = " and ".join(dict.fromkeys(str(held[mode].method.get(MEASURED_AS) or "") for mode in weights)).strip()
@@ -200,9 +200,9 @@ def _cost(record: Record) -> Cost | None:
 
 
 def _burst_energy(record: Record) -> tuple[float | None, float | None, float | None]:
-    """Return one call's energy at the time of a burst: in a sustained window it may have taken longer.
+    """Return one call's energy for the duration in a burst. Under sustained load, a call can take longer.
 
-    The dynamic energy is the window's; the waiting GPU's power is taken for as long as the call takes in a burst.
+    Dynamic energy is that of the load; idle power is multiplied by the call's time in a burst.
     """
     energies = (record.energy_median_j, record.energy_low_j, record.energy_high_j)
     windows = [block["call_ns"] for block in record.blocks if block.get("kind") == "energy"]
@@ -215,7 +215,7 @@ def _burst_energy(record: Record) -> tuple[float | None, float | None, float | N
 
 
 def _mixed(parts: Sequence[tuple[Cost, float]]) -> Cost:
-    """Return the weighted mean of costs; an energy that one of them lacks is taken from the other's mean power."""
+    """Return the weighted mean of costs. A missing energy is computed from the other's mean power."""
     power_w = next((cost.energy_j / cost.time_ns for cost, _ in parts if cost.energy_j is not None), None)
     complete = [(_with_energy(cost, power_w), weight) for cost, weight in parts]
     mixed = replace(
@@ -234,7 +234,7 @@ def _mixed(parts: Sequence[tuple[Cost, float]]) -> Cost:
 
 
 def _weighted(parts: Sequence[tuple[float | None, float]]) -> float | None:
-    """Return a weighted sum; None where a part is not known."""
+    """Return a weighted sum; None if a part is unknown."""
     known = [value * weight for value, weight in parts if value is not None]
     return sum(known) if len(known) == len(parts) else None
 
@@ -247,7 +247,7 @@ def _with_energy(cost: Cost, joules_per_ns: float | None) -> Cost:
 
 
 def _with_power_of(cost: Cost, predicted: Cost) -> Cost:
-    """Return a cost whose time is measured with the power that is predicted, as sure as that is."""
+    """Return a cost with its measured time and the predicted power, with the interval of the prediction."""
     assert predicted.energy_j is not None
     middle = predicted.energy_j / predicted.time_ns
     ends = ((predicted.energy_low_j, predicted.time_low_ns), (predicted.energy_high_j, predicted.time_high_ns))
@@ -260,7 +260,7 @@ def _with_power_of(cost: Cost, predicted: Cost) -> Cost:
 def _predicted(
     lines: Sequence[OperatorLine], predictor: Predictor, cache_bytes: int, lacks: Callable[[OperatorLine], bool]
 ) -> list[OperatorLine]:
-    """Return the lines with what they lack predicted: the whole cost, or the energy where the time is known."""
+    """Return the lines with missing values predicted: the whole cost, or the energy if the time is known."""
     asked = [place for place, line in enumerate(lines) if lacks(line) and line.reason != NOT_ASKED]
     keys = [lines[place].use.key for place in asked]
     hot = [mode_weights(lines[place].use.reuse_bytes, cache_bytes).get(Mode.HOT, 0.0) > 0.5 for place in asked]
@@ -315,9 +315,9 @@ def _total(
 
 
 def _queued_ns(lines: Sequence[OperatorLine]) -> float | None:
-    """Return the time of calls launched one by one; the moment between two is the others' median where not measured.
+    """Return the time of separately launched calls in ns. An unmeasured gap is the median of the others.
 
-    Never less than in a graph: a call alone may write where the last one wrote, and find that in the cache.
+    At least the time in a graph: a separate call can reuse the last output's memory, which is in the cache.
     """
     costs = [(line.use.count, line.cost) for line in lines if line.cost is not None]
     gaps = [max(cost.queued_ns - cost.time_ns, 0.0) for _, cost in costs if cost.queued_ns is not None]
@@ -328,14 +328,14 @@ def _queued_ns(lines: Sequence[OperatorLine]) -> float | None:
 
 
 def share(part: float, whole: float) -> float | None:
-    """Return ``part / whole``; None where the whole is nothing."""
+    """Return ``part / whole``; None if the whole is 0."""
     return part / whole if whole else None
 
 
 def half_interval(lines: Sequence[OperatorLine], quantity: str) -> float | None:
-    """Return half the interval of a sum, in ns or J; None where that of a line is not known.
+    """Return half the interval of a sum, in ns or J; None if that of a line is unknown.
 
-    All calls of an operator rest on one measurement, so its error counts with each; those of two operators are apart.
+    Calls of one operator have the same error, because it was measured once. Errors of different ones are independent.
     """
     low, high = ("time_low_ns", "time_high_ns") if quantity == "time" else ("energy_low_j", "energy_high_j")
     halves = []
@@ -350,10 +350,10 @@ def half_interval(lines: Sequence[OperatorLine], quantity: str) -> float | None:
 def _energy(
     lines: Sequence[OperatorLine], step_ns: float, power_limit_w: float | None
 ) -> tuple[float | None, float | None, float, bool]:
-    """Return the energy ± half its interval, the step's time, and whether the power cap stretched that.
+    """Return energy, half its interval, the step time, and whether the power limit increased it.
 
-    The waiting GPU's power is paid for the whole step, gaps included; above the cap the clock falls, and the same
-    dynamic energy is spent over a longer time.
+    Idle power applies to the whole step, including gaps. Above the power limit, the clock is lowered, and the same
+    dynamic energy is used over a longer time.
     """
     with_energy = [line for line in lines if line.energy_j is not None]
     if not with_energy:

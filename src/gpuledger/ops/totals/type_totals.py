@@ -1,4 +1,4 @@
-"""A sum by type of operator. Pure."""
+"""Sums by operator type. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuledger.ops.totals.sum import NOT_ASKED, OperatorLine, Sum, half_interval
 
 @dataclass(frozen=True)
 class TypeTotal:
-    """All operators of one type that were asked for; times and joules are None where none of them is known."""
+    """All requested operators of one type. Time and energy are None if none of them is known."""
 
     operator: str
     count: int
@@ -24,7 +24,7 @@ class TypeTotal:
 
 
 def by_type(total: Sum) -> tuple[TypeTotal, ...]:
-    """Return a sum by type of operator, the longest first; types of which nothing is known come last."""
+    """Return the sums by operator type, longest first; types without known times are last."""
     groups: dict[str, list[OperatorLine]] = {}
     for line in total.lines:
         if line.reason == NOT_ASKED:

@@ -1,4 +1,4 @@
-"""Capture: every operator of a step at the dispatcher, below autograd and autocast, on any device or on none."""
+"""Capture every operator of a step at the dispatcher, below autograd and autocast, on a real or simulated device."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ NO_KERNEL = frozenset(
         "_has_compatible_shallow_copy_type", "_assert_async", "sym_size", "sym_stride", "sym_numel",
     }
 )  # fmt: skip
-"""Operators that launch nothing, beside the views: they cost the GPU neither time nor energy."""
+"""Operators that launch nothing, in addition to views."""
 
 _QUESTIONS = frozenset({"prim", "profiler"})
-"""Namespaces of what is no work: a tensor's device, the profiler's marks."""
+"""Namespaces without work: a tensor's device, the profiler's marks."""
 
 _IMPLICIT, _BACKENDS = "CompositeImplicitAutograd", ("CPU", "CUDA")
 
 
 class Capture:
-    """Captures the operators of the thread that enters it, step by step.
+    """Captures the operators of the current thread, step by step.
 
     Args:
-        is_on_card: Tells the captured device's tensors from the host's.
-        device_type: Whose autocast counts.
-        on_step: Called at each step's end with the number of steps so far.
-        renamed: Returns what a call counts as.
+        is_on_card: Returns whether a tensor is on the captured device.
+        device_type: Device type of autocast.
+        on_step: Called at the end of each step with the number of steps so far.
+        renamed: Returns the key that a call counts as.
     """
 
     def __init__(
@@ -108,17 +108,17 @@ class Capture:
         self.steps.remove()
 
     def only_operators(self) -> AbstractContextManager[Any]:
-        """Return what is open while operators are counted, without modules, phases and steps."""
+        """Return a context that captures operators, without modules, phases and steps."""
         return self._mode
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def mark_step(self) -> None:
-        """The caller says itself that a step has ended."""
+        """Mark the end of a step explicitly."""
         self.steps.mark()
 
     def end_step(self) -> None:
-        """A step has ended: keep what was seen in it, and begin anew."""
+        """End a step: store its operators, and start a new one."""
         self.finished, self.tally = self.tally, Tally()
         self._layers.clear()
         self._on_step(self.steps.seen)
@@ -126,7 +126,7 @@ class Capture:
     def _outermost_began(self, module_id: int, _args: Any, _kwargs: Any) -> None:
         if self._registry.holds_tensors(module_id):
             if self.finished is None and not self._scanned:
-                self.tally = Tally()  # what came before the first call was the making of the model
+                self.tally = Tally()  # before the first call, the model was created
             self.steps.call_began(module_id, self._expects_training)
 
     def _outermost_ended(self, module_id: int) -> None:
@@ -134,7 +134,7 @@ class Capture:
             self.steps.call_ended(module_id, self._expects_training)
 
     def _expects_training(self) -> bool:
-        """Return whether an optimizer is there: then calls before its first step are no steps of their own."""
+        """Return whether there is an optimizer. Then calls before its first step are not steps."""
         if not self._scanned:
             self._scanned = True
             self.steps.optimizers.update(self._registry.register_alive(LiveObjects()))
@@ -143,7 +143,7 @@ class Capture:
     # -- operators ----------------------------------------------------------------------------------------------------
 
     def see(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
-        """Count one call that has been made."""
+        """Count one finished call."""
         if self._phases.phase in (Phase.BACKWARD, Phase.OPTIMIZER):
             self.trained = self.tally.trained = True
         self._meet_node()
@@ -160,7 +160,7 @@ class Capture:
         self.tally.add(key, self._context.current_module_path, distance)
 
     def _meet_node(self) -> None:
-        """Count the autograd node at work, once; those that call no operator take next to nothing."""
+        """Count the current autograd node once. Nodes without operators take almost no time."""
         node = torch_private.current_node()
         if node is not self._node:
             self._node = node
@@ -182,7 +182,7 @@ class Capture:
         self._layers.append([len(self.tally.order), False])
 
     def _layer_ended(self, module: nn.Module, args: Any, result: Any) -> None:
-        """Count a module that called no other: what it did is its own."""
+        """Count a module that called no other module, with its operators."""
         if not self._layers:
             return
         start, called_others = self._layers.pop()
@@ -199,7 +199,7 @@ class Capture:
 
 
 class _Mode(TorchDispatchMode):
-    """Sees every operator, after what is made of others has been taken apart."""
+    """Gets every operator, after composite operators were decomposed."""
 
     def __init__(self, capture: Capture) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
@@ -221,7 +221,7 @@ class _Mode(TorchDispatchMode):
         return result
 
     def _is_composite(self, func: Any) -> bool:
-        """Return whether an operator is made of others; inference mode hands such on as they are."""
+        """Return whether an operator is composite. Inference mode does not decompose these."""
         known = self._composite.get(func)
         if known is None:
             has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -233,13 +233,13 @@ class _Mode(TorchDispatchMode):
 def operators_of(
     call: Callable[[], Any], is_on_card: IsOnCard, device_type: str, renamed: Callable[[OperatorKey], OperatorKey]
 ) -> list[OperatorKey]:
-    """Return the operators of one call, each as often as it runs, in their order; modules and steps are not followed.
+    """Return the operators of one call in order, with repetitions, without modules and steps.
 
     Args:
-        call: What is followed.
-        is_on_card: Tells the captured device's tensors from the host's.
-        device_type: Whose autocast counts.
-        renamed: Returns what a call of an operator counts as.
+        call: The function to capture.
+        is_on_card: Returns whether a tensor is on the captured device.
+        device_type: Device type of autocast.
+        renamed: Returns the key that a call counts as.
     """
     capture = Capture(is_on_card, device_type, renamed=renamed)
     with capture.only_operators():

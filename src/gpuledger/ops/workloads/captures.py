@@ -1,4 +1,4 @@
-"""From a model or a program to a workload: on this machine's device, or on a virtual GPU."""
+"""Capture a model or function as a workload, on this machine's device or on a simulated GPU."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ TELL_INPUT = "Give the size of the model's input: gpuledger ops capture --input 
 
 @dataclass(frozen=True)
 class Asked:
-    """A model to be captured.
+    """A model to capture.
 
     Attributes:
-        model: Its name.
+        model: Name of the model.
         mode: ``inference`` or ``training``.
-        batch: Of the inputs that the model's own configuration tells; with ``inputs`` it is theirs.
-        inputs: Sizes of the inputs; empty for those.
-        weights: ``random`` or a name the model's library knows.
+        batch: Batch size of the model's default inputs; with ``inputs``, that of these.
+        inputs: Sizes of the inputs; empty for the default ones.
+        weights: ``random``, or a name of the model's library.
         optimizer: ``sgd`` or ``adamw``.
         autocast: A dtype, or None.
     """
@@ -66,10 +66,10 @@ class Asked:
 
 
 def asked_for(wanted: WorkloadSpec) -> Asked:
-    """Return what words ask for.
+    """Return the model for a specification.
 
     Raises:
-        UsageError: the model's name, a size, the optimizer or the dtype is none.
+        UsageError: the model's name, a size, the optimizer or the dtype is invalid.
     """
     if wanted.optimizer not in OPTIMIZERS:
         raise UsageError(
@@ -88,7 +88,7 @@ def asked_for(wanted: WorkloadSpec) -> Asked:
 
 
 class Place:
-    """The device that is captured: ``device`` is what tensors are asked to be on."""
+    """The captured device. ``device`` is its name in torch."""
 
     def __init__(self, device: str, title: str, virtual: VirtualDevice | None = None) -> None:
         self.device = device
@@ -102,13 +102,13 @@ class Place:
         return tensor.device.type == self.device
 
     def renamed(self, key: OperatorKey) -> OperatorKey:
-        """Return what a call counts as: on a virtual GPU, what the GPU itself would run."""
+        """Return the key that a call counts as. On a simulated GPU, it is that of the real GPU's operator."""
         return key if self.virtual is None else as_on_card(key)
 
 
 @contextmanager
 def place_named(gpu: str | None, say: Callable[[str], None]) -> Iterator[Place]:
-    """Put a GPU in place: ``cpu``, one of the catalogue, or None for the GPU that is here.
+    """Provide a device: ``cpu``, a simulated GPU of the catalogue, or None for the GPU of this machine.
 
     Raises:
         UsageError: the catalogue has no such GPU.
@@ -126,20 +126,20 @@ def place_named(gpu: str | None, say: Callable[[str], None]) -> Iterator[Place]:
 
 
 def default_gpu() -> str | None:
-    """Return the GPU that is captured on where none is named: the one here, else a virtual H200."""
+    """Return the default for captures: None for the GPU of this machine, or a simulated H200 without one."""
     return None if torch.cuda.is_available() else "h200"
 
 
 def capture_model(asked: Asked, gpu: str | None) -> Workload:
-    """Return what a model is made of.
+    """Return the workload of a model.
 
     Args:
         asked: The model.
-        gpu: ``cpu``, a GPU of the catalogue, or None for the GPU that is here.
+        gpu: ``cpu``, a GPU of the catalogue, or None for the GPU of this machine.
 
     Raises:
         UsageError: no such model, weights, or GPU.
-        InputError: the model cannot be made, does not take the inputs, or needs what a virtual GPU does not have.
+        InputError: the model cannot be created, does not accept the inputs, or cannot be simulated.
     """
     notes: dict[str, None] = {}
     is_virtual = gpu not in (CPU, None)
@@ -160,13 +160,13 @@ def capture_model(asked: Asked, gpu: str | None) -> Workload:
 
 
 def name_of_capture(asked: Asked, sizes: tuple[InputSize, ...]) -> str:
-    """Return a workload's name, which is a file name too."""
+    """Return a workload's name, which is also its file name."""
     words = (asked.model.name, asked.mode, *(size.text for size in sizes), asked.autocast or "")
     return "-".join(word.replace("/", "_").replace(":", "_") for word in words if word)
 
 
 def step_of_model(model: nn.Module, inputs: Sequence[torch.Tensor], asked: Asked, device: str) -> Callable[[], Any]:
-    """Return one step of a model that is on a device already, as it is asked for."""
+    """Return a function that runs one step of a model, which is on the device already."""
     precision = precision_of(asked.autocast, device)
     if asked.mode == "inference":
         return inference_step(model, inputs, precision)
@@ -174,8 +174,10 @@ def step_of_model(model: nn.Module, inputs: Sequence[torch.Tensor], asked: Asked
 
 
 def _followed(make_step: Callable[[], Callable[[], Any]], place: Place, asked: Asked) -> Tally:
-    """Return what the second of two steps did: the first one makes states and reads every weight for the first time."""
-    torch_log = logging.getLogger("torch._subclasses.fake_tensor")  # it writes a traceback of what is told in a line
+    """Return the operators of the second of two steps. The first one creates the optimizer's state."""
+    torch_log = logging.getLogger(
+        "torch._subclasses.fake_tensor"
+    )  # it would log a traceback for errors that are reported in one line
     torch_log.addFilter(_no_record)
     try:
         return capture_step(make_step(), place)
@@ -193,7 +195,7 @@ def _no_record(_: logging.LogRecord) -> bool:
 
 
 def capture_step(step: Callable[[], Any], place: Place) -> Tally:
-    """Return what the second of two calls of ``step`` did on a device."""
+    """Return the operators of the second of two calls of ``step`` on a device."""
     with Capture(place.holds, place.device, renamed=place.renamed) as capture:
         for _ in range(2):
             step()

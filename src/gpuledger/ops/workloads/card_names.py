@@ -1,4 +1,4 @@
-"""What a GPU runs where a virtual one is asked: the library's operators in place of the general ones. Pure."""
+"""Replace operators of a simulated GPU by those of a real one, such as cuDNN's. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _RESERVE = {"shape": [0], "dtype": "uint8", "stride": [1]}
 
 
 def as_on_card(key: OperatorKey) -> OperatorKey:
-    """Return the key of what a GPU with cuDNN runs for a call; the key itself where that is the same.
+    """Return the key of the operator that a GPU with cuDNN runs for a call, often the same key.
 
     Source: the conditions under which PyTorch's batch norm calls cuDNN.
     """
@@ -28,7 +28,7 @@ def as_on_card(key: OperatorKey) -> OperatorKey:
 
 
 def _is_cudnns(x: Any, weight: Any, bias: Any, mean: Any, variance: Any) -> bool:
-    """Return whether cuDNN takes a batch norm; in bfloat16 and on matrices PyTorch's own kernel runs."""
+    """Return whether cuDNN runs a batch norm. In bfloat16 and on matrices, PyTorch's own kernel does."""
     if not all(map(is_tensor, (x, weight, bias, mean, variance))) or any("same" in one for one in (x, weight)):
         return False
     shape = x["shape"]

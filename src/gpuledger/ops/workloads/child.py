@@ -1,4 +1,4 @@
-"""The child job that captures a program, and tells how that ended."""
+"""The child process that captures a program and reports how it ended."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from gpuledger.simulate.gpu.card import let_torchvision_import
 
 
 def follow(order: dict[str, Any], program: list[str]) -> dict[str, Any]:
-    """Run a program as ``__main__``, and write what its step is made of to the order's ``answer``.
+    """Run a program as ``__main__`` and write the operators of its step to the order's ``answer``.
 
     Returns:
-        Nothing, or ``message`` and ``place`` where there is no answer.
+        Nothing, or ``message`` and ``place`` of an error.
     """
     let_torchvision_import()
     notes: dict[str, None] = {}
@@ -54,7 +54,7 @@ def _end_after(seen: int, steps: int) -> None:
 
 
 def _run(program: list[str]) -> dict[str, Any] | None:
-    """Run the program; return what it raised in words, None where it ended or took its steps."""
+    """Run the program. Return a description of its error; None if it ended or took its steps."""
     try:
         run_as_main(program)
     except StepsDone:

@@ -1,4 +1,4 @@
-"""Calls of the dispatcher as JSON values: what an operator was given, and the settings it ran under."""
+"""Describe calls at the dispatcher as JSON values: arguments and settings of an operator."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gpuledger.operator_key import KEYWORDS, OperatorKey
 from gpuledger.simulate.gpu.dispatch import tensors_in
 
 IsOnCard = Callable[[torch.Tensor], bool]
-"""Whether a tensor is on the device that is captured."""
+"""Returns whether a tensor is on the captured device."""
 
 MATRIX_PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "linear", "matmul", "einsum"})
 _LEFT_OUT = {"layout": torch.strided, "pin_memory": False, "non_blocking": False}
-"""Keyword arguments that say nothing while they have these values."""
+"""Keyword arguments that are left out if they have these default values."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class _Side:
 
 
 class Describer:
-    """Describes one call: a tensor that is given twice is told from two that are alike."""
+    """Describes one call. The same tensor given twice differs from two equal tensors."""
 
     def __init__(self, is_on_card: IsOnCard, device_type: str) -> None:
         self._is_on_card = is_on_card
@@ -81,7 +81,7 @@ _MISSING = object()
 
 
 def describe_tensor(tensor: torch.Tensor) -> dict[str, Any]:
-    """Return shape, dtype and strides of a tensor; the layout in place of strides where it has none."""
+    """Return shape, dtype and strides of a tensor, or its layout if it has no strides."""
     described: dict[str, Any] = {"shape": [int(n) for n in tensor.shape], "dtype": name_of(tensor.dtype)}
     if tensor.layout is torch.strided:
         described["stride"] = [int(n) for n in tensor.stride()]
@@ -91,7 +91,7 @@ def describe_tensor(tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def identity_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Return what two views of the same elements have in common."""
+    """Return a value that is equal for views of the same elements."""
     storage = tensor.untyped_storage()._cdata
     return storage, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
 
@@ -116,7 +116,7 @@ def _special(value: Any) -> dict[str, Any]:
 def key_of(
     func: Any, args: Any, kwargs: dict[str, Any], result: Any, is_on_card: IsOnCard, device_type: str
 ) -> OperatorKey:
-    """Return the key of a call that has just been made."""
+    """Return the key of a finished call."""
     device = _device_of((args, kwargs), result, is_on_card) if _takes_device(func) else None
     describer = Describer(is_on_card, device_type)
     inputs = describer.inputs(args, kwargs if device is None else {**kwargs, "device": device})
@@ -128,7 +128,7 @@ def _takes_device(func: Any) -> bool:
 
 
 def _device_of(given: Any, result: Any, is_on_card: IsOnCard) -> _Side | None:
-    """Return where a result is, unless that goes without saying: a virtual GPU's calls do not name it themselves."""
+    """Return the device of a result, or None if it follows from the arguments."""
     made = [is_on_card(tensor) for tensor in tensors_in(result)]
     taken = [is_on_card(tensor) for tensor in tensors_in(given)]
     goes_without_saying = "device" not in given[1] and made[0] == any(taken)
@@ -136,13 +136,13 @@ def _device_of(given: Any, result: Any, is_on_card: IsOnCard) -> _Side | None:
 
 
 def flags_of(func: Any, inputs: tuple[Any, ...], device_type: str) -> dict[str, Any]:
-    """Return the settings of this moment that change what an operator does."""
+    """Return the current settings that affect an operator."""
     autocast = name_of(torch.get_autocast_dtype(device_type)) if torch.is_autocast_enabled(device_type) else None
     return {"autocast": autocast, "tf32": _may_use_tf32(func, inputs), "grad": torch.is_grad_enabled()}
 
 
 def _may_use_tf32(func: Any, inputs: tuple[Any, ...]) -> bool:
-    """Return whether an operator on float32 may use TF32: said of products and convolutions only."""
+    """Return whether an operator on float32 may use TF32. Applies to products and convolutions."""
     name = func.overloadpacket.__name__
     is_convolution = "conv" in name or "cudnn_rnn" in name
     if not is_convolution and name not in MATRIX_PRODUCTS:

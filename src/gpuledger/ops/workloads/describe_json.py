@@ -1,4 +1,4 @@
-"""Tensor descriptions made by hand, without a tensor."""
+"""Create tensor descriptions without a tensor."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def tensor(shape: Sequence[int], dtype: str, sparsity: float = 0.0) -> dict[str,
 
 
 def turned(shape: Sequence[int], dtype: str, sparsity: float = 0.0) -> dict[str, Any]:
-    """Return the description of a matrix that was made the other way round, as a linear layer's weight is."""
+    """Return the description of a transposed matrix, such as a linear layer's weight."""
     return {**tensor(shape, dtype, sparsity), "stride": [1, shape[0]]}

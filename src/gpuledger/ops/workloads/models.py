@@ -1,6 +1,6 @@
 """Models by name: ``torchvision:resnet50``, ``timm:…``, ``transformers:…``, ``package.module:factory``.
 
-A name that the user typed may import and call anything. A name that a file holds may not: see
+A name from the command line may import and call anything. A name from a file may not: see
 :func:`refuse_code_of_file`.
 """
 
@@ -26,7 +26,7 @@ from gpuledger.simulate.gpu.card import let_torchvision_import
 RANDOM = "random"
 _BACKBONE = "weights_backbone"
 TRUST_FILES = "--trust-files"
-"""The option by which the user lets files name code; no file can set it."""
+"""Option that allows files to name code. No file can set it."""
 _KIND = re.compile(r"[\w-]+", re.ASCII)
 """A kind of model of Transformers, such as ``gpt2`` or ``xlm-roberta``: neither a path nor a repository."""
 
@@ -37,7 +37,7 @@ _DOWNLOADS = ("pretrained", "weights")
 
 @dataclass(frozen=True)
 class ModelName:
-    """A model as the user names it: ``LIBRARY:NAME?option=value&…``."""
+    """A model name: ``LIBRARY:NAME?option=value&…``."""
 
     library: str
     name: str
@@ -51,10 +51,10 @@ class ModelName:
 
 
 def parse_model(text: str) -> ModelName:
-    """Return the model that ``text`` names; a bare name is torchvision's.
+    """Return the model in ``text``. A name without a library is torchvision's.
 
     Raises:
-        UsageError: it is no name of a model.
+        UsageError: it is not a model name.
     """
     plain, _, query = text.partition("?")
     library, colon, name = plain.rpartition(":")
@@ -76,10 +76,10 @@ def _option(text: str, part: str) -> tuple[str, Any]:
 
 
 def refuse_code_of_file(model: ModelName, weights: str, source: str) -> None:
-    """Do nothing where a file may ask for this model: one of a known library, by name, sized by numbers.
+    """Do nothing if a file may name this model: one of a known library, with numbers as options.
 
-    Everything else can run code or read other files: a factory in a module of the user's, a folder or a repository of
-    Transformers' hub, and options that are text, such as ``checkpoint_path`` of timm.
+    Everything else can run code or read other files: a factory in a user's module, a folder, a repository of the
+    Transformers hub, and options with text, such as ``checkpoint_path`` of timm.
 
     Args:
         model: The model that the file names.
@@ -108,7 +108,7 @@ def refuse_code_of_file(model: ModelName, weights: str, source: str) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether an option's value is a number, true, false, None, or a list of such."""
+    """Return whether an option's value is a number, true, false, None, or a list of these."""
     return (
         value is None
         or isinstance(value, int | float)
@@ -121,9 +121,9 @@ def build_model(model: ModelName, weights: str = RANDOM) -> nn.Module:
 
     Raises:
         UsageError: there is no such model or weights, or its library is not installed.
-        InputError: it cannot be made.
+        InputError: it cannot be created.
     """
-    let_torchvision_import()  # the other libraries import it as well
+    let_torchvision_import()  # other libraries import it, too
     builder = _BUILDERS.get(model.library, _build_own)
     try:
         return builder(model, weights)
@@ -171,7 +171,7 @@ def _build_timm(model: ModelName, weights: str) -> nn.Module:
 
 
 def _build_transformers(model: ModelName, weights: str) -> nn.Module:
-    """A class (``GPT2LMHeadModel``) or a kind of model (``gpt2``) with its default sizes; else a folder or a hub's."""
+    """Return a model of Transformers: a class (``GPT2LMHeadModel``), a kind (``gpt2``), a folder, or one of the hub."""
     library: Any = importlib.import_module("transformers")
     if weights != RANDOM:
         return library.AutoModel.from_pretrained(  # type: ignore[no-any-return]
@@ -191,7 +191,7 @@ def _build_transformers(model: ModelName, weights: str) -> nn.Module:
 
 
 def _build_own(model: ModelName, weights: str) -> nn.Module:
-    """A factory in a module of the user's, which may lie in the current directory."""
+    """Return the model of a factory in a user's module, which can be in the current directory."""
     if weights != RANDOM:
         raise UsageError(
             f"--weights {weights}: does not apply to {model.text}, a factory of your own", hint="Leave --weights out"
@@ -223,7 +223,7 @@ def _unknown(model: ModelName, names: list[str]) -> UsageError:
 
 @contextmanager
 def without_initial_weights() -> Iterator[None]:
-    """Let ``torch.nn.init`` leave weights as they are: where nothing is computed, nobody reads them."""
+    """Disable ``torch.nn.init``: initial weights are not needed if nothing is computed."""
     places = {name: getattr(nn.init, name) for name in dir(nn.init) if name.endswith("_") and not name.startswith("_")}
     try:
         for name in places:

@@ -1,4 +1,4 @@
-"""From a command to a workload: a child runs the program and writes down what its step was made of."""
+"""Capture a command as a workload: a child process runs the program and writes the operators of a step."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from gpuledger.ops.workloads.workload import Workload, read_workload
 from gpuledger.processes.child_job import run_program_job
 
 STEPS = 2
-"""The step that is captured: the first one makes the optimizer's states."""
+"""Default step to capture. The first one creates the optimizer's state."""
 
 
 def capture_program(
     program: Sequence[str], gpu: str | None, *, steps: int = STEPS, output: TextIO | None = None
 ) -> Workload:
-    """Return what a step of a program is made of; the program is ended after it.
+    """Return the workload of a step of a program. The program is stopped after the step.
 
     Args:
         program: A script with its arguments, or ``-m``, a module and its arguments.
-        gpu: ``cpu``, a GPU of the catalogue to be put in place, or None for what is here.
-        steps: Which step is captured.
-        output: Where the program's own output goes; None drops it.
+        gpu: ``cpu``, a GPU of the catalogue to simulate, or None for this machine's GPU.
+        steps: Number of the step to capture.
+        output: Stream for the program's own output; None discards it.
 
     Raises:
         InputError: the program raised, or took no step.
         ChildJobError: the process that ran the program ended with it.
-        UsageError: there is nothing to run.
+        UsageError: there is no program.
     """
     if program[0] != "-m" and not Path(program[0]).is_file():
         raise UsageError(

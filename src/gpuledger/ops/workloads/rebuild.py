@@ -1,4 +1,4 @@
-"""From a key back to a call: the operator, and inputs drawn like the captured ones. Nothing is unpickled.
+"""Rebuild a call from a key: the operator, with random inputs like the captured ones. Nothing is unpickled.
 
 Keys come from files, so a key may only call operators that compute: see :func:`refuse_no_compute`.
 """
@@ -18,18 +18,18 @@ from gpuledger.ops.workloads.values import Values, values_of
 
 HOST = torch.device("cpu")
 NAMESPACES = ("aten", "prims", "torchvision")
-"""Libraries whose operators compute: the one of ``image``, which comes with torchvision, reads and writes files."""
+"""Allowed namespaces of operators. ``image`` of torchvision is not, because it reads and writes files."""
 _PLAIN = frozenset({"Tensor", "int", "float", "bool", "complex", "number", "str", "Device", "Generator"})
 _WRAPPING = re.compile(r"Optional\[|List\[|\]")
 _CHOICES: dict[str, type] = {
     "torch": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout,
 }  # fmt: skip
-"""What a key names by a word, and what it has to be."""
+"""Names in a key -> required type of the value."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """An operator with its inputs. Calling it runs it; an operator that writes into its inputs changes them."""
+    """An operator with its inputs. Call it to run the operator, which can change its inputs."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -43,11 +43,11 @@ class Call:
 def rebuild(key: OperatorKey, device: str | torch.device = "cpu") -> Call:
     """Return a call of the operator with inputs of the shapes, dtypes and strides in its key, on a device.
 
-    The same key gives the same values. On ``meta`` nothing is drawn: a call tells shapes and dtypes alone. Its flags
-    are for the caller to set.
+    The same key gives the same values. On ``meta``, a call computes shapes and dtypes only. The caller has to apply the
+    key's flags.
 
     Raises:
-        InputError: this torch has no such operator, or the key holds what cannot be made again.
+        InputError: this torch has no such operator, or an input cannot be created.
     """
     function = find_operator(key.operator)
     drawer = _Drawer(key, torch.device(device), _named(function, key))
@@ -58,10 +58,10 @@ def rebuild(key: OperatorKey, device: str | torch.device = "cpu") -> Call:
 
 
 def find_operator(name: str) -> Any:
-    """Return the operator of a name such as ``aten.addmm.default``.
+    """Return the operator for a name such as ``aten.addmm.default``.
 
     Raises:
-        InputError: this torch has none, or it does more than compute.
+        InputError: it does not exist, or it does more than compute.
     """
     namespace, _, rest = name.partition(".")
     packet, _, overload = rest.rpartition(".")
@@ -78,11 +78,10 @@ def find_operator(name: str) -> Any:
 
 
 def refuse_no_compute(name: str, function: Any) -> None:
-    """Do nothing where an operator makes tensors from tensors, numbers and words that choose between kernels.
+    """Do nothing if an operator only computes tensors from tensors, numbers, and words that select a kernel.
 
     ``aten`` also has operators that open files (``from_file``), end processes or keep objects (those of TorchScript).
-    Their schemas tell them apart: they take or return what is no tensor and no number, or take a text without a tensor
-    to work on.
+    Their schemas show it: they have arguments or results other than tensors and numbers, or a text but no tensor.
 
     Raises:
         InputError: it is not such an operator.
@@ -111,7 +110,7 @@ def _named(function: Any, key: OperatorKey) -> dict[str, Any]:
 
 
 class _Drawer:
-    """Makes the arguments of one call."""
+    """Creates the arguments of one call."""
 
     def __init__(self, key: OperatorKey, device: torch.device, named: dict[str, Any]) -> None:
         self._key = key
@@ -174,7 +173,7 @@ class _Drawer:
         share = described.get("sparsity")
         if share:
             drawn = drawn * (torch.rand(shape, device=device, generator=self._generator(device)) >= share)
-        # elements that lie on one another are written through one of them
+        # overlapping elements are written once
         once = tuple(
             slice(0, 1) if step == 0 and size > 1 else slice(None) for size, step in zip(shape, stride, strict=True)
         )
@@ -204,7 +203,7 @@ class _Drawer:
 
 
 def _shaped(normal: torch.Tensor, values: Values) -> torch.Tensor:
-    """Return normal values made into what an input must be."""
+    """Return normal values converted to valid values of an input."""
     if values.kind == "positive":
         return normal.abs() + 0.1
     if values.kind == "share":
@@ -222,7 +221,7 @@ def _shaped(normal: torch.Tensor, values: Values) -> torch.Tensor:
 
 
 def _partition(shape: tuple[int, ...], values: Values, device: torch.device) -> torch.Tensor:
-    """Return offsets that rise evenly to ``high``, or counts that add up to it."""
+    """Return evenly rising offsets up to ``high``, or counts with the sum ``high``."""
     count = shape[0]
     if values.kind == "offsets":
         return torch.linspace(0, values.high, count, device=device).long()

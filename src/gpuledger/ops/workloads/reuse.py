@@ -1,7 +1,7 @@
-"""Reuse distance: how many bytes were touched between two uses of the same bytes.
+"""Reuse distance: number of bytes accessed between two uses of the same memory.
 
-What was touched fewer bytes ago than a cache holds is still in it. The distance decides whether an operator's hot or
-its rotating measurement is added up.
+Memory with a reuse distance below the cache size is still in the cache. The distance selects between the hot and the
+rotating measurement of an operator.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from collections.abc import Iterable
 
 
 class ReuseMeter:
-    """Counts touched bytes, and remembers at which count each storage was touched last."""
+    """Counts accessed bytes, and stores the count at the last access of each storage."""
 
     def __init__(self) -> None:
         self._touched_bytes = 0
         self._last: dict[int, int] = {}
 
     def meet(self, read: Iterable[tuple[int, int]], written: Iterable[tuple[int, int]]) -> float | None:
-        """Return a call's reuse distance in bytes, and count what it touches.
+        """Return a call's reuse distance in bytes, and count its own accesses.
 
         Args:
             read: ``(storage, bytes)`` of each input.
             written: ``(storage, bytes)`` of each result.
 
         Returns:
-            The distance that half of the input bytes do not exceed; None where none was touched before.
+            The median distance of the input bytes; None if no input was accessed before.
         """
         inputs, results = dict(read), dict(written)
         known = sorted(
@@ -39,7 +39,7 @@ class ReuseMeter:
 
 
 def _middle(known: list[tuple[int, int]]) -> float | None:
-    """Return the median of values, each with its weight, in order of the values."""
+    """Return the weighted median."""
     half = sum(weight for _, weight in known) / 2
     passed = 0
     for value, weight in known:

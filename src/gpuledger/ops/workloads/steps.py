@@ -27,7 +27,7 @@ INPUT_DTYPES = (
     torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8, torch.bool,
 )  # fmt: skip
-"""Of which values are drawn; torch has others that no operator fills."""
+"""Supported dtypes of inputs; torch has others that cannot be filled."""
 _INPUT = re.compile(r"(\d+(?:x\d+)*)(?::(\w+))?")
 
 
@@ -40,16 +40,16 @@ class InputSize:
 
     @property
     def text(self) -> str:
-        """Return the size as the user writes it."""
+        """Return the size as text."""
         plain = "x".join(map(str, self.shape))
         return plain if self.dtype == torch.float32 else f"{plain}:{name_of(self.dtype)}"
 
 
 def parse_inputs(text: str) -> tuple[InputSize, ...]:
-    """Return the inputs of one call: ``32x3x224x224``, or ``8x128:int64,8x128:int64`` for a model that takes two.
+    """Return the inputs of one call: ``32x3x224x224``, or ``8x128:int64,8x128:int64`` for a model with two inputs.
 
     Raises:
-        UsageError: it is no list of sizes.
+        UsageError: it is not a list of sizes.
     """
     return tuple(_parse_input(text, part) for part in text.split(","))
 
@@ -70,7 +70,7 @@ def _parse_input(text: str, part: str) -> InputSize:
 
 
 def default_inputs(model: nn.Module, batch: int) -> tuple[InputSize, ...]:
-    """Return the inputs that a model's own configuration tells; images of 224 pixels where it tells nothing."""
+    """Return the inputs from a model's own configuration; images of 224 pixels by default."""
     timm_size = getattr(model, "default_cfg", {}).get("input_size")
     if timm_size:
         return (InputSize((batch, *timm_size), torch.float32),)
@@ -97,7 +97,7 @@ def _smallest_table(model: nn.Module) -> int:
 
 
 def precision_of(autocast: str | None, device: str) -> Callable[[], AbstractContextManager[Any]]:
-    """Return what opens the context of a forward pass: autocast to a dtype on a device, or nothing.
+    """Return a function that opens the context of a forward pass: autocast, or an empty one.
 
     Raises:
         UsageError: no such dtype.
@@ -112,7 +112,7 @@ def precision_of(autocast: str | None, device: str) -> Callable[[], AbstractCont
 def inference_step(
     model: nn.Module, inputs: Sequence[torch.Tensor], precision: Callable[[], AbstractContextManager[Any]] = nullcontext
 ) -> Callable[[], Any]:
-    """Return what runs the model once, as in evaluation."""
+    """Return a function that runs the model once in evaluation mode."""
     model.eval()
 
     def step() -> Any:
@@ -128,7 +128,7 @@ def training_step(
     optimizer_name: str,
     precision: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Callable[[], Any]:
-    """Return what takes one training step: forward and loss in ``precision``, backward, optimizer."""
+    """Return a function that runs one training step: forward and loss in ``precision``, backward, optimizer."""
     model.train()
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise InputError("the model has no parameters to train", hint="Capture it without --train")
@@ -145,10 +145,10 @@ def training_step(
 
 
 def loss_of(output: Any) -> torch.Tensor:
-    """Return a loss of whatever a model gives: cross entropy of logits, the mean of anything else.
+    """Return a loss for a model's output: cross entropy of logits, otherwise the mean.
 
     Raises:
-        InputError: the model gives nothing that can be differentiated.
+        InputError: the output cannot be differentiated.
     """
     losses = [_loss(tensor) for tensor in _outputs(output) if tensor.is_floating_point() and tensor.requires_grad]
     if not losses:
@@ -162,7 +162,7 @@ def loss_of(output: Any) -> torch.Tensor:
 
 
 def _outputs(output: Any) -> list[torch.Tensor]:
-    """Return the tensors that are trained on: logits first; of a dictionary without any, its first tensor."""
+    """Return the output tensors for the loss: logits first, or the first tensor of a dictionary."""
     if isinstance(output, torch.Tensor):
         return [output]
     if isinstance(output, dict):

@@ -1,4 +1,4 @@
-"""What was seen in one step: operators with counts, layers with the operators inside them."""
+"""Counts of one step: operators, and layers with their operators."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Seen:
 
 @dataclass(frozen=True)
 class LayerCall:
-    """One call of a module that called no other; values as in :class:`Layer`."""
+    """One call of a leaf module; values as in :class:`Layer`."""
 
     class_name: str
     extra_repr: str
@@ -58,7 +58,7 @@ class Tally:
         self.order.append(key.digest)
 
     def add_layer(self, call: LayerCall, start: int) -> None:
-        """Count one call of a layer whose operators are those since ``start`` in :attr:`order`."""
+        """Count one call of a layer, with the operators since ``start`` in :attr:`order`."""
         uses = tuple(Counter(self.order[start:]).items())
         identity = json.dumps([call.__dict__, uses], sort_keys=True)
         known = self._layers.get(identity)
@@ -66,7 +66,7 @@ class Tally:
 
     @property
     def uses(self) -> tuple[Use, ...]:
-        """Return the distinct operators, in the order they were first met."""
+        """Return the distinct operators, in order of their first call."""
         return tuple(
             Use(
                 seen.key,
@@ -79,12 +79,12 @@ class Tally:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """Return the distinct layers, in the order they were first met."""
+        """Return the distinct layers, in order of their first call."""
         return tuple(Layer(**call.__dict__, count=count, uses=uses) for call, uses, count in self._layers.values())
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """Return what was seen beside operators with a kernel: those without, calls on the host, modules, nodes."""
+        """Return the counts of other calls: operators without kernels, calls on the host, modules, autograd nodes."""
         return {
             "no_kernel": dict(self.no_kernel),
             "host_calls": self.host_calls,

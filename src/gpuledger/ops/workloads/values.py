@@ -1,6 +1,6 @@
-"""Which values an operator's inputs must have to be like those of a model: indices in range, probabilities, variances.
+"""Values for an operator's inputs like those of a model: indices in range, probabilities, variances.
 
-Zeros are never drawn for floating-point inputs: a multiplier that only sees zeros takes less power, and runs faster.
+Floating-point inputs are not zeros, because multiplying zeros needs less power and runs faster.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Named = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Values:
-    """How one input is drawn.
+    """How to generate one input.
 
     Attributes:
         kind: ``share`` is between 0 and 1, ``offsets`` rise from 0 to ``high``, ``counts`` add up to ``high``,
             ``matrix`` is symmetric and positive definite.
-        low: For ``range``: whole numbers from here.
-        high: For ``range``: up to here, without it.
-        dim: For the softmaxes: the dimension that adds up to 1.
+        low: For ``range``: smallest integer.
+        high: For ``range``: upper end, exclusive.
+        dim: For softmax: the dimension with the sum 1.
     """
 
     kind: Kind = "normal"
@@ -48,12 +48,12 @@ _DIVISIONS = ("div", "remainder", "fmod", "floor_divide", "true_divide")
 
 
 def values_of(key: OperatorKey, argument: str, place: int | None, named: Named) -> Values:
-    """Return how an input is drawn.
+    """Return how to generate an input.
 
     Args:
         key: The call.
         argument: The argument's name in the schema.
-        place: Which of the argument's list it is; None where the argument is one tensor.
+        place: Index in the argument's list; None if the argument is one tensor.
         named: All arguments.
     """
     name = _plain(key.name)
@@ -72,7 +72,7 @@ def values_of(key: OperatorKey, argument: str, place: int | None, named: Named) 
 
 
 def _plain(name: str) -> str:
-    """Return an operator's name without what says where it writes or that it takes lists."""
+    """Return an operator's name without markers for in-place and list variants."""
     return name.removeprefix("_foreach_").removesuffix("_")
 
 
@@ -178,7 +178,7 @@ _RULES: dict[tuple[str, str], Callable[[Named, int | None], Values]] = {
     ("searchsorted", "sorted_sequence"): _always(Values("sorted")),
     ("bucketize", "boundaries"): _always(Values("sorted")),
 }
-"""Operator and argument -> the values it takes."""
+"""Operator and argument -> its values."""
 
 _FAMILIES: dict[tuple[str, str], Callable[[Named, int | None], Values]] = {
     ("scatter", "index"): _along_dim,
@@ -190,4 +190,4 @@ _FAMILIES: dict[tuple[str, str], Callable[[Named, int | None], Values]] = {
     ("cholesky", "self"): _always(Values("matrix")),
     ("linalg_cholesky", "self"): _always(Values("matrix")),
 }
-"""The same for operators whose names begin alike."""
+"""The same for operators with a common beginning of the name."""

@@ -1,4 +1,4 @@
-"""What a model is made of: its distinct operators with their counts, its distinct layers, in one JSON file."""
+"""A workload: the distinct operators of a model with their counts, and its distinct layers, in one JSON file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuledger.files.writing import output
 from gpuledger.operator_key import OperatorKey
 
 VERSION = 1
-"""Version of the file; a newer one is refused."""
+"""Version of the file. Newer versions are rejected."""
 SUFFIX = ".workload.json"
 Mode = Literal["inference", "training"]
 MODES = ("inference", "training")
@@ -71,9 +71,9 @@ class Use:
     Attributes:
         key: The operator.
         count: How often it runs in one step (training) or one call (inference).
-        modules: Module paths with the count in each; ``""`` is outside every module.
-        reuse_bytes: Reuse distance, the median over the calls: bytes touched since half of the input's bytes were;
-            None where no input was touched before in the capture.
+        modules: Module paths with the count in each; ``""`` is outside modules.
+        reuse_bytes: Reuse distance, the median over the calls: bytes accessed since half of the input bytes were;
+            None if no input was accessed before in the capture.
     """
 
     key: OperatorKey
@@ -84,7 +84,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Layer:
-    """One distinct leaf module: equal class, arguments, shapes.
+    """One distinct leaf module, with equal class, arguments and shapes.
 
     Attributes:
         inputs: Tensor descriptions, as in a key.
@@ -113,22 +113,22 @@ class Workload:
 
     @property
     def calls(self) -> int:
-        """Return how many operators run in one step."""
+        """Return the number of operator calls in one step."""
         return sum(use.count for use in self.uses)
 
     @property
     def file_name(self) -> str:
-        """Return what its file is called where nobody named it."""
+        """Return the default name of its file."""
         return self.name + SUFFIX
 
     def write(self, path: Path) -> None:
-        """Write the workload as one JSON file, through a link where the path is one."""
+        """Write the workload as one JSON file. A link is followed."""
         with output(path) as stream:
             stream.write(self.encoded())
 
     def encoded(self) -> bytes:
         """Return the content of the workload's file."""
-        # A lone surrogate, which UTF-8 has not, becomes its JSON escape.
+        # A lone surrogate, which UTF-8 cannot encode, becomes its JSON escape.
         return f"{json.dumps(to_json(self), ensure_ascii=False, allow_nan=False)}\n".encode(errors="backslashreplace")
 
 
@@ -168,7 +168,7 @@ def read_workload(path: str | Path) -> Workload:
     """Return the workload in a file.
 
     Raises:
-        InputError: there is no such file, it is no workload, damaged, or of a newer version.
+        InputError: there is no such file, it is not a workload, damaged, or of a newer version.
     """
     with reading(path, "not JSON", HINT):
         value = parse_json(read_limited(Path(path), LARGEST_BYTES), path)
@@ -184,7 +184,7 @@ def read_workload(path: str | Path) -> Workload:
 
 
 def from_json(value: Mapping[str, Any]) -> Workload:
-    """Return the workload that :func:`to_json` wrote; KeyError, TypeError or ValueError where it did not."""
+    """Return the workload that :func:`to_json` wrote; KeyError, TypeError or ValueError if it is invalid."""
     check_shape(value, _WORKLOAD, "")
     if value["mode"] not in MODES:
         raise ValueError(f"mode {value['mode']!r}, expected {' or '.join(MODES)}")

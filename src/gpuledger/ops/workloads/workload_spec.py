@@ -1,4 +1,4 @@
-"""A workload that is asked for, in the words of a command or a campaign file."""
+"""A requested workload, as given by a command or a campaign file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpuledger.ops.workloads.workload import Mode
 
 @dataclass(frozen=True)
 class WorkloadSpec:
-    """One workload that a campaign asks for, in words; ``inputs`` None stands for the model's own."""
+    """One requested workload, as text. ``inputs`` None means the model's default inputs."""
 
     model: str
     mode: Mode = "inference"

@@ -18,9 +18,9 @@ CATEGORY_COLORS = {
     "other": "#79706e",
     ROUNDING: "#bab0ac",
 }
-"""Category -> colour (``#rrggbb``), from Tableau 20; readable on light and on dark ground.
+"""Category -> colour (``#rrggbb``), from Tableau 20; readable on light and dark backgrounds.
 
-The order is that of a stack, from what stays to what comes and goes, so that the lower edges of a picture are calm.
+In the order of a stacked chart: from permanent to temporary memory, so that the lower edges change least.
 """
 
 PHASE_COLORS = {
@@ -40,10 +40,10 @@ PHASE_COLORS = {
 """Phase of a step, or kind of work -> colour, in the order in which they are stacked."""
 
 CARD_COLORS = {"program": "#4e79a7", "rest of the GPU": "#bab0ac", "used": "#4e79a7"}
-"""Whose bytes on a GPU that was only watched -> colour."""
+"""Owner of the memory of a watched GPU -> colour."""
 
 UNKNOWN_COLOR = "#79706e"
-"""The colour of a category this version does not know."""
+"""The colour of a category that this version does not have."""
 
 
 def stack_order(categories: tuple[str, ...]) -> tuple[str, ...]:

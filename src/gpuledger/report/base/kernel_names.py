@@ -1,4 +1,4 @@
-"""Short names of kernels and operators: what a reader looks for in a signature of 400 characters."""
+"""Short names of kernels and operators, from C++ signatures of up to 400 characters."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from itertools import combinations
 
 _BACKWARD = "autograd::engine::evaluate_function: "
 _GENERIC = re.compile(r"(device_)?kernel\d*", re.IGNORECASE)
-"""Names that say nothing: ``cutlass::Kernel2``; the first template argument does."""
+"""Names without meaning, such as ``cutlass::Kernel2``. The first template argument is used instead."""
 _SIGNATURE = re.compile(r"(?<=[\w>])\(")
 _TILES = re.compile(r"(_tilesize\d+(?:x\d+)*)_.*")
-"""What stands after the tiles of a matrix product of cuBLAS or cuDNN: stages, alignment, the library."""
+"""Part of a cuBLAS or cuDNN name after the tile sizes: stages, alignment, the library."""
 _FEATURE = re.compile(r"(?<![\w#])[A-Za-z_]\w*(?!\w|::)")
 _NUMBER = re.compile(r"\b\d+\b")
 _COMMON = frozenset(
@@ -20,7 +20,7 @@ _COMMON = frozenset(
     | {"Tensor", "TensorIterator", "TensorIteratorBase", "gpu_kernel_impl", "gpu_kernel_impl_nocast"}
     | {f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 )
-"""Words of template arguments that say nothing of what a kernel does."""
+"""Words of template arguments that do not describe the kernel."""
 _MOST_FEATURES, _MOST_TOGETHER = 10, 3
 
 
@@ -28,7 +28,7 @@ def short_kernel_name(name: str) -> str:
     """Return a kernel's or operator's name without return type, namespaces, template arguments and parameters.
 
     ``void at::native::vectorized_elementwise_kernel<4, …>(int, …)`` is ``vectorized_elementwise_kernel``, an operator
-    of autograd's engine is ``AddmmBackward0 (backward)``. Names that are no C++ signature stay as they are.
+    of autograd's engine is ``AddmmBackward0 (backward)``. Other names are not changed.
     """
     if name.startswith(_BACKWARD):
         return f"{name.removeprefix(_BACKWARD).rpartition('::')[2]} (backward)"
@@ -43,7 +43,7 @@ def short_kernel_name(name: str) -> str:
 
 
 def short_kernel_names(names: Iterable[str]) -> dict[str, str]:
-    """Return ``name -> short name``; names that would be the same are told apart by a part of their arguments."""
+    """Return ``name -> short name``; names that would be equal keep a part of their arguments."""
     groups: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         groups.setdefault(short_kernel_name(name), []).append(name)
@@ -63,7 +63,7 @@ def short_kernel_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def _distinct(short: str, own: Sequence[str], others: Sequence[Sequence[str]]) -> str:
-    """Return ``short`` with the fewest features that no other name has together; late ones say most."""
+    """Return ``short`` with the smallest set of features that no other name has; later features are preferred."""
     for count in range(1, _MOST_TOGETHER + 1):
         for chosen in combinations(own, count):
             if not any(set(chosen) <= set(other) for other in others):
@@ -72,14 +72,14 @@ def _distinct(short: str, own: Sequence[str], others: Sequence[Sequence[str]]) -
 
 
 def _features(name: str) -> list[str]:
-    """Return what template arguments name, functors before numbers, the innermost of each first."""
+    """Return names and numbers in the template arguments: functors before numbers, innermost first."""
     arguments = _parts(name)[1]
     words = [word for word in _FEATURE.findall(arguments) if word not in _COMMON]
     return list(dict.fromkeys([*reversed(words), *reversed(_NUMBER.findall(arguments))]))[:_MOST_FEATURES]
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """Return a C++ signature without arguments, and the template arguments of the function; other names whole."""
+    """Return a C++ signature without arguments, and the function's template arguments. Other names are not split."""
     text = name.replace("(anonymous namespace)::", "").replace("`anonymous namespace'::", "")
     if "<" not in text and not _SIGNATURE.search(text):
         return text, ""
@@ -101,7 +101,7 @@ def _parts(name: str) -> tuple[str, str]:
 
 
 def _split(arguments: str) -> list[str]:
-    """Return template arguments, each whole."""
+    """Return the template arguments as a list."""
     found, depth = [""], 0
     for character in arguments:
         depth += (character in "<(") - (character in ">)")
@@ -113,7 +113,7 @@ def _split(arguments: str) -> list[str]:
 
 
 def _from_mangled(name: str) -> str:
-    """Return the function of a mangled name, ``_ZN2at6native4fillEv``: ``fill``; other names as they are."""
+    """Return the function of a mangled name, ``_ZN2at6native4fillEv``: ``fill``; other names are not changed."""
     place, last = 0, ""
     start = re.match(r"_ZN?", name)
     while start and (digits := re.compile(r"\d+").match(name, place or start.end())):

@@ -1,4 +1,4 @@
-"""Names in markup: whatever a program calls its modules, a page, a table or a file of results stays what it is."""
+"""Escape names of a user's program for HTML, XML and Markdown."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _PLAIN = re.compile(r"[\w ./,%+:()=-]*", re.ASCII)
 
 
 def html_text(text: str) -> str:
-    """Return ``text`` for HTML or XML, inside an element or a quoted attribute; controls are written out."""
+    """Return ``text`` for HTML or XML, inside an element or a quoted attribute; control characters are written out."""
     return html.escape(printable(text), quote=True)
 
 
 def markdown_text(text: str) -> str:
-    r"""Return ``text`` for a cell of a Markdown table: what could be markup, a mention or a link is escaped."""
+    r"""Return ``text`` for a cell of a Markdown table: markup, mentions and links are escaped."""
     return _MARKDOWN.sub(r"\\\1", printable(text)).replace("://", ":\u200b//")
 
 
 def markdown_code(text: str) -> str:
-    """Return ``text`` as inline code where nothing in it could end the code or the cell, else escaped."""
+    """Return ``text`` as inline code. If something in it would end the code or the cell, return it escaped."""
     return f"`{text}`" if text and _PLAIN.fullmatch(text) else markdown_text(text)
 
 

@@ -1,4 +1,4 @@
-"""Figures and places in the words every text view uses."""
+"""Values and positions as text, the same in every text view."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _LABEL_CELLS = 8
 
 
 def percent(part: float | None, whole: float | None) -> str:
-    """Return a share in running text: ``51 %``, ``3.4 %``, ``< 0.1 %``; a dash where it is unknown."""
+    """Return a share in running text: ``51 %``, ``3.4 %``, ``< 0.1 %``; a dash if unknown."""
     fraction = share_frac(part, whole)
     return format_frac(fraction, 0) if fraction is not None and abs(fraction) >= 0.0995 else share(part, whole)
 
 
 def share(part: float | None, whole: float | None) -> str:
-    """Return a share for a column, always with one decimal: ``51.0 %``, ``< 0.1 %``; a dash where it is unknown."""
+    """Return a share for a column, always with one decimal: ``51.0 %``, ``< 0.1 %``; a dash if unknown."""
     fraction = share_frac(part, whole)
     if fraction is None:
         return MISSING
@@ -37,14 +37,14 @@ def share(part: float | None, whole: float | None) -> str:
 
 @dataclass(frozen=True)
 class Unit:
-    """One unit for a whole column, so that its figures can be compared and added as they stand."""
+    """One unit for a whole column, so that its values can be compared and added."""
 
     name: str
     bytes: int
     decimals: int = 1
 
     def amount(self, value_bytes: int | None) -> str:
-        """Return bytes in this unit, ``72,908.8``; ``< 0.1`` for a little, a dash where they are unknown."""
+        """Return bytes in this unit, ``72,908.8``; ``< 0.1`` for small values, a dash if unknown."""
         if value_bytes is None:
             return MISSING
         if self.bytes == 1:
@@ -61,8 +61,7 @@ MOST_DECIMALS = 3
 def column_unit(total_bytes: int, shown_bytes: int | None = None) -> Unit:
     """Return the unit in which :func:`format_bytes` writes ``total_bytes``, for a whole column.
 
-    It has as many decimals as give ``shown_bytes`` four digits, one to three. Without ``shown_bytes`` it is the total
-    that gets them.
+    It has one to three decimals, so that ``shown_bytes`` has four digits, or the total without ``shown_bytes``.
     """
     name = format_bytes(total_bytes).split(" ")[1]
     unit_bytes = parse_bytes(f"1 {name}")
@@ -76,7 +75,7 @@ def device_label(device_idx: int) -> str:
 
 
 def of_capacity(value_bytes: int, capacity_bytes: int | None) -> str:
-    """Return ``71.2 GiB of 139.8 (51 %)``; the unit is said once where it is the same."""
+    """Return ``71.2 GiB of 139.8 (51 %)``; an equal unit is printed once."""
     value = format_bytes(value_bytes)
     if not capacity_bytes:
         return value
@@ -100,7 +99,7 @@ def instant_title(instant: Instant, step: int | None = None) -> str:
 
 
 def place_text(instant: Instant, classes: Mapping[str, str] | None = None) -> str:
-    """Return where the program was in words: ``in step 2, backward of layers.31.mlp``; "" if it is not known."""
+    """Return the position in the program: ``in step 2, backward of layers.31.mlp``; "" if unknown."""
     module = f"of {module_label(instant.module, classes or {})}" if instant.module else ""
     phase = {"between": "between phases"}.get(instant.phase, instant.phase)
     doing = " ".join(part for part in (phase, module) if part)
@@ -111,21 +110,21 @@ def place_text(instant: Instant, classes: Mapping[str, str] | None = None) -> st
 def allocated_text(
     allocated_bytes: int, instant: Instant, device: str, classes: Mapping[str, str] | None = None
 ) -> str:
-    """Return how much is allocated, where and when: ``2.1 GiB on cuda:0 NVIDIA H200, in step 2, backward``."""
+    """Return allocated memory, device and position: ``2.1 GiB on cuda:0 NVIDIA H200, in step 2, backward``."""
     size = f"{format_bytes(allocated_bytes)} {'of' if instant.device_idx < 0 else 'on'} {device}"
     return ", ".join(part for part in (size, place_text(instant, classes)) if part)
 
 
 def place_of(instant: Instant) -> str:
-    """Return where the program was: ``step 2 · backward · layers.31.mlp``."""
+    """Return the position in the program: ``step 2 · backward · layers.31.mlp``."""
     step = f"step {instant.step}" if instant.step else ""
     return " · ".join(part for part in (step, instant.phase, instant.module) if part)
 
 
 def entry(terminal: Terminal, label: str, *texts: str, cells: int | None = None) -> list[str]:
-    """Return ``texts`` after a label in bold, each on a line of its own; lines are broken at spaces to the width.
+    """Return ``texts`` after a label in bold, each on its own line. Lines are wrapped at spaces.
 
-    They begin at column ``cells``, right after the label without it. On a narrow terminal they stand below the label.
+    They begin at column ``cells``, by default right after the label. On a narrow terminal they are below the label.
     """
     cells = len(label) + 2 if cells is None else cells
     is_narrow = terminal.width_cells is not None and terminal.width_cells < 3 * cells
@@ -147,7 +146,7 @@ _WHOLE_CELLS = 32
 
 
 def _words(text: str) -> list[str]:
-    """Return what stays on one line: words, a number with its unit, and short parts between commas."""
+    """Return the parts that are not wrapped: words, a number with its unit, and short parts between commas."""
     words: list[str] = []
     *parts, last = text.split(", ")
     for part in (*(f"{part}," for part in parts), last):
@@ -164,7 +163,7 @@ def _words(text: str) -> list[str]:
 
 
 def labelled_rows(terminal: Terminal, rows: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return rows by label, as many parts each; they stand below each other, and are broken before the same part."""
+    """Return rows by label, with their parts aligned below each other. Rows are wrapped before the same part."""
     room = None if terminal.width_cells is None else max(terminal.width_cells - _LABEL_CELLS, 8)
     safe = [[terminal.text(part) for part in parts] for parts in rows.values()]
     fitted = [[part if room is None else terminal.shortened(part, room) for part in parts] for parts in safe]
@@ -178,9 +177,9 @@ def labelled_rows(terminal: Terminal, rows: Mapping[str, Sequence[str]]) -> list
 
 
 def overhead_parts(overhead: Overhead) -> list[str]:
-    """Return what recording took in parts: ``12.1 MiB of host memory``, ``3.20 s of pauses``; none if it took nothing.
+    """Return the overhead of recording: ``12.1 MiB of host memory``, ``3.20 s of pauses``; empty if there is none.
 
-    A step that was profiled is compared with one that was not.
+    Profiled steps are compared with unprofiled ones.
     """
     if not overhead.recorder_bytes and not overhead.paused_ns:
         return []
@@ -200,7 +199,7 @@ AS_FAST = "as fast"
 
 
 def _speed(frac: float) -> str:
-    """Return how a time compares with another, whose share it is: ``2.1× slower``, ``as fast`` within 5 %."""
+    """Return the ratio of two times in words: ``2.1× slower``, ``as fast`` within 5 %."""
     if 0.95 <= frac <= 1.05:
         return AS_FAST
     return f"{frac:.1f}× slower" if frac > 1 else f"{1 / frac if frac else 0:.1f}× faster"

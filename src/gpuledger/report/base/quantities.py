@@ -1,4 +1,4 @@
-"""Figures of any unit in words: a value, and a change with its sign."""
+"""Values and changes of any unit as text."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ _FORMATS: dict[str, Callable[[float | None], str]] = {
     "1": format_frac,
 }
 LESS_COLOR, MORE_COLOR = "#4e79a7", "#f28e2b"
-"""Blue for what shrank, orange for what grew; told apart by colour-blind readers too."""
+"""Blue for decreases, orange for increases; colour-blind readers can distinguish them."""
 MANY = 10
-"""From so many times on a change is told as times and not as a share."""
+"""Changes by at least this factor are shown as a factor, ``×39``, and smaller ones in percent."""
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """Return a value of ``unit`` (B, ns, J or 1) as text; a dash where it is unknown."""
+    """Return a value of ``unit`` (B, ns, J or 1) as text; a dash if unknown."""
     return MISSING if value is None else _FORMATS[unit](value)
 
 
 def exactly(value: float, unit: str) -> str:
-    """Return a value as text that tells it from near ones: bytes with their full count."""
+    """Return a value as text in full precision: bytes with their exact number."""
     return f"{quantity(value, unit)} ({value:,.0f} B)" if unit == "B" and abs(value) >= 1024 else quantity(value, unit)
 
 
 def signed(delta: float | None, unit: str) -> str:
-    """Return a change as text with its sign, ``+1.2 GiB``; a dash where it is unknown."""
+    """Return a change as text with its sign, ``+1.2 GiB``; a dash if unknown."""
     return f"+{quantity(delta, unit)}" if delta is not None and delta > 0 else quantity(delta, unit)
 
 
 def signed_share(delta: float | None, whole: float | None) -> str:
-    """Return a change as a share of what it began from, ``+12.5 %``; ``new`` where it began from nothing.
+    """Return a change as a share of the first value, ``+12.5 %``; ``new`` if the first value is 0.
 
-    From ten times on, a share in percent says less than how many times it is: ``×39``.
+    Changes by a factor of ten or more are shown as the factor: ``×39``.
     """
     if delta is not None and whole == 0:
         return "new"
@@ -57,7 +57,7 @@ def signed_share(delta: float | None, whole: float | None) -> str:
 
 
 def metric_title(name: str) -> str:
-    """Return what a reader calls a metric."""
+    """Return the label of a metric."""
     return KINDS[name].title
 
 
@@ -67,7 +67,7 @@ def metric_unit(name: str) -> str:
 
 
 def remark(change: Change) -> str:
-    """Return what a reader should know of a change: that one run lacks the figure, or what the runs vary by."""
+    """Return a note on a change: that one run does not have the value, or the noise of the runs."""
     if change.delta is None:
         return "only after" if change.before is None else "only before"
     if change.within_noise:

@@ -1,4 +1,4 @@
-"""What a terminal can show: its width, its colours, its characters, and tables that fit."""
+"""Text for a terminal: its width, colours and characters, and tables that fit."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rich.cells import cell_len
 from rich.color import Color, ColorSystem
 
 COMFORTABLE_CELLS = 28
-"""A text is shortened to this before a column is left out."""
+"""A text is shortened to this width before a column is left out."""
 SMALLEST_CELLS = 14
-"""So that ``… 12,345 more`` stays whole."""
+"""Least width of a text, enough for ``… 12,345 more``."""
 SMALLEST_BAR_CELLS = 8
 BAR_CELLS = 24
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -25,7 +25,7 @@ BOLD, DIM, RESET = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
 
 def printable(text: str) -> str:
-    r"""Return ``text`` with everything escaped that a terminal would obey or hide: ``\x1b``, ``\n``, ``\u202e``."""
+    r"""Return ``text`` with control and invisible characters escaped: ``\x1b``, ``\n``, ``\u202e``."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -38,7 +38,7 @@ def printable(text: str) -> str:
 
 @dataclass(frozen=True)
 class Terminal:
-    """Where text goes. ``width_cells`` None is a file or a pipe: nothing is shortened."""
+    """A destination of text. If ``width_cells`` is None (a file or a pipe), nothing is shortened."""
 
     width_cells: int | None = None
     encoding: str = "utf-8"
@@ -46,7 +46,7 @@ class Terminal:
 
     @classmethod
     def of(cls, stream: TextIO, environ: Mapping[str, str] | None = None) -> Terminal:
-        """Return what ``stream`` can show; NO_COLOR, TERM, COLORTERM and COLUMNS are respected."""
+        """Return the terminal of ``stream``. NO_COLOR, TERM, COLORTERM and COLUMNS are respected."""
         environ = os.environ if environ is None else environ
         encoding = getattr(stream, "encoding", None) or "utf-8"
         width = int(environ["COLUMNS"]) if environ.get("COLUMNS", "").isdecimal() else 0
@@ -64,7 +64,7 @@ class Terminal:
         return True
 
     def text(self, text: str) -> str:
-        """Return ``text`` safe for this terminal: controls escaped, and what its encoding lacks replaced or escaped."""
+        """Return ``text`` with control characters, and those missing from the encoding, escaped or replaced."""
         safe = printable(text)
         if not self.unicode:
             safe = safe.translate(ASCII_FOR)
@@ -74,14 +74,14 @@ class Terminal:
             return safe.encode("ascii", "backslashreplace").decode("ascii")
 
     def painted(self, text: str, color: str) -> str:
-        """Return ``text`` in ``color`` (``#rrggbb``) where the terminal has colours."""
+        """Return ``text`` in ``color`` (``#rrggbb``) if the terminal has colours."""
         if self.colors is None or not text:
             return text
         codes = Color.parse(color).downgrade(self.colors).get_ansi_codes()
         return f"\x1b[{';'.join(codes)}m{text}{RESET}"
 
     def styled(self, text: str, style: str) -> str:
-        """Return ``text`` in ``style`` (an escape sequence, or "") where the terminal has colours."""
+        """Return ``text`` in ``style`` (an escape sequence, or "") if the terminal has colours."""
         return f"{style}{text}{RESET}" if style and text and self.colors is not None else text
 
     def shortened(self, text: str, cells: int) -> str:
@@ -94,7 +94,7 @@ class Terminal:
         return (head + mark + tail)[: max(cells, 0)] if room == 0 else head + mark + tail
 
     def wrapped(self, parts: Sequence[str], indent: int = 0, gap: str = "   ") -> list[str]:
-        """Return ``parts`` joined by ``gap`` on as few lines as the width allows; no part is cut or split."""
+        """Return ``parts`` joined by ``gap`` on as few lines as possible. Parts are not cut or split."""
         lines: list[str] = []
         for part in (part for part in parts if part):
             longer = f"{lines[-1]}{gap}{part}" if lines else part
@@ -105,7 +105,7 @@ class Terminal:
         return lines
 
     def paragraph(self, text: str, first: str = "", indent: int = 0) -> list[str]:
-        """Return ``text`` after ``first``, broken at spaces; following lines are indented."""
+        """Return ``text`` after ``first``, wrapped at spaces, with the following lines indented."""
         words = self.text(text).split(" ")
         return self.wrapped([first + words[0], *words[1:]], indent, " ")
 
@@ -161,10 +161,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """How a column is set.
+    """Layout of a column.
 
-    ``shrinks``: its texts may be cut in the middle. ``bar``: it holds bars, which shrink too. ``optional``: where there
-    is no room the column with the highest number is left out first; 0 always stays.
+    ``shrinks``: texts can be cut in the middle. ``bar``: the column has bars, which shrink, too. ``optional``: on a
+    narrow terminal, the column with the highest number is left out first; 0 is never left out.
     """
 
     title: str = ""
@@ -176,18 +176,18 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under columns. A cell is a text, a :class:`Cell` or, in a column of its own, a :class:`Bar`."""
+    """Rows under columns. A cell is a text, a :class:`Cell` or, in a column for bars, a :class:`Bar`."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str | Cell | Bar, ...], ...]
 
     def fits(self, terminal: Terminal) -> bool:
-        """Return whether nothing has to be shortened or left out."""
+        """Return whether the table fits without shortening."""
         natural = self._natural_widths(self._safe_rows(terminal), terminal)
         return terminal.width_cells is None or _total_cells(natural) <= terminal.width_cells
 
     def lines(self, terminal: Terminal) -> list[str]:
-        """Return the table's lines, no wider than the terminal as long as numbers stay whole."""
+        """Return the table's lines, no wider than the terminal unless numbers need more."""
         safe = self._safe_rows(terminal)
         natural = self._natural_widths(safe, terminal)
         widths = self._fit(natural, terminal.width_cells)
@@ -217,7 +217,7 @@ class Table:
         return max([title, *(BAR_CELLS if isinstance(cell, Bar) else cell_len(cell.text) for cell in cells)])
 
     def _fit(self, natural: list[int], room: int | None) -> list[int | None]:
-        """Return each column's width; None where it is left out."""
+        """Return each column's width; None if it is left out."""
         widths: list[int | None] = list(natural)
         if room is None:
             return widths

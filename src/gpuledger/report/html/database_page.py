@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 _COLUMNS = (
-    ("operator", "operator"), ("card", "card"), ("torch", "torch"), ("mode", "mode"), ("time_us", "time, µs"),
+    ("operator", "operator"), ("gpu", "GPU"), ("torch", "torch"), ("mode", "mode"), ("time_us", "time, µs"),
     ("half_width_percent", "± %"), ("energy_mj", "energy, mJ"), ("status", "status"),
 )  # fmt: skip
 LONG_CHARACTERS = 120

@@ -1,4 +1,4 @@
-"""Two runs beside each other as one HTML file: heads, figures that differ, accounts that differ with their bars."""
+"""Two runs side by side as one HTML file: heads, metrics that differ, rows that differ with their bars."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _place_parts(place: PlaceDiff, words: tuple[str, ...], *, named: bool) -> li
     if place.is_empty:
         return [*parts, element("p", "No difference.")]
     if place.figures:
-        parts += [element("h2", "Figures"), _figures(place)]
+        parts += [element("h2", "Metrics"), _figures(place)]
     for word in words:
         if place.changes(word):
             parts += [element("h2", f"Change of allocated bytes by {word}"), _changes(word, place.changes(word), "B")]

@@ -1,4 +1,4 @@
-"""The JSON document of ``check``: every limit with what was found, and the keys that are over."""
+"""The JSON document of ``check``: every limit with its value, and the keys of exceeded limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_document(run: str, gates: Sequence[Gate], notes: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what ``check --json`` prints; ``over`` names the limits that are not met."""
+    """Return the JSON document of ``check``. ``over`` has the keys of unmet limits."""
     return {
         "schema_version": SCHEMA_VERSION,
         "run": run,

@@ -1,4 +1,4 @@
-"""The JSON document of ``diff``: every figure of both runs, and what differs; never cut."""
+"""The JSON document of ``diff``: the metrics of both runs, and all differences."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ if TYPE_CHECKING:
 
 
 def diff_document(diff: Diff) -> dict[str, Any]:
-    """Return what ``diff --json`` prints; ``figures`` and ``breakdown`` hold what differs, and nothing else.
+    """Return the JSON document of ``diff``. ``figures`` and ``breakdown`` contain only differences.
 
-    With several ranks or devices it is the document of the one whose peak is highest, and beside it ``ranks`` with
-    all of them.
+    With several ranks or devices, it is the document of the one with the highest peak, and ``ranks`` has all of them.
     """
     document = {
         "schema_version": SCHEMA_VERSION,

@@ -1,4 +1,4 @@
-"""The JSON documents of ``show`` and ``balance``: metric names as everywhere, whole tables, never cut.
+"""The JSON documents of ``show`` and ``balance``: metric names as everywhere, and all rows of the tables.
 
 A ``module`` is null outside modules; text shows it as ``(outside modules)``.
 """
@@ -25,7 +25,7 @@ _TIME_FIELDS = (
 
 
 class Place(Protocol):
-    """Something about one device of one rank."""
+    """An object about one device of one rank."""
 
     @property
     def rank(self) -> int:
@@ -41,10 +41,10 @@ class Place(Protocol):
 
 
 def show_document(view: RunView) -> dict[str, Any]:
-    """Return what ``show --json`` prints.
+    """Return the JSON document of ``show``.
 
-    With several devices it is the document of the one whose peak is highest, and beside it ``ranks`` with all of them
-    and ``imbalance``.
+    With several devices, it is the document of the one with the highest peak; ``ranks`` has all of them, and
+    ``imbalance`` compares them.
     """
     document = _device_document(view.highest)
     if len(view.devices) > 1:
@@ -54,20 +54,20 @@ def show_document(view: RunView) -> dict[str, Any]:
 
 
 def balance_document(rank: int, balance: Balance) -> dict[str, Any]:
-    """Return what ``balance --json`` prints for one device of one rank."""
+    """Return the JSON document of ``balance`` for one device of one rank."""
     fields = asdict(balance)
     fields["instant"] = instant_document(balance.instant)
     return {"schema_version": SCHEMA_VERSION, "rank": rank, "device_idx": balance.instant.device_idx, **fields}
 
 
 def instant_document(instant: Instant) -> dict[str, Any]:
-    """Return an instant as JSON; time and step are None where a file of another tool tells neither."""
+    """Return an instant as JSON; time and step are None if an imported file does not have them."""
     known = {"t_ns": instant.t_ns if instant.t_ns > 0 else None, "step": instant.step or (0 if instant.phase else None)}
     return {**asdict(instant), **known, "module": instant.module or None}
 
 
 def place_document(place: Place) -> dict[str, Any]:
-    """Return which device of which rank something is about."""
+    """Return rank and device of an object."""
     return {"rank": place.rank, "device_idx": place.device_idx, "device_name": place.device_name}
 
 
@@ -119,7 +119,7 @@ def _energy_document(energy: EnergyBreakdown) -> dict[str, Any]:
 
 
 def _account_document(account: Any, words: tuple[str, ...]) -> dict[str, Any]:
-    """Return one account; a module, phase, scope or name is null where there is none."""
+    """Return one row of a breakdown. A missing module, phase, scope or name is null."""
     optional = {"module": account.module, "phase": account.phase, "scope": account.scope, "name": account.name}
     asked = {"module": "module", "phase": "phase", "scope": "scope", "tensor": "name"}
     kept = {asked[word]: optional[asked[word]] or None for word in words if word in asked}

@@ -78,13 +78,13 @@ def draw_bars(
         among: The panels that scale, order and colours come from, where ``panels`` are some of them.
 
     Raises:
-        UsageError: no such kind, more panels than a picture holds, or matplotlib is not installed.
+        UsageError: no such kind, more panels than a picture has room for, or matplotlib is not installed.
     """
     if len(panels) > MOST_PANELS:
         message = f"{len(panels)} devices of runs in one picture: at most {MOST_PANELS}"
-        raise UsageError(message, hint="-o DIR/ draws each run into a file of its own")
+        raise UsageError(message, hint="Use -o DIR/ to draw each run into its own file")
     if kind not in _KINDS:
-        raise UsageError(f"--kind {kind}: no such chart", hint=f"one of {', '.join(_KINDS)}")
+        raise UsageError(f"--kind {kind}: no such chart", hint=f"Use one of {', '.join(_KINDS)}")
     figure: Figure = _KINDS[kind](panels, among or panels, title, min_share_frac)
     return figure
 

@@ -103,7 +103,7 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 _WORD_ENDS = "_-. /"
 _UNTIMED = {STEPS: "step (the runs have no times)", EVENTS: "allocation or free (the runs have no times)"}
-_ORIGINS = {"start": "from the beginning of each run", "first-use": "from each run's first use of the card's memory"}
+_ORIGINS = {"start": "from the start of each run", "first-use": "from each run's first use of GPU memory"}
 
 
 def _draw_line(axis: Axes, one: Series, number: int, unit: AxisUnit, alpha: float) -> None:
@@ -181,7 +181,7 @@ def _words(series: Sequence[Series], framing: Framing, unit: AxisUnit, clock: st
     """Return title and subtitle: what is shown, in which unit, above what, on which GPUs, from which source."""
     sources = list(dict.fromkeys(one.line.source for one in series))
     title = _title(framing.metric, sources) + (" over time" if clock == SECONDS else f" by {clock}")
-    above = " above the first reading" if any(one.baseline for one in series) else ""
+    above = " above the first sample" if any(one.baseline for one in series) else ""
     cards = [name for name in dict.fromkeys(one.line.device_name for one in series) if name != UNKNOWN_CARD]
     parts = [f"{unit.name}{above}", ", ".join(sources), ", ".join(cards[:3])]
     return framing.title or title, " · ".join(part for part in parts if part)

@@ -69,7 +69,7 @@ def picture_suffix(place: Path) -> str:
     if not suffix and is_special(place):
         return SUFFIXES[0]
     if suffix not in SUFFIXES:
-        raise UsageError(f"{place}: no such picture", hint=f"a name that ends in {', '.join(SUFFIXES)}")
+        raise UsageError(f"{place}: not a picture format", hint=f"Use a name that ends in {', '.join(SUFFIXES)}")
     return suffix
 
 

@@ -1,4 +1,4 @@
-"""What a check found, in a terminal and as Markdown for the summary page of a CI run."""
+"""Results of a check, for a terminal and as Markdown for the summary page of a CI run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_lines(gates: Sequence[Gate], terminal: Terminal) -> list[str]:
-    """Return the limits as a table, those that are not met first."""
+    """Return the limits as a table, unmet limits first."""
     columns = (
         Column("", shrinks=True),
         Column("found", right=True),
@@ -32,7 +32,7 @@ def check_lines(gates: Sequence[Gate], terminal: Terminal) -> list[str]:
 
 
 def check_markdown(run: str, gates: Sequence[Gate]) -> str:
-    """Return the limits as a Markdown section, those that are not met first."""
+    """Return the limits as a Markdown section, unmet limits first."""
     over = sum(not gate.ok for gate in gates)
     verdict = f"{over} of {len(gates)} limits not met" if over else f"within budget, {len(gates)} limits"
     lines = [
@@ -56,7 +56,7 @@ def check_markdown(run: str, gates: Sequence[Gate]) -> str:
 
 
 def gate_title(gate: Gate) -> str:
-    """Return what a reader calls the figure of a gate."""
+    """Return the label of a gate's metric."""
     key = gate.limit.key
     if key in KINDS:
         return KINDS[key].title
@@ -64,7 +64,7 @@ def gate_title(gate: Gate) -> str:
 
 
 def verdict_of(gate: Gate) -> str:
-    """Return ``ok``, or by how much the limit is passed, or why nothing can be said."""
+    """Return ``ok``, by how much the limit is exceeded, or why there is no result."""
     if gate.over is None:
         return gate.note
     if gate.ok:
@@ -74,7 +74,7 @@ def verdict_of(gate: Gate) -> str:
 
 
 def where_of(gate: Gate) -> str:
-    """Return the rank and device of the figure, and what the limit was made from."""
+    """Return rank and device of the value, and the source of the limit."""
     parts = [] if gate.found is None else [f"rank {gate.found.rank}", device_label(gate.found.device_idx)]
     unit = unit_of(gate.limit.key)
     made = f"{quantity(gate.limit.base, unit)} {gate.limit.written}" if gate.limit.base is not None else ""

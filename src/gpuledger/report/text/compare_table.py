@@ -1,4 +1,4 @@
-"""A comparison of runs as a table: for a terminal, as JSON, CSV or Markdown."""
+"""A comparison of runs as a table for a terminal, JSON, CSV or Markdown."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ TITLES = {
     "throttled_s": "throttled",
 }
 _OPTIONAL = {"peak_power_w": 7, "mean_power_w": 6, "active_s": 5, "throttled_s": 4, "area_mib_s": 3, "energy_j": 2}
-"""Where there is no room, the column with the highest number goes first."""
+"""On a narrow terminal, the column with the highest number is left out first."""
 
 
 def comparison_lines(comparison: Comparison, terminal: Terminal) -> list[str]:
-    """Return the table: a row for each GPU of each run, its figures each with its multiple of the first."""
+    """Return the table: a row for each GPU of each run, each value with its ratio to the first row."""
     shown = _shown(comparison)
     columns = [Column("", shrinks=True)]
     for name in shown:
@@ -47,7 +47,7 @@ def comparison_lines(comparison: Comparison, terminal: Terminal) -> list[str]:
 
 
 def comparison_document(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return an object for each GPU of each run: its figures in base units, and each as a multiple of the first's."""
+    """Return an object for each GPU of each run: values in base units, and their ratios to the first."""
     return [
         {**asdict(row.figures), "ratio_to_first": row.ratio_to_first, "repeats": row.repeats, "spread": row.spread}
         for row in comparison.rows
@@ -55,7 +55,7 @@ def comparison_document(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def comparison_csv(comparison: Comparison) -> str:
-    """Return CSV: names of columns first, figures in base units, nothing where one is missing."""
+    """Return CSV with a header: values in base units, empty if missing."""
     stream = io.StringIO()
     facts = ("name", "device_idx", "exit_status", "samples", "baseline_bytes", "energy_uncertainty_j")
     writer = csv.writer(stream, lineterminator="\n")
@@ -71,7 +71,7 @@ def comparison_csv(comparison: Comparison) -> str:
 
 
 def comparison_markdown(comparison: Comparison) -> str:
-    """Return a table in Markdown, each figure with its multiple of the first in brackets."""
+    """Return a table in Markdown, each value with its ratio to the first in brackets."""
     shown = _shown(comparison)
     lines = [_line(["run", *(TITLES[name] for name in shown)]), _line(["---", *["---:"] * len(shown)])]
     for number, row in enumerate(comparison.rows):
@@ -85,7 +85,7 @@ def comparison_markdown(comparison: Comparison) -> str:
 
 
 def _shown(comparison: Comparison) -> list[str]:
-    """Return the figures that any row has; the active time only where it is not the duration."""
+    """Return the columns that have a value; the active time only if it differs from the duration."""
     names = [name for name in FIGURES if any(row.value(name) is not None for row in comparison.rows)]
     if "active_s" in names and all(row.figures.active_s == row.figures.duration_s for row in comparison.rows):
         names.remove("active_s")
@@ -102,13 +102,13 @@ def _row(row: Compared, shown: Sequence[str], *, first: bool) -> tuple[str | Cel
 
 
 def _remark(row: Compared) -> str:
-    """Return how the command ended, where it did not end well."""
+    """Return how the command ended, if it failed."""
     status = row.figures.exit_status
     return f"exit status {status}" if status else ""
 
 
 def _times(times: float | None) -> str:
-    """Return a multiple, ``×10.0``, ``×0.42``; nothing where it is unknown."""
+    """Return a ratio, ``×10.0``, ``×0.42``; "" if unknown."""
     if times is None:
         return ""
     return f"×{times:,.0f}" if times >= 100 else f"×{times:.1f}" if times >= 10 else f"×{times:.2f}"
@@ -127,7 +127,7 @@ def _amount(row: Compared, name: str) -> str:
 
 
 def bytes_in_mib(value_bytes: float) -> str:
-    """Return bytes in MiB where they are many, ``6,247 MiB``, ``195.6 MiB``, as an old log has them."""
+    """Return large sizes in MiB, ``6,247 MiB``, ``195.6 MiB``, as in older logs."""
     mib = value_bytes / MIB
     if mib < 1:
         return format_bytes(value_bytes)
@@ -148,6 +148,6 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _escaped(name: str) -> str:
-    """Return a name that cannot leave its cell or become markup."""
+    """Return a name escaped for a Markdown cell."""
     safe = "".join(f"\\{one}" if one in "\\`*[]<>|~" else one for one in name)
     return " ".join(safe.split())

@@ -1,4 +1,4 @@
-"""Two runs beside each other in a terminal: heads, figures that differ, accounts that differ."""
+"""Two runs side by side in a terminal: heads, metrics that differ, rows that differ."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ NO_DIFFERENCE = "no difference"
 
 
 def diff_lines(diff: Diff, words: tuple[str, ...], rows: int, terminal: Terminal) -> list[str]:
-    """Return the lines of a diff: of one device in full, of several a table and the one with the highest peak.
+    """Return the lines of a diff. Of several devices: a table, and the one with the highest peak in full.
 
     Args:
-        diff: What is shown.
-        words: One table of accounts by each of these.
-        rows: Rows of a table; the rest is summed.
-        terminal: Where it goes.
+        diff: The difference.
+        words: One table for each of these words, such as ``module``.
+        rows: Maximum rows of a table; the others are summed.
+        terminal: The destination.
     """
     lines: list[str] = []
     if len(diff.places) > 1:
@@ -66,7 +66,7 @@ def diff_lines(diff: Diff, words: tuple[str, ...], rows: int, terminal: Terminal
 
 
 def head_rows(place: PlaceDiff, terminal: Terminal) -> list[str]:
-    """Return what is compared, part below part: the run, its allocated bytes at the instant, where both were."""
+    """Return the heads of both runs, aligned: name, allocated bytes at the instant, and position."""
     sides = (place.before, place.after)
     peaks = [MISSING if side.breakdown is None else format_bytes(side.breakdown.allocated_bytes) for side in sides]
     instants = ["" if side.breakdown is None else place_text(side.breakdown.instant, side.classes) for side in sides]
@@ -92,7 +92,7 @@ def place_table(diff: Diff) -> Table:
 
 
 def figure_table(place: PlaceDiff) -> Table:
-    """Return the figures that differ, one row each."""
+    """Return the metrics that differ, one row each."""
     columns = (
         Column("", shrinks=True),
         Column("before", right=True, optional=1),
@@ -105,7 +105,7 @@ def figure_table(place: PlaceDiff) -> Table:
 
 
 def change_table(place: PlaceDiff, word: str, rows: int) -> Table:
-    """Return the accounts that differ, summed by ``word``, closed by the change of allocated bytes."""
+    """Return the rows that differ, summed by ``word``, and the change of allocated bytes as the total."""
     changes = place.changes(word)
     sizes = [abs(size) for change in changes for size in (change.before, change.after, change.delta) if size]
     largest = max((side.breakdown.allocated_bytes for side in (place.before, place.after) if side.breakdown), default=0)
@@ -114,7 +114,7 @@ def change_table(place: PlaceDiff, word: str, rows: int) -> Table:
 
 
 def time_table(place: PlaceDiff, rows: int) -> Table:
-    """Return the modules whose time in a step differs, closed by the change of the sum."""
+    """Return the modules with another time per step, and the change of the sum."""
     changes = place.time_changes()
     longest = max(abs(size) for change in changes for size in (change.before, change.after) if size)
     unit = Unit("ms", 1_000_000) if longest >= 10_000_000 else Unit("µs", 1_000)
@@ -122,7 +122,7 @@ def time_table(place: PlaceDiff, rows: int) -> Table:
 
 
 def energy_table(place: PlaceDiff, rows: int) -> Table:
-    """Return the modules whose energy in a step differs, closed by the change of the sum."""
+    """Return the modules with another energy per step, and the change of the sum."""
     changes = tuple(
         replace(change, before=_microjoules(change.before), after=_microjoules(change.after))
         for change in place.energy_changes()

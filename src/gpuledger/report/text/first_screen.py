@@ -1,4 +1,4 @@
-"""What ``run`` prints when it ends and ``show`` prints first: peak, holders, savings, step time, energy, overhead."""
+"""The first screen of ``run`` and ``show``: peak, largest parts, savings, step time, energy, overhead."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from gpuledger.report.base.terminal import Terminal
 
 CELLS = 20
-"""Where the texts begin, after the labels."""
+"""Column of the texts after the labels."""
 LARGEST, SAVINGS = 3, 2
 
 
 def first_screen(view: RunView, terminal: Terminal) -> list[str]:
-    """Return what there is to know first of a run: of several devices, of the one whose peak is highest."""
+    """Return the first screen of a run. Of several devices, it is about the one with the highest peak."""
     device = view.highest
     lines = _memory(view, terminal)
     for rank, failure in view.out_of_memory:
@@ -58,13 +58,13 @@ def first_screen(view: RunView, terminal: Terminal) -> list[str]:
 
 
 def short_screen(view: RunView, terminal: Terminal) -> list[str]:
-    """Return what a single table stands below: memory, step time and energy."""
+    """Return the screen above a single table: memory, step time and energy."""
     lines = [*_memory(view, terminal), *entry(terminal, "Step time", *_step_time(view.highest)[:1], cells=CELLS)]
     return lines + _energy(view.highest, terminal)
 
 
 def out_of_memory_lines(rank: Rank, failure: OutOfMemory, terminal: Terminal) -> list[str]:
-    """Return what did not fit, what was free, and what held the rest."""
+    """Return the failed request, free memory, and the largest users of memory."""
     tried = "an allocation" if failure.tried_bytes is None else format_bytes(failure.tried_bytes)
     where = device_label(failure.device_idx) + (f" of rank {rank.number}" if rank.number else "")
     parts = [f"{tried} did not fit on {where}"]
@@ -82,7 +82,7 @@ def out_of_memory_lines(rank: Rank, failure: OutOfMemory, terminal: Terminal) ->
 
 
 def memory_text(device: DeviceView) -> str:
-    """Return how much of what is allocated, when and where."""
+    """Return how much memory is allocated, when and where."""
     breakdown, summary = device.breakdown, device.summary
     size, capacity = format_bytes(breakdown.allocated_bytes), summary.capacity_bytes
     of_capacity = f" of {format_bytes(capacity)} ({percent(breakdown.allocated_bytes, capacity)})" if capacity else ""
@@ -107,20 +107,20 @@ def _memory(view: RunView, terminal: Terminal) -> list[str]:
 
 
 def _sizes(breakdown: Breakdown, word: str) -> dict[str, int]:
-    """Return the bytes of each label, the largest first, without rounding."""
+    """Return label -> bytes, largest first, without rounding."""
     groups = group_accounts(breakdown.accounts, word)
     return {group.label: group.bytes for group in groups if group.label not in (ROUNDING, ROUNDING_PATH)}
 
 
 def _largest(label: str, sizes: Mapping[str, int], device: DeviceView, terminal: Terminal) -> list[str]:
-    """Return the largest of some parts, each with its share of what is allocated."""
+    """Return the largest parts, each with its share of the allocated bytes."""
     ordered = sorted(sizes.items(), key=lambda item: -item[1])[:LARGEST]
     total = device.breakdown.allocated_bytes
     return entry(terminal, label, ", ".join(f"{name} {percent(size, total)}" for name, size in ordered), cells=CELLS)
 
 
 def _of_layers(sizes: Mapping[str, int], classes: Mapping[str, str]) -> dict[str, int]:
-    """Return the bytes of modules; the same module of several layers is one: ``4 × blocks.*.mlp.0 (Linear)``."""
+    """Return module -> bytes. Equal modules of several layers are combined: ``4 × blocks.*.mlp.0 (Linear)``."""
     members: dict[str, list[str]] = {}
     for path in sizes:
         *above, last = path.split(".")
@@ -134,7 +134,7 @@ def _of_layers(sizes: Mapping[str, int], classes: Mapping[str, str]) -> dict[str
 
 
 def _replayed(device: DeviceView) -> list[Finding]:
-    """Return the findings whose saving was replayed from this run, the largest first; none of another instant."""
+    """Return the findings with a saving that was replayed from this run, largest first."""
     return [finding for finding in device.findings if finding.is_replayed][:SAVINGS]
 
 
@@ -144,7 +144,7 @@ def _saving(finding: Finding, peak_bytes: int) -> str:
 
 
 def _step_time(device: DeviceView) -> list[str]:
-    """Return how long a step takes, how many samples that is, and what bounds it."""
+    """Return step time, samples per second, and what limits the step."""
     steps = device.summary.step_time
     if not device.rank.manifest.recorder.has_measured_times:
         return ["not measured on a simulated GPU"]
@@ -168,7 +168,7 @@ def _rates(rates: Rates) -> list[str]:
 
 
 def _busy(times: TimeBreakdown) -> list[str]:
-    """Return how busy the GPU is, and what it waits for when it is idle."""
+    """Return how busy the GPU is, and what an idle GPU waits for."""
     step_ns = times.unprofiled.median_ns
     names = {"copy": "copies", "collective": "collectives"}
     sizes = {text: round(times.by_kind_ns.get(kind, 0)) for kind, text in names.items()}
@@ -185,7 +185,7 @@ def _busy(times: TimeBreakdown) -> list[str]:
 
 
 def _operators(parts: StepParts | None) -> list[str]:
-    """Return how a step on the CPU divides into its phases, the longest first."""
+    """Return the phases of a step on the CPU, longest first."""
     if parts is None:
         return []
     named: Mapping[str, float] = {

@@ -1,4 +1,4 @@
-"""Groups as a terminal and as JSON show them: one table per dictionary, with each group's largest entries."""
+"""Groups as text and as JSON: one table per dictionary, with each group's largest entries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OVERLAPS_SHOWN = 8
 def grouping_lines(
     grouping: Grouping, top: int, terminal: Terminal, classes: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return a head and one table per dictionary; of each group the ``top`` largest entries."""
+    """Return a head and one table per dictionary, with the ``top`` largest entries of each group."""
     device = device_text(grouping.device_idx, grouping.device_name, grouping.rank)
     text = allocated_text(grouping.allocated_bytes, grouping.instant, device, classes)
     lines = entry(terminal, instant_title(grouping.instant), text)
@@ -38,7 +38,7 @@ def grouping_lines(
 
 
 def _table(one: GroupedEntries, grouping: Grouping, top: int, *, listed: bool) -> Table:
-    """Return a dictionary's table; ``listed``: with the lines that Untrackable is made of."""
+    """Return a dictionary's table; ``listed`` adds the parts of Untrackable."""
     total, left = grouping.total_bytes, grouping.untrackable
     scale = Scale(column_unit(grouping.allocated_bytes), total)
     largest = max([1, left.bytes or 0, *(group.bytes for group in one.groups)])
@@ -81,7 +81,7 @@ def _bar(group: EntryGroup, largest: int) -> Bar:
 
 
 def _beside(one: GroupedEntries, terminal: Terminal) -> list[str]:
-    """Return which groups took nothing, and which entries later groups would have taken too."""
+    """Return empty groups, and entries that match later groups, too."""
     empty = [group.name for group in one.groups if not group.entries]
     lines = terminal.paragraph(f"no entry: {', '.join(empty)}", indent=2) if empty else []
     if one.overlaps:
@@ -96,7 +96,7 @@ def _beside(one: GroupedEntries, terminal: Terminal) -> list[str]:
 
 
 def overlap_pairs(overlaps: Sequence[Overlap]) -> list[tuple[str, str, int, int]]:
-    """Return (group that took, group that would have, entries, bytes), most bytes first."""
+    """Return (first matching group, later matching group, entries, bytes), most bytes first."""
     every = sorted((one.group, later, one.entry.bytes) for one in overlaps for later in one.also)
     pairs = []
     for (first, later), items in groupby(every, key=lambda item: item[:2]):
@@ -106,9 +106,9 @@ def overlap_pairs(overlaps: Sequence[Overlap]) -> list[tuple[str, str, int, int]
 
 
 def group_document(groupings: Sequence[Grouping]) -> dict[str, Any]:
-    """Return what ``group --json`` prints: each dictionary under its name, entries never cut.
+    """Return the JSON document of ``group``: dictionary name -> groups, with all entries.
 
-    Of several devices it is the one with most bytes, and beside it ``ranks`` with all of them.
+    Of several devices, it is the one with most bytes, and ``ranks`` has all of them.
     """
     documents = [_document(grouping) for grouping in groupings]
     highest = max(range(len(documents)), key=lambda place: groupings[place].allocated_bytes)

@@ -1,4 +1,4 @@
-"""What a check found as JUnit XML, which CI systems show beside the tests."""
+"""Results of a check as JUnit XML, which CI systems show with the tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def junit_xml(run: str, gates: Sequence[Gate]) -> str:
-    """Return one test case per limit: over the limit is a failure, a figure that was not measured an error."""
+    """Return one test case per limit. An exceeded limit is a failure, a missing value an error."""
     errors = sum(gate.found is None for gate in gates)
     failures = sum(not gate.ok for gate in gates) - errors
     counts = {"tests": str(len(gates)), "failures": str(failures), "errors": str(errors)}

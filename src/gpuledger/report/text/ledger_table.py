@@ -22,7 +22,7 @@ _TIMES: tuple[tuple[str, Amount], ...] = (
 
 @dataclass(frozen=True)
 class Units:
-    """What times and joules are shown in: the unit's name, and how many ns or J one of it is."""
+    """The units of time and energy: name, and number of ns or J per unit."""
 
     time: str = "ms"
     ns: float = 1e6
@@ -34,9 +34,9 @@ OF_A_STEP = Units()
 
 
 def units_of_samples(batch: int, step_ns: float = 0.0, step_j: float = 0.0) -> Units:
-    """Return the units in which a step of so many samples is shown for one: smaller ones where a sample takes little.
+    """Return the units for one of ``batch`` samples of a step; smaller units for small values.
 
-    ``step_ns`` and ``step_j`` are what the step takes, 0 where that is not known.
+    ``step_ns`` and ``step_j`` are time and energy of the step, 0 if unknown.
     """
     time = ("ns/sample", 1.0) if 0 < step_ns < 1e3 * batch else ("µs/sample", 1e3)
     energy = ("µJ/sample", 1e-6) if 0 < step_j < 1e-3 * batch else ("mJ/sample", 1e-3)
@@ -46,9 +46,9 @@ def units_of_samples(batch: int, step_ns: float = 0.0, step_j: float = 0.0) -> U
 def ledger_table(
     lines: Sequence[GroupLine], word: str, rows: int, units: Units = OF_A_STEP, names: Mapping[str, str] | None = None
 ) -> Table:
-    """Return the first ``rows`` lines as a table, then the rest and a total; columns without any figure are left out.
+    """Return the first ``rows`` lines as a table, then the sum of the others and a total. Omits columns without values.
 
-    ``names`` are what some of the labels are shown as.
+    ``names`` replaces some labels: label -> text.
     """
     columns = [Column(f"by {word}", shrinks=True)]
     cells: list[Callable[[Sequence[GroupLine]], list[str]]] = []
@@ -98,7 +98,7 @@ def _sum(lines: Sequence[GroupLine], amount: Amount) -> float:
 
 
 def _off(lines: Sequence[GroupLine]) -> float:
-    """Return the plus or minus of one line; that of several is not known from theirs."""
+    """Return the uncertainty of one line in J; 0 for several, where it is unknown."""
     return lines[0].uncertainty_j or 0.0 if len(lines) == 1 else 0.0
 
 

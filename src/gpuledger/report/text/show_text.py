@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 ROWS, ROWS_OF_TWO = 20, 10
 PIPED_CELLS = 80
-"""Width of tables of kernels in a pipe or a file: their names have no end."""
+"""Width of kernel tables in a pipe or a file, because kernel names can be very long."""
 
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How tables are printed: at most ``rows`` rows, times and energy of one sample where ``per_sample``."""
+    """How tables are printed: at most ``rows`` rows; with ``per_sample``, time and energy of one sample."""
 
     rows: int | None = None
     per_sample: bool = False
 
 
 def show_lines(view: RunView, tables: TableOptions, terminal: Terminal) -> list[str]:
-    """Return the first screen and the tables that were asked for; of several devices a row each comes first.
+    """Return the first screen and the requested tables. Of several devices, first a table with a row for each.
 
-    Below a single table, or at another instant than the peak, stands a shorter screen.
+    With a single table, or at another instant than the peak, the screen is shorter.
 
     Raises:
-        UsageError: figures of one sample were asked for, and it is not known how many samples a step has.
+        UsageError: values per sample were requested, and the number of samples of a step is unknown.
     """
     options = view.highest.options
     is_overview = options.group_by is None and options.at == "peak" and options.step is None
@@ -50,7 +50,7 @@ def show_lines(view: RunView, tables: TableOptions, terminal: Terminal) -> list[
 
 
 def show_unknown_lines(view: RunView, tables: TableOptions, terminal: Terminal) -> list[str]:
-    """Return what has no name yet on each device."""
+    """Return the memory without a name on each device."""
     lines: list[str] = []
     for device in view.devices:
         unknown = unknown_lines(device.unknowns, tables.rows or ROWS, terminal, device.classes)
@@ -73,7 +73,7 @@ def closing_lines(view: RunView, path: str, terminal: Terminal) -> list[str]:
 
 
 def _energy_notes(view: DeviceView) -> list[str]:
-    """Return how the energy of a step was divided over the rows of a table, where it was."""
+    """Return how the energy of a step was attributed to the rows of a table; empty if it was not."""
     if view.energy is None or len(view.energy.accounts) < 2 or view.options.group_by in ("category", "tensor"):
         return []
     return [f"Energy of a row is estimated from the measured energy of a step: {view.energy.method}."]
@@ -94,7 +94,7 @@ def _table_lines(view: DeviceView, tables: TableOptions, terminal: Terminal) -> 
 
 
 def _table(view: DeviceView, word: str, rows: int, units: Units) -> Table:
-    """Return the table of bytes with its bars where nothing else is known, else of all that is known."""
+    """Return a table of bytes with bars if nothing else was measured, otherwise a table of all values."""
     lines = view.lines or view.lines_by(word)
     names = _names([line.label for line in lines], word, view)
     bytes_alone = all(line.time_ns is None and line.energy_j is None for line in lines)
@@ -104,22 +104,28 @@ def _table(view: DeviceView, word: str, rows: int, units: Units) -> Table:
 
 
 def _names(labels: list[str], word: str, view: DeviceView) -> dict[str, str]:
-    """Return what the rows of a table are called, where that is not their label."""
+    """Return label -> text for rows that are not shown with their label."""
     if word == "module":
         return {label: module_label(label, view.classes) for label in labels if label in view.classes}
     return short_kernel_names(labels) if word in ("kernel", "operator") else {}
 
 
 def _units_of_a_sample(view: DeviceView) -> Units:
-    """Return the units in which a step is shown for one of its samples.
+    """Return the units for values per sample.
 
     Raises:
-        UsageError: their number is not known, or steps of several kinds are among those that were measured.
+        UsageError: the number of samples is unknown, or steps of several kinds were measured.
     """
     rates = view.rates
     if rates is None or not rates.batch:
-        raise UsageError("--per-sample: no module was called with a tensor", hint="times and joules are of a step")
+        raise UsageError(
+            "--per-sample: the batch size is unknown, no module was called with a tensor",
+            hint="Leave --per-sample out to show time and energy per step",
+        )
     if len(rates.kinds) > 1:
-        raise UsageError("--per-sample: prefill and decode differ in their tokens", hint="`show` tells tokens of both")
+        raise UsageError(
+            "--per-sample: prefill and decode steps have different numbers of tokens",
+            hint="Leave --per-sample out to show the tokens of both",
+        )
     step_ns = view.times.work_ns if view.times else 0.0
     return units_of_samples(rates.batch, step_ns, view.energy.step_energy_j if view.energy else 0.0)

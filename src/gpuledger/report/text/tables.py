@@ -1,4 +1,4 @@
-"""Tables of accounts, of several ranks, and of the balance."""
+"""Tables of memory by category, module or tensor, of several ranks, and of the balance."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Row = tuple[str | Cell | Bar, ...]
 CLOSED_LINES = ("capacity", "used", "allocated", "unaccounted", "total")
-"""Lines of the balance that are sums or differences of others, set in bold."""
+"""Lines of the balance that are sums or differences of others, shown in bold."""
 CATEGORY_LEVEL = 2
 SHORT_SOURCES = {
     HISTORY: "allocator history",
@@ -46,7 +46,7 @@ SHORT_SOURCES = {
 
 @dataclass(frozen=True)
 class Scale:
-    """Writes sizes of one table: all in one unit, and as shares of one whole."""
+    """Formats the sizes of a table: all in one unit, and as shares of one total."""
 
     unit: Unit
     whole_bytes: int | None
@@ -58,7 +58,7 @@ class Scale:
 
 
 def group_table(breakdown: Breakdown, word: str, rows: int, classes: Mapping[str, str]) -> Table:
-    """Return the accounts as a table with one row per ``word`` and a total; ``classes`` are the modules', by path."""
+    """Return a breakdown as a table with one row per ``word`` and a total. ``classes`` is module path -> class."""
     groups = group_accounts(breakdown.accounts, word)
     shown, rest = groups[:rows], groups[rows:]
     total = breakdown.allocated_bytes
@@ -86,9 +86,9 @@ def group_table(breakdown: Breakdown, word: str, rows: int, classes: Mapping[str
 
 
 def tensor_table(breakdown: Breakdown, rows: int, classes: Mapping[str, str]) -> Table:
-    """Return the accounts as a table with one row per tensor name and category, closed by a total.
+    """Return a breakdown as a table with one row per tensor name and category, and a total.
 
-    What has no name goes by its module; ``classes`` are those of modules, by path.
+    Tensors without a name are shown by module. ``classes`` is module path -> class.
     """
     shown, rest = breakdown.accounts[:rows], breakdown.accounts[rows:]
     total = breakdown.allocated_bytes
@@ -123,7 +123,7 @@ def rank_table(views: Sequence[DeviceView]) -> Table:
 
 
 def imbalance_line(imbalance: Imbalance) -> str:
-    """Return the sentence that names how uneven the ranks are."""
+    """Return a sentence on the imbalance of the ranks."""
     if imbalance.ratio < 1.005:
         return f"balanced: every rank's peak is within 0.5 % of the mean, {format_bytes(imbalance.mean_bytes)}"
     where = f"rank {imbalance.rank} ({device_label(imbalance.device_idx)})"
@@ -136,13 +136,14 @@ def imbalance_line(imbalance: Imbalance) -> str:
 def balance_lines(
     rank: int, balance: Balance, terminal: Terminal, classes: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return the balance of one device: a head, one row per line, their sum, and why lines are missing."""
+    """Return the balance of one device: a head, one row per line, their sum, and the reasons of missing values."""
     device_idx, whole = balance.instant.device_idx, balance.total_bytes
     allocated = sum(line.bytes or 0 for line in balance.lines if line.name == "allocated")
     device = device_text(device_idx, balance.device_name, rank)
     head = entry(terminal, instant_title(balance.instant), allocated_text(allocated, balance.instant, device, classes))
     scale = Scale(column_unit(allocated), whole)
-    lines = (BalanceLine("capacity", whole, -1, "", ""), *balance.lines, _closing_line(balance))
+    capacity = [BalanceLine("capacity", whole, -1, "", "")] if device_idx >= 0 else []
+    lines = (*capacity, *balance.lines, _closing_line(balance))
     rows = tuple(_balance_row(line, scale, BOLD if line.name in CLOSED_LINES else "") for line in lines)
     columns = (
         Column(),
@@ -155,7 +156,7 @@ def balance_lines(
 
 
 def _missing_lines(balance: Balance, terminal: Terminal) -> list[str]:
-    """Return why lines have no number, one paragraph per reason."""
+    """Return why lines have no value, one paragraph per reason."""
     reasons: dict[str, list[str]] = {}
     for line in balance.lines:
         if line.bytes is None:
@@ -165,7 +166,7 @@ def _missing_lines(balance: Balance, terminal: Terminal) -> list[str]:
 
 
 def _line_name(line: BalanceLine) -> str:
-    """Return a line's name in words; categories are written as everywhere."""
+    """Return a line's label. Categories are not changed."""
     return line.name if line.level == CATEGORY_LEVEL else line.name.replace("_", " ")
 
 
@@ -175,7 +176,7 @@ def _category_row(group: Group, scale: Scale, largest: int) -> Row:
 
 
 def _stacked_row(group: Group, label: str, scale: Scale, largest: int) -> Row:
-    """Return a row whose bar is divided into categories, with the largest of them in words."""
+    """Return a row with a bar divided by category, and the largest category as text."""
     bar = Bar(tuple((size / largest, category_color(name)) for name, size in group.by_category))
     name, size = group.by_category[0]
     mostly = name if len(group.by_category) == 1 else f"{name} {percent(size, group.bytes)}"
@@ -208,9 +209,11 @@ def _rank_row(view: DeviceView) -> Row:
 
 
 def _closing_line(balance: Balance) -> BalanceLine:
-    """Return the sum of the lines inside ``used``, and whether it is what the GPU reports."""
+    """Return the sum of the lines inside ``used``, with a note whether it equals the GPU's value."""
     total = sum(line.bytes or 0 for line in balance.lines if line.level == 1)
-    if balance.used_bytes is None:
+    if balance.instant.device_idx < 0:
+        note = ""
+    elif balance.used_bytes is None:
         note = "memory of the allocator; used memory was not read"
     else:
         left = balance.used_bytes - total

@@ -1,4 +1,4 @@
-"""The short form of a run, printed when a recording ends."""
+"""The summary of a run, printed when a recording ends."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def _next_lines(run: Run, terminal: Terminal) -> list[str]:
 
 
 def note_lines(notes: Iterable[str], terminal: Terminal) -> list[str]:
-    """Return notes, once each."""
+    """Return the lines of notes, without duplicates."""
     return [line for note in dict.fromkeys(notes) for line in entry(terminal, "Note", note)]
 
 
 def next_lines(commands: list[str], terminal: Terminal) -> list[str]:
-    """Return the commands to try next, one on each line; never shortened, so that they can be copied."""
+    """Return the commands to try next, one per line. They are not shortened, so that they can be copied."""
     first, *others = map(terminal.text, commands)
     return [terminal.styled("Next", BOLD) + f"  {first}", *(f"      {command}" for command in others)]

@@ -1,4 +1,4 @@
-"""A time log as a terminal, as JSON and as CSV show it: the time of all layers by algorithm, type and batch size."""
+"""A time log as text, JSON and CSV: the time of all layers by algorithm, type and batch size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS = ("name", "algorithm", "type", "batch", "total_s", "total_low_s", "tota
 
 
 def time_log_lines(logs: Sequence[TimeLog], terminal: Terminal) -> list[str]:
-    """Return a head and a table for each log: milliseconds of all layers, each type against its first algorithm."""
+    """Return a head and a table for each log: times of all layers in ms, with ratios to each type's first algorithm."""
     lines: list[str] = []
     for log in logs:
         layers, most = log.layer_s.shape[3], int(log.repeats.max())
@@ -49,7 +49,7 @@ def _table(log: TimeLog) -> Table:
 
 
 def _span(log: TimeLog, place: tuple[int, int, int]) -> str:
-    """Return the mean in ms, and half of what lies between the fastest and the slowest repetition."""
+    """Return the mean in ms, and half the difference of the slowest and the fastest repetition."""
     mean = _known(log.total_s[place])
     if mean is None:
         return MISSING
@@ -71,7 +71,7 @@ def _known(value: Any) -> float | None:
 
 
 def time_log_rows(logs: Sequence[TimeLog]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each algorithm, type and batch size of each log: seconds of all layers; None: not measured."""
+    """Yield a row for each algorithm, type and batch size of each log: all layers' time in s, or None."""
     for log in logs:
         for number, algorithm in enumerate(log.algorithms):
             for kind, word in enumerate(log.types):
@@ -85,7 +85,7 @@ def time_log_rows(logs: Sequence[TimeLog]) -> Iterator[dict[str, Any]]:
 
 
 def time_log_csv(logs: Sequence[TimeLog]) -> str:
-    """Return the rows as CSV, an empty cell where a time was not measured."""
+    """Return the rows as CSV, with an empty cell if a time was not measured."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -105,7 +105,7 @@ def time_log_markdown(logs: Sequence[TimeLog]) -> str:
 
 
 def time_log_document(log: TimeLog) -> dict[str, Any]:
-    """Return what ``show --json`` prints: the sums, and each layer's seconds, None where they were not measured."""
+    """Return the JSON document of ``show``: sums, and each layer's time in s, None if not measured."""
     network, shapes = known_shapes(log)
     layers = [
         {

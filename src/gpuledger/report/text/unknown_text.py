@@ -1,4 +1,4 @@
-"""What has no name yet, for a terminal and as JSON."""
+"""Memory without a name, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INDENT = 10
 def unknown_lines(
     unknowns: Unknowns, rows: int, terminal: Terminal, classes: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return the sum of what has no name, then one paragraph each, most bytes first, with the stack and what to do."""
+    """Return the sum of memory without a name, then a paragraph per entry, largest first, with stack and advice."""
     total, instant = unknowns.allocated_bytes, unknowns.instant
     share_text = f"{format_bytes(unknowns.bytes)} of it ({percent(unknowns.bytes, total)})"
     count = f"{unknowns.blocks:,} block{'' if unknowns.blocks == 1 else 's'}"
@@ -41,7 +41,7 @@ def unknown_lines(
 
 
 def unknown_document(places: Sequence[tuple[int, Unknowns]]) -> dict[str, Any]:
-    """Return what ``show --unknown --json`` prints, never cut; of several devices the one with most, and ``ranks``."""
+    """Return the JSON document of ``show --unknown``. Of several devices: the one with most bytes, and ``ranks``."""
     documents = [_document(rank, unknowns) for rank, unknowns in places]
     highest = max(documents, key=lambda document: int(document["unknown_bytes"]))
     return documents[0] if len(documents) == 1 else {**highest, "ranks": documents}
@@ -67,13 +67,13 @@ def _item_lines(item: Unknown, total: int, terminal: Terminal) -> list[str]:
 
 
 def _shown_frames(stack: tuple[Frame, ...]) -> tuple[list[Frame], int]:
-    """Return the frames to show, those of the program first where there are too many, and how many are not shown."""
+    """Return the frames to show, preferring those of the program, and the number of omitted ones."""
     chosen = set(sorted(range(len(stack)), key=lambda place: (not stack[place].own, place))[:FRAMES])
     return [frame for place, frame in enumerate(stack) if place in chosen], len(stack) - len(chosen)
 
 
 def short_path(file: str) -> str:
-    """Return a file's name from the working directory on, or from its package directory on."""
+    """Return a file's path relative to the working directory or to its package directory."""
     for mark in ("site-packages", "dist-packages"):
         _, found, inside = file.rpartition(f"{os.sep}{mark}{os.sep}")
         if found:
@@ -102,7 +102,7 @@ def _document(rank: int, unknowns: Unknowns) -> dict[str, Any]:
 
 
 def _item_document(item: Unknown) -> dict[str, Any]:
-    """Return one item; a step, tag or stack is null where there is none."""
+    """Return one item; a missing step, tag or stack is null."""
     fields = asdict(item)
     return {
         **fields,

@@ -1,4 +1,4 @@
-"""What a GPU did during one command, in a few lines."""
+"""Summary of the GPUs during one command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def watched_lines(run: Run, figures: Sequence[Watched], terminal: Terminal) -> list[str]:
-    """Return the figures of every GPU, and the run's notes."""
+    """Return the values of every GPU, and the run's notes."""
     lines: list[str] = []
     for one in figures:
         mean = MISSING if one.mean_active_bytes is None else format_bytes(one.mean_active_bytes)

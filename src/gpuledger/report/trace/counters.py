@@ -20,7 +20,7 @@ I64 = NDArray[np.int64]
 POINTS = 8000
 """Moments of one counter; a longer one is thinned, its highest and lowest points kept."""
 READINGS = {
-    "used_bytes": "card used, bytes",
+    "used_bytes": "GPU used, bytes",
     "power_instant_w": "power, W",
     "power_average_w": "power, mean of the last second, W",
     "sm_clock_mhz": "SM clock, MHz",

@@ -23,7 +23,9 @@ from gpuledger.report.trace.tracks import MODULES, Track, read_tracks
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run
 
-WITHOUT_TIMES = "no time pass: no kernel and no module is in it; record one with gpuledger run --passes memory,time"
+WITHOUT_TIMES = (
+    "no kernels and modules: the run has no timing measurement; record one with gpuledger run --passes memory,time"
+)
 _LINES_AT_ONCE = 2000
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 

@@ -1,4 +1,4 @@
-"""Which attention a GPU takes, by dtype, shapes and mask, and the plain one written out."""
+"""The attention kernel that CUDA chooses by dtype, shapes and mask, and the plain kernel written out."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _WIDEST_FLASH, _MASK_ALIGNMENT = 256, 8
 
 
 def patch_attention(patches: Patches, functions: VirtualFunctions) -> None:
-    """Put in the order in which a GPU tries its kernels: flash, memory-efficient, plain.
+    """Choose attention kernels in CUDA's order: flash, memory-efficient, plain.
 
-    Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp. Seen on an H200: T5's mask, whose last dimension is
-    not the dense one, ends in the plain kernel.
+    Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp. Observed on an H200: T5's mask, which
+    is not contiguous in its last dimension, uses the plain kernel.
     """
     plain = F.scaled_dot_product_attention
 
@@ -107,7 +107,7 @@ def _efficient(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, ca
 
 
 def _additive(mask: Any, dtype: torch.dtype) -> Any:
-    """Return a mask of booleans as what is added to the scores."""
+    """Return a boolean mask as a tensor to add to the scores."""
     if mask.dtype != torch.bool:
         return mask
     return torch.where(mask, 0.0, torch.full((), -math.inf, dtype=dtype, device=mask.device))
@@ -123,10 +123,10 @@ def _plain(
     scale: float | None,
     gqa: bool,
 ) -> Any:
-    """Return attention with its scores in memory; halves are turned into floats.
+    """Return attention with its scores in memory; half precision is converted to float32.
 
-    Source: ``_scaled_dot_product_attention_math`` in aten/src/ATen/native/transformers/attention.cpp; block for block
-    what T5 allocated on an H200.
+    Source: ``_scaled_dot_product_attention_math`` in aten/src/ATen/native/transformers/attention.cpp. Same blocks as
+    T5 allocated on an H200.
     """
     dtype = query.dtype
     if dtype in HALVES:

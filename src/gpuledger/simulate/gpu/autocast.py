@@ -1,10 +1,10 @@
-"""CUDA's autocast on fake tensors that say they are on the CPU.
+"""CUDA's autocast for fake tensors, which are CPU tensors to torch.
 
-``torch.autocast("cuda")`` turns on the CPU's autocast, whose lists of operators are not CUDA's. What CUDA treats and
-the CPU leaves alone is put in here, operator by operator, at the CPU's autocast key; what the CPU treats and CUDA
-leaves alone (``cross_entropy_loss``, whose softmax so stays in half precision) falls through.
+Here, ``torch.autocast("cuda")`` enables the CPU's autocast, which has other lists of operators. Operators that only
+CUDA casts are registered at the CPU's autocast key. Operators that only the CPU casts fall through, such as
+``cross_entropy_loss``, so that its softmax stays in half precision.
 
-Source of the lists: aten/src/ATen/autocast_mode.h of torch 2.13, and what torch itself has registered.
+Source of the lists: aten/src/ATen/autocast_mode.h of torch 2.13, and torch's registered operators.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ IN_FLOAT32 = (
     "upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_trilinear3d", "upsample_bicubic2d",
     "_upsample_bicubic2d_aa",
 )  # fmt: skip
-"""Operators that CUDA's autocast runs in float32 (AT_FORALL_FP32, and ``norm``, which is told to answer in it)."""
+"""Operators that CUDA's autocast runs in float32 (AT_FORALL_FP32, and ``norm``, which gets it as its dtype)."""
 
 WITH_DTYPE = {
     "prod": 1, "prod.dim_int": 3, "softmax.int": 2, "log_softmax.int": 2, "cumprod": 2, "cumsum": 2, "sum": 1,
     "sum.dim_IntList": 3, "linalg_vector_norm": 4, "linalg_matrix_norm": 4, "linalg_matrix_norm.str_ord": 4,
 }  # fmt: skip
-"""Operators that are told to answer in float32, and the place of ``dtype`` (AT_FORALL_FP32_SET_OPT_DTYPE)."""
+"""Operators that get float32 as their result's dtype, and the position of ``dtype`` (AT_FORALL_FP32_SET_OPT_DTYPE)."""
 
 IN_HALF = ("addmv", "addr", "mv", "prelu", "convolution", "chain_matmul", "linalg_multi_dot")
 """Operators that CUDA runs in half precision and the CPU does not (AT_FORALL_LOWER_PRECISION_FP)."""
@@ -48,7 +48,7 @@ WIDEST = ("addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "in
 
 
 def install_autocast(patches: Patches) -> Callable[[], None]:
-    """Put CUDA's autocast in; return what takes its operators out again."""
+    """Install CUDA's autocast. Return a function that removes it."""
     library = torch.library.Library("aten", "IMPL", _KEY)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -74,7 +74,7 @@ def _register(library: Any, name: str, make: Callable[[Any, str], Any]) -> None:
 
 
 def _left_alone_by_cuda() -> list[str]:
-    """Return the operators that only the CPU's autocast treats."""
+    """Return the operators that only the CPU's autocast casts."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
     only = [name for name in names if has_kernel(name, _KEY) and not has_kernel(name, "AutocastCUDA")]
@@ -127,8 +127,8 @@ def _with_dtype(operator: Any, name: str) -> Any:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         with without_autocast():
-            told = kwargs.get("dtype") is not None or (len(args) > place and args[place] is not None)
-            if told or not _eligible(args[0]):
+            given = kwargs.get("dtype") is not None or (len(args) > place and args[place] is not None)
+            if given or not _eligible(args[0]):
                 return operator(*args, **kwargs)
             if name.endswith("softmax.int"):
                 return _fused_softmax(name, args[0], args[1])

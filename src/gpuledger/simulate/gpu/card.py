@@ -1,4 +1,4 @@
-"""Puts a virtual GPU in place of the one that is not there."""
+"""Run code on a simulated GPU: patch ``torch.cuda``, tensors and operators, and restore them afterwards."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from gpuledger.simulate.gpu.device import VirtualDevice
 from gpuledger.simulate.gpu.dispatch import VirtualMode, Where
 from gpuledger.simulate.gpu.facade import CudaFacade
 from gpuledger.simulate.gpu.functions import VirtualFunctions
-from gpuledger.simulate.gpu.hints import heard, place_of
+from gpuledger.simulate.gpu.hints import listening, place_of
 from gpuledger.simulate.gpu.patches import Patches
 
 
 def let_torchvision_import() -> None:
-    """Declare the two operators that a torchvision built for CUDA lacks beside a torch built for the CPU.
+    """Declare two operators that are missing if torchvision is built for CUDA and torch for the CPU.
 
-    Without them ``import torchvision`` fails there, and with it that of much else.
+    Without them, ``import torchvision`` fails, and so do libraries that import it.
     """
     spec = find_spec("torchvision")
     if torch.version.cuda is not None or spec is None or spec.origin is None or "torchvision" in sys.modules or _KEPT:
@@ -43,26 +43,26 @@ def let_torchvision_import() -> None:
 _KEPT: list[Any] = []
 
 
-def _stand_in(mode: VirtualMode, patches: Patches, name: str, told: Callable[..., Any]) -> None:
-    """Put a user's function in the place of one of a C++ extension."""
+def _replace(mode: VirtualMode, patches: Patches, name: str, function: Callable[..., Any]) -> None:
+    """Replace a function of a C++ extension by a user's function."""
     place = place_of(name)
     if place is not None:
-        patches.put(*place, lambda *args, **kwargs: mode.as_told(told, name, args, kwargs))
+        patches.put(*place, lambda *args, **kwargs: mode.run_instead(function, name, args, kwargs))
 
 
 @contextmanager
 def in_place(device: VirtualDevice, say: Callable[[str], None]) -> Iterator[VirtualMode]:
-    """Let this thread's code find ``device`` as ``cuda:0``; everything is put back at the end."""
+    """Provide ``device`` as ``cuda:0`` to this thread's code, and restore everything at the end."""
     mode = VirtualMode(device, Where(), say)
     functions = VirtualFunctions(mode)
     patches = Patches()
     CudaFacade(device).install(patches)
     install_choices(patches, functions, say)
-    take_out = install_autocast(patches)
+    remove_autocast = install_autocast(patches)
     try:
-        with heard(partial(_stand_in, mode, patches)), mode, functions:
+        with listening(partial(_replace, mode, patches)), mode, functions:
             yield mode
     finally:
         patches.undo()
-        take_out()
+        remove_autocast()
         torch.clear_autocast_cache()

@@ -1,4 +1,4 @@
-"""CUDA's choices where torch's own code asks the tensor for its device, and would be told CPU."""
+"""CUDA's choices in torch functions that depend on a tensor's device, which is the CPU for fake tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RNN_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 
 
 def install_choices(patches: Patches, functions: VirtualFunctions, say: Callable[[str], None]) -> None:
-    """Put CUDA's choices in."""
+    """Install CUDA's choices."""
     _patch_dropout(patches, functions)
     patch_attention(patches, functions)
     _patch_recurrent(patches, functions)
@@ -34,7 +34,7 @@ def install_choices(patches: Patches, functions: VirtualFunctions, say: Callable
 
 
 def _patch_dropout(patches: Patches, functions: VirtualFunctions) -> None:
-    """A GPU drops out with one fused kernel that keeps a mask of booleans."""
+    """Use one fused kernel for dropout, which keeps a boolean mask."""
     plain = F.dropout
 
     def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: A002
@@ -50,7 +50,7 @@ def _patch_dropout(patches: Patches, functions: VirtualFunctions) -> None:
 
 
 def _patch_recurrent(patches: Patches, functions: VirtualFunctions) -> None:
-    """All layers of an RNN run at once, in cuDNN; a single cell runs in a fused kernel."""
+    """Use cuDNN for all layers of an RNN at once, and a fused kernel for a single cell."""
     for name, mode in _RNN_MODES.items():
         patches.put(torch._VF, name, _all_layers(functions, getattr(torch._C._VariableFunctions, name), mode))
     for name, fused in (("lstm_cell", aten._thnn_fused_lstm_cell), ("gru_cell", aten._thnn_fused_gru_cell)):
@@ -84,7 +84,7 @@ def _all_layers(functions: VirtualFunctions, plain: Callable[..., Any], mode: in
 
 
 class _Together(torch.autograd.Function):
-    """Weights in another type, in one storage."""
+    """Weights in another dtype, in one storage."""
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *weights: Any) -> Any:
@@ -102,7 +102,7 @@ class _Together(torch.autograd.Function):
 
 
 def _recast(functions: VirtualFunctions, weights: Any) -> list[Any]:
-    """Return an RNN's weights as autocast hands them to cuDNN: in one storage, as cuDNN wants them."""
+    """Return an RNN's weights as autocast passes them to cuDNN: in one storage, which cuDNN requires."""
     if not torch.is_autocast_enabled("cuda"):
         return list(weights)
     dtype = torch.get_autocast_dtype("cuda")
@@ -127,7 +127,7 @@ def _one_cell(functions: VirtualFunctions, plain: Callable[..., Any], fused: Any
 
 
 def _pad_packed(functions: VirtualFunctions, plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Return padding without C++, which writes lengths into a tensor it makes itself; here that has no bytes."""
+    """Return padding in Python. In C++ it writes lengths into a new tensor, which has no data here."""
 
     def pad(data: Any, batch_sizes: Any, batch_first: bool, padding: float, total: int) -> Any:
         if not functions.on_card(data):
@@ -147,7 +147,7 @@ def _pad_packed(functions: VirtualFunctions, plain: Callable[..., Any]) -> Calla
 
 
 def _patch_softmax(patches: Patches, functions: VirtualFunctions) -> None:
-    """A GPU's softmax turns halves into floats in the same kernel."""
+    """Convert half precision to float32 in the kernel of softmax, as CUDA does."""
     for name, operator in (("softmax", aten._softmax), ("log_softmax", aten._log_softmax)):
         plain = getattr(torch, name)
 
@@ -160,7 +160,7 @@ def _patch_softmax(patches: Patches, functions: VirtualFunctions) -> None:
 
 
 def _patch_optimizers(patches: Patches) -> None:
-    """Optimizers default to foreach on a GPU; torch's own test asks for plain tensors, which fake ones are not."""
+    """Use foreach optimizers, the default on a GPU. Torch would not, because fake tensors are a subclass."""
 
     def choose(params: Any, differentiable: bool, use_fused: bool = False) -> tuple[bool, bool]:
         return (False, False) if differentiable else (use_fused, not use_fused)
@@ -181,7 +181,7 @@ def _patch_optimizers(patches: Patches) -> None:
 
 
 def _patch_parameters(patches: Patches, functions: VirtualFunctions) -> None:
-    """Parameters are fake from their first moment, so that moving a model keeps each parameter the object it is."""
+    """Create parameters as fake tensors, so that moving a model keeps each parameter's object."""
     plain_new = nn.Parameter.__new__
     fake_mode = functions.mode.fake_mode
 
@@ -207,7 +207,7 @@ def _patch_parameters(patches: Patches, functions: VirtualFunctions) -> None:
 
 
 def _move_parameter(module: nn.Module, name: str, parameter: Any, fn: Callable[[Any], Any]) -> None:
-    """Move a parameter as torch does for plain tensors: the object stays, its data are exchanged."""
+    """Move a parameter as torch does for plain tensors: replace the data and keep the object."""
     with torch.no_grad():
         moved = fn(parameter)
         moved_gradient = None if parameter.grad is None else fn(parameter.grad)
@@ -221,7 +221,7 @@ def _move_parameter(module: nn.Module, name: str, parameter: Any, fn: Callable[[
 
 
 def _patch_devices(patches: Patches, functions: VirtualFunctions) -> None:
-    """A fake tensor tells the program that it is on the GPU, and torch's own code that it is not."""
+    """Report the GPU as the device of fake tensors to the program, and the CPU to torch's own code."""
     plain = vars(FakeTensor)["device"].fget
     disabled = torch._C._is_torch_function_all_disabled
 
@@ -231,10 +231,10 @@ def _patch_devices(patches: Patches, functions: VirtualFunctions) -> None:
         return plain(tensor)  # type: ignore[no-any-return]
 
     def set_default(device: Any) -> None:
-        told = None if device is None else as_device(device)
-        on_card = told is not None and told.type == "cuda"
+        wanted = None if device is None else as_device(device)
+        on_card = wanted is not None and wanted.type == "cuda"
         functions.default_device = CUDA if on_card else None
-        plain_set(None if on_card else told)
+        plain_set(None if on_card else wanted)
 
     plain_set, plain_get = torch.set_default_device, torch.get_default_device
     patches.put(FakeTensor, "device", property(device_of))
@@ -243,7 +243,7 @@ def _patch_devices(patches: Patches, functions: VirtualFunctions) -> None:
 
 
 def _patch_engine(patches: Patches, functions: VirtualFunctions) -> None:
-    """While autograd works, the program's own code may run again (checkpoints, hooks), and needs the mode back."""
+    """Enable the mode during backward, too: checkpoints and hooks run the program's own code there."""
     plain = torch.autograd.graph._engine_run_backward
     device, where = functions.device, functions.where
 
@@ -261,7 +261,7 @@ def _patch_engine(patches: Patches, functions: VirtualFunctions) -> None:
 
 
 def _flatten_weights(functions: VirtualFunctions, module: Any) -> None:
-    """Give an RNN's weights one storage, as cuDNN wants them."""
+    """Put an RNN's weights into one storage, which cuDNN requires."""
     weights = [weight for weight in module._flat_weights if isinstance(weight, torch.Tensor)]
     together = {weight.untyped_storage()._cdata for weight in weights}
     if not weights or len(together) == 1 or not all(functions.on_card(weight) for weight in weights):
@@ -275,7 +275,7 @@ def _flatten_weights(functions: VirtualFunctions, module: Any) -> None:
 
 
 def _patch_programs(patches: Patches, say: Callable[[str], None]) -> None:
-    """Nothing is saved or compiled, data are loaded in the process itself, and no distribution checks its values."""
+    """Disable saving, compiling, worker processes of data loaders, and checks of values in distributions."""
 
     def save(*_args: Any, **_kwargs: Any) -> None:
         say("torch.save: the file was not written, because nothing is computed.")

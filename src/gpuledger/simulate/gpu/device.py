@@ -1,4 +1,4 @@
-"""The virtual device: which storages are on the GPU, and the allocator that holds them."""
+"""The simulated device: the storages on the GPU and their allocator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Event = tuple[int, int, int, int, int, str, int]
 
 
 def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
-    """Return a tensor's storage; that of the tensor inside where ``torch.func`` has wrapped it."""
+    """Return a tensor's storage. If ``torch.func`` wrapped the tensor, it is that of the inner one."""
     try:
         return tensor.untyped_storage()
     except NotImplementedError:
@@ -29,11 +29,11 @@ def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
 
 
 class VirtualDevice:
-    """One GPU: storages that a program believes to be on it, by the identity of the storage.
+    """One GPU with its storages, by identity of the storage.
 
     Args:
-        card: Its figures.
-        allocator: Holds the storages; its events are kept here, each with the token it happened under.
+        card: Memory and other figures of the GPU.
+        allocator: Allocates the storages. Its events are kept here, each with the current token.
     """
 
     def __init__(self, card: Card, allocator: CachingAllocator) -> None:
@@ -47,11 +47,11 @@ class VirtualDevice:
         self.operators: dict[str, int] = {}
         self.kept: dict[object, int] = {}
         self.convolutions: dict[tuple[int, ...], bool] = {}
-        """Shapes of convolutions, and whether all that cuDNN holds for each was measured."""
+        """Shape of a convolution -> whether all its cuDNN workspaces were measured."""
         self.module_now: Callable[[], str] = str
-        """Returns the path of the module that is running; "" outside of any."""
+        """Returns the path of the running module; "" outside modules."""
         self.at_first_bytes: Callable[[], None] | None = None
-        """Called once, before the first bytes are put on the GPU."""
+        """Called once, before the first GPU allocation."""
         self._operator = -1
         self._live: dict[int, tuple[weakref.ref[Any], int, int]] = {}
         self._busy = False
@@ -65,7 +65,7 @@ class VirtualDevice:
 
     @property
     def handles(self) -> int:
-        """Return how many cuBLAS handles the program has."""
+        """Return the number of cuBLAS handles of the program."""
         return len({key[2] for key in self.kept if isinstance(key, tuple) and key[0] == "cublas"})
 
     # -- storages ---------------------------------------------------------------------------------------------------
@@ -75,14 +75,14 @@ class VirtualDevice:
         return tensor.layout is torch.strided and _storage_of(tensor)._cdata in self._live
 
     def address(self, tensor: torch.Tensor) -> int:
-        """Return the address of a tensor's storage on the GPU; 0 where it is not there or empty."""
+        """Return the address of a tensor's storage on the GPU; 0 if it is empty or not on the GPU."""
         if tensor.layout is not torch.strided:
             return 0
         known = self._live.get(_storage_of(tensor)._cdata)
         return known[1] if known else 0
 
     def adopt(self, tensor: torch.Tensor, operator: Any) -> None:
-        """Put a storage on the GPU, unless it is there already with as many bytes."""
+        """Allocate a tensor's storage on the GPU, unless it is there already with the same size."""
         if tensor.layout is not torch.strided:
             return
         storage = _storage_of(tensor)
@@ -97,13 +97,13 @@ class VirtualDevice:
         self._live[key] = (reference, address, size_bytes)
 
     def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
-        """Note that another stream uses a tensor."""
+        """Record that another stream uses a tensor."""
         address = self.address(tensor)
         if address:
             self.allocator.record_stream(address, stream)
 
     def _drop(self, key: int) -> None:
-        """A storage is gone. The garbage collector may call this at any moment, so it may have to wait."""
+        """Free a deleted storage. The garbage collector can call this during a malloc; then it is freed after that."""
         if self._busy:
             self._gone.append(key)
             return
@@ -115,10 +115,10 @@ class VirtualDevice:
     # -- bytes ------------------------------------------------------------------------------------------------------
 
     def malloc(self, size_bytes: int, operator: Any) -> int:
-        """Return the address of new bytes on the current stream.
+        """Return the address of a new block on the current stream.
 
         Raises:
-            OutOfMemoryError: the GPU has no room for them.
+            OutOfMemoryError: the GPU is out of memory.
         """
         at_first_bytes, self.at_first_bytes = self.at_first_bytes, None
         if at_first_bytes is not None:
@@ -133,19 +133,19 @@ class VirtualDevice:
                 self._drop(self._gone.pop(0))
 
     def keep(self, key: object, size_bytes: int, operator: Any) -> None:
-        """Take bytes once and for good: a library's workspace."""
+        """Allocate a library's workspace once per key. It is never freed."""
         if key not in self.kept and size_bytes:
             self.kept[key] = self.malloc(size_bytes, operator)
 
-    def met(self, held: Held) -> None:
-        """Note a convolution, for what is said of its workspaces."""
+    def note_convolution(self, held: Held) -> None:
+        """Record whether a convolution's workspaces were measured, for the notes of the estimate."""
         if held.key:
             measured = all(workspace.measured for workspace in held.workspaces)
             self.convolutions[held.key] = measured and self.convolutions.get(held.key, True)
 
     @contextmanager
     def borrow(self, sizes_bytes: Iterable[int], operator: Any) -> Iterator[None]:
-        """Hold bytes for as long as an operator works, as its kernels do."""
+        """Allocate temporary memory while an operator runs, as its kernels do."""
         addresses = [self.malloc(size, operator) for size in sizes_bytes if size]
         try:
             yield

@@ -1,8 +1,8 @@
-"""The dispatch mode under a virtual GPU: tensors on it are fake, everything else is computed as usual.
+"""The dispatch mode of a simulated GPU: its tensors are fake, everything else is computed as usual.
 
-A fake tensor keeps its shape and no bytes. It says to C++ that it is on the CPU, since a machine without a GPU has no
-device guard, no stream and no autograd queue for CUDA; where C++ would have chosen differently for a CUDA tensor,
-:mod:`.functions`, :mod:`.autocast` and :mod:`.kernels` put CUDA's choice in.
+A fake tensor has a shape but no data. C++ sees a CPU tensor, because without a GPU there is no device guard, stream or
+autograd queue for CUDA. Where C++ would choose differently for a CUDA tensor, :mod:`.functions`, :mod:`.autocast`
+and :mod:`.kernels` make CUDA's choice.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuledger.simulate.gpu.device import VirtualDevice
-from gpuledger.simulate.gpu.hints import told_operator
+from gpuledger.simulate.gpu.hints import function_for
 from gpuledger.simulate.gpu.kernels import KERNELS
 from gpuledger.simulate.gpu.shortcuts import shortcut
 from gpuledger.simulate.gpu.workspaces import workspaces_of
 
 LARGE_CPU_BYTES = 256 << 20
-"""CPU tensors from this size on are fake as well: a model of many GiB is built in none."""
+"""CPU tensors of at least this size are fake as well, so that building a large model needs no memory."""
 
 PLACEHOLDER = 0.5
-"""What ``item()`` gives for a tensor that was never computed; integers give 1, booleans False."""
+"""Result of ``item()`` for a tensor that was not computed. For integers it is 1, for booleans False."""
 
 _CPU = torch.device("cpu")
 _LAST_FIRST = frozenset({torch.ops.aten.native_dropout.default})
-"""Operators that make their last result first."""
+"""Operators that allocate their last result first."""
 
 _BETWEEN = (
     str(Path(__file__).parents[1]),
     torch._compile.__file__,
     str(Path(torch.__file__).with_name("_dynamo") / "eval_frame.py"),
 )
-"""Files whose frames stand between an operator and whoever called it."""
+"""Files with frames between an operator and its caller."""
 
 _DEVICE = torch.ops.prim.device.default
 
@@ -55,7 +55,7 @@ _UNSUPPORTED = (UnsupportedFakeTensorException, UnsupportedOperatorException, No
 
 
 class NotModelledError(Exception):
-    """An operator cannot be followed without a GPU."""
+    """An operator cannot be simulated without a GPU."""
 
     def __init__(self, operator: str, why: str, module: str = "") -> None:
         super().__init__(f"{operator}{f', called by {module},' if module else ':'} {why}")
@@ -64,7 +64,7 @@ class NotModelledError(Exception):
 
 
 class Where:
-    """Where new tensors go: what the call under way asked for, and what they follow without a word."""
+    """Device of new tensors: as requested by the current call, or that of its arguments."""
 
     def __init__(self) -> None:
         self.asked: bool | None = None
@@ -72,7 +72,7 @@ class Where:
 
     @contextmanager
     def asking(self, on_card: bool | None) -> Iterator[None]:
-        """Put new storages on the GPU (True), off it (False), or where their arguments are (None)."""
+        """Place new storages on the GPU (True), on the CPU (False), or on the device of the arguments (None)."""
         before, self.asked = self.asked, on_card
         try:
             yield
@@ -81,12 +81,12 @@ class Where:
 
 
 class VirtualMode(TorchDispatchMode):
-    """Runs each operator: fake where the GPU is concerned, and tells the device of every new storage.
+    """Runs each operator, without computing it if it is on the GPU, and reports new storages to the device.
 
     Args:
         device: The GPU.
-        where: Set by the function mode that sees the user's calls first.
-        say: Keeps a sentence about what was guessed.
+        where: Set by the function mode, which gets the user's calls first.
+        say: Gets a sentence for each value that was guessed.
     """
 
     def __init__(self, device: VirtualDevice, where: Where, say: Callable[[str], None]) -> None:
@@ -98,12 +98,12 @@ class VirtualMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled on a virtual GPU: that the compiler stays away need not be said at every operator."""
+        """Return True: nothing is compiled on a simulated GPU, and the compiler need not warn at every operator."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _DEVICE and not self.fake_mode.in_kernel_invocation:
-            return args[0].fake_device  # two of three calls: each look at a tensor's device comes here
+            return args[0].fake_device  # shortcut: two of three calls ask for a tensor's device
         with torch._C.DisableTorchFunction():
             return self._run(func, args, kwargs or {})
 
@@ -136,11 +136,11 @@ class VirtualMode(TorchDispatchMode):
         return self.run_on_card(func, args, kwargs)
 
     def run_on_card(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Return the result of an operator on the GPU, its storages and workspaces accounted for."""
+        """Return the fake result of an operator on the GPU, after allocating its storages and workspaces."""
         device = self.device
-        told = told_operator(func)
-        if told is not None:
-            return self.as_told(told, func, args, kwargs)
+        function = function_for(func)
+        if function is not None:
+            return self.run_instead(function, func, args, kwargs)
         spaces = workspaces_of(func, args, kwargs, device)
         if spaces is None:
             result = self.fake(func, args, kwargs)
@@ -158,15 +158,15 @@ class VirtualMode(TorchDispatchMode):
                     pass
         return result
 
-    def as_told(self, told: Callable[..., Any], func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Return what a user's function makes in the place of an operator or of a function."""
+    def run_instead(self, function: Callable[..., Any], func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Return the fake result of a user's function that replaces an operator or function."""
         with torch._C.DisableTorchFunction(), self.fake_mode:
-            result = told(*args, **kwargs)
+            result = function(*args, **kwargs)
         self.account(func, result)
         return result
 
     def account(self, func: Any, result: Any) -> None:
-        """Put every new storage of a result on the GPU."""
+        """Allocate every new storage of a result on the GPU."""
         if isinstance(result, torch.Tensor):
             self.device.adopt(result, func)
             return
@@ -178,7 +178,7 @@ class VirtualMode(TorchDispatchMode):
         """Return an operator's result without computing it.
 
         Raises:
-            NotModelledError: it cannot be had without a GPU.
+            NotModelledError: it is not known without a GPU.
         """
         result = shortcut(self.fake_mode, func, args, kwargs)
         if result is not NotImplemented:
@@ -193,14 +193,14 @@ class VirtualMode(TorchDispatchMode):
             raise NotModelledError(str(func), why, self.device.module_now()) from error
 
     def make(self, size: Any, like: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Return a new fake tensor of a size."""
+        """Return a new fake tensor with the given size."""
         with self.fake_mode:
             return torch.empty(size, dtype=dtype or like.dtype, device="cpu")
 
-    # -- what is not known ------------------------------------------------------------------------------------------
+    # -- unknown values --------------------------------------------------------------------------------------------
 
     def _guess(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Return a stand-in for a value or a size that only a computed tensor has."""
+        """Return a placeholder for a value or size that is known only after computing."""
         name = func.overloadpacket._qualified_op_name.partition("::")[2]
         if name in ("_local_scalar_dense", "item"):
             return self.placeholder(args[0])
@@ -215,14 +215,14 @@ class VirtualMode(TorchDispatchMode):
         return sizes(self, args, kwargs)
 
     def called_from_python(self) -> bool:
-        """Return whether the operator at work was called by Python code, not by the autograd engine itself."""
+        """Return whether the current operator was called by Python code, not by the autograd engine."""
         frame: Any = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(_BETWEEN):
             frame = frame.f_back
         return frame is None or frame.f_code.co_name != "_engine_run_backward"
 
     def placeholder(self, tensor: torch.Tensor) -> Any:
-        """Return what ``item()`` gives for a tensor that was never computed."""
+        """Return the placeholder that ``item()`` returns for a tensor that was not computed."""
         if tensor.dtype == torch.bool:
             self.say(f"{_caller()}: a condition on a tensor was taken as False, because nothing is computed.")
             return False
@@ -245,7 +245,7 @@ def _unique(mode: VirtualMode, args: Any, _kwargs: Any) -> Any:
 
 
 def _index(mode: VirtualMode, args: Any, kwargs: Any) -> Any:
-    """A mask picks as many entries as it has, at most."""
+    """Return the result of indexing; a mask is assumed to select all its entries."""
     places: list[Any] = []
     for index in args[1]:
         if index is None or index.dtype not in (torch.bool, torch.uint8):
@@ -256,7 +256,7 @@ def _index(mode: VirtualMode, args: Any, kwargs: Any) -> Any:
 
 
 def _ctc_loss(mode: VirtualMode, args: Any, _kwargs: Any) -> Any:
-    """One loss a sequence, and the log probability of each place between and on the targets, for each time."""
+    """Return one loss per sequence, and the log probabilities of all positions on and between targets, per time."""
     scores, targets, lengths = args[0], args[1], args[3]
     if isinstance(lengths, FakeTensor):
         longest = targets.shape[1] if targets.dim() > 1 else targets.numel()
@@ -273,7 +273,7 @@ _LARGEST: dict[str, Callable[[VirtualMode, Any, Any], Any]] = {
     "index": _index,
     "_ctc_loss": _ctc_loss,
 }
-"""Operators whose result has as many entries as values say -> the largest it can be."""
+"""Operators with a result size that depends on values -> the largest possible result."""
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -298,7 +298,7 @@ def _is_large(args: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def _caller() -> str:
-    """Return file and line of the program's own code that is at work."""
+    """Return file and line of the program's running code."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename

@@ -1,4 +1,4 @@
-"""``torch.cuda`` as a program on the virtual GPU sees it."""
+"""``torch.cuda`` for a program on the simulated GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuledger.simulate.gpu.patches import Patches
 
 
 class VirtualStream:
-    """A stream of the virtual GPU: a number that keeps its allocations apart."""
+    """A stream of the simulated GPU: a number that separates its allocations."""
 
     _count = 0
 
@@ -37,7 +37,7 @@ class VirtualStream:
         return hash(self.number)
 
     def query(self) -> bool:
-        """Return that everything on it has finished."""
+        """Return True: all work has finished."""
         return True
 
     def record_event(self, event: Any = None) -> Any:
@@ -45,23 +45,23 @@ class VirtualStream:
         return event or VirtualEvent()
 
     def synchronize(self) -> None:
-        """Nothing runs, so nothing is waited for."""
+        """Do nothing: no work is running."""
 
     def is_capturing(self) -> bool:
-        """Return that no CUDA graph is captured."""
+        """Return False: no CUDA graph is captured."""
         return False
 
     wait_event = wait_stream = lambda self, other: None
 
 
 class VirtualEvent:
-    """An event that has always happened."""
+    """An event that has always completed."""
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
         return
 
     def query(self) -> bool:
-        """Return that it has happened."""
+        """Return True: it has completed."""
         return True
 
     def elapsed_time(self, _other: Any) -> float:
@@ -72,13 +72,13 @@ class VirtualEvent:
 
 
 class CudaFacade:
-    """Answers for ``torch.cuda`` from a virtual device."""
+    """Replaces functions of ``torch.cuda`` by those of a simulated device."""
 
     def __init__(self, device: VirtualDevice) -> None:
         self.device = device
 
     def install(self, patches: Patches) -> None:
-        """Put the answers in."""
+        """Install the functions."""
         for name, answer in self._answers().items():
             if hasattr(torch.cuda, name):
                 patches.put(torch.cuda, name, answer)
@@ -160,7 +160,7 @@ class CudaFacade:
             "reset_accumulated_memory_stats": lambda device=None: None,
             "memory_stats": lambda device=None: self._statistics(),
             "memory_stats_as_nested_dict": lambda device=None: {},
-            "memory_summary": lambda device=None, abbreviated=False: "virtual card",
+            "memory_summary": lambda device=None, abbreviated=False: "simulated GPU",
             "memory_snapshot": lambda *_args, **_kwargs: [],
             "mem_get_info": lambda device=None: self._free_and_total(),
             "set_per_process_memory_fraction": lambda fraction, device=None: None,
@@ -249,7 +249,7 @@ class CudaFacade:
 
 
 class _Generator(torch._C.Generator):
-    """A generator that is asked to be on a GPU; it draws nothing, so it is one of the CPU's."""
+    """A generator for a GPU. It is one of the CPU, because no values are drawn."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
         return torch._C.Generator.__new__(torch._C.Generator, CPU)  # type: ignore[call-arg]  # torch's stub has none

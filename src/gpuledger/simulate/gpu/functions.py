@@ -1,4 +1,4 @@
-"""What the program's own calls mean where a tensor is on the virtual GPU: devices, and CUDA's choices of operator."""
+"""Handle calls of torch functions for tensors on the simulated GPU: devices, and CUDA's choices of operators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Handler = Callable[["VirtualFunctions", Any, Any, dict[str, Any]], Any]
 
 
 class VirtualFunctions(TorchFunctionMode):
-    """Sees every call of torch's functions from Python, before C++ does."""
+    """Intercepts calls of torch functions from Python, before they reach C++."""
 
     def __init__(self, mode: VirtualMode) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class VirtualFunctions(TorchFunctionMode):
         self.device = mode.device
         self.where = mode.where
         self.default_device: torch.device | None = None
-        """What ``torch.set_default_device`` was told, where that is the GPU."""
+        """Device set by ``torch.set_default_device``, if it is the GPU."""
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -56,7 +56,7 @@ class VirtualFunctions(TorchFunctionMode):
         return any(self.on_card(value) for value in args)
 
     def with_device(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Return what a function makes on the device it is told."""
+        """Return the result of a function on the device in its arguments."""
         device = as_device(kwargs["device"])
         if device.type == "meta":
             return func(*args, **kwargs)
@@ -64,14 +64,14 @@ class VirtualFunctions(TorchFunctionMode):
             return func(*args, **{**kwargs, "device": CPU})
 
     def move(self, tensor: torch.Tensor, to_card: bool, **how: Any) -> torch.Tensor:
-        """Return a copy of a tensor on the GPU or off it; differentiable."""
+        """Return a differentiable copy of a tensor on the GPU or on the CPU."""
         with self.where.asking(to_card):
             moved: torch.Tensor = torch.ops.aten._to_copy.default(tensor, **how)
         return moved
 
 
 def as_device(value: Any) -> torch.device:
-    """Return the device that ``"cuda:0"``, ``0`` or a device means."""
+    """Return the device for ``"cuda:0"``, ``0`` or a device."""
     if isinstance(value, int):
         return torch.device("cuda", value)
     return value if isinstance(value, torch.device) else torch.device(value)
@@ -94,7 +94,7 @@ def _get_device(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> in
 
 
 def _to(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
-    """``Tensor.to`` in all its forms: a device, a dtype, another tensor."""
+    """Handle ``Tensor.to`` in all its forms: a device, a dtype, another tensor."""
     tensor, rest, how = args[0], list(args[1:]), dict(kwargs)
     device, dtype = how.pop("device", None), how.pop("dtype", None)
     other = how.pop("other", None)
@@ -138,13 +138,13 @@ def _same(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _zeros(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a real tensor of zeros in the shape of one that was never computed."""
+    """Return a real tensor of zeros with the shape of one that was not computed."""
     with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
         return torch.zeros(tensor.shape, dtype=tensor.dtype)
 
 
 def _values(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
-    """``numpy()``, ``tolist()`` and the like: zeros for what was never computed."""
+    """Handle ``numpy()``, ``tolist()`` and similar calls: zeros for values that were not computed."""
     tensor = args[0]
     if not isinstance(tensor, FakeTensor):
         return func(*args, **kwargs)
@@ -168,7 +168,7 @@ def _address(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _tensor(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
-    """``torch.tensor`` and ``as_tensor``: made on the CPU as they are, then moved."""
+    """Handle ``torch.tensor`` and ``as_tensor``: create the tensor on the CPU, then move it."""
     device = kwargs.get("device")
     data = args[0] if args else kwargs.get("data")
     if device is None:
@@ -183,7 +183,7 @@ def _tensor(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _new(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
-    """``new_zeros`` and the like, without a device: where the tensor is."""
+    """Handle ``new_zeros`` and similar calls without a device: use the tensor's device."""
     if kwargs.get("device") is not None:
         return mode.with_device(func, args, kwargs)
     with mode.where.asking(mode.on_card(args[0])):
@@ -191,7 +191,7 @@ def _new(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _linear(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
-    """The bias is added in place to the product of a turned input; for a tensor subclass torch adds it apart."""
+    """Add the bias in place to the product, as for plain tensors; for a subclass, torch adds it separately."""
     data, bias = args[0], args[2] if len(args) > 2 else kwargs.get("bias")
     if bias is None or not mode.on_card(data) or data.dim() <= 2 or data.is_contiguous():
         return func(*args, **kwargs)
@@ -200,7 +200,7 @@ def _linear(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def cast_for_autocast(*tensors: Any) -> tuple[Any, ...]:
-    """Return tensors as autocast hands them to a product."""
+    """Return tensors as autocast passes them to a matrix product."""
     if not torch.is_autocast_enabled("cuda"):
         return tensors
     dtype = torch.get_autocast_dtype("cuda")

@@ -1,4 +1,4 @@
-"""What a user says of operators and functions that cannot be followed: the shape of their results."""
+"""User functions with the result shapes of operators that cannot be simulated."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 Shape = TypeVar("Shape", bound=Callable[..., object])
-_TOLD: dict[str, Callable[..., Any]] = {}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {}
 _LISTENERS: list[Callable[[str, Callable[..., Any]], None]] = []
 
 
 def fake_output(name: str) -> Callable[[Shape], Shape]:
-    """Return a decorator for a function that makes what an operator or function would return, without its values.
+    """Return a decorator for a function that returns results of the same shape as an operator, without values.
 
-    It matters to estimates alone; where a program runs, nothing changes. An operator of ``torch.ops`` may as well have
-    a fake kernel of its own (``torch.library.register_fake``).
+    Only estimates use it; normal runs do not change. For an operator of ``torch.ops``, you can also register a fake
+    kernel with ``torch.library.register_fake``.
 
     Args:
         name: ``"library::operator"``, or ``"package.module.function"`` for a function of a C++ extension.
@@ -29,7 +29,7 @@ def fake_output(name: str) -> Callable[[Shape], Shape]:
     """
 
     def keep(function: Shape) -> Shape:
-        _TOLD[name] = function
+        _FUNCTIONS[name] = function
         for listen in _LISTENERS:
             listen(name, function)
         return function
@@ -37,15 +37,15 @@ def fake_output(name: str) -> Callable[[Shape], Shape]:
     return keep
 
 
-def told_operator(func: Any) -> Callable[..., Any] | None:
-    """Return what was told of an operator of ``torch.ops``; None where nothing was."""
-    return _TOLD.get(func._schema.name) if _TOLD else None
+def function_for(func: Any) -> Callable[..., Any] | None:
+    """Return the user's function for an operator of ``torch.ops``; None if there is none."""
+    return _FUNCTIONS.get(func._schema.name) if _FUNCTIONS else None
 
 
 @contextmanager
-def heard(listen: Callable[[str, Callable[..., Any]], None]) -> Iterator[None]:
-    """Call ``listen`` with everything that was told, and for as long as this lasts with what is being told."""
-    for name, function in _TOLD.items():
+def listening(listen: Callable[[str, Callable[..., Any]], None]) -> Iterator[None]:
+    """Call ``listen`` with the registered functions, and with those that are registered inside this context."""
+    for name, function in _FUNCTIONS.items():
         listen(name, function)
     _LISTENERS.append(listen)
     try:

@@ -1,4 +1,4 @@
-"""Operators of CUDA that have no fake kernel, or one for the CPU only: what they make, written by hand."""
+"""Fake kernels of CUDA operators for which torch has none, or one for the CPU only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _unscale(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor's entries fill one range of memory, each place once."""
+    """Return whether a tensor's elements fill one memory range without gaps or overlaps."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1:
@@ -37,7 +37,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _add(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Autograd adds gradients in place where nobody else holds the first; for a tensor subclass it never does."""
+    """Add gradients in place if the first is not referenced elsewhere; for a tensor subclass, autograd does not."""
     first, second = args[0], args[1]
     if not mode.device.in_engine or torch.is_grad_enabled() or kwargs or len(args) > 2:
         return NotImplemented
@@ -52,11 +52,11 @@ def _add(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _convolution_backward(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """The data's gradient first, then the weight's, then the bias's, each with what is held beside it."""
+    """Return the gradients of data, weight and bias, allocated in this order with their temporary memory."""
     made = mode.fake(func, args, kwargs)
     device = mode.device
     held = backward_held(args, device.card.multiprocessors)
-    device.met(held)
+    device.note_convolution(held)
     with ExitStack() as taken:
         taken.enter_context(device.borrow(held.before, func))
         for place, (result, sizes) in enumerate(zip(made, held.beside, strict=True)):
@@ -76,4 +76,4 @@ KERNELS: dict[Any, Callable[[VirtualMode, Any, Any, Any], Any]] = {
     aten.add.Tensor: _add,
     aten.convolution_backward.default: _convolution_backward,
 }
-"""Operator -> what stands in for it; ``NotImplemented`` leaves it to torch's own fake kernel."""
+"""Operator -> its fake kernel. If that returns ``NotImplemented``, torch's own fake kernel is used."""

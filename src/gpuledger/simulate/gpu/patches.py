@@ -1,4 +1,4 @@
-"""Attributes that are replaced while a virtual GPU is in place, and put back afterwards."""
+"""Replace attributes while a simulated GPU is in use, and restore them afterwards."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ _ABSENT = object()
 
 
 class Patches:
-    """Replaces attributes; :meth:`undo` puts everything back in reverse order."""
+    """Replaces attributes; :meth:`undo` restores them in reverse order."""
 
     def __init__(self) -> None:
         self._before: list[tuple[Any, str, Any]] = []
 
     def put(self, place: Any, name: str, value: Any) -> None:
-        """Set ``place.name``, remembering what was there itself (not inherited)."""
+        """Set ``place.name`` and remember its own (not inherited) value."""
         self._before.append((place, name, vars(place).get(name, _ABSENT)))
         setattr(place, name, value)
 
     def undo(self) -> None:
-        """Put back what was there."""
+        """Restore the previous values."""
         while self._before:
             place, name, value = self._before.pop()
             if value is _ABSENT:

@@ -1,4 +1,4 @@
-"""Recurrent layers on a GPU: cuDNN's, all layers at once, and the fused cells."""
+"""Memory of recurrent layers on a GPU: all layers at once in cuDNN, and fused cells."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 _LSTM = 2
 _GATES = {0: 1, 1: 1, _LSTM: 4, 3: 3}
-"""cuDNN's number of a kind of RNN -> its gates."""
+"""cuDNN's number of a kind of RNN -> its number of gates."""
 
 
 def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -24,17 +24,17 @@ def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 _KEPT_A_LAYER = {0: 2, 1: 2, _LSTM: 5, 3: 6}
-"""What forward keeps for backward of each layer, in sizes of its output: gates, cells, a GRU's recurrent half."""
+"""Memory saved for backward per layer, in multiples of its output: gates, cells, a GRU's recurrent half."""
 _DROPOUT_STATE_BYTES = 2048 * 24
 
 
 class _Shape:
-    """Sizes of one call of cuDNN's recurrent layers."""
+    """The sizes of one call of cuDNN's recurrent layers."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         data = given["input"]
         self.rows = tuple(data.shape[:-1])
-        """Sizes of the output before its width: packed sequences have one, others length and batch."""
+        """Sizes of the output without its width: one for packed sequences, otherwise length and batch."""
         if given["batch_first"]:
             self.rows = (self.rows[1], self.rows[0])
         self.batch = int(given["batch_sizes"][0]) if given["batch_sizes"] else self.rows[1]
@@ -51,27 +51,27 @@ class _Shape:
 
     @property
     def reserve_bytes(self) -> int:
-        """Return what forward keeps for backward: each layer's share, what passes between layers, what was dropped.
+        """Return the bytes that forward saves for backward: per layer, between layers, and dropout masks.
 
         Source: equal to the byte for an LSTM in float32, one in bfloat16 (11 outputs for two layers) and a GRU with
-        dropout (13 outputs and two bits a number) on an H200 with cuDNN 9.19; of a GRU without dropout none was seen.
+        dropout (13 outputs and two bits per value) on an H200 with cuDNN 9.19. A GRU without dropout was not measured.
         """
         kept = _KEPT_A_LAYER[self.kind] * self.layers + self.layers - 1
         return int(kept * self.layer_bytes) + self.dropped_bytes + 256
 
     @property
     def workspace_bytes(self) -> int:
-        """Return what a pass holds while it runs: the matrices again, seven outputs (six of halves), and gates.
+        """Return the workspace in bytes: a copy of the weights, seven outputs (six in half precision), and gates.
 
         Source: three trainings on an H200 (two layers each; LSTM in float32 and bfloat16, bidirectional GRU), within
-        1 KiB of each. How the 13/64 of the gates go with length and directions is not known apart.
+        1 KiB. The factor 13/64 of the gates was fitted to all three; its parts by length and direction are unknown.
         """
         outputs_bytes = (6 if self.is_half else 7) * self.layer_bytes
         return int(self.matrices_bytes + outputs_bytes + self.layer_bytes * _GATES[self.kind] * 13 // 64) + 1280
 
 
 def _rnn(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Recurrent layers of cuDNN: output, states, and the reserve that backward reads."""
+    """Return output, states and the memory saved for backward of cuDNN's recurrent layers."""
     given = _named(func, args, kwargs)
     data, hidden, shape = given["input"], given["hx"], _Shape(given)
     turned = [data.numel() * data.element_size()] if given["batch_first"] else []
@@ -93,7 +93,7 @@ def _rnn(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _rnn_backward(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Gradients of cuDNN's layers: those of the data first, then those of all weights in one piece."""
+    """Return the gradients of cuDNN's layers: those of the data, then those of all weights in one storage."""
     given = _named(func, args, kwargs)
     data, hidden, shape = given["input"], given["hx"], _Shape(given)
     state_bytes = hidden.numel() * hidden.element_size()
@@ -120,7 +120,7 @@ def _rnn_backward(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _lstm_cell(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Hidden state, cell, and the gates that backward reads. Source: aten/src/ATen/native/cuda/RNN.cu."""
+    """Return hidden state, cell, and the gates saved for backward. Source: aten/src/ATen/native/cuda/RNN.cu."""
     made = [mode.make(args[2].shape, args[2]) for _ in range(2)]
     made.append(mode.make(args[0].shape, args[0]))
     mode.account(func, made)
@@ -139,7 +139,7 @@ _GRU_KEPT = 5
 
 
 def _gru_cell(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Hidden state, and five values a number that backward reads. Source: aten/src/ATen/native/cuda/RNN.cu."""
+    """Return hidden state, and five saved values per element. Source: aten/src/ATen/native/cuda/RNN.cu."""
     hidden = args[2]
     made = [mode.make(hidden.shape, hidden)]
     made.append(mode.make((hidden.shape[0], hidden.shape[1] * _GRU_KEPT), hidden))
@@ -158,7 +158,7 @@ def _gru_cell_backward(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> 
 
 
 def _pack(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Sequences one after another, without their padding; lengths that were never computed count as full."""
+    """Return sequences concatenated without padding. Lengths that were not computed count as the full length."""
     data, lengths, batch_first = args
     batch, steps = data.shape[:2] if batch_first else (data.shape[1], data.shape[0])
     told = [steps] * batch if isinstance(lengths, FakeTensor) else lengths.tolist()
@@ -177,4 +177,4 @@ RECURRENT: dict[Any, Callable[[VirtualMode, Any, Any, Any], Any]] = {
     aten._thnn_fused_gru_cell.default: _gru_cell,
     aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
 }
-"""Operator -> what stands in for it."""
+"""Operator -> its fake kernel."""

@@ -1,7 +1,7 @@
-"""Operators whose fake result is at hand: most of what a step calls are views, and steps of optimizers over lists.
+"""Shortcuts for operators with a simple fake result: views, and optimizer operators over lists of tensors.
 
-Torch's own way to a fake result looks up what it has seen before by a key of all arguments, which takes longer than
-to make a view, and for a list of every parameter of a model far longer.
+Most operators of a step are of these kinds. Torch looks up fake results in a cache by a key of all arguments, which
+takes longer than to create a view, and far longer for a list of all parameters of a model.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _VIEWS = frozenset(
         _aten.view.default,
     }
 )
-"""Operators whose one result is the storage of their first argument, the only tensor they take."""
+"""Operators with one tensor argument, and one result that shares its storage."""
 
 
 def shortcut(mode: FakeTensorMode, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Return an operator's fake result, NotImplemented where torch's own way has to be gone."""
+    """Return an operator's fake result; NotImplemented if torch has to compute it."""
     way = _way_of(func)
     return NotImplemented if way is None else way(mode, func, args, kwargs)
 
@@ -50,7 +50,7 @@ def _way_of(func: Any) -> Way | None:
 
 
 def _view(mode: FakeTensorMode, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Return another look at a fake tensor's storage; a tensor whose value torch still knows goes torch's way."""
+    """Return a view of a fake tensor; NotImplemented if torch keeps the tensor's value."""
     tensor = args[0]
     if type(tensor) is not FakeTensor or tensor.fake_mode is not mode or tensor.constant is not None:
         return NotImplemented
@@ -62,4 +62,4 @@ def _view(mode: FakeTensorMode, func: Any, args: Any, kwargs: dict[str, Any]) ->
 
 
 def _nothing(mode: FakeTensorMode, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
-    """Values change, and values are not kept."""
+    """Do nothing: the operator only changes values, and fake tensors have none."""

@@ -1,7 +1,7 @@
-"""What kernels hold beside their results while they work: one rule each, with the measurement it comes from.
+"""Temporary memory of kernels: one rule per operator, with its source.
 
-All seen in the allocator's history of an H200 with torch 2.11, CUDA 13.0 and cuDNN 9.19, in November 2026, where a
-rule says no other source. A rule that is exact says so; the others are upper bounds of what was seen.
+Without another source, a rule is from the allocator's history of an H200 with torch 2.11, CUDA 13.0 and cuDNN 9.19, in
+November 2026. Exact rules say so; the others are upper bounds of the measurements.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from gpuledger.simulate.gpu.device import VirtualDevice
 aten = torch.ops.aten
 MIB = 1 << 20
 CUBLASLT_BYTES = MIB
-"""cuBLASLt's workspace where it adds a bias in the same kernel; one for each of cuBLAS's. Exact on an H200."""
+"""cuBLASLt's workspace for a product with bias in one kernel; one per cuBLAS workspace. Exact on an H200."""
 
 
 @dataclass(frozen=True)
 class Spaces:
-    """Bytes an operator takes before its result is made and holds until it ends, and after its result is made.
+    """Temporary memory of an operator, in bytes.
 
-    ``first`` are given back before the result is made; ``later`` are taken when those of ``after`` have been given
-    back. ``kept`` are workspaces that a library takes once, under a key, and never gives back.
+    ``first`` is allocated and freed before the result is allocated. ``before`` is allocated before the result and freed
+    at the end. ``after`` is allocated and freed after the result, and ``later`` after that. ``kept`` are
+    workspaces that a library allocates once per key and never frees.
     """
 
     label: str
@@ -50,10 +51,11 @@ def _bytes(tensor: Any) -> int:
 
 
 def cublas_bytes(device: VirtualDevice) -> int:
-    """Return the workspace of one cuBLAS handle and stream, which stays.
+    """Return the workspace of one cuBLAS handle and stream. It is never freed.
 
     Source: torch's rule (aten/src/ATen/cuda/CublasHandlePool.cpp): 32 MiB from compute capability 9 on, else
-    8,519,680 bytes. Seen: one for forward and one for backward, whose thread has a handle of its own.
+    8,519,680 bytes. Measured: one for forward and one for backward, which runs in another thread with its
+    own handle.
     """
     return 32 * MIB if device.card.compute_capability >= (9, 0) else 8_519_680
 
@@ -64,7 +66,7 @@ def _product(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
 
 
 def _product_with_bias(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
-    """cuBLASLt, which adds the bias in the same kernel, has a workspace of 1 MiB beside cuBLAS's; it stays. Exact."""
+    """cuBLASLt, which adds the bias in the same kernel: 1 MiB in addition to cuBLAS's workspace, never freed. Exact."""
     plain = _product(args, kwargs, device)
     if args[0].dim() != 1:
         return plain
@@ -76,7 +78,7 @@ def _product_with_bias(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
 
 
 def _sum(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces | None:
-    """A sum over leading dimensions (a bias's gradient) is split among blocks that meet in global memory."""
+    """A sum over leading dimensions, such as a bias gradient: thread blocks combine parts in global memory."""
     tensor, dims = args[0], args[1] if len(args) > 1 else None
     if not dims or not tensor.is_contiguous() or tensor.dim() < 2:
         return None
@@ -93,14 +95,14 @@ def _sum(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces | None:
 
 
 def _flash_backward(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
-    """A float gradient of the queries and one float a row. Exact for 8 x 12 x 512 x 64 in bfloat16."""
+    """A float32 gradient of the queries, and one float32 per row. Exact for 8 x 12 x 512 x 64 in bfloat16."""
     batch, heads, length, width = args[1].shape
     rows = batch * heads * (-(-length // 128) * 128)
     return Spaces("flash attention backward", (), (rows * 4 * (-(-width // 32) * 32 + 1) + 256,))
 
 
 def _safe_softmax(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
-    """Looks for rows that are masked whole: a boolean a score, one a row, and a zero. Exact for T5's attention."""
+    """The check for fully masked rows: one boolean per score, one per row, and a zero. Exact for T5's attention."""
     scores = args[0]
     rows = scores.numel() // scores.shape[args[1]] if scores.numel() else 0
     return Spaces("softmax", (), (scores.numel(), rows, scores.element_size()))
@@ -110,10 +112,10 @@ _TILE, _WIDE_TILE, _TILE_HEADER_BYTES, _MOST_SPLIT_HEADS = 64, 128, 16, 200
 
 
 def _efficient_backward(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces | None:
-    """One float a row, and the query gradient's tiles in floats, each with a lock.
+    """One float32 per row, and the tiles of the query gradient in float32, each with a lock.
 
     Source: aten/src/ATen/native/transformers/cuda/attention_backward.cu and mem_eff_attention/kernel_backward.h. Equal
-    to the byte for five shapes of floats with heads 64 wide; halves and wider heads follow the source unseen.
+    to the byte for five shapes in float32 with heads of width 64. Half precision and wider heads were not measured.
     """
     gradient, query, key, out = args[0], args[1], args[2], args[5]
     batch, heads, length, width = query.shape
@@ -140,11 +142,11 @@ _SORT_TILE, _SORT_TILE_BYTES, _SORT_FIXED_BYTES, _SCAN_BYTES = 4608, 1024, 16_89
 
 
 def _embedding_backward(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces | None:
-    """Sorts the indices, then adds parts of at most ten rows in a buffer of floats, and the parts of each row.
+    """Sorted indices, a float32 buffer for sums of at most ten rows, and the sums of each row.
 
     Source: aten/src/ATen/native/cuda/EmbeddingBackwardKernel.cu. Equal to the byte for 4,096 to 65,536 indices in
-    seven trainings; the sort's buffer was fitted to five of its sizes (keys and places twice, 1 KiB a tile). A table
-    of 2 and one of 32 rows had places where the larger ones had floats. Up to 3,072 indices need no sorting.
+    seven trainings; the buffer of the sort was fitted to five of its sizes (keys and positions twice, 1 KiB per tile).
+    Tables of 2 and 32 rows had positions where larger ones had floats. Up to 3,072 indices are not sorted.
     """
     gradient, indices, weights = args[0], args[1], args[2]
     count = indices.numel()
@@ -171,7 +173,7 @@ def _softmax_backward(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
 
 def _convolution(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
     held = forward_held(args)
-    device.met(held)
+    device.note_convolution(held)
     return Spaces("convolution", held.before, held.beside[0])
 
 
@@ -190,10 +192,10 @@ RULES: dict[Any, Rule] = {
     aten.embedding_dense_backward.default: _embedding_backward,
     aten.convolution.default: _convolution,
 }
-"""Operator -> what it takes beside its result."""
+"""Operator -> its rule."""
 
 
 def workspaces_of(func: Any, args: Any, kwargs: Any, device: VirtualDevice) -> Spaces | None:
-    """Return what ``func`` takes beside its result; None where no rule knows of anything."""
+    """Return the temporary memory of ``func``; None if no rule applies."""
     rule = RULES.get(func)
     return None if rule is None else rule(args, kwargs, device)

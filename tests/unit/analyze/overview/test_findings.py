@@ -91,16 +91,16 @@ def test_advice_knows_what_is_on_already(tmp_path: Path) -> None:
     advice = {}
     for on in (False, True):
         write_json(place, read_json(place) | {"allocator_settings": {"expandable_segments": on}})
-        found = named(Rank(0, rank.directory, read_rank_manifest(place.parent)), "28 % of what torch reserves")
+        found = named(Rank(0, rank.directory, read_rank_manifest(place.parent)), "28 % of the reserved memory")
         assert found
         advice[on] = found.advice
     assert "expandable_segments:True" in advice[False]
-    assert "on already" in advice[True]
+    assert "enabled already" in advice[True]
 
 
 def test_a_run_without_modules_names_none(tmp_path: Path) -> None:
     rank = post_recording("gan", tmp_path)
-    assert [one for one in find_findings(rank) if re.match(r"Discriminator.7( \(\w+\))? alone holds", one.title)]
+    assert [one for one in find_findings(rank) if re.match(r"Discriminator.7( \(\w+\))? alone uses", one.title)]
     table = rank.table("blocks")
     place = table.schema.get_field_index("module_id")
     bare = table.set_column(place, table.schema.field(place), pa.nulls(table.num_rows, pa.int32()))
@@ -115,7 +115,7 @@ def test_another_process_on_the_card_is_named(tmp_path: Path) -> None:
     assert not named(rank, "Other processes")
     place = rank.directory / "manifest.json"
     write_json(place, read_json(place) | {"pid": 99})
-    found = named(Rank(0, rank.directory, read_rank_manifest(place.parent)), "Other processes hold")
+    found = named(Rank(0, rank.directory, read_rank_manifest(place.parent)), "Other processes use")
     assert found
     assert found.command[0] == "balance"
 

@@ -229,7 +229,7 @@ def test_the_capacity_is_drawn_where_it_is_near_and_named_where_it_is_far(tmp_pa
 
 def test_the_axis_and_the_words_say_what_was_asked(tmp_path: Path) -> None:
     run = sampled(tmp_path, used_mib=[100, 160], power_average_w=[100, 110])
-    assert "MiB above the first reading" in words_of(figure_of(build_series([run])[0]))
+    assert "MiB above the first sample" in words_of(figure_of(build_series([run])[0]))
     power = figure_of(build_series([run], "power")[0], metric="power", title="Mine")
     assert "Mine" in words_of(power)
     assert "W · mean of the last second" in words_of(power)

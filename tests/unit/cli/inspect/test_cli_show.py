@@ -216,7 +216,7 @@ def test_later_higher_peak_is_a_note(tmp_path: Path) -> None:
         (["one", "--rank", "x"], 2, "--rank x: not a rank"),
         (["one", "--device", "3"], 2, "one.ledger: rank 0: the run has no device 3"),
         (["one", "--by", "colour"], 2, "invalid value for '--by'"),
-        (["one", "--per-sample"], 2, "--per-sample: no module was called with a tensor"),
+        (["one", "--per-sample"], 2, "--per-sample: the batch size is unknown, no module was called with a tensor"),
         (["one", "--by", "tensor", "--per-sample"], 2, "--by tensor: cannot be combined with --per-sample"),
         (["one", "--by", "category", "--sort", "time"], 2, "--by category: cannot be combined with --sort time"),
         (["one", "--by", "kernel", "--json"], 2, "--by kernel: the run has no timing measurement"),

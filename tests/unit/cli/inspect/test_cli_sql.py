@@ -45,7 +45,7 @@ def test_every_table_holds_the_rows_of_all_ranks(run: Path, name: str) -> None:
 
 
 def test_show_tables_lists_the_tables_and_the_views(run: Path) -> None:
-    assert {row["name"] for row in rows(run, "show tables")} == {*TABLES, "accounts", "peaks", "at_peak"}
+    assert {row["name"] for row in rows(run, "show tables")} == {*TABLES, "allocations", "peaks", "at_peak"}
 
 
 def test_at_peak_is_what_show_shows(run: Path) -> None:
@@ -61,9 +61,9 @@ def test_at_peak_is_what_show_shows(run: Path) -> None:
 
 
 def test_accounts_have_the_module_and_the_name(run: Path) -> None:
-    query = "select distinct module, name from accounts where category = 'weight'"
+    query = "select distinct module, name from allocations where category = 'weight'"
     assert all(row["name"] in (None, f"{row['module']}.weight") for row in rows(run, query))
-    assert rows(run, "select count(*) as n from accounts") == rows(run, "select count(*) as n from blocks")
+    assert rows(run, "select count(*) as n from allocations") == rows(run, "select count(*) as n from blocks")
 
 
 @pytest.mark.parametrize(

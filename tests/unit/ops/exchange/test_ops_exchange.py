@@ -143,10 +143,10 @@ def test_an_export_is_not_written_to_and_the_way_to_a_database_is_told(database:
 
 
 def test_sql_sees_records_with_their_operators(database: str) -> None:
-    query = "select operator, card, status, time_median_ns as t from measured order by t nulls last"
+    query = "select operator, gpu, status, time_median_ns as t from measured order by t nulls last"
     rows = json.loads(ops("query", query, "--database", database, "--json").stdout)
     assert [row["t"] for row in rows] == [0.1 + 0.2, 10.0, None]
-    assert {(row["operator"], row["card"]) for row in rows} == {("aten.relu.default", "NVIDIA H200")}
+    assert {(row["operator"], row["gpu"]) for row in rows} == {("aten.relu.default", "NVIDIA H200")}
     tables = json.loads(ops("query", "show tables", "--database", database, "--json").stdout)
     assert {row["name"] for row in tables} == {"keys", "environments", "records", "measured"}
     assert "flops" in ops("query", "select flops from records", "--database", database, "--csv").stdout

@@ -237,7 +237,7 @@ def test_the_command_writes_a_file_once(
     assert ends() == 0
     said = capsys.readouterr()
     assert said.out == "run.trace.json.gz\n"
-    assert "no time pass" in said.err
+    assert "no timing measurement" in said.err
     assert json.loads(gzip.decompress((tmp_path / "run.trace.json.gz").read_bytes()))["traceEvents"]
     assert ends() == 2
     assert "exists, will not overwrite" in capsys.readouterr().err

@@ -108,7 +108,7 @@ class App {
   }
 
   matchSentence({ currency, total }, matches) {
-    return `${groupDigits(matches.count)} accounts match: ${currency.format(matches.amount)}, ${formatShare(matches.amount, total[0]) || "0.0 %"}`;
+    return `${groupDigits(matches.count)} parts match: ${currency.format(matches.amount)}, ${formatShare(matches.amount, total[0]) || "0.0 %"}`;
   }
 
   /** Say which step the breakdown of time or energy are of. */

@@ -1,11 +1,11 @@
-// The balance as a waterfall: each line begins where the one before it ended, and the remainder is a line.
+// The balance as a waterfall: each line begins where the one before it ended, and unaccounted memory is a line.
 
 /** Show the balance of `view`. */
 function drawBalance(view) {
   const { balance } = view;
   const place = placeLines(balance);
   const used = wholeOf(balance);
-  const card = { bytes: balance.total_bytes, name: "card" };
+  const card = { bytes: balance.total_bytes, name: "GPU" };
   const rows = balance.lines.map((line) => balanceRow(line, place.get(line), line.level === 0 ? card : used));
   byId("balance-body").replaceChildren(...rows);
   byId("balance-caption").textContent = balanceCaption(view);

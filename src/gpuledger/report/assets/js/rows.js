@@ -94,7 +94,7 @@ function valueOf(key, categories) {
   return TEXTUAL.includes(key) ? (row) => own(row, key) || "" : (row) => own(row, key);
 }
 
-const COLUMN_TITLES = { name: "Module", class: "Class", total: "With children", share: "Share", module: "Module" };
+const COLUMN_TITLES = { name: "Module", class: "Class", total: "With child modules", share: "Share", module: "Module" };
 
 /** Return the heads and the cells of `rows` as text; amounts are exact, in the currency's unit. */
 function textTable(rows, group, whole, { currency, categories }) {

@@ -33,7 +33,7 @@ SECTION = Section(
         "phase.forward": Definition("Forward", "work launched inside a module's forward", "ranges of modules, Kineto"),
         "phase.backward": Definition(
             "Backward",
-            "work that autograd launches, attributed to the module whose forward created the graph node",
+            "work that autograd launches, attributed to the module that created the graph node in its forward",
             "sequence numbers, Kineto",
         ),
         "phase.optimizer": Definition("Optimizer", "work launched inside the optimizer's step", "step hooks, Kineto"),

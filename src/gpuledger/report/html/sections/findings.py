@@ -37,7 +37,7 @@ SECTION = Section(
     scripts=(script("findings.js"),),
     data=_data,
     body="""<ol id="findings" class="findings"></ol>
-<p class="hint">Savings are computed by replaying this recording without the bytes in question. They do \
-not add up.</p>""",
+<p class="hint">Savings are computed by replaying this recording without this memory. You cannot add \
+them up.</p>""",
     is_hidden=True,
 )

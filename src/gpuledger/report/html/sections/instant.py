@@ -133,7 +133,7 @@ def _time(times: TimeBreakdown, view: DeviceView, phases: dict[str, int]) -> dic
 
 
 def _energy(energy: EnergyBreakdown, view: DeviceView, phases: dict[str, int]) -> dict[str, Any]:
-    """Return one step of the energy pass, in joules."""
+    """Return one step of the energy measurement, in J."""
     return {
         "accounts": amount_columns(view.energy_amounts, view.tree, view.modules, phases, JOULE_DECIMALS),
         "steps": energy.steps,
@@ -238,7 +238,7 @@ SECTION = Section(
             "the module's estimated share of the step's energy: base power by time, the rest by kind of work",
             "sum: NVML energy counter; shares: estimated",
         ),
-        "total": Definition("With children", "the module and all modules inside it", "sum"),
+        "total": Definition("With child modules", "the module and all modules inside it", "sum"),
     },
     body=_BODY,
 )
