@@ -110,7 +110,9 @@ def _duration(run: Run, active_s: float | None, span_s: float | None) -> tuple[f
 
 
 def _command_s(run: Run) -> float | None:
-    """Return how long the command ran in seconds; None where the run knows of none."""
+    """Return how long the command ran in seconds; None if the run has no command, or if it was simulated."""
+    if not run.has_measured_times:
+        return None
     started, ended = run.manifest.started_ns, run.manifest.ended_ns
     return (ended - started) / 1e9 if started and ended else None
 

@@ -31,6 +31,8 @@ def step_times(rank: Rank) -> StepTimes:
 
     Source: host clock. A step ends when the host returns from it, not when the GPU has finished its work.
     """
+    if not rank.manifest.recorder.has_measured_times:
+        return StepTimes(0, None, None, "the GPU is simulated, so nothing ran")
     columns = ("step", "recorded", "start_ns", "end_ns", "paused_ns")
     table = rank.table("steps", columns)
     numbers, start, end, paused = (to_numbers(table[name], 0) for name in ("step", "start_ns", "end_ns", "paused_ns"))
@@ -64,6 +66,8 @@ def whole_steps(rank: Rank, device_idx: int) -> list[int]:
 
 def unprofiled_steps(rank: Rank, kind: str) -> dict[int, int]:
     """Return ``number -> own time in ns`` of the unrecorded steps of a kind."""
+    if not rank.manifest.recorder.has_measured_times:
+        return {}
     table = rank.table("steps", ("step", "kind", "recorded", "start_ns", "end_ns", "paused_ns"))
     timed = rank.manifest.time_steps or (0, -1)
     return {

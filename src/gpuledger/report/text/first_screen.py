@@ -52,7 +52,7 @@ def first_screen(view: RunView, terminal: Terminal) -> list[str]:
     lines += entry(terminal, "To lower the peak", *savings, cells=CELLS)
     lines += entry(terminal, "Step time", *_step_time(device), cells=CELLS)
     lines += _energy(device, terminal)
-    if device.rank.manifest.recorder.has_measured_times:
+    if device.overhead.paused_ns is not None:
         lines += entry(terminal, "Overhead", *_joined(overhead_parts(device.overhead)), cells=CELLS)
     return lines
 
@@ -89,8 +89,7 @@ def memory_text(device: DeviceView) -> str:
     if summary.device_idx < 0:
         text = f"{size} of CPU tensors"
     else:
-        simulated = "" if device.rank.manifest.recorder.has_measured_times else " (simulated)"
-        name = device_text(summary.device_idx, f"{summary.device_name}{simulated}", summary.rank)
+        name = device_text(summary.device_idx, summary.device_name, summary.rank)
         text = f"{size}{of_capacity} on {name}"
     place = place_text(breakdown.instant, device.classes)
     reserved = f"; {format_bytes(breakdown.reserved_bytes)} reserved" if summary.device_idx >= 0 else ""
@@ -146,8 +145,6 @@ def _saving(finding: Finding, peak_bytes: int) -> str:
 def _step_time(device: DeviceView) -> list[str]:
     """Return how long a step takes, how many samples that is, and what bounds it."""
     steps = device.summary.step_time
-    if not device.rank.manifest.recorder.has_measured_times:
-        return ["not measured on a simulated GPU"]
     if steps.median_ns is None:
         return [f"not measured: {steps.source}"]
     source = steps.source.removeprefix("host clock, ")
