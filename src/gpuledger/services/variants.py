@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 VARIANT = "variant"
 PLOTS = "plots"
 INTERRUPTED = 130
-_INTERRUPTED_STATUSES = (-2, INTERRUPTED)
+INTERRUPTED_STATUSES = (-2, INTERRUPTED)
 """How a command ends after Ctrl-C: by the signal, or as shells tell it."""
 
 Number = TypeVar("Number", int, float)
@@ -182,7 +182,7 @@ class VariantsResult:
     def exit_code(self) -> int:
         """Return 0 where all ended with 0, 1 where one did not, 130 after Ctrl-C."""
         failed = set(self.failed.values())
-        return INTERRUPTED if set(_INTERRUPTED_STATUSES) & failed else 1 if failed else 0
+        return INTERRUPTED if set(INTERRUPTED_STATUSES) & failed else 1 if failed else 0
 
 
 def run_variants(variants: Sequence[Variant], folder: Path, tools: Tools) -> VariantsResult:
@@ -209,8 +209,8 @@ def run_variants(variants: Sequence[Variant], folder: Path, tools: Tools) -> Var
             tools.say(f"gpuledger: {variant.name}: {late}")
         if replaced is None or find_run_id(place) != replaced:
             recorded.append(variant.name)
-            _keep(place, late, variant.of or variant.name, series)
-        if status in _INTERRUPTED_STATUSES:
+            keep_repeat(place, variant.of or variant.name, series, late)
+        if status in INTERRUPTED_STATUSES:
             tools.say(f"gpuledger: interrupted: {len(variants) - number} of {len(variants)} variants were not run")
             break
     return VariantsResult(folder, statuses, tuple(recorded))
@@ -276,7 +276,7 @@ def _lowest(*values: Number | None) -> Number | None:
     return min((value for value in values if value is not None), default=None)
 
 
-def _keep(place: Path, late: str, repeat_of: str, series_ns: int) -> None:
+def keep_repeat(place: Path, repeat_of: str, series_ns: int, late: str = "") -> None:
     """Keep in a run's manifest which variant it is a run of, and a note where it began late."""
     from gpuledger.model.manifest import with_notes
     from gpuledger.model.run_directory import MANIFEST

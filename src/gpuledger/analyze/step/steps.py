@@ -12,6 +12,11 @@ from gpuledger.analyze.memory.live import to_numbers
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
+FEWEST_STEPS = 5
+"""With fewer steps, the variation of the step time is unknown."""
+BUSY_FRAC = 0.25
+"""A host counts as busy if its slowest steps are longer than the median by more than this share."""
+
 
 @dataclass(frozen=True)
 class StepTimes:
@@ -21,6 +26,13 @@ class StepTimes:
     median_ns: int | None
     p95_ns: int | None
     source: str
+
+    @property
+    def spread_frac(self) -> float | None:
+        """Return by how much the slowest steps are longer than the median, as a share of it; None if unknown."""
+        if self.count < FEWEST_STEPS or not self.median_ns or self.p95_ns is None:
+            return None
+        return self.p95_ns / self.median_ns - 1
 
 
 def step_times(rank: Rank) -> StepTimes:
