@@ -23,6 +23,7 @@ LOAD = "while True: sum(range(10**6))"
 
 
 def main() -> None:
+    """Record both groups."""
     for name, others in (("busy", 3), ("calm", 0)):
         load = [subprocess.Popen([sys.executable, "-c", LOAD]) for _ in range(others)]
         script = HERE / "program.py"

@@ -26,7 +26,7 @@ from gpuledger.model.run import Run, read_run, write_table
 from gpuledger.model.run_directory import write_json
 
 REPEATS = RECORDINGS / "repeats"
-"""Six runs of one program on two cores; beside the first three, three other processes computed (tools/record_repeats.py)."""
+"""Six runs of a program on two cores, the first three beside other processes (tools/record_repeats.py)."""
 
 
 def recorded(name: str) -> list[Run]:
