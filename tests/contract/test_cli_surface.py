@@ -21,10 +21,10 @@ SURFACE = {
     " -q --quiet --json",
     "gpus": "--json",
     "ops": "",
-    "show": "--by --at --step -n --depth --sort --fold --per-sample --unknown --rank --device --json",
+    "show": "--by --at --step -n --depth --sort --fold --per-sample --unknown --fit --rank --device --json",
     "group": "--keywords --reported-memory -n --write-keywords --force --at --step --rank --device --json",
     "balance": "--at --rank --device --json",
-    "report": "-o --output --open --rank --force",
+    "report": "-o --output --open --fit --rank --force",
     "trace": "-o --output --rank --force",
     "plot": "--kind --metric --align --baseline --per --keywords --reported-memory --min-share --title -o --output"
     " --format --force",
