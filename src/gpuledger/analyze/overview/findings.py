@@ -38,7 +38,7 @@ class Finding:
 
     ``action`` is the advice in a few words. ``saving_bytes`` is an estimate relative to ``saved_from``, and an upper
     bound if ``is_upper_bound``. ``is_replayed`` is False if the saving is not from a replay of this run's peak.
-    ``peak_bytes`` is what the peak would then be, at least if the saving is an upper bound; None if not replayed.
+    ``peak_after_bytes`` is what the peak would then be, at least if the saving is an upper bound; None if not replayed.
     ``search`` is the search text for the report.
     """
 
@@ -52,7 +52,7 @@ class Finding:
     search: str
     is_upper_bound: bool = False
     is_replayed: bool = True
-    peak_bytes: int | None = None
+    peak_after_bytes: int | None = None
 
 
 def find_findings(rank: Rank, device_idx: int | None = None) -> tuple[Finding, ...]:
@@ -66,7 +66,7 @@ def find_findings(rank: Rank, device_idx: int | None = None) -> tuple[Finding, .
     facts = PeakFacts(rank, pick_device(rank, device_idx))
     found = [finding for rule in RULES if (finding := rule(facts)) is not None]
     worth = [
-        replace(finding, peak_bytes=facts.peak_bytes - finding.saving_bytes if finding.is_replayed else None)
+        replace(finding, peak_after_bytes=facts.peak_bytes - finding.saving_bytes if finding.is_replayed else None)
         for finding in found
         if finding.saving_bytes >= _LEAST_SHARE * facts.peak_bytes
     ]

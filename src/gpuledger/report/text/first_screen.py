@@ -141,11 +141,11 @@ def _saving(finding: Finding, device: DeviceView) -> str:
     """Return what to do, what it saves, what the peak would then be, and whether that fits."""
     size = f"{format_bytes(finding.saving_bytes)} ({percent(finding.saving_bytes, _peak_of(device))})"
     text = f"{finding.action}: saves {'at most' if finding.is_upper_bound else 'about'} {size}"
-    if finding.peak_bytes is None:
+    if finding.peak_after_bytes is None:
         return text
-    fits, at_least = device.fits(finding.peak_bytes), "at least " if finding.is_upper_bound else ""
+    fits, at_least = device.fits(finding.peak_after_bytes), "at least " if finding.is_upper_bound else ""
     verdict = "" if fits is None else ", does not fit" if not fits else ", may fit" if at_least else ", fits"
-    return f"{text}, peak then {at_least}{format_bytes(finding.peak_bytes)}{verdict}"
+    return f"{text}, peak then {at_least}{format_bytes(finding.peak_after_bytes)}{verdict}"
 
 
 def _peak_of(device: DeviceView) -> int:

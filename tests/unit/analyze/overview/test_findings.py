@@ -223,7 +223,7 @@ def test_a_finding_says_what_the_peak_would_be(name: str, tmp_path: Path) -> Non
     rank = post_recording(name, tmp_path)
     peak = replay(rank, "x", 0)
     for finding in find_findings(rank):
-        assert finding.peak_bytes == (peak - finding.saving_bytes if finding.is_replayed else None)
+        assert finding.peak_after_bytes == (peak - finding.saving_bytes if finding.is_replayed else None)
 
 
 def test_a_sharded_model_is_not_told_to_shard(tmp_path: Path) -> None:
@@ -267,14 +267,14 @@ def test_fit_says_which_change_makes_a_run_fit(tmp_path: Path) -> None:
     write_json(run / "manifest.json", {"schema_version": 1})
     document = json.loads(CliRunner().invoke(main, ["show", str(run), "--json"]).stdout)
     assert {one["fits"] for one in document["findings"]} == {None}
-    peaks = sorted(one["peak_bytes"] for one in document["findings"] if one["peak_bytes"])
+    peaks = sorted(one["peak_after_bytes"] for one in document["findings"] if one["peak_after_bytes"])
     beyond = document["recorded_peak_reserved_bytes"] - document["recorded_peak_allocated_bytes"]
     libraries = read_rank_manifest(rank.directory).libraries
     beyond += ((libraries.context_bytes or 0) + (libraries.library_bytes or 0)) if libraries else 0
     fit = str(peaks[0] + beyond)
     found = json.loads(CliRunner().invoke(main, ["show", str(run), "--json", "--fit", fit]).stdout)["findings"]
-    assert [one["fits"] for one in found if one["peak_bytes"]] == [
-        one["peak_bytes"] <= peaks[0] for one in found if one["peak_bytes"]
+    assert [one["fits"] for one in found if one["peak_after_bytes"]] == [
+        one["peak_after_bytes"] <= peaks[0] for one in found if one["peak_after_bytes"]
     ]
     text = CliRunner().invoke(main, ["show", str(run), "--fit", fit]).stdout
     assert re.search(r"^Fits +no, .* of .* needed", text, re.MULTILINE)
