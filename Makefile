@@ -73,7 +73,7 @@ docs:
 
 # Also one of the tests; a link that leads nowhere is an error.
 site:
-	@$(PYTHON) tools/prepare.py test
+	@$(PYTHON) tools/prepare.py docs
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build
 	echo "The site: $$PWD/docs/_build/index.html"
 

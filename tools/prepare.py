@@ -1,6 +1,7 @@
-"""Prepare the environments that `make` works in: `python3 tools/prepare.py run|test|wheel`.
+"""Prepare the environments that `make` works in: `python3 tools/prepare.py run|docs|test|wheel`.
 
 run    .venv with gpuledger (editable) and the torch of constraints.txt
+docs   run, plus the dependency group `docs` of pyproject.toml
 test   run, plus the dependency groups `test`, `lint` and `docs` of pyproject.toml, Chromium and PostgreSQL
 wheel  the wheel in dist/, alone with its own dependencies in build/clean and, beside .venv's packages, in build/tested
 
@@ -40,7 +41,7 @@ class PrepareError(Exception):
 
 def main(arguments: list[str]) -> int:
     """Return the exit status: 0 prepared, 1 a step failed, 2 wrong call."""
-    kinds = {"run": prepare_run, "test": prepare_test, "wheel": prepare_wheel}
+    kinds = {"run": prepare_run, "docs": prepare_docs, "test": prepare_test, "wheel": prepare_wheel}
     if len(arguments) != 1 or arguments[0] not in kinds:
         print(f"usage: tools/prepare.py {'|'.join(kinds)}", file=sys.stderr)
         return 2
@@ -83,17 +84,28 @@ def prepare_run() -> None:
 
 def prepare_test() -> None:
     """Make .venv with everything the tests and the linters need."""
+    prepare_group("test", "installing the tools for tests and checks into .venv (once)", ("test", "lint", "docs"))
+    prepare_chromium()
+    prepare_postgresql()
+
+
+def prepare_docs() -> None:
+    """Make .venv with what builds the pages; the tools for tests are not needed."""
+    prepare_group("docs", "installing the tools for pages into .venv (once)", ("docs",))
+
+
+def prepare_group(kind: str, title: str, names: tuple[str, ...]) -> None:
+    """Make .venv with dependency groups of pyproject.toml."""
     import tomllib
 
     prepare_run()
     stamp = stamp_of("pyproject.toml", "constraints.txt")
-    if not is_fresh(VENV, "test", stamp):
-        groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
-        with step("installing the tools for tests and checks into .venv (once)"):
-            pip_install(*groups["test"], *groups["lint"], *groups["docs"])
-        set_stamp(VENV, "test", stamp)
-    prepare_chromium()
-    prepare_postgresql()
+    if is_fresh(VENV, kind, stamp) or is_fresh(VENV, "test", stamp):
+        return
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    with step(title):
+        pip_install(*(tool for name in names for tool in groups[name]))
+    set_stamp(VENV, kind, stamp)
 
 
 def prepare_chromium() -> None:

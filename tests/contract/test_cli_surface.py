@@ -15,16 +15,16 @@ from gpuledger import __version__
 from gpuledger.cli.main import COMMANDS, main
 
 SURFACE = {
-    "run": "--steps --passes --until-end --out --force --stacks --no-stacks --devices --live -q --quiet",
+    "run": "--steps --passes --until-end --out --force --stacks --no-stacks --devices --repeat --live -q --quiet",
     "watch": "--interval --gpu --out --force --pid --variants --vary --repeat -q --quiet",
     "estimate": "--gpu --steps --confidence --alloc-conf --require-fit --find-batch --what-if --out --force"
     " -q --quiet --json",
     "gpus": "--json",
     "ops": "",
-    "show": "--by --at --step -n --depth --sort --fold --per-sample --unknown --rank --device --json",
+    "show": "--by --at --step -n --depth --sort --fold --per-sample --unknown --fit --rank --device --json",
     "group": "--keywords --reported-memory -n --write-keywords --force --at --step --rank --device --json",
     "balance": "--at --rank --device --json",
-    "report": "-o --output --open --rank --force",
+    "report": "-o --output --open --fit --rank --force",
     "trace": "-o --output --rank --force",
     "plot": "--kind --metric --align --baseline --per --keywords --reported-memory --min-share --title -o --output"
     " --format --force",

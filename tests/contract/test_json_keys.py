@@ -155,7 +155,7 @@ def test_diff(run: Path, tmp_path: Path) -> None:
         assert all(set(metric) == {"value", "spread", "source"} for metric in side["metrics"].values())
     assert found["figures"]
     for figure in found["figures"]:
-        assert set(figure) == {"name", "before", "after", "delta", "noise", "within_noise"}
+        assert set(figure) == {"name", "before", "after", "delta", "noise", "noise_known", "within_noise"}
     keys = {"category", "module", "before_bytes", "after_bytes", "delta_bytes", "noise_bytes", "within_noise"}
     assert found["breakdown"]
     assert all(keys <= set(account) for account in found["breakdown"])

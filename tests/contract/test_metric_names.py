@@ -46,7 +46,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def named(value: Any) -> Iterator[tuple[str, float]]:
-    """Yield every number of a JSON value that stands under the name of a metric."""
+    """Yield every number of a JSON value that stands under the name of a metric, without ratios."""
     if isinstance(value, list):
         for one in value:
             yield from named(one)
@@ -55,6 +55,8 @@ def named(value: Any) -> Iterator[tuple[str, float]]:
         if isinstance(key, str) and key in NAMES:
             yield from ((key, value[place]) for place in ("found", "after") if value.get(place) is not None)
         for name, one in value.items():
+            if name == "ratio_to_first":
+                continue
             number = one.get("value") if isinstance(one, dict) else one
             if name in NAMES and isinstance(number, int | float) and not isinstance(number, bool):
                 yield name, float(number)

@@ -21,6 +21,7 @@ OWN_TEXT = {
     "--gpu": "says which GPUs the command knows",
     "--rows": "says what the rows are of",
     "--by": "each command has groupings of its own",
+    "--repeat": "of a program, or of each variant",
     "--quiet": "of a program that is followed, not run, the output is dropped",
     "--pid": "a process to watch, or whose bytes are shown beside the others'",
     "--interval": "of a file's samples it is only known to the user",

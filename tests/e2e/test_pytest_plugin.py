@@ -321,3 +321,17 @@ def test_a_virtual_card_that_is_not_known_is_a_wrong_call(pytester: pytest.Pytes
     result = run(pytester, "def test_it(): pass", "--gpuledger-simulate=h20000")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "--gpuledger-simulate h20000: not in the catalogue" in result.stderr.str()
+
+
+def test_a_test_that_leaves_the_simulated_gpu_alone_is_named(pytester: pytest.Pytester) -> None:
+    source = """
+import pytest, torch
+@pytest.mark.limit_gpu_memory("1 GiB")
+def test_on_the_cpu(): torch.ones(4)
+@pytest.mark.limit_gpu_memory("1 GiB")
+def test_on_the_gpu(): torch.ones(4, device="cuda")
+"""
+    result = run(pytester, source, "--gpuledger-simulate=h200")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["gpuledger: *::test_on_the_cpu: nothing was put on the simulated GPU"])
+    result.stdout.no_fnmatch_line("gpuledger: *::test_on_the_gpu: nothing*")

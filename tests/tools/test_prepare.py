@@ -35,7 +35,7 @@ def test_an_old_python_is_refused_with_the_way_out(
 
 def test_a_wrong_call_is_told_the_right_ones(prepare: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert prepare.main(["everything"]) == 2
-    assert "run|test|wheel" in capsys.readouterr().err
+    assert "run|docs|test|wheel" in capsys.readouterr().err
 
 
 def test_a_failed_step_shows_what_it_printed(prepare: ModuleType) -> None:
@@ -53,3 +53,18 @@ def test_a_stamp_goes_stale_with_the_file_it_was_made_from(
     assert prepare.is_fresh(tmp_path, "run", prepare.stamp_of("pins.txt"))
     pins.write_text("torch==2\n", encoding="utf-8")
     assert not prepare.is_fresh(tmp_path, "run", prepare.stamp_of("pins.txt"))
+
+
+def test_the_pages_are_built_without_the_tools_for_tests(
+    prepare: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    installed: list[str] = []
+    monkeypatch.setattr(prepare, "VENV", tmp_path)
+    monkeypatch.setattr(prepare, "prepare_run", lambda: None)
+    monkeypatch.setattr(prepare, "pip_install", lambda *tools: installed.extend(tools))
+    prepare.prepare_docs()
+    assert {tool.partition(">")[0] for tool in installed} == {"sphinx", "myst-parser", "furo"}
+    prepare.prepare_docs()
+    assert len(installed) == 3
+    makefile = (TOOLS.parent / "Makefile").read_text(encoding="utf-8")
+    assert "prepare.py docs" in makefile.partition("\nsite:")[2].partition("\nclean:")[0]

@@ -96,6 +96,27 @@ def gpu_option(text: str, *, default: str | None = None, required: bool = False)
     )
 
 
+def fit_option() -> Decorator:
+    """Return the option --fit, a size in bytes."""
+    return click.option(
+        "--fit",
+        "fit_bytes",
+        callback=_parse_size,
+        metavar="SIZE",
+        help="Say whether the run fits in this GPU memory, such as 24GiB, and which changes make it fit."
+        "  [default: not checked]",
+    )
+
+
+def _parse_size(_context: click.Context, option: click.Parameter, text: str | None) -> int | None:
+    from gpuledger.units import parse_bytes
+
+    try:
+        return None if text is None else parse_bytes(text)
+    except UsageError as error:
+        raise UsageError(f"{option.opts[0]} {text}: {error.message}", hint=error.hint) from error
+
+
 def step_option() -> Decorator:
     """Return the option --step."""
     return _count_option(

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run
 
 FIRST_ADDRESS = 1 << 40
-"""Where blocks without an address are laid out, one after the other."""
+"""Where blocks of a device without segments are laid out, one after the other.
+
+Such blocks have no address, or one on the CPU, where an address can be used again before the block's free is seen.
+"""
+SMALLEST = 512
+"""Bytes that a block of a snapshot is a multiple of. Blocks on the CPU are rounded up."""
 UNKNOWN = "unknown"
 """The viewer needs an event of this category where any has one, and gives segments its colour."""
 COLOURS = 10
@@ -145,11 +150,12 @@ class _Device:
                 if piece["pool"] == "expandable" and piece[column] is not None:
                     ends = (piece["address"], piece["address"] + piece["bytes"])
                     ranges.setdefault(piece[column], []).append(ends)
-        if not segments and not any(block["address"] for block in blocks):
+        if not segments:
             place = FIRST_ADDRESS
             for block in blocks:
+                block["allocated_bytes"] = -(-block["allocated_bytes"] // SMALLEST) * SMALLEST
                 block["address"] = place
-                place += -(-block["allocated_bytes"] // 512) * 512
+                place += block["allocated_bytes"]
 
     # -- the trace ------------------------------------------------------------------------------------------------
 

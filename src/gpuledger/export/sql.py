@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuledger.errors import GpuLedgerError, UsageError
 from gpuledger.export.query_limits import Limits, Stopwatch
-from gpuledger.export.tables import exported_schema, exported_table
+from gpuledger.export.tables import exported_schema, exported_table, written_table
 from gpuledger.files.reading import storable
 from gpuledger.model.run import PARTS
 from gpuledger.model.tables import TABLES
@@ -131,6 +131,8 @@ def _dataset(run: Run, name: str) -> Any:
     parts = [(number, part) for number, places in found for part in sorted(places)]
     if not parts:
         return schema.empty_table()
+    if not run.has_measured_times:
+        return pa.concat_tables([written_table(rank, name) for rank in run.ranks])
     if storable(str(run.path)) != str(run.path):  # pyarrow's file systems take no name that is not UTF-8
         return pa.concat_tables([exported_table(rank, name) for rank in run.ranks])
     return ds.FileSystemDataset.from_paths(

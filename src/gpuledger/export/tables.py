@@ -26,8 +26,12 @@ UNTOLD = {
     "samples": ("t_ns",),
     "process_samples": ("t_ns",),
     "steps": ("start_ns", "end_ns", "paused_ns"),
+    "spans": ("start_ns", "end_ns"),
 }
-"""Columns that always have a value in a run, and that logs of older tools can lack: zeros, or numbers for times."""
+"""Columns that always have a value in a run, and that logs of older tools can lack: zeros, or numbers for times.
+
+Times of a simulated GPU are among them.
+"""
 
 
 def manifests(run: Run) -> dict[str, Any]:
@@ -132,9 +136,11 @@ def written_table(rank: Rank, name: str) -> pa.Table:
 
     table = exported_table(rank, name)
     recorder = rank.manifest.recorder
-    if not recorder.is_imported or recorder.has_segments:
+    if recorder.has_measured_times and (not recorder.is_imported or recorder.has_segments):
         return table
     for column in UNTOLD.get(name, ()):
+        if not recorder.has_measured_times and not column.endswith("_ns"):
+            continue
         place = table.column_names.index(column)
         numbers = column == "t_ns" and not recorder.has_only_card_readings
         if numbers or not any(table.column(place).to_pylist()):

@@ -14,6 +14,8 @@ PEAK = "gpuledger_peak_bytes"
 """Name of the property a recorded test's report carries."""
 UNJUDGED = "gpuledger_recorded_by"
 """Name of the property of a test that was not measured: the run of ``gpuledger run`` that records the process."""
+UNUSED_GPU = "gpuledger_unused_gpu"
+"""Name of the property of a test that put nothing on the simulated GPU."""
 DESCRIPTIONS = (
     f'{MEMORY}("2 GiB"): fail the test if it allocates more memory than this on one GPU',
     f'{GROWTH}("0 B", calls=5, warmup=2): call the test repeatedly; fail it if memory grows by more than this',

@@ -23,6 +23,7 @@ from gpuledger.integrations.pytest_marks import (
     MEMORY,
     PEAK,
     UNJUDGED,
+    UNUSED_GPU,
     Limits,
     read_limits,
 )
@@ -130,15 +131,19 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _tell_unjudged(terminalreporter: Any) -> None:
-    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
-    runs = [value for one in reports if one.when == "call" for name, value in one.user_properties if name == UNJUDGED]
-    if runs:
-        from gpuledger.units import counted
+    from gpuledger.units import counted
 
-        line = (
-            f"gpuledger: {counted(len(runs), 'test')} not measured: `gpuledger run` records this process into {runs[0]}"
-        )
-        terminalreporter.write_line(line)
+    if runs := _values_of(terminalreporter, UNJUDGED):
+        why = f"`gpuledger run` records this process into {runs[0]}"
+        terminalreporter.write_line(f"gpuledger: {counted(len(runs), 'test')} not measured: {why}")
+    for name in _values_of(terminalreporter, UNUSED_GPU):
+        terminalreporter.write_line(f"gpuledger: {name}: nothing was put on the simulated GPU")
+
+
+def _values_of(terminalreporter: Any, name: str) -> list[Any]:
+    """Return the values of a property of all tests that were called."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
+    return [value for one in reports if one.when == "call" for key, value in one.user_properties if key == name]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuledger.errors import GpuLedgerError
-from gpuledger.integrations.pytest_marks import FIXTURE, GROWTH, MEMORY, PEAK, UNJUDGED, Limits
+from gpuledger.integrations.pytest_marks import FIXTURE, GROWTH, MEMORY, PEAK, UNJUDGED, UNUSED_GPU, Limits
 from gpuledger.integrations.pytest_measure import TestBytes, grown_bytes, measure_test, over_growth, over_memory
 
 if TYPE_CHECKING:
@@ -93,4 +93,6 @@ class RecordedTest:
         except GpuLedgerError as error:
             self._not_measured = error.message
             return
+        if not getattr(self._recording, "used_gpu", True):
+            self._item.user_properties.append((UNUSED_GPU, self._item.nodeid))
         self._item.user_properties.append((PEAK, self._found.peak_bytes if self._found else 0))

@@ -20,6 +20,8 @@ from gpuledger.simulate.gpu.device import VirtualDevice
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Run
+    from gpuledger.simulate.allocator.pools import Counters
+NOTHING_ON_GPU = "Nothing was put on the simulated GPU. Move the model and its inputs to it with .to('cuda')."
 
 
 class VirtualRecording:
@@ -40,6 +42,7 @@ class VirtualRecording:
         self._said: dict[str, None] = {}
         self._session: VirtualSession | None = None
         self._writer: RunWriter | None = None
+        self._counters: Counters | None = None
         self.path: Path | None = None
         """Directory of the run, once it has begun."""
 
@@ -49,6 +52,7 @@ class VirtualRecording:
         settings = {"gpu": (self._card.key, "asked for")}
         self._writer = RunWriter.open(self._out, new_manifest(self._out.name, (), settings))
         device = VirtualDevice(self._card, CachingAllocator(AllocatorSettings()))
+        self._counters = device.counters
         self._stack.enter_context(in_place(device, self._say))
         self._session = VirtualSession(device, sys.maxsize, self._out, ends_program=False)
         self._session.start()
@@ -68,7 +72,8 @@ class VirtualRecording:
         finally:
             self._stack.close()
         with self._writer.adding_to(error):
-            self._writer.close((f"Simulated on a {self._card.name}: nothing ran on a GPU.",), post=post_missing)
+            notes = (f"Simulated on a {self._card.name}: nothing ran on a GPU.",)
+            self._writer.close(notes if self.used_gpu else (*notes, NOTHING_ON_GPU), post=post_missing)
 
     def step(self) -> None:
         """Mark the end of a step."""
@@ -79,6 +84,11 @@ class VirtualRecording:
     def run(self) -> Run:
         """Return the finished run."""
         return load(self._out)
+
+    @property
+    def used_gpu(self) -> bool:
+        """Return whether anything was put on the simulated GPU."""
+        return self._counters is not None and self._counters.alloc_count > 0
 
     def _say(self, sentence: str) -> None:
         self._said[sentence] = None

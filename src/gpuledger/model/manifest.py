@@ -16,6 +16,7 @@ from gpuledger.model.json_object import JsonObject, shape_of
 from gpuledger.model.recorder_kind import RecorderKind
 from gpuledger.model.run_directory import MANIFEST, RANK_PREFIX, write_json
 from gpuledger.model.run_manifest import RunManifest, check_run_manifest, read_checked
+from gpuledger.model.simulated import as_simulated
 
 DeviceIdx = Annotated[int, Whole(*DEVICE)]
 """Stored in a 32-bit column."""
@@ -279,7 +280,7 @@ def write_rank_manifest(rank_directory: Path, manifest: RankManifest) -> None:
 
 def read_rank_manifest(rank_directory: Path) -> RankManifest:
     """Return the manifest of the rank in ``rank_directory``; raises as :func:`read_json`."""
-    return RankManifest.from_json(read_json(rank_directory / MANIFEST))
+    return as_simulated(RankManifest.from_json(read_json(rank_directory / MANIFEST)))
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -45,8 +45,16 @@ class RecorderKind(Enum):
 
     @property
     def has_measured_times(self) -> bool:
-        """Return whether step times were measured on the device. On a simulated GPU, steps do not run."""
+        """Return whether times are those of a program that ran.
+
+        On a simulated GPU, nothing runs: host times are those of the simulation. No table of such a rank has times.
+        """
         return self is not RecorderKind.VIRTUAL
+
+    @property
+    def has_pauses(self) -> bool:
+        """Return whether a recorder paused a running program."""
+        return self.has_measured_times and not self.is_imported
 
     @property
     def has_layer_times(self) -> bool:

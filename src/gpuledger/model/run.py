@@ -18,6 +18,7 @@ from gpuledger.model.manifest import RankManifest, read_rank_manifest
 from gpuledger.model.run_directory import MANIFEST, SUFFIX, rank_directories
 from gpuledger.model.run_manifest import RunManifest, read_run_manifest
 from gpuledger.model.shown import Shown
+from gpuledger.model.simulated import without_times
 from gpuledger.model.tables import TABLES
 from gpuledger.units import counted
 
@@ -89,7 +90,8 @@ class Rank:
         if not parts:
             return schema.empty_table()
         tables = [read_part(part, name, schema, self._place_of(part)) for part in parts]
-        return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+        table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+        return table if self.manifest.recorder.has_measured_times else without_times(table, name)
 
     def forget_columns(self) -> None:
         """Clear the cache of columns."""
@@ -144,6 +146,11 @@ class Run(Shown):
     def name(self) -> str:
         """Return the run's name, without the suffix."""
         return storable(self.path.name.removesuffix(SUFFIX))
+
+    @property
+    def has_measured_times(self) -> bool:
+        """Return whether the program ran, so that times can be compared. On a simulated GPU, it did not."""
+        return all(rank.manifest.recorder.has_measured_times for rank in self.ranks)
 
     def rank(self, number: int = 0) -> Rank:
         """Return rank ``number``.

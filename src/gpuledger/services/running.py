@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuledger.errors import UsageError, words_of
+from gpuledger.errors import GpuLedgerError, UsageError, words_of
+from gpuledger.model.run_directory import SUFFIX
 
 if TYPE_CHECKING:
     from gpuledger.cards.card import Card
@@ -88,6 +90,59 @@ def record_program(
     if begun is None:
         return _run_unrecorded(command, listeners.say)
     return _run(*begun, settings, listeners, live=live)
+
+
+def record_repeats(
+    repeat: int, record: Callable[[str], int], listeners: Listeners, *, out: str | None, stem: str, force: bool
+) -> int:
+    """Return the exit status of the first run that fails, else 0, after recording a program ``repeat`` times.
+
+    The runs are ``out-1`` to ``out-N``. All are made even if one fails, but not after an interrupt.
+
+    Args:
+        repeat: Number of runs.
+        record: Records the program into a run of the given name, and returns its exit status.
+        listeners: Callbacks for messages.
+        out: Name that the runs share; by default ``stem``, numbered.
+        stem: Default name.
+        force: Replace runs of these names.
+
+    Raises:
+        UsageError: one of the runs exists; the program was not started.
+    """
+    from gpuledger.services.variants import INTERRUPTED_STATUSES, keep_repeat
+
+    name, places = _places_of_repeats(repeat, out, force=force, stem=stem)
+    series_ns = time.time_ns()
+    failed = 0
+    for number, place in enumerate(places, 1):
+        if listeners.note is not None:
+            listeners.note(f"gpuledger: {number} of {repeat}: {place.name.removesuffix(SUFFIX)}")
+        status = record(str(place))
+        failed = failed or status
+        try:
+            keep_repeat(place, name, series_ns)
+        except (GpuLedgerError, OSError) as error:
+            listeners.say(f"gpuledger: error: {place}: {words_of(error)}")
+        if status in INTERRUPTED_STATUSES:
+            break
+    return failed
+
+
+def _places_of_repeats(repeat: int, out: str | None, *, force: bool, stem: str) -> tuple[str, list[Path]]:
+    """Return the name that repeated runs share, and the directory of each.
+
+    Raises:
+        UsageError: one of them exists and ``force`` is False.
+    """
+    from gpuledger.model.run_directory import choose_directory
+
+    name, number = (out or stem).removesuffix(SUFFIX), 1
+    while out is None and any(Path(f"{name}-{one}{SUFFIX}").exists() for one in range(1, repeat + 1)):
+        number += 1
+        name = f"{stem}-{number}"
+    names = [f"{name}-{one}" for one in range(1, repeat + 1)]
+    return Path(name).name, [choose_directory(one, force=force, stem=one) for one in names]
 
 
 def _begin(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 VARIANT = "variant"
 PLOTS = "plots"
 INTERRUPTED = 130
-_INTERRUPTED_STATUSES = (-2, INTERRUPTED)
+INTERRUPTED_STATUSES = (-2, INTERRUPTED)
 """Exit statuses after Ctrl-C: by the signal, or as shells report it."""
 
 Number = TypeVar("Number", int, float)
@@ -183,7 +183,7 @@ class VariantsResult:
     def exit_code(self) -> int:
         """Return 0 if all succeeded, 1 if one failed, 130 after Ctrl-C."""
         failed = set(self.failed.values())
-        return INTERRUPTED if set(_INTERRUPTED_STATUSES) & failed else 1 if failed else 0
+        return INTERRUPTED if set(INTERRUPTED_STATUSES) & failed else 1 if failed else 0
 
 
 def run_variants(variants: Sequence[Variant], folder: Path, tools: Tools) -> VariantsResult:
@@ -210,8 +210,8 @@ def run_variants(variants: Sequence[Variant], folder: Path, tools: Tools) -> Var
             tools.say(f"gpuledger: {variant.name}: {late}")
         if replaced is None or find_run_id(place) != replaced:
             recorded.append(variant.name)
-            _keep(place, late, variant.of or variant.name, series)
-        if status in _INTERRUPTED_STATUSES:
+            keep_repeat(place, variant.of or variant.name, series, late)
+        if status in INTERRUPTED_STATUSES:
             tools.say(f"gpuledger: interrupted: {len(variants) - number} of {len(variants)} variants were not run")
             break
     return VariantsResult(folder, statuses, tuple(recorded))
@@ -277,7 +277,7 @@ def _lowest(*values: Number | None) -> Number | None:
     return min((value for value in values if value is not None), default=None)
 
 
-def _keep(place: Path, late: str, repeat_of: str, series_ns: int) -> None:
+def keep_repeat(place: Path, repeat_of: str, series_ns: int, late: str = "") -> None:
     """Write a run's variant into its manifest, with a note if a GPU was not idle."""
     from gpuledger.model.manifest import with_notes
     from gpuledger.model.run_directory import MANIFEST

@@ -25,6 +25,7 @@ from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.memory.live import allocated_curve, read_lives
 from gpuledger.cli.main import main
 from gpuledger.export.snapshot import snapshot_of
+from gpuledger.model.imported import rows_to_table
 from gpuledger.model.manifest import RankManifest
 from gpuledger.model.run import KeptRank, Rank, read_run
 
@@ -258,6 +259,30 @@ def test_cpu_tensors_are_the_device_after_the_cards(tmp_path: Path) -> None:
     assert {segment["device"] for segment in snapshot["segments"]} == {0}
     assert "TOTAL MEM" in _memory_viz.trace(snapshot)
     _memory_viz.segsum(snapshot)
+
+
+@pytest.mark.parametrize("sizes", [(40, 512, 20_480), (512, 40, 512)])
+def test_cpu_tensors_come_back_to_the_event(sizes: tuple[int, ...], tmp_path: Path) -> None:
+    """Blocks of any size, and an address that the CPU's allocator gave again before the free was seen."""
+    blocks = [
+        {"device_idx": -1, "stream": 0, "address": 4096, "requested_bytes": size, "allocated_bytes": size}
+        | {"alloc_index": place, "free_requested_index": 10 + 2 * place, "free_index": 11 + 2 * place}
+        | {
+            "alloc_ns": place,
+            "free_requested_ns": 20,
+            "free_ns": 21,
+            "step": 1,
+            "phase": "forward",
+            "category": "other",
+        }
+        for place, size in enumerate(sizes)
+    ]
+    rank = KeptRank(0, tmp_path, RankManifest(schema_version=1), tables={"blocks": rows_to_table("blocks", blocks)})
+    (tmp_path / "cpu.pickle").write_bytes(pickle.dumps(snapshot_of(rank)))
+    back = make("torch-snapshot", tmp_path, tmp_path / "cpu.pickle").rank()
+    assert [note for note in back.manifest.notes if "do not match" in note or "replaying" in note] == []
+    assert all(check.ok for check in back.manifest.checks)
+    assert sorted(row["requested_bytes"] for row in back.table("blocks").to_pylist()) == sorted(sizes)
 
 
 def test_hostile_names_survive_the_way_there_and_back(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -38,13 +38,14 @@ class Limit:
     """One limit of a budget. ``key`` is a metric, ``category:NAME`` or ``module:PATH`` (including its descendants).
 
     ``value`` is in the key's unit and includes the tolerance. ``written`` is the user's text. ``base`` is the value of
-    the reference run, if there is one.
+    the reference run, if there is one, and ``base_spread`` its variation from step to step, if that is known.
     """
 
     key: str
     value: float
     written: str
     base: float | None = None
+    base_spread: float | None = None
 
 
 @dataclass(frozen=True)
@@ -60,17 +61,23 @@ class Found:
 
 @dataclass(frozen=True)
 class Gate:
-    """One limit and the run's value. If ``found`` is None, ``note`` says why, and the limit is not met."""
+    """One limit and the run's value. If ``found`` is None, ``note`` says why, and the limit is not met.
+
+    ``within_noise``: the value differs from that of the reference run by no more than the steps of the runs vary.
+    """
 
     limit: Limit
     found: Found | None
     note: str
+    within_noise: bool = False
 
     @property
     def over(self) -> float | None:
         """Return by how much the limit is exceeded, in the unit; 0 if it is met, None if nothing was measured."""
         if self.found is None:
             return None
+        if self.within_noise:
+            return 0.0
         beyond = self.found.value - self.limit.value
         return max(beyond if higher_is_worse(self.limit.key) else -beyond, 0.0)
 
@@ -156,7 +163,7 @@ def limits_against(base: Run, allowed: Mapping[str, str]) -> tuple[Limit, ...]:
             raise UsageError(f"--allow {key}: {base.path.name} does not have this value")
         more = _allowance(key, amount, found.value)
         value = found.value + (more if higher_is_worse(key) else -more)
-        limits.append(Limit(key, value, amount, found.value))
+        limits.append(Limit(key, value, amount, found.value, found.spread))
     return tuple(limits)
 
 
@@ -185,8 +192,16 @@ def _gate(limit: Limit, found: Found | None) -> Gate:
     if found is None:
         missing = "no such module" if limit.key.startswith(MODULE) else "not measured"
         return Gate(limit, None, f"{missing} in this run")
-    varies = limit.base is not None and found.spread is not None and found.spread > abs(limit.value - limit.base)
-    return Gate(limit, found, "the steps of this run vary by more than the limit allows" if varies else "")
+    gate = Gate(limit, found, "")
+    if limit.base is None or (limit.key in KINDS and KINDS[limit.key].exact) or limit.key not in KINDS:
+        return gate
+    spreads = [one for one in (found.spread, limit.base_spread) if one is not None]
+    if gate.ok:
+        varies = any(one > abs(limit.value - limit.base) for one in spreads)
+        return replace(gate, note="the steps vary by more than the limit allows" if varies else "")
+    if abs(found.value - limit.base) <= max(spreads, default=0.0):
+        return replace(gate, note="the difference is within noise", within_noise=True)
+    return gate if spreads else replace(gate, note="noise unknown")
 
 
 class _Figures:

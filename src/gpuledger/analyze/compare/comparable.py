@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gpuledger.analyze.step.steps import BUSY_FRAC, step_times
+from gpuledger.units import format_frac
+
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run
 
@@ -58,7 +61,20 @@ def own_notes(before: Run, after: Run) -> list[str]:
 def rank_notes(rank: Rank) -> list[str]:
     """Return a rank's own notes, including those on damaged parts."""
     damaged = (f"A part of the recording is damaged: {part}" for part in rank.manifest.damaged)
-    return [*rank.manifest.notes, *damaged]
+    return [*rank.manifest.notes, *damaged, *_busy_host(rank)]
+
+
+def _busy_host(rank: Rank) -> list[str]:
+    """Return a note if the CPU was probably busy with other work, so that times are longer than usual."""
+    varies, sampler = step_times(rank).spread_frac, rank.manifest.sampler
+    if varies is not None and varies > BUSY_FRAC:
+        share = format_frac(varies)
+        return [f"The slowest steps take {share} longer than the median: the host was busy, or the steps differ."]
+    if sampler is None or not sampler.readings or sampler.on_time is None:
+        return []
+    due = sampler.readings + (sampler.missed or 0)
+    late = 1 - sampler.on_time / due
+    return [f"The host was busy: {format_frac(late)} of {due:,} samples were late."] if late > BUSY_FRAC else []
 
 
 def compare_ranks(before: Rank, after: Rank) -> list[str]:

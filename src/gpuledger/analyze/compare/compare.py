@@ -21,6 +21,8 @@ FIGURES = {
     "area_mib_s": "MiB·s",
     "duration_s": "s",
     "active_s": "s",
+    "step_time_ns": "ns",
+    "step_energy_j": "J",
     "energy_j": "J",
     "mean_power_w": "W",
     "peak_power_w": "W",

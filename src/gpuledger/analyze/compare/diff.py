@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from gpuledger.analyze.compare.changes import Change, Key, Noise, Parts, is_busy, metric_change, sorted_changes
 from gpuledger.analyze.compare.comparable import compare_ranks, compare_runs, own_notes
 from gpuledger.analyze.compare.metrics import KINDS, Metric, measure, metric_devices
 from gpuledger.analyze.memory.breakdown import Account, Breakdown, break_down, fold_path
@@ -25,10 +26,9 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run
 
 _STEPS_LOOKED_AT = 5
+FEWEST_PROFILED_STEPS = 3
+"""With fewer profiled steps, the variation of a layer's time is unknown."""
 IDLE_MODULE = "(idle)"
-Key = tuple[str, ...]
-Parts = dict[Key, dict[str, float]]
-"""Key -> category or phase -> amount."""
 KeyOf = Callable[[Account], Key]
 
 
@@ -43,6 +43,7 @@ class Side:
         times: Time of one step by category and module. Empty if the run has no timing measurement.
         energies: Energy of one step by category and module. Empty if the run has no energy measurement.
         classes: Module path -> class name.
+        profiled_steps: Number of steps that ``times`` is the mean of.
     """
 
     run: str
@@ -55,33 +56,7 @@ class Side:
     times: tuple[TimeAccount, ...] = ()
     energies: tuple[EnergyAccount, ...] = ()
     classes: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Change:
-    """One metric, or one sum by category, module, ..., that differs.
-
-    ``key`` is the metric's name, the label of a sum, or a combination of category, module, phase, name and scope.
-    ``category`` is the one that changed most; for a time it is the phase, for a metric "". ``before`` or ``after`` is
-    None if that run does not have the metric; a missing sum is 0. ``noise`` is the variation within the runs; None if
-    unknown.
-    """
-
-    key: tuple[str, ...]
-    category: str
-    before: float | None
-    after: float | None
-    noise: float | None
-
-    @property
-    def delta(self) -> float | None:
-        """``after`` minus ``before``, in the metric's unit; None if either is missing."""
-        return None if self.before is None or self.after is None else self.after - self.before
-
-    @property
-    def within_noise(self) -> bool:
-        """Return whether the change is not larger than the variation within the runs."""
-        return self.delta is not None and self.noise is not None and abs(self.delta) <= self.noise
+    profiled_steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,7 +70,7 @@ class PlaceDiff:
     def figures(self) -> tuple[Change, ...]:
         """Return the metrics that differ, in the order of the metrics."""
         pairs = ((name, self.before.metrics.get(name), self.after.metrics.get(name)) for name in KINDS)
-        return tuple(_figure(name, old, new) for name, old, new in pairs if _value(old) != _value(new))
+        return tuple(metric_change(name, old, new) for name, old, new in pairs if _value(old) != _value(new))
 
     def changes(self, word: str | None = None) -> tuple[Change, ...]:
         """Return the sums that differ, the largest change first. Their deltas add up to that of allocated bytes.
@@ -109,19 +84,33 @@ class PlaceDiff:
         key_of = _key_of(word)
         before, after = _parts(self.before.breakdown, key_of), _parts(self.after.breakdown, key_of)
         noise = _noise((self.before, self.after), key_of)
-        return _sorted_changes(before, after, lambda key, _: None if noise is None else noise(key))
+        return sorted_changes(before, after, lambda key, _: Noise(None if noise is None else noise(key)))
 
     def time_changes(self) -> tuple[Change, ...]:
         """Return the modules with a different time per step, in ns, the largest change first.
 
-        A module's time is assumed to vary within a run in proportion to the step's. Empty if a run has no timing
-        measurement.
+        The noise is the difference between the longest and the shortest profiled step of a run, the larger of both
+        runs, but not less than the step's own variation in proportion. With fewer than :data:`FEWEST_PROFILED_STEPS`
+        in a run, or on a busy host, it is not known. Empty if a run has no timing measurement.
         """
         if not (self.before.times and self.after.times):
             return ()
         share = _step_spread(self.before, self.after)
         before, after = (_by_phase((one.module, one.phase, one.time_ns) for one in side.times) for side in self._sides)
-        return _sorted_changes(before, after, lambda _, sums: None if share is None else share * max(sums))
+        steps = [side.metrics.get("step_time_ns") for side in self._sides]
+        known = min(side.profiled_steps for side in self._sides) >= FEWEST_PROFILED_STEPS and not is_busy(*steps)
+        spreads = [
+            _by_phase((one.module, one.phase, one.spread_ns or 0.0) for one in side.times)
+            for side in self._sides
+            if side.profiled_steps > 1
+        ]
+
+        def noise_of(key: Key, sums: tuple[float, float]) -> Noise:
+            found = [sum(spread.get(key, {}).values()) for spread in spreads]
+            found += [] if share is None else [share * max(sums)]
+            return Noise(max(found, default=None), known)
+
+        return sorted_changes(before, after, noise_of)
 
     def energy_changes(self) -> tuple[Change, ...]:
         """Return the modules with a different energy per step, in J, the largest change first.
@@ -139,7 +128,7 @@ class PlaceDiff:
             for one in side.energies:
                 key = (_energy_module(one),)
                 sums[key] = sums.get(key, 0.0) + one.uncertainty_j
-        return _sorted_changes(before, after, lambda key, _: max(sums.get(key, 0.0) for sums in off))
+        return sorted_changes(before, after, lambda key, _: Noise(max(sums.get(key, 0.0) for sums in off)))
 
     @property
     def _sides(self) -> tuple[Side, Side]:
@@ -271,6 +260,7 @@ def _read_side(run: Run, rank: Rank, device_idx: int, how: tuple[tuple[str, ...]
         () if time is None else tuple(replace(one, module=fold_path(one.module, depth)) for one in time.accounts),
         () if energy is None else tuple(replace(one, module=fold_path(one.module, depth)) for one in energy.accounts),
         module_classes(rank),
+        0 if time is None else time.steps,
     )
 
 
@@ -305,29 +295,10 @@ def _value(metric: Metric | None) -> float | None:
     return metric.value if metric else None
 
 
-def _figure(name: str, before: Metric | None, after: Metric | None) -> Change:
-    spreads = [metric.spread for metric in (before, after) if metric is not None and metric.spread is not None]
-    return Change((name,), "", _value(before), _value(after), max(spreads, default=None))
-
-
 def _key_of(word: str | None) -> KeyOf:
     if word is None:
         return lambda account: (account.category, account.module, account.phase, account.name, account.scope)
     return lambda account: (label_of(account, word),)
-
-
-def _sorted_changes(
-    before: Parts, after: Parts, noise_of: Callable[[Key, tuple[float, float]], float | None]
-) -> tuple[Change, ...]:
-    """Return the keys with different sums, the largest change first. ``noise_of`` takes a key and both its sums."""
-    found = []
-    for key in before.keys() | after.keys():
-        old, new = before.get(key, {}), after.get(key, {})
-        part = max(old.keys() | new.keys(), key=lambda one: (abs(new.get(one, 0) - old.get(one, 0)), one))
-        sums = sum(old.values()), sum(new.values())
-        if sums[0] != sums[1]:
-            found.append(Change(key, part, *sums, noise_of(key, sums)))
-    return tuple(sorted(found, key=lambda change: (-abs(change.delta or 0), change.key)))
 
 
 def _parts(breakdown: Breakdown, key_of: KeyOf) -> Parts:

@@ -9,14 +9,11 @@ from gpuledger.analyze.memory.live import device_indices, read_numbers
 from gpuledger.analyze.memory.peaks import allocator_peaks
 from gpuledger.analyze.step.energy import step_energy
 from gpuledger.analyze.step.rates import find_rates
-from gpuledger.analyze.step.steps import step_times
+from gpuledger.analyze.step.steps import FEWEST_STEPS, step_times
 from gpuledger.analyze.step.times import break_down_time
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
-
-_FEWEST_STEPS = 5
-"""With fewer steps, the variation of the step time is unknown."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +123,7 @@ def _step_time(rank: Rank) -> list[Metric]:
     times = step_times(rank)
     if times.median_ns is None or times.p95_ns is None:
         return []
-    spread = times.p95_ns - times.median_ns if times.count >= _FEWEST_STEPS else None
+    spread = times.p95_ns - times.median_ns if times.count >= FEWEST_STEPS else None
     return [Metric("step_time_ns", times.median_ns, times.source, spread)]
 
 

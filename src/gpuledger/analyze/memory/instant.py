@@ -92,6 +92,10 @@ def resolve_instant(rank: Rank, at: str = "peak", device_idx: int | None = None,
     if after_ns is None:
         last = lives.last_index if step is None else step_range(rank, device, step)[1]
         return _describe(rank, lives, last, at)
+    if not rank.manifest.recorder.has_measured_times:
+        raise UsageError(
+            f"--at {at}: nothing in the run has a time, because its GPU is simulated", hint="Use --at peak or --at end"
+        )
     start_ns = opened_ns(rank, device) if step is None else _step_start_ns(rank, device, step)
     lasted_ns = time_of(rank, lives, lives.last_index) - start_ns
     if after_ns > lasted_ns:
@@ -127,7 +131,9 @@ def opened_ns(rank: Rank, device_idx: int) -> int:
 
 
 def time_of(rank: Rank, lives: Lives, index: int) -> int:
-    """Return the host time of event ``index``, or of the last event before it with a known time."""
+    """Return the host time of event ``index``, or of the last event before it with a known time; 0 if none has one."""
+    if not rank.manifest.recorder.has_measured_times:
+        return 0
     best_index, best_ns = -1, None
     for marks, column in (
         (lives.alloc_index, "alloc_ns"),

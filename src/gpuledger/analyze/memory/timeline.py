@@ -38,6 +38,7 @@ class Timeline:
 
     ``index`` and ``t_ns`` int64[n]; ``bytes`` int64[len(categories), n]; ``reserved_bytes`` int64[n]. ``categories``
     end with ``rounding``, so that a column sums to the allocated bytes at its index. The highest column is the peak.
+    ``has_times`` is False on a simulated GPU, where ``t_ns`` is the number of the event.
     """
 
     device_idx: int
@@ -46,11 +47,15 @@ class Timeline:
     categories: tuple[str, ...]
     bytes: I64
     reserved_bytes: I64
+    has_times: bool = True
 
 
 @dataclass(frozen=True)
 class Band:
-    """An interval of time: a ``step`` or a ``phase``, with its label."""
+    """An interval of time: a ``step`` or a ``phase``, with its label.
+
+    On a simulated GPU nothing has a time: ``start_ns`` and ``end_ns`` are then the first and the last event.
+    """
 
     kind: str
     label: str
@@ -89,6 +94,7 @@ def build_timeline(rank: Rank, device_idx: int | None = None, points: int = 4000
         categories=categories,
         bytes=stacked,
         reserved_bytes=np.where(place >= 0, reserved.bytes[np.maximum(place, 0)], 0),
+        has_times=rank.manifest.recorder.has_measured_times,
     )
 
 
@@ -97,17 +103,19 @@ def bands(rank: Rank, device_idx: int) -> tuple[Band, ...]:
 
     A phase ends with its step at the latest: the time until the next event is a pause of the recorder, or idle.
     """
+    timed = rank.manifest.recorder.has_measured_times
     found = [
         Band("step", f"step {step}", step, start, end)
-        for step, start, end in zip(*_columns(rank, "steps", device_idx), strict=True)
+        for step, start, end in zip(*_columns(rank, "steps", device_idx, timed=timed), strict=True)
     ]
     step_end_ns = {band.step: band.end_ns for band in found}
     codes, words = read_labels(rank, "spans", "phase", device_idx)
     kinds, kind_words = read_labels(rank, "spans", "kind", device_idx)
     phases: list[Band] = []
-    rows = sorted(zip(*_columns(rank, "spans", device_idx), codes.tolist(), kinds.tolist(), strict=True), key=_start)
+    columns = (*_columns(rank, "spans", device_idx, timed=timed), codes.tolist(), kinds.tolist())
+    rows = sorted(zip(*columns, strict=True), key=_start)
     for step, start, end, code, kind in rows:
-        if kind < 0 or kind_words[kind] != "phase" or code < 0:
+        if kind < 0 or kind_words[kind] != "phase" or code < 0 or (start < 0 and not timed):
             continue
         end = max(start, min(end, step_end_ns.get(step, end)))
         last = phases[-1] if phases else None
@@ -139,17 +147,22 @@ def _start(row: tuple[int, ...]) -> int:
     return row[1]
 
 
-def _columns(rank: Rank, table: str, device_idx: int) -> list[list[int]]:
-    return [read_numbers(rank, table, name, device_idx).tolist() for name in ("step", "start_ns", "end_ns")]
+def _columns(rank: Rank, table: str, device_idx: int, *, timed: bool) -> list[list[int]]:
+    """Return step, start and end of each row: times, or events if nothing has a time."""
+    edges = ("start_ns", "end_ns") if timed else ("start_index", "end_index")
+    return [read_numbers(rank, table, name, device_idx).tolist() for name in ("step", *edges)]
 
 
 def event_times_ns(rank: Rank, lives: Lives) -> I64:
     """Return the host time of every event of the allocated curve.
 
-    The times are in ascending order even if the clock was set back. Events without a time get the time before.
+    The times are in ascending order even if the clock was set back. Events without a time get the time before. On a
+    simulated GPU nothing has a time: the number of the event stands for it.
     """
     freed = lives.free_requested_index != NEVER
-    _, place = distinct(np.concatenate((lives.alloc_index, lives.free_requested_index[freed])))
+    index, place = distinct(np.concatenate((lives.alloc_index, lives.free_requested_index[freed])))
+    if not rank.manifest.recorder.has_measured_times:
+        return np.maximum(index, 0)
     born_ns = read_numbers(rank, "blocks", "alloc_ns", lives.device_idx)
     freed_ns = read_numbers(rank, "blocks", "free_requested_ns", lives.device_idx)[freed]
     known_ns = np.concatenate((np.where(lives.alloc_index < 0, -1, born_ns), freed_ns))

@@ -7,28 +7,17 @@ another instant is nearly as high as the peak, the saving is small.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.families import find_families
 from gpuledger.analyze.memory.groups import module_label
-from gpuledger.analyze.memory.instant import find_peak, module_classes, module_paths
-from gpuledger.analyze.memory.live import (
-    I64,
-    allocated_curve,
-    pick_device,
-    read_labels,
-    read_lives,
-    read_numbers,
-    reserved_curve,
-    running_sum,
-)
+from gpuledger.analyze.memory.live import pick_device, read_labels, read_numbers, reserved_curve, running_sum
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.overview.balance import read_card
+from gpuledger.analyze.overview.peak_facts import Mask, PeakFacts
 from gpuledger.analyze.overview.summary import capacity_bytes
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.units import format_bytes, format_frac
@@ -37,7 +26,6 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 MOST = 5
-Mask = NDArray[np.bool_]
 _SMALL_STATE_FRAC = 0.75
 """8-bit optimizer states keep a quarter of 32-bit ones (Dettmers et al., 2022, 8-bit Optimizers)."""
 _LEAST_SHARE = 0.03
@@ -50,6 +38,7 @@ class Finding:
 
     ``action`` is the advice in a few words. ``saving_bytes`` is an estimate relative to ``saved_from``, and an upper
     bound if ``is_upper_bound``. ``is_replayed`` is False if the saving is not from a replay of this run's peak.
+    ``peak_after_bytes`` is what the peak would then be, at least if the saving is an upper bound; None if not replayed.
     ``search`` is the search text for the report.
     """
 
@@ -63,6 +52,7 @@ class Finding:
     search: str
     is_upper_bound: bool = False
     is_replayed: bool = True
+    peak_after_bytes: int | None = None
 
 
 def find_findings(rank: Rank, device_idx: int | None = None) -> tuple[Finding, ...]:
@@ -73,75 +63,17 @@ def find_findings(rank: Rank, device_idx: int | None = None) -> tuple[Finding, .
 
     Source: caching allocator's history, replayed without the bytes in question.
     """
-    facts = _PeakFacts(rank, pick_device(rank, device_idx))
+    facts = PeakFacts(rank, pick_device(rank, device_idx))
     found = [finding for rule in RULES if (finding := rule(facts)) is not None]
-    worth = [finding for finding in found if finding.saving_bytes >= _LEAST_SHARE * facts.peak_bytes]
+    worth = [
+        replace(finding, peak_after_bytes=facts.peak_bytes - finding.saving_bytes if finding.is_replayed else None)
+        for finding in found
+        if finding.saving_bytes >= _LEAST_SHARE * facts.peak_bytes
+    ]
     return tuple(sorted(worth, key=lambda finding: -finding.saving_bytes)[:MOST])
 
 
-class _PeakFacts:
-    """One device's blocks, with the properties that the rules use."""
-
-    def __init__(self, rank: Rank, device_idx: int) -> None:
-        self.rank, self.device_idx = rank, device_idx
-        self.lives = read_lives(rank, device_idx)
-        self.curve = allocated_curve(self.lives)
-        self.peak = find_peak(rank, device_idx)
-        self.peak_bytes = self.curve.at(self.peak.index)
-        self.at_peak = self.lives.allocated_at(self.peak.index)
-        self.module_id = read_numbers(rank, "blocks", "module_id", device_idx)
-
-    def of(self, *categories: str) -> Mask:
-        """Return which blocks are of one of these categories."""
-        codes, words = self._categories
-        return np.isin(codes, [place for place, word in enumerate(words) if word in categories])
-
-    @cached_property
-    def _categories(self) -> tuple[I64, tuple[str, ...]]:
-        return read_labels(self.rank, "blocks", "category", self.device_idx)
-
-    @cached_property
-    def paths(self) -> dict[int, str]:
-        """Return ``module_id -> path``."""
-        return module_paths(self.rank)
-
-    @cached_property
-    def classes(self) -> dict[str, str]:
-        """Return the class of every module, by its path."""
-        return module_classes(self.rank)
-
-    @cached_property
-    def is_trained(self) -> bool:
-        """Return whether a backward pass was recorded. Only then are a forward's activations kept for one."""
-        codes, words = read_labels(self.rank, "spans", "phase", self.device_idx)
-        return bool("backward" in words and (codes == words.index("backward")).any())
-
-    def held(self, blocks: Mask) -> int:
-        """Return the bytes of these blocks at the peak."""
-        return int(self.lives.allocated_bytes[blocks & self.at_peak].sum())
-
-    def saving(self, blocks: Mask, fraction: float = 1.0, during: Mask | None = None) -> int:
-        """Return by how much the peak falls without ``fraction`` of these blocks' bytes (only at events ``during``)."""
-        lives = self.lives
-        part = running_sum(lives.allocated_bytes[blocks], lives.alloc_index[blocks], lives.free_requested_index[blocks])
-        if not part.index.size:
-            return 0
-        place = np.searchsorted(part.index, self.curve.index, side="right") - 1
-        away = np.where(place >= 0, part.bytes[np.maximum(place, 0)], 0) * fraction
-        left = self.curve.bytes - (away if during is None else np.where(during, away, 0))
-        return max(0, self.peak_bytes - int(left.max()))
-
-    def share(self, size: float) -> str:
-        """Return a size as a fraction of the peak, as text."""
-        return format_frac(size / self.peak_bytes if self.peak_bytes else 0.0, 0)
-
-    def show(self, *words: str) -> tuple[str, ...]:
-        """Return the arguments of the ``show`` command for this rank and device."""
-        place = () if self.rank.number == 0 else ("--rank", str(self.rank.number))
-        return ("show", "RUN", *words, *place)
-
-
-def _optimizer_state(facts: _PeakFacts) -> Finding | None:
+def _optimizer_state(facts: PeakFacts) -> Finding | None:
     """Suggest a smaller optimizer state, if it is a large part of the peak."""
     state = facts.of("optimizer_state")
     size, weights = facts.held(state), facts.held(facts.of("weight"))
@@ -152,7 +84,8 @@ def _optimizer_state(facts: _PeakFacts) -> Finding | None:
         f"Optimizer state is {facts.share(size)} of the peak",
         f"{format_bytes(size)} at the peak{beside}",
         "use 8-bit optimizer states",
-        "8-bit states take a quarter of 32-bit ones; sharding (ZeRO, FSDP) divides the states by the number of ranks",
+        "8-bit states take a quarter of 32-bit ones"
+        + ("" if facts.is_sharded else "; sharding (ZeRO, FSDP) divides the states by the number of ranks"),
         facts.saving(state, _SMALL_STATE_FRAC),
         "the peak, with 8-bit states",
         facts.show("--by", "category"),
@@ -173,7 +106,7 @@ _KEPT_IN_INFERENCE = (
 )
 
 
-def _repeated_activations(facts: _PeakFacts) -> Finding | None:
+def _repeated_activations(facts: PeakFacts) -> Finding | None:
     """Suggest activation checkpointing, if activations of repeated modules are a large part of the peak."""
     activations = facts.of("activation")
     families = find_families(facts.rank)
@@ -181,6 +114,8 @@ def _repeated_activations(facts: _PeakFacts) -> Finding | None:
     size, family = max(sizes, key=lambda pair: pair[0], default=(0, None))
     if family is None or size < 0.15 * facts.peak_bytes:
         return None
+    if (activations & facts.born_in("backward") & np.isin(facts.module_id, family.members)).any():
+        return None  # computed again in backward: checkpointing is in use
     kept = 1 / family.count
     why, action, advice = _KEPT_FOR_BACKWARD if facts.is_trained else _KEPT_IN_INFERENCE
     return Finding(
@@ -195,7 +130,7 @@ def _repeated_activations(facts: _PeakFacts) -> Finding | None:
     )
 
 
-def _batch(facts: _PeakFacts) -> Finding | None:
+def _batch(facts: PeakFacts) -> Finding | None:
     """Suggest half the batch size, if activations are most of the peak."""
     blocks = facts.of("activation", "activation_gradient", "temporary", "input")
     size = facts.held(blocks)
@@ -215,7 +150,7 @@ def _batch(facts: _PeakFacts) -> Finding | None:
     )
 
 
-def _late_zero_grad(facts: _PeakFacts) -> Finding | None:
+def _late_zero_grad(facts: PeakFacts) -> Finding | None:
     """Suggest an earlier ``zero_grad``, if the previous step's gradients are alive during the next forward."""
     forward = _first_forwards(facts)
     gradients = facts.of("gradient")
@@ -235,12 +170,15 @@ def _late_zero_grad(facts: _PeakFacts) -> Finding | None:
     )
 
 
-def _one_module(facts: _PeakFacts) -> Finding | None:
-    """Suggest a change to one module with much memory that is not repeated: often the head's logits and the loss."""
-    blocks = facts.of("activation", "activation_gradient", "temporary", "workspace") & facts.at_peak
+_OF_A_STEP = ("activation", "activation_gradient", "temporary", "workspace")
+
+
+def _one_module(facts: PeakFacts) -> Finding | None:
+    """Suggest a change to one module with much memory that is not repeated: often the head's logits."""
+    blocks = facts.of(*_OF_A_STEP) & facts.at_peak & (facts.module_id >= 0)
     for family in find_families(facts.rank):
         blocks &= ~np.isin(facts.module_id, family.members)
-    if not blocks.any() or not (facts.module_id >= 0).any():
+    if not blocks.any():
         return None
     ids, place = np.unique(facts.module_id[blocks], return_inverse=True)
     sizes = np.bincount(place, weights=facts.lives.allocated_bytes[blocks])
@@ -252,18 +190,38 @@ def _one_module(facts: _PeakFacts) -> Finding | None:
     return Finding(
         f"{name} alone uses {facts.share(size)} of the peak",
         f"{format_bytes(size)} of activations, temporaries and workspaces, the largest block {format_bytes(largest)}",
-        f"reduce the memory of {name}" if module_id >= 0 else "reduce tensors outside modules, such as the loss",
-        "if these are logits, a loss in chunks or a fused loss never stores all of them; otherwise see which tensors "
-        "it keeps",
+        f"reduce the memory of {name}",
+        "if these are logits, a loss in chunks or a fused loss never stores all of them; otherwise see which tensors it "
+        "keeps",
         facts.saving(blocks & (facts.module_id == module_id)),
         "the peak, at most",
         facts.show("--by", "module", "-n", "50"),
-        facts.paths.get(module_id, "") or OUTSIDE_PATH,
+        facts.paths.get(module_id, ""),
         is_upper_bound=True,
     )
 
 
-def _kept_activations(facts: _PeakFacts) -> Finding | None:
+def _outside_modules(facts: PeakFacts) -> Finding | None:
+    """Suggest less memory in the code outside modules: often the logits and the loss of a training step."""
+    blocks = facts.of(*_OF_A_STEP) & (facts.module_id < 0)
+    size = facts.held(blocks)
+    if size < 0.1 * facts.peak_bytes or not (facts.module_id >= 0).any():
+        return None
+    largest = int(facts.lives.allocated_bytes[blocks & facts.at_peak].max())
+    return Finding(
+        f"Tensors outside modules are {facts.share(size)} of the peak",
+        f"{format_bytes(size)} of activations, temporaries and workspaces, the largest block {format_bytes(largest)}",
+        "reduce tensors outside modules, such as the loss",
+        "a loss in chunks or a fused loss never holds all logits and their gradients at once",
+        facts.saving(blocks),
+        "the peak, at most",
+        facts.show("--by", "tensor", "-n", "50"),
+        OUTSIDE_PATH,
+        is_upper_bound=True,
+    )
+
+
+def _kept_activations(facts: PeakFacts) -> Finding | None:
     """Report activations of earlier steps that are never freed."""
     steps = read_numbers(facts.rank, "blocks", "step", facts.device_idx)
     kept = facts.of("activation", "temporary") & (facts.lives.free_requested_index == NEVER) & (steps >= 1)
@@ -286,7 +244,7 @@ def _kept_activations(facts: _PeakFacts) -> Finding | None:
     )
 
 
-def _fragmentation(facts: _PeakFacts) -> Finding | None:
+def _fragmentation(facts: PeakFacts) -> Finding | None:
     """Report fragmentation: reserved bytes are far above the peak of allocated bytes."""
     reserved = int(reserved_curve(facts.rank, facts.device_idx).bytes.max())
     active = running_sum(facts.lives.allocated_bytes, facts.lives.alloc_index, facts.lives.free_index)
@@ -321,7 +279,7 @@ def _fragmentation(facts: _PeakFacts) -> Finding | None:
     )
 
 
-def _other_processes(facts: _PeakFacts) -> Finding | None:
+def _other_processes(facts: PeakFacts) -> Finding | None:
     """Report memory of other processes on the GPU."""
     capacity, reading = capacity_bytes(facts.rank, facts.device_idx), read_card(facts.rank, facts.peak)
     if not capacity or not reading.other_bytes or reading.other_bytes < 0.03 * capacity:
@@ -339,12 +297,13 @@ def _other_processes(facts: _PeakFacts) -> Finding | None:
     )
 
 
-RULES: tuple[Callable[[_PeakFacts], Finding | None], ...] = (
+RULES: tuple[Callable[[PeakFacts], Finding | None], ...] = (
     _optimizer_state,
     _repeated_activations,
     _batch,
     _late_zero_grad,
     _one_module,
+    _outside_modules,
     _kept_activations,
     _fragmentation,
     _other_processes,
@@ -352,7 +311,7 @@ RULES: tuple[Callable[[_PeakFacts], Finding | None], ...] = (
 """The rules. Each function returns one finding or None."""
 
 
-def _first_forwards(facts: _PeakFacts) -> Mask:
+def _first_forwards(facts: PeakFacts) -> Mask:
     """Return which events of the curve are in a step's first forward, from the second step on.
 
     Later forwards of a step belong to gradient accumulation, which needs the gradients.

@@ -327,7 +327,7 @@ def _laid_out(rank: Rank, lives: Lives, curve: Curve) -> tuple[str, I64, I64]:
     first, last, numbers = (
         read_numbers(rank, "steps", name, device_idx) for name in ("start_index", "end_index", "step")
     )
-    if not numbers.size or (first < 0).any():
+    if rank.manifest.recorder.has_segments or not numbers.size or (first < 0).any():
         return EVENTS, np.maximum(curve.index, 0) * UNTIMED_NS, curve.bytes
     begin = np.maximum(np.searchsorted(curve.index, first, side="right") - 1, 0)
     end = np.searchsorted(curve.index, last, side="right")

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.live import to_numbers
 from gpuledger.analyze.samples.series import BOOK_SOURCE, SECONDS, STEPS_SOURCE, SampleLine, known_values, read_lines
+from gpuledger.analyze.step.energy import step_energy
+from gpuledger.analyze.step.steps import step_times
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run
@@ -29,7 +31,7 @@ class Watched:
     ``peak_bytes`` and ``mean_active_bytes`` are above ``baseline_bytes``, the first reading of a whole GPU (0 for the
     allocator's bytes); active is the time above it, ``active_s``. ``area_mib_s`` is the bytes above it over time.
     ``duration_s`` is that of the command; of a log that knows no command it is the active time, or that of the whole
-    log where the bytes never rose.
+    log where the bytes never rose. ``step_time_ns`` is the median, ``step_energy_j`` that of the energy measurement.
     """
 
     name: str
@@ -48,6 +50,8 @@ class Watched:
     active_s: float | None = None
     exit_status: int | None = None
     notes: tuple[str, ...] = ()
+    step_time_ns: int | None = None
+    step_energy_j: float | None = None
 
 
 def watched(run: Run) -> tuple[Watched, ...]:
@@ -69,6 +73,7 @@ def _figures(run: Run, rank: Rank, line: SampleLine) -> Watched:
     area = float((above * held_ns).sum()) / 1e9
     power = _Power.of(rank, line.device_idx, _span_ns(run, line, above))
     duration_s, duration_note = _duration(run, active_s, int(held_ns.sum()) / 1e9 if timed else None)
+    step = step_energy(rank, line.device_idx)
     notes = [*power.notes, *([duration_note] if duration_note else [])]
     return Watched(
         line.name,
@@ -87,6 +92,8 @@ def _figures(run: Run, rank: Rank, line: SampleLine) -> Watched:
         active_s=active_s,
         exit_status=run.manifest.exit_status,
         notes=tuple(notes),
+        step_time_ns=step_times(rank).median_ns,
+        step_energy_j=None if step is None else step.energy_j,
     )
 
 
@@ -110,7 +117,9 @@ def _duration(run: Run, active_s: float | None, span_s: float | None) -> tuple[f
 
 
 def _command_s(run: Run) -> float | None:
-    """Return how long the command ran in seconds; None where the run knows of none."""
+    """Return how long the command ran in seconds; None if the run has no command, or if it was simulated."""
+    if not run.has_measured_times:
+        return None
     started, ended = run.manifest.started_ns, run.manifest.ended_ns
     return (ended - started) / 1e9 if started and ended else None
 

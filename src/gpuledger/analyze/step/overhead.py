@@ -22,7 +22,8 @@ class Overhead:
     ``recorder_bytes`` is an upper bound. ``profiled_step_frac`` is the time of a profiled step divided by that of an
     unprofiled one. If the last profiled steps recorded kernels only, it is theirs, and
     ``profiled_operators_step_frac`` is that of the steps that recorded operators as well. ``energy_j`` is the GPU's
-    base power multiplied by the pauses; None if the base power is not known. All are None for an imported file.
+    base power multiplied by the pauses; None if the base power is not known. All are None for an
+    imported file; only ``recorder_bytes`` is known on a simulated GPU.
     """
 
     recorder_bytes: int | None
@@ -54,7 +55,7 @@ def find_overhead(rank: Rank, device_idx: int | None = None) -> Overhead:
 
     return Overhead(
         recorder_bytes=held_bytes,
-        paused_ns=None if rank.manifest.recorder.is_imported else paused_ns,
+        paused_ns=paused_ns if rank.manifest.recorder.has_pauses else None,
         profiled_step_frac=over_unprofiled(in_pass & (numbers >= first_alone)),
         profiled_operators_step_frac=over_unprofiled(in_pass & (numbers < first_alone)),
         energy_j=None if step is None or step.base_w is None else step.base_w * paused_ns / 1e9,

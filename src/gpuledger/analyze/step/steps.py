@@ -12,6 +12,11 @@ from gpuledger.analyze.memory.live import to_numbers
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
+FEWEST_STEPS = 5
+"""With fewer steps, the variation of the step time is unknown."""
+BUSY_FRAC = 0.25
+"""A host counts as busy if its slowest steps are longer than the median by more than this share."""
+
 
 @dataclass(frozen=True)
 class StepTimes:
@@ -22,6 +27,13 @@ class StepTimes:
     p95_ns: int | None
     source: str
 
+    @property
+    def spread_frac(self) -> float | None:
+        """Return by how much the slowest steps are longer than the median, as a share of it; None if unknown."""
+        if self.count < FEWEST_STEPS or not self.median_ns or self.p95_ns is None:
+            return None
+        return self.p95_ns / self.median_ns - 1
+
 
 def step_times(rank: Rank) -> StepTimes:
     """Return the steps' end-to-end time in ns, without the recorder's pauses.
@@ -31,6 +43,8 @@ def step_times(rank: Rank) -> StepTimes:
 
     Source: host clock. A step ends when the host returns from it, not when the GPU has finished its work.
     """
+    if not rank.manifest.recorder.has_measured_times:
+        return StepTimes(0, None, None, "the GPU is simulated, so nothing ran")
     columns = ("step", "recorded", "start_ns", "end_ns", "paused_ns")
     table = rank.table("steps", columns)
     numbers, start, end, paused = (to_numbers(table[name], 0) for name in ("step", "start_ns", "end_ns", "paused_ns"))
@@ -64,6 +78,8 @@ def whole_steps(rank: Rank, device_idx: int) -> list[int]:
 
 def unprofiled_steps(rank: Rank, kind: str) -> dict[int, int]:
     """Return ``number -> own time in ns`` of the unrecorded steps of a kind."""
+    if not rank.manifest.recorder.has_measured_times:
+        return {}
     table = rank.table("steps", ("step", "kind", "recorded", "start_ns", "end_ns", "paused_ns"))
     timed = rank.manifest.time_steps or (0, -1)
     return {

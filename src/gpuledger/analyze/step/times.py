@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,12 +22,16 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TimeAccount:
-    """Time of one module in one phase, per step. ``time_ns`` is the sum of its spans, ``module`` "" outside modules."""
+    """Time of one module in one phase, per step. ``time_ns`` is the sum of its spans, ``module`` "" outside modules.
+
+    ``spread_ns`` is the difference between the longest and the shortest profiled step; None with one step.
+    """
 
     module: str
     phase: str
     time_ns: float
     spans: float
+    spread_ns: float | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ def break_down_time(rank: Rank, device_idx: int | None = None) -> TimeBreakdown 
         by_kind_ns=kinds,
         unprofiled=unprofiled,
         accounts=tuple(TimeAccount(*row) for row in _sums(module_paths(rank), work.module_id, work)),
-        scopes=tuple(ScopeTime(*row) for row in _sums(names_of(rank), work.scope_id, work)),
+        scopes=tuple(ScopeTime(*row[:4]) for row in _sums(names_of(rank), work.scope_id, work)),
     )
 
 
@@ -106,12 +111,24 @@ def _idle_waiting_for_cpu_ns(rank: Rank, device_idx: int, idle_ns: float | None)
     return None if idle_ns is None or not found else max(idle_ns, 0.0) * found[0].host_ns / found[0].gap_ns
 
 
-def _sums(texts: dict[int, str], ids: I64, work: Work) -> list[tuple[str, str, float, float]]:
-    """Return text, phase, ns and spans of one step for each text that occurs, the longest first."""
-    found: dict[tuple[str, str], list[float]] = {}
-    for number, phase, one_ns in zip(ids.tolist(), work.phase.tolist(), work.duration_ns.tolist(), strict=True):
-        sums = found.setdefault((texts.get(number, ""), str(phase)), [0.0, 0])
-        sums[0] += one_ns
-        sums[1] += 1
-    rows = [(text, phase, ns / work.steps, n / work.steps) for (text, phase), (ns, n) in found.items()]
+def _sums(texts: dict[int, str], ids: I64, work: Work) -> list[tuple[str, str, float, float, float | None]]:
+    """Return text, phase, ns, spans and spread in ns of one step for each text that occurs, the longest first."""
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    spans: Counter[tuple[str, str]] = Counter()
+    columns = (ids, work.phase, work.step, work.duration_ns)
+    for number, phase, step, one_ns in zip(*(column.tolist() for column in columns), strict=True):
+        key = (texts.get(number, ""), str(phase))
+        by_step = found.setdefault(key, {})
+        by_step[step] = by_step.get(step, 0.0) + one_ns
+        spans[key] += 1
+    rows = [
+        (*key, sum(by_step.values()) / work.steps, spans[key] / work.steps, _spread_ns(by_step, work.steps))
+        for key, by_step in found.items()
+    ]
     return sorted(rows, key=lambda row: -row[2])
+
+
+def _spread_ns(by_step: dict[int, float], steps: int) -> float | None:
+    """Return the difference between the longest and the shortest of ``steps``; one that is not there took no time."""
+    shortest = min(by_step.values()) if len(by_step) == steps else 0.0
+    return max(by_step.values()) - shortest if steps > 1 else None

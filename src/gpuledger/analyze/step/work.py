@@ -54,6 +54,7 @@ class Work:
     name_id: I64
     operator_id: I64
     scope_id: I64
+    step: I64
     start_ns: I64
     end_ns: I64
     flops: F64
@@ -99,6 +100,7 @@ def read_work(rank: Rank, device_idx: int | None = None) -> Work | None:
         kind=kind[mine],
         phase=phase[mine],
         **ids,
+        step=step[mine],
         start_ns=start[mine],
         end_ns=end[mine],
         flops=_floats(table, "flops")[mine],

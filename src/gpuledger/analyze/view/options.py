@@ -25,6 +25,7 @@ class ViewOptions:
     ``at`` and ``step`` are those of :func:`~gpuledger.analyze.memory.instant.resolve_instant`. ``group_by`` is one of
     :data:`GROUPINGS`, None if no single table was requested; ``depth``, ``sort`` and ``fold`` are those of
     :func:`~gpuledger.analyze.step.side_by_side.lines_by`. A timeline has at most ``timeline_points``.
+    ``fit_bytes`` is the GPU memory that findings are compared with.
     """
 
     at: str = "peak"
@@ -34,6 +35,7 @@ class ViewOptions:
     sort: str | None = None
     fold: bool = False
     timeline_points: int = TIMELINE_POINTS
+    fit_bytes: int | None = None
 
     @property
     def account_words(self) -> tuple[str, ...]:

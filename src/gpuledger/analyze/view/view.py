@@ -118,6 +118,21 @@ class DeviceView:
         return find_findings(self.rank, self.device_idx)
 
     @cached_property
+    def beyond_peak_bytes(self) -> int:
+        """Return the memory beyond the allocated peak that the process needs: unused segments, context, libraries."""
+        libraries, summary = self.rank.manifest.libraries, self.summary
+        if self.device_idx < 0:
+            return 0
+        used = 0 if libraries is None else (libraries.context_bytes or 0) + (libraries.library_bytes or 0)
+        return used + max(0, summary.recorded_peak_reserved_bytes - summary.recorded_peak_allocated_bytes)
+
+    def fits(self, peak_bytes: int | None) -> bool | None:
+        """Return whether a process with this allocated peak fits in ``options.fit_bytes``; None if one is unknown."""
+        if self.options.fit_bytes is None or peak_bytes is None:
+            return None
+        return peak_bytes + self.beyond_peak_bytes <= self.options.fit_bytes
+
+    @cached_property
     def times(self) -> TimeBreakdown | None:
         """Return the time of a step by module and phase; None without a timing measurement."""
         return break_down_time(self.rank, self.device_idx)

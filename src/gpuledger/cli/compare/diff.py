@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -27,6 +28,7 @@ from gpuledger.cli.common import (
 )
 from gpuledger.cli.inspect.report import choose_file, echo_path, write_text
 from gpuledger.errors import UsageError
+from gpuledger.model.run_directory import SUFFIX
 from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ class DiffFlags:
     epilog="""\b
 Examples:
   gpuledger diff before.ledger after.ledger --by module --depth 3
-  gpuledger diff before.ledger after.ledger --html diff.html""",
+  gpuledger diff before-1,before-2,before-3 after-1,after-2,after-3""",
 )
 @click.argument("before_path", metavar="BEFORE")
 @click.argument("after_path", metavar="AFTER")
@@ -93,8 +95,13 @@ def diff_command(flags: DiffFlags) -> None:
     rows sum to the total change. Changes within noise are marked. Differences in GPU, versions or number of ranks are
     noted.
 
-    BEFORE and AFTER are directories NAME.ledger, or files that `gpuledger import` can read.
+    BEFORE and AFTER are directories NAME.ledger, or files that `gpuledger import` can read. To compare groups of runs,
+    separate the runs of each by commas. Differences of the means are shown with a 95 % confidence interval.
     """
+    groups = [_runs_of(path) for path in (flags.before_path, flags.after_path)]
+    if any(len(group) > 1 for group in groups):
+        _diff_groups(flags, *groups)
+        return
     if flags.as_json and flags.html:
         raise UsageError("--json and --html: cannot be combined", hint="Use only one of them")
     place = choose_file(flags.html, "diff.html", force=flags.force) if flags.html else None
@@ -115,6 +122,42 @@ def diff_command(flags: DiffFlags) -> None:
         print_notes([f"gpuledger: wrote {place} ({format_bytes(written)}), open it in any browser"])
     else:
         _print_text(diff, flags)
+
+
+def _runs_of(text: str) -> list[str]:
+    """Return the paths in a list that is separated by commas; a path with a comma that exists is one path."""
+    parts = [part for part in text.split(",") if part]
+    is_path = Path(text).exists() or Path(text + SUFFIX).exists()
+    return [text] if is_path or len(parts) < 2 else parts
+
+
+def _diff_groups(flags: DiffFlags, before: list[str], after: list[str]) -> None:
+    """Print how two groups of runs differ.
+
+    Raises:
+        UsageError: an option was given that groups do not have.
+    """
+    for name, given in (("--html", flags.html), ("--by", flags.by), ("--step", flags.step)):
+        if given:
+            raise UsageError(f"{name}: cannot be used with groups of runs", hint="Compare two runs, or leave it out")
+    if flags.at != "peak":
+        raise UsageError("--at: cannot be used with groups of runs", hint="Compare two runs, or leave it out")
+    from gpuledger.analyze.compare.group_diff import diff_groups
+
+    groups = [[open_run(path) for path in paths] for paths in (before, after)]
+    rank = parse_rank(flags.rank_text)
+    diff = diff_groups(*groups, depth=flags.depth, rank=rank, device_idx=flags.device_idx)
+    if flags.as_json:
+        from gpuledger.report.json.diff_document import group_diff_document
+
+        print_json(group_diff_document(diff))
+        return
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.report.text.group_diff_text import group_diff_lines
+    from gpuledger.report.text.text import note_lines
+
+    print_lines(group_diff_lines(diff, flags.rows, Terminal.of(sys.stdout)))
+    print_notes(note_lines(diff.notes, Terminal.of(sys.stderr)))
 
 
 def _tables(flags: DiffFlags) -> tuple[str, ...]:

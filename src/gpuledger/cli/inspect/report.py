@@ -10,6 +10,7 @@ import click
 
 from gpuledger.cli.common import (
     choose_ranks,
+    fit_option,
     force_option,
     open_run,
     output_option,
@@ -36,9 +37,12 @@ Examples:
 @run_argument()
 @output_option("File to write.  [default: NAME.html in the current directory]")
 @click.option("--open", "open_after", is_flag=True, help="Open the report in your browser.")
+@fit_option()
 @rank_option()
 @force_option()
-def report_command(run_path: str, output: str | None, open_after: bool, rank_text: str | None, force: bool) -> None:
+def report_command(
+    run_path: str, output: str | None, open_after: bool, fit_bytes: int | None, rank_text: str | None, force: bool
+) -> None:
     """Write an HTML report of a run as one file.
 
     The report shows the GPUs, the memory timeline, tables by module, the balance, notes and how the run was recorded.
@@ -47,14 +51,14 @@ def report_command(run_path: str, output: str | None, open_after: bool, rank_tex
     run = open_run(run_path)
     ranks = choose_ranks(run, rank_text)
     place = choose_file(output, f"{run.name}.html", force=force)
-    written = write_text(place, _page(run, ranks))
+    written = write_text(place, _page(run, ranks, fit_bytes))
     echo_path(place)
     print_notes([f"gpuledger: wrote {place} ({format_bytes(written)}), open it in any browser"])
     if open_after and not webbrowser.open(place.absolute().as_uri()):
         raise GpuLedgerError(f"{place}: could not start a browser", hint="Open the file in a browser")
 
 
-def _page(run: Run, ranks: tuple[Rank, ...]) -> str:
+def _page(run: Run, ranks: tuple[Rank, ...], fit_bytes: int | None) -> str:
     """Return the report of a run: of times per layer a page of tables, of all else the page that shows bytes."""
     from gpuledger.analyze.step.time_logs import is_time_log, read_time_log
 
@@ -63,10 +67,11 @@ def _page(run: Run, ranks: tuple[Rank, ...]) -> str:
 
         notes = dict.fromkeys(note for rank in run.ranks for note in rank.manifest.notes)
         return render_time_log(read_time_log(run), list(notes))
+    from gpuledger.analyze.view.options import ViewOptions
     from gpuledger.analyze.view.view import build_view
     from gpuledger.report.html.html import render_html
 
-    return render_html(build_view(run, ranks=ranks))
+    return render_html(build_view(run, ViewOptions(fit_bytes=fit_bytes), ranks=ranks))
 
 
 def choose_file(output: str | None, default: str, *, force: bool, option: str = "--force") -> Path:

@@ -15,6 +15,7 @@ from gpuledger.cli.common import (
     choose_ranks,
     depth_option,
     device_option,
+    fit_option,
     json_option,
     open_each,
     print_json,
@@ -54,6 +55,7 @@ class ShowFlags:
     fold: bool
     per_sample: bool
     unknown: bool
+    fit_bytes: int | None
     rank_text: str | None
     device_idx: int | None
     as_json: bool
@@ -84,6 +86,7 @@ Examples:
 @click.option("--fold", is_flag=True, help="Combine layers with paths that differ only in a number: layers.* (32).")
 @click.option("--per-sample", is_flag=True, help="Divide time and energy by the batch size.")
 @click.option("--unknown", is_flag=True, help="List memory without a category, with stack traces and how to label it.")
+@fit_option()
 @rank_option()
 @device_option()
 @json_option()
@@ -145,7 +148,9 @@ def _show(flags: ShowFlags, path: str, run: Run) -> None:
 def _view(flags: ShowFlags, run: Run) -> RunView:
     from gpuledger.analyze.view.view import build_view
 
-    options = ViewOptions(flags.at, flags.step, flags.by, flags.depth, flags.sort, flags.fold)
+    options = ViewOptions(
+        flags.at, flags.step, flags.by, flags.depth, flags.sort, flags.fold, fit_bytes=flags.fit_bytes
+    )
     return build_view(run, options, devices=choose_devices(choose_ranks(run, flags.rank_text), flags.device_idx))
 
 

@@ -47,11 +47,19 @@ Examples:
 )
 @click.option("--devices", type=click.Choice(["auto", "cuda", "cpu"]), help="Devices to record.  [default: auto]")
 @click.option(
+    "--repeat",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Number of times to run the program, into NAME-1 to NAME-N.",
+)
+@click.option(
     "--live", is_flag=True, help="Print progress every 10 s, and let `gpuledger live RUN` request recordings."
 )
 @click.option("-q", "--quiet", is_flag=True, default=None, help="Print no messages of gpuledger.")
 @click.pass_context
-def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool, **flags: Any) -> None:
+def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool, repeat: int, **flags: Any) -> None:
     """Record the memory, time and energy of a program, layer by layer.
 
     The program runs unchanged: its output, signals and exit status stay the same. By default, memory is recorded from
@@ -61,19 +69,27 @@ def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool,
     A step is one step of the first optimizer. In a program without an optimizer, it is one call of the outermost
     module.
 
-    Exits with the status of the program, or with status 125 if gpuledger itself fails.
+    Exits with the status of the program, or with status 125 if gpuledger itself fails. With --repeat, it is the status
+    of the first run that fails.
     """
     from gpuledger.collect.launch.settings import parse_passes, parse_steps
     from gpuledger.config import resolve
-    from gpuledger.services.running import Listeners, command_of, record_program
+    from gpuledger.services.running import Listeners, command_of, record_program, record_repeats
 
     command, stem = command_of(ctx.meta[PROGRAM])
     settings = resolve(flags, os.environ, Path.cwd())
     parse_steps(settings["steps"].value)
     parse_passes(settings["passes"].value)
     listeners = Listeners(_say) if settings["quiet"].value else Listeners(_say, _say, _show)
+
+    def record(name: str | None) -> int:
+        return record_program(command, settings, listeners, out=name, stem=stem, force=force, live=live)
+
     try:
-        status = record_program(command, settings, listeners, out=out, stem=stem, force=force, live=live)
+        if repeat > 1:
+            status = record_repeats(repeat, record, listeners, out=out, stem=stem, force=force)
+        else:
+            status = record(out)
     except GpuLedgerError:
         raise
     except Exception as error:

@@ -183,7 +183,7 @@ def overhead_parts(overhead: Overhead) -> list[str]:
     """
     if not overhead.recorder_bytes and not overhead.paused_ns:
         return []
-    parts = [f"{format_ns(overhead.paused_ns)} of pauses"]
+    parts = [] if overhead.paused_ns is None else [f"{format_ns(overhead.paused_ns)} of pauses"]
     if overhead.recorder_bytes is not None:
         parts.insert(0, f"{format_bytes(overhead.recorder_bytes)} of host memory")
     if overhead.energy_j is not None:

@@ -10,7 +10,7 @@ from gpuledger.report.base.phrases import MISSING
 from gpuledger.units import format_bytes, format_frac, format_joules, format_ns, share_frac
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.compare.diff import Change
+    from gpuledger.analyze.compare.changes import Change
 
 _FORMATS: dict[str, Callable[[float | None], str]] = {
     "B": format_bytes,
@@ -72,5 +72,4 @@ def remark(change: Change) -> str:
         return "only after" if change.before is None else "only before"
     if change.within_noise:
         return "within noise"
-    sampled = change.key[0] in KINDS and not KINDS[change.key[0]].exact
-    return "noise unknown" if sampled and change.noise is None else ""
+    return "" if change.noise_known else "noise unknown"

@@ -23,7 +23,8 @@ from gpuledger.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpuledger.analyze.compare.diff import Change, Diff, PlaceDiff, Side
+    from gpuledger.analyze.compare.changes import Change
+    from gpuledger.analyze.compare.diff import Diff, PlaceDiff, Side
 
 ROWS = 200
 BAR_WIDTH, BAR_HEIGHT = 240, 12
@@ -139,7 +140,7 @@ def _table(titles: tuple[str, ...], rows: list[str]) -> str:
 
 
 def _row(change: Change, *cells: str) -> str:
-    return element("tr", *cells, class_="noise" if change.within_noise else "row")
+    return element("tr", *cells, class_="row" if change.is_certain else "noise")
 
 
 def _number(text: str, title: str = "") -> str:
@@ -147,6 +148,6 @@ def _number(text: str, title: str = "") -> str:
 
 
 def _delta(change: Change, unit: str) -> str:
-    kind = "" if not change.delta or change.within_noise else " more" if change.delta > 0 else " less"
+    kind = "" if not change.delta or not change.is_certain else " more" if change.delta > 0 else " less"
     title = "" if change.delta is None else exactly(change.delta, unit)
     return element("td", html_text(signed(change.delta, unit)), class_=f"number{kind}", title=title)

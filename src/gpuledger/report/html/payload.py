@@ -68,7 +68,7 @@ def build_payload(view: RunView, sections: Sequence[Section] = SECTIONS) -> dict
     return {
         "format": FORMAT,
         "name": view.run.name,
-        "facts": facts_of_run(view.run.manifest),
+        "facts": facts_of_run(view.run),
         "categories": [{"key": name, "color": category_color(name)} for name in categories],
         "definitions": {key: asdict(definition) for key, definition in definitions(sections).items()},
         "phases": [{"key": name, "color": phase_color(name)} for name in phases],

@@ -13,15 +13,17 @@ from gpuledger.units import format_ns
 
 if TYPE_CHECKING:
     from gpuledger.analyze.step.overhead import Overhead
+    from gpuledger.model.run import Run
 
 Row = tuple[str, str]
 _FIRST_DATE_NS = 10**17
 """Before 1973 there were no GPUs to log."""
 
 
-def facts_of_run(manifest: RunManifest) -> list[Row]:
+def facts_of_run(run: Run) -> list[Row]:
     """Return name and value of what is known of the whole run; what is not known is left out."""
-    started, ended = manifest.started_ns, manifest.ended_ns
+    manifest = run.manifest
+    started, ended = manifest.started_ns, manifest.ended_ns if run.has_measured_times else None
     rows = [
         ("Command", shlex.join(manifest.command)),
         ("Started", _moment(started)),

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuledger.report.base.colors import category_color, stack_order
 from gpuledger.report.base.markup import element, html_text
-from gpuledger.units import format_bytes, format_ns
+from gpuledger.units import counted, format_bytes, format_ns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,11 +37,12 @@ def timeline_svg(timeline: Timeline) -> str:
     peak = int(np.argmax(total))
     mark = f"M {x[peak]:.1f} {_TOP} V {HEIGHT - _BOTTOM}"
     shapes.append(element("path", element("title", "peak"), d=mark, stroke="currentColor", stroke_dasharray="3 3"))
+    last = format_ns(int(t_ns[-1])) if timeline.has_times else counted(int(t_ns[-1]), "event")
     texts = (
         _text(_LEFT - 4, _TOP + 4, format_bytes(highest), "end"),
         _text(_LEFT - 4, HEIGHT - _BOTTOM, "0", "end"),
-        _text(_LEFT, HEIGHT - 4, "0 s", "start"),
-        _text(WIDTH, HEIGHT - 4, format_ns(int(t_ns[-1])), "end"),
+        _text(_LEFT, HEIGHT - 4, "0 s" if timeline.has_times else "0", "start"),
+        _text(WIDTH, HEIGHT - 4, last, "end"),
         _text(min(max(x[peak], _LEFT + 50), WIDTH - 50), _TOP - 4, f"peak {format_bytes(total[peak])}", "middle"),
     )
     label = "allocated bytes by category over time"

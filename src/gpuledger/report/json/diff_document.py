@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from gpuledger.analyze.compare.group_diff import MODULE
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.model.tables import SCHEMA_VERSION
 from gpuledger.report.json.document import instant_document, place_document
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.compare.diff import Change, Diff, PlaceDiff, Side
+    from gpuledger.analyze.compare.changes import Change
+    from gpuledger.analyze.compare.diff import Diff, PlaceDiff, Side
+    from gpuledger.analyze.compare.group_diff import GroupChange, GroupDiff
 
 
 def diff_document(diff: Diff) -> dict[str, Any]:
@@ -26,6 +30,38 @@ def diff_document(diff: Diff) -> dict[str, Any]:
     if len(diff.places) > 1:
         document["ranks"] = [_place_document(place) for place in diff.places]
     return document
+
+
+def group_diff_document(diff: GroupDiff) -> dict[str, Any]:
+    """Return what ``diff --json`` prints of two groups: all values, and each difference with its interval."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "significant": diff.is_significant,
+        "before": list(diff.before),
+        "after": list(diff.after),
+        "rank": diff.rank,
+        "device_idx": diff.device_idx,
+        "device_name": diff.device_name,
+        "confidence": diff.confidence,
+        "figures": [{"name": one.name, **_group_change_document(one)} for one in diff.figures],
+        "time_by_module": [
+            {"module": _module_of(one.name.removeprefix(MODULE)), **_group_change_document(one)} for one in diff.modules
+        ],
+        "notes": list(diff.notes),
+    }
+
+
+def _group_change_document(change: GroupChange) -> dict[str, Any]:
+    return {
+        "unit": change.unit,
+        "before": list(change.before),
+        "after": list(change.after),
+        "before_mean": change.before_mean,
+        "after_mean": change.after_mean,
+        **asdict(change.interval),
+        "host_was_busy": change.host_was_busy,
+        "significant": change.is_significant,
+    }
 
 
 def _place_document(place: PlaceDiff) -> dict[str, Any]:
@@ -54,11 +90,16 @@ def _side_document(side: Side) -> dict[str, Any]:
 
 def _module_document(change: Change) -> dict[str, Any]:
     """Return a change of time or energy; its module is null outside modules."""
-    return {"module": None if change.key[0] == OUTSIDE_PATH else change.key[0], **_change_document(change)}
+    return {"module": _module_of(change.key[0]), **_change_document(change)}
+
+
+def _module_of(path: str) -> str | None:
+    return None if path == OUTSIDE_PATH else path
 
 
 def _change_document(change: Change) -> dict[str, Any]:
-    return {name: getattr(change, name) for name in ("before", "after", "delta", "noise", "within_noise")}
+    fields = ("before", "after", "delta", "noise", "noise_known", "within_noise")
+    return {name: getattr(change, name) for name in fields}
 
 
 def _account_document(change: Change) -> dict[str, Any]:

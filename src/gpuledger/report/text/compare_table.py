@@ -11,7 +11,7 @@ from gpuledger.analyze.compare.compare import FIGURES
 from gpuledger.report.base.phrases import MISSING
 from gpuledger.report.base.quantities import LESS_COLOR, MORE_COLOR
 from gpuledger.report.base.terminal import DIM, Cell, Column, Table, Terminal
-from gpuledger.units import format_bytes, format_joules, format_seconds
+from gpuledger.units import format_bytes, format_joules, format_ns, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,6 +25,8 @@ TITLES = {
     "area_mib_s": "MiB·s",
     "duration_s": "duration",
     "active_s": "active",
+    "step_time_ns": "step time",
+    "step_energy_j": "energy per step",
     "energy_j": "energy",
     "mean_power_w": "mean W",
     "peak_power_w": "peak W",
@@ -138,6 +140,7 @@ _FORMATS: dict[str, Callable[[float], str]] = {
     "B": bytes_in_mib,
     "MiB·s": lambda value: f"{value:,.0f}" if value >= 100 else f"{value:,.2f}",
     "s": format_seconds,
+    "ns": lambda value: format_ns(round(value)),
     "J": format_joules,
     "W": lambda value: f"{value:,.1f}",
 }

@@ -30,7 +30,8 @@ from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, Column, Table
 from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.compare.diff import Change, Diff, PlaceDiff
+    from gpuledger.analyze.compare.changes import Change
+    from gpuledger.analyze.compare.diff import Diff, PlaceDiff
     from gpuledger.report.base.terminal import Terminal
 
 Row = tuple[str | Cell | Bar, ...]
@@ -178,7 +179,7 @@ def _place_row(place: PlaceDiff) -> Row:
 
 def _figure_row(change: Change) -> Row:
     name = change.key[0]
-    unit, style = metric_unit(name), DIM if change.within_noise else ""
+    unit, style = metric_unit(name), "" if change.is_certain else DIM
     return (
         Cell(metric_title(name), style),
         Cell(quantity(change.before, unit), style),
@@ -190,7 +191,7 @@ def _figure_row(change: Change) -> Row:
 
 
 def _change_row(change: Change, label: str, unit: Unit, largest: float) -> Row:
-    style = DIM if change.within_noise else ""
+    style = "" if change.is_certain else DIM
     delta = int(change.delta or 0)
     color = _color(delta)
     return (
@@ -215,7 +216,7 @@ def _signed_amount(delta: int, unit: Unit) -> str:
 
 
 def _delta_cell(change: Change, text: str) -> Cell:
-    return Cell(text, DIM) if change.within_noise else Cell(text, color=_color(change.delta))
+    return Cell(text, color=_color(change.delta)) if change.is_certain else Cell(text, DIM)
 
 
 def _color(delta: float | None) -> str:

@@ -48,11 +48,11 @@ def first_screen(view: RunView, terminal: Terminal) -> list[str]:
     modules = _sizes(device.breakdown, "module")
     if modules.keys() - {OUTSIDE_PATH}:
         lines += _largest("Largest modules", _of_layers(modules, device.classes), device, terminal)
-    savings = [_saving(finding, device.summary.recorded_peak_allocated_bytes) for finding in _replayed(device)]
-    lines += entry(terminal, "To lower the peak", *savings, cells=CELLS)
+    lines += entry(terminal, "Fits", *_fits(device), cells=CELLS)
+    lines += entry(terminal, "To lower the peak", *(_saving(one, device) for one in _replayed(device)), cells=CELLS)
     lines += entry(terminal, "Step time", *_step_time(device), cells=CELLS)
     lines += _energy(device, terminal)
-    if device.rank.manifest.recorder.has_measured_times:
+    if device.overhead.paused_ns is not None:
         lines += entry(terminal, "Overhead", *_joined(overhead_parts(device.overhead)), cells=CELLS)
     return lines
 
@@ -89,8 +89,7 @@ def memory_text(device: DeviceView) -> str:
     if summary.device_idx < 0:
         text = f"{size} of CPU tensors"
     else:
-        simulated = "" if device.rank.manifest.recorder.has_measured_times else " (simulated)"
-        name = device_text(summary.device_idx, f"{summary.device_name}{simulated}", summary.rank)
+        name = device_text(summary.device_idx, summary.device_name, summary.rank)
         text = f"{size}{of_capacity} on {name}"
     place = place_text(breakdown.instant, device.classes)
     reserved = f"; {format_bytes(breakdown.reserved_bytes)} reserved" if summary.device_idx >= 0 else ""
@@ -138,16 +137,35 @@ def _replayed(device: DeviceView) -> list[Finding]:
     return [finding for finding in device.findings if finding.is_replayed][:SAVINGS]
 
 
-def _saving(finding: Finding, peak_bytes: int) -> str:
-    size = f"{format_bytes(finding.saving_bytes)} ({percent(finding.saving_bytes, peak_bytes)})"
-    return f"{finding.action}: saves {'at most' if finding.is_upper_bound else 'about'} {size}"
+def _saving(finding: Finding, device: DeviceView) -> str:
+    """Return what to do, what it saves, what the peak would then be, and whether that fits."""
+    size = f"{format_bytes(finding.saving_bytes)} ({percent(finding.saving_bytes, _peak_of(device))})"
+    text = f"{finding.action}: saves {'at most' if finding.is_upper_bound else 'about'} {size}"
+    if finding.peak_after_bytes is None:
+        return text
+    fits, at_least = device.fits(finding.peak_after_bytes), "at least " if finding.is_upper_bound else ""
+    verdict = "" if fits is None else ", does not fit" if not fits else ", may fit" if at_least else ", fits"
+    return f"{text}, peak then {at_least}{format_bytes(finding.peak_after_bytes)}{verdict}"
+
+
+def _peak_of(device: DeviceView) -> int:
+    return device.summary.recorded_peak_allocated_bytes
+
+
+def _fits(device: DeviceView) -> list[str]:
+    """Return whether the run fits in the requested size, and what it needs."""
+    fit_bytes = device.options.fit_bytes
+    if fit_bytes is None:
+        return []
+    beyond = device.beyond_peak_bytes
+    needed = format_bytes(_peak_of(device) + beyond)
+    parts = f", {format_bytes(beyond)} of it unused segments, context and libraries" if beyond else ""
+    return [f"{'yes' if device.fits(_peak_of(device)) else 'no'}, {needed} of {format_bytes(fit_bytes)} needed{parts}"]
 
 
 def _step_time(device: DeviceView) -> list[str]:
     """Return step time, samples per second, and what limits the step."""
     steps = device.summary.step_time
-    if not device.rank.manifest.recorder.has_measured_times:
-        return ["not measured on a simulated GPU"]
     if steps.median_ns is None:
         return [f"not measured: {steps.source}"]
     source = steps.source.removeprefix("host clock, ")

@@ -56,6 +56,9 @@ def build_trace(run: Run, ranks: tuple[Rank, ...]) -> Trace:
     Raises:
         EmptyRunError: nothing in the run has a time.
     """
+    if not run.has_measured_times:
+        hint = "Show memory by event with: gpuledger report RUN"
+        raise EmptyRunError(f"{run.path.name}: nothing in it has a time, because its GPU is simulated", hint=hint)
     processes = tuple(Process(rank.number, _name(rank), read_tracks(rank), read_counters(rank)) for rank in ranks)
     starts = [track.slices[0].start_ns for one in processes for track in one.tracks]
     starts += [int(counter.t_ns[0]) for one in processes for counter in one.counters]

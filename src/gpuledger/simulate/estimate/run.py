@@ -15,6 +15,7 @@ from gpuledger.errors import InputError, UsageError
 from gpuledger.model.journal.reading import read_journal
 from gpuledger.model.run import Run, read_run
 from gpuledger.model.run_writer import RunWriter, new_manifest
+from gpuledger.model.simulated import SIMULATED
 from gpuledger.processes.child_job import run_program_job
 from gpuledger.simulate.catalogue import HANDLES, Card
 from gpuledger.simulate.estimate.fit import Fit, Peaks, Requests, fit_card, fit_catalogue, kind_of, peaks_on
@@ -108,7 +109,7 @@ def estimate_program(
 
 def finish(order: Order, writer: RunWriter, notes: tuple[str, ...]) -> Estimate:
     """Return the estimate from a followed program's journal. Closes the run and builds its tables."""
-    writer.close((f"Estimated for {order.card.name}: nothing ran on a GPU.",), post=post_ranks)
+    writer.close((f"Estimated for {order.card.name}{SIMULATED}: nothing ran on a GPU.",), post=post_ranks)
     journal = read_journal(writer.directory / "rank-0" / "journal")
     counters = journal.tables["counters"]
     handles = int(journal.facts.get("cublas_handles", HANDLES))

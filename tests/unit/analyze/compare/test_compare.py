@@ -15,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from imports import make
 from synthetic import load_run
+from synthetic_work import load_timed
 from watched_runs import watch_run
 
 from gpuledger.analyze.compare.compare import FIGURES, compare
+from gpuledger.analyze.compare.metrics import measure
 from gpuledger.analyze.samples.watched import Watched, watched
 from gpuledger.analyze.view.watched_card import read_cards
 from gpuledger.cli.main import main
@@ -238,3 +240,14 @@ def test_a_watched_run_is_shown_by_its_cards(tmp_path: Path) -> None:
     assert "Peak memory         5.0 MiB" in done.stdout
     done = CliRunner().invoke(main, ["show", "--json", str(tmp_path / "w.ledger")])
     assert json.loads(done.stdout)[0]["peak_bytes"] == 5 * MIB
+
+
+def test_recordings_have_step_time_and_energy_of_a_step(tmp_path: Path) -> None:
+    runs = [load_timed(tmp_path / f"{name}.ledger", blocks=100, modules=4, spans=12) for name in ("a", "b")]
+    rows = compare(runs).rows
+    measured = measure(runs[0].rank(), 0)
+    for name in ("step_time_ns", "step_energy_j"):
+        assert [row.value(name) for row in rows] == [pytest.approx(measured[name].value)] * 2
+        assert rows[1].ratio_to_first[name] == 1.0
+    head = ask("compare", *(run.path for run in runs), "--markdown").stdout.splitlines()[0]
+    assert "| step time | energy per step |" in head

@@ -20,7 +20,8 @@ from synthetic import HOSTILE, make_run
 from synthetic_work import load_timed
 from watched_runs import watch_run
 
-from gpuledger.analyze.compare.diff import IDLE_MODULE, Change, Diff, PlaceDiff, diff_runs
+from gpuledger.analyze.compare.changes import Change
+from gpuledger.analyze.compare.diff import IDLE_MODULE, Diff, PlaceDiff, diff_runs
 from gpuledger.analyze.compare.metrics import KINDS, headline, measure
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,14 @@ import gpuledger
 from gpuledger.analyze.memory.families import find_families
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.overview.findings import MOST, Finding, find_findings
+from gpuledger.analyze.view.options import ViewOptions
+from gpuledger.analyze.view.view import build_view
 from gpuledger.cli.main import main
+from gpuledger.model.imported import rows_to_table
 from gpuledger.model.manifest import read_json, read_rank_manifest
 from gpuledger.model.run import Rank, read_run, write_table
 from gpuledger.model.run_directory import write_json
+from gpuledger.report.html.payload import build_payload
 
 
 def named(rank: Rank, start: str) -> Finding | None:
@@ -204,3 +209,79 @@ def test_an_inference_is_not_told_of_a_backward(tmp_path: Path) -> None:
     assert layers.evidence.endswith("though no backward was recorded")
     assert "use_cache=False" in layers.advice
     assert not [one for one in found if "accumulated" in one.advice or "checkpointing" in one.advice]
+
+
+def changed(rank: Rank, table: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Rank:
+    """Return a rank with ``change`` made in every row of a table."""
+    rows = [row | change(row) for row in rank.table(table).to_pylist()]
+    write_table(rank.directory, rows_to_table(table, rows), table)
+    return Rank(rank.number, rank.directory, rank.manifest)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_finding_says_what_the_peak_would_be(name: str, tmp_path: Path) -> None:
+    rank = post_recording(name, tmp_path)
+    peak = replay(rank, "x", 0)
+    for finding in find_findings(rank):
+        assert finding.peak_after_bytes == (peak - finding.saving_bytes if finding.is_replayed else None)
+
+
+def test_a_sharded_model_is_not_told_to_shard(tmp_path: Path) -> None:
+    rank = post_recording("lstm", tmp_path)
+    before = named(rank, "Optimizer state")
+    sharded = changed(rank, "modules", lambda row: {"class_name": f"FSDP{row['class_name']}"})
+    after = named(sharded, "Optimizer state")
+    assert before
+    assert after
+    assert ["sharding" in one.advice for one in (before, after)] == [True, False]
+
+
+def test_a_checkpointed_model_is_not_told_to_checkpoint(tmp_path: Path) -> None:
+    rank = post_recording("gpt2", tmp_path)
+    members = find_families(rank)[0].members
+    assert named(rank, "Activations of transformer.h.*")
+    again = max(row["alloc_index"] for row in rank.table("blocks").to_pylist() if row["module_id"] in members)
+    recomputed = changed(
+        rank,
+        "blocks",
+        lambda row: {"phase": "backward", "category": "activation"} if row["alloc_index"] == again else {},
+    )
+    assert not named(recomputed, "Activations of transformer.h.*")
+
+
+def test_logits_and_loss_outside_modules_are_named(tmp_path: Path) -> None:
+    rank = post_recording("gan", tmp_path)
+    assert not named(rank, "Tensors outside modules")
+    largest = next(one for one in find_findings(rank) if "alone holds" in one.title).search
+    ids = [row["module_id"] for row in rank.table("modules").to_pylist() if row["path"] == largest]
+    outside = changed(rank, "blocks", lambda row: {"module_id": None} if row["module_id"] in ids else {})
+    found = named(outside, "Tensors outside modules")
+    assert found
+    assert found.is_upper_bound
+    assert "loss" in found.action
+
+
+def test_fit_says_which_change_makes_a_run_fit(tmp_path: Path) -> None:
+    rank = post_recording("lstm", tmp_path)
+    run = rank.directory.parent
+    write_json(run / "manifest.json", {"schema_version": 1})
+    document = json.loads(CliRunner().invoke(main, ["show", str(run), "--json"]).stdout)
+    assert {one["fits"] for one in document["findings"]} == {None}
+    peaks = sorted(one["peak_after_bytes"] for one in document["findings"] if one["peak_after_bytes"])
+    beyond = document["recorded_peak_reserved_bytes"] - document["recorded_peak_allocated_bytes"]
+    libraries = read_rank_manifest(rank.directory).libraries
+    beyond += ((libraries.context_bytes or 0) + (libraries.library_bytes or 0)) if libraries else 0
+    fit = str(peaks[0] + beyond)
+    found = json.loads(CliRunner().invoke(main, ["show", str(run), "--json", "--fit", fit]).stdout)["findings"]
+    assert [one["fits"] for one in found if one["peak_after_bytes"]] == [
+        one["peak_after_bytes"] <= peaks[0] for one in found if one["peak_after_bytes"]
+    ]
+    text = CliRunner().invoke(main, ["show", str(run), "--fit", fit]).stdout
+    assert re.search(r"^Fits +no, .* of .* needed", text, re.MULTILINE)
+    assert re.search(r"peak then .*fit", text)
+    page = tmp_path / "report.html"
+    assert CliRunner().invoke(main, ["report", str(run), "--fit", fit, "-o", str(page)]).exit_code == 0
+    view = build_view(read_run(run), ViewOptions(fit_bytes=int(fit)))
+    shown = build_payload(view)["views"][0]["findings"]
+    assert [(one["fit"], one["fits"]) for one in shown] == [(int(fit), one["fits"]) for one in found]
+    assert CliRunner().invoke(main, ["show", str(run), "--fit", "much"]).exit_code == 2

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from gpuledger.model.manifest import Check, DeviceFacts, FailedAllocation, Pause, RankManifest, Window
+from gpuledger.model.run import Run
 from gpuledger.model.run_manifest import RunManifest
 from gpuledger.report.html.provenance import check_rows, facts_of_rank, facts_of_run, oom_rows
 
 NOTHING = RankManifest(schema_version=1)
 
 
+def run_of(manifest: RunManifest) -> Run:
+    return Run(Path("one.ledger"), manifest, ())
+
+
 def test_an_empty_manifest_gives_no_facts() -> None:
-    assert facts_of_run(RunManifest(schema_version=1)) == [("Schema version", "1")]
+    assert facts_of_run(run_of(RunManifest(schema_version=1))) == [("Schema version", "1")]
     assert facts_of_rank(NOTHING, 0) == []
     assert check_rows(NOTHING, 0) == []
     assert oom_rows(NOTHING, 0) == []
@@ -21,14 +27,16 @@ def test_an_empty_manifest_gives_no_facts() -> None:
 def test_a_run_is_described() -> None:
     facts = dict(
         facts_of_run(
-            RunManifest(
-                schema_version=1,
-                command=("python", "train.py", "--name", "two words"),
-                started_ns=1_760_000_000_000_000_000,
-                ended_ns=1_760_000_002_500_000_000,
-                status="complete",
-                exit_status=3,
-                settings={"steps": {"value": "1:3", "origin": "default"}},
+            run_of(
+                RunManifest(
+                    schema_version=1,
+                    command=("python", "train.py", "--name", "two words"),
+                    started_ns=1_760_000_000_000_000_000,
+                    ended_ns=1_760_000_002_500_000_000,
+                    status="complete",
+                    exit_status=3,
+                    settings={"steps": {"value": "1:3", "origin": "default"}},
+                )
             )
         )
     )

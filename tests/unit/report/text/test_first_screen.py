@@ -102,5 +102,5 @@ def test_a_simulated_gpu_has_no_step_time(tmp_path: Path) -> None:
     write_json(path / "rank-0" / "manifest.json", manifest | {"recorder": "virtual"})
     lines = screen(path, None)
     assert "(simulated)" in lines[0]
-    assert "Step time           not measured on a simulated GPU" in lines
+    assert "Step time           not measured: the GPU is simulated, so nothing ran" in lines
     assert not any(line.startswith("Overhead") for line in lines)

@@ -32,6 +32,7 @@ function decodeView(view) {
       categories: timeline.categories,
       bytes: timeline.bytes.map(undoDifferences),
       reserved: undoDifferences(timeline.reserved),
+      hasTimes: timeline.has_times,
     },
     instants: decodeInstants(view.instants),
     tree: decodeTree(view.tree),

@@ -13,10 +13,17 @@ function findingItem(finding, state) {
     {},
     element("a", { className: "finding-title", href, onclick: () => byId("instant-section").scrollIntoView() }, printable(finding.title)),
     element("span", { className: "number strong", "data-tip": formatExact(finding.saving) }, `saves about ${formatBytes(finding.saving)}`),
-    element("span", { className: "muted" }, ` of ${printable(finding.saved_from)}`),
+    element("span", { className: "muted" }, ` of ${printable(finding.saved_from)}${peakThen(finding)}`),
     element("p", {}, `${sentence(finding.evidence)} ${sentence(finding.advice)}`),
     element("code", { className: "path" }, printable(finding.command)),
   );
+}
+
+/** Return what the peak would then be, and whether that fits; "" where the saving is not one of the peak. */
+function peakThen({ peak, at_least: atLeast, fits, fit }) {
+  if (peak === null) return "";
+  const verdict = fits === null ? "" : `, ${!fits ? "does not fit" : atLeast ? "may fit" : "fits"} in ${formatBytes(fit)}`;
+  return `; peak then ${atLeast ? "at least " : ""}${formatBytes(peak)}${verdict}`;
 }
 
 /** Return words as a sentence. */

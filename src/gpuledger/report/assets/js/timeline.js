@@ -13,10 +13,10 @@ function parseZoom(text) {
   return Number.isFinite(start) && Number.isFinite(end) && end > start ? [start, end] : null;
 }
 
-/** Return whether the events of `view` have an order and no times, as in logs that keep none. */
+/** Return whether the events of `view` have an order and no times, as in logs that keep none and on a simulated GPU. */
 function isTimeless(view) {
-  const { t } = view.timeline;
-  return t.length > 1 && t[0] === t[t.length - 1];
+  const { t, hasTimes } = view.timeline;
+  return !hasTimes || (t.length > 1 && t[0] === t[t.length - 1]);
 }
 
 /** Return what the x axis of `view` counts: "time" or "event". */
@@ -231,6 +231,7 @@ function runSpan(view, recorded) {
 
 /** Return whether there is more to see than the recorded allocations. */
 function hasMoreThanRecorded(view) {
+  if (isTimeless(view)) return false;
   const { t } = view.timeline;
   const recorded = [t[0], t[t.length - 1]];
   const [start, end] = runSpan(view, recorded);

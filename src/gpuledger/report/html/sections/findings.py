@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def _data(device: DeviceView, page: Page) -> dict[str, Any]:
-    return {"findings": [_finding(finding, page.view.run.name) for finding in device.findings]}
+    return {"findings": [_finding(finding, page.view.run.name, device) for finding in device.findings]}
 
 
-def _finding(finding: Finding, name: str) -> dict[str, Any]:
+def _finding(finding: Finding, name: str, device: DeviceView) -> dict[str, Any]:
     run = shlex.quote(f"{name}{SUFFIX}")
     words = ["gpuledger", *(run if word == "RUN" else word for word in finding.command)]
     return {
@@ -26,6 +26,10 @@ def _finding(finding: Finding, name: str) -> dict[str, Any]:
         "advice": finding.advice,
         "saving": finding.saving_bytes,
         "saved_from": finding.saved_from,
+        "peak": finding.peak_after_bytes,
+        "at_least": finding.is_upper_bound,
+        "fits": device.fits(finding.peak_after_bytes),
+        "fit": device.options.fit_bytes,
         "command": " ".join(words),
         "search": finding.search,
     }

@@ -18,6 +18,7 @@ from gpuledger.report.html.sections.section import Page, Section, script
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.account_series import AccountSeries
     from gpuledger.analyze.memory.live import I64
+    from gpuledger.analyze.memory.timeline import Timeline
     from gpuledger.analyze.step.energy import EnergyBreakdown
     from gpuledger.analyze.step.times import TimeBreakdown
     from gpuledger.analyze.view.report_tree import ReportTree
@@ -31,7 +32,7 @@ def _data(device: DeviceView, page: Page) -> dict[str, Any]:
     series, index = device.account_series, device.summary.instant.index
     return {
         "peak": next(place for place, instant in enumerate(series.instants) if instant.index == index),
-        "instants": _instants(series, device.origin_ns),
+        "instants": _instants(series, device.timeline),
         "tree": _tree(device.tree),
         "accounts": _accounts(series, device.tree, page.categories),
         "tensors": _tensors(device, page.categories),
@@ -54,11 +55,12 @@ def _card_data(card: WatchedCard, page: Page) -> dict[str, Any]:
     }
 
 
-def _instants(series: AccountSeries, origin_ns: int) -> dict[str, list[Any]]:
-    instants = series.instants
+def _instants(series: AccountSeries, timeline: Timeline) -> dict[str, list[Any]]:
+    instants, first = series.instants, int(timeline.t_ns[0])
+    places = [(instant.t_ns if timeline.has_times else max(instant.index, 0)) - first for instant in instants]
     return {
         "index": differences([instant.index for instant in instants]),
-        "t": differences([instant.t_ns - origin_ns for instant in instants]),
+        "t": differences(places),
         "label": [instant.label for instant in instants],
         "step": [instant.step for instant in instants],
         "phase": [instant.phase for instant in instants],

@@ -31,6 +31,7 @@ def _card_data(card: WatchedCard, page: Page) -> dict[str, Any]:
         "categories": [page.categories[name] for name in card.categories],
         "bytes": [differences(row) for row in card.bytes],
         "reserved": differences(card.used_bytes),
+        "has_times": True,
     }
     power = None if card.power is None else power_columns(card.power, card.origin_ns)
     return {"timeline": timeline, "bands": [], "power": power}
@@ -45,6 +46,7 @@ def _timeline(view: DeviceView, numbers: dict[str, int]) -> dict[str, Any]:
         "categories": [numbers[timeline.categories[row]] for row in order],
         "bytes": [differences(timeline.bytes[row]) for row in order],
         "reserved": differences(timeline.reserved_bytes),
+        "has_times": timeline.has_times,
     }
 
 

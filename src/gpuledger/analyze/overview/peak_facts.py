@@ -1,0 +1,91 @@
+"""The blocks of one device at the peak, and what a replay without some of them saves."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.analyze.memory.instant import find_peak, module_classes, module_paths
+from gpuledger.analyze.memory.live import I64, allocated_curve, read_labels, read_lives, read_numbers, running_sum
+from gpuledger.units import format_frac
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank
+
+Mask = NDArray[np.bool_]
+_SHARDED = ("FSDP", "FullyShardedDataParallel", "DeepSpeedEngine")
+
+
+class PeakFacts:
+    """One device's blocks, with the properties that the rules of findings use."""
+
+    def __init__(self, rank: Rank, device_idx: int) -> None:
+        self.rank, self.device_idx = rank, device_idx
+        self.lives = read_lives(rank, device_idx)
+        self.curve = allocated_curve(self.lives)
+        self.peak = find_peak(rank, device_idx)
+        self.peak_bytes = self.curve.at(self.peak.index)
+        self.at_peak = self.lives.allocated_at(self.peak.index)
+        self.module_id = read_numbers(rank, "blocks", "module_id", device_idx)
+
+    def of(self, *categories: str) -> Mask:
+        """Return which blocks are of one of these categories."""
+        codes, words = self._categories
+        return np.isin(codes, [place for place, word in enumerate(words) if word in categories])
+
+    @cached_property
+    def _categories(self) -> tuple[I64, tuple[str, ...]]:
+        return read_labels(self.rank, "blocks", "category", self.device_idx)
+
+    @cached_property
+    def paths(self) -> dict[int, str]:
+        """Return ``module_id -> path``."""
+        return module_paths(self.rank)
+
+    @cached_property
+    def classes(self) -> dict[str, str]:
+        """Return the class of every module, by its path."""
+        return module_classes(self.rank)
+
+    @cached_property
+    def is_trained(self) -> bool:
+        """Return whether a backward pass was recorded. Only then are a forward's activations kept for one."""
+        codes, words = read_labels(self.rank, "spans", "phase", self.device_idx)
+        return bool("backward" in words and (codes == words.index("backward")).any())
+
+    @cached_property
+    def is_sharded(self) -> bool:
+        """Return whether the model is sharded over the ranks already: FSDP and DeepSpeed show it in their classes."""
+        return any(name.startswith(_SHARDED) for name in self.classes.values())
+
+    def born_in(self, phase: str) -> Mask:
+        """Return which blocks were allocated in this phase."""
+        codes, words = read_labels(self.rank, "blocks", "phase", self.device_idx)
+        return codes == words.index(phase) if phase in words else np.zeros(codes.size, dtype=bool)
+
+    def held(self, blocks: Mask) -> int:
+        """Return the bytes of these blocks at the peak."""
+        return int(self.lives.allocated_bytes[blocks & self.at_peak].sum())
+
+    def saving(self, blocks: Mask, fraction: float = 1.0, during: Mask | None = None) -> int:
+        """Return by how much the peak falls without ``fraction`` of these blocks' bytes (only at events ``during``)."""
+        lives = self.lives
+        part = running_sum(lives.allocated_bytes[blocks], lives.alloc_index[blocks], lives.free_requested_index[blocks])
+        if not part.index.size:
+            return 0
+        place = np.searchsorted(part.index, self.curve.index, side="right") - 1
+        away = np.where(place >= 0, part.bytes[np.maximum(place, 0)], 0) * fraction
+        left = self.curve.bytes - (away if during is None else np.where(during, away, 0))
+        return max(0, self.peak_bytes - int(left.max()))
+
+    def share(self, size: float) -> str:
+        """Return a size as a fraction of the peak, as text."""
+        return format_frac(size / self.peak_bytes if self.peak_bytes else 0.0, 0)
+
+    def show(self, *words: str) -> tuple[str, ...]:
+        """Return the arguments of the ``show`` command for this rank and device."""
+        place = () if self.rank.number == 0 else ("--rank", str(self.rank.number))
+        return ("show", "RUN", *words, *place)
