@@ -1,7 +1,7 @@
 """Make docs/pictures from real runs: `python tools/make_doc_pictures.py` in an environment with torch and Chromium.
 
-report-gpt2.png is the recording of GPT-2 small on an H200 (tests/recordings); diff.png are two trainings of
-tests/data/docs/train.py on this machine's CPU, one with a larger batch.
+report-gpt2.png and two-bar-gpt2.png are the recording of GPT-2 small on an H200 (tests/recordings); diff.png are two
+trainings of tests/data/docs/train.py on this machine's CPU, one with a larger batch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def picture_recording(desk: Path) -> None:
-    """Make the picture of the report of a recording of a real GPU."""
+    """Make the pictures of a recording of a real GPU: of its report, and of its groups."""
     sys.path.insert(0, str(ROOT / "tests" / "support"))
     from card_recordings import post_recording
 
@@ -39,6 +39,9 @@ def picture_recording(desk: Path) -> None:
     write_json(desk / "gpt2.ledger" / "manifest.json", {"schema_version": 1, "status": "complete", "name": "gpt2"})
     gpuledger(desk, "report", "gpt2.ledger", "-o", "report.html")
     photograph(desk / "report.html", PICTURES / "report-gpt2.png", 1280, 1500)
+    gpuledger(
+        desk, "plot", "gpt2.ledger", "--kind", "two-bar", "-o", str(ROOT / "docs" / "two-bar-gpt2.png"), "--force"
+    )
 
 
 def picture_diff(desk: Path) -> None:
