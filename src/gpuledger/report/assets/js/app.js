@@ -138,7 +138,7 @@ class App {
     byId("scale").disabled = !capacity;
     byId("scale").setAttribute("aria-pressed", String(state.scale === "capacity"));
     byId("axis").disabled = isTimeless(this.view);
-    byId("timeline").closest("section").querySelector("h2").textContent = isTimeless(this.view) ? "Memory by event" : "Memory over time";
+    document.querySelector("#timeline-section h2").textContent = `Memory ${isTimeless(this.view) ? "by event" : "over time"}`;
     byId("axis").setAttribute("aria-pressed", String(axisName(this.view, state) === "event"));
     byId("reset-zoom").disabled = !state.zoom;
     const shown = chosenCurrency(this.view, state);

@@ -21,7 +21,7 @@ function undoDifferences(differences) {
   return values;
 }
 
-/** Return whether the size of the allocator's segments is known: CPU tensors have none, and older files may not say it. */
+/** Return whether reserved bytes are known. */
 function hasReserved(view) {
   return view.device_idx >= 0 && view.summary.recorded_peak_reserved_bytes !== null;
 }
