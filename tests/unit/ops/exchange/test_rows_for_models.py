@@ -1,0 +1,65 @@
+"""An older A30 table serves models given by name, at an input shape of the older runs, and predicts for other GPUs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+pytest.importorskip("torch")
+
+from click.testing import CliRunner, Result
+from folders import DATA
+
+from gpuledger.cli.main import main
+from gpuledger.simulate.catalogue import find_card
+
+pytestmark = pytest.mark.torch
+TABLE = DATA / "operator_energy" / "finalbench_A30.txt"
+SMALL = ("resnets:resnet34", "--input", "32x3x56x56")
+
+
+def ops(*words: object) -> Result:
+    return CliRunner().invoke(main, ["ops", *map(str, words)])
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("a30")
+    path = str(folder / "a30.db")
+    ops("import", "printed-rows", TABLE, "--gpu", "NVIDIA A30", "--database", path, "-o", folder)
+    return path
+
+
+def test_a_model_by_name_is_summed_at_a_shape(database: str) -> None:
+    (found,) = json.loads(ops("sum", *SMALL, "--database", database, "--json").stdout)
+    assert round(found["busy_ns"] / 1e6, 4) == 4.5689
+    assert round(1000 * found["energy_j"], 2) == 422.57
+
+
+def test_a_model_by_name_is_predicted_at_a_shape(database: str) -> None:
+    """Additions and pooling, which the table lacks, come to the measured 4.57 ms."""
+    found = json.loads(ops("predict", *SMALL, "--database", database, "--json").stdout)
+    (own,) = found if isinstance(found, list) else [found]
+    assert 4.57e6 < own["time_ns"] < 5.5e6
+    several = ops("predict", *SMALL, "--input", "32x3x64x64", "--database", database).stdout.splitlines()
+    assert [line.split()[0] for line in several[1:]] == ["input", "32x3x56x56", "32x3x64x64"]
+
+
+def test_an_a30_table_predicts_a_gpu_of_the_catalogue(database: str) -> None:
+    assert find_card("a30").name == "NVIDIA A30"
+    done = ops("predict", *SMALL, "--database", database, "--gpu", "a100-80gb")
+    assert done.exit_code == 0, done.output
+    assert "predicted from NVIDIA A30's measurements and both datasheets" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["sum", "predict"])
+def test_a_shape_beside_a_batch_or_for_a_workload_file_is_refused(command: str, database: str, tmp_path: Path) -> None:
+    both = ops(command, *SMALL, "--batch", "8", "--database", database)
+    assert (both.exit_code, "the shape has the batch size" in both.stderr) == (2, True)
+    path = tmp_path / "small.workload.json"
+    ops("capture", "--model", *SMALL, "--gpu", "a30", "-o", path)
+    fixed = ops(command, path, "--input", "8x3x56x56", "--database", database)
+    assert (fixed.exit_code, "fixed batch size" in fixed.stderr) == (2, True)
