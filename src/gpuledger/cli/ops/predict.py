@@ -112,16 +112,8 @@ def parse_batches(text: str) -> list[int]:
 def _lines(card: str, found: Sequence[tuple[int | str | None, Forecast]]) -> list[str]:
     from gpuledger.report.base.terminal import Column, printable
 
-    titles = (
-        "input" if isinstance(found[0][0], str) else "batch",
-        "time",
-        "from",
-        "to",
-        "energy",
-        "from",
-        "to",
-        "time measured",
-    )
+    size = "input" if isinstance(found[0][0], str) else "batch"
+    titles = (size, "time", "from", "to", "energy", "from", "to", "time measured")
     columns = tuple(Column(title, right=True) for title in titles)
     rows = tuple(
         (
