@@ -63,3 +63,33 @@ def test_a_shape_beside_a_batch_or_for_a_workload_file_is_refused(command: str, 
     ops("capture", "--model", *SMALL, "--gpu", "a30", "-o", path)
     fixed = ops(command, path, "--input", "8x3x56x56", "--database", database)
     assert (fixed.exit_code, "fixed batch size" in fixed.stderr) == (2, True)
+
+
+def test_a_folder_stands_for_its_files_and_a_bad_one_is_counted_with_its_place(tmp_path: Path) -> None:
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    words = ("import", "printed-rows", folder, "--gpu", "NVIDIA A30", "--database", tmp_path / "f.db", "-o", tmp_path)
+    empty = ops(*words)
+    assert (empty.exit_code, "no file in this folder" in empty.stderr) == (3, True)
+    assert not (tmp_path / "f.db").exists()
+    (folder / "good_A30.txt").write_bytes(TABLE.read_bytes())
+    alone = ops("import", "printed-rows", TABLE, *words[3:]).stdout
+    (folder / "dataset.pt").write_bytes(b"PK\x03\x04\x00\x00\xff\xfe" * 40)
+    (folder / "notes.txt").write_text("to do: measure again\n", encoding="utf-8")
+    both = ops(*words)
+    assert (both.exit_code, both.stdout) == (3, alone)
+    assert "not a line of these scripts" in both.stderr
+    listed = "".join(path.read_text() for path in tmp_path.glob("unread-lines*.csv"))
+    assert f"{folder / 'notes.txt'},1,not a line of these scripts,to do: measure again" in listed
+    assert f"{folder / 'dataset.pt'},1," in listed
+
+
+def test_bytes_of_another_encoding_cost_their_line_alone(tmp_path: Path) -> None:
+    path = tmp_path / "mixed_A30.txt"
+    path.write_bytes(b"UserWarning: Ger\xe4t belegt\n" + TABLE.read_bytes().replace(b"\n", b"\r\n") + b"\xff\xfe\n")
+    words = ("--gpu", "NVIDIA A30", "--database", tmp_path / "m.db", "-o", tmp_path)
+    found, alone = ops("import", "printed-rows", path, *words), ops("import", "printed-rows", TABLE, *words)
+    assert found.stdout == alone.stdout
+    listed = (tmp_path / "unread-lines.csv").read_text()
+    assert f"{path},1,not a line of these scripts,UserWarning: Ger\\xe4t belegt" in listed
+    assert "\\xff\\xfe" in listed
