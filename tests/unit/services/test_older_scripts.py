@@ -132,7 +132,7 @@ def memory_analysis(path: Path) -> tuple[dict[str, tuple[float, int]], list[str]
         if "Allocate" not in line:
             continue
         words = line.split(" ")
-        size, tag = float(words[2]), words[6]
+        tag, size = words[6], float(words[2])
         keyword = next((keyword for keyword in KEYWORDS if keyword in tag), None)
         if keyword is None:
             unknown.append(tag)
@@ -192,3 +192,43 @@ def test_the_power_log_of_an_operator_is_read_with_the_names_of_its_columns(tmp_
     picture = tmp_path / "power.png"
     ask("plot", run, "--metric", "power", "-o", picture)
     assert picture.stat().st_size > 1000
+
+
+# -- what the pages say is better --------------------------------------------------------------------------------------
+
+
+def test_a_tag_in_two_groups_was_counted_twice() -> None:
+    keywords = {"RNN": ["rnn"], "Parameters": ["in_arg", "arg_grad", "optimizer_state"]}
+    total = sum(size for size, _ in analyze({}).values())
+    assert round(100 * sum(size for size, _ in analyze(keywords).values()) / total) == 108
+    found = document("group", CSV)
+    assert sum(row["bytes"] for row in found["layer"]) == found["allocated_bytes"]
+
+
+def test_the_log_of_faster_r_cnn_broke_the_older_script() -> None:
+    log = DATA / "tbd" / "rcnn.log"
+    with pytest.raises(IndexError):
+        memory_analysis(log)
+    shown = document("show", log)
+    assert shown["allocated_bytes"] == 15 * MIB + 1000
+    megabytes = [line.split()[1] for line in log.read_text().splitlines() if line.startswith("Allocate")]
+    assert sum(map(int, megabytes)) == 18
+
+
+def test_lines_that_threads_broke_were_lost() -> None:
+    log = DATA / "tbd" / "sockeye.log"
+    found = document("group", log, "--keywords", "tbd")["category"]
+    assert sum(row["blocks"] for row in found) == log.read_text("utf-8").count("Allocate") == 9
+
+
+def test_a_log_without_its_last_letters_broke_the_older_analyzer(tmp_path: Path) -> None:
+    text = (DATA / "nvidia_smi" / "memory_cudnn.txt").read_text("utf-8")
+    path = tmp_path / "memory_cudnn.txt"
+    path.write_text(text.rstrip("\n") + "\n ", encoding="utf-8")
+    with pytest.raises(ValueError, match="could not convert"):
+        [float(row.split(" ")[0]) for row in path.read_text().split("\n")[1:]]
+    path.write_text(text.rstrip("\n").removesuffix(" MiB"), encoding="utf-8")
+    found = CliRunner().invoke(main, ["show", str(path)])
+    assert found.exit_code == 3
+    assert "719 samples" in found.stdout
+    assert "line 721: " in found.stderr

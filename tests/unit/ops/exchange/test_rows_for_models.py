@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,19 @@ def test_bytes_of_another_encoding_cost_their_line_alone(tmp_path: Path) -> None
     listed = (tmp_path / "unread-lines.csv").read_text()
     assert f"{path},1,not a line of these scripts,UserWarning: Ger\\xe4t belegt" in listed
     assert "\\xff\\xfe" in listed
+
+
+def test_a_module_that_is_called_twice_counts_twice_and_additions_count(tmp_path: Path) -> None:
+    """The older tool's hooks saw each module once: 17 of the 33 ReLUs, and no addition."""
+    import resnets
+    from torch import nn
+
+    relus = [one for one in resnets.resnet34().modules() if isinstance(one, nn.ReLU)]
+    path = tmp_path / "small.workload.json"
+    done = ops("capture", "--model", *SMALL, "--gpu", "a30", "-o", path)
+    assert done.exit_code == 0, done.output
+    rows = json.loads(ops("list", path, "--by", "operator", "--json").stdout)
+    calls = Counter[str]()
+    for row in rows:
+        calls[row["key"]["operator"]] += row["count"]
+    assert (len(relus), calls["aten.relu_.default"], calls["aten.add_.Tensor"]) == (17, 33, 16)
