@@ -58,7 +58,7 @@ def asked_of(text: str, batch: int | None = None, *, train: bool = False, inputs
     given = [option for option, is_given in options.items() if is_given]
     if not is_workload(text):
         if batch is not None and inputs is not None:
-            raise UsageError(f"{given[0]} and {given[1]}: the shape has the batch size", hint="give only --input")
+            raise UsageError(f"{given[0]} and {given[1]}: the shape has the batch size", hint="Give only --input")
         return lambda card: capture_named(text, batch or BATCH, (card,), train=train, inputs=inputs)
     workload = open_workload(text)
     if given:

@@ -40,13 +40,8 @@ def train_option() -> Decorator:
 
 def input_option() -> Decorator:
     """Return the option --input."""
-    return click.option(
-        "--input",
-        "inputs",
-        multiple=True,
-        metavar="SHAPE",
-        help="Input shape, such as 32x3x224x224 or 8x128:int64; repeatable, for one workload each.",
-    )
+    text = "Input shape, such as 32x3x224x224 or 8x128:int64; repeatable, for one workload each."
+    return click.option("--input", "inputs", multiple=True, metavar="SHAPE", help=text)
 
 
 def seed_option() -> Decorator:

@@ -83,7 +83,9 @@ def _workloads(
             )
         return [(None, open_workload(model))]
     if inputs and batches is not None:
-        raise UsageError(f"--batch {batches} and --input {inputs[0]}: the shape has the batch size", hint="give one")
+        raise UsageError(
+            f"--batch {batches} and --input {inputs[0]}: the shape has the batch size", hint="Give one of them"
+        )
     if inputs:
         return [(shape, capture_named(model, BATCH, cards, train=train, inputs=shape)) for shape in inputs]
     return [(batch, capture_named(model, batch, cards, train=train)) for batch in parse_batches(batches or "32")]
