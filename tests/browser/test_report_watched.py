@@ -58,3 +58,17 @@ def test_events_without_times_are_counted_instead(open_report: Callable[..., Ope
     assert opened.page.locator("[data-card=step_time_ns], [data-card=unaccounted_bytes]").count() == 0
     opened.page.locator("#timeline .u-over").hover(position={"x": 1000, "y": 60})
     assert opened.complaints == []
+    assert opened.text("#timeline-section h2") == "Memory by event"
+    assert "step 4" in opened.text("[data-card=recorded_peak_allocated_bytes]")
+
+
+def test_reserved_memory_that_a_file_does_not_tell_is_no_number(
+    open_report: Callable[..., Opened], tmp_path: Path
+) -> None:
+    log = DATA / "tbd" / "sockeye.log"
+    opened = open_report(ledger=import_files("tbd-log", [log], tmp_path / "log.ledger", {}).path)
+    card = opened.text("[data-card=recorded_peak_reserved_bytes]")
+    assert "n/a" in card
+    assert "not in the file" in card
+    assert "reserved" not in opened.text("#legend") + opened.text("#instant-bytes")
+    assert opened.complaints == []

@@ -12,7 +12,7 @@ PAGES = [ROOT / "README.md", *(page for page in (ROOT / "docs").rglob("*.md") if
 ROW = re.compile(
     r"\| \[(?P<name>\w+\.py)\]\((?P<script>[^)]+)\) \| (?P<what>.+?) \| (?P<results>[^|]+) \| (?P<pages>.+) \|"
 )
-PLACE = re.compile(r"\bbench/[\w./*-]*[\w*]")
+PLACE = re.compile(r"(?<!tests/)\bbench/[\w./*-]*[\w*]")
 
 
 @dataclass(frozen=True)

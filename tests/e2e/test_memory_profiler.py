@@ -373,3 +373,20 @@ def test_the_csv_of_a_real_training_reads_back_to_the_report(tmp_path: Path) -> 
         category = name.removesuffix(" of other modules")
         expected[category] = expected.get(category, 0) + size
     assert found == expected
+
+
+def test_other_is_at_most_5_percent_of_a_transformer_and_the_lines_sum_to_the_peak() -> None:
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+    model = nn.Sequential(nn.Embedding(500, 64), nn.TransformerEncoder(layer, 2), nn.Linear(64, 500))
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step() -> None:
+        words = torch.randint(0, 500, (8, 32))
+        nn.functional.cross_entropy(model(words).flatten(0, 1), words.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    (device,) = reports_of(model, step)[-1].devices
+    sizes = dict(device.at_peak)
+    assert sum(sizes.values()) == device.allocated_bytes
+    assert sizes.get("other", 0) <= 0.05 * device.allocated_bytes

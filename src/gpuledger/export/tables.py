@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from gpuledger.analyze.memory.live import device_indices, is_reserved_known
 from gpuledger.files.writing import replaced
 from gpuledger.model.run_directory import write_json
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
@@ -22,7 +23,7 @@ ROWS_AT_ONCE = 50_000
 UNTOLD = {
     "blocks": ("stream", "address", "step"),
     "segments": ("stream", "address"),
-    "counters": ("t_ns", "step"),
+    "counters": ("t_ns", "step", "reserved_bytes", "peak_reserved_bytes"),
     "samples": ("t_ns",),
     "process_samples": ("t_ns",),
     "steps": ("start_ns", "end_ns", "paused_ns"),
@@ -32,6 +33,8 @@ UNTOLD = {
 
 Times of a simulated GPU are among them.
 """
+
+RESERVED = ("reserved_bytes", "peak_reserved_bytes")
 
 
 def manifests(run: Run) -> dict[str, Any]:
@@ -143,6 +146,8 @@ def written_table(rank: Rank, name: str) -> pa.Table:
             continue
         place = table.column_names.index(column)
         numbers = column == "t_ns" and not recorder.has_only_card_readings
+        if column in RESERVED:
+            numbers = not all(is_reserved_known(rank, device) for device in device_indices(rank))
         if numbers or not any(table.column(place).to_pylist()):
             nothing = pa.nulls(table.num_rows, table.column(place).type)
             table = table.set_column(place, table.schema.field(place), nothing)

@@ -110,6 +110,14 @@ class _MemoryLog:
         self._exact = "allocated_bytes" in columns.exact
         waiting: deque[Row] = deque()
         for number, text in lines:
+            if text.strip() == header.strip():
+                self._unread.add(f"{self._path.name}: line {number:,}: the header again; its rows follow as more steps")
+                continue
+            if text.startswith(",".join(FIRST)):
+                rows = sum(1 for _ in lines)
+                reason = f"a second table with other columns; its {rows:,} rows are not read"
+                self._unread.add(f"{self._path.name}: line {number:,}: {reason}: {shown(text)}")
+                break
             try:
                 row = parse_row(columns, cells_of(text))
                 self._choose_device(row)
@@ -200,7 +208,9 @@ class _MemoryLog:
             )
         tables["counters"] = _counters(device_idx, steps, ends, current, peak, held)
         tables["steps"] = _steps(device_idx, steps, begins, ends)
-        facts: dict[str, Any] = {"devices": [{"device_idx": device_idx, "name": "", "total_bytes": None}]}
+        several = self._device_text.split()
+        name = f"(sum of {', '.join(several)})" if len(several) > 1 else ""
+        facts: dict[str, Any] = {"devices": [{"device_idx": device_idx, "name": name, "total_bytes": None}]}
         last = np.searchsorted(moments, ends)
         if device_idx != CPU:
             tables |= _card_tables(device_idx, self._card, cached[last], facts)

@@ -201,6 +201,7 @@ def read_run(path: Path) -> Run:
     refuse_links(path)
     if not (path / MANIFEST).is_file():
         what = f"not a run: {MANIFEST} is missing" if path.is_dir() else "a file, not a run"
+        what = "an empty folder" if path.is_dir() and not any(path.iterdir()) else what
         raise InputError(f"{path}: {what if path.exists() else 'no such run'}", hint=_hint_for(path))
     manifest = read_run_manifest(path)
     ranks = tuple(

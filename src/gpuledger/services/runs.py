@@ -22,7 +22,7 @@ from gpuledger.collect.sampling.calibrate import (
     load_profile,
     lookup_or_measure,
 )
-from gpuledger.errors import InputError
+from gpuledger.errors import UsageError
 from gpuledger.files.writing import refuse_links
 from gpuledger.formats.readers import find_format, logs_inside, read_files, single_paths
 from gpuledger.model.imported import write_imported
@@ -57,17 +57,14 @@ def load_foreign(path: Path) -> Run:
 
     Raises:
         InputError: the format is unknown, or nothing in it could be read.
+        UsageError: each of several files in the folder is a run.
     """
     format_name = find_format(path)
     if format_name is None:
         return read_run(path)
     single, unread = single_paths([path], format_name)
     paths = single or (path,)
-    if len(paths) > 1:
-        raise InputError(
-            f"{path}: {len(paths)} {format_name} files, and each is a separate run",
-            hint=f"Name one of them, for example {paths[0]}",
-        )
+    _refuse_several(path, paths)
     stem = paths[0].stem
     imported = read_files(format_name, paths, stem, {})
     imported = replace(imported, unread=(*unread, *imported.unread))
@@ -119,8 +116,11 @@ def diff(
 def open_run(run: str | Path | Run) -> Run:
     """Return the run: from a directory (the suffix can be omitted), or from files of another format.
 
+    A folder with one run stands for it.
+
     Raises:
         InputError: it is not a run, damaged, of a newer schema, or of an unknown format.
+        UsageError: a folder of several runs.
     """
     if isinstance(run, Run):
         return run
@@ -129,8 +129,19 @@ def open_run(run: str | Path | Run) -> Run:
     if not path.exists() and with_suffix.exists():
         return load(with_suffix)
     if path.exists() and not (path / MANIFEST).is_file():
-        return load_foreign(path)
+        inside = [Path(one) for one in runs_inside(str(path))]
+        _refuse_several(path, inside)
+        return load_foreign(path) if inside == [path] else load(inside[0])
     return load(path)
+
+
+def _refuse_several(folder: Path, runs: Sequence[Path]) -> None:
+    """Raise a usage error if a folder with several runs is given where one run is expected."""
+    if len(runs) > 1:
+        raise UsageError(
+            f"{folder}: a folder of {len(runs)} runs, but one run is expected",
+            hint=f"Name one of them, for example {runs[0]}",
+        )
 
 
 def runs_inside(path: str, unread: list[str] | None = None) -> list[str]:

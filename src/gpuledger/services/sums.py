@@ -45,20 +45,25 @@ class Summed:
     chosen: frozenset[str] | None
 
 
-def asked_of(text: str, batch: int | None = None, *, train: bool = False) -> WorkloadFor:
-    """Return a workload from a file, or a model by name with batch size and mode. A name alone is torchvision's.
+def asked_of(text: str, batch: int | None = None, *, train: bool = False, inputs: str | None = None) -> WorkloadFor:
+    """Return a workload from a file, or a model by name with batch size or input shape, and mode.
+
+    A name alone is torchvision's.
 
     Raises:
         InputError: the file is damaged, or there is none.
-        UsageError: batch size or mode is given for a workload file, which has its own.
+        UsageError: batch size, shape or mode is given for a workload file, which has its own; or batch size and shape.
     """
+    options = {f"--batch {batch}": batch is not None, f"--input {inputs}": inputs is not None, "--train": train}
+    given = [option for option, is_given in options.items() if is_given]
     if not is_workload(text):
-        return lambda card: capture_named(text, batch or BATCH, (card,), train=train)
+        if batch is not None and inputs is not None:
+            raise UsageError(f"{given[0]} and {given[1]}: the shape has the batch size", hint="Give only --input")
+        return lambda card: capture_named(text, batch or BATCH, (card,), train=train, inputs=inputs)
     workload = open_workload(text)
-    if batch is not None or train:
-        option = "--train" if batch is None else f"--batch {batch}"
+    if given:
         raise UsageError(
-            f"{option}: does not apply to {text}, which has a fixed batch size and mode",
+            f"{given[0]}: does not apply to {text}, which has a fixed batch size, input shape and mode",
             hint="Give a model's name instead of a workload file",
         )
     return lambda _: workload
@@ -87,8 +92,12 @@ def is_workload(text: str) -> bool:
     return not may_be_model or Path(text).exists() or Path(text + SUFFIX).exists()
 
 
-def capture_named(model: str, batch: int, cards: Sequence[str | None], *, train: bool) -> Workload:
+def capture_named(
+    model: str, batch: int, cards: Sequence[str | None], *, train: bool, inputs: str | None = None
+) -> Workload:
     """Return a model captured now, on the first of ``cards`` in the catalogue as a simulated GPU, or else on the CPU.
+
+    ``inputs`` is the input shape with the batch size. If it is None, the model's own shape is used, with ``batch``.
 
     Raises:
         UsageError: no such model.
@@ -99,7 +108,8 @@ def capture_named(model: str, batch: int, cards: Sequence[str | None], *, train:
     from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 
     place = next((name for name in cards if name and is_catalogued(name)), "cpu")
-    return capture_model(asked_for(WorkloadSpec(model, "training" if train else "inference", batch=batch)), place)
+    spec = WorkloadSpec(model, "training" if train else "inference", inputs=inputs, batch=batch)
+    return capture_model(asked_for(spec), place)
 
 
 def sum_workloads(

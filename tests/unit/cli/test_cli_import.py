@@ -141,8 +141,9 @@ def test_a_command_for_allocations_says_what_the_log_is_good_for() -> None:
 
 def test_a_folder_of_several_runs_is_not_one_run() -> None:
     result = ask("report", LOGS)
-    assert result.exit_code == 3
-    assert "5 nvidia-smi files, and each is a separate run" in result.stderr
+    assert result.exit_code == 2
+    assert "a folder of 5 runs, but one run is expected" in result.stderr
+    assert f"Name one of them, for example {LOGS / 'memory_cudnn.txt'}" in result.stderr
 
 
 def test_a_folder_with_one_file_stands_for_it(here: Path) -> None:

@@ -140,6 +140,8 @@ def test_a_file_of_the_older_tool_without_a_cache_in_any_row_is_the_cpu_s(tmp_pa
 def test_sums_over_several_gpus_say_so(tmp_path: Path) -> None:
     run = make("memory-csv", tmp_path, written(tmp_path, ON_GPU, replace(ON_GPU, device_idx=2)))
     assert "The sizes are sums over cuda:1, cuda:2." in run.rank().manifest.notes
+    text = CliRunner().invoke(main, ["show", str(run.path)]).stdout
+    assert "on cuda:1 (sum of cuda:1, cuda:2)" in text
     assert show(run.path)["peak_allocated_bytes"] == 2 * ALLOCATED
 
 

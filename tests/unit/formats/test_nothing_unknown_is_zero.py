@@ -36,6 +36,7 @@ COMMANDS = (["show"], ["balance"], ["group"], ["compare"], ["diff"])
 LINES = "free_segments|awaiting_free|other_processes"
 MEASURED = re.compile(rf"(_ns|_s|_j|_w|_frac|mean_active_bytes)$|^({LINES})$")
 """Figures that no untimed file tells; a group or a category that holds 0 bytes is known to hold them."""
+COUNTERS = ("--to", "csv", "--table", "counters", "-o", "-")
 ZERO = re.compile(r"(?<![\d.,])-?0(\.0+)? (ns|µs|ms|s|J|mJ|W)\b")
 
 
@@ -109,3 +110,41 @@ def test_the_memory_of_a_power_log_that_never_rises_has_a_duration_and_no_mean(t
     assert row["mean_power_w"] == pytest.approx(145.99)
     assert row["energy_j"] == pytest.approx(14.51 * 145.99, rel=1e-6)
     assert not ZERO.search(ask(["show"], path).output)
+
+
+def shown(path: Path) -> list[dict[str, Any]]:
+    """Return the documents of ``show --json``, one for each device."""
+    document = json.loads(ask(["show", "--json"], path).stdout)
+    return document if isinstance(document, list) else [document]
+
+
+WITHOUT_RESERVED = sorted(set(UNTIMED) - {"memory_csv", "memory_csv with a cache"})
+
+
+@pytest.mark.parametrize("name", WITHOUT_RESERVED)
+def test_reserved_memory_that_a_file_does_not_tell_is_not_taken_from_the_allocated(name: str, tmp_path: Path) -> None:
+    for device in shown(UNTIMED[name]):
+        assert device["peak_allocated_bytes"] > 0
+        reserved = ("peak_reserved_bytes", "recorded_peak_reserved_bytes", "reserved_bytes")
+        assert [device[key] for key in reserved] == [None, None, None]
+    assert "B reserved" not in ask(["show"], UNTIMED[name]).stdout
+    metrics = json.loads(ask(["diff"], UNTIMED[name], "--json").stdout)
+    assert "peak_reserved_bytes" not in json.dumps(metrics)
+    exported = list(csv.DictReader(io.StringIO(ask(["export"], UNTIMED[name], *COUNTERS).stdout)))
+    assert {row["reserved_bytes"] for row in exported} <= {""}
+
+
+def test_reserved_memory_that_a_file_tells_is_shown() -> None:
+    path = UNTIMED["memory_csv with a cache"]
+    (device,) = shown(path)
+    assert (device["peak_reserved_bytes"], device["recorded_peak_reserved_bytes"]) == (857_000_000, 857_000_000)
+    exported = list(csv.DictReader(io.StringIO(ask(["export"], path, *COUNTERS).stdout)))
+    assert max(int(row["peak_reserved_bytes"]) for row in exported) == 857_000_000
+
+
+def test_nothing_is_advised_on_what_a_file_does_not_tell() -> None:
+    """Cached memory that no column explains is no fragmentation, and sizes without a module are no loss."""
+    text = ask(["show"], UNTIMED["memory_csv with a cache"]).stdout
+    assert "halve the batch" in text
+    assert "such as the loss" not in text
+    assert "expandable_segments" not in text

@@ -90,11 +90,18 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("place", "words"),
-    [("missing", "no such run"), ("file", "a file, not a run"), ("folder", "not a run: manifest.json is missing")],
+    [
+        ("missing", "no such run"),
+        ("file", "a file, not a run"),
+        ("folder", "not a run: manifest.json is missing"),
+        ("empty", "an empty folder"),
+    ],
 )
 def test_what_is_no_run_says_so(tmp_path: Path, place: str, words: str) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "notes.txt").touch()
+    (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=f"{place}: {words}") as found:
         read_run(tmp_path / place)
     assert found.value.hint == "Record a run with: gpuledger run train.py"

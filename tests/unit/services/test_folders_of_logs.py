@@ -127,3 +127,32 @@ def test_a_file_that_extends_what_is_not_there_says_what_there_is(logs: Path) ->
         Path("k.toml").write_text(text, encoding="utf-8")
         result = ask("group", logs / "resnet.log", "--keywords", "k.toml")
         assert (result.exit_code, "k.toml" in result.stderr, "tbd" in result.stderr) == (3, True, True)
+
+
+ONE_RUN = (
+    ("report",),
+    ("balance",),
+    ("trace",),
+    ("sql", "select 1"),
+    ("export", "--to", "json"),
+    ("check", "--against", "runs/resnet"),
+    ("diff", "runs/resnet"),
+)
+
+
+@pytest.mark.parametrize("words", ONE_RUN, ids=lambda words: str(words[0]))
+@pytest.mark.parametrize("folder", ["logs", "runs"])
+def test_a_command_for_one_run_asks_for_a_name(logs: Path, folder: str, words: tuple[str, ...]) -> None:
+    assert ask("import", "tbd-log", logs, "--out", "runs").exit_code == 0
+    command, *more = words
+    refused = ask(command, folder, *more)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    first = {"logs": "logs/resnet.log", "runs": "runs/resnet.ledger"}[folder]
+    assert f"{folder}: a folder of 2 runs, but one run is expected" in refused.stderr
+    assert f"Name one of them, for example {first}" in refused.stderr
+    assert ask(command, first, *more).exit_code == 0
+
+
+def test_a_folder_of_one_run_is_that_run(logs: Path) -> None:
+    assert ask("import", "tbd-log", logs / "resnet.log", "--out", "runs/only").exit_code == 0
+    assert ask("balance", "runs").stdout == ask("balance", "runs/only").stdout

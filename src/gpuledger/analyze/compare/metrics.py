@@ -89,7 +89,11 @@ def _allocator_peaks(rank: Rank, device_idx: int) -> list[Metric]:
         "peak_reserved_bytes": (peaks.peak_reserved_bytes, peaks.recorded_peak_reserved_bytes),
     }
     counter, history = "allocator's peak counter, outside the recorded steps", "allocator's history"
-    return [Metric(name, most, counter if most > inside else history) for name, (most, inside) in both.items()]
+    return [
+        Metric(name, most, counter if most > inside else history)
+        for name, (most, inside) in both.items()
+        if most is not None and inside is not None
+    ]
 
 
 def _watched(rank: Rank, device_idx: int) -> list[Metric]:

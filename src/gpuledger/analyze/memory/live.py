@@ -166,6 +166,13 @@ def reserved_curve(rank: Rank, device_idx: int) -> Curve:
     return running_sum(sizes, taken, read_numbers(rank, "segments", "free_index", device_idx, NEVER))
 
 
+def is_reserved_known(rank: Rank, device_idx: int) -> bool:
+    """Return whether the size of all segments is known: a file of another tool may have allocations only."""
+    if device_idx < 0 or not rank.manifest.recorder.is_imported or rank.manifest.recorder.has_segments:
+        return True
+    return bool(read_numbers(rank, "segments", "bytes", device_idx).size)
+
+
 def running_sum(sizes: I64, start: I64, end: I64) -> Curve:
     """Return the sum of ``sizes`` over intervals from ``start`` to before ``end`` (:data:`NEVER`: no end)."""
     ended = end != NEVER

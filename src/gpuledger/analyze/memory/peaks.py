@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuledger.analyze.memory.live import allocated_curve, read_lives, read_numbers, reserved_curve
+from gpuledger.analyze.memory.live import (
+    allocated_curve,
+    is_reserved_known,
+    read_lives,
+    read_numbers,
+    reserved_curve,
+)
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
@@ -17,13 +23,14 @@ class AllocatorPeaks:
 
     ``peak_allocated_bytes`` and ``peak_reserved_bytes`` are those of the whole program, as
     ``torch.cuda.max_memory_allocated`` and ``max_memory_reserved``. ``recorded_peak_allocated_bytes`` and
-    ``recorded_peak_reserved_bytes`` are those of the recorded steps; only these can be broken down.
+    ``recorded_peak_reserved_bytes`` are those of the recorded steps; only these can be broken down. Reserved bytes are
+    None for imported files that do not have them.
     """
 
     peak_allocated_bytes: int
-    peak_reserved_bytes: int
+    peak_reserved_bytes: int | None
     recorded_peak_allocated_bytes: int
-    recorded_peak_reserved_bytes: int
+    recorded_peak_reserved_bytes: int | None
 
 
 def allocator_peaks(rank: Rank, device_idx: int) -> AllocatorPeaks:
@@ -33,10 +40,13 @@ def allocator_peaks(rank: Rank, device_idx: int) -> AllocatorPeaks:
     resets peak statistics, earlier peaks are missing.
     """
     allocated = int(allocated_curve(read_lives(rank, device_idx)).bytes.max())
-    reserved = int(reserved_curve(rank, device_idx).bytes.max())
+    known = is_reserved_known(rank, device_idx)
+    reserved = int(reserved_curve(rank, device_idx).bytes.max()) if known else None
     return AllocatorPeaks(
         peak_allocated_bytes=max(allocated, _counted(rank, device_idx, "peak_allocated_bytes")),
-        peak_reserved_bytes=max(reserved, _counted(rank, device_idx, "peak_reserved_bytes")),
+        peak_reserved_bytes=(
+            None if reserved is None else max(reserved, _counted(rank, device_idx, "peak_reserved_bytes"))
+        ),
         recorded_peak_allocated_bytes=allocated,
         recorded_peak_reserved_bytes=reserved,
     )

@@ -16,7 +16,7 @@ from gpuledger.analyze.memory.families import find_families
 from gpuledger.analyze.memory.groups import module_label
 from gpuledger.analyze.memory.live import pick_device, read_labels, read_numbers, reserved_curve, running_sum
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
-from gpuledger.analyze.overview.balance import read_card
+from gpuledger.analyze.overview.balance import STATED_POOL, read_card
 from gpuledger.analyze.overview.peak_facts import Mask, PeakFacts
 from gpuledger.analyze.overview.summary import capacity_bytes
 from gpuledger.analyze.posting.replay import NEVER
@@ -185,14 +185,16 @@ def _one_module(facts: PeakFacts) -> Finding | None:
     module_id, size = int(ids[np.argmax(sizes)]), int(sizes.max())
     if size < 0.1 * facts.peak_bytes:
         return None
+    if module_id < 0 and facts.rank.manifest.recorder.is_imported:  # the file does not say where it was allocated
+        return None
     name = module_label(facts.paths.get(module_id, ""), facts.classes)
     largest = int(facts.lives.allocated_bytes[blocks & (facts.module_id == module_id)].max())
     return Finding(
         f"{name} alone uses {facts.share(size)} of the peak",
         f"{format_bytes(size)} of activations, temporaries and workspaces, the largest block {format_bytes(largest)}",
         f"reduce the memory of {name}",
-        "if these are logits, a loss in chunks or a fused loss never stores all of them; otherwise see which tensors it "
-        "keeps",
+        "if these are logits, a loss in chunks or a fused loss never stores all of them; otherwise see which tensors "
+        "it keeps",
         facts.saving(blocks & (facts.module_id == module_id)),
         "the peak, at most",
         facts.show("--by", "module", "-n", "50"),
@@ -250,6 +252,8 @@ def _fragmentation(facts: PeakFacts) -> Finding | None:
     active = running_sum(facts.lives.allocated_bytes, facts.lives.alloc_index, facts.lives.free_index)
     gap = reserved - int(active.bytes.max())
     if facts.device_idx < 0 or gap < 0.1 * reserved:
+        return None
+    if STATED_POOL in facts.rank.table("segments", ("pool",)).column("pool").to_pylist():  # its use is not in the file
         return None
     settings = facts.rank.manifest.allocator_settings or {}
     expandable = bool(settings.get("expandable_segments"))

@@ -22,7 +22,7 @@ class Summary:
 
     ``peak_allocated_bytes`` and ``peak_reserved_bytes`` are those of the whole program,
     ``recorded_peak_allocated_bytes`` and ``recorded_peak_reserved_bytes`` those of the recorded steps, which contain
-    ``instant``. ``capacity_bytes`` is None if unknown.
+    ``instant``. ``capacity_bytes`` and reserved bytes are None if unknown.
     """
 
     rank: int
@@ -30,9 +30,9 @@ class Summary:
     device_name: str
     recorder: str
     peak_allocated_bytes: int
-    peak_reserved_bytes: int
+    peak_reserved_bytes: int | None
     recorded_peak_allocated_bytes: int
-    recorded_peak_reserved_bytes: int
+    recorded_peak_reserved_bytes: int | None
     capacity_bytes: int | None
     instant: Instant
     step_time: StepTimes

@@ -124,7 +124,8 @@ class DeviceView:
         if self.device_idx < 0:
             return 0
         used = 0 if libraries is None else (libraries.context_bytes or 0) + (libraries.library_bytes or 0)
-        return used + max(0, summary.recorded_peak_reserved_bytes - summary.recorded_peak_allocated_bytes)
+        reserved_bytes = summary.recorded_peak_reserved_bytes or 0  # not in every imported file
+        return used + max(0, reserved_bytes - summary.recorded_peak_allocated_bytes)
 
     def fits(self, peak_bytes: int | None) -> bool | None:
         """Return whether a process with this allocated peak fits in ``options.fit_bytes``; None if one is unknown."""

@@ -21,7 +21,14 @@ from gpuledger.cli.common import (
     quoted,
     script_of,
 )
-from gpuledger.cli.ops.common import config_option, print_next, print_safe, train_option, trust_files_option
+from gpuledger.cli.ops.common import (
+    config_option,
+    input_option,
+    print_next,
+    print_safe,
+    train_option,
+    trust_files_option,
+)
 from gpuledger.errors import GpuLedgerError, UsageError
 
 if TYPE_CHECKING:
@@ -47,13 +54,7 @@ Examples:
     "--model", metavar="NAME", help="Model: torchvision:NAME, timm:NAME, transformers:NAME or package.module:factory."
 )
 @click.option("--batch", type=click.IntRange(min=1), default=32, show_default=True, metavar="N", help="Batch size.")
-@click.option(
-    "--input",
-    "inputs",
-    multiple=True,
-    metavar="SHAPE",
-    help="Input shape, such as 32x3x224x224 or 8x128:int64; repeatable, for one workload each.",
-)
+@input_option()
 @train_option()
 @click.option(
     "--weights",

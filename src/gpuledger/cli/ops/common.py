@@ -38,6 +38,12 @@ def train_option() -> Decorator:
     )
 
 
+def input_option() -> Decorator:
+    """Return the option --input."""
+    text = "Input shape, such as 32x3x224x224 or 8x128:int64; repeatable, for one workload each."
+    return click.option("--input", "inputs", multiple=True, metavar="SHAPE", help=text)
+
+
 def seed_option() -> Decorator:
     """Return the option --seed."""
     return click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Random seed.")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines, print_notes
-from gpuledger.cli.ops.common import database_option, say_note, table_lines, train_option
+from gpuledger.cli.ops.common import database_option, input_option, say_note, table_lines, train_option
 from gpuledger.errors import UsageError
-from gpuledger.services.sums import capture_named, is_workload, open_workload
+from gpuledger.services.sums import BATCH, capture_named, is_workload, open_workload
 from gpuledger.units import format_frac, format_joules, format_ns
 
 if TYPE_CHECKING:
@@ -33,10 +33,17 @@ Examples:
 @database_option()
 @gpu_option("GPU model, in the database or listed by `gpuledger gpus`.  [default: the GPU measured last]")
 @click.option("--batch", "batches", metavar="N|A:B", help="Batch size; A:B doubles it from A to B.  [default: 32]")
+@input_option()
 @train_option()
 @json_option()
 def predict_command(
-    model: str, database_url: str, gpu: str | None, batches: str | None, train: bool, as_json: bool
+    model: str,
+    database_url: str,
+    gpu: str | None,
+    batches: str | None,
+    inputs: tuple[str, ...],
+    train: bool,
+    as_json: bool,
 ) -> None:
     """Predict time and energy of a model on a given GPU.
 
@@ -54,7 +61,7 @@ def predict_command(
     roof = predictor.roof if notes else roof_of_records(shelf)
     found = [
         (batch, forecast(workload, predictor, shelf, roof, is_measured=not notes))
-        for batch, workload in _workloads(model, batches, gpu, captured_on(shelf.environment), train=train)
+        for batch, workload in _workloads(model, batches, inputs, (gpu, captured_on(shelf.environment)), train=train)
     ]
     if as_json:
         print_json([_document(batch, one, notes) for batch, one in found])
@@ -68,17 +75,24 @@ def predict_command(
 
 
 def _workloads(
-    model: str, batches: str | None, gpu: str | None, card: str, *, train: bool
-) -> list[tuple[int | None, Workload]]:
-    """Return the workload in a file, or a model's captured now at each batch size, for a simulated GPU."""
+    model: str, batches: str | None, inputs: tuple[str, ...], cards: tuple[str | None, ...], *, train: bool
+) -> list[tuple[int | str | None, Workload]]:
+    """Return the workload in a file, or a model's captured now at each batch size or shape, for a simulated GPU."""
     if is_workload(model):
-        if batches is not None:
+        if batches is not None or inputs:
+            option = f"--input {inputs[0]}" if batches is None else f"--batch {batches}"
             raise UsageError(
-                f"--batch {batches}: {model} is a workload file with a fixed batch size",
-                hint="Leave --batch out, or give the name of a model",
+                f"{option}: {model} is a workload file with a fixed batch size",
+                hint="Leave the option out, or give the name of a model",
             )
         return [(None, open_workload(model))]
-    return [(batch, capture_named(model, batch, (gpu, card), train=train)) for batch in parse_batches(batches or "32")]
+    if inputs and batches is not None:
+        raise UsageError(
+            f"--batch {batches} and --input {inputs[0]}: the shape has the batch size", hint="Give one of them"
+        )
+    if inputs:
+        return [(shape, capture_named(model, BATCH, cards, train=train, inputs=shape)) for shape in inputs]
+    return [(batch, capture_named(model, batch, cards, train=train)) for batch in parse_batches(batches or "32")]
 
 
 def parse_batches(text: str) -> list[int]:
@@ -103,14 +117,15 @@ def parse_batches(text: str) -> list[int]:
     return sizes
 
 
-def _lines(card: str, found: Sequence[tuple[int | None, Forecast]]) -> list[str]:
+def _lines(card: str, found: Sequence[tuple[int | str | None, Forecast]]) -> list[str]:
     from gpuledger.report.base.terminal import Column, printable
 
-    titles = ("batch", "time", "from", "to", "energy", "from", "to", "time measured")
+    size = "input" if isinstance(found[0][0], str) else "batch"
+    titles = (size, "time", "from", "to", "energy", "from", "to", "time measured")
     columns = tuple(Column(title, right=True) for title in titles)
     rows = tuple(
         (
-            "-" if batch is None else f"{batch:,}",
+            "-" if batch is None else printable(batch) if isinstance(batch, str) else f"{batch:,}",
             format_ns(one.total.step_ns),
             *("-" if value is None else format_ns(value) for value in (one.low_ns, one.high_ns)),
             *("-" if value is None else format_joules(value) for value in (one.total.energy_j, one.low_j, one.high_j)),
@@ -123,12 +138,12 @@ def _lines(card: str, found: Sequence[tuple[int | None, Forecast]]) -> list[str]
     return [f"{model} ({first.mode}) on {card}", *table_lines(columns, rows)]
 
 
-def _document(batch: int | None, one: Forecast, notes: Sequence[str]) -> dict[str, Any]:
+def _document(batch: int | str | None, one: Forecast, notes: Sequence[str]) -> dict[str, Any]:
     total = one.total
     return {
         "workload": total.workload.name,
         "mode": total.workload.mode,
-        "batch": batch,
+        "batch": batch if isinstance(batch, int) else None,
         "gpu": total.environment.title if total.environment is not None else None,
         "time_ns": total.step_ns,
         "time_low_ns": one.low_ns,

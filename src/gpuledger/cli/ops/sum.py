@@ -11,6 +11,7 @@ import click
 from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines, print_notes, rows_option, takes
 from gpuledger.cli.ops.common import (
     database_option,
+    input_option,
     print_safe,
     say_note,
     table_lines,
@@ -44,6 +45,7 @@ class SumFlags(MeasuringFlags):
     database_url: str
     gpu: str | None
     batch: int | None
+    inputs: tuple[str, ...]
     train: bool
     only: str | None
     min_coverage: str | None
@@ -65,6 +67,7 @@ Examples:
 @click.option(
     "--batch", type=click.IntRange(min=1), metavar="N", help="Batch size of a model given by name.  [default: 32]"
 )
+@input_option()
 @train_option()
 @click.option("--only", metavar="TYPE,…", help="Count only operators of these names, or in layers of these types.")
 @click.option(
@@ -93,7 +96,11 @@ def sum_command(flags: SumFlags) -> None:
         raise UsageError("sum: --measure-missing needs --min-coverage", hint="Add --min-coverage 90%")
     from gpuledger.services.sums import asked_of
 
-    asked = [asked_of(text, flags.batch, train=flags.train) for text in flags.models]
+    asked = [
+        asked_of(text, flags.batch, train=flags.train, inputs=shape)
+        for text in flags.models
+        for shape in flags.inputs or (None,)
+    ]
     types = None if flags.only is None else [name for name in flags.only.split(",") if name.strip()]
     from gpuledger.ops.database.operator_database import open_database, open_existing
     from gpuledger.ops.measure.place import find_place

@@ -202,8 +202,12 @@ class _FileReader:
 
     def _rows(self, read_row: Any) -> None:
         lines = self._lines()
-        next(lines, None)
+        _, header = next(lines, (0, ""))
         for number, text in lines:
+            if text == header:
+                rows = sum(1 for _ in lines)
+                self._bad(number, text, f"a second table; its {rows:,} rows would count the same memory again")
+                return
             try:
                 read_row(text)
             except ValueError as error:

@@ -24,17 +24,45 @@ class _Node:
     value: float | None = None
 
 
+class _Devices:
+    """Devices of the trees so far: a file has the memory of one moment, so a device has one tree."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: set[int] = set()
+        self._earlier: frozenset[int] = frozenset()
+
+    def begin(self, depth: int) -> None:
+        """Note that a value begins; at depth 0 it is a tree of its own."""
+        if depth == 0:
+            self._earlier = frozenset(self._seen)
+
+    def only_new(self, found: Iterator[tuple[int, str, float]]) -> Iterator[tuple[int, str, float]]:
+        """Yield leaves.
+
+        Raises:
+            InputError: one is of a device that an earlier tree has.
+        """
+        for leaf in found:
+            if leaf[0] in self._earlier:
+                raise InputError(f"{self._path}: a second tree of device {leaf[0]} would count its memory again")
+            self._seen.add(leaf[0])
+            yield leaf
+
+
 def leaves(path: Path) -> Iterator[tuple[int, str, float]]:
     """Yield device, tag and bytes of every node with a value; the tag is the names above it joined by ``:``.
 
     Raises:
-        InputError: it is no JSON, or nested too deep.
+        InputError: it is no JSON, nested too deep, or has a second tree of a device.
     """
     nodes: list[_Node] = []
+    devices = _Devices(path)
     depth, key, after_colon = 0, "", False
     last = Token("")
     for token in tokens(path):
         if token.kind in "{[":
+            devices.begin(depth)
             depth += 1
             if depth > 2 * MAX_DEPTH:
                 raise InputError(f"{path}: nested more than {MAX_DEPTH} levels deep")
@@ -45,7 +73,7 @@ def leaves(path: Path) -> Iterator[tuple[int, str, float]]:
             if token.kind == "}":
                 if not nodes:
                     raise InputError(f"{path}: not JSON: one closing brace too many")
-                yield from _leaf(nodes)
+                yield from devices.only_new(_leaf(nodes))
                 nodes.pop()
         elif token.kind == ":":
             key, after_colon = last.text, True

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuledger.analyze.operator_work.formulas import work_of
 from gpuledger.errors import InputError
-from gpuledger.files.reading import MIB, read_text, reading
+from gpuledger.files.reading import MIB, read_limited, reading
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.records import Environment, Record
 from gpuledger.ops.database.whole_models import WholeModel
@@ -66,17 +66,25 @@ def read_rows(paths: Iterable[Path], card: str, told: Told | None = None) -> Imp
     """Return the records in files of printed rows.
 
     Args:
-        paths: The files.
+        paths: The files. A folder stands for the files in it.
         card: The GPU that they were measured on: no row says so.
         told: What else is known of all rows.
 
     Raises:
-        InputError: a file cannot be read.
+        InputError: the only file cannot be read, or a folder is empty.
     """
     rows: list[Row] = []
     unread: list[Unread] = []
-    for path in paths:
-        found, left = parse_lines(str(path), read_text(path, LARGEST_BYTES).splitlines())
+    files = [file for path in paths for file in _files_in(path)]
+    for path in files:
+        try:
+            text = _text_of(path)
+        except InputError as error:
+            if len(files) == 1:
+                raise
+            unread.append(Unread(str(path), 1, error.message.removeprefix(f"{path}: "), ""))
+            continue
+        found, left = parse_lines(str(path), text.splitlines())
         rows += found
         unread += left
     taker = _Taker(card, told or Told())
@@ -90,6 +98,33 @@ def read_rows(paths: Iterable[Path], card: str, told: Told | None = None) -> Imp
                 reason = error.message.removeprefix("row: ")
                 unread.append(Unread(row.path, row.line, reason, f"{row.what} {row.size}"))
     return taker.taken(unread)
+
+
+def _text_of(path: Path) -> str:
+    """Return a file's text; bytes of another encoding, as in a library's warning, are written with backslashes.
+
+    Raises:
+        InputError: it cannot be read, is too large, or is not text.
+    """
+    with reading(path):
+        content = read_limited(path, LARGEST_BYTES)
+    if b"\0" in content:
+        raise InputError(f"{path}: not a text file")
+    return content.decode("utf-8-sig", "backslashreplace").replace("\r\n", "\n")
+
+
+def _files_in(path: Path) -> list[Path]:
+    """Return the files of a folder by name, or the path of a file.
+
+    Raises:
+        InputError: a folder without a file.
+    """
+    if not path.is_dir():
+        return [path]
+    found = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+    if not found:
+        raise InputError(f"{path}: no file in this folder", hint="Give the output of the tool's scripts")
+    return found
 
 
 class _Taker:

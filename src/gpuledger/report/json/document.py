@@ -90,7 +90,7 @@ def _device_document(view: DeviceView) -> dict[str, Any]:
         "allocated_bytes": breakdown.allocated_bytes,
         "requested_bytes": breakdown.requested_bytes,
         "active_bytes": breakdown.active_bytes,
-        "reserved_bytes": breakdown.reserved_bytes,
+        "reserved_bytes": None if summary.recorded_peak_reserved_bytes is None else breakdown.reserved_bytes,
         "time": None if view.times is None else _time_document(view.times),
         "energy": None if view.energy is None else _energy_document(view.energy),
         "rates": None if view.rates is None else asdict(view.rates),

@@ -92,7 +92,8 @@ def memory_text(device: DeviceView) -> str:
         name = device_text(summary.device_idx, summary.device_name, summary.rank)
         text = f"{size}{of_capacity} on {name}"
     place = place_text(breakdown.instant, device.classes)
-    reserved = f"; {format_bytes(breakdown.reserved_bytes)} reserved" if summary.device_idx >= 0 else ""
+    is_known = summary.device_idx >= 0 and summary.recorded_peak_reserved_bytes is not None
+    reserved = f"; {format_bytes(breakdown.reserved_bytes)} reserved" if is_known else ""
     return ", ".join(part for part in (text, place) if part) + reserved
 
 

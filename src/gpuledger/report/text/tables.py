@@ -202,7 +202,7 @@ def _rank_row(view: DeviceView) -> Row:
         device_label(summary.device_idx),
         format_bytes(summary.recorded_peak_allocated_bytes),
         share(summary.recorded_peak_allocated_bytes, summary.capacity_bytes),
-        format_bytes(summary.recorded_peak_reserved_bytes),
+        MISSING if summary.recorded_peak_reserved_bytes is None else format_bytes(summary.recorded_peak_reserved_bytes),
         Cell(f"{top.label} {percent(top.bytes, breakdown.allocated_bytes)}", color=category_color(top.label)),
         MISSING if summary.step_time.median_ns is None else format_ns(summary.step_time.median_ns),
     )

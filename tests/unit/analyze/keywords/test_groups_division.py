@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from card_recordings import RECORDED, post_recording
 from folders import RECORDINGS
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -173,13 +175,58 @@ def test_a_ring_of_modules_ends() -> None:
         ("drop", {"Dropout"}, "Dropout"),
         ("criterion", {"CrossEntropyLoss"}, "Loss"),
         ("fusion", {"Linear"}, "Linear"),
-        ("blocks.1", {"Block"}, OTHERS),
+        ("blocks.1", {"Block"}, "Block"),
+        ("encoder.layers.0.linear1", {"Linear", "TransformerEncoderLayer"}, "Feed-forward"),
+        ("encoder.layers.0", {"TransformerEncoderLayer", "ModuleList"}, "Block"),
+        ("encoder.layers.encoder_layer_0.mlp.0", {"Linear", "MLPBlock"}, "Feed-forward"),
+        ("decoder.block.0.layer.2.DenseReluDense.wi", {"Linear", "T5DenseActDense", "T5LayerFF"}, "Feed-forward"),
+        ("decoder.final_layer_norm", {"T5LayerNorm", "T5Stack"}, "Normalization"),
+        ("model.layers.0.mlp.experts", {"MixtralExperts", "MixtralSparseMoeBlock"}, "Feed-forward"),
+        ("cls.predictions.transform.dense", {"Linear", "BertPredictionHeadTransform"}, "Output head"),
+        ("embed_out", {"Linear"}, "Output head"),
+        ("decoder", {"Linear"}, "Output head"),
+        ("BertForMaskedLM", {"BertForMaskedLM"}, "Loss"),
+        ("LlamaForCausalLM", {"LlamaForCausalLM"}, "Loss"),
+        ("GPT2LMHeadModel", {"GPT2LMHeadModel"}, "Loss"),
+        ("NeuMF", {"NeuMF"}, "Model"),
+        ("", set(), "(outside modules)"),
+        ("gate", {"Gate"}, OTHERS),
     ],
 )
 def test_the_layers_of_known_models(path: str, classes: set[str], group: str) -> None:
     entry = Entry(f"activation:{path}::", "activation", path, "", "", 1, 1)
     (found,) = group_entries((entry,), read_keywords("layer").dictionaries, {path: frozenset(classes)})
     assert [one.name for one in found.groups if one.entries] == [group]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_others_are_at_most_5_percent_of_recorded_models(name: str, tmp_path: Path) -> None:
+    """GPT-2, a ResNet, an LSTM and a GAN, as an H200 recorded them."""
+    rank = post_recording(name, tmp_path / name)
+    grouping = group_rank(rank, read_keywords("layer", "data_structure").dictionaries)
+    for one in grouping.dictionaries:
+        others = sum(group.bytes for group in one.groups if group.name == OTHERS)
+        assert others <= 0.05 * grouping.allocated_bytes
+
+
+def test_a_transformer_is_divided_into_its_parts(tmp_path: Path) -> None:
+    grouping = group_rank(post_recording("gpt2", tmp_path / "gpt2"), read_keywords("layer").dictionaries)
+    shares = {group.name: group.bytes / grouping.allocated_bytes for group in grouping.dictionaries[0].groups}
+    found = {name: round(100 * share) for name, share in shares.items() if share > 0.01}
+    assert found == {
+        "Feed-forward": 43,
+        "Loss": 32,
+        "Attention": 13,
+        "Embedding": 6,
+        "Block": 4,
+        "Output head": 2,
+    }
+
+
+def test_memory_outside_modules_with_a_name_is_no_group_s() -> None:
+    entry = Entry("activation:::feature maps", "activation", "", "", "", 1, 1)
+    (found,) = group_entries((entry,), read_keywords("layer").dictionaries, {})
+    assert [one.name for one in found.groups if one.entries] == [OTHERS]
 
 
 @pytest.mark.parametrize(

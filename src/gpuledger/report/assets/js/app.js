@@ -126,7 +126,7 @@ class App {
     byId("instant-name").textContent = `At ${k === view.peak ? "the peak" : instant.label ? `the ${instant.label}` : momentOf(view, instant.t) || `event ${groupDigits(instant.event)}`}`;
     const module = instant.module ? printable(instant.module) : "";
     byId("instant-where").textContent = byId("instant-where").dataset.tip = [momentOf(view, instant.t), placeOf(instant), module, `event ${groupDigits(instant.event)}`].filter(Boolean).join(" · ");
-    byId("instant-bytes").textContent = [`${formatBytes(instant.allocated)} allocated`, view.device_idx < 0 ? null : `${formatBytes(instant.reserved)} reserved`].filter(Boolean).join(" · ");
+    byId("instant-bytes").textContent = [`${formatBytes(instant.allocated)} allocated`, hasReserved(view) ? `${formatBytes(instant.reserved)} reserved` : null].filter(Boolean).join(" · ");
     byId("instant-bytes").dataset.tip = formatExact(instant.allocated);
     byId("earlier").disabled = k === 0;
     byId("later").disabled = k === view.instants.length - 1;
@@ -138,6 +138,7 @@ class App {
     byId("scale").disabled = !capacity;
     byId("scale").setAttribute("aria-pressed", String(state.scale === "capacity"));
     byId("axis").disabled = isTimeless(this.view);
+    document.querySelector("#timeline-section h2").textContent = `Memory ${isTimeless(this.view) ? "by event" : "over time"}`;
     byId("axis").setAttribute("aria-pressed", String(axisName(this.view, state) === "event"));
     byId("reset-zoom").disabled = !state.zoom;
     const shown = chosenCurrency(this.view, state);

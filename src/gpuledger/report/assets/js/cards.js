@@ -41,21 +41,22 @@ function peakCard(view, base) {
 
 /** Return "step 2 · backward"; "" where nothing is known of steps. */
 function placeOf(instant) {
-  if (!instant.phase) return "";
+  if (!instant.phase) return instant.step > 0 ? `step ${instant.step}` : "";
   return `${instant.step > 0 ? `step ${instant.step}` : "before step 1"} · ${formatName(instant.phase)}`;
 }
 
 function reservedCard(view, base) {
   const { summary } = view;
-  const idle = summary.recorded_peak_reserved_bytes - summary.recorded_peak_allocated_bytes;
+  const reserved = summary.recorded_peak_reserved_bytes;
+  const idle = reserved - summary.recorded_peak_allocated_bytes;
   return card({
     key: "recorded_peak_reserved_bytes",
     title: "Recorded peak reserved",
-    value: formatBytes(summary.recorded_peak_reserved_bytes),
-    exact: formatExact(summary.recorded_peak_reserved_bytes),
+    value: formatBytes(reserved),
+    exact: formatExact(reserved),
     lines: [
-      summary.capacity_bytes ? `${formatShare(summary.recorded_peak_reserved_bytes, summary.capacity_bytes)} of ${formatBytes(summary.capacity_bytes)}` : null,
-      view.device_idx < 0 ? "CPU tensors: no reserved memory" : `${formatBytes(idle)} above allocated`,
+      summary.capacity_bytes && reserved !== null ? `${formatShare(reserved, summary.capacity_bytes)} of ${formatBytes(summary.capacity_bytes)}` : null,
+      view.device_idx < 0 ? "CPU tensors: no reserved memory" : reserved === null ? "not in the file" : `${formatBytes(idle)} above allocated`,
     ],
     href: formatState({ ...base, at: "peak", scale: "capacity" }),
     definition: "recorded_peak_reserved_bytes",

@@ -21,6 +21,11 @@ function undoDifferences(differences) {
   return values;
 }
 
+/** Return whether reserved bytes are known. */
+function hasReserved(view) {
+  return view.device_idx >= 0 && view.summary.recorded_peak_reserved_bytes !== null;
+}
+
 /** Return `view` with its columns decoded and its module tree's accounts indexed. */
 function decodeView(view) {
   const timeline = view.timeline;

@@ -30,7 +30,7 @@ class Legend {
     this.values = new Map();
     const hidden = this.store.state.hide.split(",");
     const entries = view.timeline.categories.map((id) => this.entry(REPORT.categories[id], hidden));
-    const totals = view.kind === "card" ? [view.timeline.categories.length > 1 ? this.total("used") : null].filter(Boolean) : [this.total("allocated"), view.device_idx < 0 ? null : this.total("reserved")].filter(Boolean);
+    const totals = view.kind === "card" ? [view.timeline.categories.length > 1 ? this.total("used") : null].filter(Boolean) : [this.total("allocated"), hasReserved(view) ? this.total("reserved") : null].filter(Boolean);
     byId("legend").replaceChildren(...totals, ...entries.reverse());
     this.read(null);
   }

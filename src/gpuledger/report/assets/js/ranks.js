@@ -32,7 +32,7 @@ function rankRow(store, view, number, most) {
     element("th", { scope: "row" }, element("button", { type: "button", className: "link", onclick: () => store.set({ view: String(number) }) }, viewLabel(view))),
     element("td", { className: "column-bytes" }, bytesElement(peakBytes(view))),
     element("td", { className: "column-bar" }, splitBar([{ amount: peakBytes(view), color: "var(--accent)" }], most)),
-    element("td", { className: "column-bytes" }, bytesElement(summary.recorded_peak_reserved_bytes ?? peakBytes(view))),
+    element("td", { className: "column-bytes" }, bytesElement(view.kind === "card" ? peakBytes(view) : summary.recorded_peak_reserved_bytes)),
     element("td", { className: "column-bytes" }, element("span", { className: "number" }, formatNs(summary.step_time.median_ns))),
     element("td", {}, `${placeOf(view.instants[view.peak])}`),
   );

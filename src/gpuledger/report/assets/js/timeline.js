@@ -101,7 +101,7 @@ class Timeline {
       const category = REPORT.categories[categories[categories.length - 1 - position]];
       return { label: category.key, fill: category.color, width: 0, points: { show: false }, paths: stepped };
     });
-    const reserved = { label: "reserved", stroke: ink, width: 1.25, points: { show: false }, paths: stepped, show: this.view.device_idx >= 0 && this.view.kind === "breakdown" };
+    const reserved = { label: "reserved", stroke: ink, width: 1.25, points: { show: false }, paths: stepped, show: hasReserved(this.view) && this.view.kind === "breakdown" };
     return {
       width: this.host.clientWidth,
       height: this.host.clientHeight,
