@@ -252,7 +252,7 @@ def test_a_checkpointed_model_is_not_told_to_checkpoint(tmp_path: Path) -> None:
 def test_logits_and_loss_outside_modules_are_named(tmp_path: Path) -> None:
     rank = post_recording("gan", tmp_path)
     assert not named(rank, "Tensors outside modules")
-    largest = next(one for one in find_findings(rank) if "alone holds" in one.title).search
+    largest = next(one for one in find_findings(rank) if "alone uses" in one.title).search
     ids = [row["module_id"] for row in rank.table("modules").to_pylist() if row["path"] == largest]
     outside = changed(rank, "blocks", lambda row: {"module_id": None} if row["module_id"] in ids else {})
     found = named(outside, "Tensors outside modules")
