@@ -116,6 +116,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.device_count() else "cpu")
     parser.add_argument("--small", action="store_true")
     given = parser.parse_args()
+    environment = in_a_fork(lambda: describe_environment(given.device))  # it uses the GPU, which forbids later forks
     rows: dict[str, dict[str, Any]] = {}
     for turn in range(given.rounds):
         for model in given.models.split(","):
@@ -140,10 +141,10 @@ def main() -> None:
             if row["rounds"]:
                 row["slowdown"] = statistics.median(one["slowdown"] for one in row["rounds"])
                 print(model, *(f"{one['slowdown']:.4f}" for one in row["rounds"]), flush=True)
-            _write(given, rows)
+            _write(given, environment, rows)
 
 
-def _write(given: argparse.Namespace, rows: dict[str, dict[str, Any]]) -> None:
+def _write(given: argparse.Namespace, environment: dict[str, Any], rows: dict[str, dict[str, Any]]) -> None:
     found = [row["slowdown"] for row in rows.values() if "slowdown" in row]
     summary = {
         "models": len(found),
@@ -153,9 +154,7 @@ def _write(given: argparse.Namespace, rows: dict[str, dict[str, Any]]) -> None:
         "target": TARGET,
     }
     about = {"rounds": given.rounds, "half_s": given.half_s, "blocks": BLOCKS, "small": given.small}
-    write_results(
-        given.out, {"environment": describe_environment(given.device), **about, "summary": summary, "models": rows}
-    )
+    write_results(given.out, {"environment": environment, **about, "summary": summary, "models": rows})
 
 
 if __name__ == "__main__":

@@ -41,6 +41,8 @@ _SPEECH = (
     "Elapsed time subprocess", "Latency, should be", "got to here", "CUDA Out of Memory Error",
 )  # fmt: skip
 _DATE = "%Y-%m-%d_%H-%M-%S"
+_LAST_YEAR = 2261
+"""The last year in which every time in ns fits in 64 bits."""
 
 Mode = Literal["inference", "training"]
 
@@ -297,6 +299,8 @@ def figures_of(values: Sequence[str]) -> tuple[Figures, Figures | None, int | No
         numbers = [float(one) for place, one in enumerate(values) if place not in (11, 12)]
         iterations = int(values[4])
     except ValueError:
+        return None
+    if not 1970 <= started.year <= _LAST_YEAR:
         return None
     time_s, energy_mj, _, std_mj, _, runtime_s, power_w, power_std_w = numbers[:8]
     count = iterations if 0 < iterations < LARGEST else None

@@ -17,7 +17,7 @@ from gpuledger.files.reading import parse_json, reading
 from gpuledger.files.writing import output
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.predict.beyond import Best, drawn_to_best
-from gpuledger.ops.predict.features import NAMES, features_of
+from gpuledger.ops.predict.features import NAMES, Features, features_of
 from gpuledger.ops.predict.fit import (
     Example,
     Model,
@@ -28,7 +28,7 @@ from gpuledger.ops.predict.fit import (
     out_of_range,
     time_target,
 )
-from gpuledger.ops.predict.law import times_ns
+from gpuledger.ops.predict.law import Operation, times_ns
 from gpuledger.ops.predict.process import Process
 from gpuledger.ops.predict.roof import Roof
 from gpuledger.ops.predict.trees import Forest, Levels
@@ -61,12 +61,21 @@ class FittedPredictor:
         return [prediction.cost for prediction in self.predictions(keys, hot)]
 
     def predictions(self, keys: Sequence[OperatorKey], hot: Sequence[bool]) -> list[Prediction]:
-        """Return the cost of one call of each operator, with warnings."""
+        """Return the cost of one call of each operator, with warnings.
+
+        Raises:
+            InputError: the arguments of an operator are not those of a call; they can come from a file.
+        """
         if not keys:
             return []
-        operations = operations_of(keys)
+        try:
+            operations, features = self._described(keys, hot)
+        except Exception:
+            for key, is_hot in zip(keys, hot, strict=True):
+                with reading(key.text, "its arguments do not fit the operator"):
+                    self._described([key], [is_hot])
+            raise
         works = [operation.work for operation in operations]
-        features = features_of(keys, hot, self.roof, works, [operation.held for operation in operations])
         laws_ns = times_ns(operations, self.roof, self._model.laws)
         beyond = np.array(
             [doublings_beyond(key, self._model.ranges, work) for key, work in zip(keys, works, strict=True)]
@@ -83,6 +92,11 @@ class FittedPredictor:
             Prediction(self._cost(place, times, powers), out_of_range(key, self._model.ranges, work))
             for place, (key, work) in enumerate(zip(keys, works, strict=True))
         ]
+
+    def _described(self, keys: Sequence[OperatorKey], hot: Sequence[bool]) -> tuple[list[Operation], Features]:
+        operations = operations_of(keys)
+        works, held = [one.work for one in operations], [one.held for one in operations]
+        return operations, features_of(keys, hot, self.roof, works, held)
 
     @staticmethod
     def _cost(place: int, times: Sequence[Any], powers: Sequence[Any] | None) -> Cost:

@@ -29,6 +29,7 @@ from gpuledger.ops.exchange.printed_lines import (
     OTHER,
     SUM,
     WARNING,
+    figures_of,
     hardware_named,
     parse_lines,
 )
@@ -415,3 +416,10 @@ def test_a_layer_larger_than_this_machine_takes_no_memory(tmp_path: Path) -> Non
         f"Linear(in_features=9000000, out_features=9000000, bias=True) (32, 9000000){tail}"
     )
     assert import_rows(tmp_path, tmp_path / "rows.txt")[1].stdout.startswith("1 record of 1 operator")
+
+
+@pytest.mark.parametrize(("year", "is_read"), [("2024", True), ("0024", False), ("9024", False)])
+def test_a_row_with_a_time_that_no_clock_tells_is_not_read(year: str, is_read: bool) -> None:
+    dates = f"{year}-11-16_20-26-42 {year}-11-16_20-27-02"
+    values = f"4.97e-05 4.79e-05 0.0023 0.067 336050 16.7 96.4 1.02 322.3 4.55 6.06e-05 {dates} 4.6e-07".split()
+    assert (figures_of(values) is not None) == is_read

@@ -319,3 +319,19 @@ def test_intervals_hold_nine_tenths_of_what_was_not_learned_from(examples: list[
     costs = FittedPredictor(fit(inside, ROOF)).costs([one.key for one in asked], [False] * len(asked))
     held = [cost.holds(one.time_ns) for one, cost in zip(asked, costs, strict=True)]
     assert np.mean(held) > 0.75
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        OperatorKey("aten.max_pool2d_with_indices.default", (tensor(2, 3, 8, 8), ["2", "2"])),
+        OperatorKey("aten.add_.Tensor", (1.0, 2.0)),
+        OperatorKey("aten.mm.default", (tensor(-4, 8), tensor(8, 8))),
+    ],
+    ids=["text as a window", "no tensor", "a negative size"],
+)
+def test_arguments_that_no_call_has_are_named(key: OperatorKey, model: Model) -> None:
+    """They can come from a damaged workload file."""
+    with pytest.raises(InputError, match=key.operator.split(".")[1]):
+        FittedPredictor(model).costs([product(64, 64, 64), key], [False, False])
+    assert FittedPredictor(model).costs([product(64, 64, 64)], [False])[0].time_ns > 0
