@@ -62,9 +62,9 @@ def outcome(bench: ModuleType, peak_bytes: int, **more: Any) -> Any:
     return bench.Outcome(0, b"", b"", {"end": report}, {}, 0)
 
 
-def row_of(bench: ModuleType, *outcomes: Any, differences: tuple[str, ...] = ()) -> dict[str, Any]:
+def row_of(bench: ModuleType, recorded: Any, *bare: Any, differences: tuple[str, ...] = ()) -> dict[str, Any]:
     record = bench.Record("streams/side", "", "fresh", 0, differences, (), None, 1.0, 2.0)
-    row: dict[str, Any] = bench.describe(record, *outcomes)
+    row: dict[str, Any] = bench.describe(record, recorded, list(bare))
     return row
 
 
@@ -91,6 +91,22 @@ def test_what_a_program_does_not_report_is_missing_and_not_zero(bench: ModuleTyp
     row = row_of(bench, silent, silent, silent)
     assert row["peak_allocated_bytes"] == {"bare": [None, None], "recorded": None}
     assert row["peak_allocated_bytes_equal"] is row["results_equal"] is None
+
+
+def test_a_program_that_runs_bare_once_has_its_row(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner runs it bare again only if it differs recorded, and after that."""
+    (program,) = bench.find_programs("cuda", "streams/side")
+    threads = {"native_threads": ["python3"]}
+    small, large = outcome(bench, 1 << 20, process=threads), outcome(bench, 2 << 20, process=threads)
+    monkeypatch.setattr(type(program), "lacks", lambda _program: None)
+    monkeypatch.setattr(bench, "run_fresh", lambda *_: small)
+    rows = bench.run_one(program)
+    assert [row["peak_allocated_bytes"]["bare"] for row in rows] == [[1 << 20]] * len(rows)
+    assert all(row["equal"] for row in rows)
+    changed = iter([small, large, small])
+    monkeypatch.setattr(bench, "run_fresh", lambda *_: next(changed))
+    (row,) = bench.run_one(program)
+    assert (row["peak_allocated_bytes"], row["equal"]) == ({"bare": [1 << 20] * 2, "recorded": 2 << 20}, False)
 
 
 def test_a_program_that_the_runner_cannot_judge_is_a_row_that_is_not_equal(bench: ModuleType) -> None:
