@@ -261,15 +261,19 @@ class ModuleRegistry:
                 self.register(module)
         return optimizers
 
-    def weights_version(self) -> int:
-        """Return a number that changes with every in-place update of a parameter."""
+    def weights_version(self) -> tuple[int, int]:
+        """Return the number of parameters, and a number that changes with every in-place update of one of them.
+
+        The second number also changes if the first does, because a new parameter has been filled in place.
+        """
         with without_overrides():
-            return sum(
+            versions = [
                 version_of(weight)
                 for reference in self._holders
                 if (module := reference()) is not None
                 for _, weight in parameters_of(module)
-            )
+            ]
+        return len(versions), sum(versions)
 
     def drain(self, part: Part) -> None:
         """Write the entries added since the last drain into ``part``."""

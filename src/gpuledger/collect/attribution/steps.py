@@ -26,8 +26,8 @@ class StepCounter:
         before_optimizer: Called with each optimizer before its step.
         after_optimizer: Called with each optimizer after its step, before the step is counted.
         ended: Called with ``(kind, start_ns, end_ns)`` at the end of each step.
-        weights_version: Returns a number that changes with every update of the weights. It detects an optimizer with a
-            compiled step, for which torch calls no hooks.
+        weights_version: Returns the number of weights, and a number that changes with every update of one. Detects an
+            optimizer with a compiled step, for which torch calls no hooks.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class StepCounter:
         before_optimizer: Callable[[Any], None],
         after_optimizer: Callable[[Any], None],
         ended: Callable[[str, int, int], None],
-        weights_version: Callable[[], int] = lambda: 0,
+        weights_version: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
         self.seen = 0
         self.trained = False
@@ -46,7 +46,7 @@ class StepCounter:
         self._first_called = -1
         self._call_under_way = -1
         self._weights_version = weights_version
-        self._version: int | None = None
+        self._version: tuple[int, int] | None = None
         self._first: weakref.ref[Any] | None = None
         self._started_ns = time.time_ns()
         self._ending = threading.RLock()
@@ -94,7 +94,7 @@ class StepCounter:
         if self._marked or self.trained or self._first_called not in (-1, module_id):
             return
         before, self._version = self._version, self._weights_version()
-        was_updated = before is not None and before != self._version
+        was_updated = before is not None and before[0] == self._version[0] and before != self._version
         used_graph = self._call_under_way == module_id
         self._call_under_way = -1
         if used_graph and (was_updated or not expects_training()):
