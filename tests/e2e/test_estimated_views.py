@@ -55,7 +55,7 @@ VIEWS = [
     ("plot", "A", "--kind", "categories", "-o", "bars.svg"),
     ("plot", "A", "--kind", "two-bar", "-o", "two.svg"),
     ("trace", "A", "-o", "trace.json"),
-    *(("sql", "A", f"select * from {name}", "--json") for name in (*TABLES, "accounts", "at_peak")),
+    *(("sql", "A", f"select * from {name}", "--json") for name in (*TABLES, "allocations", "at_peak")),
     ("export", "A", "--to", "json", "-o", "tables.json"),
     ("export", "A", "--to", "csv", "--table", "steps", "-o", "-"),
 ]

@@ -85,7 +85,7 @@ def test_a_model_by_name_is_captured_and_summed(ask: Ask, folder: Path) -> None:
     assert known["attributed"]["calls_frac"] == 1.0
     assert (other["workload"], other["mode"]) == ("conv_net-training-2x3x224x224", "training")
     refused = ask("sum", workload, "--train", "--database", "own.db")
-    assert (refused.exit_code, "has a fixed batch size and mode" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "has a fixed batch size, input shape and mode" in refused.stderr) == (2, True)
     bare = ask("sum", "no_such_model", "--database", "own.db")
     assert (bare.exit_code, "torchvision" in bare.stderr) == (2, True), bare.stderr
     absent = ask("sum", "no-such-workload", "--database", "own.db")

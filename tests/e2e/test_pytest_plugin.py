@@ -242,10 +242,10 @@ def test_a_session_that_asks_for_nothing_loads_nothing() -> None:
 
 def test_an_unmarked_test_is_left_alone(pytester: pytest.Pytester) -> None:
     source = """
-from gpuledger.collect.session import session
+from gpuledger.collect.session import active
 
 def test_it():
-    assert session.current() is None
+    assert active.current() is None
 """
     run(pytester, source, CPU).assert_outcomes(passed=1)
 

@@ -207,14 +207,15 @@ def _outside_modules(facts: PeakFacts) -> Finding | None:
     """Suggest less memory in the code outside modules: often the logits and the loss of a training step."""
     blocks = facts.of(*_OF_A_STEP) & (facts.module_id < 0)
     size = facts.held(blocks)
-    if size < 0.1 * facts.peak_bytes or not (facts.module_id >= 0).any():
+    is_known = not facts.rank.manifest.recorder.is_imported and (facts.module_id >= 0).any()
+    if size < 0.1 * facts.peak_bytes or not is_known:
         return None
     largest = int(facts.lives.allocated_bytes[blocks & facts.at_peak].max())
     return Finding(
         f"Tensors outside modules are {facts.share(size)} of the peak",
         f"{format_bytes(size)} of activations, temporaries and workspaces, the largest block {format_bytes(largest)}",
         "reduce tensors outside modules, such as the loss",
-        "a loss in chunks or a fused loss never holds all logits and their gradients at once",
+        "a loss in chunks or a fused loss never stores all logits and their gradients at once",
         facts.saving(blocks),
         "the peak, at most",
         facts.show("--by", "tensor", "-n", "50"),
