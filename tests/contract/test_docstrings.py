@@ -14,7 +14,7 @@ from plain_words import unplain_words
 PACKAGE = ROOT / "src" / "gpuledger"
 PLAIN = (
     *("cards/", "cli/", "live/", "operator_key.py", "redact.py", "services/", "simulate/"),
-    *("analyze/samples/", "collect/sampling/"),
+    *("analyze/operator_work/", "analyze/samples/", "analyze/view/", "collect/sampling/", "ops/exchange/"),
     *("ops/database/", "ops/measure/", "ops/predict/", "ops/totals/", "ops/workloads/"),
     *("report/base/", "report/json/", "report/text/"),
 )
