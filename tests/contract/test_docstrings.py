@@ -14,7 +14,15 @@ from plain_words import unplain_words
 PACKAGE = ROOT / "src" / "gpuledger"
 PLAIN = (
     *("cards/", "cli/", "live/", "operator_key.py", "redact.py", "services/", "simulate/"),
-    *("analyze/operator_work/", "analyze/samples/", "analyze/view/", "collect/sampling/", "ops/exchange/"),
+    *(
+        "analyze/memory/",
+        "analyze/operator_work/",
+        "analyze/posting/",
+        "analyze/samples/",
+        "analyze/step/",
+        "analyze/view/",
+    ),
+    *("collect/adapter/", "collect/launch/", "collect/sampling/", "ops/exchange/", "report/html/"),
     *("ops/database/", "ops/measure/", "ops/predict/", "ops/totals/", "ops/workloads/"),
     *("report/base/", "report/json/", "report/text/"),
 )

@@ -23,8 +23,8 @@ CLASSES = (
     WorkClass("other", 0.6, 0.2, 1.0),
 )
 """Assumed, not fitted. A large matrix product is at the power cap: 691 W on an H200, 120 W idle power (with clocks up)
-and 570 W dynamic power. Moving a byte takes 93.6 pJ on Hopper (published: 11.7 pJ/bit of its memory). A kernel that only
-moves bytes reaches 4 TB/s, so it takes 374 W, 0.65 of 570 W. The bounds are for kernels that reach less."""
+and 570 W dynamic power. Moving a byte takes 93.6 pJ on Hopper (published: 11.7 pJ/bit of its memory). A kernel that
+only moves bytes reaches 4 TB/s, so it takes 374 W, 0.65 of 570 W. The bounds are for kernels that reach less."""
 
 _MATRIX = re.compile(
     r"gemm|gemv|matmul|nvjet|cutlass|xmma|wgmma|cublas|implicit_convolve|convolve|conv2d|conv3d|convolution|dgrad|wgrad"

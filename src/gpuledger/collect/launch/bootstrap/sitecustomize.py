@@ -105,7 +105,7 @@ Python removes such frames from tracebacks, so a failing import looks the same a
 def _make_exec_module(*arguments):
     names = {"__name__": __name__}
     exec(compile(_EXEC_MODULE, "<frozen importlib._bootstrap_external>", "exec"), names)  # noqa: S102 - our own text
-    return names["make_exec_module"](*arguments)  # type: ignore[operator] # put there by what was just run
+    return names["make_exec_module"](*arguments)  # type: ignore[operator] # defined by the code that was just run
 
 
 class _TorchWatch(object):
