@@ -13,7 +13,7 @@ from plain_words import unplain_words
 
 PACKAGE = ROOT / "src" / "gpuledger"
 PLAIN = (
-    *("cards/", "cli/", "live/", "operator_key.py", "redact.py", "services/", "simulate/"),
+    *("cards/", "cli/", "formats/", "live/", "operator_key.py", "redact.py", "services/", "simulate/"),
     *(
         "analyze/memory/",
         "analyze/operator_work/",

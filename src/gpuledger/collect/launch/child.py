@@ -57,7 +57,7 @@ def start_child(
     """
     die_with_parent = dying_with(os.getpid())
     reading, writing = os.pipe()  # a successful exec closes it without any data
-    asked = mmap.mmap(-1, _MOMENT.size)  # shared: when the child asked for its exec
+    asked = mmap.mmap(-1, _MOMENT.size)  # shared: time of the child's call of exec
     try:
         with warnings.catch_warnings():  # from Python 3.12 on: other threads of the launcher are left behind on purpose
             warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)

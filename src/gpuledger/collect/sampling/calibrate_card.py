@@ -55,7 +55,7 @@ def own_bytes(card: Card) -> int:
     processes = card.read_processes()
     mine = [held for pid, held in processes or () if pid == os.getpid()]
     if not mine and processes and len(processes) == 1:
-        mine = [processes[0][1]]  # inside a container the driver can give the host's process numbers
+        mine = [processes[0][1]]  # in a container the driver can report the host's process ids
     if not mine:
         reason = card.why_missing(Quantity.PROCESSES) if processes is None else None
         why = f": {reason}" if reason else ""

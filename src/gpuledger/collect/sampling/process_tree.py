@@ -101,7 +101,7 @@ def _parent_of(pid: int) -> int | None:
     """Return the parent's process id; None for the first process, or if the process does not exist or is hidden."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
-        parent = int(stat.rpartition(b")")[2].split()[1])  # a name can hold spaces and brackets
+        parent = int(stat.rpartition(b")")[2].split()[1])  # a name can contain spaces and brackets
     except (OSError, IndexError, ValueError):
         return None
     return parent or None

@@ -46,7 +46,7 @@ def _leave_note(text):
         with open(os.path.join(directory, "%d.txt" % os.getpid()), "a") as stream:
             stream.write(text + "\n")
     except (OSError, KeyError, ValueError):
-        return  # the directory is gone or full, or the variable is unset: do not disturb the program
+        return  # the directory is missing or the disk is full, or the variable is unset: do not disturb the program
 
 
 def _is_hidden():
