@@ -1,4 +1,4 @@
-"""The CSV of pytorch_mem_profiler, and of gpuledger's replacement, which writes the same columns and more.
+"""The CSV of pytorch_mem_profiler, and of its replacement in gpuledger, which writes more columns.
 
 Each row is an iteration and is converted to a step. Each quantity is converted to a block that is alive from the moment
 at which it gets its value until that changes.

@@ -1,7 +1,8 @@
 """The columns of a memory profiler's CSV, and the bytes of each quantity in a row, at one or more moments.
 
-The older tool writes each quantity once, in whole MB. gpuledger's replacement writes the quantities at the peak of
-allocated memory, and each quantity's own highest bytes, which can be at a different time.
+The older tool writes each quantity once, in whole MB. Its replacement, gpuledger.integrations.memory_profiler, writes
+the quantities at the peak of allocated memory. It also writes each quantity's own highest bytes, which can be at a
+different time.
 """
 
 from __future__ import annotations

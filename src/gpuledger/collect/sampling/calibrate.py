@@ -2,7 +2,7 @@
 
 The driver does not itemize these bytes. A separate process therefore runs the work of a training step piece by piece.
 After each piece it reads the GPU memory of the process and subtracts what the allocator reserved. The bytes after the
-first kernel are the context; all later ones are libraries. cuBLAS has a handle per thread, so the backward pass, which
+first kernel are the context, all later ones are libraries. cuBLAS has a handle per thread, so the backward pass, which
 runs in its own thread, adds a second one.
 
 A profile is valid for one GPU model, driver, torch and CUDA version, and is cached in

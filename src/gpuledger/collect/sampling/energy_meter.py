@@ -39,7 +39,7 @@ STANDS_STILL_NS = 1_000_000_000
 """Time after which a counter that does not change, or does not exist, is read again."""
 
 LINGER_PERIODS = 2.5
-"""Periods for which a counter is still read after its measurement ended, so that an update lies in them."""
+"""Update periods for which a counter is still read after its measurement ended, so that an update follows the end."""
 
 
 class CardMeter:
@@ -193,7 +193,7 @@ class EnergyMeter:
             self.look()
 
     def look(self, now_ns: int | None = None) -> None:
-        """Start sampling GPUs with a newly opened measurement, and stop for those with a closed one."""
+        """Start sampling GPUs with a newly opened measurement, and stop some time after it has closed."""
         now_ns = time.time_ns() if now_ns is None else now_ns
         wanted = self._wanted()
         for uuid in wanted - set(self._meters):

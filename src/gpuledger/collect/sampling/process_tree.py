@@ -49,7 +49,7 @@ class Family:
             elif pid in self._doubted:
                 self.absent.add(pid)
             else:
-                self._doubted.add(pid)  # it may have ended just now: it is looked for once more
+                self._doubted.add(pid)  # it may have just ended: check again when it is next listed
 
     @property
     def is_elsewhere(self) -> bool:

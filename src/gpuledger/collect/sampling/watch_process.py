@@ -255,7 +255,7 @@ class Sampler:
         ]
 
     def write(self) -> None:
-        """Write the waiting samples as one part. After a failure, sampling stops, and the command continues."""
+        """Write the waiting samples as one part. After a failure, no samples are stored, and the command continues."""
         part = Part(names=self._names, notes=self._notes, facts={**self._facts, **self._counts()})
         self._log.take(part)
         self._names, self._notes, self._facts = [], [], {}

@@ -2,8 +2,8 @@
 
 A snapshot has the exact state at its own time, and its trace has the events before. Undoing the trace from the end
 gives the state at its start. A block that was freed in the trace gets its requested bytes, rounded up as in the
-allocator. It also gets the rest behind it if the allocator would not have split that off: if the next block or free
-range starts less than 1 MiB behind. A free range starts where the next allocation from it was placed.
+allocator. It also gets the rest behind it if the allocator would not have split that off. This is the case if the next
+block or free range starts less than 1 MiB behind. A free range starts where the next allocation from it was placed.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class _Before:
             "exact": (np.zeros(freed.size), np.ones(kept.size)),
         }
         joined = {name: np.concatenate(parts).astype(np.int64) for name, parts in columns.items()}
-        # A block that awaits its free in the snapshot is in both parts: its size there is exact, its state is later.
+        # A block that awaits its free in the snapshot is in both parts: size from the snapshot, state from the trace.
         order = np.lexsort((-joined["exact"], joined["address"]))
         twice = np.flatnonzero(np.diff(joined["address"][order]) == 0)
         joined["state"][order[twice]] = joined["state"][order[twice + 1]]
