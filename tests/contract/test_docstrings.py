@@ -13,7 +13,16 @@ from plain_words import unplain_words
 
 PACKAGE = ROOT / "src" / "gpuledger"
 PLAIN = (
-    *("cards/", "cli/", "live/", "operator_key.py", "redact.py", "services/", "simulate/"),
+    *("cards/", "cli/", "formats/", "live/", "operator_key.py", "redact.py", "services/", "simulate/"),
+    *(
+        "analyze/memory/",
+        "analyze/operator_work/",
+        "analyze/posting/",
+        "analyze/samples/",
+        "analyze/step/",
+        "analyze/view/",
+    ),
+    *("collect/adapter/", "collect/launch/", "collect/sampling/", "ops/exchange/", "report/html/"),
     *("ops/database/", "ops/measure/", "ops/predict/", "ops/totals/", "ops/workloads/"),
     *("report/base/", "report/json/", "report/text/"),
 )

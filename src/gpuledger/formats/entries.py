@@ -1,4 +1,4 @@
-"""Entries of the older logs: a name and its bytes, mostly without a time and without an end. They become blocks."""
+"""Entries of older logs: a name and its bytes, mostly without times and without frees. They are converted to blocks."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
     from gpuledger.model.imported import ImportedRank
 
 MAX_BYTES = 1 << 44
-"""More than any GPU has: such a size is damage."""
+"""More than any GPU has; a larger size means that the file is damaged."""
 MAX_TOTAL_BYTES = 1 << 61
 MAX_LINE_CHARACTERS = 4 << 20
-"""Longer lines are named and left out; a tag of a mebibyte fits."""
+"""Longer lines are skipped, with a note. A tag of 1 MiB fits."""
 FEWEST_ENTRIES = 150_000
 BYTES_PER_ENTRY = 6
-"""A file may have so many entries, and one more for each so many bytes: an entry takes 50 in memory."""
+"""A file can have :data:`FEWEST_ENTRIES`, plus one entry per this many bytes. An entry takes 50 bytes in memory."""
 MAX_KNOWN = 1 << 16
 MAX_NAMED = 20
-"""Lines that could not be read are named up to this many, then counted."""
+"""Maximum number of unreadable lines with their own note; further ones are counted."""
 UNKNOWN_PHASE = ""
 
 
 class Unread:
-    """What could not be read, each with its place and reason; the first few are kept, the rest is counted."""
+    """Parts of files that could not be read, with place and reason. The first are stored, the others are counted."""
 
     def __init__(self) -> None:
         self._kept: list[str] = []
         self._more = 0
 
     def add(self, what: str) -> None:
-        """Note one thing that could not be read."""
+        """Add a part that could not be read."""
         if len(self._kept) < MAX_NAMED:
             self._kept.append(what)
         else:
@@ -54,12 +54,12 @@ class Unread:
         return bool(self._kept)
 
     def texts(self) -> tuple[str, ...]:
-        """Return what was kept, and how many more there are."""
+        """Return the stored parts, and the number of further ones."""
         return (*self._kept, f"and {self._more:,} more") if self._more else tuple(self._kept)
 
 
 class Names:
-    """Names as one text with their ends. The first :data:`MAX_KNOWN` are stored once each, later ones every time."""
+    """Names as one text with end positions. The first :data:`MAX_KNOWN` are stored once each, later ones every time."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
@@ -88,7 +88,7 @@ class Names:
 
 
 class Entry(NamedTuple):
-    """One entry. ``alloc_index`` None takes the next number, -1 says "was there already"."""
+    """One entry. ``alloc_index`` None selects the next event number; -1 means allocated before the log."""
 
     name: str
     requested_bytes: int
@@ -103,7 +103,7 @@ class Entry(NamedTuple):
 
 
 class Entries:
-    """The entries of one file, in order. Ids, indices and times are -1 where there is none."""
+    """The entries of one file, in order. Ids, indices and times are -1 if unknown."""
 
     def __init__(self, file_bytes: int) -> None:
         self.count = 0
@@ -118,7 +118,7 @@ class Entries:
         self._stack_id = array("i")
 
     def add(self, entry: Entry) -> int:
-        """Return the row of a new entry.
+        """Add an entry, and return its row.
 
         Raises:
             ValueError: the bytes are negative or more than any GPU has, or there are too many entries.
@@ -148,17 +148,17 @@ class Entries:
         return row
 
     def free(self, row: int, index: int) -> None:
-        """Say that an entry was given back at an index."""
+        """Record that an entry was freed at an event index."""
         self._freed[row] = index
 
     def bytes_by_device(self) -> dict[int, int]:
-        """Return the allocated bytes of the entries that were not given back, by device."""
+        """Return the bytes of the entries that were not freed, by device."""
         devices, allocated = np.asarray(self._device_idx), np.asarray(self._allocated)
         live = np.asarray(self._freed) < 0
         return {int(device): int(allocated[live & (devices == device)].sum()) for device in np.unique(devices)}
 
     def tables(self) -> dict[str, pa.Table]:
-        """Return blocks, modules and names."""
+        """Return the tables ``blocks``, ``modules`` and ``names``."""
         return {"blocks": self._blocks(), "modules": self._modules.table(), "names": self._names.table()}
 
     def _blocks(self) -> pa.Table:
@@ -185,7 +185,7 @@ class Entries:
 
 
 def files_of(paths: tuple[Path, ...], wanted: Callable[[Path], bool]) -> tuple[Path, ...]:
-    """Return the files given, and those inside the folders given for which ``wanted(path)`` holds."""
+    """Return the given files, and the files in the given folders for which ``wanted(path)`` is True."""
     found: list[Path] = []
     for path in paths:
         inside = sorted(path.iterdir()) if path.is_dir() else [path]
@@ -196,7 +196,7 @@ def files_of(paths: tuple[Path, ...], wanted: Callable[[Path], bool]) -> tuple[P
 def read_each(
     files: Iterable[Path], read_one: Callable[[int, Path], ImportedRank | None], unread: Unread
 ) -> tuple[tuple[ImportedRank, ...], tuple[str, ...]]:
-    """Return a rank for each file that ``read_one(number, path)`` can read, and those files' paths."""
+    """Return a rank for each file that ``read_one(number, path)`` can read, and the paths of these files."""
     ranks: list[ImportedRank] = []
     read = []
     for path in files:
@@ -212,7 +212,7 @@ def read_each(
 
 
 def begins_as(path: Path, looks_like: Callable[[Path, bytes], bool], head_bytes: int) -> bool:
-    """Return whether ``looks_like`` knows the first bytes of a file; False for one that cannot be read."""
+    """Return whether ``looks_like`` accepts the first bytes of a file; False if the file cannot be read."""
     try:
         with path.open("rb") as file:
             return looks_like(path, file.read(head_bytes))
@@ -221,7 +221,7 @@ def begins_as(path: Path, looks_like: Callable[[Path, bytes], bool], head_bytes:
 
 
 def whole_lines(path: Path, unread: Unread) -> Iterator[tuple[int, str]]:
-    """Yield number and text of each line, joined from its pieces; a line that is too long is named and left out."""
+    """Yield number and text of each line, joined from its pieces. A line that is too long is skipped with a note."""
     pieces: list[str] = []
     number, size, lost = 1, 0, False
     for line in read_lines(path):
@@ -248,14 +248,14 @@ def whole_lines(path: Path, unread: Unread) -> Iterator[tuple[int, str]]:
 def one_reading(
     entries: Entries, device_idx: int, used_bytes: int, *, pid: int | None = None, event_index: int = 0
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return rows of samples, process samples and counters: what was in use when the log was written.
+    """Return rows of samples, process samples and counters: the memory in use when the log was written.
 
     Args:
-        entries: What the log lists.
+        entries: The entries of the log.
         device_idx: Device.
-        used_bytes: Bytes in use: of process ``pid`` where the driver said so, of the whole GPU for None.
+        used_bytes: Bytes in use: by process ``pid`` as reported by the driver, or on the whole GPU if it is None.
         pid: Process, or None.
-        event_index: Event after which it was read.
+        event_index: Index of the last event before the sample.
     """
     allocated = entries.bytes_by_device().get(device_idx, 0)
     counter = {
@@ -282,27 +282,27 @@ def one_reading(
 
 
 def reading_tables(readings: list[dict[str, list[dict[str, Any]]]]) -> dict[str, pa.Table]:
-    """Return the tables of some readings."""
+    """Return the tables of these samples."""
     names = ("samples", "process_samples", "counters")
     return {name: rows_to_table(name, [row for reading in readings for row in reading[name]]) for name in names}
 
 
 def label(codes: Any, words: tuple[str, ...]) -> pa.Array:
-    """Return a label column of positions in ``words``."""
+    """Return a label column from positions in ``words``."""
     import pyarrow as pa
 
     return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(words, pa.string()))
 
 
 def maybe(values: Any, missing: int) -> pa.Array:
-    """Return a column that is null where a value is ``missing``."""
+    """Return a column that is null for values equal to ``missing``."""
     import pyarrow as pa
 
     return pa.array(values, mask=values == missing)
 
 
 def filled(name: str, columns: dict[str, Any], count: int) -> pa.Table:
-    """Return a table of ``count`` rows; columns not given share one buffer and are null where they may be, else 0."""
+    """Return a table of ``count`` rows. Columns that are not given share one buffer, of nulls if nullable, or of 0."""
     import pyarrow as pa
 
     zeros, nothing = pa.py_buffer(bytes(8 * count)), pa.py_buffer(bytes(-(-count // 8)))

@@ -1,4 +1,4 @@
-"""JSON read token by token, in bounded memory: nothing is built of what is not asked for."""
+"""Read JSON token by token, in bounded memory: no objects are built."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tokens(path: Path) -> Iterator[Token]:
     """Yield the tokens of a JSON file.
 
     Raises:
-        InputError: something in it is no JSON.
+        InputError: it is not valid JSON.
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
@@ -77,5 +77,5 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def begins_with_object(head: bytes) -> bool:
-    """Return whether a file's beginning is that of a JSON object."""
+    """Return whether a file starts with a JSON object."""
     return decoded(head[:64]).lstrip("\ufeff \t\r\n").startswith("{")

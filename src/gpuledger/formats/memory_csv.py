@@ -1,7 +1,7 @@
-"""The CSV of pytorch_mem_profiler, and of the drop-in that writes the same columns and more.
+"""The CSV of pytorch_mem_profiler, and of its replacement in gpuledger, which writes more columns.
 
-A row is an iteration, and becomes a step. A quantity becomes a block that lives from the moment at which it takes its
-value to the one at which it changes.
+Each row is an iteration and is converted to a step. Each quantity is converted to a block that is alive from the moment
+at which it gets its value until that changes.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ I64 = NDArray[np.int64]
 
 CPU = -1
 FREE_SEGMENT_ADDRESS = 1 << 60
-"""Where segments without a block lie: no block has an address, so all are taken to lie in the one at 0."""
+"""Start address of segments without a block. Blocks have no addresses and are all placed in one segment at 0."""
 EPOCHS_NAMED = 12
 OWN_PID, OTHER_PID = 0, 1
 
 
 def looks_like(path: Path, head: bytes) -> bool:
-    """Return whether a file begins with the columns of such a CSV, or a folder has one."""
+    """Return whether a file starts with the columns of such a CSV, or a folder has such a file."""
     if path.is_dir():
         return any(file.is_file() and _is_ours(file) for file in path.iterdir())
     text = decoded(head[:512]).lstrip("\ufeff")
@@ -60,7 +60,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -> ImportedRun:
-    """Return the files as one run, a rank for each.
+    """Return the files as one run, one rank per file.
 
     Raises:
         InputError: no file has a row.
@@ -79,7 +79,7 @@ def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -
 
 
 class _MemoryLog:
-    """One file: what is held now, the entries so far, and what the tables beside them need of each row."""
+    """One file: the current bytes, the entries so far, and each row's values for the other tables."""
 
     def __init__(self, path: Path, unread: Unread) -> None:
         self.entries = Entries(path.stat().st_size)
@@ -102,7 +102,7 @@ class _MemoryLog:
         """Read every row.
 
         Raises:
-            InputError: there is no header of this kind, or no row after it.
+            InputError: there is no header of this format, or no row after it.
         """
         lines = ((number, text) for number, text in whole_lines(self._path, self._unread) if text.strip())
         _, header = next(lines, (0, ""))
@@ -121,19 +121,19 @@ class _MemoryLog:
             try:
                 row = parse_row(columns, cells_of(text))
                 self._choose_device(row)
-                waiting.append(row)  # until a row says of which device they are
+                waiting.append(row)  # until a row shows the device
                 if self._device_idx is not None:
                     self._add_all(waiting)
             except (ValueError, csv.Error) as error:
                 self._unread.add(f"{self._path.name}: line {number:,}: {error}: {shown(text)}")
         if waiting:
-            self._device_idx = CPU  # memory, and never a cache
+            self._device_idx = CPU  # there is memory, but never a cache
         self._add_all(waiting)
         if not self._steps:
             raise InputError(f"{self._path}: no iteration in it")
 
     def _choose_device(self, row: Row) -> None:
-        """Take the device from its column, or from a cache, which only a GPU has; the first row that tells counts."""
+        """Set the device from its column, or from a cache, which only a GPU has. The first row with either counts."""
         if self._device_idx is not None:
             return
         if row.device:
@@ -151,7 +151,7 @@ class _MemoryLog:
             self._add(rows.popleft())
 
     def _add(self, row: Row) -> None:
-        """Add a row's moments, one after the other."""
+        """Add a row's moments, in order."""
         self._number(row)
         self._begins.append(self._index)
         for moment in row.moments:
@@ -164,7 +164,7 @@ class _MemoryLog:
         self._card.append(row.card)
 
     def _number(self, row: Row) -> None:
-        """Give a row its step: its iteration, counted on from the epoch before."""
+        """Set a row's step: its iteration, plus the iterations of earlier epochs."""
         if row.epoch != self._epoch:
             self._before_epoch = self._step
             self._epoch = row.epoch
@@ -189,13 +189,13 @@ class _MemoryLog:
                 )
                 self._held[quantity] = (self.entries.add(entry), sizes)
                 self._index += 1
-        self._index = max(self._index, begin + 1)  # a moment is an event of its own, also where only the cache changed
+        self._index = max(self._index, begin + 1)  # every moment is an event, even if only the cache changed
         self._moment_ends.append(self._index - 1)
         self._cached.append(moment.cached_bytes)
         self._free.append(moment.free_segment_bytes)
 
     def rank(self, number: int) -> ImportedRank:
-        """Return what was read as rank ``number``."""
+        """Return the data as rank ``number``."""
         device_idx = self._device_idx or 0
         ends, current, peak, held = (np.asarray(v) for v in (self._ends, self._current, self._peak, self._sum))
         steps, begins = np.asarray(self._steps), np.asarray(self._begins)
@@ -243,7 +243,7 @@ class _MemoryLog:
         return notes
 
     def _epoch_notes(self) -> list[str]:
-        """Return which steps are which epoch's, where there are several."""
+        """Return a note on the steps of each epoch, if there are several."""
         if len(self._epochs) < 2:
             return []
         words = [f"epoch {epoch} follows step {before}" for epoch, before in self._epochs[1:EPOCHS_NAMED]]
@@ -253,9 +253,9 @@ class _MemoryLog:
 
 
 def _segments(device_idx: int, ends: I64, used: I64, free: I64, pool: str) -> pa.Table:
-    """Return segments with blocks and segments without, one for each value that they take.
+    """Return segments with blocks and segments without, one per distinct value.
 
-    A moment begins with the event after the last one's end.
+    A moment starts at the event after the last one's end.
     """
     begins = np.concatenate(([0], ends[:-1] + 1))
     address, size, taken, until = [], [], [], []
@@ -279,7 +279,7 @@ def _segments(device_idx: int, ends: I64, used: I64, free: I64, pool: str) -> pa
 
 
 def _steps(device_idx: int, steps: I64, begins: I64, ends: I64) -> pa.Table:
-    """Return a step for each row; it has no time, so its beginning and its end are both 0."""
+    """Return one step per row. Rows have no times, so start and end are 0."""
     columns = {
         "step": steps.astype(np.int32),
         "device_idx": np.full(steps.size, device_idx, dtype=np.int32),
@@ -292,7 +292,7 @@ def _steps(device_idx: int, steps: I64, begins: I64, ends: I64) -> pa.Table:
 
 
 def _counters(device_idx: int, steps: I64, ends: I64, cached: I64, peak: I64, held: I64) -> pa.Table:
-    """Return the cache, now and at its peak, at the end of each row; rows have no time, so they are numbered."""
+    """Return the cached bytes and their peak at the end of each row. Rows have no times, so they are numbered."""
     columns = {
         "t_ns": np.arange(1, ends.size + 1),
         "device_idx": np.full(ends.size, device_idx, dtype=np.int32),
@@ -310,7 +310,7 @@ def _counters(device_idx: int, steps: I64, ends: I64, cached: I64, peak: I64, he
 def _card_tables(
     device_idx: int, cards: Sequence[Mapping[str, int | None]], cached: I64, facts: dict[str, Any]
 ) -> dict[str, pa.Table]:
-    """Return the GPU's bytes at each row's peak where the file tells them; ``facts`` gets context and libraries."""
+    """Return the GPU's bytes at each row's peak if the file has them; adds context and libraries to ``facts``."""
     samples, processes = [], []
     for number, (card, cached_bytes) in enumerate(zip(cards, cached.tolist(), strict=True), 1):
         if card["unaccounted"] is None:

@@ -1,7 +1,8 @@
-"""The columns of a memory profiler's CSV, and what a row says of its iteration: which quantities stood at which moment.
+"""The columns of a memory profiler's CSV, and the bytes of each quantity in a row, at one or more moments.
 
-The older tool states each quantity once, in whole MB. The drop-in states the instant at which most was allocated, and
-each quantity's highest bytes, which may be of another instant.
+The older tool writes each quantity once, in whole MB. Its replacement, gpuledger.integrations.memory_profiler, writes
+the quantities at the peak of allocated memory. It also writes each quantity's own highest bytes, which can be at a
+different time.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ PEAK_NAMES = {
     "communication": ("communication", "communication"),
     "other": ("other", "other"),
 }
-"""Word of a column ``at_peak_<word>_bytes``: the entry's name and category."""
+"""Word of a column ``at_peak_<word>_bytes`` -> the entry's name and category."""
 LASTING = ("weight", "buffer", "optimizer_state")
-"""Categories that are taken to stand through the whole iteration."""
+"""Categories that are assumed to be allocated during the whole iteration."""
 UNDIVIDED = ("feature maps, gradients and others: the file does not divide them at the peak", "other", "")
 
 Quantity = tuple[str, str, str]
@@ -48,7 +49,7 @@ Sizes = dict[Quantity, int]
 
 @dataclass(frozen=True)
 class Columns:
-    """Where the quantities stand. ``exact`` are the drop-in's columns; its parameters' exact bytes are by position."""
+    """Positions of the columns. ``exact`` are the replacement's columns; exact bytes of parameters are by position."""
 
     count: int
     weights: tuple[tuple[str, int], ...]
@@ -60,7 +61,7 @@ class Columns:
 
     @classmethod
     def of(cls, names: list[str], path: Path) -> Columns:
-        """Return the columns that a header names.
+        """Return the columns of a header.
 
         Raises:
             InputError: it is not the header of such a file.
@@ -89,7 +90,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Moment:
-    """What was held at one moment of an iteration. ``rounding_bytes``: allocated beyond what was asked for."""
+    """Bytes at one moment of an iteration. ``rounding_bytes`` are allocated minus requested bytes."""
 
     sizes: Sizes
     cached_bytes: int
@@ -104,7 +105,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Row:
-    """One iteration; its last moment is the one at which most was allocated. ``card`` are the drop-in's GPU lines."""
+    """One iteration; its last moment is the peak of allocated bytes. ``card`` are the replacement's GPU values."""
 
     epoch: int
     iteration: int
@@ -128,10 +129,10 @@ def cells_of(line: str) -> list[str]:
 
 
 def parse_row(columns: Columns, cells: list[str]) -> Row:
-    """Return what a row says.
+    """Return the values of a row.
 
     Raises:
-        ValueError: a column is missing, or its text is no size.
+        ValueError: a column is missing, or its text is not a size.
     """
     if len(cells) < columns.count:
         raise ValueError(f"{len(cells)} columns where {columns.count} are due")
@@ -158,7 +159,7 @@ def parse_row(columns: Columns, cells: list[str]) -> Row:
 
 @dataclass(frozen=True)
 class _Cells:
-    """A row's cells by meaning."""
+    """A row's cells, by meaning."""
 
     columns: Columns
     cells: list[str]
@@ -168,12 +169,12 @@ class _Cells:
         return "" if place is None else self.cells[place].strip()
 
     def exact(self, name: str) -> int | None:
-        """Return the bytes of one of the drop-in's columns; None where it has no such column, or an empty cell."""
+        """Return the bytes in one of the replacement's columns; None if the column is missing or the cell is empty."""
         text = self.text(name)
         return bytes_of(text, 1) if text else None
 
     def parameters(self, gradients: bool) -> list[tuple[str, int]]:
-        """Return the parameters' own bytes, or their gradients'."""
+        """Return the bytes of each parameter, or of each gradient."""
         parts = self.columns.gradients if gradients else self.columns.weights
         begin = self.columns.parameters_at
         if begin is None:
@@ -182,7 +183,7 @@ class _Cells:
         return [(name, bytes_of(self.cells[begin + place], 1)) for place, (name, _) in enumerate(parts)]
 
     def total(self, gradients: bool) -> int:
-        """Return the stated total of the parameters, or of their gradients."""
+        """Return the total of the parameters or of the gradients, as written in the file."""
         found = self.exact("total_weight_gradient_bytes" if gradients else "total_weight_bytes")
         if found is not None:
             return found
@@ -191,17 +192,17 @@ class _Cells:
         return bytes_of(self.cells[self.columns.gradients_total if gradients else 5], MB)
 
     def high(self, name: str, at: int) -> int:
-        """Return a quantity's highest bytes: exact, where the file has that column, else in MB."""
+        """Return a quantity's highest bytes: exact if the file has that column, otherwise in MB."""
         found = self.exact(name)
         return bytes_of(self.cells[at], MB) if found is None else found
 
     def over_bytes(self) -> int:
-        """Return by how much the rounded lines of a section exceed their total."""
+        """Return the bytes by which the rounded lines of a section exceed their total."""
         return max(sum(size for _, size in self.parameters(one)) - self.total(one) for one in (False, True))
 
 
 def _stated(reader: _Cells, cached_bytes: int) -> tuple[Moment, ...]:
-    """Return the older tool's one moment: every quantity as it is stated."""
+    """Return the older tool's single moment, with every quantity as written."""
     sizes: Sizes = {("feature maps", "activation", ""): bytes_of(reader.cells[4], MB)}
     for gradients, category in ((False, "weight"), (True, "gradient")):
         own = _by_parameter(reader.parameters(gradients), category)
@@ -216,7 +217,7 @@ def _stated(reader: _Cells, cached_bytes: int) -> tuple[Moment, ...]:
 
 
 def _moments(reader: _Cells, cached_bytes: int) -> tuple[Moment, ...]:
-    """Return the drop-in's moments: where a quantity stood higher than at the peak, and the peak."""
+    """Return the replacement's moments: those with a quantity above its bytes at the peak, and the peak."""
     peak = _peak(reader, cached_bytes)
     lasting = {quantity: size for quantity, size in peak.sizes.items() if quantity[1] in LASTING}
     found = []
@@ -233,7 +234,7 @@ def _moments(reader: _Cells, cached_bytes: int) -> tuple[Moment, ...]:
 
 
 def _peak(reader: _Cells, cached_bytes: int) -> Moment:
-    """Return the instant at which most was allocated, in its parts, and what was cached then."""
+    """Return the peak of allocated memory by quantity, with the cached bytes at that time."""
     allocated = reader.exact(ALLOCATED) or 0
     cached = max(cached_bytes - (reader.exact("not_cached_yet_bytes") or 0), allocated)
     free = min(reader.exact("free_segments_bytes") or 0, cached - allocated)
@@ -256,7 +257,7 @@ def _peak(reader: _Cells, cached_bytes: int) -> Moment:
 
 
 def _parts(reader: _Cells, word: str, size: int) -> Sizes:
-    """Return a line of the peak, parameter by parameter where these are what it sums."""
+    """Return one line of the peak; by parameter if the parameters sum to it."""
     name, category = PEAK_NAMES[word]
     if word in ("weight", "gradient"):
         own = _by_parameter(reader.parameters(word == "gradient"), category)
@@ -295,7 +296,7 @@ def bytes_of(cell: str, unit: int) -> int:
     """Return a cell's bytes.
 
     Raises:
-        ValueError: it is no whole number, is negative, or more than any GPU has.
+        ValueError: it is not a whole number, is negative, or more than any GPU has.
     """
     text = cell.strip()
     if not text.removeprefix("-").isascii() or not text.removeprefix("-").isdecimal() or len(text) > 20:

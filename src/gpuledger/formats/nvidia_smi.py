@@ -29,19 +29,19 @@ from gpuledger.units import parse_duration_ns
 
 DEFAULT_INTERVAL = "10ms"
 MAX_CARDS = 256
-"""A GPU has columns of its own; a host has up to 16."""
+"""Maximum number of GPUs in a log; each has its own columns in memory. A host has up to 16."""
 MAX_UNREAD = 100
 _SAMPLE_COLUMNS = frozenset(SAMPLES.column_names) - {"t_ns", "device_idx"}
 _FACTS = frozenset({"index", "uuid", "name", "driver_version", "total_bytes"})
 
 
 _CARD_KEYS = ("index", "uuid", "bus_id", "serial")
-"""Columns that identify a GPU: the first that a row has. If it has none, see :func:`_distinguished`."""
+"""Columns that identify a GPU; the first one that a row has is used. Without any, see :func:`_distinguished`."""
 MAX_IN_TURN = 16
 FEWEST_TURNS = 3
-"""So many rounds of all GPUs are needed to see that rows come in rounds."""
+"""Minimum number of rounds of all GPUs that shows that rows come in rounds."""
 ROUND_FACTOR = 4
-"""Between two rounds lies this many times as much as inside one."""
+"""Minimum ratio of the time between two rounds to the time within one."""
 
 
 def looks_like(path: Path, head: bytes) -> bool:
@@ -56,14 +56,14 @@ def looks_like(path: Path, head: bytes) -> bool:
 
 
 def read_files(paths: tuple[Path, ...], name: str, options: dict[str, Any]) -> ImportedRun:
-    """Return the readings of the files, a rank each.
+    """Return the samples of the files, one rank per file.
 
-    Options: ``interval`` is the time from reading to reading where there are no times, ``columns`` the names of the
-    columns where there is no header.
+    Options: ``interval`` is the time between samples if there are no times, ``columns`` are the names of the columns if
+    there is no header.
 
     Raises:
-        InputError: no file holds a reading.
-        UsageError: an option is not what it should be.
+        InputError: no file has a sample.
+        UsageError: an option is not valid.
     """
     interval_ns = parse_duration_ns(options.get("interval", DEFAULT_INTERVAL))
     if not interval_ns:
@@ -110,10 +110,10 @@ class _Log:
         self._notes: dict[str, None] = {}
 
     def rank(self, number: int, interval_ns: int) -> ImportedRank:
-        """Return what the file holds.
+        """Return the samples of the file as rank ``number``.
 
         Raises:
-            InputError: it holds no reading.
+            InputError: it has no sample.
         """
         import pyarrow as pa
 
@@ -161,7 +161,7 @@ class _Log:
         return {str(number): card for number, card in enumerate(found)}
 
     def unread_lines(self) -> list[str]:
-        """Return the lines that could not be read, each with its reason; of very many the first."""
+        """Return the lines that could not be read, with reasons; if there are very many, only the first ones."""
         rest = self._unread_count - len(self._unread)
         return [*self._unread, f"{self._path}: … and {rest:,} more lines"] if rest else self._unread
 
@@ -171,7 +171,7 @@ class _Log:
         return f"no valid nvidia-smi rows found{'' if self._unread_count else ' (the file has only a header)'}"
 
     def _take(self, line: TextLine) -> str:
-        """Take one line; return why it could not be read, "" where it could."""
+        """Parse one line; return why it could not be read, or ""."""
         if line.had_nul:
             self._notes["NUL bytes in the file were skipped."] = None
         if not line.text.strip():
@@ -251,7 +251,7 @@ class _Card:
         self.apart_by = ""
 
     def add(self, values: dict[str, Any]) -> None:
-        """Add one sample. A column that begins later is null before."""
+        """Add one sample. A column that starts later is null before."""
         for name, value in values.items():
             if name in _SAMPLE_COLUMNS:
                 column = self._columns.setdefault(name, [])
@@ -267,7 +267,7 @@ class _Card:
 
     @property
     def labels(self) -> list[str]:
-        """Return model and capacity of each reading's GPU as one text, "" where it has neither."""
+        """Return model and capacity of each sample's GPU as one text, "" if it has neither."""
         return self._labels
 
     @property
@@ -289,33 +289,33 @@ class _Card:
 
     @property
     def has_figures(self) -> bool:
-        """Return whether a reading has a column that a run keeps."""
+        """Return whether a sample has a column that a run stores."""
         return bool(self._columns)
 
     @property
     def untimed(self) -> bool:
-        """Return whether a reading lacks its time."""
+        """Return whether a sample has no time."""
         return None in self._times
 
     @property
     def turned_back(self) -> bool:
-        """Return whether a reading is older than the one before it."""
+        """Return whether a sample is older than the one before it."""
         times = [t_ns for t_ns in self._times if t_ns is not None]
         return not self.untimed and any(later < earlier for earlier, later in pairwise(times))
 
     @property
     def index(self) -> int | None:
-        """Return the GPU's index as nvidia-smi gave it."""
+        """Return the GPU's index in nvidia-smi."""
         index: int | None = self._facts.get("index")
         return index
 
     def device(self, device_idx: int) -> dict[str, Any]:
-        """Return what the rank's manifest says of the GPU."""
+        """Return the GPU's entry in the rank's manifest."""
         kept = {key: value for key, value in self._facts.items() if key != "index"}
         return {"name": "unknown GPU", **kept, "device_idx": device_idx}
 
     def table(self, device_idx: int, interval_ns: int) -> Any:
-        """Return the GPU's rows of ``samples`` in the order of time; without times they are ``interval_ns`` apart."""
+        """Return the GPU's rows of ``samples`` ordered by time; without times they are ``interval_ns`` apart."""
         import pyarrow as pa
 
         count = len(self._times)
@@ -330,10 +330,10 @@ class _Card:
 
 
 def _distinguished(card: _Card) -> list[_Card]:
-    """Return the GPUs of unnamed rows; none if there are several that cannot be distinguished.
+    """Return the GPUs of rows that identify none; empty if there are several that cannot be distinguished.
 
-    Rows of different models or capacities are of different GPUs. Rows with times that come in rounds, close together
-    inside one and far apart between two, are of one GPU after the other.
+    Rows of different models or capacities are of different GPUs. If rows with times come in rounds, close together
+    within a round and far apart between rounds, each round has one row per GPU in the same order.
     """
     groups: dict[str, list[int]] = {}
     for row, label in enumerate(card.labels):
@@ -354,7 +354,7 @@ def _distinguished(card: _Card) -> list[_Card]:
 
 
 def _in_turn(times_ns: list[int]) -> int:
-    """Return how many GPUs take turns in rows with these times; 1 if they do not, 0 if that is not known."""
+    """Return the number of GPUs that alternate in rows with these times; 1 if none do, 0 if unknown."""
     gaps = [later - earlier for earlier, later in pairwise(times_ns)]
     for count in range(2, min(MAX_IN_TURN, len(times_ns) // FEWEST_TURNS) + 1):
         inside = [gap for place, gap in enumerate(gaps) if (place + 1) % count]
@@ -366,7 +366,7 @@ def _in_turn(times_ns: list[int]) -> int:
 
 
 def _numbered(cards: dict[str, _Card]) -> list[tuple[int, _Card]]:
-    """Return the GPUs with their indices: nvidia-smi's where each has one of its own, else the order in the file."""
+    """Return the GPUs with their indices: nvidia-smi's if all are different, otherwise the order in the file."""
     indices = [card.index for card in cards.values()]
     if None in indices or len(set(indices)) < len(indices):
         return list(enumerate(cards.values()))
@@ -379,5 +379,5 @@ def _guessed_note(fields: tuple[Field, ...]) -> str:
 
 
 def _may_be_cut(cell: str, field: Field) -> bool:
-    """Return whether a value at the very end of a file may have lost its end: one of a number without its unit may."""
+    """Return whether a value at the end of a file may be cut off: it is a number without its unit."""
     return cell[-1:].isdigit() and field.kind != "t_ns"

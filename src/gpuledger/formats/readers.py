@@ -17,9 +17,9 @@ HEAD_BYTES = 65_536
 
 @dataclass(frozen=True)
 class Option:
-    """An option of ``gpuledger import`` that a format takes: ``--name METAVAR``. Its value is a text the reader parses.
+    """An option of ``gpuledger import`` for a format: ``--name METAVAR``. The reader parses its value from a text.
 
-    In ``name`` a dash is an underscore, as it is in the reader's ``options``.
+    ``name`` has underscores for dashes, as in the reader's ``options``.
     """
 
     name: str
@@ -28,20 +28,21 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """Return the option as the user writes it."""
+        """Return the option as written on the command line."""
         return f"--{self.name.replace('_', '-')}"
 
 
 @dataclass(frozen=True)
 class Format:
-    """One older format. ``place`` is its module below :mod:`gpuledger.formats`, imported when it is asked.
+    """One older format. ``place`` is its module below :mod:`gpuledger.formats`, imported on first use.
 
-    The module has two functions. ``looks_like(path, head)`` says whether a file (its first :data:`HEAD_BYTES` bytes) or
-    a folder (``head`` is empty) is of this format. ``read_files(paths, name, options)`` returns an
-    :class:`~gpuledger.model.imported.ImportedRun`, or raises ``InputError`` where nothing at all could be read.
-    ``options`` are those of ``gpuledger import``; each reader takes those it names and refuses others.
-    ``one_run_each``: a file is a run of its own, and a folder stands for the files of this format in it; otherwise all
-    files given are one run, unless the module's ``single_runs(files)`` names those of them that are a run each.
+    The module has two functions. ``looks_like(path, head)`` returns whether a file (its first :data:`HEAD_BYTES`
+    bytes) or a folder (``head`` is empty) is of this format. ``read_files(paths, name, options)`` returns an
+    :class:`~gpuledger.model.imported.ImportedRun`, or raises ``InputError`` if nothing could be read. ``options`` are
+    those of ``gpuledger import``; each reader accepts its own and rejects others.
+
+    ``one_run_each`` is True if each file is a run of its own, and a folder selects the files of this format in it.
+    Otherwise all given files are one run, except for those that the module's ``single_runs(files)`` returns.
     """
 
     place: str
@@ -65,14 +66,14 @@ FORMATS: dict[str, Format] = {
     ),
     "time-log": Format("time_log", "times of layers in ms: ALGO, BATCH, TIME_TYPE, ms…", one_run_each=True),
 }
-"""Formats in the order in which content is tried: the ones that are certain first."""
+"""Formats in the order in which the content is checked, the unambiguous ones first."""
 
 
 def read_files(format_name: str, paths: Sequence[Path], name: str, options: Mapping[str, Any]) -> ImportedRun:
-    """Return what the files hold, read as the format of this name; paths that cannot be opened are among ``unread``.
+    """Return the contents of the files in the format of this name; ``unread`` has the paths that cannot be opened.
 
     Raises:
-        UsageError: no such format, or an option that it does not take.
+        UsageError: there is no such format, or it has no such option.
         InputError: nothing could be read.
     """
     taken = {option.name for option in format_of(format_name).options}
@@ -93,7 +94,7 @@ def format_of(format_name: str) -> Format:
     """Return the format of this name.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such format.
     """
     if format_name not in FORMATS:
         raise UsageError(f"unknown format {format_name!r}", hint=f"Use one of {', '.join(FORMATS)}")
@@ -101,7 +102,7 @@ def format_of(format_name: str) -> Format:
 
 
 def find_format(path: Path) -> str | None:
-    """Return the name of the format that ``path``, a file or a folder, looks like; None where it is none.
+    """Return the name of the format that a file or folder looks like; None if it looks like none.
 
     Raises:
         InputError: it is missing or cannot be opened.
@@ -117,16 +118,16 @@ def find_format(path: Path) -> str | None:
 
 @dataclass(frozen=True)
 class Inside:
-    """The files in a folder that are of a format, and why others, which look as if they should be, are not."""
+    """The files of a format in a folder, and the reasons why similar files could not be read as this format."""
 
     known: tuple[Path, ...]
     unread: tuple[str, ...]
 
 
 def files_inside(folder: Path, format_name: str) -> Inside:
-    """Return the files in a folder by whether they are of a format.
+    """Return the files in a folder that are of a format, and notes on similar files that are not.
 
-    A file that is not of it counts as unread where its name ends as that of one that is.
+    A similar file has the same name suffix as a file of the format.
     """
     files = sorted(path for path in folder.iterdir() if path.is_file() or path.is_symlink())
     closed = {path: problem for path in files if (problem := _why_closed(path))}
@@ -141,7 +142,7 @@ def files_inside(folder: Path, format_name: str) -> Inside:
 
 
 def single_paths(paths: Sequence[Path], format_name: str) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """Return the paths that are a run each, and what of the folders given cannot be read; no path: all are one run."""
+    """Return the paths that are one run each (empty if all are one run), and notes on what cannot be read."""
     known: list[Path] = []
     unread: list[str] = []
     for path in paths:
@@ -156,7 +157,7 @@ def single_paths(paths: Sequence[Path], format_name: str) -> tuple[tuple[Path, .
 
 
 def logs_inside(folder: Path) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """Return the files of a folder that are a run each, of every format, and what else looks like them and is none."""
+    """Return the files of a folder that are one run each, of every format, and notes on similar files."""
     found: dict[Path, None] = {}
     problems: dict[str, None] = {}
     for format_name in FORMATS:
@@ -173,7 +174,7 @@ def _looks_like(format_name: str, path: Path) -> bool:
 
 
 def _why_closed(path: Path) -> str:
-    """Return why a path cannot be opened; "" where it can."""
+    """Return why a path cannot be opened; "" if it can."""
     try:
         next(path.iterdir(), None) if path.is_dir() else _head(path)
     except OSError as error:

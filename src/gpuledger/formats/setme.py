@@ -1,4 +1,4 @@
-"""An old ``SETME.py`` of MXNet's memory profiler: its literals are read, nothing in it is executed."""
+"""Read an old ``SETME.py`` of MXNet's memory profiler: its literals are parsed, and nothing in it is executed."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ MAX_EXPECTED_GIB = 1 << 20
 
 
 def read_setme(path: Path) -> KeywordFile:
-    """Return the dictionaries of a ``SETME.py`` and its ``expected_sum``, which it gives in GiB.
+    """Return the dictionaries of a ``SETME.py``, and its ``expected_sum`` (written in GiB).
 
-    A keyword there is a part of the tag, letter for letter. A dictionary that was left as the file came (it is a set
-    with one text, on which the old script failed) is left out, with a note.
+    A keyword there is an exact part of the tag. A dictionary with the template's original value (a set with one text,
+    on which the old script failed) is left out, with a note.
 
     Raises:
-        InputError: it is not Python, has no dictionary, or a value is not a literal; it says in which line.
+        InputError: it is not Python, has no dictionary, or a value is not a literal; the message has the line.
     """
     values = _literals(_parse(path), path)
     notes: list[str] = []
@@ -56,7 +56,7 @@ def _parse(path: Path) -> ast.Module:
         source = read_limited(path, MAX_FILE_BYTES)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the file's own backslashes
+            warnings.simplefilter("ignore")  # warnings about backslashes in the file
             return ast.parse(source.decode("utf-8-sig"))
     except SyntaxError as error:
         raise InputError(f"{path}: line {error.lineno}: not Python: {error.msg}") from error
@@ -65,7 +65,7 @@ def _parse(path: Path) -> ast.Module:
 
 
 def _literals(module: ast.Module, path: Path) -> dict[str, tuple[int, Any]]:
-    """Return line and value of the variables a SETME.py sets; anything else in it is passed over."""
+    """Return line and value of the variables that a SETME.py sets; ignores all other statements."""
     values: dict[str, tuple[int, Any]] = {}
     for node in module.body:
         if not isinstance(node, ast.Assign):
@@ -105,7 +105,7 @@ def _group(name: Any, value: Any, place: str) -> KeywordGroup:
 
 
 def _is_text(value: Any) -> bool:
-    """Return whether a value is a string that UTF-8 can encode: a literal may also hold half a surrogate pair."""
+    """Return whether a value is a string that UTF-8 can encode. A literal can also contain half a surrogate pair."""
     if not isinstance(value, str):
         return False
     try:

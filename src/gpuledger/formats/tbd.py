@@ -1,6 +1,6 @@
-"""Logs of the patched MXNet 0.12 that Sockeye was profiled with, and the ``_ANALYSIS`` JSON made of them.
+"""Logs of the patched MXNet 0.12 used to profile Sockeye, and the ``_ANALYSIS`` JSON made from them.
 
-The lines of interest stand anywhere in the program's output::
+These lines can be anywhere in the program's output::
 
     [mem] Allocate 4194304 bytes GPU memory (forward_features:stage1_unit1_bn1).
     [mem] 10240 MB GPU global memory free, total 11172 MB.
@@ -8,9 +8,9 @@ The lines of interest stand anywhere in the program's output::
     Allocate 12 MB GPU memory (proposal_workspace).
     Free 12 MB GPU memory (proposal_mask).
 
-Threads wrote them at once: several can share a line, follow other output, or cut each other in two. A cut message is
-put together again where its two ends match; where they do not, the line is named. A release says neither what nor how
-much.
+Threads wrote them at once: several can be in one line, follow other output, or split each other in two. A split message
+is joined again if its two parts match; if they do not, there is a note on the line. A release has neither a name nor a
+size.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -> ImportedRun:
-    """Return the logs as one run, a rank for each file.
+    """Return the logs as one run, one rank per file.
 
     Raises:
         InputError: no file has an entry.
@@ -103,7 +103,7 @@ def _rank_of(number: int, path: Path, unread: Unread) -> ImportedRank | None:
 
 
 class _Log:
-    """One log, message by message."""
+    """One log, parsed message by message."""
 
     def __init__(self, path: Path, unread: Unread) -> None:
         self.entries = Entries(path.stat().st_size)
@@ -128,7 +128,7 @@ class _Log:
             self._bad(self._cut[0], self._cut[1])
 
     def _mend(self, number: int, left: str) -> None:
-        """Join what is left of a line with the beginning of a message that was cut before it."""
+        """Join the rest of a line with the start of a message that was split before it."""
         if self._cut is not None and (_TAIL.search(left) or not _HEAD.search(left)):
             whole = self._cut[1] + left
             found = _MESSAGE.search(whole)
@@ -146,7 +146,7 @@ class _Log:
         self._unread.add(f"{self._path.name}: line {number:,}: incomplete line: {shown(text)}")
 
     def _take(self, found: re.Match[str], number: int) -> str:
-        """Note one message and return what stays of it in the line: nothing."""
+        """Process one message, and return its replacement in the line, which is empty."""
         try:
             if found["bytes"] is not None:
                 self._allocate(found["tag"], int(found["bytes"]))

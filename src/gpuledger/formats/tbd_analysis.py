@@ -25,10 +25,10 @@ CATEGORY_OF_KEY = {
 
 
 def read_analysis(path: Path, unread: Unread) -> tuple[Entries, tuple[str, ...]]:
-    """Return an entry for each category of the file, and notes. A tag's own bytes are known only where it is alone.
+    """Return an entry for each category of the file, and notes. Bytes of a tag are known only if it is the only one.
 
     Raises:
-        InputError: it is no JSON of this form.
+        InputError: it is not JSON of this form.
         OSError: it cannot be read.
     """
     entries = Entries(path.stat().st_size)
@@ -74,7 +74,7 @@ def _categories(path: Path) -> Iterator[tuple[str, float, str, int]]:
 
 
 def _tags(path: Path, stream: Iterator[Token]) -> tuple[str, int]:
-    """Return the first of a list of tags without its frame ``(…).``, and how many there are."""
+    """Return the first of a list of tags without its wrapper ``(…).``, and the number of tags."""
     first, count = "", 0
     while True:
         token = _expect(path, next(stream, None), "text", "]", ",")

@@ -1,4 +1,4 @@
-"""Lines of a text file that a killed program left: CRLF, NUL bytes, UTF-16, a cut last line, lines without end."""
+"""Lines of a text file, which can be incomplete: CRLF, NUL bytes, UTF-16, a cut-off last line, very long lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM
 
 @dataclass(frozen=True)
 class TextLine:
-    """One line without its end. ``ended`` is False where the file stops in it; ``had_nul``: NULs were taken out."""
+    """One line without its end. ``ended`` is False if the file stops in it; ``had_nul``: NULs were removed."""
 
     number: int
     text: str
@@ -23,7 +23,7 @@ class TextLine:
 
 
 def read_lines(path: Path) -> Iterator[TextLine]:
-    """Yield the lines of a file, in bounded memory; a longer line comes in pieces.
+    """Yield the lines of a file, in bounded memory; a longer line is split into pieces.
 
     Raises:
         OSError: the file cannot be read.
@@ -39,12 +39,12 @@ def read_lines(path: Path) -> Iterator[TextLine]:
 
 
 def decoded(head: bytes) -> str:
-    """Return the beginning of a file as text, NULs taken out."""
+    """Return the start of a file as text, without NULs."""
     return head.decode(_encoding(head), "replace").replace("\0", "")
 
 
 def shown(text: str) -> str:
-    """Return a line for a message: quoted, with its controls escaped, and not too long."""
+    """Return a line for a message: quoted, shortened, and with control characters escaped."""
     cut = text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
     return repr(cut)
 

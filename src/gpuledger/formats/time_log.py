@@ -1,4 +1,4 @@
-"""Logs of times per layer: ``ALGO, BATCH, TIME_TYPE, ms, ms, …``, a time for each layer, a line for each repetition."""
+"""Logs of times per layer: ``ALGO, BATCH, TIME_TYPE, ms, ms, …``, one time per layer, one line per repetition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuledger.model.imported import ImportedRank, ImportedRun, rows_to_table
 
 MAX_UNREAD = 100
 MAX_ALGORITHMS = 64
-"""A rank each, with tables of its own; logs have a handful."""
+"""Each algorithm is a rank with its own tables; logs have a handful."""
 MAX_BATCH = 1 << 31
 MAX_MS = 1e9
 _LINE = re.compile(r"\s*[A-Za-z][\w .+-]*,\s*[0-9]+\s*,\s*[A-Z][A-Z_]*\s*(,\s*[0-9][0-9.eE+-]*\s*)+", re.ASCII)
@@ -32,16 +32,16 @@ class _Row:
 
 
 def looks_like(path: Path, head: bytes) -> bool:
-    """Return whether the first line with content is of this form."""
+    """Return whether the first line with content has this form."""
     first = next((line for line in decoded(head).splitlines() if line.strip()), "")
     return _LINE.fullmatch(first) is not None
 
 
 def read_files(paths: tuple[Path, ...], name: str, options: dict[str, Any]) -> ImportedRun:
-    """Return the times of the files, a rank for each algorithm; it takes no options.
+    """Return the times of the files, one rank per algorithm. There are no options.
 
-    Each repetition at one batch size is a step, and its layers' times are spans, laid end to end: the log has no
-    moments, and a run's spans have to have some.
+    Each repetition at one batch size is a step. The times of its layers are consecutive spans, because the log has no
+    start times, and spans need them.
 
     Raises:
         InputError: no line could be read.
@@ -83,10 +83,10 @@ def _read_rows(path: Path, rows: list[_Row], unread: list[str]) -> None:
 
 
 def _parse(line: TextLine, layers: int) -> _Row:
-    """Return a line's row. ``layers`` is how many times the lines before have; 0 for the first.
+    """Return a line's row. ``layers`` is the number of times in the lines before; 0 for the first.
 
     Raises:
-        ValueError: it has another form; the message says what is wrong.
+        ValueError: it has another form; the message has the reason.
     """
     if not line.ended:
         raise ValueError("cut off, so its last time may be incomplete")
@@ -123,7 +123,7 @@ def _rank(number: int, algorithm: str, rows: list[_Row]) -> ImportedRank:
 
 
 def _steps(rows: list[_Row]) -> list[list[_Row]]:
-    """Return the lines of each repetition at each batch size: the n-th of each type belong together."""
+    """Return the lines of each repetition at each batch size: the n-th lines of all types are one repetition."""
     seen: dict[tuple[int, str], int] = {}
     steps: dict[tuple[int, int], list[_Row]] = {}
     for row in rows:

@@ -1,7 +1,7 @@
 """Memory snapshots of PyTorch 2.1 and later (``torch.cuda.memory._dump_snapshot``): parsed, never unpickled.
 
-The file is a pickle of plain values, read by :mod:`.pickle_reader`. It shows every segment and block of each device,
-and the allocator's last events. It knows neither modules nor categories, unless its metadata is gpuledger's own.
+The file is a pickle of plain values, read by :mod:`.pickle_reader`. It has every segment and block of each device, and
+the allocator's last events. It has no modules or categories, unless its metadata was written by gpuledger.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _LARGEST_POOL = (1 << 31) - 1
 
 
 def looks_like(path: Path, head: bytes) -> bool:
-    """Return whether the file is a pickle of protocol 2 to 5; no other format begins so."""
+    """Return whether the file is a pickle of protocol 2 to 5. No other format starts like this."""
     return len(head) > 1 and head[0] == 0x80 and 2 <= head[1] <= 5
 
 
 def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -> ImportedRun:
-    """Return the snapshots as one run, a rank for each file.
+    """Return the snapshots as one run, one rank per file.
 
     Raises:
-        InputError: a file is no snapshot, is damaged, or asks for more than plain values.
+        InputError: a file is not a snapshot, is damaged, or contains more than plain values.
     """
     ranks = tuple(_read_rank(number, path) for number, path in enumerate(paths))
     facts = {"started_ns": None}
@@ -68,7 +68,7 @@ def _read_rank(number: int, path: Path) -> ImportedRank:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One file's devices, and what its numbers stand for."""
+    """The devices of one file, and the texts and stacks that its numbers refer to."""
 
     devices: tuple[DeviceLives, ...]
     columns: SnapshotColumns
@@ -77,13 +77,13 @@ class Snapshot:
 
 
 def read_snapshot(data: bytes, title: str) -> Snapshot:
-    """Return a snapshot's devices with every block's life.
+    """Return a snapshot's devices with the lifetime of every block.
 
     Raises:
-        InputError: it is no snapshot, or damaged.
+        InputError: it is not a snapshot, or is damaged.
     """
     columns, settings, told, oom = _read(data, title)
-    columns.release()  # what was read of a large file is gone before its lives are followed
+    columns.release()  # free the memory of a large file before the lifetimes are computed
     rules = AllocatorSettings.from_snapshot(settings)
     devices = tuple(follow(device_idx, trace, closing, rules) for device_idx, trace, closing in told)
     return Snapshot(devices, columns, settings, tuple(oom))
@@ -118,11 +118,11 @@ def _read(
     return columns, settings, told, oom
 
 
-# -- the state shown ------------------------------------------------------------------------------------------------
+# -- the state in the snapshot --------------------------------------------------------------------------------------
 
 
 def _closings(columns: SnapshotColumns, segments: list[Any]) -> dict[int, Closing]:
-    """Return what is shown of each device."""
+    """Return the state of each device in the snapshot."""
     count_of(segments)
     by_device: dict[int, list[dict[str, Any]]] = {}
     for segment in segments:
@@ -161,14 +161,14 @@ def _closing(columns: SnapshotColumns, segments: list[Any]) -> Closing:
 
 
 def _pool_of(pair: Any) -> int:
-    """Return a segment's pool by its number; :data:`UNKNOWN_POOL` where the file has none that could be one."""
+    """Return a segment's pool from its number; :data:`UNKNOWN_POOL` if the file has no valid one."""
     numbers = pair if type(pair) in (tuple, list) and len(pair) == 2 else (None, None)
     known = all(type(number) is int and 0 <= number <= _LARGEST_POOL for number in numbers)
     return pool_number(*numbers) if known else int(UNKNOWN_POOL)
 
 
 def _checked(sizes: I64, what: str) -> I64:
-    """Return ``sizes``.
+    """Return ``sizes`` after a check.
 
     Raises:
         InputError: one is negative or more than any GPU has.
@@ -181,7 +181,7 @@ def _checked(sizes: I64, what: str) -> I64:
 
 
 def _coded(columns: SnapshotColumns, labels: I64, codes: Mapping[str, int], default: int) -> I64:
-    """Return what each label stands for; ``default`` for others."""
+    """Return the code of each label; ``default`` for unknown labels."""
     known = np.array([*(codes.get(text, default) for text in columns.texts), default], dtype=np.int64)
     coded: I64 = known[labels]
     return coded
@@ -212,7 +212,7 @@ def _trace(columns: SnapshotColumns, items: list[Any]) -> Trace:
 
 
 def _out_of_memory(columns: SnapshotColumns, device_idx: int, items: list[Any], trace: Trace) -> list[dict[str, Any]]:
-    """Return each time the device ran out of memory."""
+    """Return each out-of-memory error of the device."""
     rows = np.flatnonzero(trace.action == Action.OOM)
     if not rows.size:
         return []
@@ -230,7 +230,7 @@ def _out_of_memory(columns: SnapshotColumns, device_idx: int, items: list[Any], 
 
 
 def _plain_settings(value: Any) -> dict[str, Any]:
-    """Return the allocator's settings as far as they are plain: numbers, words, and sizes with their divisions."""
+    """Return the allocator's settings with plain values: numbers, words, and sizes with their divisions."""
     if not isinstance(value, dict):
         return {}
     settings: dict[str, Any] = {

@@ -54,7 +54,7 @@ class Timeline:
 class Band:
     """An interval of time: a ``step`` or a ``phase``, with its label.
 
-    On a simulated GPU nothing has a time: ``start_ns`` and ``end_ns`` are then the first and the last event.
+    On a simulated GPU there are no times: ``start_ns`` and ``end_ns`` are then the first and the last event.
     """
 
     kind: str
@@ -157,7 +157,7 @@ def event_times_ns(rank: Rank, lives: Lives) -> I64:
     """Return the host time of every event of the allocated curve.
 
     The times are in ascending order even if the clock was set back. Events without a time get the time before. On a
-    simulated GPU nothing has a time: the number of the event stands for it.
+    simulated GPU there are no times, and the event's number is used.
     """
     freed = lives.free_requested_index != NEVER
     index, place = distinct(np.concatenate((lives.alloc_index, lives.free_requested_index[freed])))

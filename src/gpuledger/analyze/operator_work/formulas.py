@@ -46,7 +46,7 @@ _ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
 
 @dataclass(frozen=True)
 class Gemm:
-    """The matrix product that an operator amounts to: ``batch`` products of m×k by k×n."""
+    """The matrix product that an operator is equivalent to: ``batch`` products of m×k by k×n."""
 
     batch: int
     m: int
@@ -56,7 +56,7 @@ class Gemm:
 
 @dataclass(frozen=True)
 class Work:
-    """What one call has to do. ``bytes`` are those read and written once each, ``launches`` about the kernels."""
+    """Work of one call. ``bytes`` are read and written once each, ``launches`` is the approximate number of kernels."""
 
     family: str
     flops: int
@@ -70,16 +70,16 @@ class Work:
 
     @property
     def bytes(self) -> int:
-        """Return the bytes that have to move at least."""
+        """Return the minimum number of bytes read and written."""
         return self.read_bytes + self.written_bytes
 
 
 _OTHER_ARGUMENTS = (KeyError, IndexError, TypeError, ValueError, ArithmeticError)
-"""What formulas raise of arguments that are not those of the schema known here: keys are read from files."""
+"""Errors that formulas raise for arguments that do not match the known schema. Keys come from files."""
 
 
 def family_of(key: OperatorKey) -> str:
-    """Return which of :data:`FAMILIES` an operator belongs to."""
+    """Return the one of :data:`FAMILIES` that an operator belongs to."""
     name = key.name
     known = _FAMILY_OF.get(name)
     if known is not None:
@@ -93,14 +93,14 @@ def family_of(key: OperatorKey) -> str:
 def work_of(key: OperatorKey) -> Work:
     """Return the FLOPs (a multiply-add is two) and bytes of one call.
 
-    Source: formulas of the shapes; FLOPs agree with torch.utils.flop_counter where that knows the operator.
+    Source: formulas of the shapes; FLOPs are equal to those of torch.utils.flop_counter if it knows the operator.
     """
     family = family_of(key)
     return replace(_by_formula(key, family) or _by_elements(key, family), launches=launches_of(key))
 
 
 def _by_formula(key: OperatorKey, family: str) -> Work | None:
-    """Return what the family's formula says; None where there is none, or for the way the operator is called."""
+    """Return the work by the family's formula; None if there is no formula, or it does not apply to the arguments."""
     formula = _FORMULAS.get(family)
     try:
         return None if formula is None else formula(key)
@@ -109,7 +109,7 @@ def _by_formula(key: OperatorKey, family: str) -> Work | None:
 
 
 def known_work_of(key: OperatorKey) -> Work | None:
-    """Return the work of one call; None where no formula is for its operator, or for the way it is called."""
+    """Return the work of one call; None if no formula is known for its operator or its arguments."""
     family = family_of(key)
     try:
         return None if family == "other" or (family in _FORMULAS and not _by_formula(key, family)) else work_of(key)
@@ -128,7 +128,7 @@ def _item_bytes(value: Mapping[str, Any]) -> int:
 
 
 def _by_elements(key: OperatorKey, family: str) -> Work:
-    """Return the work of an operator that is no product: an operation for each element, none where it only copies."""
+    """Return the work of an operator that is not a product: one FLOP per element, none if it only copies."""
     tensors = [tensor for tensor in key.tensors() if "same" not in tensor]
     elements = max((math.prod(tensor["shape"]) for tensor in tensors), default=0)
     if family == "optimizer":
@@ -145,9 +145,9 @@ def _by_elements(key: OperatorKey, family: str) -> Work:
 
 
 def _lookup(key: OperatorKey, tensors: Sequence[Mapping[str, Any]]) -> Work:
-    """Return the work of a lookup: a row of the first tensor for each index, not the whole of it.
+    """Return the work of a lookup, which reads one row of the first tensor per index.
 
-    The gradient reads a row for each index as well, and writes a whole table of zeros and sums.
+    The gradient also reads one row per index, and writes a whole table of zeros and sums.
     """
     if key.name == "embedding_dense_backward" and len(key.arguments) > 2 and is_tensor(key.arguments[0]):
         gradient = key.arguments[0]
@@ -184,7 +184,7 @@ def _matmul(key: OperatorKey) -> Work | None:
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution's arguments, at the places that aten's schema gives them."""
+    """A convolution's arguments, at their positions in ATen's schema."""
 
     x: tuple[int, ...]
     w: tuple[int, ...]
@@ -202,13 +202,13 @@ class Convolution:
 
     @property
     def gemm(self) -> Gemm:
-        """Return the implicit product: output places by output channels by window."""
+        """Return the implicit product: output positions by output channels by window."""
         places = self.x[0] * math.prod(self.out[2:])
         return Gemm(self.groups, places, max(self.out[1] // self.groups, 1), math.prod(self.w[1:]))
 
 
 def _read_convolution(arguments: Sequence[Any]) -> Convolution | None:
-    """Return a convolution from aten's nine arguments: input, weight, bias, stride, padding, dilation, …, groups."""
+    """Return a convolution from ATen's nine arguments: input, weight, bias, stride, padding, dilation, …, groups."""
     if len(arguments) < 9 or not (is_tensor(arguments[0]) and is_tensor(arguments[1])):
         return None
     x, w = tuple(arguments[0]["shape"]), tuple(arguments[1]["shape"])
@@ -228,7 +228,7 @@ def _read_convolution(arguments: Sequence[Any]) -> Convolution | None:
 
 
 def convolution_of(key: OperatorKey) -> Convolution | None:
-    """Return the convolution that an operator is, or is the gradient of; None where it is none."""
+    """Return the convolution that an operator computes, or computes the gradient of; None for other operators."""
     values = key.arguments
     try:
         if key.name == "convolution_backward":
@@ -253,7 +253,7 @@ def _convolution(key: OperatorKey) -> Work | None:
 
 
 def _convolution_backward(key: OperatorKey) -> Work | None:
-    """Return the work of the gradients that the output mask asks for: of the input and of the weight."""
+    """Return the work of the gradients that the output mask selects: of the input and of the weight."""
     values = key.arguments
     found = convolution_of(key)
     if found is None:

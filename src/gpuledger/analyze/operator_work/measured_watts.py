@@ -1,7 +1,7 @@
-"""Dynamic watts of operators that were measured on a GPU, by type and kind of number; a run keeps those of its GPU.
+"""Measured power of operators on a GPU, by operator type and data type. A run contains those of its GPU.
 
-What a span is made of is told by the operator that launched it and by its inputs' kind of number; where a trace does
-not tell that, by the name of the kernel.
+The type of a span is that of the operator that launched it and of its inputs' data type. If a trace does not have
+these, it is derived from the kernel's name.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ NUMBERS = (
     ("float64", re.compile(r"\bdouble\b|dgemm|f64")),
     ("float32", re.compile(r"f32|sgemm|\bfloat\b|_sss_")),
 )
-"""Kinds of numbers by the words in a kernel's name, the first that fits; sums are often of a wider kind, so the wide
-ones come last. ``tst``, ``hsh`` and ``sss`` are cuBLAS's letters for the kinds of A, B and the sum."""
+"""Data types by the words in a kernel's name; the first match counts. Sums often have a wider type, so the wide types
+come last. ``tst``, ``hsh`` and ``sss`` are cuBLAS's letters for the types of A, B and the sum."""
 
 
 @dataclass(frozen=True)
 class MeasuredType:
-    """One type of operator on one kind of number. ``watts`` is the mean over its records, weighted by their time.
+    """One type of operator with one data type. ``watts`` is the mean power of its records, weighted by time.
 
-    ``low_w`` and ``high_w`` hold four fifths of the records; base power is taken off everywhere. ``of_model`` is how
-    many times what a :class:`PowerModel` tells by FLOPs and bytes the watts are; None where it tells none.
+    ``low_w`` and ``high_w`` contain 80 % of the records. Base power is subtracted from all three. ``of_model`` is the
+    ratio of ``watts`` to the power that a :class:`PowerModel` expects from FLOPs and bytes; None if it expects none.
     """
 
     operator: str
@@ -44,10 +44,10 @@ class MeasuredType:
 
 @dataclass(frozen=True)
 class WattTable:
-    """What was measured on one GPU, and by whom: ``source`` in words.
+    """Measured power on one GPU; ``source`` describes the measurements.
 
-    ``low_frac`` and ``high_frac`` are between what times the watts that ``of_model`` makes of a call's FLOPs and bytes
-    those of four fifths of the records lie, by time, each told by the others of its type.
+    ``low_frac`` and ``high_frac`` are the 80 % prediction interval of ``of_model``, as factors of the power that it
+    gives for a call's FLOPs and bytes. They are weighted by time; each record is predicted from the others of its type.
     """
 
     card: str
@@ -57,7 +57,7 @@ class WattTable:
     high_frac: float = 1.0
 
     def place_of(self, operator: str, numbers: str) -> int | None:
-        """Return the position in ``types`` of an operator on a kind of number; None where it was not measured."""
+        """Return the position in ``types`` of an operator with a data type; None if it was not measured."""
         for place, one in enumerate(self.types):
             if one.operator == operator and one.numbers == numbers:
                 return place
@@ -69,12 +69,12 @@ class WattTable:
 
 
 def numbers_of(kernel: str) -> str:
-    """Return the kind of number that a kernel works on, by its name; "" where it does not tell."""
+    """Return the data type that a kernel computes with, from its name; "" if unknown."""
     return next((name for name, words in NUMBERS if words.search(kernel)), "")
 
 
 def table_from(value: Mapping[str, Any]) -> WattTable:
-    """Return the table that :meth:`WattTable.to_json` wrote."""
+    """Return the table from the JSON value of :meth:`WattTable.to_json`."""
     names = [field.name for field in fields(MeasuredType)]
     types = tuple(MeasuredType(**{name: one[name] for name in names if name in one}) for one in value["types"])
     bounds = {name: float(value[name]) for name in ("low_frac", "high_frac") if name in value}
@@ -82,6 +82,6 @@ def table_from(value: Mapping[str, Any]) -> WattTable:
 
 
 def table_of(rank: Rank) -> WattTable | None:
-    """Return the table that a run keeps of its GPU; None where nothing was measured on such a GPU."""
+    """Return the table of a run for its GPU; None if there are no measurements for this GPU."""
     value = rank.manifest.measured_watts
     return None if value is None else table_from(value)

@@ -63,13 +63,13 @@ class PowerModel:
 
     @property
     def most_w(self) -> float:
-        """Return the largest power above the base power that the model predicts, in watts."""
+        """Return the largest power above the base power that the model predicts, in W."""
         found = self.coefficients
         return self.limit_w * (found.product_floor_frac + found.gain_frac + found.narrow_gain_frac)
 
     @property
     def product_w(self) -> float:
-        """Return the power of a float32 product that uses the whole GPU, in watts. It has the weight 1."""
+        """Return the power of a float32 product that uses the whole GPU, in W. It has the weight 1."""
         return self.limit_w * (self.coefficients.product_floor_frac + self.coefficients.gain_frac)
 
     @property
@@ -79,7 +79,7 @@ class PowerModel:
 
     @property
     def levels_w(self) -> F64:
-        """Return the power of each level, float64[LEVELS], in watts."""
+        """Return the power of each level, float64[LEVELS], in W."""
         return (np.arange(LEVELS) + 0.5) / LEVELS * self.most_w
 
     def levels_of(self, watts: F64) -> NDArray[np.int64]:
@@ -87,7 +87,7 @@ class PowerModel:
         return np.minimum(watts / self.most_w * LEVELS, LEVELS - 1).astype(np.int64)
 
     def watts_of(self, flops: F64, moved_bytes: F64, seconds: F64, numbers: str, *, product: bool) -> F64 | None:
-        """Return the power of work above the base power, float64[n] in watts; None if the peak rate is not known.
+        """Return the power of work above the base power, float64[n] in W; None if the peak rate is not known.
 
         Args:
             flops: float64[n], FLOPs of the work.
@@ -115,7 +115,7 @@ def share_of_limit(found: Coefficients, used: F64, moved: F64, cores: str, *, pr
 
 
 def model_from(value: Mapping[str, Any]) -> PowerModel:
-    """Return the model that :func:`model_to_json` wrote."""
+    """Return the model from the JSON value of :func:`model_to_json`."""
     names = [field.name for field in fields(Coefficients)]
     return PowerModel(
         str(value["card"]),

@@ -1,4 +1,4 @@
-"""Bytes that operators move which are no products: what they read, and how large the result is that they write."""
+"""Bytes that operators other than products read and write, from their inputs and the size of their result."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _FILLS = frozenset(
     {"fill_", "zero_", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "zeros", "ones"}
     | {"full", "arange", "randint", "copy_"}
 )
-"""Operators that do not read the tensor they write, or that tells them how large the result is."""
+"""Operators that do not read the tensor that they write, or that use it only for the size of the result."""
 _COMPARISONS = frozenset({"eq", "ne", "lt", "gt", "le", "ge", "isinf", "isnan", "logical_not"})
 _INDEX_BYTES = 8
 _PIECE_TENSORS = 64
-"""Tensors that one kernel of an operator over lists takes, about."""
+"""Approximate number of tensors that one kernel of an operator over lists processes."""
 
 
 def launches_of(key: OperatorKey) -> int:
-    """Return about how many kernels one call launches.
+    """Return the approximate number of kernels that one call launches.
 
-    Source: PyTorch's own kernels: a concatenation copies piece by piece, a bias is added by itself, what is filled or
-    masked out of place is copied first.
+    Source: PyTorch's own kernels. A concatenation copies piece by piece, a bias is added separately, and an operator
+    that fills or masks out of place copies first.
     """
     name, values = key.name, key.arguments
     if name in ("cat", "stack"):
@@ -42,12 +42,12 @@ def launches_of(key: OperatorKey) -> int:
 
 
 def dense_bytes(tensor: Tensor) -> int:
-    """Return the bytes of a tensor's elements, those repeated by a stride of 0 too."""
+    """Return the bytes of a tensor's elements, including those repeated by a stride of 0."""
     return int(math.prod(tensor["shape"])) * ITEM_BYTES[tensor["dtype"]]
 
 
 def read_bytes(key: OperatorKey) -> int:
-    """Return the bytes of the tensors that are read, each once."""
+    """Return the bytes of the tensors that are read, each counted once."""
     tensors = [tensor for tensor in key.tensors() if "same" not in tensor]
     if key.name in _FILLS:
         tensors = tensors[1:] if key.name in ("fill_", "copy_") else []
@@ -55,13 +55,13 @@ def read_bytes(key: OperatorKey) -> int:
 
 
 def written_bytes(key: OperatorKey, family: str) -> int:
-    """Return the bytes of the result; of an operator that is not known, those of its largest input."""
+    """Return the bytes of the result; for an unknown operator, those of its largest input."""
     tensors = [tensor for tensor in key.tensors() if "same" not in tensor]
     formula = _WRITTEN.get(key.name) or _WRITTEN_BY_FAMILY.get(family)
     try:
         if formula is not None:
             return formula(key)
-    except (KeyError, IndexError, TypeError, ValueError):  # called in a way that is not known here
+    except (KeyError, IndexError, TypeError, ValueError):  # unknown arguments
         pass
     return max((dense_bytes(tensor) for tensor in tensors), default=0)
 
@@ -75,7 +75,7 @@ def _item(key: OperatorKey) -> int:
 
 
 def _of_shape(place: int) -> Callable[[OperatorKey], int]:
-    """The shape of the result is an argument, its dtype the first tensor's, else a keyword or float32."""
+    """The shape of the result is an argument; its dtype is the first tensor's, otherwise a keyword's or float32."""
 
     def formula(key: OperatorKey) -> int:
         dtype = (key.keywords.get("dtype") or {}).get("torch")
@@ -108,7 +108,7 @@ def _pair(value: Any) -> list[int]:
 
 
 def pooled_places(key: OperatorKey) -> int:
-    """Return the elements that a pooling in two dimensions makes."""
+    """Return the number of output elements of a two-dimensional pooling."""
     values, shape = key.arguments, _first(key)["shape"]
     ceil_place = 5 if key.name == "max_pool2d_with_indices" else 4
     rounds_up = bool(values[ceil_place]) if len(values) > ceil_place else False
@@ -126,7 +126,7 @@ def _adapted(key: OperatorKey) -> int:
 
 
 def _taken(key: OperatorKey) -> int:
-    """A row of the first tensor for each index."""
+    """Return the bytes of one row of the first tensor per index."""
     rows = max(int(math.prod(tensor["shape"])) for tensor in tensors_in(key.arguments[1]))
     table = _first(key)
     return rows * dense_bytes(table) // max(int(table["shape"][0]), 1)
@@ -140,7 +140,7 @@ def _reduced(key: OperatorKey) -> int:
 
 
 def broadcast_elements(tensors: Sequence[Tensor]) -> int:
-    """Return the elements of what tensors are broadcast to."""
+    """Return the number of elements after broadcasting tensors."""
     sizes: list[int] = []
     for tensor in tensors:
         shape = list(tensor["shape"])
@@ -160,7 +160,7 @@ def _elementwise(key: OperatorKey) -> int:
 
 
 def _promoted_bytes(tensors: Sequence[Tensor]) -> int:
-    """Return the bytes of an element of what tensors are promoted to: floats before integers; scalars do not count."""
+    """Return the bytes per element after type promotion: floats before integers; scalars do not count."""
     counting = [tensor for tensor in tensors if tensor["shape"]] or tensors
     floats = [tensor for tensor in counting if "float" in tensor["dtype"]] or counting
     return max(ITEM_BYTES[tensor["dtype"]] for tensor in floats)
@@ -181,7 +181,7 @@ _WRITTEN: dict[str, Callable[[OperatorKey], int]] = {
     **dict.fromkeys(("fill_", "zero_", "copy_", "clone", "contiguous"), lambda key: dense_bytes(_first(key))),
     **dict.fromkeys(("sum", "mean", "amax", "amin"), _reduced),
 }
-"""Operator -> the bytes of its result."""
+"""Operator -> formula for the bytes of its result."""
 _WRITTEN_BY_FAMILY: dict[str, Callable[[OperatorKey], int]] = {
     "elementwise": _elementwise,
     "reduction": lambda _key: 0,

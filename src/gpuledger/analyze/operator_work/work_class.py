@@ -1,4 +1,4 @@
-"""What kind of work a kernel or operator does, by its name, and how hard such work drives a GPU."""
+"""Classify a kernel or operator by its name, with the typical power of its class."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class WorkClass:
-    """A kind of work: dynamic power while it runs, relative to a large matrix product, and between what bounds."""
+    """A class of work: dynamic power while it runs, relative to a large matrix product, with bounds."""
 
     name: str
     power: float
@@ -22,9 +22,9 @@ CLASSES = (
     WorkClass("collective", 0.35, 0.1, 0.65),
     WorkClass("other", 0.6, 0.2, 1.0),
 )
-"""Assumed, not fitted: a large matrix product is at the power cap (691 W on an H200, 120 W idle with clocks up), 570 W
-of them dynamic; moving bytes takes 93.6 pJ each on Hopper (published: 11.7 pJ/bit of its memory), 374 W at the 4 TB/s a
-kernel that only moves bytes reaches, so 0.65 of it. The bounds are for kernels that reach less of either."""
+"""Assumed, not fitted. A large matrix product is at the power cap: 691 W on an H200, 120 W idle power (with clocks up)
+and 570 W dynamic power. Moving a byte takes 93.6 pJ on Hopper (published: 11.7 pJ/bit of its memory). A kernel that
+only moves bytes reaches 4 TB/s, so it takes 374 W, 0.65 of 570 W. The bounds are for kernels that reach less."""
 
 _MATRIX = re.compile(
     r"gemm|gemv|matmul|nvjet|cutlass|xmma|wgmma|cublas|implicit_convolve|convolve|conv2d|conv3d|convolution|dgrad|wgrad"
@@ -41,7 +41,7 @@ _MEMORY = re.compile(
 
 
 def class_of(name: str, kind: str) -> int:
-    """Return the position in :data:`CLASSES` of a kernel or operator called ``name``, of a span of ``kind``."""
+    """Return the index in :data:`CLASSES` of a kernel or operator called ``name``, of a span of ``kind``."""
     if kind == "collective" or name.startswith("nccl"):
         return 2
     if kind == "copy":

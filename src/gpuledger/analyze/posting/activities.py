@@ -1,10 +1,10 @@
 """Attribute profiled time: each kernel, copy and outermost operator gets a module, a scope, a phase and a step.
 
 A kernel belongs to the operator that launched it. An operator belongs to the innermost module range around it. In
-backward, it belongs to the module whose forward created the graph node that is running, matched by autograd's sequence
-number. Gradient accumulation has no sequence number and belongs with the node before it. Operators that follow a
-forward outside all modules and keep a graph, such as a loss, count as forward. A model called without gradients counts
-as evaluation, as in the memory recording.
+backward, it belongs to the module with the forward that created the running graph node. The two are matched by
+autograd's sequence number. Gradient accumulation has no sequence number and belongs with the node before it. Operators
+that follow a forward outside all modules and keep a graph, such as a loss, count as forward. A model called without
+gradients counts as evaluation, as in the memory recording.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _Owners:
 
 
 class _Event(NamedTuple):
-    """One host event. ``made_by`` is the thread whose operator created the node that it runs; 0 for none."""
+    """One host event. ``made_by`` is the thread with the operator that created its graph node; 0 for none."""
 
     row: int
     begin_ns: int
@@ -244,7 +244,7 @@ class _Walk:
         self._stacks[event.lane].append(now)
 
     def _begin_node(self, event: _Event, now: _Around) -> None:
-        """Attribute a node to the module whose forward created it; without a sequence number, as the node before."""
+        """Attribute a node to the module that created it in forward; without a sequence number, as the node before."""
         lane = event.lane
         if event.sequence >= 0:
             maker = event.made_by if event.made_by in self._stacks else 0

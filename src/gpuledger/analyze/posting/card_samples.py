@@ -18,7 +18,7 @@ from gpuledger.model.run import write_table
 from gpuledger.model.run_directory import SAMPLE_JOURNALS, rank_directories
 
 _FIRST_PART = 1
-"""Part 0 contains the rank's own samples, taken beside the allocator's counters."""
+"""Part 0 contains the rank's own samples, read together with the allocator's counters."""
 
 _NOBODYS = -2
 """Index of a GPU that the rank does not use."""

@@ -84,7 +84,7 @@ def _check_counters(history: DeviceHistory, journal: Journal) -> list[dict[str, 
 def _next_change(history: DeviceHistory, place: int) -> int:
     """Return the index of the state before the next allocation or requested free.
 
-    A counter reading is placed by the counts of these two events only. They do not distinguish it from the states after
+    A counter sample is placed by the counts of these two events only. They do not distinguish it from the states after
     frees that complete right afterwards.
     """
     later = [

@@ -1,4 +1,4 @@
-"""Posting: build a rank's tables and manifest from its journal.
+"""Build a rank's tables and manifest from its journal.
 
 Each step is a pure function of the one before: events of one device -> lifetimes of blocks (:mod:`.replay`) -> their
 owners (:mod:`.owners`) -> their categories (:mod:`.rules`) -> table rows. The replay is compared with the allocator's
@@ -78,11 +78,11 @@ def post_rank(rank_directory: Path) -> RankManifest:
 
 
 def post_ranks(run_directory: Path, posted: Callable[[Rank], object] = lambda _: None) -> None:
-    """Post every rank with a journal that its tables do not cover.
+    """Build the tables of every rank with a journal that its tables do not cover.
 
     Args:
         run_directory: ``NAME.ledger``.
-        posted: Called with each rank that was posted.
+        posted: Called with each rank that has new tables.
 
     Raises:
         InputError: a directory to write to is a link.

@@ -1,4 +1,4 @@
-"""Runs of one command that was repeated: which belong together, and what lies between them."""
+"""Repeated runs of one command: group them, and compute the range between them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Value = TypeVar("Value")
 
 
 def repeat_of(run: Run) -> tuple[int, str] | None:
-    """Return what all repeats of a run share, its series and its variant; None of a run that stands alone."""
+    """Return series and variant, which all repeats of a run share; None if the run was not repeated."""
     name, series_ns = run.manifest.repeat_of, run.manifest.series_ns
     return None if name is None or series_ns is None else (series_ns, name)
 
 
 def gathered(values: Sequence[tuple[tuple[object, ...], Value]]) -> list[list[Value]]:
-    """Return the values with equal keys together, in the order in which each key comes first."""
+    """Return the values grouped by key, in the order in which each key first occurs."""
     found: dict[tuple[object, ...], list[Value]] = {}
     for key, value in values:
         found.setdefault(key, []).append(value)
@@ -30,9 +30,9 @@ def gathered(values: Sequence[tuple[tuple[object, ...], Value]]) -> list[list[Va
 
 
 def middle_of(repeats: Sequence[Series]) -> Series:
-    """Return the repeat with the middle peak, and between which values all of them lie at each of its moments.
+    """Return the repeat with the median peak, with the lowest and highest value of all repeats at each time.
 
-    A mean line would lose the peaks: no two runs have theirs at the same moment.
+    A mean would hide the peaks, because they are at different times in different runs.
     """
     middle = sorted(repeats, key=lambda one: one.peak[1])[(len(repeats) - 1) // 2]
     bounds = [_bounds(one, middle.t_s) for one in repeats]
@@ -42,7 +42,7 @@ def middle_of(repeats: Sequence[Series]) -> Series:
 
 
 def _bounds(one: Series, t_s: F64) -> tuple[F64, F64]:
-    """Return lowest and highest value from each moment to the next; NaN where the run has not begun, or has ended."""
+    """Return the lowest and highest value in each interval; NaN before the run starts and after it ends."""
     at = np.interp(t_s, one.t_s, one.values, left=np.nan, right=np.nan)
     low, high = at.copy(), at.copy()
     place = np.searchsorted(t_s, one.t_s, side="right") - 1

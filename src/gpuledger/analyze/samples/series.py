@@ -1,4 +1,4 @@
-"""One quantity of a GPU or a process over time, by its samples, or by the allocator's events where there are none."""
+"""A quantity of a GPU or a process over time, from samples, or from the allocator's events if there are none."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ I64 = NDArray[np.int64]
 MEMORY = "memory"
 CPU = -1
 SECONDS, STEPS, EVENTS = "s", "step", "event"
-"""What a line is laid along. Logs without times have steps, or else the order of their allocations alone."""
+"""Units of a line's x axis. Logs without times have steps, or only the order of their allocations."""
 _KEPT_POINTS = 4000
 UNKNOWN_CARD = "unknown GPU"
 BOOK_SOURCE = "allocated bytes"
@@ -51,9 +51,9 @@ _SOURCES = {
 
 @dataclass(frozen=True)
 class Quantity:
-    """What can be plotted: its title, its unit (B, W, 1 or MHz), and the columns of ``samples`` it comes from.
+    """A quantity to plot: title, unit (B, W, 1 or MHz), and the columns of ``samples`` that contain it.
 
-    Of several columns the first is taken that every run has: they are different things and never mixed.
+    The first column that every run has is used. Columns are never mixed, because they measure different things.
     """
 
     title: str
@@ -71,13 +71,13 @@ QUANTITIES = {
 
 @dataclass(frozen=True)
 class SampleLine:
-    """What was read: ``t_ns`` int64[n] (Unix time, never falling), ``values`` float64[n], ``n`` at least 1.
+    """Samples: ``t_ns`` int64[n] (Unix time, never decreasing), ``values`` float64[n], with at least one sample.
 
-    Where ``clock`` is not :data:`SECONDS` nothing has a time: ``t_ns`` is then :data:`UNTIMED_NS` times the step or the
-    event.
+    If ``clock`` is not :data:`SECONDS`, there are no times: ``t_ns`` is then the step or the event, times
+    :data:`UNTIMED_NS`.
 
-    ``first_use_ns`` is when the bytes first rose above the first reading's; None where they never did or were not read.
-    ``steps``: a value holds until the next one (the allocator's events); otherwise it is a reading.
+    ``first_use_ns`` is when the bytes first exceeded the first sample; None if they never did or were not read. If
+    ``steps`` is set, a value is valid until the next one (allocator events); otherwise it is a sample.
     """
 
     name: str
@@ -97,9 +97,9 @@ class SampleLine:
 
 @dataclass(frozen=True)
 class Series:
-    """A line as it is drawn: ``t_s`` float64[n] from its own time 0, ``values`` float64[n] above ``baseline``.
+    """A line to plot: ``t_s`` float64[n] from its own time 0, ``values`` float64[n] above ``baseline``.
 
-    Of a command that was repeated it is the run with the middle peak, and all runs lie between ``low`` and ``high``
+    For a repeated command, it is the run with the median peak, and all runs are between ``low`` and ``high``
     float64[n].
     """
 
@@ -113,14 +113,14 @@ class Series:
 
     @property
     def name(self) -> str:
-        """Return what the line is called: its run, and its rank and device where there are several."""
+        """Return the line's name: its run, and its rank and device if there are several."""
         if self.repeats > 1 and self.line.repeat_of is not None:
             return self.line.repeat_of[1] + self.line.name.partition(" · ")[1] + self.line.name.partition(" · ")[2]
         return self.line.name
 
     @property
     def peak(self) -> tuple[float, float]:
-        """Return time in seconds and value of the highest point, the first of several."""
+        """Return time in seconds and value of the highest point; if several are equal, the first."""
         place = int(np.argmax(self.values))
         return float(self.t_s[place]), float(self.values[place])
 
@@ -134,22 +134,22 @@ def build_series(
     per: str = "device",
     points: int = _KEPT_POINTS,
 ) -> tuple[list[Series], list[str]]:
-    """Return a line for each GPU of each run, in the order of the runs, and notes on what is missing.
+    """Return a line for each GPU of each run, in the order of the runs, and notes on missing samples.
 
     Args:
-        runs: What is drawn.
+        runs: Runs to plot.
         metric: One of :data:`QUANTITIES`.
-        align: Where a line's time 0 is: the ``start`` of its readings, or the ``first-use`` of memory.
-        baseline: ``first`` takes the first reading off, ``none`` does not. Without it: ``first`` for the bytes of a
-            whole GPU, ``none`` for all else.
-        per: ``device`` or ``process``: the bytes of a GPU, or those the driver counts for the program's processes.
-        points: A longer line is thinned to these, its highest and lowest points kept.
+        align: Time 0 of a line: the ``start`` of its samples, or the ``first-use`` of memory.
+        baseline: ``first`` subtracts the first sample, ``none`` does not. The default is ``first`` for the memory of a
+            whole GPU, ``none`` for all others.
+        per: ``device`` or ``process``: the memory of a GPU, or what the driver reports for the program's processes.
+        points: Maximum number of points. A longer line is thinned; its highest and lowest points stay.
 
     Raises:
-        EmptyRunError: no run has such readings.
-        UsageError: only memory is known of a process, or only some of the runs have times.
+        EmptyRunError: no run has such samples.
+        UsageError: the metric is not memory and ``per`` is ``process``, or only some of the runs have times.
 
-    Source: the tables ``samples`` and ``process_samples``; bytes of a run without them are the allocator's, from
+    Source: the tables ``samples`` and ``process_samples``; for a run without them, the allocator's bytes from
     ``blocks``.
     """
     if per == "process" and metric != MEMORY:
@@ -165,7 +165,7 @@ def build_series(
 
 
 def _check_clocks(lines: Sequence[SampleLine]) -> None:
-    """Refuse lines that have no axis in common.
+    """Raise an error if the lines have different axes.
 
     Raises:
         UsageError: the lines have different axes.
@@ -178,12 +178,12 @@ def _check_clocks(lines: Sequence[SampleLine]) -> None:
 
 
 def _repeat_key(line: SampleLine, number: int) -> tuple[object, ...]:
-    """Return what the lines of a repeated command share: its variant, and which rank and GPU."""
+    """Return a key that is equal for the repeats of one line: its variant, rank and GPU."""
     return (line.repeat_of, line.rank, line.device_idx) if line.repeat_of else (number,)
 
 
 def read_lines(runs: Sequence[Run], metric: str = MEMORY, per: str = "device") -> tuple[list[SampleLine], list[str]]:
-    """Return the lines of the runs as they were read, and a note for each run that has none; see `build_series`."""
+    """Return the lines of the runs before alignment, and a note for each run without one; see `build_series`."""
     column = _common_column(runs, QUANTITIES[metric].columns)
     found: list[SampleLine] = []
     notes: list[str] = []
@@ -199,13 +199,13 @@ def read_lines(runs: Sequence[Run], metric: str = MEMORY, per: str = "device") -
 
 
 def told_apart(names: Sequence[str]) -> list[str]:
-    """Return names with a number behind each that another one before it has too."""
+    """Return the names, with a number appended to each repeated one."""
     seen = [names[:place].count(name) for place, name in enumerate(names)]
     return [f"{name} ({n + 1})" if n else name for name, n in zip(names, seen, strict=True)]
 
 
 def _common_column(runs: Sequence[Run], columns: tuple[str, ...]) -> str:
-    """Return the first column that every run with readings has; the first that any has where there is none."""
+    """Return the first column that every run with samples has; if there is none, the first that any run has."""
     present = [{name for rank in run.ranks for name in columns if _has_values(rank, name)} for run in runs]
     known = [names for names in present if names]
     common = [name for name in columns if known and all(name in names for names in known)]
@@ -223,7 +223,7 @@ def _lines_of(run: Run, rank: Rank, metric: str, column: str, per: str) -> list[
         if not lines and rank.manifest.processes_known is False:
             lines = [_above_first(line) for line in _device_lines(rank, column)]
     else:
-        untimed = metric == MEMORY and is_untimed(rank)  # a reading beside blocks without times is no moment either
+        untimed = metric == MEMORY and is_untimed(rank)  # samples and blocks without times have no common axis
         lines = [] if untimed else _device_lines(rank, column)
         if not lines and metric == MEMORY:
             lines = [_allocator_line(rank, device) for device in device_indices(rank)]
@@ -243,7 +243,7 @@ def _device_lines(rank: Rank, column: str) -> list[SampleLine]:
 
 
 def _above_first(line: SampleLine) -> SampleLine:
-    """Return a GPU's bytes above its first reading: they stand for a program's whose processes cannot be told."""
+    """Return a GPU's bytes above its first sample, which approximate the program's if its processes are unknown."""
     return replace(line, values=np.maximum(line.values - line.values[0], 0.0), source=STAND_IN_SOURCE)
 
 
@@ -260,9 +260,9 @@ def _sample_line(rank: Rank, device_idx: int, column: str) -> SampleLine | None:
 
 
 def _process_lines(rank: Rank) -> list[SampleLine]:
-    """Return the bytes of the program's own processes, summed at each reading, a line a GPU.
+    """Return the memory of the program's own processes, summed at each sample: one line per GPU.
 
-    Where the driver's process ids are not ours (in a container) nothing can be summed, and there is none.
+    If the driver's process ids are of another namespace (in a container), nothing can be summed, and the list is empty.
     """
     table = rank.table("process_samples", ("t_ns", "device_idx", "pid", "bytes"))
     devices, pids = to_numbers(table["device_idx"]), to_numbers(table["pid"])
@@ -285,13 +285,13 @@ def _process_lines(rank: Rank) -> list[SampleLine]:
 
 
 def own_pids(rank: Rank) -> list[int]:
-    """Return the process ids the rank's manifest calls its own; none where it does not say."""
+    """Return the program's process ids from the rank's manifest; empty if they are not recorded."""
     pids = rank.manifest.pids or (rank.manifest.pid,)
     return [pid for pid in pids if isinstance(pid, int)]
 
 
 def _allocator_line(rank: Rank, device_idx: int) -> SampleLine:
-    """Return the allocated bytes of one device, a step at each event.
+    """Return the allocated bytes of one device, which change at each event.
 
     Source: the allocator's events, exact.
     """
@@ -309,18 +309,18 @@ def _allocator_line(rank: Rank, device_idx: int) -> SampleLine:
 
 
 def has_times(rank: Rank, device_idx: int) -> bool:
-    """Return whether any allocation of a device has a time; those of most older logs have none."""
+    """Return whether any allocation of a device has a time; most older logs have none."""
     return bool((read_numbers(rank, "blocks", "alloc_ns", device_idx, NEVER) != NEVER).any())
 
 
 def is_untimed(rank: Rank) -> bool:
-    """Return whether a rank has allocations and none of them has a time."""
+    """Return whether a rank has allocations, all without times."""
     devices = device_indices(rank)
     return bool(devices) and not any(has_times(rank, device_idx) for device_idx in devices)
 
 
 def _laid_out(rank: Rank, lives: Lives, curve: Curve) -> tuple[str, I64, I64]:
-    """Return what the allocated bytes are laid along, where, and the bytes there; of untimed steps the highest."""
+    """Return clock, positions and allocated bytes of a line; for steps without times, the highest bytes of each."""
     device_idx = lives.device_idx
     if has_times(rank, device_idx):
         return SECONDS, event_times_ns(rank, lives), curve.bytes
@@ -337,18 +337,18 @@ def _laid_out(rank: Rank, lives: Lives, curve: Curve) -> tuple[str, I64, I64]:
 
 
 def _placed(line: SampleLine, align: str, baseline: str | None, points: int) -> Series:
-    """Return a line with its own time 0 and without its baseline, thinned."""
+    """Return a line with its own time 0, its baseline subtracted, and thinned."""
     chosen = baseline or ("first" if line.source == _SOURCES["used_bytes"] else "none")
     base = float(line.values[0]) if chosen == "first" else 0.0
     zero_ns = line.first_use_ns if align == "first-use" and line.first_use_ns is not None else int(line.t_ns[0])
     if line.clock != SECONDS:
-        zero_ns = 0  # a step's number is its place
+        zero_ns = 0  # the axis is the step's number
     kept = thin(line.values, line.t_ns, points)
     return Series(line, (line.t_ns[kept] - zero_ns) / 1e9, line.values[kept] - base, base)
 
 
 def known_values(table: Any, column: str, mine: NDArray[np.bool_]) -> tuple[I64, F64]:
-    """Return times and values of the chosen rows that have a value, in the order of time."""
+    """Return times and values of the selected rows that have a value, ordered by time."""
     values = table[column].cast("float64").fill_null(float("nan")).to_numpy()
     times = to_numbers(table["t_ns"])
     there = np.flatnonzero(mine & ~np.isnan(values))
@@ -362,7 +362,7 @@ def _first_use(times: I64, used: F64) -> int | None:
 
 
 def _card(rank: Rank, device_idx: int) -> tuple[str, float | None]:
-    """Return name and capacity in bytes of a GPU; None where it is not known."""
+    """Return name and capacity in bytes of a GPU; None if unknown."""
     if device_idx == CPU:
         return "CPU tensors", None
     facts = rank.manifest.device(device_idx)

@@ -1,4 +1,4 @@
-"""What a GPU did during one run, in single figures: peak, mean, area, time, joules, watts, throttling."""
+"""Figures of a GPU in one run: peak, mean, area, time, energy, power, throttling."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 MIB = 1 << 20
 THROTTLED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
-"""Reasons of NVML's mask for a clock below the asked one: power cap, hardware, heat (twice), power brake."""
+"""Reasons in NVML's mask for a clock below the requested one: power cap, hardware, temperature (two), power brake."""
 POWER_COLUMNS = ("power_average_w", "power_instant_w")
 
 
 @dataclass(frozen=True)
 class Watched:
-    """The figures of one GPU in one run; None is what the run cannot know, and a note says why.
+    """Figures of one GPU in one run. A figure is None if unknown, for the reason in a note.
 
-    ``peak_bytes`` and ``mean_active_bytes`` are above ``baseline_bytes``, the first reading of a whole GPU (0 for the
-    allocator's bytes); active is the time above it, ``active_s``. ``area_mib_s`` is the bytes above it over time.
-    ``duration_s`` is that of the command; of a log that knows no command it is the active time, or that of the whole
-    log where the bytes never rose. ``step_time_ns`` is the median, ``step_energy_j`` that of the energy measurement.
+    ``peak_bytes`` and ``mean_active_bytes`` are above ``baseline_bytes``, the first sample of a whole GPU (0 for the
+    allocator's bytes). The GPU is active while its bytes are above it, for ``active_s``. ``area_mib_s`` is the integral
+    of the bytes above it over time. ``duration_s`` is that of the command. For a log without a command it is the active
+    time, or the length of the log if the bytes never rose. ``step_time_ns`` is the median; ``step_energy_j`` is from
+    the energy measurement.
     """
 
     name: str
@@ -55,9 +56,9 @@ class Watched:
 
 
 def watched(run: Run) -> tuple[Watched, ...]:
-    """Return the figures of every GPU of a run, by rank and device; none where nothing was read.
+    """Return the figures of every GPU of a run, by rank and device; empty without samples and allocations.
 
-    Source: the tables ``samples`` and ``windows``; a run without readings is measured by the allocator's bytes.
+    Source: the tables ``samples`` and ``windows``; for a run without samples, the allocator's bytes.
     """
     lines, _ = read_lines([run])
     by_rank = {rank.number: rank for rank in run.ranks}
@@ -98,14 +99,14 @@ def _figures(run: Run, rank: Rank, line: SampleLine) -> Watched:
 
 
 def _held_ns(line: SampleLine) -> I64:
-    """Return how long each value held: until the next one; the last reading as long as is usual, the last event not."""
+    """Return how long each value is valid in ns: until the next one; for the last sample the usual time, else 0."""
     gaps = np.diff(line.t_ns)
     last = 0 if line.steps or not gaps.size else int(np.median(gaps))
     return np.append(gaps, last)
 
 
 def _duration(run: Run, active_s: float | None, span_s: float | None) -> tuple[float | None, str]:
-    """Return the seconds that count as the run's duration, and which they are where they are not a command's."""
+    """Return the duration of the run in seconds, and a description of it if it is not the command's."""
     command_s = _command_s(run)
     if command_s is not None:
         return command_s, ""
@@ -117,7 +118,7 @@ def _duration(run: Run, active_s: float | None, span_s: float | None) -> tuple[f
 
 
 def _command_s(run: Run) -> float | None:
-    """Return how long the command ran in seconds; None if the run has no command, or if it was simulated."""
+    """Return the duration of the command in seconds; None if the run has no command, or if it was simulated."""
     if not run.has_measured_times:
         return None
     started, ended = run.manifest.started_ns, run.manifest.ended_ns
@@ -125,7 +126,7 @@ def _command_s(run: Run) -> float | None:
 
 
 def _span_ns(run: Run, line: SampleLine, above: F64) -> tuple[int, int]:
-    """Return first and last moment that count: the command's, or of a log the active ones, or all of it."""
+    """Return the start and end of the run: those of the command; for a log, of the active time or of all of it."""
     started, ended = run.manifest.started_ns, run.manifest.ended_ns
     if started and ended:
         return int(started), int(ended)
@@ -147,7 +148,7 @@ class _Power:
 
     @classmethod
     def of(cls, rank: Rank, device_idx: int, span_ns: tuple[int, int]) -> _Power:
-        """Return them from the longest energy window of the GPU, else from its readings of power."""
+        """Return them from the longest energy window of the GPU; without one, from its samples of power."""
         table = rank.table("samples", ("t_ns", "device_idx", "throttle", *POWER_COLUMNS))
         times = to_numbers(table["t_ns"])
         mine = (to_numbers(table["device_idx"]) == device_idx) & (times >= span_ns[0]) & (times <= span_ns[1])
@@ -174,7 +175,7 @@ class _Power:
 
 
 def _integral(times: I64, watts: F64) -> tuple[float | None, float | None]:
-    """Return joules and mean watts between the first and the last reading; None where there are not two."""
+    """Return energy in J and mean power in W between the first and last sample; None with fewer than two."""
     if watts.size < 2 or times[-1] == times[0]:
         return None, float(watts[0]) if watts.size else None
     gaps_s = np.diff(times) / 1e9
@@ -183,7 +184,7 @@ def _integral(times: I64, watts: F64) -> tuple[float | None, float | None]:
 
 
 def _throttled_s(times: I64, masks: F64) -> float | None:
-    """Return seconds with a clock held down; None where the reasons were not read."""
+    """Return the seconds in which the clock was throttled; None if the reasons were not sampled."""
     if not masks.size:
         return None
     held = (masks.astype(np.int64) & THROTTLED) != 0
@@ -191,14 +192,14 @@ def _throttled_s(times: I64, masks: F64) -> float | None:
 
 
 def _whole_window(rank: Rank, device_idx: int) -> dict[str, Any] | None:
-    """Return the energy window of the whole run on a GPU: the one without a name."""
+    """Return the energy window of the whole run on a GPU, which has no name."""
     rows = rank.table("windows").to_pylist()
     mine = [row for row in rows if row["device_idx"] == device_idx and not row["name"]]
     return max(mine, key=lambda row: row["end_ns"] - row["start_ns"], default=None)
 
 
 def _no_energy(rank: Rank, device_idx: int, window: dict[str, Any] | None) -> str:
-    """Return why the counter tells no energy of the run."""
+    """Return why the energy counter has no energy for the run."""
     if not rank.manifest.device(device_idx).energy_counter:
         return "the run has no energy counter"
     return (

@@ -1,4 +1,4 @@
-"""The convolutions of the two networks whose time logs name neither: VGG-19 and AlexNet, on an image of 256 x 256."""
+"""Convolutions of two networks for time logs without shapes: VGG-19 and AlexNet, on an image of 256 x 256."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IMAGE_SIDE = 256
 
 @dataclass(frozen=True)
 class ConvShape:
-    """One convolution: channels in and out, and kernel, stride, padding and input side, each the same both ways."""
+    """One convolution: channels in and out; kernel, stride, padding and input side are equal in both dimensions."""
 
     channels: int
     filters: int
@@ -25,22 +25,22 @@ class ConvShape:
 
     @property
     def parameters(self) -> int:
-        """Return how many weights it has."""
+        """Return the number of weights."""
         return self.channels * self.filters * self.kernel**2
 
     @property
     def input_values(self) -> int:
-        """Return how many values one image's input has."""
+        """Return the number of input values per image."""
         return self.channels * self.side**2
 
     @property
     def channels_text(self) -> str:
-        """Return its channels, ``64→128``."""
+        """Return its channels as text, ``64→128``."""
         return f"{self.channels}→{self.filters}"
 
     @property
     def kernel_text(self) -> str:
-        """Return its kernel, ``3×3``, and its stride where that is not 1."""
+        """Return its kernel as text, ``3×3``, with its stride if that is not 1."""
         return f"{self.kernel}×{self.kernel}" + (f" /{self.stride}" if self.stride != 1 else "")
 
 
@@ -58,11 +58,11 @@ _VGG19 = tuple(
     for channels, filters, side in zip((3, *_VGG_FILTERS[:-1]), _VGG_FILTERS, _VGG_SIDES, strict=True)
 )
 NETWORKS = {"VGG": ("VGG-19", _VGG19), "ALEX": ("AlexNet", _ALEXNET)}
-"""What such a log's name contains: the network, and its convolutions in order."""
+"""Text in a log's name -> the network's name, and its convolutions in order."""
 
 
 def known_shapes(log: TimeLog) -> tuple[str, tuple[ConvShape, ...]]:
-    """Return the network and the shapes of a log's layers; "" and none where its name and layers are not of one."""
+    """Return the network's name and convolutions for a log; ("", ()) if name and layers of the log are of neither."""
     layers = log.layer_s.shape[3]
     names = " ".join(re.split(r"[/\\]", name)[-1].upper() for name in (log.name, *log.files))
     for word, (network, shapes) in NETWORKS.items():

@@ -1,4 +1,4 @@
-"""Samples and tokens per step, per second and per joule."""
+"""Samples and tokens per step, per second and per unit of energy."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class CallKind:
 
 @dataclass(frozen=True)
 class Rates:
-    """Samples per step, per second and per joule; None if unknown.
+    """Samples per step, per second and per unit of energy; None if unknown.
 
-    ``source`` says where the batch size comes from. ``kinds`` is empty except for generation loops.
+    ``source`` describes where the batch size comes from. ``kinds`` is empty except for generation loops.
     """
 
     batch: int

@@ -32,9 +32,9 @@ NO_PHASE = "(no phase)"
 
 @dataclass(frozen=True)
 class GroupLine:
-    """One row; a quantity that is not known by this word is None. ``folded`` is how many identical ones it stands for.
+    """One row; a quantity that is not known for it is None. ``folded`` is the number of identical modules in it.
 
-    Times and joules are of one step; ``forward_ns`` and ``backward_ns`` are parts of ``time_ns``.
+    Times and energies are of one step; ``forward_ns`` and ``backward_ns`` are parts of ``time_ns``.
     """
 
     label: str

@@ -38,7 +38,7 @@ class StepTimes:
 def step_times(rank: Rank) -> StepTimes:
     """Return the steps' end-to-end time in ns, without the recorder's pauses.
 
-    Unrecorded steps outside the timing measurement are preferred, because nothing is installed in them. The first step,
+    Unprofiled steps outside the timing measurement are preferred, because nothing is installed in them. The first step,
     which warms up, is left out if there are others.
 
     Source: host clock. A step ends when the host returns from it, not when the GPU has finished its work.
@@ -77,7 +77,7 @@ def whole_steps(rank: Rank, device_idx: int) -> list[int]:
 
 
 def unprofiled_steps(rank: Rank, kind: str) -> dict[int, int]:
-    """Return ``number -> own time in ns`` of the unrecorded steps of a kind."""
+    """Return ``number -> own time in ns`` of the unprofiled steps of a kind."""
     if not rank.manifest.recorder.has_measured_times:
         return {}
     table = rank.table("steps", ("step", "kind", "recorded", "start_ns", "end_ns", "paused_ns"))

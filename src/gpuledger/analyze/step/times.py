@@ -129,6 +129,6 @@ def _sums(texts: dict[int, str], ids: I64, work: Work) -> list[tuple[str, str, f
 
 
 def _spread_ns(by_step: dict[int, float], steps: int) -> float | None:
-    """Return the difference between the longest and the shortest of ``steps``; one that is not there took no time."""
+    """Return the difference between the longest and the shortest of ``steps``; one that is missing took no time."""
     shortest = min(by_step.values()) if len(by_step) == steps else 0.0
     return max(by_step.values()) - shortest if steps > 1 else None

@@ -150,7 +150,7 @@ class DeviceView:
 
     @cached_property
     def rates(self) -> Rates | None:
-        """Return samples and tokens per second and per joule; None if no module was called with a tensor."""
+        """Return samples and tokens per second and per unit of energy; None if no module was called with a tensor."""
         return find_rates(self.rank, self.device_idx)
 
     @cached_property
@@ -200,7 +200,7 @@ class DeviceView:
 
     @cached_property
     def account_series(self) -> AccountSeries:
-        """Return the accounts at as many instants as the file has room for, the peak among them."""
+        """Return the breakdown at as many instants as fit in the file, including the peak."""
         count = _share_of(INSTANTS_OF_FILE, self.devices_in_run, INSTANTS, FEWEST_INSTANTS)
         room = RUNS_OF_FILE // self.devices_in_run
         instants = choose_instants(self.rank, self.timeline, self.summary.instant, count)
@@ -224,7 +224,7 @@ class DeviceView:
 
     @cached_property
     def tree(self) -> ReportTree:
-        """Return the modules that hold bytes, time or energy, and those above them."""
+        """Return the modules with bytes, time or energy, and their ancestors."""
         owners = set(self.account_series.module_id.tolist())
         for amounts in (self.time_amounts, self.energy_amounts):
             owners |= owners_of(amounts, self.modules)
@@ -232,29 +232,29 @@ class DeviceView:
 
     @cached_property
     def time_amounts(self) -> tuple[Amount, ...]:
-        """Return the nanoseconds of a step by module and phase; none without a timing measurement."""
+        """Return the time of a step in ns by module and phase; empty without a timing measurement."""
         return () if self.times is None else time_amounts(self.times)
 
     @cached_property
     def energy_amounts(self) -> tuple[Amount, ...]:
-        """Return the joules of a step by module and phase; none without an energy measurement."""
+        """Return the energy of a step in J by module and phase; empty without an energy measurement."""
         return () if self.energy is None else energy_amounts(self.energy)
 
     @cached_property
     def bars(self) -> tuple[StepBar, ...]:
-        """Return one step cut into parts, in time and in energy."""
+        """Return one step split into parts, by time and by energy."""
         times = () if self.times is None else time_bars(self.times, self.parts)
         return times if self.energy is None else (*times, *energy_bars(self.energy))
 
     @cached_property
     def windows(self) -> tuple[dict[str, Any], ...]:
-        """Return the energy windows of the GPU by time."""
+        """Return the energy windows of the GPU, ordered by time."""
         return read_windows(self.rank, self.device_idx)
 
 
 @dataclass(frozen=True)
 class RunView:
-    """What is said of a run: its devices in the order of its ranks, and what they say together."""
+    """The results of a run: its devices in the order of its ranks, and results across devices."""
 
     run: Run
     ranks: tuple[Rank, ...]
@@ -262,24 +262,24 @@ class RunView:
 
     @property
     def highest(self) -> DeviceView:
-        """Return the device whose allocated bytes peak highest; there is at least one."""
+        """Return the device with the highest peak of allocated bytes; there is at least one."""
         return max(self.devices, key=lambda device: device.summary.recorded_peak_allocated_bytes)
 
     @cached_property
     def imbalance(self) -> Imbalance | None:
-        """Return how uneven the devices' peaks are; None where there is nothing to compare."""
+        """Return how uneven the devices' peaks are; None if there is nothing to compare."""
         return find_imbalance([device.summary for device in self.devices])
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Return the notes of every device, once each."""
+        """Return the notes of every device, without duplicates."""
         return tuple(dict.fromkeys(note for device in self.devices for note in device.summary.notes))
 
     @cached_property
     def closing_notes(self) -> tuple[str, ...]:
-        """Return the notes for the end of a recording, without what was left out by default.
+        """Return the notes for the end of a recording, without those on parts that are left out by default.
 
-        That no energy was measured is one of them.
+        The note that no energy was measured stays.
         """
         notes = list(self.run.manifest.notes)
         left_out = [note for rank in self.ranks for note in rank.manifest.left_out]
@@ -293,21 +293,21 @@ class RunView:
 
     @cached_property
     def out_of_memory(self) -> tuple[tuple[Rank, OutOfMemory], ...]:
-        """Return each time a rank ran out of memory."""
+        """Return each out-of-memory error, with its rank."""
         return tuple((rank, failure) for rank in self.ranks for failure in explain_oom(rank))
 
     @cached_property
     def cards(self) -> tuple[WatchedCard, ...]:
-        """Return the GPUs of a run without any block, where their bytes were read."""
+        """Return the GPUs with sampled memory, if the run has no block."""
         return () if self.devices else read_cards(self.run, self.ranks)
 
     @cached_property
     def power(self) -> dict[tuple[int, int], SampleLine]:
-        """Return the readings of power, by rank and device."""
+        """Return the samples of power in W, by rank and device."""
         return read_power(self.run)
 
     def compute(self, parts: Iterable[str]) -> None:
-        """Compute ``parts`` of every device now, rank after rank, and forget the columns that they came from."""
+        """Compute ``parts`` of every device now, rank by rank, and release the columns that they were computed from."""
         names = tuple(parts)
         for rank in dict.fromkeys(device.rank.number for device in self.devices):
             of_rank = [device for device in self.devices if device.rank.number == rank]
@@ -324,13 +324,13 @@ def build_view(
     ranks: Sequence[Rank] | None = None,
     devices: Sequence[tuple[Rank, int]] | None = None,
 ) -> RunView:
-    """Return what is said of a run; its parts are computed when they are asked for.
+    """Return the view of a run; its parts are computed on first use.
 
     Args:
-        run: A run that was read.
-        options: The instant, and what the rows of a table are; None takes the peak, and no single table.
-        ranks: Ranks to speak of; None takes all.
-        devices: Ranks and devices to speak of; None takes every device of ``ranks`` that has a block.
+        run: The run.
+        options: The instant, and the rows of a table; None selects the peak, and no single table.
+        ranks: Ranks to include; None selects all.
+        devices: Ranks and devices to include; None selects every device of ``ranks`` that has a block.
     """
     chosen = run.ranks if ranks is None else tuple(ranks)
     if devices is None:
@@ -340,10 +340,10 @@ def build_view(
 
 
 def highest_devices(ranks: Iterable[Rank]) -> list[tuple[Rank, int]]:
-    """Return each rank that has a block with the one of its devices whose allocated bytes peak highest."""
+    """Return each rank that has a block, with its device that has the highest peak of allocated bytes."""
     return [(rank, pick_device(rank)) for rank in ranks if device_indices(rank)]
 
 
 def _share_of(total: int, devices: int, most: int, fewest: int) -> int:
-    """Return what one of ``devices`` may take of ``total``."""
+    """Return the share of ``total`` for one of ``devices``, limited to ``fewest`` to ``most``."""
     return max(fewest, min(most, total // devices))

@@ -1,4 +1,4 @@
-"""What is said of a GPU that was only watched: its bytes and watts over time, its figures, its windows."""
+"""View of a GPU that was only sampled: its memory and power over time, its figures, its energy windows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WatchedCard:
 
     @property
     def origin_ns(self) -> int:
-        """Return the time of the first reading."""
+        """Return the time of the first sample in Unix ns."""
         return int(self.t_ns[0])
 
     @cached_property
@@ -49,12 +49,12 @@ class WatchedCard:
 
     @cached_property
     def peak_at(self) -> int:
-        """Return the position of the first highest reading."""
+        """Return the index of the highest sample; of several, the first."""
         return int(np.argmax(self.used_bytes))
 
     @cached_property
     def moments(self) -> I64:
-        """Return the positions of the readings worth looking at, the peak and the last one among them."""
+        """Return the indices of selected samples, including the peak and the last one."""
         kept = thin(self.used_bytes, self.t_ns, INSTANTS)
         return np.unique(np.concatenate((kept, [self.peak_at, self.used_bytes.size - 1])))
 
@@ -65,18 +65,18 @@ class WatchedCard:
 
     @cached_property
     def windows(self) -> tuple[dict[str, Any], ...]:
-        """Return the energy windows of the GPU by time."""
+        """Return the energy windows of the GPU, ordered by time."""
         return read_windows(self.rank, self.line.device_idx)
 
 
 def card_figures(run: Run) -> tuple[Watched, ...]:
-    """Return the figures of the GPUs of a run in which nothing but GPUs was read; none of any other run."""
+    """Return the figures of the GPUs of a run that contains only GPU samples; empty for any other run."""
     of_cards = all(rank.manifest.recorder.has_only_card_readings for rank in run.ranks)
     return watched(run) if of_cards else ()
 
 
 def read_cards(run: Run, ranks: tuple[Rank, ...]) -> tuple[WatchedCard, ...]:
-    """Return the GPUs whose used bytes were read, by rank and device; none where nothing was.
+    """Return the GPUs with sampled memory, by rank and device; empty if there are no samples.
 
     Source: the tables ``samples``, ``process_samples`` and ``windows``.
     """
@@ -99,7 +99,7 @@ def read_cards(run: Run, ranks: tuple[Rank, ...]) -> tuple[WatchedCard, ...]:
 
 
 def read_power(run: Run) -> dict[tuple[int, int], SampleLine]:
-    """Return the readings of power, thinned to :data:`POWER_POINTS`, by rank and device."""
+    """Return the samples of power in W, thinned to :data:`POWER_POINTS`, by rank and device."""
     found = {}
     for line in read_lines([run], "power")[0]:
         kept = thin(line.values, line.t_ns, POWER_POINTS)
@@ -108,7 +108,7 @@ def read_power(run: Run) -> dict[tuple[int, int], SampleLine]:
 
 
 def read_windows(rank: Rank, device_idx: int) -> tuple[dict[str, Any], ...]:
-    """Return the energy windows of one GPU by time, the first :data:`MAX_WINDOWS` of them, as rows of the table."""
+    """Return the first :data:`MAX_WINDOWS` energy windows of one GPU, ordered by time, as rows of the table."""
     rows = [row for row in rank.table("windows").to_pylist() if row["device_idx"] == device_idx]
     return tuple(sorted(rows, key=lambda row: (row["start_ns"], -row["end_ns"]))[:MAX_WINDOWS])
 
@@ -125,9 +125,9 @@ def _card(
 
 
 def _held(program: SampleLine, times: I64) -> I64:
-    """Return the program's bytes at each moment: they are read less often than the GPU's, and hold until read anew.
+    """Return the program's bytes at each time: the last sample before it, since they are sampled less often.
 
-    Where two readings in a row would have seen it and did not, the program holds nothing.
+    If that sample is older than two sampling intervals, the program's bytes are 0.
     """
     longest_ns = 2 * int(np.median(np.diff(program.t_ns))) if program.t_ns.size > 1 else 0
     place = np.searchsorted(program.t_ns, times, side="right") - 1

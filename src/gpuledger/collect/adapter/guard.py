@@ -76,7 +76,7 @@ class Guard:
 
         Returns:
             True for an error of gpuledger; the recording has then ended. False for an exception of the program; its
-            traceback no longer shows gpuledger's frames, and the caller must re-raise it with a bare ``raise``.
+            traceback no longer shows gpuledger's frames, and the caller must re-raise it with ``raise`` alone.
         """
         try:
             if not is_ours(error):
@@ -194,7 +194,7 @@ def _is_our_file(code: CodeType) -> bool:
 def forget_own_frames(error: BaseException) -> None:
     """Remove gpuledger's frames, and those of torch between them, from an exception's traceback.
 
-    Follow with a bare ``raise``, which adds no frame. The traceback then shows only the program's own frames.
+    Follow with ``raise`` alone, which adds no frame. The traceback then shows only the program's own frames.
     """
     kept: list[TracebackType] = []
     place, after_ours = error.__traceback__, False

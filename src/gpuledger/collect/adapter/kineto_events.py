@@ -2,7 +2,7 @@
 
 Every method of an event is called through :func:`operator.methodcaller`, and never as ``event.name()``. The methods are
 made by pybind11. From Python 3.12 on, a direct call of one makes cProfile miss the returns of the functions in progress
-(it counts the end of a call whose beginning it did not count). The program can run under cProfile.
+(it counts the end of a call without its start). The program can run under cProfile.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _EVENT_KINDS = {
 _DRIVER_CALLS = ("cuda", "cu", "hip")
 
 _LONGEST = 16
-"""Maximum length of a list argument that is kept. Longer lists are those of an optimizer over all parameters."""
+"""Maximum length of a stored list argument. Longer lists are those of an optimizer over all parameters."""
 
 
 def kind_of_event(event: Any) -> ActivityKind | None:
@@ -87,7 +87,7 @@ def inputs_of(event: Any) -> list[Any] | None:
 
 
 def _number(value: Any) -> Any:
-    """Return a bool, a finite number or a short list of them; None for anything else."""
+    """Return a bool, a finite number or a short list of them; None for other values."""
     if isinstance(value, (list, tuple)):
         return [_number(one) for one in value] if len(value) <= _LONGEST else None
     return value if isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)) else None

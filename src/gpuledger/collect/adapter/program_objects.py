@@ -22,7 +22,7 @@ without_overrides = torch._C.DisableTorchFunction
 
 _TENSOR = vars(torch._C.TensorBase)
 grad_fn_of: Callable[[Tensor], Any] = _TENSOR["grad_fn"].__get__
-"""Reads a tensor attribute from torch's base class, even if the tensor's class overrides it. The same holds below."""
+"""Reads a tensor attribute from torch's base class, even if the tensor's class overrides it, as do all below."""
 grad_of: Callable[[Tensor], Tensor | None] = _TENSOR["grad"].__get__
 is_leaf: Callable[[Tensor], bool] = _TENSOR["is_leaf"].__get__
 version_of: Callable[[Tensor], int] = _TENSOR["_version"].__get__
@@ -44,7 +44,7 @@ def is_tensor(thing: object) -> bool:
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """Return the local tensor of a distributed tensor (this rank's shard), else the tensor itself."""
+    """Return the local tensor of a distributed tensor (this rank's shard); otherwise the tensor itself."""
     if type(tensor) in (Tensor, nn.Parameter):
         return tensor
     own = attributes_of(tensor)

@@ -48,7 +48,7 @@ def find(name: str) -> Callable[..., Any] | None:
 
 
 def capabilities() -> dict[str, str | None]:
-    """Return ``function -> None`` if this torch has it, else ``function -> what does not work``."""
+    """Return ``function -> None`` if this torch has it, otherwise ``function -> what does not work``."""
     built_for_cuda = torch.version.cuda is not None
     return {
         name: None if find(name) or (name.startswith("_cuda") and not built_for_cuda) else lost

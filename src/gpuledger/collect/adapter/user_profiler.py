@@ -1,4 +1,4 @@
-"""Notices a profiler of the program's own: it goes first, while it waits and warms up as well."""
+"""Detect a profiler that the program starts itself. It has priority, also while it waits and warms up."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ WATCHED: tuple[type, ...] = (
     kineto_profiler._KinetoProfile,
     kineto_profiler.ExecutionTraceObserver,
 )
-"""What a program profiles itself with; all but the last can only be on one at a time, and that one would see ours."""
+"""Profilers that a program can use. Only one can run at a time, except for the last one, which would record ours."""
 
 
 class ProfilerStart:
     """Calls ``started()`` when a profiler begins to record, until it is removed.
 
-    Where operators pass through the dispatch-mode recorder, a profiler would count them twice.
+    If operators pass through the dispatch-mode recorder, a profiler would count them twice.
     """
 
     def __init__(self, started: Callable[[], None]) -> None:
@@ -34,14 +34,15 @@ class ProfilerStart:
         self._observation = Observation(function, Observer(lambda *_: started()))
 
     def remove(self) -> None:
-        """Stop looking."""
+        """Stop detecting."""
         self._observation.remove()
 
 
 class UserProfiler:
-    """Calls ``made()`` when the program makes a profiler, between :meth:`install` and :meth:`remove`.
+    """Calls ``made()`` when the program creates a profiler, between :meth:`install` and :meth:`remove`.
 
-    ``seen`` says whether it has made one. What is made between :meth:`ours_begins` and :meth:`ours_ends` is our own.
+    ``seen`` is True once it has created one. Profilers created between :meth:`ours_begins` and :meth:`ours_ends` are
+    gpuledger's own.
     """
 
     def __init__(self, made: Callable[[], None], absorbs: Absorbs) -> None:
@@ -52,25 +53,25 @@ class UserProfiler:
         self._observations: list[Observation] = []
 
     def install(self) -> None:
-        """Begin to look.
+        """Start detecting.
 
         Raises:
-            CannotInstrumentError: a profiler is not that of a torch that is known.
+            CannotInstrumentError: a profiler's code is not that of a supported torch.
         """
         observer = Observer(self._entered, absorbs=self._absorbs)
         for place in WATCHED:
             self._observations.append(Observation(torchs_own(vars(place)["__init__"]), observer))
 
     def remove(self) -> None:
-        """Stop looking."""
+        """Stop detecting."""
         remove_all(self._observations)
 
     def ours_begins(self) -> None:
-        """The next profiler is our own."""
+        """Treat the next profiler as gpuledger's own."""
         self._ours = True
 
     def ours_ends(self) -> None:
-        """Every further profiler is the program's."""
+        """Treat all further profilers as the program's."""
         self._ours = False
 
     def _entered(self, *_: Any) -> None:

@@ -24,12 +24,12 @@ _SET_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 LONGEST_EXEC_NS = 2_000_000
-"""How long an exec usually takes at most; a busy machine wakes the parent later than that."""
+"""Upper limit of the usual time of an exec. A busy machine wakes the parent later than that."""
 
 
 @dataclass
 class Lifetime:
-    """When a program began to run and when it ended, in Unix time; 0 until then."""
+    """Times at which a program started and ended, in Unix ns; 0 before."""
 
     started_ns: int = 0
     ended_ns: int = 0
@@ -49,15 +49,15 @@ def start_child(
         environment: All of its environment.
         mask: The signals that it starts with blocked. The caller blocks those that it waits for.
         ignored: The signals that it starts with ignored, beside those that this process ignores.
-        lifetime: Gets the moment at which the program began to run, as exact as parent and child together know it.
+        lifetime: Receives the time at which the program started, as exactly as parent and child can determine it.
 
     Raises:
         FileNotFoundError: there is no such command.
         OSError: the command cannot be executed, or no process can be created.
     """
     die_with_parent = dying_with(os.getpid())
-    reading, writing = os.pipe()  # closed by a successful exec: then nothing was told
-    asked = mmap.mmap(-1, _MOMENT.size)  # shared: when the child asked for its exec
+    reading, writing = os.pipe()  # a successful exec closes it without any data
+    asked = mmap.mmap(-1, _MOMENT.size)  # shared: time of the child's call of exec
     try:
         with warnings.catch_warnings():  # from Python 3.12 on: other threads of the launcher are left behind on purpose
             warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)

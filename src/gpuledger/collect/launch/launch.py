@@ -100,7 +100,7 @@ def run_child(
 
 
 def _start_waker(child: int, lifetime: Lifetime) -> threading.Thread | None:
-    """Return a thread that wakes this one when the child has ended; None where no more threads can be made."""
+    """Return a thread that wakes this one when the child has ended; None if no more threads can be created."""
     waker = threading.Thread(target=_wake_when_ended, args=(child, threading.get_ident(), lifetime), daemon=True)
     try:
         waker.start()
@@ -110,7 +110,7 @@ def _start_waker(child: int, lifetime: Lifetime) -> threading.Thread | None:
 
 
 def _wake_when_ended(child: int, waiter: int, lifetime: Lifetime) -> None:
-    """Tell one thread that its child has ended, which stays to be waited for.
+    """Wake one thread when its child has ended. The child is not reaped.
 
     The kernel's SIGCHLD goes to the whole process. While the waiting thread is busy, any other thread that does not
     block it (a sampler's, a numerical library's) can receive it, and it is lost.

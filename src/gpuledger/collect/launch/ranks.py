@@ -77,7 +77,7 @@ def _begin_run(run_directory: Path) -> None:
 def _end_begun() -> None:
     """Record that the process which created the run has ended. Its exit status is unknown."""
     for run in _begun:
-        with suppress(OSError, GpuLedgerError):  # the run is gone or the disk is full: its status remains "running"
+        with suppress(OSError, GpuLedgerError):  # the run is missing or the disk is full: its status remains "running"
             if run.is_of_this_process:
                 run.close()
 

@@ -1,4 +1,4 @@
-"""Sample GPUs from outside the recorded program: the sampler beside a command, the energy meter, the calibration.
+"""Sample GPUs from a process or thread other than the program's own; measure energy; calibrate the CUDA context.
 
 May not import the other packages of ``collect``. Start reading at ``sampler``.
 """

@@ -1,11 +1,11 @@
-"""What the CUDA context and the libraries take on a GPU beside the caching allocator, measured apart and kept.
+"""Measure and cache the GPU memory of the CUDA context and libraries, which the caching allocator does not know.
 
-The allocator does not know these bytes and the driver does not itemize them, so a child process runs the work of a
-training step piece by piece and reads after each piece what the GPU says it holds: process bytes minus what the
-allocator reserved. The context is what stands there after the first kernel; everything after it is libraries. cuBLAS
-keeps a handle per thread, so the backward pass, which runs in a thread of its own, brings a second one.
+The driver does not itemize these bytes. A separate process therefore runs the work of a training step piece by piece.
+After each piece it reads the GPU memory of the process and subtracts what the allocator reserved. The bytes after the
+first kernel are the context, all later ones are libraries. cuBLAS has a handle per thread, so the backward pass, which
+runs in its own thread, adds a second one.
 
-A profile holds for one GPU model, driver, torch and CUDA version, and is kept in
+A profile is valid for one GPU model, driver, torch and CUDA version, and is cached in
 ``$XDG_CACHE_HOME/gpuledger/calibration.json``.
 """
 
@@ -28,12 +28,12 @@ from gpuledger.processes.child_job import run_child_job, serve_job
 PROFILE_VERSION = 1
 MEASURE_TIMEOUT_S = 180.0
 _NOT_FOR_THE_CHILD = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
-"""Settings that change the allocator: the measurement takes the allocator's bytes off and needs the usual one."""
+"""Allocator settings to unset for the measurement, which subtracts the allocator's bytes and needs its defaults."""
 
 
 @dataclass(frozen=True)
 class CardKey:
-    """What a profile holds for. No serial number: GPUs of one model are alike."""
+    """What a profile is valid for. It has no serial number, because GPUs of one model are alike."""
 
     card: str
     driver_version: str
@@ -42,7 +42,7 @@ class CardKey:
     module_loading: str
 
     def __str__(self) -> str:
-        """Return the key as one line, the name a profile is kept under."""
+        """Return the key as one line, the name under which a profile is cached."""
         lazily = "" if self.module_loading == "LAZY" else f", modules loaded {self.module_loading}"
         return (
             f"{self.card}, driver {self.driver_version}, torch {self.torch_version}, CUDA {self.cuda_version}{lazily}"
@@ -51,7 +51,7 @@ class CardKey:
 
 @dataclass(frozen=True)
 class Reading:
-    """``bytes`` the process holds outside the allocator after ``name`` was done for the first time (cumulative)."""
+    """Bytes of the process outside the allocator after ``name`` ran for the first time (cumulative)."""
 
     name: str
     backward: bool
@@ -60,7 +60,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Profile:
-    """What one GPU's context and libraries take.
+    """GPU memory of the context and libraries on one GPU.
 
     ``readings`` are in the order in which the pieces ran, the forward ones first; see :data:`Reading.bytes`.
     """
@@ -71,16 +71,16 @@ class Profile:
 
     @property
     def context_bytes(self) -> int:
-        """Return the bytes of the context and of torch's own first kernels."""
+        """Return the bytes of the context, including torch's own first kernels."""
         return self.readings[0].bytes
 
     def library_bytes(self, *, trained: bool) -> int:
-        """Return the bytes libraries add to the context, in a program that trains or in one that only infers."""
+        """Return the bytes that libraries add to the context, in training if ``trained``, otherwise in inference."""
         held = [reading.bytes for reading in self.readings if trained or not reading.backward]
         return held[-1] - self.context_bytes
 
     def increments(self) -> list[tuple[str, int]]:
-        """Return ``(name, bytes)`` that each piece added to what was there before it."""
+        """Return ``(name, bytes)`` for each piece: the bytes that it added to those of the pieces before it."""
         before = 0
         added = []
         for reading in self.readings:
@@ -89,15 +89,15 @@ class Profile:
         return added
 
     def to_json(self) -> dict[str, Any]:
-        """Return the profile as plain values."""
+        """Return the profile as a JSON value."""
         return asdict(self)
 
     @staticmethod
     def from_json(value: Any) -> Profile:
-        """Return the profile in ``value``.
+        """Return the profile of a JSON value.
 
         Raises:
-            InputError: it is not one.
+            InputError: the value is not a profile.
         """
         try:
             readings = tuple(Reading(str(r["name"]), bool(r["backward"]), int(r["bytes"])) for r in value["readings"])
@@ -111,21 +111,21 @@ class Profile:
 
 @dataclass(frozen=True)
 class Calibration:
-    """A profile for the GPU asked for, or None; ``notes`` say what stood in the way."""
+    """The profile of the requested GPU; None if it is not available, for the reason in ``notes``."""
 
     profile: Profile | None
     notes: tuple[str, ...] = ()
 
 
 def cache_path(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the file profiles are kept in."""
+    """Return the path of the file with cached profiles."""
     base = environment.get("XDG_CACHE_HOME", "")
     root = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
     return root / "gpuledger" / "calibration.json"
 
 
 def read_profiles(path: Path) -> tuple[dict[str, Any], str | None]:
-    """Return the profiles kept in ``path`` as plain values, and a note where the file could not be read."""
+    """Return the cached profiles as JSON values, and a note if the file cannot be read."""
     try:
         value = read_json_file(path)
     except FileNotFoundError:
@@ -139,7 +139,7 @@ def read_profiles(path: Path) -> tuple[dict[str, Any], str | None]:
 
 
 def load_profile(key: CardKey, path: Path) -> Calibration:
-    """Return the kept profile for ``key``, if there is one."""
+    """Return the cached profile for ``key``; None if there is none."""
     profiles, note = read_profiles(path)
     notes = (note,) if note else ()
     if str(key) not in profiles:
@@ -151,7 +151,7 @@ def load_profile(key: CardKey, path: Path) -> Calibration:
 
 
 def store_profile(profile: Profile, path: Path) -> None:
-    """Keep ``profile`` beside the others; a reader sees the file as it was or as it is, never half of it.
+    """Add a profile to the cache. The file is replaced atomically.
 
     Raises:
         OSError: it cannot be written.
@@ -165,10 +165,10 @@ def store_profile(profile: Profile, path: Path) -> None:
 def lookup_or_measure(
     key: CardKey, uuid: str, *, path: Path | None = None, measure_card: Callable[[str], Profile] | None = None
 ) -> Calibration:
-    """Return the profile for ``key``: the kept one, else measured now in a child process (about ten seconds) and kept.
+    """Return the cached profile for ``key``; if there is none, measure it in a separate process (about 10 s).
 
-    Nothing is raised: without a GPU, or with another torch in this environment than the one recorded, there is no
-    profile and a note says so.
+    Nothing is raised. If there is no GPU, or torch is not the recorded version, there is no profile, and a note gives
+    the reason.
     """
     place = path or cache_path()
     kept = load_profile(key, place)
@@ -192,12 +192,12 @@ def lookup_or_measure(
 def libraries_for(
     manifest: RankManifest, *, trained: bool, lookup: Callable[[CardKey, str], Calibration] = lookup_or_measure
 ) -> tuple[Libraries | None, tuple[str, ...]]:
-    """Return the ``libraries`` entry of a rank's manifest, and notes; None where there is no GPU or no profile.
+    """Return the ``libraries`` entry of a rank's manifest, and notes; None if there is no GPU or no profile.
 
     Args:
         manifest: The rank's manifest.
         trained: Whether the rank ran a backward pass.
-        lookup: Where profiles come from.
+        lookup: Returns the profile of a GPU.
     """
     cards = [device for device in manifest.devices if device.device_idx >= 0]
     if not cards:
@@ -226,11 +226,11 @@ def _module_loading() -> str:
 
 
 def measure(uuid: str = "") -> Profile:
-    """Return the profile of one GPU (the first one without ``uuid``), measured now in a child process.
+    """Measure the profile of one GPU (the first one without ``uuid``) in a separate process, and return it.
 
     Raises:
         gpuledger.errors.NoDeviceError: no GPU, no driver, or its processes cannot be read.
-        GpuLedgerError: the child failed or took too long.
+        GpuLedgerError: the separate process failed or timed out.
     """
     environment = {
         name: value
@@ -246,7 +246,7 @@ def measure(uuid: str = "") -> Profile:
 
 
 def measure_here(_order: dict[str, Any], _arguments: list[str]) -> dict[str, Any]:
-    """Return the profile of the first GPU that this process sees, as plain values.
+    """Measure the first GPU that this process sees, and return its profile as a JSON value.
 
     Raises:
         gpuledger.errors.NoDeviceError: no GPU, no driver, or its processes cannot be read.

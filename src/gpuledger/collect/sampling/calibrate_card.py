@@ -1,4 +1,4 @@
-"""The work a calibration does on the GPU, piece by piece. Runs in a process of its own, never in the recorded one."""
+"""The work that a calibration runs on the GPU, piece by piece, in a separate process and never in the recorded one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read_card(device_idx: int = 0) -> tuple[tuple[str, str, str, str], list[tupl
     The bytes are cumulative and exclude what the caching allocator reserved.
 
     Raises:
-        NoDeviceError: no GPU, no driver, or the driver does not tell this process's bytes.
+        NoDeviceError: no GPU, no driver, or the driver does not report the bytes of this process.
 
     Source: the driver's bytes of this process minus the allocator's reserved bytes, exact to the driver's 2 MiB pages.
     """
@@ -47,15 +47,15 @@ def read_card(device_idx: int = 0) -> tuple[tuple[str, str, str, str], list[tupl
 
 
 def own_bytes(card: Card) -> int:
-    """Return the bytes this process holds on a GPU.
+    """Return the GPU memory of this process in bytes, as reported by the driver.
 
     Raises:
-        NoDeviceError: the driver does not say, or this process cannot be distinguished from others.
+        NoDeviceError: the driver does not report it, or this process cannot be distinguished from others.
     """
     processes = card.read_processes()
     mine = [held for pid, held in processes or () if pid == os.getpid()]
     if not mine and processes and len(processes) == 1:
-        mine = [processes[0][1]]  # inside a container the driver can give the host's process numbers
+        mine = [processes[0][1]]  # in a container the driver can report the host's process ids
     if not mine:
         reason = card.why_missing(Quantity.PROCESSES) if processes is None else None
         why = f": {reason}" if reason else ""
@@ -66,7 +66,7 @@ def own_bytes(card: Card) -> int:
 
 
 def pieces() -> Iterator[Piece]:
-    """Yield ``(name, backward, run)``: forward work first, then the backward pass of the same and an optimizer."""
+    """Yield ``(name, backward, run)``: forward work first, then its backward pass and an optimizer step."""
     matrix = torch.randn(512, 512, requires_grad=True)
     layer, convolution, normalization = nn.Linear(512, 512), nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16)
     losses: list[torch.Tensor] = []

@@ -1,4 +1,4 @@
-"""What was read of the GPUs since the last part was written, as rows of the journal: the one writer of such tables."""
+"""Samples of the GPUs since the last written part, as rows of the journal. All such tables are written here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NOTHING = float("nan")
 
 
 class CardLog:
-    """Rows of every table; what was not read is -1 or NaN in them, as the journal has it."""
+    """Rows of every table. A value that was not read is -1 or NaN, as in the journal."""
 
     def __init__(self) -> None:
         self._rows: dict[str, list[tuple[Any, ...]]] = {}
@@ -25,26 +25,26 @@ class CardLog:
         return max(len(self._readings), len(self._sensors), *map(len, self._rows.values()), 0)
 
     def add_memory(self, t_ns: int, index: int, memory: MemoryReading) -> None:
-        """Append one reading of a GPU's bytes."""
+        """Append one sample of a GPU's memory."""
         self._readings.append((t_ns, index, memory))
 
     def add_sensors(self, t_ns: int, index: int, found: SensorReading) -> None:
-        """Append one reading of the slower sensors."""
+        """Append one sample of the slower sensors."""
         self._sensors.append((t_ns, index, found))
 
     def add_processes(self, t_ns: int, index: int, processes: Processes | None) -> None:
-        """Append the bytes of each process on a GPU; nothing where the driver does not list them."""
+        """Append the bytes of each process on a GPU; do nothing if the driver does not list them."""
         if processes:
             rows = self._rows.setdefault("process_samples", [])
             rows += [(t_ns, index, pid, _known(held_bytes)) for pid, held_bytes in processes]
 
     def add_tick(self, index: int, tick: Tick) -> None:
-        """Append a tick of a GPU's energy counter."""
+        """Append an update of a GPU's energy counter."""
         row = (tick.t_ns, index, tick.energy_mj, tick.reading_ns, _known(tick.throttled_ns))
         self._rows.setdefault("ticks", []).append(row)
 
     def add_window(self, name_id: int, index: int, window: WindowEnergy) -> None:
-        """Append the energy of a window on a GPU; ``name_id`` is -1 for that of the whole command."""
+        """Append the energy of an energy window on a GPU; ``name_id`` is -1 for the whole command."""
         times = (index, name_id, window.start_ns, window.end_ns)
         energy = (_float_of(window.energy_j), _float_of(window.uncertainty_j))
         self._rows.setdefault("windows", []).append((*times, *energy, window.ticks, _known(window.throttled_ns)))

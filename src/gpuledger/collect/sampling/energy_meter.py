@@ -1,7 +1,7 @@
-"""Reads the GPUs' energy counters and sensors during an energy measurement, from outside the program's own thread.
+"""Sample the GPUs' energy counters and sensors during an energy measurement, in threads other than the program's.
 
-The program says that its pass is open by a small file in its rank's directory, which names its GPUs. What is read goes
-into a journal below ``NAME.ledger/samples/journal/``; ``device_idx`` there is the position in ``card_uuids``.
+While the program measures energy, a small file in its rank's directory names its GPUs. Samples are written to a journal
+below ``NAME.ledger/samples/journal/``; ``device_idx`` there is the position in ``card_uuids``.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ if TYPE_CHECKING:
     from gpuledger.model.run_writer import RunWriter
 
 LOOK_S = 0.04
-"""How often is looked for an open pass."""
+"""Interval between checks for an open energy measurement, in seconds."""
 
 SENSOR_NS = 50_000_000
-"""How often the sensors are read; they move every 100 ms."""
+"""Interval between samples of the sensors; NVML updates them every 100 ms."""
 
 STANDS_STILL_NS = 1_000_000_000
-"""How long a counter that does not move, or is not there, is left alone."""
+"""Time after which a counter that does not change, or does not exist, is read again."""
 
 LINGER_PERIODS = 2.5
-"""For how many periods a counter is followed after its pass has closed: a tick lies in them."""
+"""Update periods for which a counter is still read after its measurement ended, so that an update follows the end."""
 
 
 class CardMeter:
-    """Reads one GPU in its own thread until it is stopped.
+    """Samples one GPU in its own thread until it is stopped.
 
     Args:
         card: The GPU.
         index: Its number in the journal.
-        clock_ns: Unix time.
+        clock_ns: Returns Unix time in ns.
     """
 
     def __init__(self, card: Card, index: int, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self.log = CardLog()
         self.counts = True
-        """Whether its energy counter is to be followed."""
+        """Whether to read its energy counter."""
         self.failure: str | None = None
         self._card = card
         self._index = index
@@ -65,18 +65,18 @@ class CardMeter:
         self._thread = threading.Thread(target=self._run, name=f"gpuledger-meter-{index}", daemon=True)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start sampling."""
         self._thread.start()
 
     def end(self) -> None:
-        """Stop reading."""
+        """Stop sampling."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     @property
     def due_ns(self) -> int:
-        """Return when :meth:`read` is to be called next."""
+        """Return the time at which to call :meth:`read` next, in ns."""
         return min(self._sensors_due_ns, self._counter_due_ns) if self.counts else self._sensors_due_ns
 
     def _run(self) -> None:
@@ -88,7 +88,7 @@ class CardMeter:
             self.failure = f"The energy samples stopped: {type(error).__name__}: {error}"
 
     def read(self) -> None:
-        """Read what is due."""
+        """Read the counter and sensors that are due."""
         now_ns = self._clock()
         if now_ns >= self._sensors_due_ns:
             self._sensors_due_ns = now_ns + SENSOR_NS
@@ -102,7 +102,7 @@ class CardMeter:
             self._counter_due_ns = self._finder.due_ns or max(self._counter_due_ns, self._clock())
 
     def _keep(self, edge: Edge | None) -> None:
-        """Keep the tick of an edge; every edge is followed by the next."""
+        """Store an update of the counter. If it is None, the counter does not change: wait before reading it again."""
         if edge is None:
             self._counter_due_ns = self._clock() + STANDS_STILL_NS
         else:
@@ -118,13 +118,13 @@ class CardMeter:
 
 
 class EnergyMeter:
-    """Looks for energy measurements of a run, and reads their GPUs. A context that writes the samples at its end.
+    """Samples the GPUs of a run's energy measurements. A context manager that writes the samples on exit.
 
     Args:
         run_directory: The run.
         cards: Its GPUs.
-        until_end: Whether the sensors of a GPU go on being read once its pass has closed.
-        pid: Returns the recorded program, to find its processes; None before it runs.
+        until_end: Whether to keep sampling the sensors of a GPU after its measurement ended.
+        pid: Returns the id of the recorded program, to find its processes; None before it runs.
         check: As in :class:`gpuledger.model.journal.journal.JournalWriter`.
     """
 
@@ -157,7 +157,7 @@ class EnergyMeter:
         return self
 
     def start(self) -> None:
-        """Begin to look for passes, in a thread that holds back the signals which the calling one holds back."""
+        """Start a thread that looks for measurements. It blocks the signals that the calling thread blocks."""
         readable = [uuid for uuid, card in self._cards.items() if _can_be_read(card, self._idle_w[uuid])]
         with suppress(OSError):  # the disk is full: the program takes it that no GPU can be read
             (self._run_directory / METERED_CARDS).write_text(json.dumps(readable), encoding="utf-8")
@@ -166,7 +166,7 @@ class EnergyMeter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End and write what was read."""
+        """Stop sampling and write the samples."""
         self._stopped.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -184,7 +184,7 @@ class EnergyMeter:
 
     @property
     def failures(self) -> list[str]:
-        """Return why readings ended early."""
+        """Return the reasons why sampling of a GPU ended early."""
         failures = [self._failure, *(meter.failure for meter in self._meters.values())]
         return [failure for failure in failures if failure]
 
@@ -193,7 +193,7 @@ class EnergyMeter:
             self.look()
 
     def look(self, now_ns: int | None = None) -> None:
-        """Begin reading the GPUs of passes that have opened, end those that have closed."""
+        """Start sampling GPUs with a newly opened measurement, and stop some time after it has closed."""
         now_ns = time.time_ns() if now_ns is None else now_ns
         wanted = self._wanted()
         for uuid in wanted - set(self._meters):
@@ -214,7 +214,7 @@ class EnergyMeter:
         return round(LINGER_PERIODS * self._cards[uuid].ticks.counter.period_ns)
 
     def _wanted(self) -> set[str]:
-        """Return the GPUs whose pass is open."""
+        """Return the UUIDs of GPUs with an open measurement."""
         found: set[str] = set()
         for _, directory in rank_directories(self._run_directory):
             try:
@@ -225,7 +225,7 @@ class EnergyMeter:
         return found & set(self._cards)
 
     def write(self) -> None:
-        """Write what was read as one part; nothing where no pass was open.
+        """Write the samples as one part; do nothing if no measurement was open.
 
         Raises:
             OSError: it cannot be written.
@@ -266,13 +266,13 @@ def _power_w(card: Card) -> float | None:
 def open_meter(
     run_directory: Path, *, until_end: bool, pid: Callable[[], int | None], check: Callable[[], None] = lambda: None
 ) -> EnergyMeter | None:
-    """Return a meter of every GPU of this machine; None where there is none that can be read."""
+    """Return a meter of all GPUs of this machine; None if none can be sampled."""
     cards = find_cards()
     return EnergyMeter(run_directory, cards, until_end=until_end, pid=pid, check=check) if cards else None
 
 
 def begin_meter(run: RunWriter) -> EnergyMeter | None:
-    """Return what reads the GPUs' energy from now on for a run of this process; None where no GPU can be read."""
+    """Start sampling the GPUs' energy for a run of this process; return the meter, or None if no GPU can be sampled."""
     meter = open_meter(run.path, until_end=False, pid=os.getpid, check=run.check)
     if meter is not None:
         meter.start()

@@ -1,4 +1,4 @@
-"""Which of the processes on a GPU are the watched command's own."""
+"""Find which processes on a GPU belong to the watched command."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from pathlib import Path
 
 
 class Family:
-    """The watched process and all below it, looked at when a process is first seen on a GPU, and now and then.
+    """The watched process and its descendants. They are listed when a new process appears on a GPU, and periodically.
 
-    A process whose parents have ended belongs to it if it was seen while they lived.
+    A process with parents that have ended belongs to it if it was listed while they were running.
     """
 
     def __init__(self) -> None:
         self.root: int | None = None
         self.on_card: set[int] = set()
-        """Those of them that were seen on a GPU, and the root."""
+        """Processes of the family that were seen on a GPU, and the root."""
         self.absent: set[int] = set()
-        """Process ids on a GPU that nothing on this machine has: the driver counts in another namespace."""
+        """Process ids on a GPU that do not exist on this machine: the driver uses another namespace."""
         self._doubted: set[int] = set()
         self._members: set[int] = set()
         self._others: set[int] = set()
 
     def follow(self, root: int) -> None:
-        """Begin with this process."""
+        """Use this process as the root."""
         self.root = root
         self.on_card.add(root)
         self.look()
 
     def look(self) -> None:
-        """Take in who lives below the root now; forget who has ended, and who was a stranger: numbers come again."""
+        """List the descendants of the root now. Forget all ended processes and strangers, because ids are reused."""
         self._others.clear()
         self._members = {pid for pid in self._members if _exists(pid)}
         if self.root is not None:
             self._members |= {self.root, *_below(self.root)}
 
     def see(self, pids: Iterable[int]) -> None:
-        """Take in who is on a GPU."""
+        """Add the processes that are on a GPU now."""
         for pid in pids:
             if pid in self._others or pid in self.on_card:
                 continue
@@ -49,11 +49,11 @@ class Family:
             elif pid in self._doubted:
                 self.absent.add(pid)
             else:
-                self._doubted.add(pid)  # it may have ended just now: it is looked for once more
+                self._doubted.add(pid)  # it may have just ended: check again when it is next listed
 
     @property
     def is_elsewhere(self) -> bool:
-        """Return whether the driver's process ids are those of another namespace, and none of them is ours."""
+        """Return whether the driver's process ids are of another namespace, and none of them is of the family."""
         return bool(self.absent) and not self.on_card - {self.root}
 
     def _is_member(self, pid: int) -> bool:
@@ -67,7 +67,7 @@ class Family:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process runs; one that has ended and was not waited for does not."""
+    """Return whether a process is running. A zombie is not."""
     import psutil
 
     try:
@@ -77,7 +77,7 @@ def is_alive(pid: int) -> bool:
 
 
 def children_of(pid: int) -> set[int]:
-    """Return a process and all below it that live."""
+    """Return a process and its running descendants."""
     import psutil
 
     try:
@@ -98,19 +98,19 @@ def _exists(pid: int) -> bool:
 
 
 def _parent_of(pid: int) -> int | None:
-    """Return the parent's process id; None of the first process, of one that is not there, or that cannot be seen."""
+    """Return the parent's process id; None for the first process, or if the process does not exist or is hidden."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
-        parent = int(stat.rpartition(b")")[2].split()[1])  # a name can hold spaces and brackets
+        parent = int(stat.rpartition(b")")[2].split()[1])  # a name can contain spaces and brackets
     except (OSError, IndexError, ValueError):
         return None
     return parent or None
 
 
 def _below(root: int) -> set[int]:
-    """Return all that live below a process.
+    """Return all running descendants of a process.
 
-    Source: the kernel's lists of children; the parents of all processes where a kernel does not keep them.
+    Source: the kernel's lists of children; if the kernel does not have them, the parents of all processes.
     """
     if not Path(f"/proc/{root}/task/{root}/children").exists():
         return children_of(root)

@@ -1,8 +1,8 @@
-"""Reads the GPUs while the program runs, from the parent: the program itself is not disturbed.
+"""Sample the GPUs from the parent process while the program runs, so that the program itself is not slowed down.
 
-Rows go into journals below ``NAME.ledger/samples/journal/``, one for each hour, a part a minute, so that memory and
-what a crash can cost stay bounded. ``device_idx`` is the position in ``card_uuids`` there, since torch's numbering is
-known to the program alone; :mod:`gpuledger.analyze.posting.card_samples` finds it by the GPU's UUID.
+Rows go into journals below ``NAME.ledger/samples/journal/``, one per hour with one part per minute. This bounds the
+memory, and the loss after a crash. ``device_idx`` there is the position in ``card_uuids``, because only the program
+knows torch's numbering; :mod:`gpuledger.analyze.posting.card_samples` finds the device by the GPU's UUID.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ READINGS_IN_PART = 1200
 
 
 class CardSampler:
-    """Reads used bytes and processes of every GPU that the program has changed, until it is stopped.
+    """Samples used bytes and processes of every GPU that the program has changed, until it is stopped.
 
-    A GPU is read from the moment its used bytes or its processes differ from what they were before the program: in a
-    container the driver's process ids need not be ours, so they cannot tell whose a GPU is.
+    A GPU is sampled once its used bytes or its processes differ from those before the program. In a container the
+    driver's process ids can be of another namespace, so they do not show which GPUs the program uses.
 
     Args:
         cards: The GPUs of this machine.
-        directory: Where the journals go.
+        directory: Directory of the journals.
         clock: Returns Unix time in ns.
         check: As in :class:`gpuledger.model.journal.journal.JournalWriter`.
     """
@@ -61,13 +61,13 @@ class CardSampler:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop reading and write the rest."""
+        """Stop sampling and write the remaining samples."""
         self._stopped.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     def start(self) -> None:
-        """Begin to read, in a thread of this process."""
+        """Start sampling in a thread of this process."""
         self._thread.start()
 
     def _run(self) -> None:
@@ -79,7 +79,7 @@ class CardSampler:
             self.failure = f"The samples of the GPUs stopped: {type(error).__name__}: {error}"
 
     def read(self) -> None:
-        """Take one reading of every GPU the program has changed."""
+        """Sample every GPU that the program has changed."""
         for index, card in enumerate(self._cards):
             if index in self._before:
                 if _state(card) == self._before[index]:
@@ -98,10 +98,10 @@ class CardSampler:
         self._log.add_processes(t_ns, index, card.read_processes())
 
     def write(self) -> None:
-        """Write what is waiting as one part.
+        """Write the waiting samples as one part.
 
         Raises:
-            OSError: it cannot be written; what was waiting is lost.
+            OSError: it cannot be written; the waiting samples are lost.
         """
         from gpuledger.model.journal.journal import JournalWriter, Part, write_compressed
 

@@ -29,35 +29,35 @@ from gpuledger.model.energy_window import WindowEnergy
 from gpuledger.model.journal.journal import JournalWriter, Part, write_compressed
 
 SENSOR_NS = 50_000_000
-"""How often the sensors that move every 100 ms are read."""
+"""Interval between samples of the sensors, which NVML updates every 100 ms."""
 
 PROCESSES_NS = 200_000_000
-"""How often a GPU's processes are asked for while its bytes stay the same: the list takes as long as all sensors."""
+"""Longest interval between lists of a GPU's processes. One list takes as long as a sample of all sensors."""
 
 LOOK_NS = 5_000_000_000
-"""How often the command's process tree is looked at, and whether the parent lives."""
+"""Interval between checks of the command's process tree and of the parent process."""
 
 PART_NS = 60_000_000_000
-"""How often what was read is written: what a crash can cost, and what memory has to hold."""
+"""Interval between written parts. It bounds the loss after a crash, and the memory."""
 
 PART_ROWS = 50_000
-"""How many rows of one table are kept at most: short intervals write more often."""
+"""Maximum number of rows of one table in memory; at short sampling intervals, parts are written more often."""
 
 NAP_NS = 10_000_000
-"""How long an order may wait: a plain sleep takes less of a processor than one that an order ends."""
+"""Longest delay of an order. A plain sleep uses less CPU than a wait that an order can end."""
 
 WHOLE = ""
-"""Name of the window of the whole command."""
+"""Name of the energy window of the whole command."""
 
 Order = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class World:
-    """What the sampler needs beside the GPUs. Tests give their own.
+    """The sampler's clocks and its connection to the parent. Tests replace them.
 
-    ``wait_ns`` returns the parent's next order, or None where none came in these nanoseconds; ``{"do": "gone"}`` stands
-    for a parent that was killed.
+    ``wait_ns`` returns the parent's next order, or None if none arrives within these nanoseconds; ``{"do": "gone"}``
+    means that the parent was killed.
     """
 
     steady_ns: Callable[[], int]
@@ -69,7 +69,7 @@ class World:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A GPU's processes, while its bytes stay the same and until they are asked for again."""
+    """A GPU's processes, valid until its bytes change or until ``due_ns``."""
 
     used_bytes: int
     due_ns: int
@@ -77,12 +77,12 @@ class _Asked:
 
 
 class Sampler:
-    """Reads the GPUs and keeps what was read.
+    """Samples the GPUs, and writes the samples.
 
     Args:
         cards: The GPUs.
-        writer: Where the parts go.
-        interval_ns: Time between two readings of the bytes.
+        writer: Writes the parts.
+        interval_ns: Time between two samples of the memory.
         world: Clocks and orders.
     """
 
@@ -108,14 +108,14 @@ class Sampler:
         self._due_ns = self._sensors_due_ns = self._look_due_ns = self._part_due_ns = 0
 
     def prepare(self, notes: Sequence[str] = (), **facts: Any) -> None:
-        """Take the first reading, the baseline, and write it with what is to be kept."""
+        """Read the first sample, which is the baseline, and write it with the facts and notes."""
         self._notes += notes
         self._facts.update(facts)
         self._read(self._world.steady_ns())
         self.write()
 
     def run(self) -> None:
-        """Read until the parent says stop; a reading that would come too late is left out and counted."""
+        """Sample until the parent sends stop. A sample that would be late is skipped and counted."""
         self._cpu_before_s = self._world.cpu_s()
         self._due_ns = now_ns = self._world.steady_ns()
         self._look_due_ns, self._part_due_ns = now_ns + LOOK_NS, now_ns + PART_NS
@@ -135,18 +135,18 @@ class Sampler:
         self.write()
 
     def _idle_ns(self, now_ns: int) -> int:
-        """Return the time until something is due."""
+        """Return the time in ns until the next work is due."""
         idle_ns = self._due_ns - now_ns
         if self._windows.due_ns is not None and self._has_room(now_ns):
             idle_ns = min(idle_ns, self._windows.due_ns - self._world.unix_ns())
         return max(idle_ns, 0)
 
     def _has_room(self, now_ns: int) -> bool:
-        """Return whether what is asked of a GPU for an edge ends before the next reading is due, or never would."""
+        """Return whether there is time to query an energy counter before the next sample is due."""
         return self._due_ns - now_ns >= min(self._windows.read_ns, self._interval_ns * 4 // 5)
 
     def _look_for_edges(self, now_ns: int) -> int:
-        """Ask a GPU what it is due to be asked, right after a reading: the next one would be held up. Return now."""
+        """Query the energy counters that are due, right after a sample, so that the next is not delayed. Return now."""
         due_ns = self._windows.due_ns
         if due_ns is None or due_ns > self._world.unix_ns() or not self._has_room(now_ns):
             return now_ns
@@ -162,7 +162,7 @@ class Sampler:
         self._due_ns += self._interval_ns
 
     def _keep_house(self, now_ns: int) -> None:
-        """Look at the processes and write a part, where it is time."""
+        """List the processes and write a part, if due."""
         if now_ns >= self._look_due_ns:
             self._look_due_ns = now_ns + LOOK_NS
             self._look()
@@ -171,7 +171,7 @@ class Sampler:
             self.write()
 
     def _plan(self) -> int:
-        """Leave out and count readings whose time has passed; return the time."""
+        """Skip and count samples that are late; return the time in ns."""
         now_ns = self._world.steady_ns()
         if now_ns - self._due_ns >= self._interval_ns:
             late = (now_ns - self._due_ns) // self._interval_ns
@@ -180,7 +180,7 @@ class Sampler:
         return now_ns
 
     def _read(self, now_ns: int) -> bool:
-        """Take one reading of every GPU that still answers; return whether the slower sensors were due, and read."""
+        """Sample every GPU that still answers; return whether the slower sensors were due and read."""
         with_sensors = now_ns >= self._sensors_due_ns
         if with_sensors:
             self._sensors_due_ns = now_ns + SENSOR_NS - self._interval_ns // 2
@@ -199,7 +199,7 @@ class Sampler:
         return with_sensors
 
     def _processes_of(self, card: Card, used_bytes: int, now_ns: int) -> Processes:
-        """Return the GPU's processes, asked for where its bytes have changed, and five times a second."""
+        """Return the GPU's processes, listed again if its bytes have changed, or after 200 ms."""
         known = self._processes.get(card.index)
         if known is None or known.used_bytes != used_bytes or now_ns >= known.due_ns:
             known = _Asked(used_bytes, now_ns + PROCESSES_NS, card.read_processes() or [])
@@ -215,11 +215,11 @@ class Sampler:
 
     def _look(self) -> None:
         self.family.look()
-        if self._world.parent() != self._parent:  # its end was not heard: a child that it forked holds the line
+        if self._world.parent() != self._parent:  # a process forked by the parent can keep its pipe open
             self._follow({"do": "gone"})
 
     def _follow(self, order: Order) -> None:
-        """Do what the parent says."""
+        """Carry out an order of the parent."""
         match order["do"]:
             case "pid":
                 self.family.follow(order["pid"])
@@ -255,7 +255,7 @@ class Sampler:
         ]
 
     def write(self) -> None:
-        """Write what is waiting as one part; after a failure nothing more is kept, and the command goes on."""
+        """Write the waiting samples as one part. After a failure, no samples are stored, and the command continues."""
         part = Part(names=self._names, notes=self._notes, facts={**self._facts, **self._counts()})
         self._log.take(part)
         self._names, self._notes, self._facts = [], [], {}
@@ -280,12 +280,12 @@ class Sampler:
 
 
 def listen(lines: Iterable[str]) -> Callable[[int], Order | None]:
-    """Return what waits so many ns for the next order; a thread reads them from ``lines``."""
+    """Return a function that waits the given time in ns for the next order; a thread reads orders from ``lines``."""
     orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
 
     def hear() -> None:
         for line in lines:
-            if line.endswith("\n"):  # half a line: the parent was killed while it wrote
+            if line.endswith("\n"):  # an incomplete line: the parent was killed while it wrote
                 orders.put(json.loads(line))
         orders.put({"do": "gone"})
 
@@ -304,9 +304,9 @@ def listen(lines: Iterable[str]) -> Callable[[int], Order | None]:
 
 
 def main() -> None:
-    """Sample until the parent says stop. Its order is the first line it sends."""
+    """Sample until the parent sends stop. The first line of input is the first order."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_IGN)  # the parent ends us, after the command
+        signal.signal(number, signal.SIG_IGN)  # the parent stops this process after the command
     line = sys.stdin.readline()
     if not line.endswith("\n"):
         return
@@ -318,7 +318,7 @@ def main() -> None:
         _say(error=f"watch: {error.message}", hint=error.hint)
         return
     world = World(time.monotonic_ns, time.time_ns, listen(sys.stdin))
-    os.chdir(order["run_directory"])  # which is found again where it has got another name since
+    os.chdir(order["run_directory"])  # stays valid if the directory is renamed later
     writer = JournalWriter(Path("rank-0", "journal"), write_compressed)
     sampler = Sampler(cards, writer, max(order["interval_ns"], there.shortest_interval_ns), world)
     if order["pid"] is not None:
@@ -331,7 +331,7 @@ def main() -> None:
 
 
 def _facts_of(card: Card) -> dict[str, Any]:
-    """Return what a run's manifest says of a GPU."""
+    """Return a GPU's entry in a run's manifest."""
     memory = card.read_memory()
     return {
         "device_idx": card.index,
@@ -344,11 +344,11 @@ def _facts_of(card: Card) -> dict[str, Any]:
 
 
 def _say(**words: Any) -> None:
-    """Tell the parent; where it is gone, nobody listens."""
+    """Send a line to the parent; if it has ended, do nothing."""
     try:
         print(json.dumps(words), flush=True)
     except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - nothing more will be said
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - discards all later lines
 
 
 if __name__ == "__main__":

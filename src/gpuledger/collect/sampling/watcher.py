@@ -1,4 +1,4 @@
-"""Starts the sampler's process and sends commands to it."""
+"""Start the sampler's process and send orders to it."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from typing import Any
 from gpuledger.errors import GpuLedgerError, NoDeviceError
 
 START_S = 120.0
-"""How long a driver may take to wake its GPUs."""
+"""Longest time in seconds in which a driver initializes its GPUs."""
 
 PATIENCE_S = 20.0
-"""How long the sampler may take to write what it has; a driver whose GPU is gone can keep it for ever."""
+"""Longest time in seconds for the sampler to write its samples; with a failed GPU, the driver can block forever."""
 
 LONGEST_NAME = 300
-"""Characters of a window's name that are kept: a line is written as a whole or not at all (PIPE_BUF is 4,096 bytes)."""
+"""Characters of an energy window's name that are sent. Writes up to PIPE_BUF (4,096 bytes) are atomic."""
 
 
 class Watcher:
-    """A sampler at work, from construction to :meth:`stop`. But for these two, nothing is ever waited for.
+    """A running sampler, from construction to :meth:`stop`. Only these two wait for it.
 
     Args:
         directory: The run's directory; the journal goes to its ``rank-0``.
-        gpus: Numbers of the GPUs; None takes all.
-        interval_ns: Time between two readings.
-        pid: Process to report memory of separately, if it runs already.
+        gpus: Numbers of the GPUs; None selects all.
+        interval_ns: Time between two samples.
+        pid: Process with memory to report separately, if it is already running.
 
     Raises:
         NoDeviceError: no driver, no GPU, no permission, or no such GPU.
@@ -72,21 +72,21 @@ class Watcher:
         self._note_failure(answer)
 
     def follow(self, pid: int) -> None:
-        """Tell apart the bytes of this process and those below it."""
+        """Report the memory of this process and its descendants separately."""
         self._tell({"do": "pid", "pid": pid})
 
     def begin(self, name: str = "", at_ns: int | None = None) -> int:
-        """Begin a window of energy, now or at a moment that has just passed; return its number."""
+        """Open an energy window, now or at a moment that has just passed; return its number."""
         number = next(self._numbers)
         self._tell({"do": "begin", "window": number, "name": name[:LONGEST_NAME], "at_ns": at_ns or time.time_ns()})
         return number
 
     def end(self, window: int, at_ns: int | None = None) -> None:
-        """End a window, now or at a moment that has just passed."""
+        """Close an energy window, now or at a moment that has just passed."""
         self._tell({"do": "end", "window": window, "at_ns": at_ns or time.time_ns()})
 
     def stop(self) -> None:
-        """End the sampler and take in its notes; one that was killed, or does not answer, is noted."""
+        """Stop the sampler and read its notes. If it was killed or does not answer, add a note."""
         self._tell({"do": "stop"})
         if self._unheard:
             self.notes.append(f"The sampler was too busy and missed the start or end of {self._unheard:,} windows.")
@@ -119,9 +119,9 @@ class Watcher:
             self.notes.append(answer["failure"])
 
     def _tell(self, words: dict[str, Any]) -> None:
-        """Send a line; a sampler that is gone, or takes in nothing more, is noticed at the end."""
+        """Send a line. If the sampler has ended, or no longer reads, this is noticed at the end."""
         line = json.dumps(words).encode() + b"\n"
-        # A program may have asked to be ended by SIGPIPE: that of our line is not its own.
+        # If the program restored SIGPIPE's default action, writing to a closed pipe must not end it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
         try:
             os.write(self._stdin, line)
@@ -130,15 +130,15 @@ class Watcher:
         except BrokenPipeError:
             signal.sigtimedwait({signal.SIGPIPE}, 0)
         except (OSError, ValueError):
-            pass  # noted by stop(): it has ended
+            pass  # the sampler has ended; stop() adds a note
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _hear(self, patience_s: float) -> dict[str, Any] | None:
-        """Return the sampler's next line; None where it ends without one, or takes longer."""
+        """Return the sampler's next line; None if it ends without one, or exceeds the time."""
         assert self._process.stdout is not None
         place = self._process.stdout.fileno()
-        line = select.poll()  # unlike select it takes the descriptors of a process that has many
+        line = select.poll()  # unlike select, it accepts file descriptors above 1023
         line.register(place, select.POLLIN)
         limit_s = time.monotonic() + patience_s
         while b"\n" not in self._heard:

@@ -1,4 +1,4 @@
 """The files of MXNet's GPU memory profiler: CSV, JSON trees and logs of call stacks.
 
-Begin with ``files``; the rules of its tags are in ``tags``, which the logs of the older profiler share.
+Start reading at ``files``. The rules of its tags are in ``tags``; the logs of the older profiler use them, too.
 """

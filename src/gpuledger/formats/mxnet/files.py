@@ -1,4 +1,4 @@
-"""The files of MXNet's GPU memory profiler, in every form it has had.
+"""The files of MXNet's GPU memory profiler, in all of its formats.
 
 | form | a row | sizes | rows are |
 | --- | --- | --- | --- |
@@ -6,10 +6,11 @@
 | seven columns | time, scope, name, data struct, requested, actual, reuse | bytes | every allocation, never a free |
 | five columns | name, requested, device, actual, reuse | bytes | what was alive when the file was written |
 | JSON trees | nested by the parts of the tag | bytes | what was alive when the file was written |
-| stack log | a warning with a call stack | MiB | the allocations of the headerless form whose tag is unknown |
+| stack log | a warning with a call stack | MiB | the allocations of the headerless form with an unknown tag |
 
-A log beside its CSV gives that CSV's entries their stacks.
-``nvml_amend`` in the last CSV is what the driver said of the process beyond its entries: the balance's line.
+A log next to its CSV adds call stacks to the entries of the CSV.
+``nvml_amend`` in the last CSV is the memory of the process beyond its entries, as reported by the driver. It is a line
+of the GPU memory balance.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from gpuledger.model.imported import ImportedRank, ImportedRun
 AMEND = "nvml_amend"
 MIB = 1 << 20
 BYTES_FROM = 1 << 20
-"""A headerless size from here on cannot be MiB: no GPU has a tebibyte. The earliest version wrote bytes."""
+"""From this size on, a headerless size is not MiB, because no GPU has 1 TiB. The earliest version wrote bytes."""
 MAX_DEVICE = 4_096
 _PID = re.compile(r"pid_(\d{1,9})\b")
 _HEADERLESS = re.compile(
@@ -47,7 +48,7 @@ _INTEGER = re.compile(r"[+-]?\d{1,20}$")
 
 
 class Form(Enum):
-    """The forms of the file."""
+    """The formats of a file."""
 
     HEADERLESS = "headerless"
     SEVEN_COLUMNS = "seven columns"
@@ -57,7 +58,7 @@ class Form(Enum):
 
 
 def looks_like(path: Path, head: bytes) -> bool:
-    """Return whether a file is one of these forms, or a folder has such a file."""
+    """Return whether a file has one of these formats, or a folder has such a file."""
     if path.is_dir():
         return any(file.is_file() and _is_ours(file) for file in path.iterdir())
     return _form_of(head) is not None
@@ -86,7 +87,7 @@ def _form_of(head: bytes) -> Form | None:
 
 
 def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -> ImportedRun:
-    """Return the files as one run, a rank for each file, in the order of their process ids.
+    """Return the files as one run, one rank per file, in the order of their process ids.
 
     Raises:
         InputError: no file has an entry.
@@ -113,7 +114,7 @@ def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -
 
 
 def single_runs(files: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Return the files that are a run each: none where every name has a process id, for those are a run's ranks."""
+    """Return the files that are one run each: none if every name has a process id, because those are ranks of a run."""
     beside = {log_beside(path) for path in files if path.suffix != ".log"}
     runs = tuple(path for path in files if path not in beside)
     return () if all(_pid(path) >= 0 for path in runs) else runs
@@ -125,7 +126,7 @@ def _pid(path: Path) -> int:
 
 
 class _FileReader:
-    """Reads one file of any form."""
+    """Reads one file of any format."""
 
     def __init__(self, path: Path, unread: Unread) -> None:
         self.entries = Entries(path.stat().st_size)
@@ -139,7 +140,7 @@ class _FileReader:
         self._log_name = ""
 
     def read(self) -> bool:
-        """Return whether an entry was read."""
+        """Read the file; return whether it has an entry."""
         try:
             with self._path.open("rb") as file:
                 self._form = _form_of(file.read(8_192)) or Form.HEADERLESS
@@ -187,7 +188,7 @@ class _FileReader:
                 self._bad(number, text, str(error))
 
     def _read_log_beside(self) -> None:
-        """Read the log beside the file, where it has one: its stacks are of the entries with the same tag and size."""
+        """Read the log next to the file, if it exists. Its stacks belong to the entries with the same tag and size."""
         log = log_beside(self._path)
         if log != self._path and log.is_file() and _is_ours(log):
             self._stacks, self._log_name = read_stack_log(log, self._unread), log.name
@@ -275,7 +276,7 @@ class _FileReader:
     # -- the rank -------------------------------------------------------------------------------------------------
 
     def rank(self, number: int) -> ImportedRank:
-        """Return what was read as rank ``number``."""
+        """Return the data as rank ``number``."""
         held = self.entries.bytes_by_device()
         known = {device: amend for device, amend in self._amend_bytes.items() if 0 <= amend < 1 << 62}
         readings = [
@@ -327,7 +328,7 @@ _ABOUT = {
 
 
 def unquoted(text: str) -> str:
-    """Return a field without its quotes; a doubled quote inside is one, others were never escaped and stay."""
+    """Return a field without its quotes. A doubled quote inside is one quote; others were never escaped and stay."""
     text = text.strip()
     if len(text) < 2 or text[0] != '"' or text[-1] != '"':
         return text
@@ -336,7 +337,7 @@ def unquoted(text: str) -> str:
 
 
 def _extremes(sizes: Iterator[float | None]) -> tuple[float, ...]:
-    """Return the largest size, and one that is not whole where there is one."""
+    """Return the largest size, and one that is not a whole number if there is one."""
     largest, broken = -1.0, -1.0
     for size in sizes:
         if size is not None:
@@ -359,7 +360,7 @@ def _integer(text: str) -> int:
 
 
 def _real(text: str) -> float | None:
-    """Return a size or a time; None for what is none: no number, below zero, infinite."""
+    """Return a size or a time; None if it is not a number, is negative, or infinite."""
     try:
         value = float(text.strip().strip('"'))
     except ValueError:

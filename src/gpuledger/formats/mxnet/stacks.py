@@ -1,6 +1,6 @@
-"""The log beside MXNet's headerless CSV: the call stack of every allocation whose tag is unknown.
+"""The log next to MXNet's headerless CSV: the call stack of every allocation with an unknown tag.
 
-The first version wrote the stack before its warning, the later ones after it.
+The first version wrote the stack before its warning, later ones after it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gpuledger.formats.entries import MAX_KNOWN, Unread, whole_lines
 from gpuledger.formats.text_lines import decoded, shown
 
 Frames = tuple[tuple[str, int, str], ...]
-"""File, line and function of each frame, innermost first; a library's frames have no line, which is 0."""
+"""File, line and function of each frame, innermost first. Frames of libraries have no line, which is 0."""
 MAX_FRAMES = 256
 _WARNING = re.compile(r"Allocating (\S+) with unknown [mM]emory [tT]ag (.+)$", re.MULTILINE)
 _FIRST_VERSION = "[memory_profiler::warning]"
@@ -23,7 +23,7 @@ _FRAME = re.compile(r"\[bt\] \(\d+\) ([^(\[]+)(?:\((.*)\))?\s*(?:\[0x[0-9a-fA-F]
 
 @dataclass(frozen=True)
 class UnknownAllocation:
-    """One warning: tag, size as the log states it, and the number of its stack; -1 where it has none."""
+    """One warning: tag, size as in the log, and the number of its stack; -1 if it has none."""
 
     tag: str
     size: float
@@ -32,7 +32,7 @@ class UnknownAllocation:
 
 @dataclass
 class StackLog:
-    """What a log holds. :meth:`take` hands out each warning's stack once."""
+    """Contents of a log. :meth:`take` returns each warning's stack once."""
 
     allocations: list[UnknownAllocation] = field(default_factory=list)
     stacks: list[Frames] = field(default_factory=list)
@@ -40,7 +40,7 @@ class StackLog:
     _waiting: dict[tuple[str, float | None], list[int]] | None = None
 
     def number(self, frames: Frames) -> int:
-        """Return the number of a stack; equal ones share it."""
+        """Return the number of a stack; equal stacks have the same number."""
         known = self._numbers.get(frames)
         if known is None:
             known = len(self.stacks)
@@ -50,7 +50,7 @@ class StackLog:
         return known
 
     def take(self, tag: str, size: float) -> int:
-        """Return the stack of the next allocation of this tag and size that was not taken yet; -1: there is none."""
+        """Return the stack of the next unused allocation of this tag and size; -1 if there is none."""
         if self._waiting is None:
             self._waiting = {}
             for one in reversed(self.allocations):
@@ -60,17 +60,17 @@ class StackLog:
 
 
 def is_stack_log(head: bytes) -> bool:
-    """Return whether a file's beginning is that of such a log."""
+    """Return whether a file starts like such a log."""
     return _WARNING.search(decoded(head)) is not None
 
 
 def log_beside(path: Path) -> Path:
-    """Return where the log of a CSV lies."""
+    """Return the path of the log that belongs to a CSV."""
     return path.with_suffix(".log")
 
 
 def read_stack_log(path: Path, unread: Unread) -> StackLog:
-    """Return the warnings of a log with their stacks, in order; other lines are passed over.
+    """Return the warnings of a log with their stacks, in order. Other lines are ignored.
 
     Raises:
         OSError: it cannot be read.

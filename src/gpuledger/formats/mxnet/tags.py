@@ -1,4 +1,4 @@
-"""What MXNet's tags say: the category their grammar names, and the module their scope is."""
+"""Parse MXNet's tags: the category by their grammar, and the module by their scope."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CATEGORY_OF_STRUCT = {
     "ephemeral": "temporary",
     "unknown": "other",
 }
-"""The data structures of the seven-column iteration."""
+"""The data structures in the seven-column format."""
 
 _PARTS = (
     (re.compile(r"in_arg$"), "weight"),
@@ -35,7 +35,7 @@ _UUID = re.compile(r"[0-9a-f]{8}_[0-9a-f]{4}_[0-9a-f]{4}_[0-9a-f]{4}_[0-9a-f]{12
 
 
 def category_of(tag: str) -> str:
-    """Return the category that a part of the tag's grammar names; a scope's output is an activation, else ``other``."""
+    """Return the category of a part of the tag's grammar; the output of a scope is an activation, others ``other``."""
     parts = tag.split(":")
     for pattern, category in _PARTS:
         if any(pattern.match(part) for part in parts):
@@ -44,7 +44,7 @@ def category_of(tag: str) -> str:
 
 
 def module_of(tag: str) -> str:
-    """Return the scope of a tag as a module path, ``hybridsequential.dense0``; "" where it has none."""
+    """Return the scope of a tag as a module path, ``hybridsequential.dense0``; "" if it has none."""
     scope = _UUID.sub("", tag).split(":")[:-1]
     while scope and scope[-1] in _STRUCTURE:
         scope.pop()

@@ -1,6 +1,6 @@
 """The JSON tree of MXNet's memory profiler: the tags' parts as nested nodes, ``{"name", "children" | "value"}``.
 
-Its writer puts a tree for each device into ``{[ … ]}``, which is no JSON; a tree alone is read as well.
+Its writer wraps one tree per device in ``{[ … ]}``, which is not valid JSON. A single tree is accepted as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Node:
 
 
 class _Devices:
-    """Devices of the trees so far: a file has the memory of one moment, so a device has one tree."""
+    """Devices of the trees so far. A file has the memory at one moment, so a device has one tree."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -33,7 +33,7 @@ class _Devices:
         self._earlier: frozenset[int] = frozenset()
 
     def begin(self, depth: int) -> None:
-        """Note that a value begins; at depth 0 it is a tree of its own."""
+        """Record the start of a value; at depth 0 it is a tree."""
         if depth == 0:
             self._earlier = frozenset(self._seen)
 
@@ -41,7 +41,7 @@ class _Devices:
         """Yield leaves.
 
         Raises:
-            InputError: one is of a device that an earlier tree has.
+            InputError: a leaf is of a device that an earlier tree has.
         """
         for leaf in found:
             if leaf[0] in self._earlier:
@@ -51,10 +51,10 @@ class _Devices:
 
 
 def leaves(path: Path) -> Iterator[tuple[int, str, float]]:
-    """Yield device, tag and bytes of every node with a value; the tag is the names above it joined by ``:``.
+    """Yield device, tag and bytes of every node with a value. The tag is the names of its ancestors, joined by ``:``.
 
     Raises:
-        InputError: it is no JSON, nested too deep, or has a second tree of a device.
+        InputError: it is not valid JSON, nested too deep, or has a second tree of a device.
     """
     nodes: list[_Node] = []
     devices = _Devices(path)

@@ -1,4 +1,4 @@
-"""Parts of the reader of PyTorch's memory snapshots: pickles without running them, columns, blocks and tables.
+"""Parts of the reader of PyTorch's memory snapshots: pickles (never executed), columns, blocks and tables.
 
-May import ``formats`` and ``model``; needs no torch. Begin with ``pickle_reader``.
+May import ``formats`` and ``model``; needs no torch. Start reading at ``pickle_reader``.
 """

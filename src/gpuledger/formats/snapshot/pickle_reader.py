@@ -1,8 +1,8 @@
-"""Pickles of plain values, read without the unpickler: no class, no call, and memory bounded by the file's size.
+"""Read pickles of plain values without the unpickler: no class, no call, and memory bounded by the file's size.
 
-The standard unpickler is a program that the file steers. Even with every class refused, nine bytes can make it take
-gigabytes: a memo index is enough. Here each opcode is one small method; what is not in the table is refused by name.
-Lists of many alike dictionaries, which is what a memory snapshot is, are left to :mod:`.pickle_records`.
+The standard unpickler executes the file as a program. Even with every class rejected, nine bytes (a memo index) can
+make it allocate gigabytes. Here each opcode is one small method; opcodes without one are rejected by name. A memory
+snapshot consists mostly of lists of similar dictionaries, which are read by :mod:`.pickle_records`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_DEPTH = 1_000
 MAX_STACK = 1_000_000
 MAX_LONG_BYTES = 16
 COST_PER_BYTE = 9
-"""Bytes of values that one byte of file may become; a real snapshot read value by value needs less than that."""
+"""Maximum bytes of values per byte of the file. A real snapshot needs less, even if read value by value."""
 COST_FLOOR_BYTES = 8 << 20
 _OPENED_BYTES = 72
 _NUMBER_BYTES = 32
@@ -42,22 +42,22 @@ _CODE = {
     0x83: "EXT2",
     0x84: "EXT4",
 }
-"""Opcodes that name a class, call it, or ask the reader for an object."""
+"""Opcodes that name a class, call it, or request an object from the reader."""
 
 
 class PickleRefusedError(InputError):
-    """The file asks for more than plain values, or for more memory than it may."""
+    """The file contains more than plain values, or exceeds the memory limit."""
 
 
 class _Absent:
-    """Stands in the memo for what a :class:`Run` holds; made into a value when somebody asks."""
+    """Placeholder in the memo for a record of a :class:`Run`, which is built on first use."""
 
 
 _ABSENT = _Absent()
 
 
 class Memo:
-    """Values by their number. Those of runs are made when they are asked for, from ``data``, which was read."""
+    """Values by their number. Those of runs are built on first use, from the file's bytes ``data``."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -68,15 +68,15 @@ class Memo:
         return len(self._values)
 
     def add(self, value: Any) -> None:
-        """Keep ``value`` under the next number."""
+        """Store ``value`` under the next number."""
         self._values.append(value)
 
     def replace(self, number: int, value: Any) -> None:
-        """Keep ``value`` under a number that is taken."""
+        """Replace the value with this number."""
         self._values[number] = value
 
     def add_run(self, run: Run) -> None:
-        """Reserve the numbers that the records of a run take."""
+        """Reserve the numbers of a run's records."""
         run.begin(len(self._values))
         self._runs.append(run)
         self._values.extend([_ABSENT] * run.memo_count)
@@ -94,7 +94,7 @@ class Memo:
         return value
 
     def _open(self, number: int) -> None:
-        """Read the one record that holds ``number``, value by value."""
+        """Read the record that contains ``number``, value by value."""
         run = self._runs[bisect_right(self._runs, number, key=attrgetter("memo_start")) - 1]
         row = run.row_of(number)
         record = _OneRecord(self, int(run.table.memo_base[row]))
@@ -105,7 +105,7 @@ class Memo:
 
 
 class _OneRecord(Memo):
-    """The memo while one record is read again: its own numbers are new, lower ones are the whole memo's."""
+    """The memo while one record is read again: its own numbers are new, lower ones are those of the whole memo."""
 
     def __init__(self, whole: Memo, first: int) -> None:
         super().__init__(b"")
@@ -121,16 +121,16 @@ class _OneRecord(Memo):
 
 
 def read_pickle(data: bytes, title: str) -> tuple[Any, Memo]:
-    """Return the value a pickle of protocol 2 to 5 holds, and its memo.
+    """Return the value of a pickle of protocol 2 to 5, and its memo.
 
-    Lists can hold :class:`Run` beside dictionaries; :func:`items_of` gives them one by one.
+    Lists can contain a :class:`Run` in place of dictionaries; :func:`items_of` returns these one by one.
 
     Args:
         data: The whole file.
-        title: How errors name it.
+        title: Name of the file in errors.
 
     Raises:
-        InputError: it is cut off, damaged, or holds anything but plain values.
+        InputError: it is cut off, damaged, or contains other than plain values.
     """
     stripped = strip_frames(data)
     memo = Memo(stripped)
@@ -146,7 +146,7 @@ def read_pickle(data: bytes, title: str) -> tuple[Any, Memo]:
 
 
 def strip_frames(data: bytes) -> bytes:
-    """Return ``data`` without the frame marks (protocol 4 and later), so that alike records lie alike."""
+    """Return ``data`` without the frame marks (protocol 4 and later), so that similar records have equal bytes."""
     if data[:1] != b"\x80" or data[1:2] < b"\x04":
         return data
     pieces, place = [data[:2]], 2
@@ -161,7 +161,7 @@ def strip_frames(data: bytes) -> bytes:
 
 
 def items_of(values: Any, memo: Memo) -> Iterator[Any]:
-    """Return the items of a list one by one, those of runs as dictionaries."""
+    """Yield the items of a list one by one; records of runs as dictionaries."""
     for value in values:
         if isinstance(value, Run):
             for row in range(value.first, value.last + 1):
@@ -171,7 +171,7 @@ def items_of(values: Any, memo: Memo) -> Iterator[Any]:
 
 
 class _Reader:
-    """The machine: a stack, marks in it, and the memo."""
+    """The pickle machine: a stack with marks, and the memo."""
 
     def __init__(self, data: bytes, records: RecordIndex | None, memo: Memo) -> None:
         self.data = data
@@ -343,7 +343,7 @@ class _Reader:
         self._spend(8)
 
     def put(self, size_bytes: int) -> None:
-        """Keep a value under the next number; a pickler's numbers have no gaps, so no index can ask for memory."""
+        """Store a value under its number. Picklers leave no gaps, so a number above the next one is rejected."""
         number, next_number = self._number(size_bytes), len(self._memo)
         if number > next_number:
             raise PickleRefusedError(f"memo index {number:,} where {next_number:,} is next (byte {self.position:,})")

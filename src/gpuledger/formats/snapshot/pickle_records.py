@@ -1,9 +1,9 @@
-"""Runs of alike dictionaries inside a pickle, read as columns without making a dictionary of each.
+"""Runs of similar dictionaries in a pickle, read as columns without building a dictionary for each.
 
-A memory snapshot is mostly one list of dictionaries that name the same keys in the same order: each starts with the
-same few bytes. All places with these bytes are candidates; all candidates are parsed at once, field by field, and a
-run is a chain in which each record ends exactly where the next begins. A chain that starts at a true opcode is then
-parsed as the unpickler would parse it, so a chance likeness inside a text cannot be taken for a record.
+A memory snapshot is mostly one list of dictionaries that have the same keys in the same order, so each one starts with
+the same few bytes. All positions with these bytes are candidates. All candidates are parsed at once, field by field. A
+run is a chain of records in which the end of each is the start of the next. A chain that starts at a true opcode is
+parsed as the unpickler would parse it, so equal bytes inside a text are never read as a record.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GET1, _GET4, _MEMOIZE, _MARK, _SETITEMS, _APPENDS = ord("h"), ord("j"), 0x94, o
 
 
 class Kind(IntEnum):
-    """What a field of a record holds; ``Column.value`` means something else for each."""
+    """Type of a record's field; it defines the meaning of ``Column.value``."""
 
     MISSING = 0
     NUMBER = 1
@@ -37,19 +37,19 @@ class Kind(IntEnum):
     REFERENCE = 2
     """A memo number."""
     TEXT = 3
-    """Where the text's opcode is."""
+    """Position of the text's opcode."""
     LIST = 4
-    """Where the list's opcode is; its items are memo numbers."""
+    """Position of the list's opcode; its items are memo numbers."""
     NONE = 5
     PAIR = 6
-    """A tuple of two small numbers; not kept."""
+    """A tuple of two small numbers; not stored."""
 
 
 @dataclass
 class Column:
-    """One key of every record: kind, value (see :class:`Kind`), and its place among the record's memo numbers.
+    """One key of every record: kind, value (see :class:`Kind`), and its index among the record's memo numbers.
 
-    ``end`` is where each list ends; None where the column has none.
+    ``end`` is the end of each list; None if the column has none.
     """
 
     kind: NDArray[np.int8]
@@ -60,9 +60,9 @@ class Column:
 
 @dataclass
 class RecordTable:
-    """All records that start alike. ``columns`` are by the memo number of their key; ``ends`` -1 is no record.
+    """All records with the same first bytes. ``columns`` are by the memo number of their key; ``ends`` -1: no record.
 
-    ``memo_before`` int64[n + 1] counts the memo numbers of all records before each; ``memo_base`` is -1 until a
+    ``memo_before`` int64[n + 1] counts the memo numbers of all records before each one; ``memo_base`` is -1 until a
     record is reached.
     """
 
@@ -75,7 +75,7 @@ class RecordTable:
 
 @dataclass
 class Run:
-    """Records ``first`` to ``last`` of a table, which follow each other in one list."""
+    """Records ``first`` to ``last`` of a table, which are adjacent in one list."""
 
     table: RecordTable
     first: int
@@ -84,7 +84,7 @@ class Run:
 
     @property
     def end(self) -> int:
-        """Return the place after the last record."""
+        """Return the position after the last record."""
         return int(self.table.ends[self.last])
 
     @property
@@ -94,32 +94,32 @@ class Run:
 
     @property
     def memo_count(self) -> int:
-        """Return how many memo numbers the records take."""
+        """Return the number of memo numbers of the records."""
         before = self.table.memo_before
         return int(before[self.last + 1] - before[self.first])
 
     def begin(self, memo_start: int) -> None:
-        """Give the records their memo numbers."""
+        """Assign memo numbers to the records."""
         self.memo_start = memo_start
         before = self.table.memo_before[self.first : self.last + 1]
         self.table.memo_base[self.first : self.last + 1] = before - before[0] + memo_start
 
     def row_of(self, memo_number: int) -> int:
-        """Return the record that a memo number belongs to."""
+        """Return the record that contains a memo number."""
         bases = self.table.memo_base[self.first : self.last + 1]
         return self.first + int(np.searchsorted(bases, memo_number, side="right")) - 1
 
 
 @dataclass
 class RecordIndex:
-    """The tables of one file, made when a record of a new beginning is met."""
+    """The tables of one file. A table is built when the first record with new first bytes is read."""
 
     data: bytes
     _seen: set[bytes] = field(default_factory=set)
     _runs: dict[int, Run] = field(default_factory=dict)
 
     def run_at(self, place: int) -> Run | None:
-        """Return the run that begins at ``place``; None where there is none, or too short a one to be worth it."""
+        """Return the run that starts at ``place``; None if there is none, or fewer than :data:`MIN_RUN` records."""
         prefix = self._prefix(place)
         if prefix is None:
             return None
@@ -129,7 +129,7 @@ class RecordIndex:
         return self._runs.get(place)
 
     def _prefix(self, place: int) -> bytes | None:
-        """Return the bytes up to the first key: an empty dictionary, kept, a mark, a key that was seen before."""
+        """Return the bytes up to the first key: an empty dictionary, memoized; a mark; and a known key."""
         if self.data[place + 1 : place + 3] != b"\x94(":
             return None
         key = self.data[place + 3 : place + 4]
@@ -147,7 +147,7 @@ class RecordIndex:
 
 
 def _find(array: Bytes, prefix: bytes, start: int) -> I64:
-    """Return the ascending places from ``start`` on at which ``prefix`` stands."""
+    """Return the positions of ``prefix`` from ``start`` on, in ascending order."""
     found = []
     width = len(prefix)
     for low in range(start, array.size - width + 1, 16 * AT_ONCE):
@@ -161,7 +161,7 @@ def _find(array: Bytes, prefix: bytes, start: int) -> I64:
 
 
 def _read_records(array: Bytes, starts: I64) -> RecordTable:
-    """Return the records at ``starts``, in as many shapes as they have, up to :data:`MAX_SHAPES`."""
+    """Return the records at ``starts``, which can have up to :data:`MAX_SHAPES` different sets of keys."""
     count = starts.size
     table = RecordTable(
         starts,
@@ -184,7 +184,7 @@ def _read_records(array: Bytes, starts: I64) -> RecordTable:
 
 
 def _runs_of(array: Bytes, table: RecordTable) -> list[Run]:
-    """Return the chains of at least :data:`MIN_RUN` records. Between two, a list may be closed and gone on with."""
+    """Return the chains of at least :data:`MIN_RUN` records. A list in batches has opcodes between some records."""
     starts, ends = table.starts, table.ends
     if starts.size < MIN_RUN:
         return []
@@ -200,11 +200,11 @@ def _runs_of(array: Bytes, table: RecordTable) -> list[Run]:
     return [Run(table, int(firsts[place]), int(lasts[place])) for place in long.tolist()]
 
 
-# -- one record by hand: which keys it has --------------------------------------------------------------------------
+# -- a single record: its keys --------------------------------------------------------------------------------------
 
 
 def _commonest_keys(array: Bytes, starts: I64) -> tuple[bytes, ...]:
-    """Return the keys that most of a sample of the records have; none where too few are left to be worth it."""
+    """Return the most frequent keys in a sample of the records; empty if there are too few records."""
     if starts.size < MIN_RUN:
         return ()
     sample = starts[np.linspace(0, starts.size - 1, SAMPLED).astype(np.int64)]
@@ -214,7 +214,7 @@ def _commonest_keys(array: Bytes, starts: I64) -> tuple[bytes, ...]:
 
 
 def _keys_at(array: Bytes, start: int) -> tuple[bytes, ...]:
-    """Return the opcodes that fetch the keys of the record at ``start``; empty where it is not of the simple kind."""
+    """Return the opcodes that fetch the keys of the record at ``start``; empty if it has other opcodes."""
     keys: list[bytes] = []
     places = np.array([start + 3], dtype=np.int64)
     while len(keys) < MAX_FIELDS and int(places[0]) < array.size:
@@ -234,7 +234,7 @@ def _keys_at(array: Bytes, start: int) -> tuple[bytes, ...]:
 
 
 def key_number(key: bytes) -> int:
-    """Return the memo number that a fetching opcode asks for."""
+    """Return the memo number that an opcode fetches."""
     return int.from_bytes(key[1:], "little")
 
 
@@ -242,7 +242,7 @@ def key_number(key: bytes) -> int:
 
 
 def _read_shape(array: Bytes, keys: tuple[bytes, ...], table: RecordTable, memo_count: I64, rows: I64) -> None:
-    """Parse the records ``rows`` as ones with these ``keys``; those that are so get their end and their columns."""
+    """Parse the records ``rows`` with these ``keys``. Those that match get their end and their columns."""
     places = table.starts[rows] + 3
     good = np.ones(rows.size, dtype=bool)
     memos = np.ones(rows.size, dtype=np.int64)
@@ -277,7 +277,7 @@ def _empty_column(count: int) -> Column:
 
 
 def _at(array: Bytes, places: I64) -> Bytes:
-    """Return the bytes at ``places``; past the end, the last byte, which is STOP or nothing of use."""
+    """Return the bytes at ``places``; past the end, the last byte, which is STOP or of no use."""
     taken: Bytes = array.take(places, mode="clip")
     return taken
 
@@ -293,7 +293,7 @@ _INTEGER_BYTES = {ord("K"): 1, ord("M"): 2, ord("J"): 4}
 
 
 class _Values:
-    """The values at many places, parsed at once. ``after`` is where each ends, ``memos`` how many numbers it takes."""
+    """The values at many positions, parsed at once. ``after`` are their ends, ``memos`` counts their memo numbers."""
 
     def __init__(self, array: Bytes, places: I64) -> None:
         self.array = array
@@ -346,7 +346,7 @@ class _Values:
                 self._keep(mine, Kind.NUMBER, value, 2 + size)
 
     def _pairs(self, rows: I64) -> None:
-        """Where a small number is followed by another one, read both as a tuple of two."""
+        """Parse tuples of two small numbers: a small number that is followed by another one."""
         after = self.after[rows]
         codes = _at(self.array, after)
         for code, size in _INTEGER_BYTES.items():
@@ -359,7 +359,7 @@ class _Values:
                 self.memos[mine] = 1
 
     def _list(self, rows: I64) -> None:
-        """Read lists whose items were all seen before: ``]`` kept, then nothing, one item, or a mark and several."""
+        """Read lists with known items only: ``]`` memoized, then nothing, one item, or a mark and several items."""
         places = self.places[rows]
         self._keep(rows, Kind.LIST, places, 2, memos=1)
         self.good[rows] = _at(self.array, places + 1) == _MEMOIZE

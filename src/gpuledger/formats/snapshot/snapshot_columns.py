@@ -1,4 +1,4 @@
-"""Columns out of a memory snapshot's lists of dictionaries, whether they were read as runs or one by one."""
+"""Columns of a memory snapshot's lists of dictionaries, read as runs or one by one."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ I64 = NDArray[np.int64]
 Frame = tuple[str, int, str]
 
 MAX_FRAMES = 256
-"""Frames kept of one stack, from the innermost."""
+"""Maximum number of frames stored per stack, from the innermost on."""
 MAX_TEXT = 400
-"""Characters kept of a file or function name, from its end."""
+"""Maximum number of characters stored of a file or function name, from its end."""
 _FEWEST_ROWS = 50_000
 _BYTES_PER_ROW = 24
 _TEXT = int(Kind.TEXT)
 
 
 class SnapshotColumns:
-    """Reads columns. Texts and stacks get numbers; ``texts`` and ``stacks`` say what they stand for."""
+    """Reads columns. Texts and stacks are numbered; a number is a position in ``texts`` or ``stacks``."""
 
     def __init__(self, data: bytes, memo: Memo) -> None:
         self.texts: list[str] = []
@@ -45,14 +45,14 @@ class SnapshotColumns:
         self._stack_of_memo = np.full(len(memo), -1, dtype=np.int32)
 
     def release(self) -> None:
-        """Let go of the file and of what was read of it; texts and stacks stay."""
+        """Release the file and the values that were read from it; texts and stacks stay."""
         self._data, self._memo = b"", Memo(b"")
         self._stack_of_piece.clear()
         self._text_of_piece.clear()
         self._stack_number.clear()
 
     def numbers(self, items: list[Any], key: str, missing: int = 0) -> I64:
-        """Return a number of every item as int64[n]; ``missing`` where it has none."""
+        """Return a number of every item as int64[n]; ``missing`` for items without one."""
         found = np.full(count_of(items), missing, dtype=np.int64)
         for low, high, item in _pieces(items):
             if isinstance(item, Run):
@@ -66,11 +66,11 @@ class SnapshotColumns:
         return found
 
     def labels(self, items: list[Any], key: str) -> I64:
-        """Return a text of every item as its number in ``texts``; -1 where it has none. A dictionary counts as JSON."""
+        """Return a text of every item as its number in ``texts``; -1 if it has none. A dictionary counts as JSON."""
         return self._numbered(items, key, self._texts_at, self._text_of, np.full(len(self._memo), -1, dtype=np.int32))
 
     def stack_numbers(self, items: list[Any], key: str = "frames") -> I64:
-        """Return the stack of every item as its number in ``stacks``; -1 where it has none."""
+        """Return the stack of every item as its number in ``stacks``; -1 if it has none."""
         return self._numbered(items, key, self._stacks_at, self._stack_of, self._stack_of_memo)
 
     def _column(self, table: RecordTable, key: str) -> Column | None:
@@ -84,7 +84,7 @@ class SnapshotColumns:
         of: Callable[[Any], int],
         known: NDArray[np.int32],
     ) -> I64:
-        """Return numbers for what stands inline (``at`` some rows), or is a value or a reference to one (``of``)."""
+        """Return numbers of inline values (``at`` some rows), and of values and references to them (``of``)."""
         found = np.full(count_of(items), -1, dtype=np.int64)
         for low, high, item in _pieces(items):
             if isinstance(item, Run):
@@ -205,10 +205,10 @@ class SnapshotColumns:
 
 
 def count_of(items: list[Any]) -> int:
-    """Return how many dictionaries a list holds.
+    """Return the number of dictionaries in a list.
 
     Raises:
-        InputError: it is no list, or holds something else.
+        InputError: it is not a list, or contains other values.
     """
     if type(items) is not list or not all(isinstance(item, (Run, dict)) for item in items):
         raise InputError("expected a list of dictionaries")
@@ -216,7 +216,7 @@ def count_of(items: list[Any]) -> int:
 
 
 def _pieces(items: list[Any]) -> Iterator[tuple[int, int, Run | dict[str, Any]]]:
-    """Yield first place, place after, and the run or dictionary that stands there."""
+    """Yield the first position, the position after the last, and the run or dictionary between them."""
     low = 0
     for item in items:
         high = low + (item.count if isinstance(item, Run) else 1)
@@ -241,7 +241,7 @@ def _fetched(piece: bytes) -> list[int]:
 
 
 def _signed(number: int) -> int:
-    """Return a number of up to 64 bits as a signed one: addresses and streams are written either way.
+    """Return an unsigned number of up to 64 bits as a signed one. Addresses and streams are written either way.
 
     Raises:
         InputError: it has more bits.

@@ -1,9 +1,9 @@
-"""A snapshot's blocks as lives: the state before its trace is found by undoing the trace, then the trace is replayed.
+"""Lifetimes of a snapshot's blocks: undo its trace to find the state before it, and then replay the trace.
 
-A snapshot says what is there when it is taken, to the byte, and its trace says what happened before. Undone from the
-end, the trace leaves what was there when it began; what was given back inside it has the bytes it asked for, rounded
-up as the allocator does, and an uncut rest where what is next begins less than one mebibyte behind: a block, or a free
-range, whose front is where the next allocation went.
+A snapshot has the exact state at its own time, and its trace has the events before. Undoing the trace from the end
+gives the state at its start. A block that was freed in the trace gets its requested bytes, rounded up as in the
+allocator. It also gets the rest behind it if the allocator would not have split that off. This is the case if the next
+block or free range starts less than 1 MiB behind. A free range starts where the next allocation from it was placed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gpuledger.model.pools import UNKNOWN_POOL
 
 I64 = NDArray[np.int64]
 MIN_ONE_SIDED = 16
-"""Frees of one kind without any of the other that cannot be chance: fewer can be the end of a cut trace."""
+"""Minimum number of frees of one kind, without any of the other kind, that cannot be the end of a cut-off trace."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """One device's events in order; each array has one element per event. Ids and times are -1 where unknown."""
+    """One device's events in order; each array has one element per event. Ids and times are -1 if unknown."""
 
     action: NDArray[np.int8]
     address: I64
@@ -37,16 +37,16 @@ class Trace:
 
     @property
     def marker(self) -> int:
-        """Return the index of the event that stands for the snapshot itself; the last event where none does."""
+        """Return the index of the snapshot's own event; of the last event if there is none."""
         marks = np.flatnonzero(self.action == Action.SNAPSHOT)
         return int(marks[-1]) if marks.size else self.action.size - 1
 
 
 @dataclass(frozen=True)
 class Closing:
-    """One device's segments and blocks as the snapshot shows them, by address.
+    """One device's segments and blocks as in the snapshot, by address.
 
-    ``segment_pool`` is as ``blocks.pool_id``, :data:`UNKNOWN_POOL` where the snapshot does not tell.
+    ``segment_pool`` is as ``blocks.pool_id``; :data:`UNKNOWN_POOL` if the snapshot does not have it.
     """
 
     segment_address: I64
@@ -65,7 +65,7 @@ class Closing:
 
 @dataclass(frozen=True)
 class DeviceLives:
-    """Everything known of one device. ``stack_id`` and ``text_id`` are by block of ``lives``, -1 where unknown."""
+    """All data of one device. ``stack_id`` and ``text_id`` are by block of ``lives``, -1 if unknown."""
 
     device_idx: int
     trace: Trace
@@ -76,9 +76,9 @@ class DeviceLives:
 
     @property
     def pool_id(self) -> I64:
-        """Return each block's pool: that of the segment shown around it; :data:`UNKNOWN_POOL` where there is none.
+        """Return each block's pool: that of the segment around it; :data:`UNKNOWN_POOL` if there is none.
 
-        A block that was there before its segment was taken from the driver lay in another one at the same address.
+        A block from before the allocation of its segment was in an earlier segment at the same address.
         """
         closing, lives = self.closing, self.lives
         if not closing.segment_address.size:
@@ -93,7 +93,7 @@ class DeviceLives:
 
     @property
     def bytes_differ(self) -> int:
-        """Return by how many bytes the replayed live blocks differ from the snapshot's."""
+        """Return the difference in bytes between the replayed live blocks and the snapshot's."""
         return self.replayed_bytes - self.shown_bytes
 
     @property
@@ -105,12 +105,12 @@ class DeviceLives:
 
     @property
     def shown_bytes(self) -> int:
-        """Return the allocated bytes that the snapshot shows."""
+        """Return the allocated bytes in the snapshot."""
         return int(self.closing.bytes[self.closing.state == BlockState.ALLOCATED].sum())
 
 
 def paired(trace: Trace) -> Trace:
-    """Return the trace with both events of every free, where torch was told to record only one of them."""
+    """Return the trace with both events of every free, if torch was set to record only one of them."""
     requested, completed = (
         int((trace.action == action).sum()) for action in (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
     )
@@ -126,7 +126,7 @@ def paired(trace: Trace) -> Trace:
 
 
 def follow(device_idx: int, trace: Trace, closing: Closing, settings: AllocatorSettings) -> DeviceLives:
-    """Return the lives of one device's blocks and segments."""
+    """Return the lifetimes of one device's blocks and segments."""
     before = _Before(trace, closing, settings)
     opening = before.state()
     lives = replay(trace.action, trace.address, trace.bytes, trace.stream, opening, settings)
@@ -147,7 +147,7 @@ def follow(device_idx: int, trace: Trace, closing: Closing, settings: AllocatorS
 
 
 class _Before:
-    """The blocks and segments when the trace began."""
+    """The blocks and segments at the start of the trace."""
 
     def __init__(self, trace: Trace, closing: Closing, settings: AllocatorSettings) -> None:
         self._settings = settings
@@ -167,7 +167,7 @@ class _Before:
             "exact": (np.zeros(freed.size), np.ones(kept.size)),
         }
         joined = {name: np.concatenate(parts).astype(np.int64) for name, parts in columns.items()}
-        # A block that is shown waiting for another stream is in both: the size shown is exact, the state is older.
+        # A block that awaits its free in the snapshot is in both parts: size from the snapshot, state from the trace.
         order = np.lexsort((-joined["exact"], joined["address"]))
         twice = np.flatnonzero(np.diff(joined["address"][order]) == 0)
         joined["state"][order[twice]] = joined["state"][order[twice + 1]]
@@ -191,7 +191,7 @@ class _Before:
     def _free_inside(
         self, low: int, high: int, start: int, end: int, expandable: bool
     ) -> list[tuple[int, int, int, int]]:
-        """Return the free ranges of one segment; a rest that the allocator would not have cut off goes to its block."""
+        """Return the free ranges of one segment. A rest that the allocator does not split off is added to its block."""
         free, place = [], start
         for row in range(low, high + 1):
             until = int(self.address[row]) if row < high else end
@@ -206,7 +206,7 @@ class _Before:
         return free
 
     def _uncut_rest(self, row: int, place: int, until: int) -> int:
-        """Return how much of ``[place, until)``, which lies behind a block, was given to it with what it asked for."""
+        """Return the bytes of ``[place, until)``, behind a block, that were not split off when it was allocated."""
         size = int(self.bytes[row])
         if self._exact[row] or size <= SMALL_BYTES:
             return 0
@@ -214,9 +214,9 @@ class _Before:
         return 0 if self._settings.splits(size, rest) else rest
 
     def _next_front(self, row: int, place: int, until: int) -> int:
-        """Return where the first allocation in ``[place, until)`` went beside the living block; ``until`` if none did.
+        """Return the address of the first allocation in ``[place, until)`` during the block's life; ``until`` if none.
 
-        An allocation takes the front of a free range, and a free range beside a block in use begins at its end.
+        An allocation takes the front of a free range, and a free range behind a live block starts at the block's end.
         """
         done = int(np.searchsorted(self._done_address, self.address[row]))
         is_done = done < self._done_address.size and self._done_address[done] == self.address[row]
@@ -228,14 +228,14 @@ class _Before:
 
 
 def _by_address(trace: Trace, action: Action) -> tuple[I64, I64]:
-    """Return addresses and numbers of the events of one kind, by address, then in order."""
+    """Return addresses and indices of the events of one kind, by address, then in order."""
     events = np.flatnonzero(trace.action == action)
     order = np.argsort(trace.address[events], kind="stable")
     return trace.address[events][order], events[order]
 
 
 def _last_events(trace: Trace, action: Action, address: I64) -> I64:
-    """Return the last event of one kind at each of ``address``; -1 where there is none."""
+    """Return the last event of one kind at each ``address``; -1 if there is none."""
     places, events = _by_address(trace, action)
     found = np.searchsorted(places, address, side="right") - 1
     last: I64 = np.concatenate((events, [-1]))[found]
@@ -244,21 +244,21 @@ def _last_events(trace: Trace, action: Action, address: I64) -> I64:
 
 
 def _state_before(trace: Trace, freed: I64) -> I64:
-    """Return whether what an event gives back was in use or waiting: waiting where only its completion is seen."""
+    """Return the state of blocks before these events: awaiting free if only the free's completion is in the trace."""
     waiting = trace.action[freed] == Action.FREE_COMPLETED
     state: I64 = np.where(waiting, int(BlockState.AWAITING_FREE), int(BlockState.ALLOCATED))
     return state
 
 
 def _freed_first(trace: Trace) -> I64:
-    """Return the events that give back a block whose allocation is not in the trace."""
+    """Return the events that free a block without an allocation in the trace."""
     first = _first_events(trace)
     freed: I64 = first[trace.action[first] != Action.ALLOC]
     return freed
 
 
 def _first_events(trace: Trace) -> I64:
-    """Return the first event about a block at each address, by address."""
+    """Return the first event of a block at each address, by address."""
     about = np.flatnonzero(trace.action <= Action.FREE_COMPLETED)
     _, place = np.unique(trace.address[about], return_index=True)
     first: I64 = about[place]
@@ -266,7 +266,7 @@ def _first_events(trace: Trace) -> I64:
 
 
 def _kept_from_before(trace: Trace, closing: Closing) -> I64:
-    """Return the blocks shown in use that no allocation of the trace can be: those from before it."""
+    """Return the live blocks of the snapshot that no allocation of the trace can have created: those from before it."""
     allocated = np.unique(trace.address[trace.action == Action.ALLOC])
     shown = np.flatnonzero(closing.state != BlockState.INACTIVE)
     kept: I64 = shown[~np.isin(closing.address[shown], allocated)]
@@ -274,7 +274,7 @@ def _kept_from_before(trace: Trace, closing: Closing) -> I64:
 
 
 def _segments_before(trace: Trace, closing: Closing) -> list[tuple[int, int, int, int]]:
-    """Return address, bytes, stream and expandable of the segments when the trace began."""
+    """Return address, bytes, stream and expandable of the segments at the start of the trace."""
     whole: dict[int, tuple[int, int]] = {}
     mapped = _Ranges()
     for address, size, stream, expandable in zip(
@@ -306,7 +306,7 @@ def _segments_before(trace: Trace, closing: Closing) -> list[tuple[int, int, int
 
 
 class _Ranges:
-    """Ranges of addresses that do not overlap, in order; neighbours on one stream are joined."""
+    """Ranges of addresses that do not overlap, in order. Adjacent ranges of one stream are merged."""
 
     def __init__(self) -> None:
         self.ranges: list[tuple[int, int, int]] = []

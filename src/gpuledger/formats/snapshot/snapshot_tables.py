@@ -55,9 +55,9 @@ def _empty(name: str) -> pa.Table:
 
 
 class Modules:
-    """Module paths, numbered as they come; those above a path come before it.
+    """Module paths, numbered in the order in which they occur; parents come before their children.
 
-    Paths deeper, longer or more than any model has are no modules: an untrusted file could ask for any number.
+    Paths that exceed the limits on depth, length or number are not modules: an untrusted file could have any number.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Modules:
         return known
 
     def table(self) -> pa.Table:
-        """Return the table ``modules``; classes are not known."""
+        """Return the table ``modules``, without classes, which are not known."""
         rows = [
             {
                 "module_id": number,
@@ -93,7 +93,7 @@ class Modules:
 
 
 class _Words:
-    """What each metadata text, and each stack, says of a block."""
+    """Names, modules and scopes of blocks, from metadata texts and stacks."""
 
     def __init__(self, columns: SnapshotColumns) -> None:
         self.names: list[str] = []
@@ -108,19 +108,19 @@ class _Words:
 
     @staticmethod
     def _last(values: list[int], default: int) -> I64:
-        """Return ``values`` with ``default`` at the end, where an index of -1 finds it."""
+        """Return ``values`` followed by ``default``, which an index of -1 selects."""
         return np.array([*values, default], dtype=np.int64)
 
     def module_ids(self, text_id: I64) -> I64:
-        """Return the module that each text names; -1 for none."""
+        """Return the module in each text; -1 for none."""
         return self._mapped(text_id, lambda text: self.modules.number(self._told[text]["module"]))
 
     def scope_ids(self, text_id: I64) -> I64:
-        """Return the scope that each text names; -1 for none."""
+        """Return the scope in each text; -1 for none."""
         return self._mapped(text_id, lambda text: self._name(self._told[text]["scope"]))
 
     def name_ids(self, text_id: I64, stack_id: I64) -> I64:
-        """Return each block's name: what its metadata says, else the line that allocated it; -1 for none."""
+        """Return each block's name from its metadata; without metadata, the line that allocated it; -1 for none."""
         by_text = self._mapped(text_id, lambda text: self._name(self._told[text]["name"]))
         by_stack = self._mapped(stack_id, lambda stack: self._name(_line_of(self._columns.stacks[stack])))
         return np.where(by_text >= 0, by_text, by_stack)
@@ -142,7 +142,7 @@ class _Words:
 
 
 def _told(text: str) -> dict[str, Any]:
-    """Return what a metadata text tells: the words gpuledger's export writes, or a name."""
+    """Return the contents of a metadata text: the fields written by gpuledger's export, or a name."""
     nothing = {"category": "other", "module": "", "scope": "", "phase": UNKNOWN_PHASE, "step": 0, "name": ""}
     if not text.startswith('{"category": '):
         return {**nothing, "name": "" if text == "N/A" else text}
@@ -166,7 +166,7 @@ def _text(value: Any) -> str:
 
 
 def _line_of(frames: tuple[Frame, ...]) -> str:
-    """Return the innermost Python line outside torch as ``train.py:12 forward``; "" where there is none."""
+    """Return the innermost Python line outside torch as ``train.py:12 forward``; "" if there is none."""
     python = [frame for frame in frames if frame[0].endswith(".py")]
     own = next((frame for frame in python if not _TORCH_FILE.search(frame[0])), python[0] if python else None)
     return f"{own[0].rpartition('/')[2]}:{own[1]} {own[2]}" if own else ""
@@ -253,7 +253,7 @@ def _segments(device: DeviceLives) -> pa.Table:
 
 
 def _counters(device: DeviceLives) -> list[dict[str, Any]]:
-    """Return when the trace begins and what the snapshot shows, where the trace has times."""
+    """Return counters at the start of the trace and at the snapshot, if the trace has times."""
     trace, closing = device.trace, device.closing
     timed = np.flatnonzero(trace.time_ns >= 0)
     if not timed.size:

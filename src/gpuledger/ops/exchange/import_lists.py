@@ -1,4 +1,4 @@
-"""Operator lists as tritonbench ships them: ``Operator: aten.x`` and, below it, ``cnt: N, (arguments, {keywords})``.
+"""Operator lists of tritonbench: ``Operator: aten.x`` followed by lines ``cnt: N, (arguments, {keywords})``.
 
 The arguments are Python expressions. They are parsed and never evaluated.
 """
@@ -18,7 +18,7 @@ from gpuledger.ops.workloads.workload import Mode, Use, Workload
 
 LARGEST_BYTES = 64 * MIB
 LONGEST_LINE = 1 << 16
-"""A call takes a few hundred; Python's parser takes a hundred times the line's size."""
+"""Maximum characters of a line. A call has a few hundred; Python's parser needs a hundred times the line's size."""
 DTYPES = {
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "i8": "int8", "i16": "int16",
     "i32": "int32", "i64": "int64", "u8": "uint8", "b8": "bool", "c32": "complex32", "c64": "complex64",
@@ -30,10 +30,10 @@ _HEAD, _COUNT = "Operator: ", "cnt: "
 
 
 def read_list(path: Path) -> Workload:
-    """Return the workload in one list; it is named after the file.
+    """Return the workload of one list, named after the file.
 
     Raises:
-        InputError: it cannot be read, or a line is no call.
+        InputError: it cannot be read, or a line is not a call.
     """
     lines = read_text(path, LARGEST_BYTES).splitlines()
     counts: dict[OperatorKey, int] = {}
@@ -79,7 +79,7 @@ def _with_overload(operator: str) -> str:
 
 
 def _value(node: ast.expr) -> Any:
-    """Return an expression as a key has it; ValueError for what no list holds."""
+    """Return an expression's value in the form of a key; ValueError for an expression that no list contains."""
     if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float | str | None):
         return node.value
     if isinstance(node, ast.List | ast.Tuple):

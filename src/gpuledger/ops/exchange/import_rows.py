@@ -1,7 +1,7 @@
-"""Result rows as ml-operator-profiling printed them, as records of the database.
+"""Import result rows printed by ml-operator-profiling as records of the database.
 
-Its datasets are pickles of live modules, which are not read. Layers become the operator that they run, on a GPU that is
-not here; whole models are kept under their name.
+Its datasets are pickles of modules, which are not read. Each layer is replaced by the operators that it runs on a
+simulated GPU; whole models are stored under their name.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ METHOD = {"mode": "hot", "how": "eager", "source": SOURCE, "value": "mean of blo
 BACKWARD, SHARE = "forward and backward less forward", "share of forward and backward less forward"
 NOT_LONGER = "its training takes no longer than its inference"
 SIGMAS = 1.96
-"""Of a normal distribution 95 % lie so many deviations around the mean."""
+"""Half width of the 95 % interval of a normal distribution, in standard deviations."""
 FLOP_PER_BYTE = 16.0
-"""What several operators of one backward pass take of it goes by bytes, and by FLOPs where there are more for each."""
+"""A backward pass with several operators is divided by bytes, or by FLOPs for operators above this ratio."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """What the user says of all rows; None where the rows or the file's name say it."""
+    """Settings that the user gives for all rows; None if they are in the rows or the file's name."""
 
     tf32: bool | None = None
     clock_mhz: int | None = None
@@ -43,15 +43,15 @@ class Told:
 
 @dataclass(frozen=True)
 class ImportedRows:
-    """What was in the rows.
+    """Contents of the imported rows.
 
     Attributes:
-        keys: Of operators and whole models.
+        keys: Keys of operators and whole models.
         environments: One for each configuration of the GPU.
         records: The measurements.
-        rows: How many rows gave records.
-        unread: Each line that gave no record, and why.
-        notes: What was assumed.
+        rows: Number of rows with records.
+        unread: Each line without a record, and the reason.
+        notes: Assumptions.
     """
 
     keys: tuple[OperatorKey, ...]
@@ -66,9 +66,9 @@ def read_rows(paths: Iterable[Path], card: str, told: Told | None = None) -> Imp
     """Return the records in files of printed rows.
 
     Args:
-        paths: The files. A folder stands for the files in it.
-        card: The GPU that they were measured on: no row says so.
-        told: What else is known of all rows.
+        paths: The files. A folder selects the files in it.
+        card: The GPU of the measurements, which is not in the rows.
+        told: Other settings of all rows.
 
     Raises:
         InputError: the only file cannot be read, or a folder is empty.
@@ -101,7 +101,7 @@ def read_rows(paths: Iterable[Path], card: str, told: Told | None = None) -> Imp
 
 
 def _text_of(path: Path) -> str:
-    """Return a file's text; bytes of another encoding, as in a library's warning, are written with backslashes.
+    """Return a file's text. Bytes that are not UTF-8, as in warnings of libraries, are escaped with backslashes.
 
     Raises:
         InputError: it cannot be read, is too large, or is not text.
@@ -128,7 +128,7 @@ def _files_in(path: Path) -> list[Path]:
 
 
 class _Taker:
-    """Makes records of rows."""
+    """Converts rows to records."""
 
     def __init__(self, card: str, told: Told) -> None:
         self._card = card
@@ -140,7 +140,7 @@ class _Taker:
         self._guessed = 0
 
     def taken(self, unread: Sequence[Unread]) -> ImportedRows:
-        """Return all that was taken."""
+        """Return all records so far, with the lines that could not be read."""
         notes = []
         if self._guessed:
             rows = counted(self._guessed, "row")
@@ -151,7 +151,7 @@ class _Taker:
         )  # fmt: skip
 
     def take(self, row: Row, layers: LayerReader) -> None:
-        """Add a row's records; ValueError where it has none."""
+        """Add a row's records; ValueError if it has none."""
         environment = self._environment_of(row.hardware)
         if row.mode is not None:
             self._add(WholeModel(f"torchvision:{row.what}", row.size, row.mode).key, row, row.figures, environment)
@@ -224,7 +224,7 @@ def _half(std: float | None, unit: float) -> float | None:
 
 
 def _block_of(figures: Figures) -> dict[str, Any]:
-    """Return a row's further figures, those that it holds."""
+    """Return a row's remaining figures, without the missing ones."""
     values = {
         "time_std_ns": None if figures.time_std_s is None else figures.time_std_s * 1e9,
         "energy_std_j": None if figures.energy_std_mj is None else figures.energy_std_mj / 1e3,
@@ -237,7 +237,7 @@ def _block_of(figures: Figures) -> dict[str, Any]:
 
 
 def less(whole: Figures, part: Figures) -> Figures | None:
-    """Return what a measurement holds beyond another; None where that is nothing."""
+    """Return the difference of two measurements; None if its time is not positive."""
     time_s = whole.time_s - part.time_s
     if not is_time(time_s):
         return None
@@ -253,19 +253,19 @@ def less(whole: Figures, part: Figures) -> Figures | None:
 
 
 def _joined(one: float | None, other: float | None) -> float | None:
-    """Return the deviation of a difference."""
+    """Return the standard deviation of a difference."""
     return None if one is None or other is None else float((one * one + other * other) ** 0.5)
 
 
 def shares_of(keys: Sequence[OperatorKey]) -> list[float]:
-    """Return the share of each operator in what all of them take; they sum to 1."""
+    """Return the share of each operator in the expected time of all of them; the shares sum to 1."""
     works = [work_of(key) for key in keys]
     weights = [max(work.flops / FLOP_PER_BYTE, float(work.bytes), 1.0) for work in works]
     return [weight / sum(weights) for weight in weights]
 
 
 def share_of(figures: Figures, share: float) -> Figures:
-    """Return a share of a measurement's figures."""
+    """Return a measurement's figures multiplied by a share."""
     if share == 1:
         return figures
     scaled = {

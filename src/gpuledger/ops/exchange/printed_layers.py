@@ -1,4 +1,4 @@
-"""The operators that a layer runs, from the layer's printed form, which is parsed and not evaluated."""
+"""Operators of a layer, from the layer's printed form, which is parsed and not evaluated."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from gpuledger.simulate.gpu.dispatch import NotModelledError
 
 @dataclass(frozen=True)
 class LayerOperators:
-    """The one operator of a layer's forward pass, and the operators of its backward pass, each as often as it runs."""
+    """The single operator of a layer's forward pass, and all operators of its backward pass, with repetitions."""
 
     forward: OperatorKey
     backward: tuple[OperatorKey, ...] = ()
 
 
 class LayerReader:
-    """Rebuilds printed layers on a virtual GPU, each once.
+    """Rebuilds printed layers on a simulated GPU, each distinct one once.
 
     Args:
-        place: The virtual GPU.
+        place: The simulated GPU.
     """
 
     def __init__(self, place: Place) -> None:
@@ -37,16 +37,16 @@ class LayerReader:
         self._known: dict[tuple[str, tuple[int, ...], bool], LayerOperators | str] = {}
 
     def operators(self, text: str, size: tuple[int, ...], *, is_evaluated: bool) -> LayerOperators:
-        """Return what a layer runs.
+        """Return the operators that a layer runs.
 
         Args:
             text: The printed layer.
-            size: Of its input.
-            is_evaluated: Forward runs in evaluation mode without gradients, and backward is followed as well; else
-                forward alone runs, in training mode with gradients.
+            size: Size of its input.
+            is_evaluated: If True, forward runs in evaluation mode without gradients, and backward is included. If
+                False, only forward runs, in training mode with gradients.
 
         Raises:
-            ValueError: it is no layer of torch.nn, does not take the input, or runs other than one operator.
+            ValueError: it is not a layer of torch.nn, does not accept the input, or its forward is not one operator.
         """
         asked = (text, size, is_evaluated)
         if asked not in self._known:
@@ -82,11 +82,11 @@ class LayerReader:
 
 
 _COUNTER_BYTES = 8
-"""A batch norm's counter of batches is no part of what is measured."""
+"""Bytes of a batch norm's counter of batches, which is not part of the measurement."""
 
 
 _OF_MANY = (nn.RNNBase, nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder, nn.AdaptiveLogSoftmaxWithLoss)
-"""Layers made of as many others as their arguments say."""
+"""Layers with as many sublayers as their arguments say."""
 
 
 def _only(layer: nn.Module, keys: list[OperatorKey]) -> OperatorKey:
@@ -96,10 +96,10 @@ def _only(layer: nn.Module, keys: list[OperatorKey]) -> OperatorKey:
 
 
 def layer_of(text: str) -> nn.Module:
-    """Return the layer that printed itself as ``text``.
+    """Return the layer with the printed form ``text``.
 
     Raises:
-        ValueError: it is none of torch.nn's, or its arguments do not make one.
+        ValueError: it is not a layer of torch.nn, or its arguments are not valid.
     """
     try:
         call = ast.parse(text, mode="eval").body

@@ -1,7 +1,7 @@
-"""The lines that ml-operator-profiling's scripts printed, as values. Pure: nothing is rebuilt and no torch is needed.
+"""Parse the lines printed by ml-operator-profiling's scripts. Pure: no layer is rebuilt and no torch is needed.
 
-Its scripts print a layer, its input size and the figures in one line; for whole models the name and the size stand in a
-line before. Outputs of several scripts may follow each other in one file, with warnings of libraries between the rows.
+Its scripts print a layer, its input size and the figures in one line. For whole models, name and size are in an earlier
+line. One file can contain the outputs of several scripts, with warnings of libraries between the rows.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Literal
 
 LONGEST_LINE = 1 << 14
 LARGEST = 1e12
-"""No figure of a row is as large; a damaged one may be."""
+"""Larger figures are damaged."""
 OLD_VALUES, INFERENCE_VALUES, TRAINING_VALUES = 13, 14, 23
-"""Values after the size: without the time's deviation, with it, and with a second measurement of forward and backward.
+"""Number of values after the size: without the time's deviation; with it; with a second measurement of training.
 
 The scripts of the last kind measured inference in evaluation mode; the others measured layers in training mode."""
 CUT, WARNING, ERROR, OTHER = "row cut short", "a library's warning", "an error message", "not a line of these scripts"
@@ -49,7 +49,7 @@ Mode = Literal["inference", "training"]
 
 @dataclass(frozen=True)
 class Hardware:
-    """The configuration that a table is of; None is what it does not tell."""
+    """GPU configuration of a table; a setting is None if unknown."""
 
     tf32: bool | None = None
     clock_mhz: int | None = None
@@ -58,7 +58,7 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Figures:
-    """One measurement. None is what the row does not hold."""
+    """One measurement; a figure is None if it is missing from the row."""
 
     time_s: float
     time_std_s: float | None = None
@@ -75,15 +75,15 @@ class Row:
     """One row.
 
     Attributes:
-        path, line: Where it is.
+        path, line: Location of the row.
         what: The printed layer, or the name of a whole model.
-        size: Of the input.
-        figures: Of one call.
-        training: Of one call and its backward pass, where the row holds that too.
-        is_evaluated: The layer was in evaluation mode and without gradients.
-        mode: Of a whole model; None for a layer.
-        started_ns: When the measurement began, since 1970; None where the row does not tell.
-        hardware: The configuration, by the scripts' other lines or the file's name.
+        size: Size of the input.
+        figures: Measurement of one call.
+        training: Measurement of one call and its backward pass, if the row contains it.
+        is_evaluated: Whether the layer was in evaluation mode and without gradients.
+        mode: Mode of a whole model; None for a layer.
+        started_ns: Start of the measurement in Unix ns; None if unknown.
+        hardware: The configuration, from other lines of the scripts or the file's name.
     """
 
     path: str
@@ -100,7 +100,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Unread:
-    """A line of a file that gave nothing, and why."""
+    """A line of a file that could not be read, and the reason."""
 
     path: str
     line: int
@@ -109,7 +109,7 @@ class Unread:
 
 
 def parse_lines(path: str, lines: Sequence[str]) -> tuple[list[Row], list[Unread]]:
-    """Return the rows in a file's lines, and the lines that give none; what the scripts say beside rows is neither."""
+    """Return the rows in a file's lines, and the lines that could not be read; messages of scripts are neither."""
     reader = _Reader(path)
     for number, line in enumerate(lines, 1):
         reader.take(number, line)
@@ -117,13 +117,13 @@ def parse_lines(path: str, lines: Sequence[str]) -> tuple[list[Row], list[Unread
 
 
 def hardware_of_file(path: str) -> Hardware:
-    """Return the configuration that a file's name tells, such as ``finalbench_all_operations_A30_no_tc``."""
+    """Return the configuration in a file's name, for example ``finalbench_all_operations_A30_no_tc``."""
     found = _IN_FILE_NAME.search(re.split(r"[/\\]", path)[-1])
     return hardware_named(found[0]) if found else Hardware()
 
 
 def hardware_named(name: str) -> Hardware:
-    """Return the configuration that a script's name stands for: ``A30_no_tc``, ``A30_900``, ``RTX2080TI_660_810``."""
+    """Return the configuration in a script's name: ``A30_no_tc``, ``A30_900``, ``RTX2080TI_660_810``."""
     found = _HARDWARE.fullmatch(name)
     if not found:
         return Hardware()
@@ -132,7 +132,7 @@ def hardware_named(name: str) -> Hardware:
 
 
 class _Reader:
-    """Takes one line after the other: rows of whole models take their name from a line before."""
+    """Parses lines one by one. Rows of whole models get their name from an earlier line."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -154,7 +154,7 @@ class _Reader:
         return self.rows, sorted(self.unread, key=lambda one: one.line)
 
     def take(self, number: int, text: str) -> None:
-        """Take one line."""
+        """Parse one line."""
         line = text.strip()
         if not line:
             return
@@ -172,7 +172,7 @@ class _Reader:
     def _refuse(self, number: int, reason: str, text: str) -> None:
         self.unread.append(Unread(self.path, number, reason, text[:LONGEST_LINE]))
 
-    # -- what the scripts say -----------------------------------------------------------------------------------------
+    # -- messages of the scripts --------------------------------------------------------------------------------------
 
     def _hear(self, line: str) -> None:
         if line.startswith(_TRAINED):
@@ -183,14 +183,14 @@ class _Reader:
             self._tell(self._last)
 
     def _tell(self, hardware: Hardware) -> None:
-        """Give the rows since the last such line their configuration: a script names it after the rows."""
+        """Set the configuration of the rows since the last such line: a script prints it after the rows."""
         self.rows[self._told :] = [replace(row, hardware=hardware) for row in self.rows[self._told :]]
         self._told = len(self.rows)
 
     # -- whole models -------------------------------------------------------------------------------------------------
 
     def _take_model(self, number: int, line: str) -> bool:
-        """Return whether a line is of a whole model, after taking it."""
+        """Parse a line of a whole model; return whether it is one."""
         name = _NAME.fullmatch(line)
         if name:
             self._close_model()
@@ -223,7 +223,7 @@ class _Reader:
         return True
 
     def _add_numbers(self, numbers: Sequence[float]) -> None:
-        """Add the model whose figures stood in a line each: s, s, mJ, mJ, or ms and mJ."""
+        """Add the model of figures that were printed one per line: s, s, mJ, mJ, or ms and mJ."""
         if len(numbers) == 2:
             self._add_model(Figures(numbers[0] / 1e3, None, known(numbers[1])), None)
         else:
@@ -253,7 +253,7 @@ class _Reader:
         found = _ROW.fullmatch(line, start[0]) if start else None
         figures = figures_of(found["rest"].split(" ")) if found else None
         if found and figures:
-            if start[0]:  # the row before was cut, and this one follows it without a line's end
+            if start[0]:  # the earlier row was cut off, and this one follows without a line break
                 self._refuse(number, CUT, line[: start[0]])
             self._add_layer(number, found, figures)
         elif _LAYER.fullmatch(line):
@@ -278,7 +278,7 @@ class _Reader:
         self.rows.append(replace(row, is_evaluated=training is not None, started_ns=started_ns))
 
     def _close_echo(self) -> None:
-        """Name a layer that was announced and has no row: its measurement did not end."""
+        """Add a layer that was announced and has no row to the unread lines: its measurement did not finish."""
         if self._echo is not None:
             self._refuse(self._echo[0], NO_FIGURES, self._echo[1])
         self._echo = None
@@ -290,7 +290,7 @@ def sizes(text: str) -> tuple[int, ...]:
 
 
 def figures_of(values: Sequence[str]) -> tuple[Figures, Figures | None, int | None] | None:
-    """Return a row's figures, those of training, and when it began; None where the row is cut short or is none."""
+    """Return a row's figures, those of training, and its start; None if it is cut off or not a row."""
     if len(values) not in (OLD_VALUES, INFERENCE_VALUES, TRAINING_VALUES):
         return None
     try:
@@ -320,17 +320,17 @@ def figures_of(values: Sequence[str]) -> tuple[Figures, Figures | None, int | No
 
 
 def known(value: float) -> float | None:
-    """Return a number; None for one that the script could not work out, or that no GPU has."""
+    """Return a number; None if the script could not compute it, or it is out of range for a GPU."""
     return value if abs(value) < LARGEST else None
 
 
 def is_time(value: float) -> bool:
-    """Return whether a number can be a time."""
+    """Return whether a number can be a time in s."""
     return 0 < value < LARGEST
 
 
 def by_reason(unread: Iterable[Unread]) -> dict[str, list[Unread]]:
-    """Return unread lines by their reason, the most frequent first."""
+    """Return unread lines grouped by reason, the most frequent first."""
     found: dict[str, list[Unread]] = {}
     for one in unread:
         found.setdefault(one.reason, []).append(one)

@@ -1,4 +1,4 @@
-"""Nanoseconds and joules of a step as a report's payload holds them: on the nodes of the tree that holds the bytes."""
+"""Time and energy of a step as columns of a report's payload, on the nodes of its module tree."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def phases_of(currencies: Iterable[Sequence[Amount]]) -> tuple[str, ...]:
-    """Return every phase in use; what has none is between the others."""
+    """Return every phase that occurs; :data:`NO_PHASE` for amounts without one."""
     return tuple({one.phase or NO_PHASE for amounts in currencies for one in amounts})
 
 

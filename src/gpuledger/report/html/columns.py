@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def differences(values: I64 | Sequence[int]) -> list[int]:
-    """Return the first value and then each one's difference to the one before it."""
+    """Return the first value, followed by the difference of each value from the one before it."""
     steps: list[int] = np.diff(np.asarray(values, dtype=np.int64), prepend=0).tolist()
     return steps
 
 
 def power_columns(line: SampleLine, origin_ns: int) -> dict[str, Any]:
-    """Return the readings of power: time, and watts in tenths."""
+    """Return the samples of power: time in ns, and power in W, rounded to tenths."""
     return {
         "t": differences(line.t_ns - origin_ns),
         "tenths_w": differences(np.rint(line.values * 10).astype(np.int64)),
@@ -28,7 +28,7 @@ def power_columns(line: SampleLine, origin_ns: int) -> dict[str, Any]:
 
 
 def window_rows(windows: Iterable[dict[str, Any]], origin_ns: int) -> list[dict[str, Any]]:
-    """Return energy windows as the page reads them."""
+    """Return energy windows in the form that the page reads."""
     return [
         {
             "name": row["name"] or "",

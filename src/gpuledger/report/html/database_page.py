@@ -1,4 +1,4 @@
-"""The operator database as one offline page: a table, a box to search it, a click to sort it."""
+"""The operator database as one offline page: a table with search and sorting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _COLUMNS = (
     ("half_width_percent", "± %"), ("energy_mj", "energy, mJ"), ("status", "status"),
 )  # fmt: skip
 LONG_CHARACTERS = 120
-"""An operator of an optimizer takes hundreds of tensors: longer texts are cut until the mouse is on their row."""
+"""Longer texts are cut until the mouse is over their row. An operator of an optimizer has hundreds of tensors."""
 _STYLE = """body{font:14px/1.4 system-ui,sans-serif;margin:2em;color:#222}
 table{border-collapse:collapse}td,th{padding:.2em .8em;border-bottom:1px solid #ddd;text-align:left;vertical-align:top}
 th{cursor:pointer;position:sticky;top:0;background:#fff}td.n{text-align:right;font-variant-numeric:tabular-nums}
@@ -29,7 +29,7 @@ rows.sort((a,b)=>(v(a)>v(b)?1:v(a)<v(b)?-1:0)*up).forEach(r=>body.append(r))})})
 
 
 def render_database(rows: Iterable[Mapping[str, Any]], title: str, about: str = "") -> str:
-    """Return a page of records; each row has the names in the table's head, None where a figure is missing."""
+    """Return a page of records. Each row has the names in the table's head as keys; missing figures are None."""
     head = "".join(f"<th>{escape(label)}</th>" for _, label in _COLUMNS)
     body = "\n".join(f"<tr>{''.join(_cell(row.get(name)) for name, _ in _COLUMNS)}</tr>" for row in rows)
     return (

@@ -1,4 +1,4 @@
-"""What a number of a report means: from the tables' own columns where there is one, else in the section's own words."""
+"""Definitions of a report's terms: from the columns of the tables if there is one, otherwise from the section."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuledger.model.tables import TABLES
 
 @dataclass(frozen=True)
 class Definition:
-    """One term: its title, what it means, and where the number comes from."""
+    """One term: its title, its meaning, and the source of the number."""
 
     title: str
     meaning: str
@@ -18,13 +18,13 @@ class Definition:
 
 
 def of_column(title: str, table: str, name: str, meaning: str = "") -> Definition:
-    """Return what a column of a table means; ``meaning`` where the column's own words do not do."""
+    """Return the definition of a table's column; ``meaning`` replaces the column's own description."""
     known = next(one for one in TABLES[table].columns if one.name == name)
     return Definition(title, meaning or known.meaning, known.source)
 
 
 def define_categories() -> dict[str, Definition]:
-    """Return what every category means, and rounding, under ``category.NAME``."""
+    """Return the definition of every category and of rounding, under ``category.NAME``."""
     rounding = Definition(
         "Rounding",
         "bytes the allocator adds to round a request up to its block size",

@@ -1,4 +1,4 @@
-"""Two runs side by side as one HTML file: heads, metrics that differ, rows that differ with their bars."""
+"""Two runs side by side as one HTML file: summaries, metrics that differ, and rows that differ, with bars."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BAR_WIDTH, BAR_HEIGHT = 240, 12
 
 
 def render_diff(diff: Diff, words: tuple[str, ...]) -> str:
-    """Return a diff as the text of one HTML file; every device is in it, the one with the highest peak first."""
+    """Return a diff as the text of one HTML file with all devices, the one with the highest peak first."""
     places = sorted(diff.places, key=lambda place: place is not diff.main)
     return static_page(f"{diff.before} → {diff.after}", diff_fragment(diff, words, places))
 
@@ -117,7 +117,7 @@ def _sum_row(label: str, changes: tuple[Change, ...], unit: str) -> str:
 
 
 def _bar(share: float) -> str:
-    """Return a bar that goes left from the middle for less and right for more; ``share`` is between -1 and 1."""
+    """Return a bar from the middle to the left for less and to the right for more; ``share`` is between -1 and 1."""
     middle, width = BAR_WIDTH / 2, abs(share) * BAR_WIDTH / 2
     left = middle if share > 0 else middle - width
     sizes = {"height": str(BAR_HEIGHT), "aria_hidden": "true"}

@@ -1,4 +1,4 @@
-"""One HTML file that needs nothing else: page, style, scripts, data, and a policy that forbids the network."""
+"""One self-contained HTML file: page, style, scripts, data, and a policy that forbids network access."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuledger.analyze.view.view import RunView
 
 VENDORED_SCRIPTS = {"uPlot.iife.min.js": "LICENSE-uPlot", "d3-hierarchy.min.js": "LICENSE-d3-hierarchy"}
-"""Vendored script -> the licence that goes with it into every report."""
+"""Vendored script -> its licence, which every report includes."""
 VENDORED_STYLES = ("uPlot.min.css",)
 BASE_SCRIPTS = tuple(
     script(name)
@@ -37,19 +37,19 @@ BASE_SCRIPTS = tuple(
         "sections.js",
     )
 )
-"""What the sections' scripts stand on, in order."""
+"""Scripts that the sections' scripts use, in order."""
 LAST_SCRIPT = script("app.js")
-"""Reads the data and starts."""
+"""Reads the data and starts the page."""
 
 
 def render_html(view: RunView, sections: Sequence[Section] = SECTIONS) -> str:
     """Return the report as the text of one HTML file.
 
-    Names reach the page only inside the base64 data; the title alone is written into the markup, escaped.
+    Names are only in the base64 data, except for the title, which is escaped in the markup.
 
     Raises:
-        EmptyRunError: no rank has a block or a reading of a GPU's bytes.
-        ValueError: two sections give the same key, or define the same term.
+        EmptyRunError: no rank has a block or a sample of a GPU's memory.
+        ValueError: two sections have the same key, or define the same term.
     """
     scripts = [*(vendored_script(name, licence) for name, licence in VENDORED_SCRIPTS.items()), own_script(sections)]
     style = "".join([*(asset(f"vendor/{name}") for name in VENDORED_STYLES), asset("report.css")])
@@ -73,12 +73,12 @@ def markup(sections: Sequence[Section] = SECTIONS) -> str:
 
 
 def script_files(sections: Sequence[Section] = SECTIONS) -> list[Traversable]:
-    """Return the page's own scripts in order; they share one scope, and the last one starts."""
+    """Return the page's own scripts in order. They share one scope, and the last one starts the page."""
     return [*BASE_SCRIPTS, *(file for section in sections for file in section.scripts), LAST_SCRIPT]
 
 
 def policy(scripts: list[str], style: str) -> str:
-    """Return a content security policy that lets these very scripts and this style run, and nothing be fetched."""
+    """Return a content security policy that allows only these scripts and this style, and no network access."""
     allowed = " ".join(f"'{_digest(script)}'" for script in scripts)
     return (
         f"default-src 'none'; script-src {allowed}; style-src '{_digest(style)}'; img-src data:; "
@@ -87,19 +87,19 @@ def policy(scripts: list[str], style: str) -> str:
 
 
 def vendored_script(name: str, licence: str) -> str:
-    """Return a vendored script, led by its licence."""
+    """Return a vendored script with its licence at the start."""
     return f"/*\n{asset(f'vendor/{licence}')}\n*/\n{asset(f'vendor/{name}')}"
 
 
 def own_script(sections: Sequence[Section] = SECTIONS) -> str:
-    """Return the page's own scripts as one, in a scope of their own."""
+    """Return the page's own scripts as one script with its own scope."""
     joined = "\n".join(file.read_text(encoding="utf-8") for file in script_files(sections))
     return f'(() => {{\n"use strict";\n{joined}\n}})();'
 
 
 @cache
 def asset(path: str) -> str:
-    """Return the text of a file below ``assets``."""
+    """Return the text of a file in ``assets``."""
     return files("gpuledger.report").joinpath("assets", *path.split("/")).read_text(encoding="utf-8")
 
 

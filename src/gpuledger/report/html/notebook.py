@@ -1,4 +1,4 @@
-"""How a run, a diff and a balance show themselves in a notebook: tables, a picture, no script, every name as text."""
+"""HTML of a run, a diff and a balance in a notebook: tables and a picture, without scripts, with all names escaped."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _run_parts(run: Run) -> list[str]:
 
 
 def _watched_part(run: Run) -> str:
-    """Return what the GPUs did during a watched run, in the words of the terminal."""
+    """Return the figures of the GPUs during a watched run, as in the terminal."""
     figures = watched(run)
     if not figures:
         return element("p", "No allocation was recorded.")

@@ -1,7 +1,7 @@
-"""A report's data as the text that the page reads: JSON in gzip in base64, long columns as differences.
+"""A report's data in the form that the page reads: JSON, compressed and base64-encoded, with differences for columns.
 
-The same run gives the same text, byte for byte. Times are nanoseconds since the recording opened, since an absolute
-time does not fit a double.
+The same run gives the same text, byte for byte. Times are ns since the start of the recording, because a double cannot
+represent an absolute time in ns.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ REPORT_PARTS = (
     *("summary", "timeline", "bands", "modules", "account_series", "tensors", "balance", "findings", "windows"),
     *("times", "parts", "energy", "rates", "overhead"),
 )
-"""What of a device is computed from its tables; the rest is made of these."""
+"""Parts of a device that are computed from its tables; the other parts are computed from these."""
 
 
 def encode(payload: dict[str, Any]) -> str:
-    """Return ``payload`` as base64 of gzip of JSON; it holds no character that could end a script element."""
+    """Return ``payload`` as JSON, gzip-compressed, in base64, which has no character that could end a script."""
     text = json.dumps(payload, ensure_ascii=True, allow_nan=False, sort_keys=True, separators=(",", ":"))
     return base64.b64encode(gzip.compress(text.encode("ascii"), compresslevel=6, mtime=0)).decode("ascii")
 
 
 def build_payload(view: RunView, sections: Sequence[Section] = SECTIONS) -> dict[str, Any]:
-    """Return the object the page works on.
+    """Return the JSON object that the page reads.
 
     Raises:
-        EmptyRunError: no rank has a block or a reading of a GPU's bytes.
-        ValueError: two sections give the same key, or define the same term.
+        EmptyRunError: no rank has a block or a sample of a GPU's memory.
+        ValueError: two sections have the same key, or define the same term.
     """
     if not view.devices and not view.cards:
         raise EmptyRunError(
@@ -85,7 +85,7 @@ def _positions(names: Sequence[str]) -> dict[str, int]:
 
 
 def _categories(view: RunView) -> tuple[str, ...]:
-    """Return every category of any device or GPU in the order of the stack."""
+    """Return every category of any device or GPU, in stacking order."""
     found = {ROUNDING} if view.devices else set()
     for card in view.cards:
         found |= set(card.categories)
@@ -124,7 +124,7 @@ def _merged(payload: dict[str, Any], by_section: dict[str, dict[str, Any]]) -> d
     """Return ``payload`` with the keys of every section.
 
     Raises:
-        ValueError: a section gives a key that is there already.
+        ValueError: a section has a key that is already in use.
     """
     for name, data in by_section.items():
         if twice := payload.keys() & data.keys():

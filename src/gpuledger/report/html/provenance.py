@@ -1,4 +1,4 @@
-"""Where a run comes from, as rows of words: the command, versions, the GPU, settings, checks, pauses."""
+"""Provenance of a run as rows of text: command, versions, GPU, settings, checks, pauses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIRST_DATE_NS = 10**17
 
 
 def facts_of_run(run: Run) -> list[Row]:
-    """Return name and value of what is known of the whole run; what is not known is left out."""
+    """Return name and value of the known facts of the whole run."""
     manifest = run.manifest
     started, ended = manifest.started_ns, manifest.ended_ns if run.has_measured_times else None
     rows = [
@@ -37,7 +37,7 @@ def facts_of_run(run: Run) -> list[Row]:
 
 
 def facts_of_rank(manifest: RankManifest, device_idx: int, overhead: Overhead | None = None) -> list[Row]:
-    """Return name and value of what is known of one process and one of its devices, and of what recording took."""
+    """Return name and value of the known facts of one process and one of its devices, and the overhead of recording."""
     device = manifest.device(device_idx)
     rows = [
         ("Device", _text(device.name)),
@@ -65,7 +65,7 @@ def _overhead(overhead: Overhead) -> str:
 
 
 def check_rows(manifest: RankManifest, device_idx: int) -> list[dict[str, Any]]:
-    """Return the recorder's checks of one device: name, expected, found, and whether they agree."""
+    """Return the recorder's checks of one device: name, expected value, found value, and whether they are equal."""
     return [
         {
             "name": _text(one.name),
@@ -79,7 +79,7 @@ def check_rows(manifest: RankManifest, device_idx: int) -> list[dict[str, Any]]:
 
 
 def oom_rows(manifest: RankManifest, device_idx: int) -> list[dict[str, Any]]:
-    """Return each time one device ran out of memory: the size tried, and what was free."""
+    """Return each out-of-memory error of one device: requested and free bytes."""
     keys = ("tried_bytes", "total_bytes", "free_bytes", "largest_free_bytes")
     return [{key: getattr(one, key) for key in keys} for one in manifest.oom if one.device_idx == device_idx]
 
@@ -89,7 +89,7 @@ def _text(value: object) -> str:
 
 
 def _moment(t_ns: object) -> str:
-    """Return a time in words; "" for one that counts from the run's own beginning, as in logs without dates."""
+    """Return a date and time as text; "" for times since the start of the run, as in logs without dates."""
     if not isinstance(t_ns, int) or t_ns < _FIRST_DATE_NS:
         return ""
     return datetime.fromtimestamp(t_ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,4 +1,4 @@
-"""A page of tables that needs no script: one file, its style inside, and a policy that forbids everything else."""
+"""A page of tables without scripts: one file with its style, and a policy that forbids scripts and network access."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuledger.report.base.markup import element, html_text
 
 
 def static_page(title: str, *parts: str) -> str:
-    """Return the text of an HTML file; ``parts`` are markup, ``title`` is text."""
+    """Return the text of an HTML file; ``parts`` are markup, ``title`` is plain text."""
     style = _style()
     digest = base64.b64encode(hashlib.sha256(style.encode("utf-8")).digest()).decode("ascii")
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"

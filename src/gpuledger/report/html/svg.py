@@ -1,4 +1,4 @@
-"""A timeline as a picture in markup: categories stacked, the reserved line, the peak marked. No script."""
+"""A timeline as an SVG picture: stacked categories, the reserved line, and the peak. Without scripts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _y(values: NDArray[np.float64], highest: int) -> NDArray[np.float64]:
 
 
 def _stairs(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[str]:
-    """Return the corners of a line that stays where it is until the next event."""
+    """Return the corners of a step line, which is constant between events."""
     corners = [f"{x[0]:.1f},{y[0]:.1f}"]
     for place in range(1, x.size):
         corners += [f"{x[place]:.1f},{y[place - 1]:.1f}", f"{x[place]:.1f},{y[place]:.1f}"]

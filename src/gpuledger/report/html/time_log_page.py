@@ -1,4 +1,4 @@
-"""A time log as one HTML file: the time of all layers, and each layer's, by algorithm and batch size."""
+"""A time log as one HTML file: the time of all layers, and of each layer, by algorithm and batch size."""
 
 from __future__ import annotations
 

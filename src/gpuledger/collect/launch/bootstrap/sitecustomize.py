@@ -46,7 +46,7 @@ def _leave_note(text):
         with open(os.path.join(directory, "%d.txt" % os.getpid()), "a") as stream:
             stream.write(text + "\n")
     except (OSError, KeyError, ValueError):
-        return  # the directory is gone or full, or the variable is unset: do not disturb the program
+        return  # the directory is missing or the disk is full, or the variable is unset: do not disturb the program
 
 
 def _is_hidden():
@@ -105,7 +105,7 @@ Python removes such frames from tracebacks, so a failing import looks the same a
 def _make_exec_module(*arguments):
     names = {"__name__": __name__}
     exec(compile(_EXEC_MODULE, "<frozen importlib._bootstrap_external>", "exec"), names)  # noqa: S102 - our own text
-    return names["make_exec_module"](*arguments)  # type: ignore[operator] # put there by what was just run
+    return names["make_exec_module"](*arguments)  # type: ignore[operator] # defined by the code that was just run
 
 
 class _TorchWatch(object):

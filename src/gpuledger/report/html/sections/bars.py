@@ -1,4 +1,4 @@
-"""Where a step goes: time and energy of one step, cut into parts."""
+"""Time and energy of one step, split into parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _data(device: DeviceView, page: Page) -> dict[str, Any]:
 
 
 def _bar(bar: StepBar) -> dict[str, Any]:
-    """Return a step cut into parts, in the order in which phases are stacked."""
+    """Return a step split into parts, in the order in which phases are stacked."""
     parts = dict(bar.parts)
     return {**asdict(bar), "parts": [(name, parts[name]) for name in phase_order(tuple(parts))]}
 

@@ -42,7 +42,7 @@ def _data(device: DeviceView, page: Page) -> dict[str, Any]:
 
 
 def _card_data(card: WatchedCard, page: Page) -> dict[str, Any]:
-    """Return a GPU as if its bytes were outside every module."""
+    """Return a GPU's data, with all memory outside modules."""
     tree = build_tree((), ())
     return {
         "peak": int(np.searchsorted(card.moments, card.peak_at)),
@@ -83,7 +83,7 @@ def _tree(tree: ReportTree) -> dict[str, Any]:
 
 
 def _accounts(series: AccountSeries, tree: ReportTree, numbers: dict[str, int]) -> dict[str, list[int]]:
-    """Return the accounts sorted by node; the last one is rounding."""
+    """Return the breakdown, sorted by node; rounding is last."""
     nodes = np.array([tree.node_of[module_id] for module_id in series.module_id.tolist()], dtype=np.int64)
     codes = np.array([numbers.get(name, 0) for name in series.categories], dtype=np.int64)[series.category]
     order = np.lexsort((codes, nodes))
@@ -103,7 +103,7 @@ def _accounts(series: AccountSeries, tree: ReportTree, numbers: dict[str, int]) 
 
 
 def _runs_of(values: I64) -> list[tuple[int, int, int]]:
-    """Return (first, last, value) of every stretch of equal values that are not 0."""
+    """Return (first, last, value) of every run of equal values that are not 0."""
     edges = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), values.size]
     return [(start, end - 1, int(values[start])) for start, end in pairwise(edges) if end > start and values[start]]
 
@@ -120,7 +120,7 @@ def _tensors(view: DeviceView, numbers: dict[str, int]) -> dict[str, Any]:
 
 
 def _time(times: TimeBreakdown, view: DeviceView, phases: dict[str, int]) -> dict[str, Any]:
-    """Return one step of the time pass, in nanoseconds."""
+    """Return one step of the timing measurement, in ns."""
     return {
         "accounts": amount_columns(view.time_amounts, view.tree, view.modules, phases, 0),
         "steps": times.steps,
@@ -164,7 +164,7 @@ def _card_instants(card: WatchedCard) -> dict[str, list[Any]]:
 
 
 def _card_accounts(card: WatchedCard, node: int, numbers: dict[str, int]) -> dict[str, list[int]]:
-    """Return one account a category, a run of its own at each moment."""
+    """Return one entry per category, with a separate run at each time."""
     moments = card.moments
     places = range(moments.size)
     return {

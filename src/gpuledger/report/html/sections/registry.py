@@ -1,4 +1,4 @@
-"""The sections of the page, from top to bottom, and what all their terms mean."""
+"""The sections of the page, from top to bottom, and the definitions of all their terms."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SECTIONS: tuple[Section, ...] = (
 
 
 def definitions(sections: Sequence[Section] = SECTIONS) -> dict[str, Definition]:
-    """Return what every term of a page means; categories are under ``category.NAME``.
+    """Return the definition of every term of a page; categories are under ``category.NAME``.
 
     Raises:
         ValueError: two sections define the same term.

@@ -1,4 +1,4 @@
-"""What a section of the report is made of."""
+"""The parts that a section of the report consists of."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Page:
-    """What the sections of one page share.
+    """Data that the sections of one page share.
 
-    ``power`` are the readings of power by rank and device; ``categories`` and ``phases`` are the positions of each in
+    ``power`` are the samples of power by rank and device; ``categories`` and ``phases`` are the positions of each in
     the page's lists.
     """
 
@@ -41,16 +41,16 @@ class Section:
     """One section of the page.
 
     Attributes:
-        name: The section's element is ``NAME-section``; its script registers its drawing under this name.
-        heading: What stands above it.
-        scripts: Files that draw it, in the order in which they are read.
-        data: The keys that a device gets in the payload's ``views``; None where the section needs none of its own.
-        card_data: The same of a GPU that was only watched; without it the section is not on such a GPU's page.
-        help: What its terms mean, shown as tips on elements with ``data-define`` and at the end of the page.
-        body: Markup below the heading; None is one empty element whose id is the name.
+        name: The section's element is ``NAME-section``; its script registers its drawing function under this name.
+        heading: Text of the heading.
+        scripts: Files of the drawing code, in loading order.
+        data: Returns a device's keys in the payload's ``views``; None if the section needs none of its own.
+        card_data: The same for a GPU that was only watched; None leaves the section out of such a GPU's page.
+        help: Definitions of its terms, shown as tips on elements with ``data-define`` and at the end of the page.
+        body: Markup below the heading; None is one empty element with the name as id.
         tools: Markup beside the heading.
-        is_hidden: Away until its script shows it.
-        frame: The whole markup of what is no section with a heading.
+        is_hidden: Whether it is hidden until its script shows it.
+        frame: The whole markup of a section without a heading.
     """
 
     name: str
@@ -79,18 +79,18 @@ class Section:
 
 
 def script(name: str) -> Traversable:
-    """Return a script of the report's own."""
+    """Return a script of the report."""
     return files("gpuledger.report").joinpath("assets", "js", name)
 
 
 def column(title: str, kind: str = "", term: str = "") -> str:
-    """Return the head of a column; ``kind`` says how it is set, ``term`` is what its tip defines."""
+    """Return the head of a column; ``kind`` is its class, ``term`` is the term that its tip defines."""
     text = element("dfn", html_text(title), tabindex="0", data_define=term) if term else html_text(title)
     return element("th", text, scope="col", class_=f"column-{kind}") if kind else element("th", text, scope="col")
 
 
 def table(body_id: str, columns: Sequence[str], *, kind: str = "ledger", frame_id: str = "") -> str:
-    """Return an empty table whose rows a script fills in."""
+    """Return an empty table, to be filled by a script."""
     head = element("thead", element("tr", *columns))
     frame = {"class_": "scroll", "id": frame_id} if frame_id else {"class_": "scroll"}
     return element("div", element("table", head, element("tbody", id=body_id), class_=kind), **frame)
