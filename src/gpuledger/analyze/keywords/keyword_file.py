@@ -1,4 +1,4 @@
-"""Keyword files: dictionaries of groups, each a list of keywords, in the order in which they are tried.
+"""Keyword files: dictionaries of groups. Each group is a list of keywords, which are tried in order.
 
     [layer]
     RNN = ["rnn"]                       # these letters anywhere in the entry's name
@@ -92,7 +92,7 @@ class Dictionary:
 
 @dataclass(frozen=True)
 class KeywordFile:
-    """Everything a keyword file says. ``expected_bytes`` is what the GPU holds, where the file tells."""
+    """The contents of a keyword file. ``expected_bytes`` is the GPU memory in use, if the file states it."""
 
     dictionaries: tuple[Dictionary, ...]
     expected_bytes: int | None = None
