@@ -49,6 +49,9 @@ class Prediction:
     warning: str
 
 
+UNFIT = "arguments that do not fit the operator"
+
+
 class FittedPredictor:
     """Predicts costs on the GPU of ``roof``: the fitted ratio to the roofline, times this GPU's roofline."""
 
@@ -69,10 +72,11 @@ class FittedPredictor:
         if not keys:
             return []
         try:
-            operations, features = self._described(keys, hot)
-        except Exception:
-            for key, is_hot in zip(keys, hot, strict=True):
-                with reading(key.text, "its arguments do not fit the operator"):
+            with reading("operators to predict", UNFIT):
+                operations, features = self._described(keys, hot)
+        except InputError:
+            for key, is_hot in zip(keys, hot, strict=True):  # name the one
+                with reading(key.text, UNFIT):
                     self._described([key], [is_hot])
             raise
         works = [operation.work for operation in operations]
