@@ -131,14 +131,16 @@ class Observation:
 
     def __init__(self, function: Callable[..., Any], observer: Observer, *, outermost: bool = False) -> None:
         self._observer: Observer | None = observer
-        self._site = _site_of(function)
-        self._site.change(lambda others: [observer, *others] if outermost else [*others, observer])
+        with _exclusive:
+            self._site = _site_of(function)
+            self._site.change(lambda others: [observer, *others] if outermost else [*others, observer])
 
     def remove(self) -> None:
         """Remove the observer. Calls in progress still end with it. If this fails, call it again."""
         observer = self._observer
         if observer is not None:
-            self._site.change(lambda others: [other for other in others if other is not observer])
+            with _exclusive:
+                self._site.change(lambda others: [other for other in others if other is not observer])
             self._observer = None
 
 
@@ -161,10 +163,6 @@ class _Site:
 
     def change(self, chosen: Callable[[list[Observer]], list[Observer]]) -> None:
         """Replace the list of observers. When it becomes empty, the original code is restored."""
-        with _exclusive:
-            self._change(chosen)
-
-    def _change(self, chosen: Callable[[list[Observer]], list[Observer]]) -> None:
         if self._function.__code__ is not self._current:  # another tool has replaced the code meanwhile: leave it
             self.observers, self._current = [], self._plain
             if self._function.__code__ is not self._plain:
@@ -178,11 +176,8 @@ class _Site:
             code = _with_observer(self._template, observers[0])
         else:
             code = _with_observer(self._template, _all_of(self, observers[0].absorbs))
-        self.observers, self._current, self._function.__code__ = (
-            observers,
-            code,
-            code,
-        )  # exchange code, defaults and closure together or not at all
+        # in one statement, in which no other thread and no signal handler runs
+        self.observers, self._current, self._function.__code__ = observers, code, code
 
 
 _sites: dict[FunctionType, _Site] = {}
@@ -202,11 +197,10 @@ os.register_at_fork(after_in_child=_renew_lock)
 def _site_of(function: Callable[..., Any]) -> _Site:
     if not isinstance(function, FunctionType):
         raise CannotInstrumentError(f"{function!r} was not written in Python")
-    with _exclusive:
-        site = _sites.get(function)
-        if site is None:
-            site = _sites[function] = _Site(function)
-        return site
+    site = _sites.get(function)
+    if site is None:
+        site = _sites[function] = _Site(function)
+    return site
 
 
 def _all_of(site: _Site, absorbs: Absorbs) -> Observer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import observed_functions as functions
 import pytest
 from observing import Seen, observed, traceback_of
 
+from gpuledger.collect.adapter import instrument
 from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, Observer
 
 pytestmark = pytest.mark.torch
@@ -317,3 +319,30 @@ def test_a_function_that_somebody_else_changes_stays_theirs() -> None:
         assert seen.calls == []
     finally:
         functions.everything.__code__ = code
+
+
+def test_two_threads_that_observe_a_function_first_share_its_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling takes long enough for the other thread to come in between."""
+
+    def slowly(function: Any, compile_observed: Any = instrument._compile_observed) -> Any:
+        made = compile_observed(function)
+        time.sleep(0.05)
+        return made
+
+    monkeypatch.setattr(instrument, "_compile_observed", slowly)
+    monkeypatch.setattr(instrument, "_sites", {})
+    plain, seen = functions.raises.__code__, [Seen(), Seen()]
+    made: list[Observation] = []
+    threads = [
+        threading.Thread(target=lambda one=one: made.append(Observation(functions.raises, one.observer)))
+        for one in seen
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (site,) = instrument._sites.values()
+    assert len(site.observers) == 2
+    for one in made:
+        one.remove()
+    assert functions.raises.__code__ is plain
