@@ -10,6 +10,7 @@ from programs import TRAIN, TRAIN_WITH_COMPILER, Ended, environment, manifest, w
 from quick import bare
 from quick import recorded as recorded_with
 
+from gpuledger.analyze.step.overhead import find_overhead
 from gpuledger.analyze.step.steps import step_times
 from gpuledger.analyze.step.times import break_down_time
 from gpuledger.model.run import Rank
@@ -150,6 +151,9 @@ def test_a_short_script_gets_what_fits_and_nobody_is_alarmed(
     times = step_times(rank)
     assert times.median_ns
     assert times.source.endswith(f"{unprofiled} unprofiled steps") == bool(unprofiled)
+    if not unprofiled:
+        assert times.source.endswith("recorded step" if count == 2 else "2 recorded steps")  # without the first
+    assert (find_overhead(rank).profiled_step_frac is not None) == bool(unprofiled)
 
 
 def test_the_programs_own_profiler_goes_first_and_sees_what_it_sees_bare(tmp_path: Path) -> None:

@@ -43,11 +43,11 @@ def find_overhead(rank: Rank, device_idx: int | None = None) -> Overhead:
     table = rank.table("steps", ("step", "recorded", "start_ns", "end_ns", "paused_ns"))
     numbers, start, end, paused = (to_numbers(table[name], 0) for name in ("step", "start_ns", "end_ns", "paused_ns"))
     own_ns = end - start - paused
-    recorded = np.array(table["recorded"].to_pylist(), dtype=bool) & (numbers > 1)
-    unprofiled_ns = step_times(rank).median_ns if numbers.size and (~recorded).any() else None
+    recorded = np.array(table["recorded"].to_pylist(), dtype=bool)
+    in_pass = (numbers >= timed[0]) & (numbers <= timed[1])
+    unprofiled_ns = step_times(rank).median_ns if numbers.size and (~recorded & ~in_pass).any() else None
     held_bytes = rank.manifest.recorder_bytes
 
-    in_pass = (numbers >= timed[0]) & (numbers <= timed[1])
     first_alone = rank.manifest.kernels_alone.from_step if rank.manifest.kernels_alone else 0
 
     def over_unprofiled(chosen: np.ndarray) -> float | None:

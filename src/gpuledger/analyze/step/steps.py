@@ -55,7 +55,7 @@ def step_times(rank: Rank) -> StepTimes:
     once = once[end[once] > start[once]]  # iterations of an older log have no times
     chosen = once[~recorded[once] & ~in_time_pass[once]]
     kind = "unprofiled" if chosen.size else "recorded"
-    chosen = chosen if chosen.size else once
+    chosen = chosen if chosen.size else once[recorded[once]] if recorded[once].any() else once
     if chosen.size > 1:
         chosen = chosen[numbers[chosen] > 1]
     if not chosen.size:
