@@ -122,7 +122,9 @@ def measure_pass(device_idx: int, edges: EnergyEdges, readings: CardReadings | N
     else:
         window, source = _counted(readings, start_ns, end_ns), COUNTER
         notes += _notes_on_counted(device_idx, readings, window)
-    before, after = [*(_base_w(readings, span) for span in edges.idle_ns), None, None][:2]
+    spans = edges.idle_ns
+    before = next((_base_w(readings, span) for span in spans if span[0] < start_ns), None)
+    after = next((_base_w(readings, span) for span in spans if span[0] >= start_ns), None)
     if readings is not None:
         notes += _notes_on_card(device_idx, readings, window)
     return PassEnergy(

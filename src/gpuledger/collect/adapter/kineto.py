@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from os import listdir
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,8 @@ NOT_BEGUN, ERRORS = 0, 4
 """Kineto's log level before its first use in a process, and the level that torch sets if no variable does."""
 
 
-GOING_CALLS, GOING_S = 20, 0.1
-"""Number of CUDA calls, and seconds in total, that give CUPTI the opportunity to detach after a profile."""
+GOING_S, GOING_CALL_S = 0.1, 0.001
+"""Time that CUPTI is given to detach after a profile, and the interval of the CUDA calls in which it can."""
 
 
 @contextmanager
@@ -103,17 +104,30 @@ def _end_thread() -> None:
         stop_thread(instance())
 
 
-def _see_cupti_off() -> None:
-    """Make CUDA calls until CUPTI has detached. A Kineto thread detaches it inside one of them.
+def _threads() -> set[str]:
+    """Return the ids of the threads of this process, those of C libraries included; empty if not known."""
+    try:
+        return set(listdir("/proc/self/task"))
+    except OSError:
+        return set()
+
+
+def _see_cupti_off(before: set[str]) -> None:
+    """Make CUDA calls until CUPTI has detached. A Kineto thread waits for one of them, detaches CUPTI in it, and ends.
 
     Without this, CUPTI detaches inside one of the program's next CUDA calls, and a profiler that the program has
     started by then loses its records.
+
+    Args:
+        before: The threads before the profile was stopped. Without new ones, the time allowed is used up.
     """
-    for _ in range(GOING_CALLS):
-        if torch.cuda.is_current_stream_capturing():
-            return
+    started = _threads() - before
+    ends_s = time.monotonic() + GOING_S
+    while time.monotonic() < ends_s and not torch.cuda.is_current_stream_capturing():
         torch.cuda.current_stream().query()
-        time.sleep(GOING_S / GOING_CALLS)
+        time.sleep(GOING_CALL_S)
+        if started and not started & _threads():
+            return
 
 
 class Profiler:
@@ -166,13 +180,14 @@ class Profiler:
         if self._puts_back is not None:
             self._puts_back(True)
         on_card = self._profile.use_device is not None
+        before = _threads()
         if not wait:
             self._profile.use_device = None
         if torch_private.is_profiling():
             with _variables(**{TEARDOWN: self._teardown}):
                 self._profile.__exit__(None, None, None)
         if on_card and self._teardown == "1":
-            _see_cupti_off()
+            _see_cupti_off(before)
         self._level.value = self._level_after
         if self._is_first:
             _end_thread()

@@ -1,8 +1,8 @@
 """The energy measurement: unprofiled steps between two times that the GPU's energy counter is read for.
 
 During these steps, this process only reads the clock at the end of each step. It synchronizes with the GPU at the start
-and the end of the interval. Before and after, it leaves the GPU idle for a moment to measure the idle power. Another
-thread or process reads the counter.
+and the end of the interval. After it, it leaves the GPU idle for a moment to measure the idle power. There is no such
+pause before the interval, because a short program does not reach its end. Another thread or process reads the counter.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ AHEAD_STEPS = 8
 """Number of steps between writing that file and the start, plus one eighth of the settling steps."""
 
 IDLE_S = 0.5
-"""Idle time of the GPU before and after, to measure its idle power."""
+"""Idle time of the GPU after the interval, to measure its idle power."""
 
 
 class EnergyPass:
@@ -75,7 +75,6 @@ class EnergyPass:
             self._journal.fact(energy_pass={"cards": self._cards})
             self._journal.write()  # kept if the program is killed during the measurement
             self._open_marker()
-            self._leave_idle()
         self._began_ns, self._began_step = time.time_ns(), self._steps.seen
         if not self._cards:
             self._say(WITHOUT_ENERGY)
@@ -125,7 +124,7 @@ class EnergyPass:
         self.is_open = False
 
     def _close(self) -> None:
-        """Leave the GPU idle once more, unless other ranks would have to wait."""
+        """Leave the GPU idle, unless other ranks would have to wait."""
         if self._cards and not energy_cards.runs_with_others():
             self._leave_idle()
         self._close_marker()

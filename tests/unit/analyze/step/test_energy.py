@@ -12,7 +12,8 @@ from hypothesis.extra.numpy import arrays
 
 from gpuledger.analyze.operator_work.measured_watts import MeasuredType, WattTable
 from gpuledger.analyze.operator_work.work_class import CLASSES, class_of
-from gpuledger.analyze.step.energy import StepEnergy, apportion, weigh
+from gpuledger.analyze.step.energy import ONE_BASE_FRAC, StepEnergy, _base, apportion, weigh
+from gpuledger.model.manifest import PassEnergy
 
 MATRIX, MEMORY = (position for position, one in enumerate(CLASSES) if one.name in ("matrix", "memory"))
 
@@ -59,6 +60,20 @@ def test_accounts_sum_to_the_counter(
     assert 0 <= idle_j <= energy_j
     assert (off_j >= 0).all()
     assert idle_off_j >= 0
+
+
+@pytest.mark.parametrize(
+    ("before_w", "after_w", "base_w", "off_w"),
+    [(120.0, 124.0, 122.0, 2.0), (None, 124.0, 124.0, 124.0 * ONE_BASE_FRAC), (None, None, 80.0, 20.0)],
+)
+def test_the_error_of_the_idle_power_is_known_from_one_measurement(
+    before_w: float | None, after_w: float | None, base_w: float, off_w: float
+) -> None:
+    found = PassEnergy(
+        device_idx=0, first_step=1, last_step=2, start_ns=0, end_ns=1, uncertainty_j=None,
+        base_before_w=before_w, base_after_w=after_w, idle_w=80.0,
+    )  # fmt: skip
+    assert _base(found) == pytest.approx((base_w, off_w))
 
 
 def test_idle_time_takes_the_base_power_and_nothing_more() -> None:
