@@ -5,6 +5,9 @@ profiled ones), the other is not. A half is blocks of steps between two synchron
 ratio of the halves' medians, recorded over bare, so that what a process or a warming GPU changes cancels. Rounds
 repeat this with the order turned; the figure of a model is the median of its rounds.
 
+Where the CPU is the limit, other work on the machine makes blocks longer and never shorter. ``fastest`` is therefore
+the same ratio of the halves' fastest tenth of blocks, and ``host`` that of the CPU time of the training thread.
+
 Usage: python bench/time/after_timing.py --out bench/time/results/h200/after_timing.json [--rounds 2] [--half-s 2]
            [--models neumf,gpt2] [--small]
 """
@@ -33,25 +36,26 @@ from models import EIGHT, MODELS
 import gpuledger
 
 WARM_UP_STEPS = 10
-BLOCKS = 12
+BLOCKS = 30
 TARGET = 0.005
 
 
-def half(step: Callable[[], None], wait: Callable[[], None], length_s: float) -> list[float]:
-    """Return the time of a step in each of some blocks that take so long together, in seconds."""
+def half(step: Callable[[], None], wait: Callable[[], None], length_s: float) -> dict[str, list[float]]:
+    """Return the time of a step, and its CPU time, in each of some blocks that take so long together, in seconds."""
     wait()
     started_s = time.perf_counter()
     step()
     wait()
     steps = max(1, round(length_s / BLOCKS / (time.perf_counter() - started_s)))
-    times_s = []
+    times_s, host_s = [], []
     for _ in range(BLOCKS):
-        started_s = time.perf_counter()
+        started_s, used_s = time.perf_counter(), time.thread_time()
         for _ in range(steps):
             step()
+        host_s.append((time.thread_time() - used_s) / steps)
         wait()
         times_s.append((time.perf_counter() - started_s) / steps)
-    return times_s
+    return {"times_s": times_s, "host_s": host_s}
 
 
 def measure(model: str, device: str, *, small: bool, is_recorded: bool, half_s: float) -> dict[str, Any]:
@@ -66,7 +70,7 @@ def measure(model: str, device: str, *, small: bool, is_recorded: bool, half_s: 
 
     for _ in range(WARM_UP_STEPS):
         step()
-    before_s = half(step, wait, half_s)
+    before = half(step, wait, half_s)
     profiled = None
     if is_recorded:
         with tempfile.TemporaryDirectory() as directory:
@@ -78,7 +82,7 @@ def measure(model: str, device: str, *, small: bool, is_recorded: bool, half_s: 
     else:
         for _ in range(4):
             step()
-    return {"before_s": before_s, "after_s": half(step, wait, half_s), "profiled": profiled}
+    return {"before": before, "after": half(step, wait, half_s), "profiled": profiled}
 
 
 def in_a_fork(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -100,10 +104,20 @@ def in_a_fork(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return json.loads(text) if text else {"error": "the process ended without a result"}
 
 
-def slowdown(bare: dict[str, Any], recorded: dict[str, Any]) -> float:
-    """Return the ratio of the halves, recorded over bare."""
-    ratios = [statistics.median(one["after_s"]) / statistics.median(one["before_s"]) for one in (bare, recorded)]
+def slowdown(
+    bare: dict[str, Any],
+    recorded: dict[str, Any],
+    of: Callable[[list[float]], float] = statistics.median,
+    what: str = "times_s",
+) -> float:
+    """Return the ratio of the halves, recorded over bare: of ``of`` of their blocks' ``what``."""
+    ratios = [of(one["after"][what]) / of(one["before"][what]) for one in (bare, recorded)]
     return ratios[1] / ratios[0]
+
+
+def fastest_tenth(times_s: list[float]) -> float:
+    """Return the 10th percentile."""
+    return statistics.quantiles(times_s, n=10)[0]
 
 
 def main() -> None:
@@ -134,13 +148,17 @@ def main() -> None:
                 row["rounds"].append(
                     {
                         "slowdown": slowdown(pair[False], pair[True]),
-                        "step_s": statistics.median(pair[False]["before_s"]),
+                        "fastest": slowdown(pair[False], pair[True], fastest_tenth),
+                        "host": slowdown(pair[False], pair[True], what="host_s"),
+                        "step_s": statistics.median(pair[False]["before"]["times_s"]),
+                        "host_s": statistics.median(pair[False]["before"]["host_s"]),
                         "profiled": pair[True]["profiled"],
                     }
                 )
             if row["rounds"]:
-                row["slowdown"] = statistics.median(one["slowdown"] for one in row["rounds"])
-                print(model, *(f"{one['slowdown']:.4f}" for one in row["rounds"]), flush=True)
+                for figure in ("slowdown", "fastest", "host"):
+                    row[figure] = statistics.median(one[figure] for one in row["rounds"])
+                    print(model, figure, *(f"{one[figure]:.4f}" for one in row["rounds"]), flush=True)
             _write(given, environment, rows)
 
 

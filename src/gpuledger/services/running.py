@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -212,6 +213,7 @@ def _run(order: Order, run: RunWriter, settings: Mapping[str, Setting], listener
                 starts.append(beside.enter_context(meter).start)
             if live:
                 starts.append(lambda: beside.callback(_view_lines(run.path)))
+            starts.append(threading.Thread(target=_load_ahead, args=(listeners,), daemon=True).start)
 
             def started(pid: int) -> None:
                 pids.append(pid)
@@ -229,6 +231,18 @@ def _run(order: Order, run: RunWriter, settings: Mapping[str, Setting], listener
             f"gpuledger: error: {run.path}: could not be replaced, so the program was not recorded: {notes[0]}"
         )
     return status
+
+
+def _load_ahead(listeners: Listeners) -> None:
+    """Import what builds and shows the run, while the program runs, so that its user does not wait for it at the end.
+
+    Raises nothing: the same import fails again later, and is reported there.
+    """
+    with suppress(Exception):
+        import gpuledger.services.runs
+
+        if listeners.show is not None:
+            import gpuledger.report.text.text  # noqa: F401
 
 
 def _start_beside(run: RunWriter, starts: Sequence[Callable[[], object]]) -> list[str]:
