@@ -9,7 +9,7 @@ Where the CPU is the limit, other work on the machine makes blocks longer and ne
 the same ratio of the halves' fastest tenth of blocks, and ``host`` that of the CPU time of the training thread.
 
 Usage: python bench/time/after_timing.py --out bench/time/results/h200/after_timing.json [--rounds 2] [--half-s 2]
-           [--models neumf,gpt2] [--small]
+           [--models neumf,gpt2] [--passes memory,time] [--small]
 """
 
 from __future__ import annotations
@@ -58,31 +58,31 @@ def half(step: Callable[[], None], wait: Callable[[], None], length_s: float) ->
     return {"times_s": times_s, "host_s": host_s}
 
 
-def measure(model: str, device: str, *, small: bool, is_recorded: bool, half_s: float) -> dict[str, Any]:
+def measure(given: argparse.Namespace, model: str, *, is_recorded: bool) -> dict[str, Any]:
     """Return the two halves of one process, and the steps that were profiled between them."""
     torch.manual_seed(0)
-    workload = MODELS[model].build(device, small=small, batch_size=0)
+    workload = MODELS[model].build(given.device, small=given.small, batch_size=0)
     batch = workload.make_batch()
-    wait = torch.cuda.synchronize if device.startswith("cuda") else (lambda: None)
+    wait = torch.cuda.synchronize if given.device.startswith("cuda") else (lambda: None)
 
     def step() -> None:
         workload.train(batch)
 
     for _ in range(WARM_UP_STEPS):
         step()
-    before = half(step, wait, half_s)
+    before = half(step, wait, given.half_s)
     profiled = None
     if is_recorded:
         with tempfile.TemporaryDirectory() as directory:
             out = Path(directory) / "run"
-            with gpuledger.record(out=out, steps=(1, 1), passes="memory,time") as recording:
+            with gpuledger.record(out=out, steps=(1, 1), passes=given.passes) as recording:
                 for _ in range(4):
                     step()
             profiled = recording.run().rank().manifest.time_steps
     else:
         for _ in range(4):
             step()
-    return {"before": before, "after": half(step, wait, half_s), "profiled": profiled}
+    return {"before": before, "after": half(step, wait, given.half_s), "profiled": profiled}
 
 
 def in_a_fork(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -127,6 +127,7 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(EIGHT))
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--half-s", type=float, default=2.0)
+    parser.add_argument("--passes", default="memory,time", help="memory alone shows what is left behind without times")
     parser.add_argument("--device", default="cuda" if torch.cuda.device_count() else "cpu")
     parser.add_argument("--small", action="store_true")
     given = parser.parse_args()
@@ -137,9 +138,7 @@ def main() -> None:
             pair = {}
             for is_recorded in (False, True) if turn % 2 == 0 else (True, False):
                 pair[is_recorded] = in_a_fork(
-                    lambda model=model, is_recorded=is_recorded: measure(
-                        model, given.device, small=given.small, is_recorded=is_recorded, half_s=given.half_s
-                    )
+                    lambda model=model, is_recorded=is_recorded: measure(given, model, is_recorded=is_recorded)
                 )
             row = rows.setdefault(model, {"rounds": [], "errors": []})
             errors = [one["error"] for one in pair.values() if "error" in one]
@@ -172,6 +171,7 @@ def _write(given: argparse.Namespace, environment: dict[str, Any], rows: dict[st
         "target": TARGET,
     }
     about = {"rounds": given.rounds, "half_s": given.half_s, "blocks": BLOCKS, "small": given.small}
+    about["passes"] = given.passes
     write_results(given.out, {"environment": environment, **about, "summary": summary, "models": rows})
 
 
