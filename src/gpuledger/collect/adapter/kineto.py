@@ -146,7 +146,7 @@ class Profiler:
         self._level = _kineto_level()
         before = self._level.value
         self._is_first = before == NOT_BEGUN
-        device = "cuda" if torch.cuda.is_initialized() else None
+        device = "cuda" if torch_private.has_cuda_context() else None
         self._teardown = "1" if device is not None and not torch_private.holds_graphs() else "0"
         self._profile = torch.autograd.profiler.profile(
             use_kineto=True, use_device=device, record_shapes=device is not None

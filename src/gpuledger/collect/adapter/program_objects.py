@@ -7,6 +7,7 @@ objects are compared and hashed by identity only. Tensors are read inside :func:
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +32,9 @@ device_of: Callable[[Tensor], torch.device] = _TENSOR["device"].__get__
 layout_of: Callable[[Tensor], torch.layout] = _TENSOR["layout"].__get__
 is_on_card: Callable[[Tensor], bool] = _TENSOR["is_cuda"].__get__
 storage_of: Callable[[Tensor], torch.UntypedStorage] = _TENSOR["untyped_storage"]
+_data_address_of: Callable[[Tensor], int] = _TENSOR["data_ptr"]
+_offset_of: Callable[[Tensor], int] = _TENSOR["storage_offset"]
+_itemsize_of: Callable[[Tensor], int] = _TENSOR["element_size"]
 is_floating: Callable[[Tensor], bool] = _TENSOR["is_floating_point"]
 is_complex: Callable[[Tensor], bool] = _TENSOR["is_complex"]
 
@@ -50,6 +54,22 @@ def local_part(tensor: Tensor) -> Tensor:
     own = attributes_of(tensor)
     found = own["_local_tensor"] if "_local_tensor" in own else _slot(tensor, "_local_tensor")
     return tensor if found is None else found
+
+
+def storage_address(tensor: Tensor) -> int:
+    """Return the address of a tensor's storage; 0 if it is empty or has none.
+
+    Creates no Python object for the storage: torch keeps that object as long as the storage, and a program that trains
+    in several threads has been seen to abort in torch when one of them is freed.
+    """
+    kinds = sys.modules.get("torch._subclasses.fake_tensor")
+    if kinds is not None and issubclass(type(tensor), kinds.FakeTensor):
+        return 0  # reading its address prints a warning
+    try:
+        address = _data_address_of(tensor)
+        return address - _offset_of(tensor) * _itemsize_of(tensor) if address else 0
+    except (RuntimeError, NotImplementedError):  # functional and wrapper tensors raise
+        return 0
 
 
 def attributes_of(thing: object) -> dict[str, Any]:

@@ -151,6 +151,18 @@ def light_snapshot() -> dict[str, Any]:
     return _C._cuda_memorySnapshot((0, 0, False))
 
 
+def has_cuda_context() -> bool:
+    """Return whether the program has a CUDA context. Asks without creating one.
+
+    ``torch.cuda.is_initialized`` is not enough: ``torch.random.fork_rng`` initializes CUDA in a program that uses no
+    GPU, and most CUDA calls would then create a context of hundreds of MiB.
+    """
+    if not torch.cuda.is_initialized():
+        return False
+    asks = find("_cuda_hasPrimaryContext")
+    return asks is None or any(asks(device_idx) for device_idx in range(torch.cuda.device_count()))
+
+
 def holds_graphs() -> bool:
     """Return whether the allocator has private pools, of captured CUDA graphs or of a ``MemPool``."""
     if not torch.cuda.is_initialized() or find("_cuda_memorySnapshot") is None:

@@ -17,7 +17,7 @@ from gpuledger.collect.adapter.program_objects import (
     local_part,
     parameter_groups,
     state_of,
-    storage_of,
+    storage_address,
     tensors_in,
     without_overrides,
 )
@@ -36,12 +36,7 @@ def storage_place(tensor: Any) -> Place | None:
     device = device_of(local)
     if device.type not in ("cuda", "cpu"):
         return None
-    try:
-        storage = storage_of(local)
-        # data_ptr() of a fake tensor prints a warning
-        address = storage.data_ptr() if storage.device.type != "meta" else 0
-    except (RuntimeError, NotImplementedError):  # functional and wrapper tensors raise
-        return None
+    address = storage_address(local)
     return (-1 if device.index is None else device.index, address) if address else None
 
 

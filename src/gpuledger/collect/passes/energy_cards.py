@@ -11,6 +11,7 @@ import torch
 
 from gpuledger.cards.card import torch_uuid
 from gpuledger.cards.opening import has_driver
+from gpuledger.collect.adapter import torch_private
 from gpuledger.model.energy_window import METERED_CARDS
 
 LONGEST_WAIT_S = 10.0
@@ -72,7 +73,7 @@ def _wait_for_stream(device_idx: int) -> None:
 
 def is_capturing() -> bool:
     """Return whether this thread is capturing a CUDA graph."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    return torch_private.has_cuda_context() and torch.cuda.is_current_stream_capturing()
 
 
 def runs_with_others() -> bool:

@@ -42,7 +42,7 @@ def why_no_time_pass(step_allocations: int) -> str | None:
         return "torch was imported in another thread than the one that trains, where torch's profiler does not work"
     if not kineto.can_end_thread():
         return "torch's profiler would leave a thread running, and forked processes would wait for it when they exit"
-    if not torch.cuda.is_initialized() and energy_cards.can_use_cuda():
+    if not torch_private.has_cuda_context() and energy_cards.can_use_cuda():
         return (
             "the program has not used the GPU, and torch's profiler would load CUPTI; "
             "run it with CUDA_VISIBLE_DEVICES= to measure CPU times"
@@ -55,7 +55,7 @@ def why_no_time_pass(step_allocations: int) -> str | None:
         free_bytes, _ = torch.cuda.mem_get_info(device_idx)
         if free_bytes < CARD_BYTES:
             return f"cuda:{device_idx} has {format_bytes(free_bytes)} free, which is too little for CUPTI"
-    has_cuda = torch.version.cuda is not None and torch.cuda.is_initialized()
+    has_cuda = torch.version.cuda is not None and torch_private.has_cuda_context()
     if has_cuda and torch_private.keeps_cuda_history() is not None:
         return "its allocator does not report CUDA graphs, and CUPTI can break those when it starts and stops"
     if torch_private.holds_graphs():
