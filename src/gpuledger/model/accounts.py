@@ -36,6 +36,7 @@ DEVICE_LINES = (
     "awaiting_free",
     "context",
     "library",
+    "nccl",
     "driver",
     "other_processes",
     "unaccounted",

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuledger.analyze.overview.process_bytes import has_context_reading
 from gpuledger.analyze.posting.card_samples import post_card_samples
 from gpuledger.analyze.posting.energy_posting import post_energy
 from gpuledger.analyze.posting.posting import post_ranks
@@ -193,10 +194,13 @@ def post_missing(run_directory: Path) -> None:
 
 
 def settle(run_directory: Path) -> Run:
-    """Return a finished run after building its tables. Adds the measured bytes of CUDA context and libraries."""
+    """Return a finished run after building its tables.
+
+    If the recorded process could not read the bytes of its CUDA context, they are measured in a separate process.
+    """
     post_missing(run_directory)
     for rank in read_run(run_directory).ranks:
-        if rank.manifest.libraries is None:
+        if rank.manifest.libraries is None and not has_context_reading(rank):
             _add_libraries(rank, lookup_or_measure)
     return read_run(run_directory)
 

@@ -10,6 +10,15 @@ import numpy as np
 from gpuledger.analyze.memory.breakdown import Breakdown, break_down
 from gpuledger.analyze.memory.instant import Instant, resolve_instant
 from gpuledger.analyze.memory.live import I64, read_lives, read_numbers, reserved_curve
+from gpuledger.analyze.overview.process_bytes import (
+    CONTEXT,
+    LATER,
+    LIBRARY,
+    NCCL,
+    OutsideBytes,
+    list_processes,
+    read_outside,
+)
 from gpuledger.analyze.overview.summary import capacity_bytes
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.model.accounts import CATEGORIES, ROUNDING
@@ -28,6 +37,8 @@ STATED_POOL = "stated"
 _BEYOND = ("free_segments", "fragmented", "awaiting_free")
 NVML_MEMORY = "NVML memory info v2"
 NVML_PROCESSES = "NVML process list"
+MEASURED = "measured separately"
+NVML_IN_PROCESS = "NVML process list minus reserved memory"
 
 
 @dataclass(frozen=True)
@@ -70,6 +81,7 @@ class Reading:
     driver_bytes: int | None = None
     process_bytes: int | None = None
     other_bytes: int | None = None
+    outside: OutsideBytes | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -91,7 +103,8 @@ def build_balance(rank: Rank, device_idx: int | None = None, at: str = "peak", s
     lines: tuple[BalanceLine, ...] = (*inside, *_category_lines(breakdown))
     if instant.device_idx >= 0:
         lines = (*_capacity_lines(total, reading), *lines, unaccounted)
-    apart = rank.manifest.libraries and rank.manifest.libraries.source
+    is_apart = any(line.source == MEASURED and line.bytes is not None for line in inside)
+    apart = is_apart and rank.manifest.libraries and rank.manifest.libraries.source
     notes = (*reading.notes, f"CUDA context and libraries: {apart}.") if apart and reading.used_bytes else reading.notes
     name = rank.manifest.device(instant.device_idx).name or ("CPU" if instant.device_idx < 0 else "")
     return Balance(instant, name, total, reading.used_bytes, reading.process_bytes, lines, unaccounted.bytes, notes)
@@ -122,15 +135,17 @@ def read_card(rank: Rank, instant: Instant) -> Reading:
             f"The GPU was sampled at event {int(index[place])}, when segments were {format_bytes(abs(moved))} "
             f"{'larger' if moved > 0 else 'smaller'}. The balance is corrected for that."
         )
-    own, others, process_notes = _processes(rank, device, int(times[place]))
+    processes = list_processes(rank, device, int(times[place]))
+    own = processes.own_bytes
     row = np.flatnonzero(read_numbers(rank, "samples", "t_ns", device) == times[place])[0]
     driver = int(read_numbers(rank, "samples", "driver_bytes", device)[row])
     return Reading(
         used_bytes=int(used[place]) - moved,
         driver_bytes=driver if driver >= 0 else None,
         process_bytes=None if own is None else own - moved,
-        other_bytes=others,
-        notes=(*notes, *process_notes),
+        other_bytes=processes.other_bytes,
+        outside=read_outside(rank, device, int(times[place])),
+        notes=(*notes, *processes.notes),
     )
 
 
@@ -153,42 +168,6 @@ def _nearest(rank: Rank, device_idx: int, index: I64, wanted: int) -> int:
     return int(np.lexsort((np.abs(index - wanted), index < wanted, between > 0))[0])
 
 
-def _processes(rank: Rank, device_idx: int, t_ns: int) -> tuple[int | None, int | None, list[str]]:
-    """Return the process's own bytes, the other processes' bytes, and notes."""
-    at = read_numbers(rank, "process_samples", "t_ns", device_idx) == t_ns
-    pids, sizes = (read_numbers(rank, "process_samples", name, device_idx)[at] for name in ("pid", "bytes"))
-    known = sizes >= 0
-    own = (pids == rank.manifest.pid) & known
-    if not known.any():
-        return (
-            None,
-            None,
-            ["The driver did not list the processes on the GPU. Others are part of the unaccounted memory."],
-        )
-    if own.any() and rank.manifest.recorder.has_tags:
-        return int(sizes[own].sum()), None, ["The file has the memory of this process only, as the driver reported it."]
-    if own.any():
-        note = (
-            []
-            if known.all()
-            else ["The driver hides the memory of some processes. It is part of the unaccounted memory."]
-        )
-        return int(sizes[own].sum()), int(sizes[known & ~own].sum()), note
-    if pids.size == 1 and rank.manifest.recorder.has_tags:
-        return int(sizes[0]), None, ["The file has the memory of this process only, as the driver reported it."]
-    if pids.size == 1:
-        return (
-            int(sizes[0]),
-            0,
-            [f"The only process on the GPU (process id {int(pids[0])} to the driver) is assumed to be this one."],
-        )
-    return (
-        None,
-        None,
-        ["The driver's list does not include this process. Other processes are part of the unaccounted memory."],
-    )
-
-
 def _capacity_lines(total_bytes: int | None, reading: Reading) -> list[BalanceLine]:
     """Return the lines that divide the GPU's capacity."""
     unused = _difference(total_bytes, reading.used_bytes, reading.driver_bytes)
@@ -204,20 +183,39 @@ def _capacity_lines(total_bytes: int | None, reading: Reading) -> list[BalanceLi
 def _card_lines(rank: Rank, reading: Reading) -> list[BalanceLine]:
     if reading.used_bytes is None:
         return []
-    measured = rank.manifest.libraries or Libraries()
-    values = {"context": measured.context_bytes, "library": measured.library_bytes}
-    apart = [
-        BalanceLine(
-            name,
-            value,
-            1,
-            "measured separately",
-            "" if value is not None else "not measured; part of the unaccounted memory",
-        )
-        for name, value in values.items()
-    ]
+    apart = _measured_lines(rank) if reading.outside is None else _outside_lines(rank, reading.outside)
     note = "" if reading.other_bytes is not None else "unknown; part of the unaccounted memory"
     return [BalanceLine("other_processes", reading.other_bytes, 1, NVML_PROCESSES, note), *apart]
+
+
+def _measured_lines(rank: Rank) -> list[BalanceLine]:
+    """Return context and libraries as measured in a process of their own."""
+    measured = rank.manifest.libraries or Libraries()
+    values = {CONTEXT: measured.context_bytes, LIBRARY: measured.library_bytes}
+    unknown = "not measured; part of the unaccounted memory"
+    return [
+        BalanceLine(name, value, 1, MEASURED, "" if value is not None else unknown) for name, value in values.items()
+    ]
+
+
+def _outside_lines(rank: Rank, outside: OutsideBytes) -> list[BalanceLine]:
+    """Return context, libraries and NCCL as read in the process, each with the steps in which its memory came."""
+    was_read = any(gain.name == CONTEXT for gain in outside.gains)
+    with_nccl = outside.nccl_bytes is None and rank.manifest.collectives == "nccl"
+    notes = {CONTEXT: "before the first module call" if was_read else "", LIBRARY: outside.when(LIBRARY)}
+    sizes = {CONTEXT: outside.context_bytes, LIBRARY: outside.library_bytes, NCCL: outside.nccl_bytes}
+    if outside.context_bytes is None:
+        notes[LIBRARY] += ", with the CUDA context"
+    if with_nccl:
+        notes[CONTEXT if was_read else LIBRARY] += ", may include NCCL's buffers"
+    if outside.nccl_bytes is not None:
+        notes[NCCL] = f"during the first collective of a process group: {outside.when(NCCL) or 'nothing'}"
+    apart = {CONTEXT} if not was_read else set()
+    return [
+        BalanceLine(name, size, 1, MEASURED if name in apart else NVML_IN_PROCESS, notes[name])
+        for name, size in sizes.items()
+        if size is not None
+    ]
 
 
 def _torch_lines(rank: Rank, breakdown: Breakdown) -> list[BalanceLine]:
@@ -278,8 +276,10 @@ def _unaccounted(reading: Reading, lines: list[BalanceLine], collectives: str | 
         return BalanceLine(name, None, 1, source, "the GPU was not sampled")
     missing = [line.name.replace("_", " ") for line in lines if line.bytes is None]
     note = f"includes unmeasured parts: {', '.join(missing)}" if missing else "not explained by any line"
-    if collectives == "nccl":
+    if collectives == "nccl" and reading.outside is None:
         note += "; includes NCCL's buffers"
+    if reading.outside is not None and (later := reading.outside.when(LATER)):
+        note += f"; outside PyTorch's allocator came {later}"
     return BalanceLine(name, reading.used_bytes - sum(line.bytes or 0 for line in lines), 1, source, note)
 
 

@@ -23,6 +23,7 @@ from gpuledger.analyze.memory.live import (
     running_sum,
 )
 from gpuledger.analyze.overview.balance import build_balance
+from gpuledger.analyze.overview.process_bytes import LIBRARY, NCCL
 from gpuledger.model.accounts import CATEGORIES, ROUNDING
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ def _on_device(rank: Rank, device: int, own_modules: Collection[int]) -> Iterati
     highest = {word: _highest(lives, mask) for word, mask in _masks(words).items()}
     peak = find_peak(rank, device)
     lines = {line.name: line.bytes for line in build_balance(rank, device).lines}
+    if NCCL in lines:  # the table has no column for it
+        lines[LIBRARY] = (lines[LIBRARY] or 0) + (lines[NCCL] or 0)
     cached = int(reserved.bytes.max())
     beyond = [(name, lines.get(name) or 0) for name in BEYOND]
     return Iteration(

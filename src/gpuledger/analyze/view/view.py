@@ -17,6 +17,7 @@ from gpuledger.analyze.memory.timeline import Band, Timeline, bands, build_timel
 from gpuledger.analyze.memory.unknown import Unknowns, list_unknown
 from gpuledger.analyze.overview.balance import Balance, build_balance
 from gpuledger.analyze.overview.findings import Finding, find_findings
+from gpuledger.analyze.overview.process_bytes import read_outside
 from gpuledger.analyze.overview.ranks import Imbalance, find_imbalance
 from gpuledger.analyze.overview.summary import Summary, summarize
 from gpuledger.analyze.step.energy import EnergyBreakdown, break_down_energy
@@ -123,7 +124,9 @@ class DeviceView:
         libraries, summary = self.rank.manifest.libraries, self.summary
         if self.device_idx < 0:
             return 0
+        outside = read_outside(self.rank, self.device_idx)
         used = 0 if libraries is None else (libraries.context_bytes or 0) + (libraries.library_bytes or 0)
+        used = used if outside is None else outside.total_bytes
         reserved_bytes = summary.recorded_peak_reserved_bytes or 0  # not in every imported file
         return used + max(0, reserved_bytes - summary.recorded_peak_allocated_bytes)
 

@@ -24,6 +24,9 @@ MAX_ENTRIES = 4_000_000
 Drains come long before.
 """
 
+_BEFORE_ALLOCATIONS = ("open", "collective_start", "collective_end")
+"""Reasons for which counters are written of a device without allocations, too."""
+
 
 class CudaRecorder:
     """Records every CUDA device of this process with the caching allocator's history.
@@ -77,7 +80,7 @@ class CudaRecorder:
         """Append the allocator's counters of every device that has allocated memory."""
         for device_idx in self.devices():
             stats = torch_private.memory_stats(device_idx)
-            if not stats or (not stats["allocation"]["all"]["allocated"] and reason != "open"):
+            if not stats or (not stats["allocation"]["all"]["allocated"] and reason not in _BEFORE_ALLOCATIONS):
                 continue
             part.add_counters(
                 t_ns,

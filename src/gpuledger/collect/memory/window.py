@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.adapter.guard import Guard, do_all
 from gpuledger.collect.attribution.communication import collectives_backend
 from gpuledger.collect.attribution.inputs import InputShapes
 from gpuledger.collect.attribution.live_objects import LiveObjects
@@ -20,6 +20,7 @@ from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.attribution.tensor_observations import TensorObservations
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
+from gpuledger.collect.memory.first_collectives import FirstCollectives
 from gpuledger.model.accounts import Phase
 
 DRAIN_EVENTS = 100_000
@@ -92,6 +93,8 @@ class MemoryWindow:
         self._settings = settings
         self._card = card
         self._begins_late = begins_late
+        self._awaits_call = False
+        self._collectives = FirstCollectives(self.read_counters, guard)
         self._scanned = False
         self._phases_before: list[Phase] = []
         self._drained_events = 0
@@ -131,6 +134,9 @@ class MemoryWindow:
         self.phases.start()
         self._tracker.install()
         self.read_counters("open")
+        if self._card is not None:
+            self._awaits_call = not (self._steps.seen or self._begins_late)
+            self._collectives.install()
         if self._steps.seen or self._begins_late:
             self._look_for_alive(living)
             self._scanned = bool(self._steps.seen)
@@ -160,7 +166,7 @@ class MemoryWindow:
     def take_out(self) -> None:
         """Remove the observers of modules. :meth:`close_recorder` ends the recorder itself."""
         self.is_open = False
-        self._tracker.remove()
+        do_all([self._tracker.remove, self._collectives.remove])
 
     def close_recorder(self) -> bool:
         """End the recorder and write its pending events. Return False if it must be called again later."""
@@ -174,6 +180,7 @@ class MemoryWindow:
 
     def end_step(self) -> bool:
         """End the recording after the last selected step; before that, drain if needed. Return whether it has ended."""
+        self._awaits_call = False
         self.read_counters("step_end")
         if not self._scanned:
             self.scan()
@@ -218,6 +225,9 @@ class MemoryWindow:
 
     def _on_outermost(self, module_id: int, args: Any, kwargs: Any) -> None:
         self._registry.note_called(module_id)
+        if self._awaits_call and not self.is_idle():
+            self._awaits_call = False
+            self.read_counters("call")  # the CUDA context exists, and few libraries are loaded
         if self._registry.holds_tensors(module_id):
             self._steps.call_began(module_id, self.expects_training)
             self.inputs.see(module_id, self._steps.seen + 1, args, kwargs)

@@ -113,8 +113,14 @@ the path follow, -1 for a name that replaces the path.
 _TYPE_CODES = {"i1": "b", "i4": "i", "i8": "q", "f8": "d"}
 """numpy types of columns -> type codes of ``array``."""
 
-REASONS = ("open", "step_end", "drain", "close", "oom", "exit", "scan", "time", "energy")
-"""Why a snapshot, a counter reading or a pause was recorded. The stored number is the position."""
+REASONS = (
+    *("open", "step_end", "drain", "close", "oom", "exit", "scan", "time", "energy"),
+    *("call", "collective_start", "collective_end"),
+)
+"""Why a snapshot, a counter reading or a pause was recorded. The stored number is the position.
+
+``call`` is the first module call, and the last two are the first collective of a process group.
+"""
 
 OWN_ERROR = "an internal error of gpuledger"
 """Value of the fact ``closed`` if the recording ended with an error of gpuledger."""

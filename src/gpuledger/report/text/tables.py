@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import UNNAMED, Group, group_accounts, label_of, module_label
-from gpuledger.analyze.overview.balance import DISPATCH, FILE, HISTORY, NVML_MEMORY, NVML_PROCESSES, BalanceLine
+from gpuledger.analyze.overview.balance import (
+    DISPATCH,
+    FILE,
+    HISTORY,
+    NVML_IN_PROCESS,
+    NVML_MEMORY,
+    NVML_PROCESSES,
+    BalanceLine,
+)
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.colors import category_color
 from gpuledger.report.base.phrases import (
@@ -41,6 +49,7 @@ SHORT_SOURCES = {
     FILE: "imported file",
     NVML_MEMORY: "NVML memory",
     NVML_PROCESSES: "NVML processes",
+    NVML_IN_PROCESS: "NVML, this process",
 }
 
 

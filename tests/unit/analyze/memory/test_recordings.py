@@ -50,13 +50,15 @@ def test_nearly_every_byte_has_a_name(recording: tuple[str, Rank]) -> None:
 
 
 def test_the_card_is_balanced(recording: tuple[str, Rank]) -> None:
-    """Without a calibration context and libraries stand in the remainder; everything else is there and closes."""
+    """Every used byte is in a line, and those that nothing explains are few."""
     _, rank = recording
     balance = build_balance(rank)
     lines = {line.name: line.bytes for line in balance.lines if line.level == 1}
-    assert lines["context"] is None
+    library_bytes = lines["library"] or 0  # with the context: not sampled before the first module call
+    assert library_bytes >> 20 in (758, 762)
     assert balance.used_bytes == sum(size for size in lines.values() if size is not None)
-    assert 600 << 20 < (balance.unaccounted_bytes or 0) < 900 << 20
+    assert balance.process_bytes is not None
+    assert -(2 << 20) <= (balance.unaccounted_bytes or 0) <= max(20 << 20, 0.01 * balance.process_bytes)
 
 
 def test_weights_gradients_and_state_agree_in_size(recording: tuple[str, Rank]) -> None:

@@ -87,14 +87,26 @@ def test_awaiting_and_free_segments_are_told_apart(tmp_path: Path) -> None:
     assert waiting
 
 
-def test_without_libraries_the_remainder_holds_them_and_says_so(tmp_path: Path) -> None:
+def test_without_a_separate_measurement_the_process_says_what_is_outside_the_allocator(tmp_path: Path) -> None:
     balance = build_balance(with_manifest(tmp_path / "one.ledger", libraries=None))
+    apart = {line.name: line for line in balance.lines}
+    assert "context" not in apart
+    assert apart["library"].bytes == synthetic.CONTEXT_BYTES + synthetic.LIBRARY_BYTES
+    assert apart["library"].note.endswith("with the CUDA context")
+    assert balance.unaccounted_bytes == synthetic.UNACCOUNTED_BYTES
+
+
+def test_without_libraries_and_processes_the_unaccounted_memory_includes_them(tmp_path: Path) -> None:
+    rank = changed(tmp_path / "one.ledger", "process_samples", lambda rows: [])
+    place = rank.directory / "manifest.json"
+    write_json(place, {key: value for key, value in json.loads(place.read_text()).items() if key != "libraries"})
+    balance = build_balance(read_run(tmp_path / "one.ledger").rank())
     apart = {line.name: line for line in balance.lines}
     assert (apart["context"].bytes, apart["library"].bytes) == (None, None)
     assert "not measured" in apart["context"].note
     assert "context, library" in apart["unaccounted"].note
-    put_in = synthetic.UNACCOUNTED_BYTES + synthetic.CONTEXT_BYTES + synthetic.LIBRARY_BYTES
-    assert balance.unaccounted_bytes == put_in
+    outside = synthetic.CONTEXT_BYTES + synthetic.LIBRARY_BYTES + synthetic.OTHER_PROCESS_BYTES
+    assert balance.unaccounted_bytes == synthetic.UNACCOUNTED_BYTES + outside
 
 
 def test_without_a_reading_nothing_of_the_card_is_claimed(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import gpuledger
 from gpuledger.analyze.memory.families import find_families
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.overview.findings import MOST, Finding, find_findings
+from gpuledger.analyze.overview.process_bytes import read_outside
 from gpuledger.analyze.view.options import ViewOptions
 from gpuledger.analyze.view.view import build_view
 from gpuledger.cli.main import main
@@ -269,8 +270,10 @@ def test_fit_says_which_change_makes_a_run_fit(tmp_path: Path) -> None:
     assert {one["fits"] for one in document["findings"]} == {None}
     peaks = sorted(one["peak_after_bytes"] for one in document["findings"] if one["peak_after_bytes"])
     beyond = document["recorded_peak_reserved_bytes"] - document["recorded_peak_allocated_bytes"]
-    libraries = read_rank_manifest(rank.directory).libraries
-    beyond += ((libraries.context_bytes or 0) + (libraries.library_bytes or 0)) if libraries else 0
+    outside = read_outside(rank, 0)
+    assert outside is not None
+    assert outside.total_bytes == 758 << 20  # what NVML reports of this process beyond the allocator's segments
+    beyond += outside.total_bytes
     fit = str(peaks[0] + beyond)
     found = json.loads(CliRunner().invoke(main, ["show", str(run), "--json", "--fit", fit]).stdout)["findings"]
     assert [one["fits"] for one in found if one["peak_after_bytes"]] == [

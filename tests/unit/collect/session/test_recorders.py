@@ -19,7 +19,7 @@ from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.dispatch import DispatchRecorder
 from gpuledger.collect.session import recorders
 from gpuledger.collect.session.session import Session
-from gpuledger.model.journal.journal import Part
+from gpuledger.model.journal.journal import REASONS, Part
 
 pytestmark = pytest.mark.torch
 
@@ -134,6 +134,32 @@ def test_what_watches_the_program_is_taken_out(session: Session, initialise_cuda
     assert torch.cuda.memory._record_memory_history.__code__ is not before
     session.finish("end of record")
     assert torch.cuda.memory._record_memory_history.__code__ is before
+
+
+@pytest.mark.parametrize("begins_late", [False, True])
+def test_the_process_is_sampled_before_its_first_module_call_on_the_gpu(
+    begins_late: bool, tmp_path: Path, initialise_cuda: list[Callable[[], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampled: list[str] = []
+
+    def read(_self: Reader, part: Part, _t_ns: int) -> None:
+        counted = part.rows.get("counters")
+        sampled.append(REASONS[counted[-1]["reason"]] if counted else "open")
+
+    monkeypatch.setattr(Reader, "read", read)
+    model, batch = nn.Linear(4, 4), torch.ones(1, 4)
+    directory = lambda: tmp_path / "rank-0"  # noqa: E731
+    session = Session(RecordSettings(tmp_path, 1, 2), rank_directory=directory, begins_late=begins_late)
+    session.start()
+    initialise_cuda[0]()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    batch = batch + 1
+    for _ in range(2):
+        model(batch).sum().backward()
+        optimizer.step()
+    session.finish("end of test")
+    first = [] if begins_late else ["call"]  # libraries can be loaded already
+    assert sampled == ["open", *first, "step_end", "step_end", "close"]
 
 
 class Mode(TorchDispatchMode):

@@ -28,10 +28,13 @@ SECTION = Section(
         "other_processes": of_column(
             "Other processes", "process_samples", "bytes", "memory of other processes on this GPU"
         ),
-        "context": Definition("Context", "memory of an empty CUDA context", "calibration; see the line's source"),
+        "context": Definition("Context", "memory of an empty CUDA context", "see the line's source"),
         "library": Definition(
-            "Library", "memory of cuBLAS, cuDNN and loaded kernels, outside PyTorch's allocator", "calibration"
+            "Library",
+            "memory of cuBLAS, cuDNN and loaded kernels, outside PyTorch's allocator",
+            "see the line's source",
         ),
+        "nccl": Definition("NCCL", "memory that came during the first collectives", "see the line's source"),
         "free_segments": Definition(
             "Free segments",
             "segments without an active block; torch.cuda.empty_cache() would release them",
