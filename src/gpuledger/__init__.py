@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpuledger.analyze.overview.balance import Balance
     from gpuledger.analyze.step.energy import EnergyBreakdown
     from gpuledger.analyze.step.steps import StepTimes
+    from gpuledger.collect.attribution.marked_steps import step
     from gpuledger.collect.attribution.scopes import scope
     from gpuledger.errors import (
         BudgetExceededError,
@@ -70,6 +71,7 @@ _MODULES = {
     "memory_profiler": "gpuledger.integrations.memory_profiler",
     "record": "gpuledger.services.recording",
     "scope": "gpuledger.collect.attribution.scopes",
+    "step": "gpuledger.collect.attribution.marked_steps",
     "step_energy": "gpuledger.services.queries",
     "step_times": "gpuledger.services.queries",
     "watch": "gpuledger.services.watching",
@@ -108,6 +110,7 @@ __all__ = [
     "memory_profiler",
     "record",
     "scope",
+    "step",
     "step_energy",
     "step_times",
     "watch",

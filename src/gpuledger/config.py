@@ -24,6 +24,7 @@ class Option:
 
 OPTIONS: dict[str, Option] = {
     "steps": Option("1:3", str),
+    "step_on": Option("auto", str),
     "passes": Option("memory,energy,time", str),
     "until_end": Option(False, bool),
     "stacks": Option(True, bool),

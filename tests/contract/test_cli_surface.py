@@ -15,7 +15,8 @@ from gpuledger import __version__
 from gpuledger.cli.main import COMMANDS, main
 
 SURFACE = {
-    "run": "--steps --passes --until-end --out --force --stacks --no-stacks --devices --repeat --live -q --quiet",
+    "run": "--steps --step-on --passes --until-end --out --force --stacks --no-stacks --devices --repeat --live"
+    " -q --quiet",
     "watch": "--interval --gpu --out --force --pid --variants --vary --repeat -q --quiet",
     "estimate": "--gpu --steps --confidence --alloc-conf --require-fit --find-batch --what-if --out --force"
     " -q --quiet --json",

@@ -8,6 +8,8 @@ import pytest
 from programs import write_script
 from quick import recorded
 
+from gpuledger.analyze.overview.summary import summarize
+from gpuledger.collect.attribution.call_steps import SWITCH_CALLS
 from gpuledger.services.runs import load
 
 pytestmark = pytest.mark.torch
@@ -103,6 +105,77 @@ with torch.inference_mode():
     for _ in range(8):
         model(torch.randn(4, 8))
 """
+AUTOGRAD_GRAD = """
+model = nn.Linear(8, 4)
+for _ in range(8):
+    loss = model(torch.randn(4, 8)).square().mean()
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    with torch.no_grad():
+        for weight, gradient in zip(model.parameters(), gradients):
+            weight -= 0.1 * gradient
+"""
+WITH_GRADIENTS = """
+model = nn.Linear(8, 4).eval()
+for _ in range(8):
+    model(torch.randn(4, 8))
+"""
+PIPELINE = """
+encoder, denoiser, decoder = nn.Linear(8, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+with torch.no_grad():
+    for _ in range(8):
+        hidden = encoder(torch.randn(4, 8))
+        for _ in range(3):
+            hidden = denoiser(hidden)
+        decoder(hidden)
+"""
+CONSTRAINED_INFERENCE = """
+from torch.nn.utils.parametrizations import spectral_norm
+model = nn.Sequential(spectral_norm(nn.Linear(8, 8)), nn.ReLU(), spectral_norm(nn.Linear(8, 4)))
+with torch.no_grad():
+    for _ in range(8):
+        model(torch.randn(4, 8))
+"""
+PART_CALLED_BEFORE = """
+encoder = nn.Linear(8, 8).eval()
+with torch.no_grad():
+    width = encoder(torch.randn(4, 8)).shape[-1]
+    model = nn.Sequential(encoder, nn.Linear(width, 4)).eval()
+    for _ in range(7):
+        model(torch.randn(4, 8))
+"""
+GENERATE = """
+class Generator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(10, 10)
+    def forward(self, ids):
+        return self.words(ids)
+    @torch.no_grad()
+    def generate(self, ids, count):
+        call = self.__call__
+        for _ in range(count):
+            ids = torch.cat([ids, call(ids)[:, -1:].argmax(-1)], 1)
+        return ids
+Generator().generate(torch.zeros(2, 4, dtype=torch.long), 8)
+"""
+GENERATE_BY_CLASS = GENERATE.replace(
+    "call = self.__call__", "bound = type(self).__call__; call = lambda ids: bound(self, ids)"
+)
+GENERATE_DIRECTLY = GENERATE.replace("call = self.__call__", "call = self")
+CALL_REPLACED = (
+    """
+torchs_own = nn.Module.__call__
+nn.Module.__call__ = lambda self, *args, **kwargs: torchs_own(self, *args, **kwargs)
+"""
+    + INFERENCE
+)
+TRANSFORMERS = """
+import transformers
+settings = transformers.GPT2Config(vocab_size=20, n_positions=32, n_embd=8, n_layer=1, n_head=1)
+model = transformers.GPT2LMHeadModel(settings).eval()
+ids = torch.ones(1, 4, dtype=torch.long)
+model.generate(ids, max_new_tokens=8, do_sample=False, pad_token_id=0, eos_token_id=None)
+"""
 PROGRAMS = {
     "a GAN": GAN,
     "a GAN that calls its critic first": GAN_CRITIC_FIRST,
@@ -111,15 +184,114 @@ PROGRAMS = {
     "validation after every second step": VALIDATION,
     "four batches a step": ACCUMULATION,
     "a retriever and a reader": RETRIEVER,
-    "inference": INFERENCE,
+    "helpers before the training": HELPERS_BEFORE,
 }
+CALLS = {
+    "inference": INFERENCE,
+    "inference with gradients": WITH_GRADIENTS,
+    "inference with parametrizations": CONSTRAINED_INFERENCE,
+    "a part called before": PART_CALLED_BEFORE,
+    "updates by hand": AUTOGRAD_GRAD,
+    "a pipeline": PIPELINE,
+    "a pipeline with gradients": PIPELINE.replace("with torch.no_grad():", "if True:"),
+    "generate": GENERATE_DIRECTLY,
+    "generate with a call bound before its loop": GENERATE,
+    "generate with the class's call bound": GENERATE_BY_CLASS,
+    "the class's call replaced": CALL_REPLACED,
+}
+TWO_AND_VALIDATION = VALIDATION.replace("range(8)", "range(2)")
+MARKED = VALIDATION + "    gpuledger.step()\n"
+
+
+def kinds_of(directory: Path, source: str, *options: str) -> list[str]:
+    """Return the kinds of the steps that a recording of a program has."""
+    write_script(directory, HEAD + source)
+    ended = recorded(["train.py"], directory, ("-q", "--passes", "memory", *options))
+    assert ended.status == 0, ended.stderr
+    return [row["kind"] for row in load(directory / "train.ledger").rank(0).table("steps").to_pylist()]
+
+
+def notes_of(directory: Path) -> tuple[str, ...]:
+    return load(directory / "train.ledger").rank(0).manifest.notes
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_steps_are_the_programs_iterations(name: str, tmp_path: Path) -> None:
-    write_script(tmp_path, HEAD + PROGRAMS[name])
-    ended = recorded(["train.py"], tmp_path, ("-q", "--passes", "memory"))
-    assert ended.status == 0, ended.stderr
-    rank = load(tmp_path / "train.ledger").rank(0)
-    kinds = [row["kind"] for row in rank.table("steps").to_pylist()]
-    assert kinds == ["call" if name == "inference" else "optimizer"] * ITERATIONS
+    assert kinds_of(tmp_path, PROGRAMS[name]) == ["optimizer"] * ITERATIONS
+    assert notes_of(tmp_path) == ()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_without_an_optimizer_steps_are_calls(name: str, tmp_path: Path) -> None:
+    assert kinds_of(tmp_path, CALLS[name]) == ["call"] * ITERATIONS
+    assert notes_of(tmp_path) == ()
+
+
+def test_a_denoiser_called_after_the_encoder_is_followed(tmp_path: Path) -> None:
+    once = PIPELINE.replace("range(8)", "range(1)").replace("range(3)", "range(17)")
+    assert len(kinds_of(tmp_path, once)) == 1 + 17 - SWITCH_CALLS
+
+
+def test_every_token_of_transformers_is_a_step(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    assert kinds_of(tmp_path, TRANSFORMERS) == ["call"] * ITERATIONS
+
+
+@pytest.mark.parametrize(
+    ("step_on", "source", "kinds"),
+    [
+        ("optimizer", ACCUMULATION, ["optimizer"] * 8),
+        ("module", ACCUMULATION.replace("32", "12"), ["call"] * 12),
+        ("module", TWO_AND_VALIDATION, ["call"] * (2 + 5)),
+        ("optimizer", INFERENCE, []),
+        ("call:Dropout", TWO_AND_VALIDATION, ["call"] * (2 + 5)),
+        ("call:2", TWO_AND_VALIDATION, ["call"] * (2 + 5)),
+        ("call:Sequential", INFERENCE.replace("nn.Linear(8, 4)", "nn.Sequential(nn.Linear(8, 4))"), ["call"] * 8),
+        ("mark", "import gpuledger" + MARKED, ["marked"] * 8),
+        ("optimizer", "import gpuledger" + MARKED, ["optimizer"] * 8),
+        ("auto", "import gpuledger" + MARKED, ["optimizer"] + ["marked"] * 7),
+    ],
+)
+def test_the_user_selects_what_a_step_is(step_on: str, source: str, kinds: list[str], tmp_path: Path) -> None:
+    assert kinds_of(tmp_path, source, "--step-on", step_on) == kinds
+
+
+@pytest.mark.parametrize(
+    ("step_on", "note"),
+    [
+        ("call:Lineer", "no module has the path or class Lineer. Similar names: Linear."),
+        ("call:zzz", "no module has the path or class zzz."),
+        ("mark", "the program did not call gpuledger.step()."),
+    ],
+)
+def test_a_run_without_steps_says_why_and_keeps_its_memory(step_on: str, note: str, tmp_path: Path) -> None:
+    assert kinds_of(tmp_path, VALIDATION, "--step-on", step_on) == []
+    assert notes_of(tmp_path) == (f"No step was counted: {note}",)
+    assert summarize(load(tmp_path / "train.ledger").rank(0)).peak_allocated_bytes > 0
+
+
+def test_calls_before_the_training_are_named(tmp_path: Path) -> None:
+    before = "first = nn.Linear(8, 8).eval()\nwith torch.no_grad():\n    first(torch.randn(4, 8))\n"
+    assert kinds_of(tmp_path, before + ACCUMULATION) == ["call"] + ["optimizer"] * 8
+    assert notes_of(tmp_path) == (
+        "Step 1 is a call of a module before the training. "
+        "Use --step-on optimizer to count only steps of the optimizer.",
+    )
+    again = tmp_path / "again"
+    again.mkdir()
+    assert kinds_of(again, before + ACCUMULATION, "--step-on", "optimizer") == ["optimizer"] * 8
+
+
+def test_an_optimizer_that_never_steps_is_named(tmp_path: Path) -> None:
+    assert kinds_of(tmp_path, "weights = torch.optim.SGD([torch.ones(1)])\n" + INFERENCE) == []
+    assert notes_of(tmp_path) == (
+        "No step was counted: no step of an optimizer was seen. Use --step-on module to count calls of the model.",
+    )
+
+
+def test_an_unknown_kind_of_step_is_refused_before_the_program(tmp_path: Path) -> None:
+    write_script(tmp_path, "print('began')")
+    ended = recorded(["train.py"], tmp_path, ("-q", "--step-on", "epoch"))
+    assert ended.status == 2
+    assert b"step-on 'epoch': expected auto, module, optimizer, mark or call:NAME" in ended.stderr
+    assert ended.stdout == b""

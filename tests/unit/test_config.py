@@ -25,6 +25,7 @@ def test_each_source_wins_over_the_next(tmp_path: Path) -> None:
     settings = resolve({"steps": "1:1", "stacks": None}, environment, tmp_path)
     assert settings == {
         "steps": Setting("1:1", "flag"),
+        "step_on": Setting("auto", "default"),
         "passes": Setting("memory,energy,time", "default"),
         "until_end": Setting(False, "default"),
         "stacks": Setting(True, "environment"),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpuledger.collect.session.session import Session
 
 MEMORY_ALONE = "memory"
+AUTO = "auto"
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
@@ -37,9 +38,11 @@ class Recording:
         force: bool,
         devices: str,
         passes: str = MEMORY_ALONE,
+        step_on: str = AUTO,
     ) -> None:
         self.name = name
         self._passes = passes
+        self._step_on = step_on
         self._meter: EnergyMeter | None = None
         self._out = None if out is None else str(out)
         self._steps = steps
@@ -67,12 +70,13 @@ class Recording:
             DEFAULT_LAST_STEP,
             RecordSettings,
             parse_passes,
+            parse_step_on,
         )
         from gpuledger.collect.sampling.energy_meter import begin_meter
         from gpuledger.collect.session import active
         from gpuledger.collect.session.outer_run import find_outer_run
 
-        passes = parse_passes(self._passes)
+        passes, step_on = parse_passes(self._passes), parse_step_on(self._step_on)
         self.path = self.recorded_by = find_outer_run()
         if self.recorded_by is not None:
             return self
@@ -82,7 +86,7 @@ class Recording:
         everything = (1, sys.maxsize) if len(passes) == 1 else (DEFAULT_FIRST_STEP, DEFAULT_LAST_STEP)
         first, last = self._steps or everything
         stacks = self._stacks and self._steps is not None
-        settings = RecordSettings(self.path, first, last, stacks, self._devices, passes)
+        settings = RecordSettings(self.path, first, last, stacks, self._devices, passes, step_on=step_on)
         if "energy" in passes and self._devices != "cpu":
             self._meter = begin_meter(self._writer)
         self._session = active.start_recording(settings, self.path / "rank-0")
@@ -205,6 +209,7 @@ class Recording:
                 force=self._force,
                 devices=self._devices,
                 passes=self._passes,
+                step_on=self._step_on,
             ):
                 return function(*args, **kwargs)
 
@@ -220,6 +225,7 @@ def record(
     force: bool = False,
     devices: str = "auto",
     passes: str = MEMORY_ALONE,
+    step_on: str = AUTO,
 ) -> Recording:
     """Return a recording of a ``with`` block, or of a decorated function.
 
@@ -233,10 +239,13 @@ def record(
         devices: ``auto``, ``cuda`` or ``cpu``.
         passes: What to measure, in this order, such as ``memory,energy,time``; with a number of steps:
             ``memory,time:4``. With more than memory, ``steps`` is (1, 3) by default.
+        step_on: What ends a step: ``optimizer``, ``module`` (a call of the outermost module), ``call:NAME`` (a call of
+            the modules with that path or class), ``mark`` (a call of :func:`gpuledger.step`), or ``auto``: the first
+            optimizer, or else the outermost module, or else marks if there are any.
 
     Raises:
-        UsageError: when recording begins: ``out`` exists, ``passes`` is not such a list, or another recording is in
-            progress in this process.
+        UsageError: when recording begins: ``out`` exists, ``passes`` is not such a list, ``step_on`` is none of these,
+            or another recording is in progress in this process.
 
     Source: CUDA tensors by the caching allocator's history, exact; CPU tensors by a dispatch mode.
 
@@ -246,4 +255,6 @@ def record(
         ...     loss_of(model(batch)).backward()
         >>> recording.peak_allocated_bytes  # doctest: +SKIP
     """
-    return Recording(name, out=out, steps=steps, stacks=stacks, force=force, devices=devices, passes=passes)
+    return Recording(
+        name, out=out, steps=steps, stacks=stacks, force=force, devices=devices, passes=passes, step_on=step_on
+    )

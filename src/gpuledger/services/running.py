@@ -168,6 +168,8 @@ def _begin(
         "GPULEDGER_STACKS": "1" if settings["stacks"].value else "0",
         "GPULEDGER_DEVICES": settings["devices"].value,
     }
+    if settings["step_on"].origin != "default":
+        environment["GPULEDGER_STEP_ON"] = settings["step_on"].value
     if settings["passes"].origin != "default":
         environment["GPULEDGER_PASSES"] = settings["passes"].value
     kept = {name: (setting.value, setting.origin) for name, setting in settings.items()}

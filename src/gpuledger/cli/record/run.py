@@ -29,6 +29,10 @@ _PASSES_HELP = """Measurements to make: memory, energy and time, separated by co
   steps, such as time:4.  [default: all three, if the program has enough steps]"""
 
 
+_STEP_ON_HELP = """What ends a step: optimizer, module, call:NAME or mark. With module it is a call of the outermost
+  module, with NAME of the modules with that path or class, with mark of gpuledger.step().  [default: auto]"""
+
+
 @click.command(
     "run",
     cls=RunCommand,
@@ -38,6 +42,7 @@ Examples:
   gpuledger run --steps 10:12 -- torchrun --nproc-per-node 2 train.py""",
 )
 @click.option("--steps", metavar="FIRST:LAST", help="First and last step of the memory recording.  [default: 1:3]")
+@click.option("--step-on", metavar="WHAT", help=_STEP_ON_HELP)
 @click.option("--passes", metavar="LIST", help=_PASSES_HELP)
 @click.option("--until-end", is_flag=True, default=None, help="Sample GPU power until the program ends.")
 @out_option(".  [default: name of the program, numbered]")
@@ -67,18 +72,19 @@ def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool,
     steps follow, for layer times.
 
     A step is one step of the first optimizer. In a program without an optimizer, it is one call of the outermost
-    module.
+    module. If the program calls gpuledger.step(), it marks the end of each step. --step-on selects one of these.
 
     Exits with the status of the program, or with status 125 if gpuledger itself fails. With --repeat, it is the status
     of the first run that fails.
     """
-    from gpuledger.collect.launch.settings import parse_passes, parse_steps
+    from gpuledger.collect.launch.settings import parse_passes, parse_step_on, parse_steps
     from gpuledger.config import resolve
     from gpuledger.services.running import Listeners, command_of, record_program, record_repeats
 
     command, stem = command_of(ctx.meta[PROGRAM])
     settings = resolve(flags, os.environ, Path.cwd())
     parse_steps(settings["steps"].value)
+    parse_step_on(settings["step_on"].value)
     parse_passes(settings["passes"].value)
     listeners = Listeners(_say) if settings["quiet"].value else Listeners(_say, _say, _show)
 

@@ -14,7 +14,7 @@ from gpuledger.collect.adapter.instrument import Absorbs, Observation, Observer,
 from gpuledger.collect.adapter.torch_entrances import module_call
 
 
-class _Watch:
+class Watch:
     """Observes module calls until it is removed.
 
     Args:
@@ -53,7 +53,7 @@ class _Watch:
         self._leave(token, None)
 
 
-class FirstCall(_Watch):
+class FirstCall(Watch):
     """Calls ``begin()`` once, before the first outermost module runs, and then removes itself."""
 
     def __init__(self, begin: Callable[[], None], absorbs: Absorbs = absorbs_nothing) -> None:
@@ -66,7 +66,7 @@ class FirstCall(_Watch):
             self._begin()
 
 
-class OutermostCalls(_Watch):
+class OutermostCalls(Watch):
     """Calls ``began(module, args, kwargs)`` before each outermost call and ``ended(module)`` after it."""
 
     def __init__(

@@ -25,6 +25,7 @@ _TENSOR = vars(torch._C.TensorBase)
 grad_fn_of: Callable[[Tensor], Any] = _TENSOR["grad_fn"].__get__
 """Reads a tensor attribute from torch's base class, even if the tensor's class overrides it, as do all below."""
 grad_of: Callable[[Tensor], Tensor | None] = _TENSOR["grad"].__get__
+requires_grad: Callable[[Tensor], bool] = _TENSOR["requires_grad"].__get__
 is_leaf: Callable[[Tensor], bool] = _TENSOR["is_leaf"].__get__
 version_of: Callable[[Tensor], int] = _TENSOR["_version"].__get__
 shape_of: Callable[[Tensor], torch.Size] = _TENSOR["shape"].__get__

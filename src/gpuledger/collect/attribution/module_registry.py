@@ -21,6 +21,7 @@ from gpuledger.collect.adapter.program_objects import (
     modules_below,
     parameter_groups,
     parameters_of,
+    requires_grad,
     version_of,
     without_overrides,
 )
@@ -100,6 +101,8 @@ class ModuleRegistry:
         self.parameters: list[tuple[HeldTensor, int, int]] = []
         self.buffers: list[tuple[HeldTensor, int, int]] = []
         self.called_roots: set[int] = set()
+        self.class_names: set[str] = set()
+        """Names of the classes of all registered modules."""
         self.gone: deque[_Reference] = deque()
         """Freed modules that are still in ``module_ids``; :meth:`forget_gone` removes them."""
         self._refs: dict[int, _Reference] = {}
@@ -113,6 +116,7 @@ class ModuleRegistry:
         self._places: list[tuple[str, int]] = []
         self._passing: dict[tuple[int, str], int] = {}
         self._roots_with_tensors: set[int] = set()
+        self._containers: dict[int, int] = {}
 
     def name_id(self, name: str, root_id: int = -1) -> int:
         """Return the id of a name below an outermost module. Assigns one on first use."""
@@ -137,6 +141,28 @@ class ModuleRegistry:
     def holds_tensors(self, module_id: int) -> bool:
         """Return whether a module's outermost module had parameters or buffers when it was registered."""
         return self._places[module_id][1] in self._roots_with_tensors
+
+    def container_of(self, module_id: int) -> int:
+        """Return the outermost module that was found later to contain a registered one; -1 if there is none."""
+        return self._containers.get(module_id, -1)
+
+    def awaits_first_call(self) -> bool:
+        """Return whether an outermost module was not called yet that has trainable parameters in training mode."""
+        for reference in self._holders:
+            module = reference()
+            if module is None or not attributes_of(module).get("training"):
+                continue
+            number = self.module_ids.get(id(module), -1)
+            if number < 0 or self._places[number][1] in self.called_roots:
+                continue
+            with without_overrides():
+                if any(requires_grad(weight) for _, weight in parameters_of(module)):
+                    return True
+        return False
+
+    def paths(self) -> list[str]:
+        """Return the paths of all registered modules below their outermost modules."""
+        return [path for path, _ in self._places if path]
 
     def path_of(self, module_id: int) -> str:
         """Return a module's path below its outermost module."""
@@ -172,7 +198,10 @@ class ModuleRegistry:
         prefix = f"{self._places[inside][0]}.{type(top).__name__}".lstrip(".") if inside >= 0 else ""
         found = list(_named(top))
         for parent, plain, module in found:
-            if id(module) not in self.module_ids:
+            known = self.module_ids.get(id(module))
+            if known is not None:
+                self._containers[known] = root_id
+            else:
                 above = inside if parent is None else self.module_ids[id(parent)]
                 self._add(module, _below(prefix, plain), above, root_id)
         for _, plain, module in found:
@@ -186,6 +215,7 @@ class ModuleRegistry:
         self._count += 1
         self._places.append((path, root_id))
         self._point(module, number)
+        self.class_names.add(type(module).__name__)
         self._new_modules.append(
             {
                 "path": path,

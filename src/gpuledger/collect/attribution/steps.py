@@ -13,6 +13,11 @@ import torch
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.optimizer_hooks import OptimizerHook, after_steps, before_steps
 from gpuledger.collect.adapter.program_objects import WeakIdentitySet
+from gpuledger.collect.attribution.call_steps import FollowedModule, HeldCalls
+from gpuledger.collect.launch.settings import AUTO, MARK, MODULE, OPTIMIZER, name_of_call
+
+NAMED = 0
+"""Stands for the modules that the user has named, as the id of one."""
 
 
 class StepCounter:
@@ -28,6 +33,9 @@ class StepCounter:
         ended: Called with ``(kind, start_ns, end_ns)`` at the end of each step.
         weights_version: Returns the number of weights, and a number that changes with every update of one. Detects an
             optimizer with a compiled step, for which torch calls no hooks.
+        step_on: What ends a step; see :func:`gpuledger.collect.launch.settings.parse_step_on`.
+        followed: Chooses the module with the calls that are steps; by default, the first one called.
+        held: Holds back calls before a training; by default, none.
     """
 
     def __init__(
@@ -38,12 +46,21 @@ class StepCounter:
         after_optimizer: Callable[[Any], None],
         ended: Callable[[str, int, int], None],
         weights_version: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        step_on: str = AUTO,
+        followed: FollowedModule | None = None,
+        held: HeldCalls | None = None,
     ) -> None:
         self.seen = 0
         self.trained = False
+        self.calls_before_training = 0
+        """Number of calls that were counted as steps before the first step of an optimizer."""
         self.optimizers = WeakIdentitySet()
-        self._marked = False
-        self._first_called = -1
+        self.module_name = name_of_call(step_on)
+        """Name of the modules with the calls that are steps; None without ``call:NAME``."""
+        self._step_on = step_on
+        self._marked = step_on == MARK
+        self._followed = followed or FollowedModule(lambda _: -1)
+        self._held = held or HeldCalls(lambda: False, lambda *_: None)
         self._call_under_way = -1
         self._weights_version = weights_version
         self._version: tuple[int, int] | None = None
@@ -72,17 +89,33 @@ class StepCounter:
         """Start the current step now, so that it does not include gpuledger's own pause."""
         self._started_ns = time.time_ns()
 
+    @property
+    def counts_calls(self) -> bool:
+        """Return whether calls of modules can be steps."""
+        if self._step_on == AUTO:
+            return not (self._marked or self.trained)
+        return self._step_on == MODULE or self.module_name is not None
+
+    @property
+    def has_called(self) -> bool:
+        """Return whether a module was called that could be the one with the calls that are steps."""
+        return self._followed.module_id >= 0
+
     def expect_marks(self) -> None:
         """Count only marked steps from now on: the program has announced that it marks them."""
-        self._marked = True
+        self._marked = self._marked or self._step_on == AUTO
 
     def mark(self) -> None:
         """End a step that the program marks. From now on, only marked steps count.
 
-        The first mark replaces the step that was counted automatically.
+        The first mark replaces the step that was counted automatically. Marks are ignored if the user has selected
+        something else as a step.
         """
+        if self._step_on not in (AUTO, MARK):
+            return
         counted = self.seen and not self._marked
         self._marked = True
+        self._held.release()
         if not counted:
             self._end("marked")
 
@@ -91,33 +124,83 @@ class StepCounter:
 
         Everything since its previous call was a step, unless an optimizer follows.
         """
-        if self._marked or self.trained or self._first_called not in (-1, module_id):
-            return
-        before, self._version = self._version, self._weights_version()
-        was_updated = before is not None and before[0] == self._version[0] and before != self._version
-        used_graph = self._call_under_way == module_id
-        self._call_under_way = -1
-        if used_graph and (was_updated or not expects_training()):
-            self._end("call")
+        if self.module_name is None and self.counts_calls:
+            before = self._followed.module_id
+            if self._followed.begins(module_id):
+                if before != module_id:
+                    self._call_under_way, self._version = -1, None
+                self._call_begins(module_id, expects_training)
 
     def call_ended(self, module_id: int, expects_training: Callable[[], bool]) -> None:
         """Record the exit of an outermost module.
 
         The call was a step, unless the model is trained or backward can follow.
         """
-        if self._marked or self.trained:
-            return
-        if self._first_called < 0:
-            self._first_called = module_id
-        if module_id != self._first_called:
-            return
+        if self.module_name is None and self.counts_calls and self._followed.module_id in (-1, module_id):
+            self._followed.begins(module_id)
+            self._call_ends(module_id, expects_training)
+
+    def named_call_began(self) -> None:
+        """Record the entry of a module with the name that the user has given."""
+        self._call_begins(NAMED, _never)
+
+    def named_call_ended(self) -> None:
+        """Record the exit of a module with the name that the user has given."""
+        self._call_ends(NAMED, _never)
+
+    def end_with_program(self, expects_training: Callable[[], bool]) -> None:
+        """Count the steps that end with the program.
+
+        A call with gradients ends when the next one begins, and the last one with the program. Calls that were held
+        back are steps if no training has followed.
+        """
+        if self._hooks and self.counts_calls:
+            self._count_held()
+            if self._call_under_way >= 0 and (self._was_updated() or not self._waits_for(expects_training)):
+                self.seen += 1
+                self._held.counted(self.seen, self._started_ns, time.time_ns())
+            self._call_under_way = -1
+
+    def _call_begins(self, module_id: int, expects_training: Callable[[], bool]) -> None:
+        was_updated = self._was_updated()
+        used_graph = self._call_under_way == module_id
+        self._call_under_way = -1
+        if used_graph and (was_updated or not self._waits_for(expects_training)):
+            self._end_call()
+
+    def _call_ends(self, module_id: int, expects_training: Callable[[], bool]) -> None:
         if torch.is_grad_enabled():
             self._call_under_way = module_id
-        elif not expects_training():
+        elif not self._waits_for(expects_training):
+            self._end_call()
+
+    def _was_updated(self) -> bool:
+        before, self._version = self._version, self._weights_version()
+        return before is not None and before[0] == self._version[0] and before != self._version
+
+    def _waits_for(self, expects_training: Callable[[], bool]) -> bool:
+        return self._step_on == AUTO and expects_training()
+
+    def _end_call(self) -> None:
+        """End a step that is a call, or hold it back."""
+        if self._step_on == AUTO and not self.seen and self._held.holds():
+            now_ns = time.time_ns()
+            self._held.add(self._started_ns, now_ns)
+            self._started_ns = now_ns
+        else:
+            self._count_held()
             self._end("call")
 
+    def _count_held(self) -> None:
+        for start_ns, end_ns in self._held.release():
+            self.seen += 1
+            self._held.counted(self.seen, start_ns, end_ns)
+
     def _before_step(self, optimizer: Any) -> None:
+        if not self.trained and self._step_on == AUTO and not self._marked:
+            self.calls_before_training = self.seen
         self.trained = True
+        self._held.release()
         self.optimizers.add(optimizer)
         self._before(optimizer)
 
@@ -125,7 +208,7 @@ class StepCounter:
         self._after(optimizer)
         if self._first is None:
             self._first = weakref.ref(optimizer)
-        if self._first() is optimizer and not self._marked:
+        if self._first() is optimizer and not self._marked and self._step_on in (AUTO, OPTIMIZER):
             self._end("optimizer")
 
     def _end(self, kind: str) -> None:
@@ -136,3 +219,7 @@ class StepCounter:
             started_ns, self._started_ns = self._started_ns, now_ns
             self.seen += 1
             self._ended(kind, started_ns, now_ns)
+
+
+def _never() -> bool:
+    return False

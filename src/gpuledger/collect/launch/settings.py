@@ -32,6 +32,30 @@ def parse_steps(text: str) -> tuple[int, int]:
     return pair
 
 
+AUTO, MODULE, OPTIMIZER, MARK, CALL = "auto", "module", "optimizer", "mark", "call:"
+"""What ends a step: chosen by what the program does, a call of the outermost module, a step of the first optimizer, a
+call of :func:`gpuledger.step`, or (followed by a name) a call of the modules with that path or class."""
+
+
+def parse_step_on(text: str) -> str:
+    """Return ``text`` if it says what ends a step.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if text not in (AUTO, MODULE, OPTIMIZER, MARK) and not (text.startswith(CALL) and text.removeprefix(CALL).strip()):
+        raise UsageError(
+            f"step-on {text!r}: expected {AUTO}, {MODULE}, {OPTIMIZER}, {MARK} or {CALL}NAME",
+            hint=f"For example --step-on {OPTIMIZER}, or --step-on {CALL}UNet2DConditionModel",
+        )
+    return text
+
+
+def name_of_call(step_on: str) -> str | None:
+    """Return the path or class of the modules with the calls that are steps; None if steps are something else."""
+    return step_on.removeprefix(CALL).strip() if step_on.startswith(CALL) else None
+
+
 MEASUREMENT = {"memory": "memory recording", "energy": "energy measurement", "time": "timing measurement"}
 """Name of each measurement in messages."""
 
@@ -70,7 +94,7 @@ class RecordSettings:
 
     ``passes`` maps each wanted measurement to its number of steps; 0 means its default. ``passes_asked`` is True if the
     user has named the measurements. Default measurements run only if nothing prevents it, and skipping them is no
-    fault.
+    fault. ``step_on`` says what ends a step.
     """
 
     run_directory: Path
@@ -80,6 +104,7 @@ class RecordSettings:
     devices: str = "auto"
     passes: Mapping[str, int] = field(default_factory=lambda: {"memory": 0})
     passes_asked: bool = True
+    step_on: str = AUTO
 
 
 def settings_from(environment: Mapping[str, str] = os.environ) -> RecordSettings | None:
@@ -101,4 +126,5 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> RecordSettings
         devices=environment.get("GPULEDGER_DEVICES", "auto"),
         passes=parse_passes(passes or OPTIONS["passes"].default),
         passes_asked=bool(passes),
+        step_on=parse_step_on(environment.get("GPULEDGER_STEP_ON") or AUTO),
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import torch
+
 from gpuledger.collect.adapter.guard import Guard, do_all
 from gpuledger.collect.attribution.communication import collectives_backend
 from gpuledger.collect.attribution.inputs import InputShapes
@@ -230,6 +232,8 @@ class MemoryWindow:
             self.read_counters("call")  # the CUDA context exists, and few libraries are loaded
         if self._registry.holds_tensors(module_id):
             self._steps.call_began(module_id, self.expects_training)
+            if not self.is_open and torch.is_grad_enabled():  # it ended here, so this call's end is not observed
+                self._steps.call_ended(module_id, self.expects_training)
             self.inputs.see(module_id, self._steps.seen + 1, args, kwargs)
         self.sightings.see_new_weights()
         self.sightings.see_inputs(module_id, args, kwargs)

@@ -166,12 +166,16 @@ class LaterPasses:
         if self._time_pass.is_open:
             self._time_pass.leave_optimizer()
 
-    def finish(self) -> None:
+    def finish(self, end_last_steps: Callable[[], None]) -> None:
         """End at program exit or after the last step.
 
         Keeps what was measured, and reports which measurements did not run.
+
+        Args:
+            end_last_steps: Records the steps that end with the program. The energy measurement has ended before them.
         """
         self._energy_pass.finish()
+        end_last_steps()
         if self._time_pass.is_open:
             if not self._end_times():
                 self._journal.fact(time_steps=None)

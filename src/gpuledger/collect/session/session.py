@@ -17,10 +17,13 @@ from typing import Any
 
 import torch
 
-from gpuledger.collect.adapter.calls import FirstCall, OutermostCalls
+from gpuledger.collect.adapter.calls import OutermostCalls, Watch
 from gpuledger.collect.adapter.guard import Guard, calling, describe, do_all
 from gpuledger.collect.adapter.uncompiled import keep_uncompiled
+from gpuledger.collect.attribution import marked_steps
+from gpuledger.collect.attribution.call_steps import FollowedModule, HeldCalls
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.named_calls import NamedCalls, explain_steps
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.recorder import Recorder
 from gpuledger.collect.attribution.stacks import StackTable
@@ -79,7 +82,7 @@ class Session:
         self.journal = RankJournal(claim, [self.tags, self.registry, self.stacks])
         self.guard = Guard(self.fail)
         self._outside_backward = OutsideBackward(self.guard)
-        self._calls: FirstCall | OutermostCalls | None = None
+        self._calls: Watch | None = None
         self._closing: OutermostCalls | None = None
         self._oom: list[dict[str, Any]] = []
         self.steps = StepCounter(
@@ -88,6 +91,9 @@ class Session:
             after_optimizer=self._after_optimizer,
             ended=self._step_ended,
             weights_version=self.registry.weights_version,
+            step_on=settings.step_on,
+            followed=FollowedModule(self.registry.container_of),
+            held=HeldCalls(self.registry.awaits_first_call, partial(self._add_step, "call")),
         )
         self._later = LaterPasses(
             settings,
@@ -128,6 +134,7 @@ class Session:
             passes=sorted(self.settings.passes),
         )
         self.steps.install()
+        marked_steps.listen(self.mark_step)
         self._later.install()
         self._recorders.begin(self)
 
@@ -149,18 +156,29 @@ class Session:
         )
         if self.window.may_open():
             self.window.open()
-        else:
-            self._see_calls(True)
+        self._see_calls(not self.window.is_open or self.steps.module_name is not None)
 
     def _see_calls(self, wanted: bool) -> None:
-        """Install the observer of outermost calls if calls are the steps, outside all others; or remove it."""
-        if isinstance(self._calls, OutermostCalls):
+        """Install the observer of calls if calls are the steps, outside all others; or remove it."""
+        if isinstance(self._calls, (OutermostCalls, NamedCalls)):
             self.watch_calls(None)
-        if wanted and not self.steps.trained:
-            began, ended = self.guard(self._call_began), self.guard(self._call_ended)
-            self.watch_calls(OutermostCalls(began, ended, self.guard.absorbs))
+        if wanted and self.steps.counts_calls:
+            self.watch_calls(self._observer_of_calls())
 
-    def watch_calls(self, watch: FirstCall | OutermostCalls | None) -> None:
+    def _observer_of_calls(self) -> Watch:
+        began, guard = self.guard(self._call_began), self.guard
+        if self.steps.module_name is None:
+            return OutermostCalls(began, guard(self._call_ended), guard.absorbs)
+        return NamedCalls(
+            self.steps.module_name,
+            self.registry,
+            outermost=began,
+            began=guard(self.steps.named_call_began),
+            ended=guard(self.steps.named_call_ended),
+            absorbs=guard.absorbs,
+        )
+
+    def watch_calls(self, watch: Watch | None) -> None:
         """Replace the observer of outermost calls. There is at most one."""
         if self._calls is not None:
             self._calls.remove()
@@ -184,6 +202,7 @@ class Session:
     def _take_out(self) -> None:
         window = [] if self.window is None else [self.window.take_out]
         no_calls = partial(self.watch_calls, None)
+        marked_steps.stop_listening(self.mark_step)
         watches = [self._outside_backward.remove, self._recorders.stop_watching]
         do_all([*window, self._later.take_out, no_calls, self.steps.remove, *watches])
 
@@ -200,8 +219,11 @@ class Session:
                 self._close_recorder()
                 self.end()
                 return
+            if self._is_recording:
+                self._end_last_steps()
             self._close_window(reason)
-            self._later.finish()
+            self._later.finish(self._end_last_steps)
+            self._note_steps()
             self._close_recorder()
             self.end()
             if self.window is None or not self.window.was_opened:
@@ -215,6 +237,20 @@ class Session:
         except BaseException as error:
             if not self.guard.absorbs(error):
                 raise
+
+    def _end_last_steps(self) -> None:
+        """Record the steps that end with the program."""
+        if self.window is not None:
+            seen = self.steps.seen
+            self.steps.end_with_program(self.window.expects_training)
+            if self.window.is_open and self.steps.seen > seen:
+                self.window.read_counters("step_end")
+
+    def _note_steps(self) -> None:
+        """Store a note if the steps are not what the user can expect."""
+        note = explain_steps(self.steps, self.registry, self.settings.step_on)
+        if note:
+            self.journal.note(note)
 
     def _stood_by(self) -> bool:
         """Return whether this process did nothing while others of the run recorded, as torchrun's own process does."""
@@ -245,6 +281,7 @@ class Session:
     def _call_began(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Record the entry of an outermost module outside the memory recording."""
         module_id = self.registry.register(module)
+        self.registry.note_called(module_id)
         if self.window is not None and self.registry.holds_tensors(module_id):
             self.steps.call_began(module_id, self.window.expects_training)
             self.window.inputs.see(module_id, self.steps.seen + 1, args, kwargs)
@@ -254,8 +291,8 @@ class Session:
             self.window.on_outermost_end(self.registry.register(module))
 
     def _before_optimizer(self, optimizer: Any) -> None:
-        if isinstance(self._calls, OutermostCalls):
-            self.watch_calls(None)
+        if not self.steps.counts_calls:
+            self._see_calls(False)
         if self.window is not None and self.window.is_open:
             self.window.before_optimizer(optimizer)
         else:
@@ -271,20 +308,23 @@ class Session:
 
     def _step_ended(self, kind: str, start_ns: int, end_ns: int) -> None:
         """Record the end of a step and continue."""
-        self.journal.fact(steps_seen=self.steps.seen)
-        self.journal.part.add(
-            "steps",
-            step=self.steps.seen,
-            kind=STEP_KINDS.index(kind),
-            recorded=self._is_recording,
-            start_ns=start_ns,
-            end_ns=end_ns,
-        )
+        self._add_step(kind, self.steps.seen, start_ns, end_ns)
         if self._is_recording and self.steps.seen < self.settings.last_step:
             self._go_on()
         else:
             self._outside_backward.do(self._go_on)
         self._on_step(self.steps.seen)
+
+    def _add_step(self, kind: str, number: int, start_ns: int, end_ns: int) -> None:
+        self.journal.fact(steps_seen=number)
+        self.journal.part.add(
+            "steps",
+            step=number,
+            kind=STEP_KINDS.index(kind),
+            recorded=self._is_recording,
+            start_ns=start_ns,
+            end_ns=end_ns,
+        )
 
     def _go_on(self) -> None:
         """At a step's end: begin, drain or end the memory recording, or continue with the later measurements."""
@@ -306,6 +346,7 @@ class Session:
         if window.may_open():
             self.watch_calls(None)
             window.open()
+            self._see_calls(self.steps.module_name is not None)
         elif window.is_too_late():
             self.finish("never opened")
 

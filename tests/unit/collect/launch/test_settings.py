@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.collect.launch.settings import RecordSettings, parse_passes, parse_steps, settings_from
+from gpuledger.collect.launch.settings import (
+    RecordSettings,
+    name_of_call,
+    parse_passes,
+    parse_step_on,
+    parse_steps,
+    settings_from,
+)
 from gpuledger.errors import UsageError
 
 
@@ -50,8 +57,11 @@ def test_orders_and_their_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "GPULEDGER_STACKS": "0",
         "GPULEDGER_DEVICES": "cpu",
         "GPULEDGER_PASSES": "memory, time:4",
+        "GPULEDGER_STEP_ON": "call:unet",
     }
-    assert settings_from(given_all) == RecordSettings(Path("/b.ledger"), 5, 7, False, "cpu", {"memory": 0, "time": 4})
+    assert settings_from(given_all) == RecordSettings(
+        Path("/b.ledger"), 5, 7, False, "cpu", {"memory": 0, "time": 4}, step_on="call:unet"
+    )
     assert settings_from({"GPULEDGER_RUN": "c", "GPULEDGER_STEPS": ""}) is not None
     with pytest.raises(UsageError, match="steps '7:5'"):
         settings_from({"GPULEDGER_RUN": "d", "GPULEDGER_STEPS": "7:5"})
@@ -70,3 +80,14 @@ def test_orders_and_their_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_passes_that_are_none(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         parse_passes(text)
+
+
+@pytest.mark.parametrize("text", ["", "step", "call", "call:", "call: ", "Optimizer", "mark,module"])
+def test_what_ends_no_step(text: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"step-on {text!r}")):
+        parse_step_on(text)
+
+
+def test_what_ends_a_step() -> None:
+    assert [parse_step_on(one) for one in ("auto", "module", "optimizer", "mark", "call:a.b")][-1] == "call:a.b"
+    assert [name_of_call(one) for one in ("module", "call:a.b")] == [None, "a.b"]

@@ -1,0 +1,175 @@
+"""Which calls and marks are steps; what a program with several models, or with none that is called, counts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import gpuledger
+from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.attribution.call_steps import HELD_CALLS, SWITCH_CALLS, FollowedModule, HeldCalls
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.steps import StepCounter
+
+pytestmark = pytest.mark.torch
+FIRST, SECOND, LARGER = 0, 1, 2
+
+
+def followed_after(calls: list[int], containers: dict[int, int] | None = None) -> int:
+    followed = FollowedModule(lambda module_id: (containers or {}).get(module_id, -1))
+    for module_id in calls:
+        followed.begins(module_id)
+    return followed.module_id
+
+
+def test_the_first_module_is_followed() -> None:
+    assert followed_after([FIRST, SECOND, LARGER, FIRST]) == FIRST
+
+
+def test_a_module_replaces_a_part_of_itself_and_no_other() -> None:
+    assert followed_after([FIRST, SECOND, LARGER], {FIRST: LARGER}) == LARGER
+    assert followed_after([FIRST, SECOND], {FIRST: LARGER}) == FIRST
+
+
+def test_a_module_that_is_called_much_more_often_is_followed() -> None:
+    assert followed_after([FIRST] + [SECOND] * SWITCH_CALLS) == FIRST
+    assert followed_after([FIRST] + [SECOND] * (SWITCH_CALLS + 1)) == SECOND
+    assert followed_after(([FIRST] + [SECOND] * SWITCH_CALLS) * 3) == FIRST
+
+
+class Counted:
+    """A counter that is told of calls, and the steps that it counted."""
+
+    def __init__(self, *, awaits_training: bool = False, step_on: str = "auto") -> None:
+        self.rows: list[tuple[str, int]] = []
+        self.awaits_training = awaits_training
+        held = HeldCalls(lambda: self.awaits_training, lambda number, *_: self.rows.append(("held", number)))
+        self.counter = StepCounter(
+            Guard(_raise),
+            before_optimizer=lambda _: None,
+            after_optimizer=lambda _: None,
+            ended=lambda kind, *_: self.rows.append((kind, self.counter.seen)),
+            step_on=step_on,
+            held=held,
+        )
+        self.counter.install()
+
+    def call(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.counter.call_began(FIRST, lambda: False)
+            self.counter.call_ended(FIRST, lambda: False)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def test_held_calls_are_steps_if_no_training_follows() -> None:
+    counted = Counted(awaits_training=True)
+    with torch.no_grad():
+        counted.call(3)
+        assert counted.rows == []
+        counted.awaits_training = False
+        counted.call()
+    counted.counter.remove()
+    assert counted.rows == [("held", 1), ("held", 2), ("held", 3), ("call", 4)]
+
+
+def test_held_calls_are_steps_at_the_end_of_the_program() -> None:
+    counted = Counted(awaits_training=True)
+    with torch.no_grad():
+        counted.call(2)
+    counted.counter.end_with_program(lambda: False)
+    counted.counter.remove()
+    assert counted.rows == [("held", 1), ("held", 2)]
+
+
+def test_only_a_limited_number_of_calls_is_held() -> None:
+    counted = Counted(awaits_training=True)
+    with torch.no_grad():
+        counted.call(HELD_CALLS + 1)
+    counted.counter.remove()
+    assert counted.rows[-1] == ("call", HELD_CALLS + 1)
+
+
+def test_held_calls_are_dropped_by_a_training() -> None:
+    counted = Counted(awaits_training=True)
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    with torch.no_grad():
+        counted.call(2)
+    optimizer.step()
+    counted.counter.end_with_program(lambda: False)
+    counted.counter.remove()
+    assert counted.rows == [("optimizer", 1)]
+
+
+def test_the_last_call_with_gradients_ends_with_the_program_and_only_once() -> None:
+    counted = Counted()
+    counted.call(3)
+    assert counted.rows == [("call", 1), ("call", 2)]
+    counted.counter.end_with_program(lambda: False)
+    counted.counter.end_with_program(lambda: False)
+    assert counted.rows[2:] == [("held", 3)]
+    counted.call(2)
+    counted.counter.remove()
+    counted.counter.end_with_program(lambda: False)
+    assert counted.counter.seen == 4
+
+
+def test_marks_are_ignored_where_something_else_is_a_step() -> None:
+    counted = Counted(step_on="module")
+    counted.counter.expect_marks()
+    counted.counter.mark()
+    with torch.no_grad():
+        counted.call(2)
+    counted.counter.remove()
+    assert counted.rows == [("call", 1), ("call", 2)]
+
+
+def test_a_model_that_was_not_called_yet_awaits_a_training() -> None:
+    registry, model, helper = ModuleRegistry(), nn.Linear(2, 2), nn.Linear(2, 2)
+    registry.register(model)
+    registry.note_called(registry.register(helper))
+    assert registry.awaits_first_call()
+    model.eval()
+    assert not registry.awaits_first_call()
+    model.train().requires_grad_(False)
+    assert not registry.awaits_first_call()
+    model.requires_grad_(True)
+    registry.note_called(registry.register(model))
+    assert not registry.awaits_first_call()
+
+
+def test_the_module_around_a_module_is_known() -> None:
+    registry, part = ModuleRegistry(), nn.Linear(2, 2)
+    alone = registry.register(part)
+    assert registry.container_of(alone) == -1
+    assert registry.register(nn.Sequential(part, nn.ReLU())) == registry.container_of(alone)
+
+
+def test_a_mark_without_a_recording_does_nothing_and_loads_nothing() -> None:
+    program = "import sys, gpuledger; gpuledger.step(); print('torch' in sys.modules, 'numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False False\n"
+
+
+def test_a_recording_from_python_takes_marks_and_named_calls(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    recorded = {}
+    for step_on in ("mark", "call:ReLU", "call:0"):
+        with gpuledger.record(out=tmp_path / step_on[-1], devices="cpu", step_on=step_on) as recording:
+            for _ in range(2):
+                model(torch.ones(2, 4))
+                model(torch.ones(2, 4))
+                gpuledger.step()
+        recorded[step_on] = [row["kind"] for row in recording.run().rank().table("steps").to_pylist()]
+        gpuledger.step()
+    assert recorded == {"mark": ["marked"] * 2, "call:ReLU": ["call"] * 4, "call:0": ["call"] * 4}
+    with pytest.raises(gpuledger.UsageError, match="step-on 'x'"), gpuledger.record(step_on="x"):
+        pass
