@@ -125,21 +125,22 @@ def _process_peak(rank: Rank, device_idx: int) -> list[Metric]:
 
 def _step_time(rank: Rank) -> list[Metric]:
     times = step_times(rank)
-    if times.median_ns is None or times.p95_ns is None:
+    if times.median_ns is None:
         return []
-    spread = times.p95_ns - times.median_ns if times.count >= FEWEST_STEPS else None
+    is_known = times.count >= FEWEST_STEPS and times.p95_ns is not None
+    spread = (times.p95_ns or 0) - times.median_ns if is_known else None
     return [Metric("step_time_ns", times.median_ns, times.source, spread)]
 
 
 def _busy(rank: Rank, device_idx: int) -> list[Metric]:
     """Return the fraction of a step in which the GPU is busy.
 
-    Source: Kineto in the profiled steps, divided by the unprofiled step.
+    Source: Kineto in the profiled steps, divided by the unprofiled step, or by the profiled one if that was longer.
     """
     times = break_down_time(rank, device_idx)
-    if times is None or times.on_host or not times.unprofiled.median_ns:
+    if times is None or times.on_host or not times.step_ns:
         return []
-    return [Metric("gpu_busy_frac", min(times.busy_ns / times.unprofiled.median_ns, 1.0), "Kineto, timing measurement")]
+    return [Metric("gpu_busy_frac", times.busy_ns / times.step_ns, "Kineto, timing measurement")]
 
 
 def _energy(rank: Rank, device_idx: int) -> list[Metric]:

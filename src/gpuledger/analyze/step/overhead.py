@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuledger.analyze.memory.live import to_numbers
 from gpuledger.analyze.step.energy import step_energy
+from gpuledger.analyze.step.gpu_steps import gpu_steps, synchronized_step_ns
 from gpuledger.analyze.step.steps import step_times
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ class Overhead:
 def find_overhead(rank: Rank, device_idx: int | None = None) -> Overhead:
     """Return the overhead of recording one process.
 
-    Source: the recorder's own count of events, the host clock, and the base power of the energy measurement.
+    Source: the recorder's own count of events, the host clock, and the base power of the energy measurement. If the
+    host runs ahead of the GPU, the times of steps are those of the GPU.
     """
     paused_ns = sum(pause.duration_ns for pause in rank.manifest.pauses)
     step, timed = step_energy(rank, device_idx), rank.manifest.time_steps or (0, -1)
@@ -50,7 +52,12 @@ def find_overhead(rank: Rank, device_idx: int | None = None) -> Overhead:
 
     first_alone = rank.manifest.kernels_alone.from_step if rank.manifest.kernels_alone else 0
 
+    on_gpu, unprofiled = gpu_steps(rank, device_idx), synchronized_step_ns(rank)
+
     def over_unprofiled(chosen: np.ndarray) -> float | None:
+        if on_gpu is not None and on_gpu.runs_ahead:
+            times_ns = [step.time_ns for step in on_gpu.steps if step.number in numbers[chosen]]
+            return float(np.median(times_ns)) / unprofiled[0] if unprofiled is not None and times_ns else None
         return float(np.median(own_ns[chosen])) / unprofiled_ns if unprofiled_ns and chosen.any() else None
 
     return Overhead(

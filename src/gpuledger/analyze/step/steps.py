@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuledger.analyze.memory.live import to_numbers
+from gpuledger.analyze.step.gpu_steps import gpu_steps, synchronized_step_ns
+from gpuledger.units import counted
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
@@ -20,7 +22,10 @@ BUSY_FRAC = 0.25
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Median and 95th percentile of the steps' own time in ns; None without steps."""
+    """Median and 95th percentile of the steps' own time in ns; None without steps.
+
+    On the GPU's clock, ``median_ns`` is a mean, and ``p95_ns`` is None.
+    """
 
     count: int
     median_ns: int | None
@@ -39,13 +44,29 @@ def step_times(rank: Rank) -> StepTimes:
     """Return the steps' end-to-end time in ns, without the recorder's pauses.
 
     Unprofiled steps outside the timing measurement are preferred, because nothing is installed in them. The first step,
-    which warms up, is left out if there are others.
+    which warms up, is left out if there are others. If the program contains steps of several kinds, those of the last
+    kind are used.
 
-    Source: host clock. A step ends when the host returns from it, not when the GPU has finished its work.
+    Source: host clock. A step ends when the host returns from it, not when the GPU has finished its work. If the host
+    runs ahead of the GPU by more than a step, the time is that of the GPU: between the two synchronizations of the
+    energy measurement, or else of the kernels in the profiled steps.
     """
+    by_host = _host_times(rank)
+    on_gpu = gpu_steps(rank) if by_host.count else None
+    if on_gpu is None or not on_gpu.runs_ahead:
+        return by_host
+    synchronized = synchronized_step_ns(rank)
+    if synchronized is not None and synchronized[0] >= on_gpu.busy_ns:  # else it was cut short without waiting
+        mean_ns, count = synchronized
+        return StepTimes(count, round(mean_ns), None, f"GPU, {counted(count, 'step')} between two synchronizations")
+    count = len(on_gpu.steps)
+    return StepTimes(count, round(on_gpu.mean_ns), None, f"GPU, kernels of {counted(count, 'profiled step')}")
+
+
+def _host_times(rank: Rank) -> StepTimes:
     if not rank.manifest.recorder.has_measured_times:
         return StepTimes(0, None, None, "the GPU is simulated, so nothing ran")
-    columns = ("step", "recorded", "start_ns", "end_ns", "paused_ns")
+    columns = ("step", "kind", "recorded", "start_ns", "end_ns", "paused_ns")
     table = rank.table("steps", columns)
     numbers, start, end, paused = (to_numbers(table[name], 0) for name in ("step", "start_ns", "end_ns", "paused_ns"))
     recorded = np.array(table["recorded"].to_pylist(), dtype=bool)
@@ -53,7 +74,9 @@ def step_times(rank: Rank) -> StepTimes:
     timed = rank.manifest.time_steps or (0, -1)
     in_time_pass = (numbers >= timed[0]) & (numbers <= timed[1])
     once = once[end[once] > start[once]]  # iterations of an older log have no times
+    kinds = np.array(table["kind"].to_pylist(), dtype=object)
     chosen = once[~recorded[once] & ~in_time_pass[once]]
+    chosen = chosen[kinds[chosen] == kinds[chosen[-1]]] if chosen.size else chosen
     kind = "unprofiled" if chosen.size else "recorded"
     chosen = chosen if chosen.size else once[recorded[once]] if recorded[once].any() else once
     if chosen.size > 1:

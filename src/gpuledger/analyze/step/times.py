@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.instant import module_paths
 from gpuledger.analyze.posting.activities import SPAN_KINDS
+from gpuledger.analyze.step.gpu_steps import gpu_steps
 from gpuledger.analyze.step.steps import StepTimes, step_times
 from gpuledger.analyze.step.work import Work, names_of, read_work
 
@@ -49,8 +50,10 @@ class TimeBreakdown:
     """One profiled step on one device, the mean of ``steps`` steps; times in ns.
 
     ``busy_ns`` is the time in which at least one span ran (the union). ``work_ns`` is the sum of all spans, which is
-    more if streams overlap; the accounts sum to it, and so do the scopes. ``idle_ns`` is derived: the unprofiled step
-    minus busy time; None without unprofiled steps, or on the host, where gaps between operators mean nothing.
+    more if streams overlap; the accounts sum to it, and so do the scopes. ``step_ns`` is the time of an unprofiled
+    step. If the profiled steps were busy for longer than that, as with collectives that wait for another rank, it is
+    the time of a profiled step on the GPU, and ``of_profiled_step`` is True. ``idle_ns`` is ``step_ns`` minus busy
+    time; both are None without unprofiled steps, and idle on the host, where gaps between operators mean nothing.
     ``idle_waiting_for_cpu_ns`` is the part of it in which the CPU had launched no work for the device, by the share of
     such gaps in the profiled steps; None if unknown. ``between_ns`` is work that the program launched between two
     steps, such as copies of its data. ``unplaced_ns`` is work without known module, phase and operator.
@@ -63,6 +66,8 @@ class TimeBreakdown:
     steps: int
     work_ns: float
     busy_ns: float
+    step_ns: float | None
+    of_profiled_step: bool
     idle_ns: float | None
     idle_waiting_for_cpu_ns: float | None
     unplaced_ns: float
@@ -87,7 +92,8 @@ def break_down_time(rank: Rank, device_idx: int | None = None) -> TimeBreakdown 
     unprofiled = step_times(rank)
     between = (work.module_id < 0) & (work.phase == "between")
     unplaced = between & (work.operator_id < 0) & (not work.on_host)
-    idle_ns = None if work.on_host or unprofiled.median_ns is None else unprofiled.median_ns - busy_ns
+    step_ns, of_profiled_step = _step_around(rank, work, unprofiled)
+    idle_ns = None if work.on_host or step_ns is None else step_ns - busy_ns
     kinds = {kind: float(duration[work.kind == kind].sum()) / count for kind in SPAN_KINDS if kind in work.kind}
     return TimeBreakdown(
         device_idx=work.device_idx,
@@ -95,6 +101,8 @@ def break_down_time(rank: Rank, device_idx: int | None = None) -> TimeBreakdown 
         steps=count,
         work_ns=float(duration.sum()) / count,
         busy_ns=busy_ns,
+        step_ns=step_ns,
+        of_profiled_step=of_profiled_step,
         idle_ns=idle_ns,
         idle_waiting_for_cpu_ns=_idle_waiting_for_cpu_ns(rank, work.device_idx, idle_ns),
         unplaced_ns=float(duration[unplaced].sum()) / count,
@@ -106,9 +114,17 @@ def break_down_time(rank: Rank, device_idx: int | None = None) -> TimeBreakdown 
     )
 
 
+def _step_around(rank: Rank, work: Work, unprofiled: StepTimes) -> tuple[float | None, bool]:
+    """Return the step that contains the busy time in ns, and whether it is a profiled one."""
+    if unprofiled.median_ns is None:
+        return None, False
+    on_gpu = None if unprofiled.median_ns >= work.busy_ns else gpu_steps(rank, work.device_idx)
+    return (float(unprofiled.median_ns), False) if on_gpu is None else (max(on_gpu.mean_ns, work.busy_ns), True)
+
+
 def _idle_waiting_for_cpu_ns(rank: Rank, device_idx: int, idle_ns: float | None) -> float | None:
     found = [one for one in rank.manifest.host_waits if one.device_idx == device_idx and one.gap_ns]
-    return None if idle_ns is None or not found else max(idle_ns, 0.0) * found[0].host_ns / found[0].gap_ns
+    return None if idle_ns is None or not found else idle_ns * found[0].host_ns / found[0].gap_ns
 
 
 def _sums(texts: dict[int, str], ids: I64, work: Work) -> list[tuple[str, str, float, float, float | None]]:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 _TIME_FIELDS = (
-    *("steps", "on_host", "work_ns", "busy_ns", "idle_ns", "idle_waiting_for_cpu_ns"),
+    *("steps", "on_host", "work_ns", "busy_ns", "step_ns", "of_profiled_step", "idle_ns"),
+    "idle_waiting_for_cpu_ns",
     *("between_ns", "unplaced_ns", "by_kind_ns"),
 )
 

@@ -170,7 +170,7 @@ def _step_time(device: DeviceView) -> list[str]:
     if steps.median_ns is None:
         return [f"not measured: {steps.source}"]
     source = steps.source.removeprefix("host clock, ")
-    spread = f" median, {format_ns(steps.p95_ns)} p95" if steps.count > 1 else ""
+    spread = f" median, {format_ns(steps.p95_ns)} p95" if steps.count > 1 and steps.p95_ns is not None else ""
     texts = [f"{format_ns(steps.median_ns)}{spread} ({source})"]
     if device.times is None:
         return texts
@@ -188,16 +188,16 @@ def _rates(rates: Rates) -> list[str]:
 
 def _busy(times: TimeBreakdown) -> list[str]:
     """Return how busy the GPU is, and what an idle GPU waits for."""
-    step_ns = times.unprofiled.median_ns
+    step_ns = times.step_ns
     names = {"copy": "copies", "collective": "collectives"}
     sizes = {text: round(times.by_kind_ns.get(kind, 0)) for kind, text in names.items()}
-    shown = [percent(min(times.busy_ns, step_ns), step_ns)] if step_ns else []
+    shown = [percent(times.busy_ns, step_ns)] if step_ns else []
+    shown += [f"of a profiled step of {format_ns(round(step_ns))}"] if step_ns and times.of_profiled_step else []
     shown += [f"{text} {format_ns(time_ns)}" for text, time_ns in sizes.items() if time_ns]
     parts = [f"GPU busy {format_ns(round(times.busy_ns))}" + (f" ({'; '.join(shown)})" if shown else "")]
     if times.idle_ns is not None:
-        idle_ns = max(times.idle_ns, 0.0)
-        idle = f"idle {format_ns(round(idle_ns))} ({percent(idle_ns, step_ns)})"
-        if times.idle_waiting_for_cpu_ns is not None and idle_ns:
+        idle = f"idle {format_ns(round(times.idle_ns))} ({percent(times.idle_ns, step_ns)})"
+        if times.idle_waiting_for_cpu_ns is not None and times.idle_ns:
             idle += f", of which {format_ns(round(times.idle_waiting_for_cpu_ns))} waiting for the CPU"
         parts.append(idle)
     return parts

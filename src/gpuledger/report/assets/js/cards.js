@@ -88,7 +88,7 @@ function stepCard(view, base) {
     value: formatNs(time.median_ns),
     exact: `${groupDigits(time.median_ns)} ns`,
     lines: [
-      `median${time.p95_ns === null ? "" : `; p95 ${formatNs(time.p95_ns)}`}`,
+      time.p95_ns === null ? "mean" : `median; p95 ${formatNs(time.p95_ns)}`,
       time.source || null,
       ...rateLines(view.rates),
     ],
@@ -108,7 +108,7 @@ function rateLines(rates) {
 function busyCard(view, base) {
   const { time } = view;
   if (!time) return null;
-  const { median_ns: step } = time.unprofiled;
+  const { step_ns: step } = time;
   const share = time.on_host ? "" : formatShare(time.busy_ns, step);
   const copies = time.by_kind_ns.copy ? `copies ${formatNs(time.by_kind_ns.copy)}` : null;
   const collectives = time.by_kind_ns.collective ? `collectives ${formatNs(time.by_kind_ns.collective)}` : null;
@@ -118,7 +118,7 @@ function busyCard(view, base) {
     value: share || formatNs(time.on_host ? time.work_ns : time.busy_ns),
     exact: `${groupDigits(time.on_host ? time.work_ns : time.busy_ns)} ns per step`,
     lines: [
-      time.on_host ? "host time, Kineto" : `${formatNs(time.busy_ns)} of ${step === null ? "an unknown step" : formatNs(step)}`,
+      time.on_host ? "host time, Kineto" : `${formatNs(time.busy_ns)} of ${step === null ? "an unknown step" : `${time.of_profiled_step ? "a profiled step of " : ""}${formatNs(step)}`}`,
       [copies, collectives].filter(Boolean).join(", ") || null,
       time.idle_ns === null ? null : `${formatNs(time.idle_ns)} idle`,
     ],

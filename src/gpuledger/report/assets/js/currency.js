@@ -62,7 +62,7 @@ function stepSummary(view, currency) {
   const { time } = view;
   const mean = `mean of ${time.steps} ${time.steps === 1 ? "step" : "steps"}`;
   if (time.on_host) return [`${formatNs(time.work_ns)} of operators`, `host time, Kineto, ${mean}`];
-  const idle = time.idle_ns === null ? "idle time unknown: no unprofiled step" : `${formatNs(time.idle_ns)} idle (unprofiled step time minus busy time)`;
+  const idle = time.idle_ns === null ? "idle time unknown: no unprofiled step" : `${formatNs(time.idle_ns)} idle (time of ${time.of_profiled_step ? "a profiled" : "an unprofiled"} step minus busy time)`;
   return [`${formatNs(time.work_ns)} of work`, `${formatNs(time.busy_ns)} busy · ${idle} · ${mean}`];
 }
 

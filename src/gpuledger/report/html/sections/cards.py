@@ -69,7 +69,8 @@ SECTION = Section(
         "step_time_ns": Definition(
             "Step time",
             "host time from the beginning of a step to its end, without the recorder's pauses",
-            "host clock; a step ends when the host returns, not when the GPU has finished",
+            "host clock; a step ends when the host returns, not when the GPU has finished; the GPU's clock if the host "
+            "runs ahead of it",
         ),
         "work_ns": Definition(
             "Work of a step",

@@ -127,6 +127,8 @@ def _time(times: TimeBreakdown, view: DeviceView, phases: dict[str, int]) -> dic
         "on_host": times.on_host,
         "work_ns": round(times.work_ns),
         "busy_ns": round(times.busy_ns),
+        "step_ns": None if times.step_ns is None else round(times.step_ns),
+        "of_profiled_step": times.of_profiled_step,
         "idle_ns": None if times.idle_ns is None else round(times.idle_ns),
         "by_kind_ns": {kind: round(ns) for kind, ns in times.by_kind_ns.items()},
         "unplaced_ns": round(times.unplaced_ns),

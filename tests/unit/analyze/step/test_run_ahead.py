@@ -1,0 +1,184 @@
+"""Step times and busy time where the host queues work and does not wait, on a simulated GPU whose times are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from folders import RECORDINGS
+from hypothesis import given
+from hypothesis import strategies as st
+from present import present
+
+from gpuledger.analyze.step.gpu_steps import gpu_steps
+from gpuledger.analyze.step.overhead import find_overhead
+from gpuledger.analyze.step.rates import find_rates
+from gpuledger.analyze.step.step_parts import step_parts
+from gpuledger.analyze.step.steps import step_times
+from gpuledger.analyze.step.times import break_down_time
+from gpuledger.model.imported import rows_to_table
+from gpuledger.model.manifest import EnergyEdges
+from gpuledger.model.run import KeptRank
+from gpuledger.services.runs import load
+
+MS = 1_000_000
+BASE_NS = 1_700_000_000 * 1000 * MS
+PROFILED = (4, 5)
+STEPS, KERNELS = 40, 10
+
+
+@dataclass
+class SimulatedGpu:
+    """Runs kernels one after the other. The host launches them, and waits only if ``queue`` are pending.
+
+    Args:
+        launch_ns: Time of the host per launch.
+        kernel_ns: Time of a kernel.
+        queue: Number of launches that can be pending.
+        waits: Whether the host waits for the GPU at the end of each step.
+    """
+
+    launch_ns: int
+    kernel_ns: int
+    queue: int = 1000
+    waits: bool = False
+
+    def __post_init__(self) -> None:
+        self.host_ns = BASE_NS
+        self.ends: list[int] = [BASE_NS]
+
+    def step(self, kernel_ns: int | None = None) -> list[tuple[int, int]]:
+        """Return start and end of the step's kernels."""
+        found = []
+        for _ in range(KERNELS):
+            self.host_ns += self.launch_ns
+            if len(self.ends) > self.queue:
+                self.host_ns = max(self.host_ns, self.ends[-self.queue])
+            start = max(self.host_ns, self.ends[-1])
+            self.ends.append(start + (kernel_ns or self.kernel_ns))
+            found.append((start, self.ends[-1]))
+        if self.waits:
+            self.synchronize()
+        return found
+
+    def synchronize(self) -> int:
+        self.host_ns = max(self.host_ns, self.ends[-1])
+        return self.host_ns
+
+
+def recorded(gpu: SimulatedGpu, *, energy: bool, profiled_ns: int | None = None) -> KeptRank:
+    """Return a recording: the program waits for the GPU around the profiled steps and around the energy measurement."""
+    base = load(RECORDINGS / "passes" / "neumf-training.ledger").rank(0)
+    steps: list[dict[str, Any]] = []
+    spans: list[dict[str, Any]] = []
+    edges_ns = []
+    for number in range(1, STEPS + 1):
+        if number in (PROFILED[0], 11, STEPS):
+            edges_ns.append(gpu.synchronize())
+        start_ns = gpu.host_ns
+        timed = PROFILED[0] <= number <= PROFILED[1]
+        kernels = gpu.step(profiled_ns if timed else None)
+        steps.append(
+            {"step": number, "device_idx": 0, "kind": "optimizer", "recorded": number < 4, "paused_ns": 0}
+            | {"start_ns": start_ns, "end_ns": gpu.host_ns, "start_index": None, "end_index": None}
+        )
+        spans += _spans(number, kernels) if timed else []
+        if number == PROFILED[1]:
+            gpu.synchronize()
+    edges = EnergyEdges(
+        cards=((0, "GPU-0"),), first_step=11, last_step=STEPS - 1, start_ns=edges_ns[1], end_ns=edges_ns[2]
+    )
+    manifest = replace(base.manifest, time_steps=PROFILED, energy_pass=edges if energy else None, energy=None)
+    tables = {"steps": rows_to_table("steps", steps), "spans": rows_to_table("spans", spans)}
+    return KeptRank(0, base.directory, manifest, tables=tables)
+
+
+def _spans(step: int, kernels: list[tuple[int, int]]) -> Iterator[dict[str, Any]]:
+    missing = dict.fromkeys(
+        ("start_index", "end_index", "module_id", "operator_id", "scope_id", "flops", "moved_bytes")
+    )
+    for start_ns, end_ns in kernels:
+        yield {"device_idx": 0, "kind": "kernel", "name_id": 0, "phase": "forward", "step": step, "stream": 7} | {
+            **missing,
+            "start_ns": start_ns,
+            "end_ns": end_ns,
+            "numbers": "",
+        }
+
+
+@pytest.mark.parametrize("energy", [True, False])
+def test_a_program_that_never_waits_has_the_gpus_step_time(energy: bool) -> None:
+    rank = recorded(SimulatedGpu(launch_ns=MS // 100, kernel_ns=2 * MS), energy=energy)
+    times, broken_down = step_times(rank), present(break_down_time(rank))
+    assert present(times.median_ns) == pytest.approx(KERNELS * 2 * MS, rel=0.01)
+    assert times.source == (
+        "GPU, 29 steps between two synchronizations" if energy else "GPU, kernels of 2 profiled steps"
+    )
+    assert broken_down.busy_ns + present(broken_down.idle_ns) == pytest.approx(present(times.median_ns))
+    assert 0 <= present(broken_down.idle_ns) <= 0.01 * KERNELS * 2 * MS
+    assert broken_down.busy_ns / present(broken_down.step_ns) == pytest.approx(1, abs=0.01)
+    assert present(step_parts(rank)).scale == pytest.approx(1, abs=0.01)
+
+
+def test_a_profiled_step_of_such_a_program_is_compared_on_the_gpu() -> None:
+    gpu = SimulatedGpu(launch_ns=MS // 100, kernel_ns=2 * MS)
+    assert present(find_overhead(recorded(gpu, energy=True)).profiled_step_frac) == pytest.approx(1, rel=0.01)
+    gpu = SimulatedGpu(launch_ns=MS // 100, kernel_ns=2 * MS)
+    assert find_overhead(recorded(gpu, energy=False)).profiled_step_frac is None
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_program_that_keeps_up_has_the_hosts_step_time(waits: bool) -> None:
+    rank = recorded(SimulatedGpu(launch_ns=3 * MS, kernel_ns=2 * MS, waits=waits), energy=True)
+    assert step_times(rank).source == "host clock, 35 unprofiled steps"
+    assert step_times(rank).median_ns == pytest.approx(KERNELS * 3 * MS, rel=0.1)
+
+
+def test_a_step_that_waits_for_its_own_work_is_on_the_hosts_clock() -> None:
+    rank = recorded(SimulatedGpu(launch_ns=MS // 100, kernel_ns=2 * MS, waits=True), energy=True)
+    assert not present(gpu_steps(rank)).runs_ahead
+    assert step_times(rank).median_ns == pytest.approx(KERNELS * 2 * MS, rel=0.01)
+
+
+def test_profiled_steps_that_are_busy_for_longer_are_compared_with_themselves() -> None:
+    """A collective waits for the other rank, which records operators in this step."""
+    gpu = SimulatedGpu(launch_ns=MS // 10, kernel_ns=MS, waits=True)
+    found = present(break_down_time(recorded(gpu, energy=True, profiled_ns=2 * MS)))
+    assert found.of_profiled_step
+    assert present(found.unprofiled.median_ns) < found.busy_ns
+    assert found.busy_ns + present(found.idle_ns) == pytest.approx(present(found.step_ns))
+    assert present(found.step_ns) == pytest.approx(KERNELS * 2 * MS, rel=0.02)
+
+
+def test_an_energy_measurement_that_was_cut_short_gives_no_step_time() -> None:
+    rank = recorded(SimulatedGpu(launch_ns=MS // 100, kernel_ns=2 * MS), energy=True)
+    edges = present(rank.manifest.energy_pass)
+    short = replace(edges, end_ns=present(edges.start_ns) + MS)
+    rank = replace(rank, manifest=replace(rank.manifest, energy_pass=short))
+    assert step_times(rank).source == "GPU, kernels of 2 profiled steps"
+
+
+@given(
+    launch_ns=st.integers(1, 5 * MS),
+    kernel_ns=st.integers(1, 5 * MS),
+    profiled_ns=st.integers(1, 10 * MS),
+    queue=st.integers(1, 60),
+    waits=st.booleans(),
+    energy=st.booleans(),
+)
+def test_busy_and_idle_are_the_step_in_every_run(
+    launch_ns: int, kernel_ns: int, profiled_ns: int, queue: int, waits: bool, energy: bool
+) -> None:
+    rank = recorded(SimulatedGpu(launch_ns, kernel_ns, queue, waits), energy=energy, profiled_ns=profiled_ns)
+    found = present(break_down_time(rank))
+    assert present(found.idle_ns) >= 0
+    assert found.busy_ns + present(found.idle_ns) == pytest.approx(present(found.step_ns), rel=0.01)
+    assert found.of_profiled_step or found.step_ns == step_times(rank).median_ns
+
+
+def test_rates_of_such_a_program_use_the_gpus_time() -> None:
+    rank = recorded(SimulatedGpu(launch_ns=MS // 100, kernel_ns=2 * MS), energy=True)
+    rates = present(find_rates(rank))
+    assert rates.samples_per_s == pytest.approx(rates.batch / (KERNELS * 2e-3), rel=0.01)
