@@ -121,7 +121,7 @@ def section() -> str:
         "",
         *overhead_table(),
         "",
-        "The last recorded step also records Python stacks and ends with a pause: its column includes both, and",
+        "In this measurement only the last recorded step had Python stacks. It ends with a pause that is included, and",
         "`--no-stacks` leaves the stacks out. `pauses` is the total of one recording of three steps.",
     ]
     return "\n".join(lines)

@@ -230,7 +230,7 @@ BLOCKS = Table(
             "int32",
             "",
             "Python stack of the allocation; in backward, of the forward call",
-            "last recorded step",
+            "recorder",
             True,
         ),
     ),

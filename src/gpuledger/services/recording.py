@@ -85,8 +85,7 @@ class Recording:
         self.path = self._writer.path
         everything = (1, sys.maxsize) if len(passes) == 1 else (DEFAULT_FIRST_STEP, DEFAULT_LAST_STEP)
         first, last = self._steps or everything
-        stacks = self._stacks and self._steps is not None
-        settings = RecordSettings(self.path, first, last, stacks, self._devices, passes, step_on=step_on)
+        settings = RecordSettings(self.path, first, last, self._stacks, self._devices, passes, step_on=step_on)
         if "energy" in passes and self._devices != "cpu":
             self._meter = begin_meter(self._writer)
         self._session = active.start_recording(settings, self.path / "rank-0")
@@ -234,7 +233,7 @@ def record(
             ``NAME-2.ledger``, …
         out: Directory of the run.
         steps: First and last step to record, from 1 and both included; None records the whole block.
-        stacks: Record Python stacks in the last recorded step (only if ``steps`` is given).
+        stacks: Record the Python stack of each allocation.
         force: Overwrite ``out``.
         devices: ``auto``, ``cuda`` or ``cpu``.
         passes: What to measure, in this order, such as ``memory,energy,time``; with a number of steps:

@@ -114,7 +114,7 @@ def build_tables(journal: Journal, histories: list[DeviceHistory], owned: OwnedS
     if owned is not None:
         names = [*names, *map(storable, journal.facts["activity_names"])]
     tables: dict[str, Any] = {
-        "blocks": block_table(histories),
+        "blocks": block_table(histories, journal.stacks),
         "segments": segment_table(histories),
         "counters": counter_table(journal, histories),
         "samples": sample_table(journal),

@@ -47,9 +47,7 @@ Examples:
 @click.option("--until-end", is_flag=True, default=None, help="Sample GPU power until the program ends.")
 @out_option(".  [default: name of the program, numbered]")
 @force_option()
-@click.option(
-    "--stacks/--no-stacks", default=None, help="Record Python stack traces in the last recorded step.  [default: on]"
-)
+@click.option("--stacks/--no-stacks", default=None, help="Record the source line of each allocation.  [default: on]")
 @click.option("--devices", type=click.Choice(["auto", "cuda", "cpu"]), help="Devices to record.  [default: auto]")
 @click.option(
     "--repeat",

@@ -6,10 +6,13 @@ torch 2.11 (CUDA 13.0, H200) and torch 2.13 (CPU build).
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
@@ -141,9 +144,43 @@ def stop_history() -> None:
     _change_history(enabled=None)
 
 
+class _NotImported:
+    """Stands for ``torch._inductor`` until something imports it: without attributes here, complete in other threads."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        if threading.get_ident() == self._thread:
+            raise AttributeError(name)
+        return getattr(importlib.import_module(_COMPILER), name)
+
+
+_COMPILER = "torch._inductor"
+
+
+@contextmanager
+def without_importing_compiler() -> Iterator[None]:
+    """Read Python stacks without importing ``torch._inductor``.
+
+    To name frames, torch asks ``hasattr(torch, "_inductor")``, which imports it with 800 other modules in 0.6 to 1.6 s.
+    """
+    if _COMPILER in sys.modules:
+        yield
+        return
+    attributes, key, placeholder = vars(torch), _COMPILER.rpartition(".")[2], _NotImported()
+    attributes[key] = placeholder
+    try:
+        yield
+    finally:
+        if attributes.get(key) is placeholder:
+            del attributes[key]
+
+
 def full_snapshot() -> dict[str, Any]:
     """Return segments, blocks and every event since the history was cleared."""
-    return _C._cuda_memorySnapshot(None)
+    with without_importing_compiler():
+        return _C._cuda_memorySnapshot(None)
 
 
 def light_snapshot() -> dict[str, Any]:

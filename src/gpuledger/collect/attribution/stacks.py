@@ -8,7 +8,9 @@ from types import CodeType, FrameType
 import gpuledger
 from gpuledger.model.journal.journal import Part
 
-MAX_FRAMES = 32
+MAX_FRAMES = 64
+"""Maximum number of frames of a stack. Trainers call a model's innermost module about 40 frames deep."""
+MAX_SEEN = 100_000
 _OURS = os.path.dirname(os.path.abspath(gpuledger.__file__)) + os.sep
 
 Frames = tuple[tuple[str, int, str], ...]
@@ -24,7 +26,8 @@ class StackTable:
         self._seen: dict[tuple[int, ...], tuple[int, list[CodeType]]] = {}
         """Keys are the ids of the code objects and the positions in them.
 
-        The values keep the objects alive, so that no id is reused.
+        The values keep the objects alive, so that no id is reused. The code of an observed function refers to this
+        table, and the garbage collector does not look into code: :meth:`forget_code` breaks the cycle.
         """
 
     def intern(self, frames: Frames) -> int:
@@ -54,8 +57,14 @@ class StackTable:
         key = (*map(id, codes), *places)
         known = self._seen.get(key)
         if known is None:
+            if len(self._seen) >= MAX_SEEN:  # a program that compiles new code again and again
+                self._seen.clear()
             known = self._seen[key] = (self.intern(_frames_from(frame, len(codes))), codes)
         return known[0]
+
+    def forget_code(self) -> None:
+        """Release the program's code. Ids stay valid."""
+        self._seen.clear()
 
     def drain(self, part: Part) -> None:
         """Write the stacks added since the last drain into ``part``."""

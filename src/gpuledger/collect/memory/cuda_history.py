@@ -18,11 +18,12 @@ from gpuledger.collect.attribution.tensor_observations import storage_place
 from gpuledger.model.journal.journal import REASONS, TORCH_ACTIONS, TORCH_STATES, Action, BlockState, Part
 from gpuledger.model.pools import pool_number
 
-MAX_ENTRIES = 4_000_000
-"""Maximum number of events that the allocator keeps between two drains (about 250 bytes each).
+MAX_ENTRIES = 2_000_000
+"""Maximum number of events that the allocator keeps between two drains (about 600 bytes each, with their stacks).
 
 Drains come long before.
 """
+_PLACE = itemgetter("filename", "line", "name")
 
 _BEFORE_ALLOCATIONS = ("open", "collective_start", "collective_end")
 """Reasons for which counters are written of a device without allocations, too."""
@@ -58,7 +59,7 @@ class CudaRecorder:
         part.facts["allocator_settings"] = self._note_snapshot(part, torch_private.light_snapshot(), "open")
 
     def set_stacks(self, on: bool) -> None:
-        """Start or stop recording Python stacks. Recorded stacks are kept."""
+        """Start or stop recording Python stacks of allocations. Recorded stacks are kept."""
         if self._open and on != self._with_stacks:
             torch_private.start_history(stacks=on, max_entries=MAX_ENTRIES, clear=False)
             self._with_stacks = on
@@ -140,15 +141,24 @@ class CudaRecorder:
             "stream": [_signed(stream) for stream in streams],
             "time_ns": np.array(times, dtype=np.int64) * 1000,
             "tag_id": [self._tags.number(entry.get("user_metadata", "")) for entry in trace],
-            "stack_id": [self._stack_of(entry) for entry in trace] if self._with_stacks else -1,
+            "stack_id": self._stack_ids(trace) if self._with_stacks else -1,
             "operator_id": -1,
         }
 
-    def _stack_of(self, entry: dict[str, Any]) -> int:
-        frames = entry.get("frames")
-        if not frames:
-            return -1
-        return self._stacks.intern(tuple((frame["filename"], frame["line"], frame["name"]) for frame in frames))
+    def _stack_ids(self, trace: list[dict[str, Any]]) -> list[int]:
+        """Return the id of each entry's stack; -1 for none.
+
+        A snapshot contains each frame once, so stacks are compared by the identity of their frames.
+        """
+        known: dict[tuple[int, ...], int] = {(): -1}
+        found = []
+        for entry in trace:
+            frames = entry.get("frames", ())
+            key = tuple(map(id, frames))
+            if key not in known:
+                known[key] = self._stacks.intern(tuple(map(_PLACE, frames)))
+            found.append(known[key])
+        return found
 
     def _note_snapshot(self, part: Part, snapshot: dict[str, Any], reason: str) -> dict[str, Any]:
         """Append a snapshot's segments and blocks. Return the allocator settings that it contains."""

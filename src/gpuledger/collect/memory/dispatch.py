@@ -5,7 +5,7 @@ Used for CPU tensors, and for CUDA tensors if the allocator cannot record a hist
 Recorded: storages created by operators of the thread that opened the recorder. A dispatch mode belongs to one thread;
 on the CPU, backward runs in the calling thread. Not recorded: memory that an operator uses internally, tensors of other
 threads, and tensors created without an operator (``torch.from_numpy``, a C++ extension) until an operator takes them as
-input.
+input. The stack of such a tensor is that of this first use.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ class DispatchRecorder:
         if begun is None:
             return
         device_idx, address, size_bytes = begun
-        stack_id = self._stack_id() if self._with_stacks and operator is not None else -1
+        stack_id = self._stack_id() if self._with_stacks else -1
         operator_id = -1 if operator is None else self._operator_id(operator)
         now_ns, token = time.time_ns(), self._token.value
         self._count(device_idx, size_bytes)

@@ -34,8 +34,8 @@ At twice this number, the drain does not wait for the end of the step.
 NOTED_NS = 10_000_000
 """Time spent on writing steps that is recorded as one pause. One row per write would be more than the data itself."""
 
-EVENT_BYTES = 512
-"""Host memory per pending event: about 250 bytes in the allocator, and as much again during the drain."""
+EVENT_BYTES = 1024
+"""Host memory per pending event and its stack: about 500 bytes in the allocator, and as much again during the drain."""
 
 WAIT_STEPS = 10
 """Number of steps after the selected ones for which the recording waits if it cannot start."""
@@ -55,7 +55,7 @@ class MemoryWindow:
         recorder: The source of allocation events.
         journal: Where everything is written.
         steps: The step counter. A recorded step must not begin inside a pause.
-        settings: Which steps are recorded, and whether the last of them records Python stacks.
+        settings: Which steps are recorded, and whether Python stacks are.
         tables: Ids of tags, modules and stacks.
         card: Reads the GPUs beside the allocator's counters; None without a GPU.
         begins_late: Whether the program ran before the recording. Live modules and tensors are then searched at once.
@@ -142,7 +142,8 @@ class MemoryWindow:
         if self._steps.seen or self._begins_late:
             self._look_for_alive(living)
             self._scanned = bool(self._steps.seen)
-        self._begin_step()
+        if self._settings.stacks:
+            self._record_stacks()
         self._journal.pause("open", started_ns)
         self._steps.restart_clock()
 
@@ -168,11 +169,14 @@ class MemoryWindow:
     def take_out(self) -> None:
         """Remove the observers of modules. :meth:`close_recorder` ends the recorder itself."""
         self.is_open = False
-        do_all([self._tracker.remove, self._collectives.remove])
+        do_all([self._tracker.remove, self._collectives.remove, self._stacks.forget_code])
 
     def close_recorder(self) -> bool:
         """End the recorder and write its pending events. Return False if it must be called again later."""
-        return self.recorder.close(self._journal.part, "close")
+        try:
+            return self.recorder.close(self._journal.part, "close")
+        finally:
+            self._stacks.forget_code()
 
     def is_idle(self) -> bool:
         """Return whether no allocation was recorded."""
@@ -195,15 +199,13 @@ class MemoryWindow:
             self._keep_step()
         elif self._waiting_events() > DRAIN_EVENTS:
             self.drain()
-        self._begin_step()
         self.phases.change(self.phases.phase, step=self._steps.seen + 1)
         return False
 
-    def _begin_step(self) -> None:
-        """Start recording Python stacks in the last selected step."""
-        if self._settings.stacks and self._steps.seen + 1 >= self._settings.last_step:
-            self.recorder.set_stacks(True)
-            self._tracker.intern_stack = self._stacks.intern_frame
+    def _record_stacks(self) -> None:
+        """Record the Python stacks of allocations, and of module calls for the allocations of their backward."""
+        self.recorder.set_stacks(True)
+        self._tracker.intern_stack = self._stacks.intern_frame
 
     def before_optimizer(self, optimizer: Any) -> None:
         """Record the start of an optimizer step."""

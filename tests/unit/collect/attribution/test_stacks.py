@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from types import FrameType
 
+import pytest
+
 from gpuledger.collect.attribution import stacks
 from gpuledger.collect.attribution.stacks import MAX_FRAMES, StackTable
 from gpuledger.model.journal.journal import Part
@@ -59,3 +61,21 @@ def test_deep_stacks_are_cut() -> None:
     table = StackTable()
     table.intern_frame(deep(10 * MAX_FRAMES))
     assert [len(stack) for stack in drained(table)] == [MAX_FRAMES]
+
+
+def test_code_can_be_released_and_numbers_stay() -> None:
+    table = StackTable()
+    number = table.intern_frame(deep(2))
+    table.forget_code()
+    assert [table.intern_frame(deep(2)) for _ in range(2)] == [number + 1] * 2  # another line of this test
+    assert len(drained(table)) == 2
+
+
+def test_the_code_kept_for_comparison_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "MAX_SEEN", 10)
+    table = StackTable()
+    for line in range(35):
+        scope: dict[str, FrameType] = {"here": here}  # type: ignore[dict-item]
+        exec(compile("\n" * line + "found = here()", "generated.py", "exec"), scope)
+        assert table.intern_frame(scope["found"]) == line
+    assert len(table._seen) <= 10

@@ -1,0 +1,131 @@
+"""Every recorded allocation has the Python stack that it was made with, in each recorded step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gpuledger import record
+from gpuledger.collect.attribution.stacks import StackTable
+from gpuledger.collect.memory.cuda_history import CudaRecorder
+from gpuledger.model.journal.journal import Part
+
+pytestmark = pytest.mark.torch
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(64, 64)
+        self.second = nn.Linear(64, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.first(x))
+        return self.second(x)
+
+
+def make_model() -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = Net()
+    return model, torch.optim.Adam(model.parameters())
+
+
+def train_one_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    loss = model(torch.randn(16, 64)).square().sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def record_training(out: Path, **options: Any) -> list[dict[str, Any]]:
+    """Return the blocks allocated while recording, each with ``lines``: functions of this file, innermost first."""
+    with record(out=out, devices="cpu", **options) as recording:
+        model, optimizer = make_model()
+        for _ in range(4):
+            train_one_step(model, optimizer)
+    rank = recording.run().rank(0)
+    functions: dict[int | None, list[str]] = {}
+    for row in rank.table("stacks").to_pylist():
+        functions.setdefault(row["stack_id"], []).extend([row["function"]] * (row["file"] == __file__))
+    rows = [row for row in rank.table("blocks").to_pylist() if row["alloc_index"] >= 0]
+    return [{**row, "functions": functions.get(row["stack_id"], [])} for row in rows]
+
+
+def test_every_block_of_every_step_has_a_stack(tmp_path: Path) -> None:
+    blocks = record_training(tmp_path / "run", steps=(1, 3))
+    assert {row["step"] for row in blocks} >= {1, 2, 3}
+    assert [row for row in blocks if row["stack_id"] is None] == []
+
+
+def test_a_block_without_steps_has_stacks_too(tmp_path: Path) -> None:
+    assert all(row["functions"] for row in record_training(tmp_path / "run"))
+
+
+def test_without_stacks_there_are_none(tmp_path: Path) -> None:
+    blocks = record_training(tmp_path / "run", stacks=False)
+    assert blocks
+    assert all(row["stack_id"] is None for row in blocks)
+
+
+def test_categories_have_the_lines_that_a_person_expects(tmp_path: Path) -> None:
+    blocks = record_training(tmp_path / "run", steps=(1, 3))
+    innermost: dict[str, set[str]] = {}
+    for row in blocks:
+        innermost.setdefault(row["category"], set()).add(row["functions"][0])
+    assert innermost["weight"] == {"__init__"}
+    assert innermost["optimizer_state"] == {"train_one_step"}
+    assert "forward" in innermost["activation"]
+    # the call of backward() is the same for all gradients; the line of the forward call tells them apart
+    assert innermost["gradient"] == {"forward"}
+
+
+def test_a_program_outside_modules_has_the_line_of_backward(tmp_path: Path) -> None:
+    with record(out=tmp_path / "run", devices="cpu") as recording:
+        weight = torch.randn(64, 64, requires_grad=True)
+        (weight @ weight).square().sum().backward()
+    stacks = recording.run().rank(0).table("stacks").to_pylist()
+    blocks = [row for row in recording.run().rank(0).table("blocks").to_pylist() if row["phase"] == "backward"]
+    for block in blocks:
+        mine = [row for row in stacks if row["stack_id"] == block["stack_id"] and row["file"] == __file__]
+        assert mine[0]["function"] == "test_a_program_outside_modules_has_the_line_of_backward"
+
+
+def test_a_custom_backward_has_its_own_lines(tmp_path: Path) -> None:
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return grad * 2
+
+    with record(out=tmp_path / "run", devices="cpu") as recording:
+        model = nn.Linear(8, 8)
+        Double.apply(model(torch.randn(4, 8))).sum().backward()
+    innermost = {
+        row["function"]
+        for row in recording.run().rank(0).table("stacks").to_pylist()
+        if row["file"] == __file__ and row["frame_idx"] == 0
+    }
+    assert {"forward", "backward"} <= innermost
+
+
+def test_the_allocators_stacks_are_read_once_per_place() -> None:
+    frames = [{"filename": f"{name}.py", "line": 1, "name": name} for name in ("inner", "outer")]
+    trace: list[dict[str, Any]] = [
+        {"frames": frames},
+        {},
+        {"frames": frames[1:]},
+        {"frames": list(frames)},
+        {"frames": []},
+    ]
+    recorder = object.__new__(CudaRecorder)
+    recorder._stacks = StackTable()
+    assert recorder._stack_ids(trace) == [0, -1, 1, 0, -1]
+    part = Part()
+    recorder._stacks.drain(part)
+    assert part.stacks == [[("inner.py", 1, "inner"), ("outer.py", 1, "outer")], [("outer.py", 1, "outer")]]
