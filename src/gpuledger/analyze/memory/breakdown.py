@@ -1,4 +1,4 @@
-"""Memory at one instant, broken down by category, module, phase, scope or tensor."""
+"""Memory at one instant, broken down by category, module, phase, scope, tensor or source line."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from gpuledger.analyze.memory.instant import Instant, module_paths
 from gpuledger.analyze.memory.live import I64, distinct, read_labels, read_lives, read_numbers, reserved_curve
+from gpuledger.analyze.memory.source_lines import line_words
 from gpuledger.errors import UsageError
 from gpuledger.model.accounts import ROUNDING
 
@@ -30,6 +31,7 @@ class Account:
     bytes: int
     blocks: int
     scope: str = ""
+    line: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def break_down(
     Args:
         rank: One process of a run.
         instant: From :mod:`gpuledger.analyze.memory.instant`.
-        by: Any of ``category``, ``module``, ``phase``, ``scope`` and ``tensor`` (its name, "" without one).
+        by: Any of ``category``, ``module``, ``phase``, ``scope``, ``tensor`` (its name, "" without one) and ``line``.
         depth: Truncate module paths and scopes to their first ``depth`` components.
 
     Raises:
@@ -79,7 +81,7 @@ def break_down(
         requested_bytes=int(requested.sum()),
         active_bytes=int(lives.allocated_bytes[lives.active_at(instant.index)].sum()),
         reserved_bytes=reserved_curve(rank, instant.device_idx).at(instant.index),
-        accounts=tuple(sorted(accounts, key=lambda a: (-a.bytes, a.category, a.module, a.phase, a.name))),
+        accounts=tuple(sorted(accounts, key=lambda a: (-a.bytes, a.category, a.module, a.phase, a.name, a.line))),
     )
 
 
@@ -131,12 +133,17 @@ def _scope_words(rank: Rank, device_idx: int, depth: int | None) -> Words:
     return np.array([positions[text] for text in folded], dtype=np.int64)[codes], list(positions)
 
 
+def _line_words(rank: Rank, device_idx: int, depth: int | None) -> Words:
+    return line_words(rank, device_idx)
+
+
 _READERS: dict[str, Callable[[Rank, int, int | None], Words]] = {
     "category": category_words,
     "module": module_words,
     "phase": _phase_words,
     "scope": _scope_words,
     "tensor": _name_words,
+    "line": _line_words,
 }
 
 
@@ -187,6 +194,7 @@ def _accounts(words: dict[str, Words], sizes: I64) -> list[Account]:
             bytes=size,
             blocks=blocks,
             scope=text(row, "scope"),
+            line=text(row, "line"),
         )
         for row, size, blocks in sum_by_words(list(words.values()), sizes)
     ]

@@ -1,4 +1,4 @@
-"""Memory summed by category, module, phase, scope or tensor, as in the rows of a table."""
+"""Memory summed by category, module, phase, scope, tensor or source line, as in the rows of a table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Group:
 def group_accounts(accounts: Iterable[Account], word: str) -> tuple[Group, ...]:
     """Return one group per distinct ``word``, largest first.
 
-    ``word`` is ``category``, ``module``, ``phase``, ``scope`` or ``tensor``. The groups' bytes sum to the accounts'.
+    ``word`` is one of those of :func:`~gpuledger.analyze.memory.breakdown.break_down`. The groups' bytes sum to the
+    accounts'.
     """
     parts: dict[str, dict[str, int]] = {}
     blocks: dict[str, int] = {}
@@ -53,6 +54,8 @@ def label_of(account: Account, word: str) -> str:
         return account.module or OUTSIDE_PATH
     if word == "scope":
         return account.scope or NO_SCOPE
+    if word == "line":
+        return account.line
     return account.phase or "(no phase)" if word == "phase" else account.name or UNNAMED
 
 

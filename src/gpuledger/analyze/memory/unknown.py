@@ -12,6 +12,7 @@ import numpy as np
 from gpuledger.analyze.memory.breakdown import category_words, sum_by_words, text_words
 from gpuledger.analyze.memory.entries import is_tagged
 from gpuledger.analyze.memory.live import I64, read_labels, read_lives, read_numbers
+from gpuledger.analyze.memory.source_lines import Stack, own_frame, read_stacks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,17 +30,6 @@ _LOG_ADVICE = (
 _LINES_ADVICE = "a snapshot has source lines only; record the program with gpuledger run to see category and module"
 BEFORE = -1
 """Step of a block that was alive before the recording began."""
-_LIBRARY = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<", re.ASCII)
-
-
-@dataclass(frozen=True)
-class Frame:
-    """One frame of a stack; ``own``: of the program itself, not of a library. ``line`` None: not known."""
-
-    file: str
-    line: int | None
-    function: str
-    own: bool
 
 
 @dataclass(frozen=True)
@@ -52,7 +42,7 @@ class Unknown:
     tag: str
     bytes: int
     blocks: int
-    stack: tuple[Frame, ...]
+    stack: Stack
     advice: str
 
 
@@ -70,7 +60,7 @@ class Unknowns:
 def list_unknown(rank: Rank, instant: Instant) -> Unknowns:
     """Return the live blocks without module, tensor name and scope, or with a tag that means "unknown".
 
-    Source: caching allocator's history or the imported file; stacks are those of the last recorded step.
+    Source: caching allocator's history or the imported file.
     """
     device = instant.device_idx
     lives = read_lives(rank, device)
@@ -86,24 +76,18 @@ def list_unknown(rank: Rank, instant: Instant) -> Unknowns:
         _as_words(steps),
         _as_words(read_numbers(rank, "blocks", "stack_id", device)),
     ]
-    stacks = _stacks(rank)
-    stack_step = _stack_step(rank, device)
+    stacks = read_stacks(rank)
     foreign_advice = _foreign_advice(rank)
     items = []
     for texts, size, blocks in sum_by_words([(code[nameless], text) for code, text in words], requested):
         category, phase, name, step, stack_id = texts
         stack = stacks.get(int(stack_id), ())
         tag = name if is_tagged(rank) else ""
-        advice = foreign_advice or _advice(int(step), stack, stack_step)
+        advice = foreign_advice or _advice(int(step), stack, has_stacks=bool(stacks))
         items.append(Unknown(category, phase, int(step), tag, size, blocks, stack, advice))
     items.sort(key=lambda item: (-item.bytes, item.category, item.phase, item.step, item.tag))
     allocated = int(lives.allocated_bytes[live].sum())
     return Unknowns(instant, allocated, int(requested.sum()), int(nameless.sum()), tuple(items))
-
-
-def own_frame(stack: tuple[Frame, ...]) -> Frame | None:
-    """Return the innermost frame of the program itself; None if the stack has none."""
-    return next((frame for frame in stack if frame.own), None)
 
 
 def _nameless(rank: Rank, device_idx: int) -> NDArray[np.bool_]:
@@ -123,26 +107,6 @@ def _as_words(numbers: I64) -> tuple[I64, list[str]]:
     return place.astype(np.int64), [str(point) for point in points.tolist()]
 
 
-def _stacks(rank: Rank) -> dict[int, tuple[Frame, ...]]:
-    found: dict[int, list[tuple[int, Frame]]] = {}
-    for row in rank.table("stacks", ("stack_id", "frame_idx", "file", "line", "function")).to_pylist():
-        own = _LIBRARY.search(row["file"]) is None
-        frame = Frame(row["file"], row["line"] or None, row["function"], own)
-        found.setdefault(row["stack_id"], []).append((row["frame_idx"], frame))
-    return {number: tuple(frame for _, frame in sorted(frames, key=_frame_idx)) for number, frames in found.items()}
-
-
-def _frame_idx(item: tuple[int, Frame]) -> int:
-    return item[0]
-
-
-def _stack_step(rank: Rank, device_idx: int) -> int | None:
-    """Return the step with recorded stacks; None if there is none."""
-    has = read_numbers(rank, "blocks", "stack_id", device_idx) >= 0
-    steps = read_numbers(rank, "blocks", "step", device_idx)[has]
-    return int(steps.max()) if steps.size else None
-
-
 def _foreign_advice(rank: Rank) -> str:
     """Return advice on blocks of an imported file; "" if the run was recorded."""
     if is_tagged(rank):
@@ -150,7 +114,7 @@ def _foreign_advice(rank: Rank) -> str:
     return _LINES_ADVICE if rank.manifest.recorder.has_lines_as_names else ""
 
 
-def _advice(step: int, stack: tuple[Frame, ...], stack_step: int | None) -> str:
+def _advice(step: int, stack: Stack, *, has_stacks: bool) -> str:
     """Return advice on how to get a name for such blocks."""
     frame = own_frame(stack)
     if frame is not None:
@@ -160,12 +124,6 @@ def _advice(step: int, stack: tuple[Frame, ...], stack_step: int | None) -> str:
         return "the stack has no line of the program itself; put gpuledger.scope around the call that leads here"
     if step == BEFORE:
         return "allocated before the recording began; start recording earlier, or allocate it inside gpuledger.scope"
-    if step == 0:
-        return 'allocated before step 1; put with gpuledger.scope("NAME"): around the setup of the script'
-    if stack_step is None:
-        return (
-            f"the run has no stacks; show the line that allocates it with gpuledger run --stacks --steps {step}:{step}"
-        )
-    return (
-        f"only step {stack_step} has stacks; show the line that allocates it with gpuledger run --steps {step}:{step}"
-    )
+    if not has_stacks:
+        return "the run has no stacks; record it with gpuledger run --stacks to see the line that allocates it"
+    return "no Python code was running in its thread; put gpuledger.scope around the code that starts the work"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpuledger.analyze.memory.breakdown import Breakdown
     from gpuledger.model.run import Rank
 
-WITH_BYTES = ("category", "module", "phase", "scope")
+WITH_BYTES = ("category", "module", "phase", "scope", "line")
 WITH_WORK = ("module", "phase", "scope", "operator", "kernel", "kind")
 """Groupings that have time and energy. The allocator does not know kernels, and a kernel has no category."""
 
@@ -63,7 +63,7 @@ def lines_by(
     Args:
         rank: One process.
         breakdown: The bytes at one instant, broken down by ``word``.
-        word: category, module, phase, scope, operator, kernel or kind.
+        word: category, module, phase, scope, line, operator, kernel or kind.
         depth: Truncate module paths and scopes to this number of components.
         sort: One of SORTS; None selects the first one available.
         fold: Merge modules with paths that differ only in a number.

@@ -9,7 +9,8 @@ GROUPINGS = {
     "module": ("category", "module"),
     "phase": ("category", "module", "phase"),
     "scope": ("category", "module", "scope"),
-    "tensor": ("category", "module", "tensor"),
+    "tensor": ("category", "module", "tensor", "line"),
+    "line": ("category", "line"),
     "operator": ("category", "module"),
     "kernel": ("category", "module"),
 }

@@ -41,6 +41,7 @@ WORDS = {
     "phase": ("category", "module", "phase"),
     "tensor": ("category", "module", "tensor"),
     "scope": ("category", "module", "scope"),
+    "line": ("category", "line"),
 }
 """The columns that each ``--by`` groups by; ``--json`` always has category and module."""
 ROWS = 15

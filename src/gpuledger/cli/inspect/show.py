@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Run
     from gpuledger.report.text.show_text import TableOptions
 
-BYTES_ALONE = ("category", "tensor")
+BYTES_ALONE = ("category", "tensor", "line")
 """Groupings of memory alone: kernels and operators have none of them."""
 SORTS = ("bytes", "time", "energy", "forward", "backward")
 ROWS, ROWS_OF_TWO = 20, 10
@@ -66,6 +66,7 @@ class ShowFlags:
     epilog="""\b
 Examples:
   gpuledger show train.ledger --by module --depth 2
+  gpuledger show train.ledger --by line -n 30
   gpuledger show train.ledger --by module --sort energy --fold""",
 )
 @run_argument()

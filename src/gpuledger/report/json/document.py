@@ -121,8 +121,9 @@ def _energy_document(energy: EnergyBreakdown) -> dict[str, Any]:
 
 
 def _account_document(account: Any, words: tuple[str, ...]) -> dict[str, Any]:
-    """Return one row of a breakdown. A missing module, phase, scope or name is null."""
+    """Return one row of a breakdown. A missing module, phase, scope, name or line is null."""
     optional = {"module": account.module, "phase": account.phase, "scope": account.scope, "name": account.name}
-    asked = {"module": "module", "phase": "phase", "scope": "scope", "tensor": "name"}
+    optional["line"] = account.line
+    asked = {"module": "module", "phase": "phase", "scope": "scope", "tensor": "name", "line": "line"}
     kept = {asked[word]: optional[asked[word]] or None for word in words if word in asked}
     return {"category": account.category, **kept, "bytes": account.bytes, "blocks": account.blocks}

@@ -74,7 +74,7 @@ def closing_lines(view: RunView, path: str, terminal: Terminal) -> list[str]:
 
 def _energy_notes(view: DeviceView) -> list[str]:
     """Return how the energy of a step was attributed to the rows of a table; empty if it was not."""
-    if view.energy is None or len(view.energy.accounts) < 2 or view.options.group_by in ("category", "tensor"):
+    if view.energy is None or len(view.energy.accounts) < 2 or view.options.group_by in ("category", "tensor", "line"):
         return []
     return [f"Energy of a row is estimated from the measured energy of a step: {view.energy.method}."]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import UNNAMED, Group, group_accounts, label_of, module_label
+from gpuledger.analyze.memory.source_lines import NO_STACKS
 from gpuledger.analyze.overview.balance import (
     DISPATCH,
     FILE,
@@ -95,7 +96,7 @@ def group_table(breakdown: Breakdown, word: str, rows: int, classes: Mapping[str
 
 
 def tensor_table(breakdown: Breakdown, rows: int, classes: Mapping[str, str]) -> Table:
-    """Return a breakdown as a table with one row per tensor name and category, and a total.
+    """Return a breakdown as a table with one row per tensor name, source line and category, and a total.
 
     Tensors without a name are shown by module. ``classes`` is module path -> class.
     """
@@ -105,12 +106,13 @@ def tensor_table(breakdown: Breakdown, rows: int, classes: Mapping[str, str]) ->
     body: list[Row] = [_tensor_row(account, scale, classes) for account in shown]
     if rest:
         left = sum(account.bytes for account in rest)
-        body.append((Cell(f"… {len(rest):,} more", DIM), "", "", *scale.cells(left, DIM)))
-    body.append((Cell("total", BOLD), "", "", *scale.cells(total, BOLD)))
+        body.append((Cell(f"… {len(rest):,} more", DIM), "", "", "", *scale.cells(left, DIM)))
+    body.append((Cell("total", BOLD), "", "", "", *scale.cells(total, BOLD)))
     columns = (
         Column("by tensor", shrinks=True),
-        Column("category", optional=1),
-        Column("blocks", right=True, optional=2),
+        Column("line", optional=1),
+        Column("category", optional=2),
+        Column("blocks", right=True, optional=3),
         Column(scale.unit.name, right=True),
         Column("share", right=True),
     )
@@ -197,6 +199,7 @@ def _tensor_row(account: Account, scale: Scale, classes: Mapping[str, str]) -> R
     named = account.name or account.category == ROUNDING
     return (
         label_of(account, "tensor") if named else f"{module_label(account.module, classes)} {UNNAMED}",
+        "" if account.line == NO_STACKS else account.line,
         Cell("" if account.category == ROUNDING else account.category, color=category_color(account.category)),
         f"{account.blocks:,}",
         *scale.cells(account.bytes),

@@ -15,7 +15,8 @@ from gpuledger.report.json.document import instant_document
 from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.memory.unknown import Frame, Unknown, Unknowns
+    from gpuledger.analyze.memory.source_lines import Frame
+    from gpuledger.analyze.memory.unknown import Unknown, Unknowns
 
 FRAMES = 6
 INDENT = 10

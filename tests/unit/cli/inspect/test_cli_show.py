@@ -50,7 +50,7 @@ def amounts(lines: list[str]) -> list[float]:
     return [float(match[1].replace(",", "")) for match in found if match]
 
 
-@pytest.mark.parametrize("by", ["category", "module", "phase", "scope", "tensor"])
+@pytest.mark.parametrize("by", ["category", "module", "phase", "scope", "tensor", "line"])
 @pytest.mark.parametrize("rows", [1, 3, 20])
 def test_shown_rows_sum_to_the_total(runs: Path, by: str, rows: int) -> None:
     *parts, total = amounts(ask("show", runs / "one", "--by", by, "-n", rows).stdout.splitlines())
