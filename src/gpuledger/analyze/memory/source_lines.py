@@ -85,7 +85,7 @@ def own_frame(stack: Stack) -> Frame | None:
 def source_frame(stack: Stack) -> Frame | None:
     """Return the innermost frame outside PyTorch and Python's standard library, otherwise the innermost one.
 
-    It can be of another library: a model of transformers is told apart by its own lines, not by the program's call.
+    It can be of another library: the lines of a model of transformers say more than the one that calls the model.
     """
     return next((frame for frame in stack if not frame.framework), stack[0] if stack else None)
 

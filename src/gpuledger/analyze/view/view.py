@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.analyze.memory.account_series import AccountSeries, build_account_series, choose_instants, keep_instants
 from gpuledger.analyze.memory.breakdown import Account, Breakdown, break_down
 from gpuledger.analyze.memory.empty import steps_not_reached
+from gpuledger.analyze.memory.flame import FlameNode, build_flame
+from gpuledger.analyze.memory.groups import Group, group_accounts
 from gpuledger.analyze.memory.instant import Instant, module_classes, resolve_instant
 from gpuledger.analyze.memory.live import device_indices, pick_device
 from gpuledger.analyze.memory.oom import OutOfMemory, explain_oom
@@ -99,9 +101,19 @@ class DeviceView:
     @cached_property
     def tensors(self) -> LargestTensors:
         """Return the bytes at the instant by category, module and name, the largest of them."""
-        accounts = break_down(self.rank, self.instant, by=("category", "module", "tensor")).accounts
+        accounts = break_down(self.rank, self.instant, by=("category", "module", "tensor", "line")).accounts
         named = [account for account in accounts if account.category != ROUNDING]
         return LargestTensors(tuple(named[:MAX_TENSORS]), max(0, len(named) - MAX_TENSORS))
+
+    @cached_property
+    def source_lines(self) -> tuple[Group, ...]:
+        """Return the bytes at the instant by source line, largest first."""
+        return group_accounts(break_down(self.rank, self.instant, by=("category", "line")).accounts, "line")
+
+    @cached_property
+    def flame(self) -> tuple[FlameNode, ...]:
+        """Return the nodes of the flame graph of source lines at the instant."""
+        return build_flame(self.rank, self.instant)
 
     @cached_property
     def unknowns(self) -> Unknowns:

@@ -66,7 +66,6 @@ class ShowFlags:
     epilog="""\b
 Examples:
   gpuledger show train.ledger --by module --depth 2
-  gpuledger show train.ledger --by line -n 30
   gpuledger show train.ledger --by module --sort energy --fold""",
 )
 @run_argument()

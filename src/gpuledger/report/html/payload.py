@@ -36,7 +36,19 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 REPORT_PARTS = (
-    *("summary", "timeline", "bands", "modules", "account_series", "tensors", "balance", "findings", "windows"),
+    *(
+        "summary",
+        "timeline",
+        "bands",
+        "modules",
+        "account_series",
+        "tensors",
+        "source_lines",
+        "flame",
+        "balance",
+        "findings",
+        "windows",
+    ),
     *("times", "parts", "energy", "rates", "overhead"),
 )
 """Parts of a device that are computed from its tables; the other parts are computed from these."""

@@ -7,7 +7,7 @@ const GROUPS = {
   module: { label: () => "modules", columns: ["name", "class", "amount", "total", "share", "split"] },
   account: { label: ({ part }) => `${part} × module`, columns: ["category", "name", "class", "amount", "share"] },
   category: { label: ({ parts }) => parts, columns: ["category", "count", "amount", "share"] },
-  tensor: { label: () => "tensors (at the peak)", columns: ["name", "category", "module", "count", "amount", "share"] },
+  tensor: { label: () => "tensors (at the peak)", columns: ["name", "category", "module", "line", "count", "amount", "share"] },
 };
 
 /** Return the groups that make sense in a currency: tensors hold bytes, and nothing else. */
@@ -64,16 +64,17 @@ function tensorRows(view) {
     .map((bytes, i) => ({
       name: tensors.name[i] ? printable(tensors.name[i]) : "(no name)",
       module: printable(tensors.module[i]),
+      line: printable(tensors.line[i]),
       category: tensors.category[i],
       count: tensors.blocks[i],
       amount: bytes,
       sums: {},
       node: null,
     }))
-    .filter((row) => words.every((word) => `${row.name} ${row.module} ${REPORT.categories[row.category].key}`.toLowerCase().includes(word)));
+    .filter((row) => words.every((word) => `${row.name} ${row.module} ${row.line} ${REPORT.categories[row.category].key}`.toLowerCase().includes(word)));
 }
 
-const TEXTUAL = ["name", "class", "category", "module"];
+const TEXTUAL = ["name", "class", "category", "module", "line"];
 const COLLATOR = new Intl.Collator("en", { numeric: true });
 
 /** Return `rows` in the order `sort` asks for ("amount", "-name", …); the largest first without a wish. */
@@ -94,7 +95,7 @@ function valueOf(key, categories) {
   return TEXTUAL.includes(key) ? (row) => own(row, key) || "" : (row) => own(row, key);
 }
 
-const COLUMN_TITLES = { name: "Module", class: "Class", total: "With child modules", share: "Share", module: "Module" };
+const COLUMN_TITLES = { name: "Module", class: "Class", total: "With child modules", share: "Share", module: "Module", line: "Line" };
 
 /** Return the heads and the cells of `rows` as text; amounts are exact, in the currency's unit. */
 function textTable(rows, group, whole, { currency, categories }) {

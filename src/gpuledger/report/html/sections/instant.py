@@ -49,7 +49,7 @@ def _card_data(card: WatchedCard, page: Page) -> dict[str, Any]:
         "instants": _card_instants(card),
         "tree": {"path": list(tree.path), "parent": list(tree.parent), "classes": [""], "class_id": [0, 0, 0, 0]},
         "accounts": _card_accounts(card, tree.outside, page.categories),
-        "tensors": {"name": [], "module": [], "category": [], "bytes": [], "blocks": [], "more": 0},
+        "tensors": {"name": [], "module": [], "line": [], "category": [], "bytes": [], "blocks": [], "more": 0},
         "time": None,
         "energy": None,
     }
@@ -112,6 +112,7 @@ def _tensors(view: DeviceView, numbers: dict[str, int]) -> dict[str, Any]:
     return {
         "name": [account.name for account in view.tensors.accounts],
         "module": [account.module for account in view.tensors.accounts],
+        "line": [account.line for account in view.tensors.accounts],
         "category": [numbers[account.category] for account in view.tensors.accounts],
         "bytes": [account.bytes for account in view.tensors.accounts],
         "blocks": [account.blocks for account in view.tensors.accounts],
