@@ -15,6 +15,7 @@ from gpuledger.services.runs import load, post_missing
 from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.estimate.session import VirtualSession
+from gpuledger.simulate.estimate.step_plan import StepPlan
 from gpuledger.simulate.gpu.card import in_place
 from gpuledger.simulate.gpu.device import VirtualDevice
 
@@ -54,7 +55,7 @@ class VirtualRecording:
         device = VirtualDevice(self._card, CachingAllocator(AllocatorSettings()))
         self._counters = device.counters
         self._stack.enter_context(in_place(device, self._say))
-        self._session = VirtualSession(device, sys.maxsize, self._out, ends_program=False)
+        self._session = VirtualSession(device, StepPlan(sys.maxsize, device), self._out, ends_program=False)
         self._session.start()
         return self
 

@@ -30,6 +30,24 @@ if TYPE_CHECKING:
 _ACCOUNTS_SHOWN = 10
 
 
+class _Steps(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
+    """A number of steps, or ``auto`` (None)."""
+
+    name = "steps"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
+        """Return the number; None for ``auto``.
+
+        Raises:
+            UsageError: it is neither.
+        """
+        if value == "auto" or value is None:
+            return None
+        if not str(value).isdecimal() or int(value) < 1:
+            raise UsageError(f"--steps {value}: expected a whole number of 1 or more, or auto", hint="For example 3")
+        return int(value)
+
+
 @click.command(
     "estimate",
     cls=ProgramCommand,
@@ -41,11 +59,12 @@ Examples:
 @gpu_option("GPU model, as listed by `gpuledger gpus`.", default="h200")
 @click.option(
     "--steps",
-    type=click.IntRange(min=1),
-    default=3,
+    type=_Steps(),
+    default="auto",
     show_default=True,
     metavar="N",
-    help="Number of training steps to simulate.",
+    help="Number of training steps to simulate. With auto, 3 steps if the inputs have the same shapes in each step, "
+    "otherwise until the largest of the next batches was simulated.",
 )
 @click.option(
     "--confidence",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from gpuledger.analyze.memory.breakdown import Account, break_down
@@ -33,7 +34,8 @@ def estimate_lines(found: Estimate, terminal: Terminal, rows: int) -> list[str]:
         terminal.styled(terminal.text(verdict_line(found)), "bold"),
         terminal.text(
             f"allocated {format_bytes(peaks.allocated_bytes)}   reserved {format_bytes(peaks.reserved_bytes)}   "
-            f"context and libraries {format_bytes(found.card.outside_bytes)}   simulated steps {found.steps}"
+            f"context and libraries {format_bytes(found.card.outside_bytes)}   simulated steps {found.steps}, "
+            f"peak in step {found.peak_step}"
         ),
         "",
     ]
@@ -82,6 +84,8 @@ def estimate_document(found: Estimate) -> dict[str, Any]:
         "capacity_bytes": found.card.usable_bytes,
         "confidence": found.confidence,
         "steps": found.steps,
+        "peak_step": found.peak_step,
+        "assumed": None if peaks.assumed is None else asdict(peaks.assumed),
         "interval_from": peaks.kind,
         "by_category": {account.category: account.bytes for account in breakdown.accounts},
         "by_category_spread": {name: int(share * peaks.allocated_bytes) for name, share in category_spread().items()},

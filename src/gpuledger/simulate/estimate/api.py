@@ -32,6 +32,7 @@ from gpuledger.simulate.estimate.run import (
     finish,
 )
 from gpuledger.simulate.estimate.session import VirtualSession
+from gpuledger.simulate.estimate.step_plan import StepPlan
 from gpuledger.simulate.gpu.card import in_place
 from gpuledger.simulate.gpu.device import VirtualDevice
 from gpuledger.simulate.gpu.dispatch import NotModelledError, VirtualMode
@@ -96,13 +97,14 @@ def _follow(order: Order, step: Callable[..., Any], inputs: Any, run_directory: 
         InputError: the step uses something that cannot be simulated.
     """
     device = VirtualDevice(order.card, CachingAllocator(order.settings))
-    session = VirtualSession(device, order.steps, run_directory, ends_program=False)
+    steps = order.steps or DEFAULT_STEPS
+    session = VirtualSession(device, StepPlan(steps, device), run_directory, ends_program=False)
     said: dict[str, None] = {}
     with in_place(device, lambda sentence: said.setdefault(sentence)) as mode:
         session.start()
         try:
             with _on_card(mode, step, inputs) as moved:
-                for _ in range(order.steps):
+                for _ in range(steps):
                     step(*moved)
                     session.mark_step()
         except NotModelledError as error:

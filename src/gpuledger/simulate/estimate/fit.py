@@ -40,6 +40,15 @@ class Peaks:
     process_bytes: int
     upper_bytes: int
     kind: str = GUESSED
+    assumed: Assumed | None = None
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """Peak reserved bytes if the values that were assumed are the least or the largest possible; None if unknown."""
+
+    least_reserved_bytes: int | None
+    largest_reserved_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -127,11 +136,19 @@ def tail_excess(ratios: Sequence[float], level: float) -> float:
     return max(0.0, sum(above) * float((chance / (1.0 - level)) ** (1 / len(above)) - 1.0))
 
 
-def peaks_on(card: Card, allocated_bytes: int, reserved_bytes: int, level: float, kind: str = GUESSED) -> Peaks:
-    """Return the peaks of a step on a GPU, with the upper bound for its kind of program."""
+def peaks_on(
+    card: Card,
+    allocated_bytes: int,
+    reserved_bytes: int,
+    level: float,
+    kind: str = GUESSED,
+    assumed: Assumed | None = None,
+) -> Peaks:
+    """Return the peaks of a step on a GPU, with the upper bound for its kind of program and for assumed values."""
     process_bytes = reserved_bytes + card.outside_bytes
-    upper_bytes = int(process_bytes * upper_factor(level, kind))
-    return Peaks(allocated_bytes, reserved_bytes, process_bytes, upper_bytes, kind)
+    largest_bytes = max(reserved_bytes, (assumed and assumed.largest_reserved_bytes) or 0) + card.outside_bytes
+    upper_bytes = int(largest_bytes * upper_factor(level, kind))
+    return Peaks(allocated_bytes, reserved_bytes, process_bytes, upper_bytes, kind, assumed)
 
 
 class Requests:
@@ -163,7 +180,7 @@ class Requests:
 
 def fit_card(card: Card, peaks: Peaks, requests: Requests, level: float) -> Fit:
     """Return whether a program with known peaks and requests fits a GPU."""
-    own = peaks_on(card, peaks.allocated_bytes, peaks.reserved_bytes, level, peaks.kind)
+    own = peaks_on(card, peaks.allocated_bytes, peaks.reserved_bytes, level, peaks.kind, peaks.assumed)
     if own.upper_bytes <= card.usable_bytes:
         return Fit(card, FITS, own.process_bytes, own.upper_bytes)
     room = card.usable_bytes - card.outside_bytes

@@ -11,9 +11,11 @@ import torch
 
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.simulate.allocator.allocator import CachingAllocator
+from gpuledger.simulate.assumptions import EXPECTED
 from gpuledger.simulate.catalogue import catalogue
 from gpuledger.simulate.estimate.failures import describe_failure
 from gpuledger.simulate.estimate.session import StepsDone, VirtualSession
+from gpuledger.simulate.estimate.step_plan import StepPlan
 from gpuledger.simulate.gpu.card import in_place, let_torchvision_import
 from gpuledger.simulate.gpu.device import VirtualDevice
 from gpuledger.simulate.gpu.dispatch import NotModelledError
@@ -45,21 +47,22 @@ def follow(
     """Return how a program ended on the given GPU. Its run is written to the given directory.
 
     Args:
-        order: The GPU, number of steps, allocator settings and the run's directory.
+        order: The GPU, number of steps, allocator settings, assumption and the run's directory.
         program: Runs the program.
         at_first_bytes: Called once, before the first GPU allocation.
     """
     let_torchvision_import()
     device = VirtualDevice(catalogue()[order["card"]], CachingAllocator(AllocatorSettings(**order["settings"])))
     device.at_first_bytes = at_first_bytes
-    session = VirtualSession(device, order["steps"], Path(order["run_directory"]))
+    plan = StepPlan(order["steps"], device)
+    session = VirtualSession(device, plan, Path(order["run_directory"]))
     said: dict[str, int] = {}
 
     def say(sentence: str) -> None:
         said[sentence] = said.get(sentence, 0) + 1
 
     outcome: dict[str, Any] = {"ended": "exit"}
-    with in_place(device, say):
+    with in_place(device, say, order.get("assumption", EXPECTED), plan.install) as mode:
         session.start()
         try:
             program()
@@ -77,4 +80,12 @@ def follow(
             session.journal.note(sentence)
         steps = session.steps.seen
         session.finish(outcome["ended"])
-    return {**outcome, "steps": steps, "allocations": device.counters.alloc_count, "notes": list(said)}
+    return {
+        **outcome,
+        "steps": steps,
+        "varied": plan.varied,
+        "assumed": mode.values.was_assumed,
+        "peak_reserved_bytes": device.counters.peak_reserved_bytes,
+        "allocations": device.counters.alloc_count,
+        "notes": list(said),
+    }

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.posting.posting import post_ranks
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.errors import InputError, UsageError
@@ -17,8 +19,9 @@ from gpuledger.model.run import Run, read_run
 from gpuledger.model.run_writer import RunWriter, new_manifest
 from gpuledger.model.simulated import SIMULATED
 from gpuledger.processes.child_job import run_program_job
+from gpuledger.simulate.assumptions import EXPECTED, LARGEST, LEAST
 from gpuledger.simulate.catalogue import HANDLES, Card
-from gpuledger.simulate.estimate.fit import Fit, Peaks, Requests, fit_card, fit_catalogue, kind_of, peaks_on
+from gpuledger.simulate.estimate.fit import Assumed, Fit, Peaks, Requests, fit_card, fit_catalogue, kind_of, peaks_on
 from gpuledger.units import format_bytes
 
 DEFAULT_STEPS = 3
@@ -49,6 +52,11 @@ class Estimate:
         return self.fit.verdict == "fits"
 
     @property
+    def peak_step(self) -> int:
+        """Return the step with the highest allocated bytes; 0 before the first step."""
+        return find_peak(self.run.rank(0)).step
+
+    @property
     def peak_allocated_bytes(self) -> int:
         """Return the peak of allocated bytes."""
         return self.peaks.allocated_bytes
@@ -75,7 +83,8 @@ class Order:
 
     program: tuple[str, ...]
     card: Card
-    steps: int = DEFAULT_STEPS
+    steps: int | None = DEFAULT_STEPS
+    """None for as many as the program's inputs require."""
     confidence: float = DEFAULT_CONFIDENCE
     settings: AllocatorSettings = field(default_factory=AllocatorSettings)
 
@@ -103,11 +112,13 @@ def estimate_program(
     with writer.placing():
         outcome = _follow(order, writer.directory, output)
         _refuse_failure(order, outcome)
-        found = finish(order, writer, tuple(outcome["notes"]))
+        assumed = _follow_assumed(order, outcome) if outcome["assumed"] else None
+        notes = (*outcome["notes"], *_describe(outcome, assumed))
+        found = finish(order, writer, notes, assumed)
     return dataclasses.replace(found, run=read_run(run_directory))
 
 
-def finish(order: Order, writer: RunWriter, notes: tuple[str, ...]) -> Estimate:
+def finish(order: Order, writer: RunWriter, notes: tuple[str, ...], assumed: Assumed | None = None) -> Estimate:
     """Return the estimate from a followed program's journal. Closes the run and builds its tables."""
     writer.close((f"Estimated for {order.card.name}{SIMULATED}: nothing ran on a GPU.",), post=post_ranks)
     journal = read_journal(writer.directory / "rank-0" / "journal")
@@ -120,6 +131,7 @@ def finish(order: Order, writer: RunWriter, notes: tuple[str, ...]) -> Estimate:
         int(counters["peak_reserved_bytes"].max()),
         order.confidence,
         kind_of(journal.facts.get("operators", ())),
+        assumed,
     )
     requests = Requests(journal, order.settings)
     steps = int(journal.facts.get("steps_seen", 0))
@@ -135,6 +147,33 @@ def finish(order: Order, writer: RunWriter, notes: tuple[str, ...]) -> Estimate:
     )
 
 
+def _describe(outcome: dict[str, Any], assumed: Assumed | None) -> Iterator[str]:
+    """Yield notes on steps that differ, and on the memory with other values than the assumed ones."""
+    if outcome["varied"]:
+        yield f"The steps need different amounts of memory. {outcome['steps']} steps were simulated."
+    if assumed is not None:
+        sizes = (assumed.least_reserved_bytes, assumed.largest_reserved_bytes)
+        least, largest = ("unknown" if size is None else format_bytes(size) for size in sizes)
+        yield (
+            "Values that are not computed were assumed: uniform routing, and half of each mask. Reserved memory with "
+            f"the least of a mask and all tokens to the same experts: {least}; with all of a mask: {largest}."
+        )
+
+
+def _follow_assumed(order: Order, outcome: dict[str, Any]) -> Assumed:
+    """Return the reserved bytes if the values that were assumed are the least and the largest possible.
+
+    A program that fails with these values has no such bound.
+    """
+    reserved: dict[str, int | None] = {}
+    for assumption in (LEAST, LARGEST):
+        with tempfile.TemporaryDirectory() as directory:
+            again = dataclasses.replace(order, steps=outcome["steps"])
+            other = _follow(again, Path(directory) / "other.ledger", None, assumption)
+        reserved[assumption] = other["peak_reserved_bytes"] if other["ended"] in ("steps", "exit") else None
+    return Assumed(reserved[LEAST], reserved[LARGEST])
+
+
 def _check_program(program: Sequence[str]) -> None:
     if program[0] != "-m" and not Path(program[0]).is_file():
         raise UsageError(
@@ -142,12 +181,13 @@ def _check_program(program: Sequence[str]) -> None:
         )
 
 
-def _follow(order: Order, run_directory: Path, output: TextIO | None) -> dict[str, Any]:
+def _follow(order: Order, run_directory: Path, output: TextIO | None, assumption: str = EXPECTED) -> dict[str, Any]:
     given = {
         "card": order.card.key,
         "steps": order.steps,
         "settings": asdict(order.settings),
         "run_directory": str(run_directory.absolute()),
+        "assumption": assumption,
     }
     return run_program_job("gpuledger.simulate.estimate.child", given, order.program, output)
 

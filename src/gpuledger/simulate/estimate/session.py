@@ -8,6 +8,7 @@ from gpuledger.collect.attribution.phases import ModuleContext
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.session.session import Session
 from gpuledger.simulate.estimate.recorder import DEVICE_IDX, VirtualRecorder
+from gpuledger.simulate.estimate.step_plan import StepPlan
 from gpuledger.simulate.gpu.device import VirtualDevice
 from gpuledger.simulate.gpu.workspaces import CUBLASLT_BYTES, cublas_bytes
 
@@ -44,18 +45,20 @@ class VirtualSession(Session):
 
     Args:
         device: The GPU.
-        steps: Number of recorded steps.
+        plan: Decides which recorded step is the last.
         run_directory: Directory of the run.
         ends_program: Whether the program is ended after the last of them.
     """
 
-    def __init__(self, device: VirtualDevice, steps: int, run_directory: Path, *, ends_program: bool = True) -> None:
+    def __init__(
+        self, device: VirtualDevice, plan: StepPlan, run_directory: Path, *, ends_program: bool = True
+    ) -> None:
         def end_after(seen: int) -> None:
-            if ends_program and seen >= steps:
+            if plan.is_last(seen) and ends_program:
                 raise StepsDone
 
         super().__init__(
-            RecordSettings(run_directory, 1, steps, stacks=False),
+            RecordSettings(run_directory, 1, plan.most, stacks=False),
             rank_directory=lambda: run_directory / "rank-0",
             recorders=VirtualRecorders(device),
             begins_late=False,  # tensors that exist now are not on the GPU

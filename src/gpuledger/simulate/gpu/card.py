@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from gpuledger.simulate.assumptions import EXPECTED
 from gpuledger.simulate.gpu.autocast import install_autocast
 from gpuledger.simulate.gpu.choices import install_choices
 from gpuledger.simulate.gpu.device import VirtualDevice
@@ -51,13 +52,26 @@ def _replace(mode: VirtualMode, patches: Patches, name: str, function: Callable[
 
 
 @contextmanager
-def in_place(device: VirtualDevice, say: Callable[[str], None]) -> Iterator[VirtualMode]:
-    """Provide ``device`` as ``cuda:0`` to this thread's code, and restore everything at the end."""
-    mode = VirtualMode(device, Where(), say)
+def in_place(
+    device: VirtualDevice,
+    say: Callable[[str], None],
+    assumption: str = EXPECTED,
+    install_more: Callable[[Patches], None] = lambda _patches: None,
+) -> Iterator[VirtualMode]:
+    """Provide ``device`` as ``cuda:0`` to this thread's code, and restore everything at the end.
+
+    Args:
+        device: The GPU.
+        say: Gets a sentence for each approximation.
+        assumption: What is assumed of values that are not computed (:data:`.assumptions.ASSUMPTIONS`).
+        install_more: Installs other patches, which are removed with these.
+    """
+    mode = VirtualMode(device, Where(), say, assumption)
     functions = VirtualFunctions(mode)
     patches = Patches()
     CudaFacade(device).install(patches)
     install_choices(patches, functions, say)
+    install_more(patches)
     remove_autocast = install_autocast(patches)
     try:
         with listening(partial(_replace, mode, patches)), mode, functions:

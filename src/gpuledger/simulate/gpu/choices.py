@@ -237,7 +237,14 @@ def _patch_devices(patches: Patches, functions: VirtualFunctions) -> None:
         plain_set(None if on_card else wanted)
 
     plain_set, plain_get = torch.set_default_device, torch.get_default_device
+    plain_list = FakeTensor.tolist
+
+    def tolist(tensor: Any) -> Any:
+        known = functions.mode.values.of(tensor, reads=True)
+        return plain_list(tensor) if known is None else known.tolist()
+
     patches.put(FakeTensor, "device", property(device_of))
+    patches.put(FakeTensor, "tolist", tolist)
     patches.put(torch, "set_default_device", set_default)
     patches.put(torch, "get_default_device", lambda: functions.default_device or plain_get())
 

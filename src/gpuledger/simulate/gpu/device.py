@@ -52,6 +52,12 @@ class VirtualDevice:
         """Returns the path of the running module; "" outside modules."""
         self.at_first_bytes: Callable[[], None] | None = None
         """Called once, before the first GPU allocation."""
+        self.copies: dict[int, Any] = {}
+        """Storage -> its values, where they are known (:mod:`.values`)."""
+        self.copied_bytes = 0
+        self.requested_bytes = 0
+        """Bytes of all requests until now."""
+        self._copied: dict[int, int] = {}
         self._operator = -1
         self._live: dict[int, tuple[weakref.ref[Any], int, int]] = {}
         self._busy = False
@@ -96,6 +102,12 @@ class VirtualDevice:
         reference = weakref.ref(storage, lambda _, key=key: self._drop(key))  # type: ignore[misc]
         self._live[key] = (reference, address, size_bytes)
 
+    def keep_copy(self, key: int, copy: Any, size_bytes: int) -> None:
+        """Keep the values of a storage until it is freed."""
+        self.copied_bytes += size_bytes - self._copied.get(key, 0)
+        self._copied[key] = size_bytes
+        self.copies[key] = copy
+
     def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
         """Record that another stream uses a tensor."""
         address = self.address(tensor)
@@ -108,6 +120,9 @@ class VirtualDevice:
             self._gone.append(key)
             return
         known = self._live.pop(key, None)
+        if key in self._copied:
+            self.copies.pop(key, None)
+            self.copied_bytes -= self._copied.pop(key)
         if known is not None and known[1]:
             self._operator = -1
             self.allocator.free(known[1])
@@ -126,6 +141,7 @@ class VirtualDevice:
         self._busy = True
         try:
             self._operator = self._number(operator)
+            self.requested_bytes += size_bytes
             return self.allocator.malloc(size_bytes, self.stream)
         finally:
             self._busy = False

@@ -26,10 +26,13 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gpuledger.simulate.assumptions import EXPECTED
 from gpuledger.simulate.gpu.device import VirtualDevice
 from gpuledger.simulate.gpu.hints import function_for
 from gpuledger.simulate.gpu.kernels import KERNELS
 from gpuledger.simulate.gpu.shortcuts import shortcut
+from gpuledger.simulate.gpu.sizes import SIZES, caller, fakes_of
+from gpuledger.simulate.gpu.values import Values
 from gpuledger.simulate.gpu.workspaces import workspaces_of
 
 LARGE_CPU_BYTES = 256 << 20
@@ -87,14 +90,20 @@ class VirtualMode(TorchDispatchMode):
         device: The GPU.
         where: Set by the function mode, which gets the user's calls first.
         say: Gets a sentence for each value that was guessed.
+        assumption: What is assumed of values that are not computed (:data:`.assumptions.ASSUMPTIONS`).
     """
 
-    def __init__(self, device: VirtualDevice, where: Where, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, device: VirtualDevice, where: Where, say: Callable[[str], None], assumption: str = EXPECTED
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
         self.device = device
         self.where = where
         self.say = say
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.values = Values(device, assumption)
+        self._sized: tuple[Any, bool] | None = None
+        """Values of a result with a size that depends on them, and whether any was assumed."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -127,11 +136,13 @@ class VirtualMode(TorchDispatchMode):
         if not (any_fake or on_card) and (any_tensor or not _is_large(args, kwargs)):
             return func(*args, **kwargs)
         if not on_card:
-            return self.fake(func, args, kwargs)
+            result, self._sized = self.fake(func, args, kwargs), None
+            return result
         kernel = KERNELS.get(func)
         if kernel is not None:
             result = kernel(self, func, args, kwargs)
             if result is not NotImplemented:
+                self.values.forget_written(func, args, kwargs)
                 return result
         return self.run_on_card(func, args, kwargs)
 
@@ -143,19 +154,27 @@ class VirtualMode(TorchDispatchMode):
             return self.run_instead(function, func, args, kwargs)
         spaces = workspaces_of(func, args, kwargs, device)
         if spaces is None:
-            result = self.fake(func, args, kwargs)
-            self.account(func, result)
-            return result
+            return self._followed(func, args, kwargs)
         with device.borrow(spaces.before, spaces.label):
             with device.borrow(spaces.first, spaces.label):
                 pass
-            result = self.fake(func, args, kwargs)
-            self.account(func, result)
+            result = self._followed(func, args, kwargs)
             for key, size_bytes in spaces.kept:
                 device.keep(key, size_bytes, spaces.label)
             for sizes in (spaces.after, spaces.later):
                 with device.borrow(sizes, spaces.label):
                     pass
+        return result
+
+    def _followed(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Return the fake result of an operator, allocated, with its values where they are known."""
+        result = self.fake(func, args, kwargs)
+        self.account(func, result)
+        sized, self._sized = self._sized, None
+        if sized is None:
+            self.values.follow(func, args, kwargs, result)
+        else:
+            self.values.keep(result, *sized)
         return result
 
     def run_instead(self, function: Callable[..., Any], func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -200,19 +219,35 @@ class VirtualMode(TorchDispatchMode):
     # -- unknown values --------------------------------------------------------------------------------------------
 
     def _guess(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Return a placeholder for a value or size that is known only after computing."""
+        """Return a value, or a result with a size, that is known only after computing."""
         name = func.overloadpacket._qualified_op_name.partition("::")[2]
         if name in ("_local_scalar_dense", "item"):
             return self.placeholder(args[0])
+        real = self.values.compute(func, args, kwargs)
+        if real is not None:
+            return self._computed(name, args, kwargs, real)
         if name == "equal":
-            self.say(f"{_caller()}: two tensors were compared and treated as equal, because nothing is computed.")
+            self.say(f"{caller()}: two tensors were compared and treated as equal, because nothing is computed.")
             return True
-        sizes = _LARGEST.get(name)
-        if sizes is None:
+        made = SIZES[name](self, args, kwargs) if name in SIZES else NotImplemented
+        if made is NotImplemented:
             why = "the size of its result depends on values, and an estimate computes none"
             raise NotModelledError(str(func), why, self.device.module_now())
-        self.say(f"{_caller()}: the size of {name}'s result depends on values, so the largest possible size was used.")
-        return sizes(self, args, kwargs)
+        again = self.values.compute(func, args, kwargs)  # a mask has values now, if they were assumed
+        if isinstance(again, torch.Tensor) and isinstance(made, torch.Tensor) and again.shape == made.shape:
+            self._sized = again, True
+        return made
+
+    def _computed(self, name: str, args: Any, kwargs: dict[str, Any], real: Any) -> Any:
+        """Return fake results with the sizes of real ones."""
+        assumed = any(self.values.is_assumed(tensor) for tensor in tensors_in((args, kwargs)))
+        if assumed:
+            self.values.was_assumed = True
+            self.say(f"{caller()}: the size of {name}'s result follows from values that were assumed.")
+        if isinstance(real, bool):
+            return real
+        self._sized = real, assumed
+        return fakes_of(self, real)
 
     def called_from_python(self) -> bool:
         """Return whether the current operator was called by Python code, not by the autograd engine."""
@@ -222,58 +257,17 @@ class VirtualMode(TorchDispatchMode):
         return frame is None or frame.f_code.co_name != "_engine_run_backward"
 
     def placeholder(self, tensor: torch.Tensor) -> Any:
-        """Return the placeholder that ``item()`` returns for a tensor that was not computed."""
+        """Return what ``item()`` returns: the value if it is known, or else a placeholder."""
+        real = self.values.of(tensor, reads=True)
+        if real is not None and real.numel() == 1:
+            if self.values.is_assumed(tensor):
+                self.say(f"{caller()}: .item() returned a value that was assumed.")
+            return real.item()
         if tensor.dtype == torch.bool:
-            self.say(f"{_caller()}: a condition on a tensor was taken as False, because nothing is computed.")
+            self.say(f"{caller()}: a condition on a tensor was taken as False, because nothing is computed.")
             return False
-        self.say(f"{_caller()}: .item() returned a placeholder value, because nothing is computed.")
+        self.say(f"{caller()}: .item() returned a placeholder value, because nothing is computed.")
         return PLACEHOLDER if tensor.is_floating_point() else 1
-
-
-def _nonzero(mode: VirtualMode, args: Any, _kwargs: Any) -> Any:
-    return mode.make((args[0].numel(), max(args[0].dim(), 1)), args[0], torch.int64)
-
-
-def _masked_select(mode: VirtualMode, args: Any, _kwargs: Any) -> Any:
-    return mode.make((math.prod(torch.broadcast_shapes(args[0].shape, args[1].shape)),), args[0])
-
-
-def _unique(mode: VirtualMode, args: Any, _kwargs: Any) -> Any:
-    values = mode.make((args[0].numel(),), args[0])
-    others = [mode.make((args[0].numel(),), args[0], torch.int64) for _ in range(2)]
-    return (values, *others)
-
-
-def _index(mode: VirtualMode, args: Any, kwargs: Any) -> Any:
-    """Return the result of indexing; a mask is assumed to select all its entries."""
-    places: list[Any] = []
-    for index in args[1]:
-        if index is None or index.dtype not in (torch.bool, torch.uint8):
-            places.append(index)
-        else:
-            places += [mode.make((index.numel(),), index, torch.int64) for _ in range(index.dim())]
-    return mode.fake(torch.ops.aten.index.Tensor, (args[0], places), kwargs)
-
-
-def _ctc_loss(mode: VirtualMode, args: Any, _kwargs: Any) -> Any:
-    """Return one loss per sequence, and the log probabilities of all positions on and between targets, per time."""
-    scores, targets, lengths = args[0], args[1], args[3]
-    if isinstance(lengths, FakeTensor):
-        longest = targets.shape[1] if targets.dim() > 1 else targets.numel()
-    else:
-        longest = max(lengths.tolist() if isinstance(lengths, torch.Tensor) else lengths)
-    batch = scores.shape[1]
-    return mode.make((batch,), scores), mode.make((batch, scores.shape[0], 2 * longest + 1), scores)
-
-
-_LARGEST: dict[str, Callable[[VirtualMode, Any, Any], Any]] = {
-    "nonzero": _nonzero,
-    "masked_select": _masked_select,
-    "_unique2": _unique,
-    "index": _index,
-    "_ctc_loss": _ctc_loss,
-}
-"""Operators with a result size that depends on values -> the largest possible result."""
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -295,14 +289,3 @@ def _is_large(args: Any, kwargs: dict[str, Any]) -> bool:
         return False
     dtype = kwargs.get("dtype") or torch.get_default_dtype()
     return math.prod(size) * dtype.itemsize >= LARGE_CPU_BYTES
-
-
-def _caller() -> str:
-    """Return file and line of the program's running code."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if "/torch/" not in file and "/gpuledger/" not in file and not file.startswith("<"):
-            return f"{file.rpartition('/')[2]}:{frame.f_lineno}"
-        frame = frame.f_back
-    return "the program"

@@ -120,6 +120,9 @@ def _to(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
         return tensor
     if not there and not isinstance(tensor, FakeTensor):
         return func(tensor, dtype=dtype, copy=copy, memory_format=layout or torch.preserve_format)
+    known = mode.mode.values.of(tensor, reads=True) if here and not there and not tensor.requires_grad else None
+    if known is not None:
+        return known.to(dtype, copy=True)
     extra = {} if layout is None else {"memory_format": layout}
     return mode.move(tensor, there, dtype=dtype, **extra)
 
@@ -144,13 +147,15 @@ def _zeros(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _values(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
-    """Handle ``numpy()``, ``tolist()`` and similar calls: zeros for values that were not computed."""
+    """Handle ``numpy()`` and similar calls: zeros for values that were not computed."""
     tensor = args[0]
     if not isinstance(tensor, FakeTensor):
         return func(*args, **kwargs)
-    mode.mode.placeholder(tensor)
+    known = mode.mode.values.of(tensor, reads=True)
+    if known is None:
+        mode.mode.placeholder(tensor)
     with torch.utils._python_dispatch._disable_current_modes():
-        return func(_zeros(tensor.detach()), *args[1:], **kwargs)
+        return func(_zeros(tensor.detach()) if known is None else known.clone(), *args[1:], **kwargs)
 
 
 def _format(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpuledger.simulate.convolutions.convolutions import backward_held
-from gpuledger.simulate.gpu.recurrent import RECURRENT
+from gpuledger.simulate.gpu.recurrent import RECURRENT, named_arguments
+from gpuledger.simulate.gpu.sizes import histogram, index_masked
 
 if TYPE_CHECKING:
     from gpuledger.simulate.gpu.dispatch import VirtualMode
@@ -69,11 +70,30 @@ def _convolution_backward(mode: VirtualMode, func: Any, args: Any, kwargs: Any) 
     return made
 
 
+def _grouped_product(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the product of groups of rows. Torch's fake kernel accepts bfloat16 only, its CUDA kernel other dtypes."""
+    given = named_arguments(func, args, kwargs)
+    first, second = given["self"], given["mat2"]
+    rows, columns = first.shape[-2], second.shape[-1]
+    if first.dim() == second.dim() == 2:
+        size: tuple[int, ...] = (given["offs"].shape[0], rows, columns)
+    elif first.dim() == second.dim():
+        size = (first.shape[0], rows, columns)
+    else:
+        size = (rows, columns)
+    result = mode.make(size, first, given.get("out_dtype"))
+    mode.account(func, result)
+    return result
+
+
 KERNELS: dict[Any, Callable[[VirtualMode, Any, Any, Any], Any]] = {
     aten._local_scalar_dense.default: _value,
     aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
     **RECURRENT,
     aten.add.Tensor: _add,
+    aten.index.Tensor: index_masked,
+    aten._grouped_mm.default: _grouped_product,
+    aten.histc.default: histogram,
     aten.convolution_backward.default: _convolution_backward,
 }
 """Operator -> its fake kernel. If that returns ``NotImplemented``, torch's own fake kernel is used."""

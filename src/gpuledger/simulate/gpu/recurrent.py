@@ -18,7 +18,8 @@ _GATES = {0: 1, 1: 1, _LSTM: 4, 3: 3}
 """cuDNN's number of a kind of RNN -> its number of gates."""
 
 
-def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+def named_arguments(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return an operator's arguments by name."""
     names = [argument.name for argument in func._schema.arguments]
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
@@ -72,7 +73,7 @@ class _Shape:
 
 def _rnn(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Return output, states and the memory saved for backward of cuDNN's recurrent layers."""
-    given = _named(func, args, kwargs)
+    given = named_arguments(func, args, kwargs)
     data, hidden, shape = given["input"], given["hx"], _Shape(given)
     turned = [data.numel() * data.element_size()] if given["batch_first"] else []
     if shape.drops:
@@ -94,7 +95,7 @@ def _rnn(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _rnn_backward(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Return the gradients of cuDNN's layers: those of the data, then those of all weights in one storage."""
-    given = _named(func, args, kwargs)
+    given = named_arguments(func, args, kwargs)
     data, hidden, shape = given["input"], given["hx"], _Shape(given)
     state_bytes = hidden.numel() * hidden.element_size()
     turned = data.numel() * data.element_size() if given["batch_first"] else 0

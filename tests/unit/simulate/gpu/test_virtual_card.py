@@ -189,26 +189,19 @@ def test_data_are_loaded_in_the_process_itself(device: VirtualDevice) -> None:
 
 
 def test_a_value_that_was_never_computed_is_told(device: VirtualDevice) -> None:
-    data = torch.randn(3, device="cuda")
+    data = nn.Linear(4, 3).cuda()(torch.randn(4, device="cuda")).detach()
     assert data.sum().item() == 0.5
-    assert not bool((data > 0).any())
+    assert not bool(torch.isnan(data).any())
     assert data.cpu().numpy().shape == (3,)
     assert data.tolist() == [0.5, 0.5, 0.5]
     assert any(sentence.startswith("test_virtual_card.py:") for sentence in SAID)
 
 
 def test_the_branch_that_was_taken_is_told(device: VirtualDevice) -> None:
-    loss = torch.randn(3, device="cuda").sum()
+    loss = nn.Linear(4, 3).cuda()(torch.randn(4, device="cuda")).sum()
     taken = "above" if loss > 2 else "below"
     assert taken == "below"
     assert any("taken as False" in sentence and "test_virtual_card.py" in sentence for sentence in SAID)
-
-
-def test_a_size_that_depends_on_values_is_the_largest(device: VirtualDevice) -> None:
-    data = torch.randn(4, 5, device="cuda")
-    assert torch.nonzero(data).shape == (20, 2)
-    assert data[data > 0].shape == (20,)
-    assert any("largest possible" in sentence for sentence in SAID)
 
 
 def test_an_operator_without_a_fake_kernel_is_named(device: VirtualDevice) -> None:

@@ -1,0 +1,128 @@
+"""Decide after which step an estimate ends: a fixed number, or until the largest of changing inputs was seen."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils.data import DataLoader
+
+from gpuledger.simulate.gpu.device import VirtualDevice
+from gpuledger.simulate.gpu.dispatch import tensors_in
+from gpuledger.simulate.gpu.patches import Patches
+
+LEAST_STEPS, MOST_STEPS = 3, 24
+"""Steps of an estimate with ``--steps auto``: if all are alike, and at most."""
+_QUIET_STEPS = 8
+"""Without a data loader, steps after the largest one until no larger one is expected."""
+_CHANGED = 1.005
+"""Ratio of two steps' requested bytes, or of two batches' sizes, above which they differ."""
+_AHEAD_BATCHES, _AHEAD_S, _AHEAD_BYTES = MOST_STEPS, 1.0, 512 << 20
+"""Limits of batches that are read ahead: number, seconds and bytes."""
+
+
+class StepPlan:
+    """Decides after which step a program ends.
+
+    Args:
+        steps: Number of steps; None for as many as the program's inputs require.
+        device: The GPU. Steps with different inputs request different amounts of memory.
+    """
+
+    def __init__(self, steps: int | None, device: VirtualDevice) -> None:
+        self.most = steps or MOST_STEPS
+        self.requested: list[int] = []
+        """Bytes that each step requested."""
+        self._steps = steps
+        self._device = device
+        self._current: _BatchesAhead | None = None
+        self._total_bytes = 0
+
+    @property
+    def varied(self) -> bool:
+        """Return whether steps requested different amounts of memory. The first step differs in any program."""
+        settled = self.requested[1:]
+        return bool(settled) and max(settled) > min(settled) * _CHANGED
+
+    def is_last(self, seen: int) -> bool:
+        """Return whether the program can end now, after ``seen`` steps."""
+        total_bytes = self._device.requested_bytes
+        self.requested.append(total_bytes - self._total_bytes)
+        self._total_bytes = total_bytes
+        if self._steps is not None or seen >= self.most:
+            return seen >= self.most
+        if seen < LEAST_STEPS:
+            return False
+        if self._current is not None and self._current.knows:
+            return not self._current.has_larger
+        settled = self.requested[1:]
+        return not self.varied or len(settled) - 1 - settled.index(max(settled)) >= _QUIET_STEPS
+
+    def install(self, patches: Patches) -> None:
+        """Read the sizes of the next batches of data loaders, if the number of steps is not fixed."""
+        if self._steps is None:
+            plain = DataLoader.__iter__
+            patches.put(DataLoader, "__iter__", lambda loader: _BatchesAhead(plain(loader), self._gave))
+
+    def _gave(self, batches: _BatchesAhead) -> None:
+        self._current = batches
+
+
+class _BatchesAhead:
+    """Iterates over a data loader, in its order, and knows the sizes of the next batches."""
+
+    def __init__(self, batches: Iterator[Any], gave: Callable[[_BatchesAhead], None]) -> None:
+        self.knows = False
+        self._batches = batches
+        self._gave = gave
+        self._ahead: deque[tuple[Any, int]] = deque()
+        self._began = False
+        self._error: Exception | None = None
+        self._largest = 0
+
+    @property
+    def has_larger(self) -> bool:
+        """Return whether a larger batch follows than any until now."""
+        return any(size > self._largest * _CHANGED for _, size in self._ahead)
+
+    def __iter__(self) -> _BatchesAhead:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._began:
+            self._began = True
+            self._read_ahead()
+        if not self._ahead and self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        batch, size = self._ahead.popleft() if self._ahead else self._read()
+        self._largest = max(self._largest, size)
+        self._gave(self)
+        return batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+    def _read(self) -> tuple[Any, int]:
+        batch = next(self._batches)
+        return batch, sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(batch))
+
+    def _read_ahead(self) -> None:
+        """Read batches until a limit. A batch that is on the GPU is not kept: it would change the estimate."""
+        deadline_s, total_bytes = time.monotonic() + _AHEAD_S, 0
+        while len(self._ahead) < _AHEAD_BATCHES and total_bytes < _AHEAD_BYTES and time.monotonic() < deadline_s:
+            try:
+                self._ahead.append(self._read())
+            except StopIteration:
+                break
+            except Exception as error:
+                self._error = error  # raised when the program gets there
+                break
+            batch, size = self._ahead[-1]
+            if not size or any(isinstance(tensor, FakeTensor) for tensor in tensors_in(batch)):
+                return
+            total_bytes += size
+        self.knows = len(self._ahead) > 1

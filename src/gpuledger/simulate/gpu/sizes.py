@@ -1,0 +1,155 @@
+"""Results with sizes that depend on values: computed if the values are known, and otherwise assumed."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from gpuledger.simulate.assumptions import EXPECTED, LEAST
+
+if TYPE_CHECKING:
+    from gpuledger.simulate.gpu.dispatch import VirtualMode
+
+aten = torch.ops.aten
+MASKS = (torch.bool, torch.uint8)
+
+
+def caller() -> str:
+    """Return file and line of the program's running code."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if "/torch/" not in file and "/gpuledger/" not in file and not file.startswith("<"):
+            return f"{file.rpartition('/')[2]}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "the program"
+
+
+def fakes_of(mode: VirtualMode, real: Any) -> Any:
+    """Return fake tensors with the shapes of real ones."""
+    if isinstance(real, torch.Tensor):
+        return mode.make(real.shape, real)
+    return tuple(fakes_of(mode, inner) for inner in real)
+
+
+def index_masked(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the result of indexing with masks. CUDA keeps the positions of a mask's entries during the operator."""
+    if not any(index is not None and index.dtype in MASKS for index in args[1]):
+        return NotImplemented
+    places, sizes_bytes = _places(mode, args[1])
+    with mode.device.borrow(sizes_bytes, func):
+        result = mode.fake(aten.index.Tensor, (args[0], places), kwargs)
+        mode.account(func, result)
+    real = mode.values.compute(func, args, kwargs)
+    if real is not None and real.shape == result.shape:
+        mode.values.keep(result, real, any(mode.values.is_assumed(index) for index in args[1] if index is not None))
+    return result
+
+
+def _places(mode: VirtualMode, indices: Any) -> tuple[list[Any], list[int]]:
+    """Return indices with the positions of each mask's entries in its place, and the bytes of all positions."""
+    places: list[Any] = []
+    sizes_bytes: list[int] = []
+    for index in indices:
+        if index is None or index.dtype not in MASKS:
+            places.append(index)
+            continue
+        count = _count(mode, index)
+        places += [mode.make((count,), index, torch.int64) for _ in range(index.dim())]
+        sizes_bytes.append(count * index.dim() * 8)
+    return places, sizes_bytes
+
+
+def _count(mode: VirtualMode, mask: torch.Tensor) -> int:
+    """Return how many entries of a mask are set: computed, or assumed with a note."""
+    values = mode.values
+    if values.of(mask) is None or values.is_assumed(mask):
+        mode.say(f"{caller()}: a mask's values are not computed, so half of its entries were assumed to be set.")
+    real = values.mask(mask)
+    if real is not None:
+        return int(real.count_nonzero())
+    return _share(mode, mask.numel())
+
+
+def _share(mode: VirtualMode, largest: int) -> int:
+    mode.values.was_assumed = True
+    if mode.values.assumption == LEAST:
+        return 0
+    return -(-largest // 2) if mode.values.assumption == EXPECTED else largest
+
+
+def _nonzero(mode: VirtualMode, args: Any, _kwargs: Any) -> Any:
+    data = args[0]
+    return mode.make((_count(mode, data), data.dim()), data, torch.int64)
+
+
+def _masked_select(mode: VirtualMode, args: Any, _kwargs: Any) -> Any:
+    data, mask = args[:2]
+    copies = math.prod(torch.broadcast_shapes(data.shape, mask.shape)) // max(mask.numel(), 1)
+    return mode.make((_count(mode, mask) * copies,), data)
+
+
+def _unique(mode: VirtualMode, args: Any, _kwargs: Any) -> Any:
+    _say_largest(mode, "unique")
+    values = mode.make((args[0].numel(),), args[0])
+    others = [mode.make((args[0].numel(),), args[0], torch.int64) for _ in range(2)]
+    return (values, *others)
+
+
+def _index(mode: VirtualMode, args: Any, kwargs: Any) -> Any:
+    places, _ = _places(mode, args[1])
+    return mode.fake(aten.index.Tensor, (args[0], places), kwargs)
+
+
+def _bincount(mode: VirtualMode, args: Any, kwargs: Any) -> Any:
+    """Return counts of ``minlength`` values; an index above it would be an error in nearly every program."""
+    least = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
+    weights = args[1] if len(args) > 1 else kwargs.get("weights")
+    if not least:
+        return NotImplemented
+    return mode.make((least,), args[0] if weights is None else weights, torch.int64 if weights is None else None)
+
+
+def histogram(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return ``histc``, which has integers on a GPU and not on the CPU."""
+    bins = args[1] if len(args) > 1 else kwargs.get("bins", 100)
+    result = mode.make((bins,), args[0])
+    mode.account(func, result)
+    known = mode.values.of(args[0])
+    if known is not None:
+        real = aten.histc.default(known.double(), *args[1:], **kwargs)
+        mode.values.keep(result, real, mode.values.is_assumed(args[0]))
+    return result
+
+
+def _ctc_loss(mode: VirtualMode, args: Any, _kwargs: Any) -> Any:
+    """Return one loss per sequence, and the log probabilities of all positions on and between targets, per time."""
+    scores, targets, lengths = args[0], args[1], args[3]
+    known = mode.values.of(lengths, reads=True) if isinstance(lengths, torch.Tensor) else torch.tensor(lengths)
+    if known is None or isinstance(known, FakeTensor):
+        _say_largest(mode, "ctc_loss")
+        longest = targets.shape[1] if targets.dim() > 1 else targets.numel()
+    else:
+        longest = int(known.max())
+    batch = scores.shape[1]
+    return mode.make((batch,), scores), mode.make((batch, scores.shape[0], 2 * longest + 1), scores)
+
+
+def _say_largest(mode: VirtualMode, name: str) -> None:
+    mode.say(f"{caller()}: the size of {name}'s result depends on values, so the largest possible size was used.")
+
+
+SIZES: dict[str, Callable[[VirtualMode, Any, Any], Any]] = {
+    "nonzero": _nonzero,
+    "masked_select": _masked_select,
+    "_unique2": _unique,
+    "index": _index,
+    "bincount": _bincount,
+    "_ctc_loss": _ctc_loss,
+}
+"""Operators with a result size that depends on values -> the result for values that are not known."""

@@ -1,0 +1,359 @@
+"""Values of small tensors on the simulated GPU, so that sizes that depend on values are right.
+
+Most tensors have a shape and no data. A small tensor that the program makes from real data (ids, lengths, masks, random
+numbers) also has its values, computed on the CPU: one copy per storage, so that views and in-place operators work.
+Where a result depends on values that are not computed, such as the experts that a router selects, values are assumed:
+uniform routing, and half of a mask. ``simulate/assumptions.py`` lists the alternatives for the interval of an estimate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from gpuledger.simulate.assumptions import EXPECTED, LARGEST
+from gpuledger.simulate.gpu.device import VirtualDevice
+
+aten = torch.ops.aten
+MOST_NUMBERS, MOST_FLOATS = 1 << 22, 1 << 18
+"""Largest tensors with values: of integers or booleans, and of floating-point numbers."""
+MOST_BYTES = 512 << 20
+"""Limit of all values together."""
+
+_RANDOM = torch.Tag.nondeterministic_seeded
+_LIKE = frozenset({"zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"})
+_NEW = frozenset({"new_zeros", "new_ones", "new_full"})
+_OVERWRITES = frozenset({"fill_", "zero_", "copy_", "uniform_", "normal_", "random_", "bernoulli_", "exponential_"})
+_MADE_EMPTY = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
+_NEVER = frozenset(
+    {
+        "mm", "bmm", "addmm", "baddbmm", "mv", "dot", "convolution", "convolution_backward", "embedding_dense_backward",
+        "native_dropout", "_to_sparse", "set_", "resize_", "native_layer_norm", "native_group_norm", "_grouped_mm",
+        "_softmax_backward_data", "_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_",
+    }
+)  # fmt: skip
+"""Operators of layers, and operators without results that matter here."""
+
+
+@dataclass
+class _Copy:
+    """The values of one storage, and whether any of them was assumed."""
+
+    bytes_: torch.UntypedStorage
+    assumed: bool = False
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What is computed of an operator: ``writes`` are the positions and names of the arguments it changes."""
+
+    name: str
+    computes: bool
+    random: bool
+    writes: tuple[tuple[int, str], ...]
+
+
+@cache
+def _kind_of(func: Any) -> _Kind:
+    name = func._schema.name.rpartition("::")[2]
+    writes = tuple(
+        (place, argument.name)
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+    own = func._schema.name.startswith("aten::") and not name.startswith(("_foreach", "_fused", "_cudnn", "_scaled"))
+    return _Kind(name, own and name not in _NEVER | _MADE_EMPTY, _RANDOM in func.tags, writes)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for inner in value:
+            yield from _tensors(inner)
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    if tensor.layout is not torch.strided:
+        return False
+    return tensor.numel() <= (MOST_FLOATS if tensor.is_floating_point() else MOST_NUMBERS) and not tensor.is_complex()
+
+
+class Values:
+    """Computes values of tensors on the GPU where they are known or assumed.
+
+    Args:
+        device: The GPU, which keeps the copies by storage.
+        assumption: One of :data:`gpuledger.simulate.assumptions.ASSUMPTIONS`.
+    """
+
+    def __init__(self, device: VirtualDevice, assumption: str = EXPECTED) -> None:
+        self.device = device
+        self.assumption = assumption
+        self.was_assumed = False
+        """Whether a size or a value that the program read was assumed."""
+        self._copies: dict[int, _Copy] = device.copies
+        self._generator = torch._C.Generator.__new__(torch._C.Generator, torch.device("cpu"))  # type: ignore[call-arg]
+        self._generator.manual_seed(0)
+        self._state: torch.Tensor | None = None
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def of(self, tensor: torch.Tensor, *, reads: bool = False) -> torch.Tensor | None:
+        """Return the values of a tensor; None if they are not known.
+
+        Args:
+            tensor: A fake tensor, or any other tensor, which is its own value.
+            reads: Whether the program's sizes or control flow depend on them.
+        """
+        if not isinstance(tensor, FakeTensor):
+            return tensor
+        if tensor.layout is not torch.strided:
+            return None
+        copy = self._copies.get(tensor.untyped_storage()._cdata)
+        if copy is None:
+            return None
+        self.was_assumed |= reads and copy.assumed
+        return _view(copy, tensor)
+
+    def is_assumed(self, tensor: torch.Tensor) -> bool:
+        """Return whether any value of a tensor's storage was assumed."""
+        if not isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
+            return False
+        copy = self._copies.get(tensor.untyped_storage()._cdata)
+        return copy is not None and copy.assumed
+
+    def mask(self, mask: torch.Tensor) -> torch.Tensor | None:
+        """Return the values of a mask that selects; they are assumed if they are not known. None if it is too large."""
+        if self.of(mask) is None and _is_small(mask):
+            self._assume(mask, self._half(mask))
+        return self.of(mask, reads=True)
+
+    # -- following --------------------------------------------------------------------------------------------------
+
+    def compute(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Return the real result of an operator; None if an argument's values are not known."""
+        kind = _kind_of(func)
+        if not kind.computes:
+            return None
+        real_args, real_kwargs = self._real(args), self._real(kwargs)
+        if real_args is None or real_kwargs is None:
+            return None
+        numbers = self._own_numbers() if kind.random else contextlib.nullcontext()
+        with contextlib.suppress(RuntimeError, IndexError, TypeError, ValueError), numbers:
+            return func(*real_args, **real_kwargs)
+        return None
+
+    def follow(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
+        """Keep the values of an operator's results, if they are small and known."""
+        kind = _kind_of(func)
+        if kind.writes:
+            self._follow_writes(kind, func, args, kwargs)
+            return
+        if not kind.computes:
+            return
+        first = args[0] if args else None
+        if kind.name in _LIKE or kind.name in _NEW:
+            if isinstance(result, torch.Tensor) and _is_small(result):
+                self._keep(result, self._filled(kind, func, args, kwargs, result), False)
+            return
+        if isinstance(first, FakeTensor) and self.of(first) is None and func not in _ASSUMED:
+            return
+        made = list(_tensors(result))
+        if not made or not all(_is_small(tensor) for tensor in made):
+            return
+        if all(tensor.untyped_storage()._cdata in self._copies for tensor in made):
+            return  # a view
+        if any(tensor.untyped_storage()._cdata in self._copies for tensor in made):
+            return
+        real = self.compute(func, args, kwargs)
+        if real is not None:
+            assumed = any(self.is_assumed(tensor) for tensor in (*_tensors(args), *_tensors(list(kwargs.values()))))
+            for tensor, value in zip(made, _tensors(real), strict=False):
+                self._keep(tensor, value, assumed)
+        elif func in _ASSUMED:
+            _ASSUMED[func](self, args, result)
+
+    def keep(self, made: Any, real: Any, assumed: bool) -> None:
+        """Keep the values of results with sizes that depend on them."""
+        for tensor, value in zip(_tensors(made), _tensors(real), strict=False):
+            if _is_small(tensor):
+                self._keep(tensor, value, assumed)
+
+    def forget_written(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        """Forget the values of tensors that a simulated kernel changed."""
+        kind = _kind_of(func)
+        if kind.writes and kind.name not in _KEEP_WRITTEN:
+            self.forget([args[place] if place < len(args) else kwargs.get(name) for place, name in kind.writes])
+
+    def forget(self, tensors: Any) -> None:
+        """Forget the values of tensors that an operator changed."""
+        for tensor in _tensors(tensors):
+            if isinstance(tensor, FakeTensor) and tensor.layout is torch.strided:
+                self._copies.pop(tensor.untyped_storage()._cdata, None)
+
+    # -- private ----------------------------------------------------------------------------------------------------
+
+    def _follow_writes(self, kind: _Kind, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        written: list[Any] = [args[place] if place < len(args) else kwargs.get(name) for place, name in kind.writes]
+        if not self._copies and kind.name not in _OVERWRITES:
+            return
+        target = written[0]
+        fresh = kind.name in _OVERWRITES and isinstance(target, FakeTensor) and self.of(target) is None
+        if fresh and _is_small(target) and _is_whole(target):
+            self._keep(target, torch.zeros((), dtype=target.dtype), False)
+        if not kind.computes or self.compute(func, args, kwargs) is None:
+            if kind.name not in _KEEP_WRITTEN:
+                self.forget(written)
+        elif any(self.is_assumed(tensor) for tensor in _tensors(args)):
+            for tensor in _tensors(written):
+                copy = self._copies.get(tensor.untyped_storage()._cdata)
+                if copy is not None:
+                    copy.assumed = True
+
+    def _real(self, value: Any) -> Any:
+        """Return arguments with their values; None if those of a tensor are not known."""
+        if isinstance(value, torch.Tensor):
+            return self.of(value)
+        if isinstance(value, dict):
+            found = {name: self._real(inner) for name, inner in value.items()}
+            return None if any(found[name] is None and inner is not None for name, inner in value.items()) else found
+        if isinstance(value, (tuple, list)) and value and any(True for _ in _tensors(value)):
+            inners = [None if inner is None else self._real(inner) for inner in value]
+            missing = any(made is None and inner is not None for made, inner in zip(inners, value, strict=True))
+            return None if missing else inners
+        return value
+
+    def _filled(self, kind: _Kind, func: Any, args: Any, kwargs: dict[str, Any], made: torch.Tensor) -> torch.Tensor:
+        """Return the values of an operator that uses only the shape of its first argument."""
+        if kind.name.startswith("rand"):
+            with self._own_numbers():
+                stand = torch.empty(made.shape, dtype=args[0].dtype)
+                return func(stand, *args[1:], dtype=made.dtype)  # type: ignore[no-any-return]
+        values: Any = {"zeros": 0, "ones": 1}.get(kind.name.removesuffix("_like").removeprefix("new_"))
+        if values is None:
+            values = args[-1] if len(args) > 1 else kwargs["fill_value"]
+        if isinstance(values, torch.Tensor):
+            values = values.item() if not isinstance(values, FakeTensor) else 0
+        return torch.full((), values, dtype=made.dtype)
+
+    def _keep(self, tensor: torch.Tensor, value: torch.Tensor, assumed: bool) -> None:
+        """Keep the values of a fake tensor on the GPU."""
+        if not isinstance(tensor, FakeTensor) or not self.device.holds(tensor) or isinstance(value, FakeTensor):
+            return
+        storage = tensor.untyped_storage()
+        size_bytes = storage.nbytes()
+        if size_bytes > MOST_NUMBERS * 8 or self.device.copied_bytes + size_bytes > MOST_BYTES:
+            return
+        copy = _Copy(torch.UntypedStorage(size_bytes), assumed)
+        with contextlib.suppress(RuntimeError):
+            _view(copy, tensor).copy_(value)
+            self.device.keep_copy(storage._cdata, copy, size_bytes)
+
+    def _assume(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        self._keep(tensor, value, True)
+
+    def _half(self, mask: torch.Tensor) -> torch.Tensor:
+        """Return values of a mask: half of it on average."""
+        if self.assumption == EXPECTED:
+            return torch.rand(mask.shape, generator=self._generator) < 0.5
+        return torch.full((), self.assumption == LARGEST)
+
+    def _choice(self, shape: Any, options: int) -> torch.Tensor:
+        """Return indices below ``options``: uniform, or the same for all."""
+        if self.assumption != EXPECTED or options < 1:
+            return torch.zeros((), dtype=torch.int64)
+        return torch.randint(options, tuple(shape), generator=self._generator)
+
+    def _order(self, shape: Any, dim: int, count: int) -> torch.Tensor:
+        """Return the indices of the ``count`` largest of random numbers along a dimension."""
+        if self.assumption != EXPECTED:
+            sizes = [1] * len(shape)
+            sizes[dim] = count
+            return torch.arange(count).view(sizes)
+        return torch.rand(tuple(shape), generator=self._generator).topk(count, dim).indices
+
+    @contextlib.contextmanager
+    def _own_numbers(self) -> Iterator[None]:
+        """Draw random numbers from a generator that the program does not use."""
+        program = torch._C.default_generator.get_state()
+        if self._state is not None:
+            torch._C.default_generator.set_state(self._state)
+        try:
+            yield
+        finally:
+            self._state = torch._C.default_generator.get_state()
+            torch._C.default_generator.set_state(program)
+
+
+_KEEP_WRITTEN = frozenset({"_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_"})
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor covers its storage."""
+    return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+
+
+def _view(copy: _Copy, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor on a copy, with the layout of a fake tensor."""
+    made = torch.empty(0, dtype=tensor.dtype)
+    return made.set_(copy.bytes_, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+
+
+# -- assumptions ------------------------------------------------------------------------------------------------------
+
+_LARGEST_ORDER = 1 << 23
+
+
+def _assume_topk(values: Values, args: Any, result: Any) -> None:
+    data, count = args[0], int(args[1])
+    dim = args[2] if len(args) > 2 else -1
+    if data.dim() and data.numel() <= _LARGEST_ORDER and data.shape[dim] >= count:
+        values._assume(result[1], values._order(data.shape, dim, count))
+
+
+def _assume_sort(values: Values, args: Any, result: Any) -> None:
+    data = args[0]
+    dim = next((value for value in args[1:] if isinstance(value, int) and not isinstance(value, bool)), -1)
+    if data.dim() and data.numel() <= _LARGEST_ORDER and data.numel():
+        values._assume(result[1], values._order(data.shape, dim, data.shape[dim]))
+
+
+def _assume_best(values: Values, args: Any, result: Any) -> None:
+    """Assume an index for ``argmax`` and similar operators."""
+    dim = args[1] if len(args) > 1 else None
+    options = args[0].numel() if dim is None else args[0].shape[dim] if args[0].dim() else 1
+    index = result if isinstance(result, torch.Tensor) else result[1]
+    values._assume(index, values._choice(index.shape, options))
+
+
+def _assume_draw(values: Values, args: Any, result: Any) -> None:
+    values._assume(result, values._choice(result.shape, args[0].shape[-1]))
+
+
+def _assume_half(values: Values, args: Any, result: Any) -> None:
+    if result.numel() > 1:
+        values._assume(result, values._half(result))
+
+
+_COMPARISONS = tuple(
+    getattr(getattr(aten, name), kind) for name in ("lt", "le", "gt", "ge") for kind in ("Scalar", "Tensor")
+)
+_ASSUMED: dict[Any, Callable[[Values, Any, Any], None]] = {
+    aten.topk.default: _assume_topk,
+    aten.sort.default: _assume_sort,
+    aten.sort.stable: _assume_sort,
+    aten.argmax.default: _assume_best,
+    aten.argmin.default: _assume_best,
+    aten.max.dim: _assume_best,
+    aten.min.dim: _assume_best,
+    aten.multinomial.default: _assume_draw,
+    **dict.fromkeys(_COMPARISONS, _assume_half),
+}
+"""Operator -> function that assumes values of its result if those of its arguments are not known."""

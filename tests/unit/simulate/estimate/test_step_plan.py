@@ -1,0 +1,104 @@
+"""How many steps an estimate follows: three alike ones, or until the largest of changing inputs was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+import torch
+from torch.utils.data import DataLoader
+
+from gpuledger.simulate.allocator.allocator import CachingAllocator
+from gpuledger.simulate.catalogue import find_card
+from gpuledger.simulate.estimate.step_plan import MOST_STEPS, StepPlan
+from gpuledger.simulate.gpu.device import VirtualDevice
+from gpuledger.simulate.gpu.patches import Patches
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def device() -> VirtualDevice:
+    return VirtualDevice(find_card("h200"), CachingAllocator())
+
+
+def followed(plan: StepPlan, device: VirtualDevice, sizes: Sequence[int]) -> int:
+    """Return the number of steps that a plan follows, of steps that request these bytes."""
+    for seen, size in enumerate(sizes, 1):
+        device.allocator.free(device.malloc(size, "step"))
+        if plan.is_last(seen):
+            return seen
+    return len(sizes)
+
+
+def test_three_steps_are_enough_if_they_are_alike(device: VirtualDevice) -> None:
+    plan = StepPlan(None, device)
+    assert followed(plan, device, [900, 100, 100, 100, 500]) == 3
+    assert not plan.varied
+
+
+def test_a_fixed_number_is_kept(device: VirtualDevice) -> None:
+    assert followed(StepPlan(2, device), device, [900, 100, 300, 100]) == 2
+
+
+def test_changing_steps_are_followed_until_none_is_larger_for_eight(device: VirtualDevice) -> None:
+    plan = StepPlan(None, device)
+    assert followed(plan, device, [900, 100, 110, 160, *[120] * 20]) == 4 + 8
+    assert plan.varied
+    assert followed(StepPlan(None, device), device, range(100, 10_000, 100)) == MOST_STEPS
+
+
+class Lines(torch.utils.data.Dataset[torch.Tensor]):
+    """Lines with the given lengths."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self.lengths = lengths
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if not self.lengths[index]:
+            raise OSError("no such file")
+        return torch.zeros(self.lengths[index])
+
+
+@pytest.fixture
+def patches() -> Iterator[Patches]:
+    made = Patches()
+    yield made
+    made.undo()
+
+
+def train(plan: StepPlan, device: VirtualDevice, loader: Any) -> int:
+    seen = 0
+    for batch in loader:
+        seen += 1
+        device.allocator.free(device.malloc(batch.numel() * 4, "step"))
+        if plan.is_last(seen):
+            break
+    return seen
+
+
+def test_the_largest_batch_of_a_loader_is_reached(device: VirtualDevice, patches: Patches) -> None:
+    plan = StepPlan(None, device)
+    plan.install(patches)
+    lengths = [10, 10, 10, 10, 30, 10, 20, 40, *[10] * 50]
+    loader = DataLoader(Lines(lengths), batch_size=1)
+    assert train(plan, device, loader) == 8
+    assert [int(batch.numel()) for batch in loader] == lengths
+
+
+def test_an_error_of_a_later_batch_is_raised_when_the_program_gets_there(
+    device: VirtualDevice, patches: Patches
+) -> None:
+    plan = StepPlan(None, device)
+    plan.install(patches)
+    batches = iter(DataLoader(Lines([5, 6, 0]), batch_size=1))
+    assert [int(next(batches).numel()) for _ in range(2)] == [5, 6]
+    with pytest.raises(OSError, match="no such file"):
+        next(batches)
+    assert len(list(DataLoader(Lines([]), batch_size=1))) == 0

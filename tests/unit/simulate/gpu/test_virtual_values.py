@@ -1,0 +1,146 @@
+"""Values on a simulated GPU: known where the program makes them from real data, assumed where a model computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+pytest.importorskip("torch")
+import torch
+from torch import nn
+
+from gpuledger.model.journal.journal import Action
+from gpuledger.simulate.allocator.allocator import CachingAllocator
+from gpuledger.simulate.assumptions import EXPECTED, LARGEST, LEAST
+from gpuledger.simulate.catalogue import find_card
+from gpuledger.simulate.gpu.card import in_place
+from gpuledger.simulate.gpu.device import VirtualDevice
+from gpuledger.simulate.gpu.dispatch import NotModelledError, VirtualMode
+
+pytestmark = pytest.mark.torch
+SAID: list[str] = []
+
+
+@contextmanager
+def on_gpu(assumption: str = EXPECTED) -> Iterator[VirtualMode]:
+    SAID.clear()
+    with in_place(VirtualDevice(find_card("h200"), CachingAllocator()), SAID.append, assumption) as mode:
+        yield mode
+
+
+@pytest.fixture
+def mode() -> Iterator[VirtualMode]:
+    with on_gpu() as made:
+        yield made
+
+
+def router(tokens: int, experts: int) -> torch.Tensor:
+    """Return scores that no estimate computes."""
+    return nn.Linear(64, experts).cuda()(torch.randn(tokens, 64, device="cuda")).softmax(-1)
+
+
+def test_values_of_real_data_are_those_of_the_program(mode: VirtualMode) -> None:
+    labels = torch.arange(64).view(4, 16)
+    labels[:, 10:] = -100
+    on_card = labels.cuda()
+    mask = on_card != -100
+    assert mask.sum().item() == 40
+    assert mask.nonzero().shape == (40, 2)
+    assert on_card[mask].tolist() == labels[labels != -100].tolist()
+    assert torch.randn(4, 16, 1024, 1024, device="cuda")[mask].shape == (40, 1024, 1024)
+    assert torch.equal(on_card.cpu(), labels)
+    assert on_card.unique().shape == labels.unique().shape
+    assert torch.bincount(on_card.clamp(min=0).flatten()).shape == (58,)
+    assert torch.repeat_interleave(torch.ones(3, device="cuda"), torch.tensor([1, 2, 3]).cuda()).shape == (6,)
+    assert not mode.values.was_assumed
+    assert not SAID
+
+
+def test_values_follow_views_and_writes(mode: VirtualMode) -> None:
+    made = torch.empty(6, dtype=torch.int64, device="cuda").fill_(3)
+    made[2] = 7
+    made.view(2, 3).add_(1)
+    assert made.tolist() == [4, 4, 8, 4, 4, 4]
+    assert torch.full_like(made, 2).tolist() == [2] * 6
+    assert made.new_zeros(2).tolist() == [0, 0]
+    made.copy_(router(6, 3).argmax(-1) * nn.Linear(1, 6).cuda().weight.detach().view(-1).long())
+    assert made.cpu().shape == (6,)
+    assert mode.values.of(made) is None
+
+
+def test_a_freed_tensor_leaves_no_values(mode: VirtualMode) -> None:
+    made = torch.arange(1000, device="cuda")
+    assert mode.device.copied_bytes == 8000
+    del made
+    assert mode.device.copied_bytes == 0
+    assert not mode.device.copies
+
+
+def test_random_numbers_have_their_share_and_the_program_keeps_its_own(mode: VirtualMode) -> None:
+    before = torch.get_rng_state()
+    masked = torch.rand(64, 512, device="cuda") < 0.15
+    again = torch.rand(64, 512, device="cuda") < 0.15
+    assert masked.float().mean().item() == pytest.approx(0.15, abs=0.01)
+    assert not torch.equal(masked, again)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not mode.values.was_assumed
+
+
+def test_numbers_like_those_of_a_layer_and_counts_of_integers_are_computed(mode: VirtualMode) -> None:
+    hidden = router(64, 4)
+    assert 0 < torch.rand_like(hidden).mean().item() < 1
+    assert torch.randint_like(hidden, 3).max().item() == 2
+    counts = torch.histc(torch.tensor([0, 1, 1, 3]).cuda().int(), bins=4, min=0, max=3)
+    assert counts.tolist() == [1, 2, 0, 1]
+    assert counts.dtype == torch.int32
+
+
+def test_routing_is_uniform_and_said(mode: VirtualMode) -> None:
+    _, chosen = router(4096, 8).topk(2)
+    counts = torch.bincount(chosen.flatten(), minlength=8).tolist()
+    assert sum(counts) == 8192
+    assert counts == pytest.approx([1024] * 8, rel=0.15)
+    assert all(len(set(row)) == 2 for row in chosen.tolist())
+    assert [int((chosen == expert).nonzero().shape[0]) for expert in range(8)] == counts
+    assert mode.values.was_assumed
+    assert any("test_virtual_values.py" in sentence and "assumed" in sentence for sentence in SAID)
+
+
+@pytest.mark.parametrize(("assumption", "routed", "selected"), [(LEAST, 512, 0), (LARGEST, 512, 512 * 4)])
+def test_the_interval_has_the_same_experts_for_all_and_nothing_or_all_of_a_mask(
+    assumption: str, routed: int, selected: int
+) -> None:
+    with on_gpu(assumption):
+        scores = router(512, 4)
+        assert (scores.topk(1).indices == 0).nonzero().shape[0] == routed
+        assert scores[scores > 0.25].shape == (selected,)
+        assert scores[scores.view(-1)[: 512 * 4].view(512, 4) != 0].shape == (selected,)
+
+
+def test_a_mask_is_half_set_each_time_it_is_used(mode: VirtualMode) -> None:
+    scores = router(2048, 4)
+    mask = scores > 0.25
+    first = scores[mask]
+    assert first.shape == scores.masked_select(mask).shape
+    assert first.numel() + scores[~mask].numel() == scores.numel()
+    assert first.numel() == pytest.approx(4096, rel=0.1)
+
+
+def test_the_positions_of_a_mask_are_allocated_while_it_selects(mode: VirtualMode) -> None:
+    mask = (torch.arange(1 << 16) % 2 == 0).cuda()
+    data = torch.zeros(1 << 16, 4, device="cuda")
+    before = len(mode.device.events)
+    data[mask]
+    sizes = [event[2] for event in mode.device.events[before:] if event[0] == Action.ALLOC]
+    assert sizes == [(1 << 15) * 8, (1 << 15) * 16]
+
+
+def test_counts_with_a_least_length_need_no_values(mode: VirtualMode) -> None:
+    unknown = (nn.Linear(1, 64).cuda().weight.detach().view(-1) * 9).long()
+    assert torch.bincount(unknown, minlength=10).shape == (10,)
+    with pytest.raises(NotModelledError, match="depends on values"):
+        torch.bincount(unknown)
+    assert unknown.unique().shape == (64,)
+    assert any("largest possible" in sentence for sentence in SAID)
