@@ -167,6 +167,30 @@ class Sampler(JsonObject):
     cpu_s: float | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class FusionPart(JsonObject):
+    """A part of a compiled kernel: the module's path below the compiled module, and the bytes it reads and writes.
+
+    ``module_id`` is the module for which the code was compiled, -1 if unknown. Other modules of its class can use it.
+    """
+
+    path: str = ""
+    module_id: int = -1
+    moved_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fusion(JsonObject):
+    """A kernel of compiled code: where it is launched, the nodes it computes and the source lines they come from."""
+
+    file: str
+    line: int
+    kernel: str
+    nodes: tuple[str, ...] = ()
+    parts: tuple[FusionPart, ...] = ()
+    sources: tuple[str, ...] = ()
+
+
 _MEASURED_TYPE = Fields(
     {
         **dict.fromkeys(("operator", "numbers"), str),
@@ -199,6 +223,7 @@ class RecordedFacts(JsonObject):
 
     ``processes_known`` is False if the driver's process ids are not those of this machine. ``time_steps`` are the first
     and the last profiled step. ``calls`` are rows of module, step, batch size and sequence length.
+    ``compiled_unread`` says, by file, why generated code could not be divided among its modules.
     """
 
     devices: tuple[DeviceFacts, ...] = ()
@@ -213,6 +238,8 @@ class RecordedFacts(JsonObject):
     calls: Annotated[tuple[tuple[int, int, int, int], ...], ListOf(ListOf(int, 4, 4), most=_MAX_CALLS)] = ()
     collectives: str | None = None
     left_out: tuple[str, ...] = ()
+    fusions: tuple[Fusion, ...] = ()
+    compiled_unread: Mapping[str, str] | None = None
     time_steps: tuple[int, int] | None = None
     kernels_alone: KernelsAlone | None = None
     energy_pass: EnergyEdges | None = None

@@ -272,6 +272,7 @@ SPANS = Table(
         Column("flops", "float64", "", "its share, by time, of its operator's FLOPs", _SHAPES, True),
         Column("moved_bytes", "float64", "bytes", "and of the bytes it moves at least", _SHAPES, True),
         Column("numbers", "label", "", "kind of number that its operator computes with", "Kineto, kernel's name", True),
+        Column("fusion_id", "int32", "", "compiled kernel, by its position in the rank's manifest", "recorder", True),
     ),
 )
 

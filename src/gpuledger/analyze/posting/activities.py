@@ -19,7 +19,7 @@ from gpuledger.analyze.posting.kernels_alone import match_kernels
 from gpuledger.analyze.posting.lane_scopes import NONE, LaneScopes, Mark, read_mark
 from gpuledger.analyze.posting.launched_work import SpanWork, span_work
 from gpuledger.model.accounts import Phase
-from gpuledger.model.journal.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE, ActivityKind
+from gpuledger.model.journal.journal import FUSION_RANGE, MODULE_RANGE, NO_GRAD, PHASE_RANGE, ActivityKind
 from gpuledger.model.journal.reading import Journal
 
 I64 = NDArray[np.int64]
@@ -36,7 +36,8 @@ class OwnedSpans:
     """Columns with one entry per span. ``kind`` is a position in SPAN_KINDS, names are ids of activity names; -1: none.
 
     ``operator_id`` is the name of the launching operator, or of the span itself if it is an operator; never of a range
-    that gpuledger has opened. ``launched_ns`` is the start of its launch, -1 if not recorded.
+    that gpuledger has opened. ``launched_ns`` is the start of its launch, -1 if not recorded. ``fusion_id`` is the
+    compiled kernel around the launch; ``module_id`` is then the module that was called (:mod:`.fused_work`).
     """
 
     kind: NDArray[np.int8]
@@ -52,6 +53,7 @@ class OwnedSpans:
     scope_id: I64
     launched_ns: I64
     work: SpanWork
+    fusion_id: I64
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class _Names:
     phase: list[int]
     is_node: list[bool]
     mark: list[Mark | None]
+    fusion: list[int]
     is_ours: NDArray[np.bool_]
 
 
@@ -81,6 +84,7 @@ class _Owners:
     scope: I64
     outermost: NDArray[np.bool_]
     parent: I64
+    fusion: I64
 
 
 class _Event(NamedTuple):
@@ -106,6 +110,7 @@ class _Around:
     is_operator: bool
     is_node: bool = False
     row: int = -1
+    fusion: int = -1
 
 
 def own_spans(journal: Journal) -> OwnedSpans | None:
@@ -151,6 +156,7 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
         scope_id=np.where(placed, owners.scope[at], NONE),
         launched_ns=np.where(placed & (steps_later == 0), table["start_ns"][at], -1),
         work=span_work(table, journal.facts, chosen, launch, owners.parent, steps_later),
+        fusion_id=np.where(placed, owners.fusion[at], -1),
     )
 
 
@@ -161,8 +167,14 @@ def _read_names(words: list[str]) -> _Names:
         phase=[int(word.removeprefix(PHASE_RANGE)) if word.startswith(PHASE_RANGE) else -1 for word in words],
         is_node=[word.startswith(_NODE) for word in words],
         mark=[read_mark(word) for word in words],
+        fusion=[_fusion_of(word) for word in words],
         is_ours=np.array([word.startswith((MODULE_RANGE, PHASE_RANGE)) for word in words], dtype=bool),
     )
+
+
+def _fusion_of(word: str) -> int:
+    number = word.removeprefix(FUSION_RANGE)
+    return int(number) if number != word and number.isdecimal() else -1
 
 
 def _module_of(word: str) -> int:
@@ -187,6 +199,7 @@ class _Walk:
             scope=np.full(count, NONE, dtype=np.int64),
             outermost=np.zeros(count, dtype=bool),
             parent=np.full(count, -1, dtype=np.int64),
+            fusion=np.full(count, -1, dtype=np.int64),
         )
 
     def owners(self) -> _Owners:
@@ -217,14 +230,19 @@ class _Walk:
     def _place(self, event: _Event, around: _Around) -> None:
         names, name_id, found = self._names, event.name_id, self._found
         now = _Around(event.end_ns, around.module_id, around.phase, around.in_node, True, row=event.row)
+        now.fusion = around.fusion
         if names.is_node[name_id]:
             self._begin_node(event, now)
             found.outermost[event.row] = not around.is_operator
         elif names.module[name_id] >= 0:
             now.module_id, now.in_node, now.is_operator = names.module[name_id], False, around.is_operator
+            now.fusion = -1
             if around.phase in (Phase.BETWEEN, Phase.OPTIMIZER):
                 now.phase = int(names.of_call[name_id])
                 (self._in_forward.add if now.phase == Phase.FORWARD else self._in_forward.discard)(event.lane)
+        elif names.fusion[name_id] >= 0:
+            now.fusion = names.fusion[name_id]
+            self._stand_for_surroundings(event.row, around.row)
         elif names.phase[name_id] >= 0:
             now.phase, now.is_operator = names.phase[name_id], around.is_operator
             self._in_forward.discard(event.lane)
@@ -239,9 +257,16 @@ class _Walk:
                 now.phase = int(Phase.FORWARD)
         self._note_made(event, now)
         found.module[event.row], found.phase[event.row] = now.module_id, now.phase
-        found.parent[event.row] = around.row
+        found.parent[event.row], found.fusion[event.row] = around.row, now.fusion
         found.scope[event.row] = self._scopes.at_work(event.lane)
         self._stacks[event.lane].append(now)
+
+    def _stand_for_surroundings(self, row: int, parent: int) -> None:
+        """Count a compiled kernel as an outermost operator, and none of the events around it."""
+        self._found.outermost[row] = True
+        while parent >= 0:
+            self._found.outermost[parent] = False
+            parent = int(self._found.parent[parent])
 
     def _begin_node(self, event: _Event, now: _Around) -> None:
         """Attribute a node to the module that created it in forward; without a sequence number, as the node before."""

@@ -16,6 +16,7 @@ from gpuledger.analyze.module_paths import module_rows, qualified_names
 from gpuledger.analyze.posting.activities import OwnedSpans, own_spans
 from gpuledger.analyze.posting.checks import check_device
 from gpuledger.analyze.posting.device import DeviceHistory, device_histories
+from gpuledger.analyze.posting.fused_work import divide_fused, kernel_names
 from gpuledger.analyze.posting.host_waits import host_waits
 from gpuledger.analyze.posting.rows import (
     block_table,
@@ -39,6 +40,11 @@ from gpuledger.model.run_directory import MANIFEST, rank_directories
 from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 
 JOURNAL_DIRECTORY = "journal"
+_NOT_IN_MANIFEST = (
+    *("called_roots", "workspace_bytes", "steps_asked"),
+    *("activity_names", "operator_inputs", "compiled_graphs"),
+)
+"""Facts that only posting needs."""
 
 
 def is_posted(rank_directory: Path) -> bool:
@@ -100,6 +106,7 @@ def post_journal(journal: Journal, rank: int = 0) -> KeptRank:
     manifest = build_manifest(journal, histories, rank)
     if owned is not None:
         manifest = replace(manifest, host_waits=host_waits(owned))
+        owned = divide_fused(owned, manifest.fusions, journal)
     return KeptRank(rank, Path(), manifest, tables=build_tables(journal, histories, owned))
 
 
@@ -112,7 +119,7 @@ def build_tables(journal: Journal, histories: list[DeviceHistory], owned: OwnedS
     names = qualified_names(journal.names, _owners_of_names(journal), journal.modules, called_roots)
     first_name = len(names)
     if owned is not None:
-        names = [*names, *map(storable, journal.facts["activity_names"])]
+        names = [*names, *map(storable, kernel_names(journal.facts))]
     tables: dict[str, Any] = {
         "blocks": block_table(histories, journal.stacks),
         "segments": segment_table(histories),
@@ -143,7 +150,14 @@ def build_manifest(journal: Journal, histories: list[DeviceHistory], rank: int) 
     recorded = journal.tables["steps"]["step"][journal.tables["steps"]["recorded"] == 1]
     notes = [*dict.fromkeys(journal.notes), *_notes_on_compiled(journal)]
     closed = facts.pop("closed", None)
-    for inner in ("called_roots", "workspace_bytes", "steps_asked", "activity_names", "operator_inputs"):
+    for inner in (
+        "called_roots",
+        "workspace_bytes",
+        "steps_asked",
+        "activity_names",
+        "operator_inputs",
+        "compiled_graphs",
+    ):
         facts.pop(inner, None)
     if closed is None:
         notes.append("The recording is incomplete: its process was killed, or is still running.")
@@ -177,10 +191,11 @@ def build_manifest(journal: Journal, histories: list[DeviceHistory], rank: int) 
 
 
 def _notes_on_compiled(journal: Journal) -> list[str]:
-    """Return a note if a module that was called is compiled."""
+    """Return a note if a module that was called is compiled, and its code could not be divided among its modules."""
     called = set(journal.facts.get("called_roots") or [])
     count = sum(bool(entry["compiled"]) and entry["root"] in called for entry in journal.modules)
-    if not count:
+    unread = journal.facts.get("compiled_unread")
+    if not count or (unread is None and journal.facts.get("compiled_graphs")):
         return []
     modules = "1 module runs" if count == 1 else f"{count} modules run"
     return [f"{modules} compiled, and memory allocated in a compiled region is attributed to its outermost module."]

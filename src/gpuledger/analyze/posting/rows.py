@@ -278,6 +278,7 @@ def _work_rows(owned: OwnedSpans, first_name: int) -> dict[str, Any]:
         "flops": _maybe(owned.work.flops, np.isnan(owned.work.flops), "float64"),
         "moved_bytes": _maybe(owned.work.moved_bytes, np.isnan(owned.work.moved_bytes), "float64"),
         "numbers": _words(owned.work.numbers),
+        "fusion_id": _id(owned.fusion_id),
     }
 
 
@@ -305,6 +306,7 @@ def _phase_rows(history: DeviceHistory) -> dict[str, Any]:
         "flops": _maybe(np.zeros(count), missing, "float64"),
         "moved_bytes": _maybe(np.zeros(count), missing, "float64"),
         "numbers": _words(np.full(count, "", dtype=object)),
+        "fusion_id": _maybe(np.zeros(count, dtype=np.int32), missing, "int32"),
     }
 
 

@@ -114,6 +114,8 @@ class ModuleRegistry:
         self._new_modules: list[dict[str, Any]] = []
         self._count = 0
         self._places: list[tuple[str, int]] = []
+        self._ids_by_place: dict[tuple[str, int], int] = {}
+        self._counted_places = 0
         self._passing: dict[tuple[int, str], int] = {}
         self._roots_with_tensors: set[int] = set()
         self._containers: dict[int, int] = {}
@@ -167,6 +169,20 @@ class ModuleRegistry:
     def path_of(self, module_id: int) -> str:
         """Return a module's path below its outermost module."""
         return self._places[module_id][0]
+
+    def below(self, module_id: int, path: str) -> int:
+        """Return the id of the module at ``path`` below another module; -1 if there is none."""
+        above, root_id = self._places[module_id]
+        for number in range(self._counted_places, len(self._places)):
+            place = self._places[number]
+            self._ids_by_place[place] = number  # a wrapper and the model in it have one path: the model counts
+        self._counted_places = len(self._places)
+        return self._ids_by_place.get((_below(above, path), root_id), -1)
+
+    def is_below(self, module_id: int, other_id: int) -> bool:
+        """Return whether a module is inside another one, by their paths."""
+        (path, root_id), (above, other_root_id) = self._places[module_id], self._places[other_id]
+        return root_id == other_root_id and (not above or path == above or path.startswith(f"{above}."))
 
     def register(self, module: nn.Module, *, inside: int = -1) -> int:
         """Return a module's id. Registers the module and all its descendants on first use.

@@ -29,13 +29,24 @@ class StackTable:
         The values keep the objects alive, so that no id is reused. The code of an observed function refers to this
         table, and the garbage collector does not look into code: :meth:`forget_code` breaks the cycle.
         """
+        self._sources: dict[tuple[str, int], Frames] = {}
+
+    def add_sources(self, sources: dict[tuple[str, int], Frames]) -> None:
+        """Replace lines of generated files by the lines that they were generated from.
+
+        Args:
+            sources: ``(file, line)`` -> frames, innermost first.
+        """
+        self._sources |= sources
 
     def intern(self, frames: Frames) -> int:
         """Return the id of a stack; -1 if it has no frames of the program."""
         known = self._ids.get(frames)
         if known is not None:
             return known
-        kept = tuple(frame for frame in frames if not frame[0].startswith(_OURS))[:MAX_FRAMES]
+        kept = tuple(
+            frame for one in frames for frame in self._sources.get(one[:2], (one,)) if not frame[0].startswith(_OURS)
+        )[:MAX_FRAMES]
         if not kept:
             return -1
         number = self._ids.get(kept)

@@ -45,6 +45,12 @@ def module_id_of(token: str) -> int:
     return pieces[1] if pieces is not None else -1
 
 
+def flags_of(token: str) -> int:
+    """Return the flags in a token; 0 if it is not a token."""
+    pieces = _pieces_of(token)
+    return pieces[4] if pieces is not None else 0
+
+
 def _pieces_of(token: str) -> tuple[int, int, int, int, int] | None:
     """Return ``(visit, module_id, scope_id, stack_id, flags)`` of a token, -1 for none; None if it is not a token."""
     plain, mark, scope = token.partition(_SCOPE_MARK)

@@ -219,6 +219,16 @@ class DispatchRecorder:
             if not self.guard.absorbs(error):
                 raise
 
+    def see_made(self, tensor: torch.Tensor) -> None:
+        """Record a buffer that compiled code has allocated without the dispatcher."""
+        if os.getpid() == self._pid:
+            begun = self._begin(tensor)
+            if begun is not None:
+                device_idx, address, size_bytes = begun
+                now_ns, token = time.time_ns(), self._token.value
+                self._count(device_idx, size_bytes)
+                self._events.append((device_idx, Action.ALLOC, address, size_bytes, now_ns, token, -1, -1))
+
     def _write_opening(self, part: Part, living: LiveObjects) -> None:
         """Write the live storages into ``part``, as the opening snapshot."""
         for tensor in living.tensors():

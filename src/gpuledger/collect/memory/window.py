@@ -9,6 +9,8 @@ import torch
 
 from gpuledger.collect.adapter.guard import Guard, do_all
 from gpuledger.collect.attribution.communication import collectives_backend
+from gpuledger.collect.attribution.compiled_graphs import CompiledGraphs
+from gpuledger.collect.attribution.compiled_memory import CompiledMemory
 from gpuledger.collect.attribution.inputs import InputShapes
 from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
@@ -60,6 +62,7 @@ class MemoryWindow:
         card: Reads the GPUs beside the allocator's counters; None without a GPU.
         begins_late: Whether the program ran before the recording. Live modules and tensors are then searched at once.
         guard: Handles exceptions raised inside a module call.
+        graphs: The compiled graphs of the process; None to attribute them to the module that was compiled.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class MemoryWindow:
         card: CardReader | None,
         begins_late: bool,
         guard: Guard,
+        graphs: CompiledGraphs | None = None,
     ) -> None:
         tags, self._registry, self._stacks = tables
         self.recorder = recorder
@@ -90,6 +94,10 @@ class MemoryWindow:
             on_backward_end=self.on_backward_end,
             guard=guard,
         )
+        self._compiled: CompiledMemory | None = None
+        if graphs is not None:
+            made = getattr(recorder, "see_made", None)
+            self._compiled = CompiledMemory(graphs, self.phases, self._stacks, guard, made)
         self._journal = journal
         self._steps = steps
         self._settings = settings
@@ -135,6 +143,8 @@ class MemoryWindow:
             self.phases.step, self.phases.phase = self._steps.seen + 1, Phase.BETWEEN
         self.phases.start()
         self._tracker.install()
+        if self._compiled is not None:
+            self._compiled.install()
         self.read_counters("open")
         if self._card is not None:
             self._awaits_call = not (self._steps.seen or self._begins_late)
@@ -169,7 +179,8 @@ class MemoryWindow:
     def take_out(self) -> None:
         """Remove the observers of modules. :meth:`close_recorder` ends the recorder itself."""
         self.is_open = False
-        do_all([self._tracker.remove, self._collectives.remove, self._stacks.forget_code])
+        compiled = [] if self._compiled is None else [self._compiled.remove]
+        do_all([self._tracker.remove, self._collectives.remove, *compiled, self._stacks.forget_code])
 
     def close_recorder(self) -> bool:
         """End the recorder and write its pending events. Return False if it must be called again later."""
@@ -206,6 +217,8 @@ class MemoryWindow:
         """Record the Python stacks of allocations, and of module calls for the allocations of their backward."""
         self.recorder.set_stacks(True)
         self._tracker.intern_stack = self._stacks.intern_frame
+        if self._compiled is not None:
+            self._compiled.with_stacks = True
 
     def before_optimizer(self, optimizer: Any) -> None:
         """Record the start of an optimizer step."""

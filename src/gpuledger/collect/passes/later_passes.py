@@ -16,6 +16,7 @@ from collections.abc import Callable
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.guard import Guard, calling, do_all
 from gpuledger.collect.adapter.user_profiler import UserProfiler
+from gpuledger.collect.attribution.compiled_graphs import CompiledGraphs
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.steps import StepCounter
@@ -53,6 +54,7 @@ class LaterPasses:
         guard: Wraps callbacks from the program.
         see_calls: Installs the observer of outermost calls outside all others (True), or removes it (False). Without
             it, steps that are module calls are not counted.
+        graphs: The compiled graphs of the process.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class LaterPasses:
         *,
         guard: Guard,
         see_calls: Callable[[bool], None],
+        graphs: CompiledGraphs | None = None,
     ) -> None:
         self._settings = settings
         self._journal = journal
@@ -84,7 +87,7 @@ class LaterPasses:
         """The step after which the recording ends without an energy measurement; None before the unprofiled steps."""
         self._energy_pass = EnergyPass(journal, steps, self._say, settings.passes.get("energy", 0))
         self._drop_times = guard.for_good(self._drop)
-        self._time_pass = TimePass(journal, registry, guard, self._drop_times)
+        self._time_pass = TimePass(journal, registry, guard, self._drop_times, graphs)
         self._user_profiler: UserProfiler | None = None
         if "time" in self._wanted:
             self._user_profiler = UserProfiler(guard(self._give_way), guard.absorbs)

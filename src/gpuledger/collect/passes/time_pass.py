@@ -17,9 +17,11 @@ from torch import nn
 from gpuledger.collect.adapter import kineto, kineto_events, torch_entrances, torch_private
 from gpuledger.collect.adapter.guard import Guard, do_all
 from gpuledger.collect.adapter.instrument import Observation, Observer, remove_all
+from gpuledger.collect.attribution.compiled_graphs import CompiledGraphs
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.passes import energy_cards
+from gpuledger.collect.passes.compiled_ranges import CompiledRanges
 from gpuledger.collect.passes.scope_marks import ScopeMarks
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE, ActivityKind
@@ -80,10 +82,16 @@ class TimePass:
         registry: Ids of modules.
         guard: Handles exceptions raised in gpuledger's code.
         overflow: Called if there are more than CALLS module calls, to end the measurement; must not raise.
+        graphs: The compiled graphs of the process.
     """
 
     def __init__(
-        self, journal: RankJournal, registry: ModuleRegistry, guard: Guard, overflow: Callable[[], None]
+        self,
+        journal: RankJournal,
+        registry: ModuleRegistry,
+        guard: Guard,
+        overflow: Callable[[], None],
+        graphs: CompiledGraphs | None = None,
     ) -> None:
         self.is_open = False
         self._overflow = overflow
@@ -100,6 +108,7 @@ class TimePass:
         The inner list with the range is emptied when the call ends.
         """
         self._scopes = ScopeMarks(registry, guard)
+        self._compiled = None if graphs is None else CompiledRanges(graphs, journal, guard)
         self._texts: dict[int, str] = {}
         self._thread = 0
         self._alone: dict[str, int] | None = None
@@ -127,6 +136,8 @@ class TimePass:
         ):
             self._observations.append(Observation(function, observer))
         self._scopes.install()
+        if self._compiled is not None:
+            self._compiled.install()
         self._journal.pause("time", started_ns)
 
     def leave_out_operators(self, next_step: int) -> None:
@@ -169,6 +180,8 @@ class TimePass:
         self._profiler = None
         if keep:
             self._journal.fact(kernels_alone=self._alone)
+            if self._compiled is not None:
+                self._compiled.write()
             self._write(events)
         self._journal.pause("time", started_ns)
         return True
@@ -182,7 +195,8 @@ class TimePass:
     def _take_out_ranges(self) -> None:
         self._optimizer_ranges.clear()
         self._end_ranges()
-        do_all([lambda: remove_all(self._observations), self._scopes.remove])
+        compiled = [] if self._compiled is None else [self._compiled.remove]
+        do_all([lambda: remove_all(self._observations), self._scopes.remove, *compiled])
 
     def _opened(self, name: str) -> list[Any]:
         """Return a list with a range that has just been opened. The list is emptied when the range ends."""

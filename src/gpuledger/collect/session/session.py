@@ -22,6 +22,7 @@ from gpuledger.collect.adapter.guard import Guard, calling, describe, do_all
 from gpuledger.collect.adapter.uncompiled import keep_uncompiled
 from gpuledger.collect.attribution import marked_steps
 from gpuledger.collect.attribution.call_steps import FollowedModule, HeldCalls
+from gpuledger.collect.attribution.compiled_graphs import CompiledGraphs
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.named_calls import NamedCalls, explain_steps
 from gpuledger.collect.attribution.rank_journal import RankJournal
@@ -81,6 +82,7 @@ class Session:
         claim = rank_directory or (lambda: claim_rank(settings.run_directory))
         self.journal = RankJournal(claim, [self.tags, self.registry, self.stacks])
         self.guard = Guard(self.fail)
+        self.graphs = CompiledGraphs(self.registry, self.stacks, self.journal, self.guard.absorbs)
         self._outside_backward = OutsideBackward(self.guard)
         self._calls: Watch | None = None
         self._closing: OutermostCalls | None = None
@@ -102,6 +104,7 @@ class Session:
             self.registry,
             guard=self.guard,
             see_calls=self._see_calls,
+            graphs=self.graphs,
         )
         self.mark_step = self.guard(self.steps.mark)
         """Mark the end of a step; called by the program."""
@@ -135,6 +138,7 @@ class Session:
         )
         self.steps.install()
         marked_steps.listen(self.mark_step)
+        self.graphs.install()
         self._later.install()
         self._recorders.begin(self)
 
@@ -153,6 +157,7 @@ class Session:
             card=card,
             begins_late=self._begins_late,
             guard=self.guard,
+            graphs=self.graphs,
         )
         if self.window.may_open():
             self.window.open()
@@ -204,7 +209,7 @@ class Session:
         no_calls = partial(self.watch_calls, None)
         marked_steps.stop_listening(self.mark_step)
         watches = [self._outside_backward.remove, self._recorders.stop_watching]
-        do_all([*window, self._later.take_out, no_calls, self.steps.remove, *watches])
+        do_all([*window, self.graphs.remove, self._later.take_out, no_calls, self.steps.remove, *watches])
 
     def finish(self, reason: str = "exit") -> None:
         """End the recording and write the last of the journal. Called at exit and at the end of ``record``."""

@@ -33,6 +33,7 @@ _FACTS = Fields(
         "pids_before": maybe(MappingOf(maybe(ListOf(int)))),
         "operators": maybe(ListOf(str)),
         "cublas_handles": int,
+        "compiled_graphs": maybe(int),
     }
 )
 """Further keys are allowed."""

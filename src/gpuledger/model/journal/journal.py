@@ -100,6 +100,9 @@ class ActivityKind(IntEnum):
 MODULE_RANGE, PHASE_RANGE = "gpuledger.module.", "gpuledger.phase."
 """Prefixes of the names of gpuledger's own ranges in profiled steps. A module id or a phase follows."""
 
+FUSION_RANGE = "gpuledger.fusion."
+"""Prefix of the name of a range around a kernel of compiled code. Its position in the fact ``fusions`` follows."""
+
 NO_GRAD = "#"
 """Suffix of the name of a module's range if gradients were disabled when it was called."""
 

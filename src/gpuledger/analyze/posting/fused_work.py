@@ -1,0 +1,112 @@
+"""Divide the time of compiled kernels among the modules that they compute.
+
+A kernel of several modules becomes one span for each, one after the other, with lengths in proportion to the bytes that
+each part reads and writes. They sum to the kernel's time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.analyze.posting.activities import OwnedSpans
+from gpuledger.model.journal.journal import FUSION_RANGE
+from gpuledger.model.journal.reading import Journal
+from gpuledger.model.manifest import Fusion
+
+OUTSIDE = -1
+
+Shares = list[tuple[int, float]]
+"""Module ids with their shares of a kernel, which sum to 1."""
+
+
+def kernel_names(facts: dict[str, Any]) -> list[str]:
+    """Return the names of activities. A range around a compiled kernel gets the kernel's name."""
+    fusions = facts.get("fusions") or []
+    found = []
+    for word in map(str, facts.get("activity_names") or []):
+        number = word.removeprefix(FUSION_RANGE)
+        is_known = number != word and number.isdecimal() and int(number) < len(fusions)
+        found.append(str(fusions[int(number)]["kernel"]) if is_known else word)
+    return found
+
+
+class ModulesBelow:
+    """Finds modules by their path below another module.
+
+    Args:
+        modules: The journal's modules.
+    """
+
+    def __init__(self, modules: Sequence[dict[str, Any]]) -> None:
+        self._modules = modules
+        self._ids = {(one["root"], one["path"]): number for number, one in enumerate(modules)}
+
+    def find(self, base: int, path: str, compiled_id: int) -> int:
+        """Return the module at ``path`` below ``base``; ``base`` if there is none.
+
+        Outside modules it is the module for which the code was compiled.
+        """
+        if not 0 <= base < len(self._modules):
+            return compiled_id if 0 <= compiled_id < len(self._modules) else OUTSIDE
+        above = self._modules[base]
+        full = f"{above['path']}.{path}" if above["path"] and path else above["path"] or path
+        return self._ids.get((above["root"], full), base)
+
+    def shares(self, fusion: Fusion, base: int) -> Shares:
+        """Return the modules of a kernel that was launched inside module ``base``."""
+        found: dict[int, float] = {}
+        for part in fusion.parts:
+            module_id = self.find(base, part.path, part.module_id)
+            found[module_id] = found.get(module_id, 0.0) + max(part.moved_bytes, 0)
+        total = sum(found.values())
+        if not found:
+            return [(base, 1.0)]
+        return [(module_id, size / total if total else 1 / len(found)) for module_id, size in found.items()]
+
+
+def divide_fused(owned: OwnedSpans, fusions: Sequence[Fusion], journal: Journal) -> OwnedSpans:
+    """Return the spans with compiled kernels on their modules."""
+    fusion_id = np.where(owned.fusion_id < len(fusions), owned.fusion_id, -1)
+    fused = np.flatnonzero(fusion_id >= 0)
+    if not fused.size:
+        return replace(owned, fusion_id=fusion_id)
+    below = ModulesBelow(journal.modules)
+    known: dict[tuple[int, int], Shares] = {}
+    shares_of: list[Shares] = [[] for _ in range(fusion_id.size)]
+    for span in fused.tolist():
+        key = int(fusion_id[span]), int(owned.module_id[span])
+        if key not in known:
+            known[key] = below.shares(fusions[key[0]], key[1])
+        shares_of[span] = known[key]
+    like = np.repeat(np.arange(fusion_id.size), [len(shares) or 1 for shares in shares_of])
+    divided = _picked(replace(owned, fusion_id=fusion_id), like)
+    modules = [[module_id for module_id, _ in shares] or [-1] for shares in shares_of]
+    module_id = np.array([number for one in modules for number in one], dtype=np.int64)
+    share = np.array([part for shares in shares_of for part in ([p for _, p in shares] or [1.0])], dtype=np.float64)
+    return _cut(divided, like, share, np.where(divided.fusion_id >= 0, module_id, divided.module_id))
+
+
+def _picked(owned: OwnedSpans, like: NDArray[np.int64]) -> OwnedSpans:
+    work = replace(owned.work, **{one.name: getattr(owned.work, one.name)[like] for one in fields(owned.work)})
+    columns = {one.name: getattr(owned, one.name)[like] for one in fields(owned) if one.name != "work"}
+    return OwnedSpans(**columns, work=work)
+
+
+def _cut(
+    owned: OwnedSpans, like: NDArray[np.int64], share: NDArray[np.float64], module_id: NDArray[np.int64]
+) -> OwnedSpans:
+    """Return the spans cut by their shares: each part begins where the one before ends."""
+    done = np.cumsum(share)
+    first = np.searchsorted(like, like, "left")
+    before = done - share - (done - share)[first]
+    length = owned.end_ns - owned.start_ns
+    last = np.append(like[1:] != like[:-1], True) if like.size else np.zeros(0, dtype=bool)
+    start = owned.start_ns + np.round(before * length).astype(np.int64)
+    end = np.where(last, owned.end_ns, owned.start_ns + np.round((before + share) * length).astype(np.int64))
+    work = replace(owned.work, flops=owned.work.flops * share, moved_bytes=owned.work.moved_bytes * share)
+    return replace(owned, start_ns=start, end_ns=end, module_id=module_id, work=work)

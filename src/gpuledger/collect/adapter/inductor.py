@@ -1,0 +1,265 @@
+"""What TorchInductor tells about the code that it generates. All private functions of it are used here.
+
+Nothing of the compiler is changed: two functions are observed, and the graph that one of them has just compiled is
+read. So the generated code, its cache keys and the number of compilations are those of a run without gpuledger. Tested
+with torch 2.11 and torch 2.13.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+
+from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, Observer
+
+Frames = tuple[tuple[str, int, str], ...]
+
+_FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')
+_ROOT = re.compile(r"^[LG]\['[^']*'\]\.?")
+_COMPILER, _CODE_CACHE = "torch._inductor.graph", "torch._inductor.codecache"
+
+LOST_WITHOUT = {
+    "torch._TorchCompileInductorWrapper.__call__": "compiled regions are not divided among their modules",
+    "GraphLowering.compile_to_module": "newly compiled regions are not divided among their modules",
+    "PyCodeCache.modules": "compiled regions from a cache are not divided among their modules",
+}
+"""Private functions of Inductor in use -> what does not work if the function is missing."""
+
+
+class Place(NamedTuple):
+    """The module and the source lines of one node. ``module_key`` is ``id(module)``, 0 if unknown.
+
+    ``path`` is the module's path below the compiled function's own module. ``frames`` are those of the program,
+    innermost first.
+    """
+
+    module_key: int
+    path: str
+    class_name: str
+    frames: Frames
+
+
+NOWHERE = Place(0, "", "", ())
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of a compiled graph.
+
+    Attributes:
+        outputs: Buffers that it makes.
+        changed: Buffers and inputs that it writes in place.
+        nodes: Names of the nodes that it computes.
+        parts: Places of its parts, each with the bytes that the part reads and writes.
+    """
+
+    outputs: tuple[str, ...]
+    changed: tuple[str, ...]
+    nodes: tuple[str, ...]
+    parts: tuple[tuple[Place, int], ...]
+
+
+@dataclass
+class CompiledGraph:
+    """One generated file: ``module`` is its Python module; ``buffers`` gives the place that makes each buffer.
+
+    ``is_known`` is False if the file came from a cache, so that only the lines of its source are known.
+    """
+
+    module: ModuleType
+    buffers: dict[str, Place] = field(default_factory=dict)
+    kernels: list[Kernel] = field(default_factory=list)
+    is_known: bool = True
+
+    @property
+    def file(self) -> str:
+        """Return the path of the generated file."""
+        return str(self.module.__file__)
+
+
+class CompilerWatch:
+    """Calls ``compiled(graph)`` for every graph that Inductor compiles or loads from its cache.
+
+    Args:
+        compiled: Receives the graph; raises only what ``absorbs`` handles.
+        absorbs: Handles exceptions raised in gpuledger's code.
+    """
+
+    def __init__(self, compiled: Callable[[CompiledGraph], None], absorbs: Callable[[BaseException], bool]) -> None:
+        self.lost: list[str] = []
+        """Entries of :data:`LOST_WITHOUT` that this torch does not have."""
+        self._compiled = compiled
+        self._absorbs = absorbs
+        self._observations: list[Observation] = []
+        self._watches_graphs = False
+        self._loaded = 0
+        self._made: set[int] = set()
+
+    def install(self) -> None:
+        """Observe the compiler, which the program need not have imported yet."""
+        wrapper = vars(getattr(torch, "_TorchCompileInductorWrapper", object)).get("__call__")
+        self._observe("torch._TorchCompileInductorWrapper.__call__", wrapper, self._enter_compile, self._leave_compile)
+        if _COMPILER in sys.modules:
+            self._watch_graphs()
+            self.look_for_loaded()
+
+    def remove(self) -> None:
+        """Stop observing."""
+        while self._observations:
+            self._observations[-1].remove()
+            self._observations.pop()
+
+    def _observe(self, name: str, function: Any, enter: Callable[..., Any], leave: Callable[[Any, Any], None]) -> None:
+        try:
+            if function is None:
+                raise CannotInstrumentError(f"torch {torch.__version__} has no {name}")
+            self._observations.append(Observation(function, Observer(enter, leave, absorbs=self._absorbs)))
+        except CannotInstrumentError:
+            self.lost.append(name)
+
+    def _enter_compile(self, *_: Any) -> bool:
+        """Watch the compiler's own functions. It is about to be imported, if it was not yet."""
+        if not self._watches_graphs:
+            self._watch_graphs()
+        return True
+
+    def _leave_compile(self, _token: Any, _result: Any) -> None:
+        self.look_for_loaded()
+
+    def _watch_graphs(self) -> None:
+        self._watches_graphs = True
+        lowering = getattr(sys.modules.get(_COMPILER), "GraphLowering", None)
+        name = "GraphLowering.compile_to_module"
+        self._observe(name, getattr(lowering, "compile_to_module", None), lambda graph: graph, self._leave_lowering)
+
+    def _leave_lowering(self, lowering: Any, module: Any) -> None:
+        if isinstance(module, ModuleType) and getattr(module, "__file__", None):
+            self._made.add(id(module))
+            self._compiled(read_graph(lowering, module))
+
+    def look_for_loaded(self) -> None:
+        """Report the generated files that were loaded from a cache since the last call."""
+        cache = getattr(sys.modules.get(_CODE_CACHE), "PyCodeCache", None)
+        modules = getattr(cache, "modules", None)
+        if not isinstance(modules, list):
+            return
+        new, self._loaded = modules[self._loaded :] if self._loaded <= len(modules) else modules, len(modules)
+        for module in new:
+            if id(module) not in self._made and hasattr(module, "call") and getattr(module, "__file__", None):
+                self._made.add(id(module))
+                self._compiled(CompiledGraph(module, is_known=False))
+
+
+def source_lines(file: str) -> list[tuple[int, Frames]]:
+    """Return ``(first line, source frames)`` of a generated file, in order; empty if Inductor has none.
+
+    Inductor stores this map with its cache, so it is known for cached code as well.
+    """
+    cache = getattr(sys.modules.get(_CODE_CACHE), "PyCodeCache", None)
+    found = getattr(cache, "linemaps", {}).get(file)
+    if not found:
+        return []
+    lines, traces = found
+    return [(int(line), parse_trace(trace)) for line, trace in zip(lines, traces, strict=True) if trace]
+
+
+def parse_trace(text: str | None) -> Frames:
+    """Return the frames of a stack trace in Python's format, innermost first."""
+    found = [(file, int(line), name) for file, line, name in _FRAME.findall(text or "")]
+    return tuple(reversed(found))
+
+
+# -- reading a compiled graph ---------------------------------------------------------------------------------------
+
+
+def read_graph(lowering: Any, module: ModuleType) -> CompiledGraph:
+    """Return the places of a graph's buffers and kernels, from the nodes that Inductor keeps for them."""
+    order = _Order()
+    buffers = {str(name): order.place_of(made) for name, made in lowering.name_to_buffer.items()}
+    kernels = []
+    for node in getattr(getattr(lowering, "scheduler", None), "nodes", None) or ():
+        kernel = _kernel_of(node, lowering, order)
+        if kernel is not None:
+            kernels.append(kernel)
+    return CompiledGraph(module, buffers, kernels)
+
+
+class _Order:
+    """The order of the nodes in their graph, and their places."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+
+    def sorted(self, origins: Iterable[Any]) -> list[Any]:
+        """Return nodes, the last one first."""
+        found = list(origins)
+        if found and found[0] not in self._numbers:
+            self._numbers.update((node, number) for number, node in enumerate(found[0].graph.nodes))
+        return sorted(found, key=lambda node: self._numbers.get(node, -1), reverse=True)
+
+    def place_of(self, made: Any) -> Place:
+        """Return the place of a buffer or operation: that of its own node, else of the last node with a module."""
+        own = getattr(made, "origin_node", None)
+        places = [place_of_node(node) for node in ([own] if own is not None else []) + self.sorted(_origins_of(made))]
+        known = [place for place in places if place.module_key or place.path]
+        return known[0] if known else places[0] if places else NOWHERE
+
+
+def _origins_of(made: Any) -> Iterator[Any]:
+    reader = getattr(made, "get_origins", None)
+    found = getattr(made, "origins", None) if reader is None else reader()
+    yield from found or ()
+
+
+def place_of_node(node: Any) -> Place:
+    """Return the place of one node of a graph; in a backward graph, that of its forward node."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    frames = parse_trace(node.meta.get("stack_trace"))
+    if not stack:
+        return Place(0, "", "", frames)
+    key, (name, cls) = next(reversed(stack.items()))
+    number = str(key).partition("@")[0]
+    path = _ROOT.sub("", str(name).partition("@")[0])
+    class_name = cls.__name__ if isinstance(cls, type) else str(cls).rpartition(".")[2]
+    return Place(int(number) if number.isdecimal() else 0, path, class_name, frames)
+
+
+def _kernel_of(node: Any, lowering: Any, order: _Order) -> Kernel | None:
+    """Return one kernel from the scheduler's (fused) node; None if it computes nothing."""
+    inner = [one for one in node.get_nodes() if getattr(one, "node", None) is not None]
+    if not inner:
+        return None
+    nodes = list(dict.fromkeys(str(origin.name) for one in inner for origin in _computed_by(one.node)))
+    parts: dict[tuple[int, str], tuple[Place, int]] = {}
+    for one in inner:
+        place = order.place_of(one.node)
+        key = place.module_key, place.path
+        parts[key] = parts.get(key, (place, 0))[0], parts.get(key, (place, 0))[1] + _moved_bytes(one, lowering)
+    changed = [str(name) for one in inner for made in one.get_outputs() for name in made.get_mutations()]
+    return Kernel(tuple(map(str, node.get_buffer_names())), tuple(changed), tuple(nodes), tuple(parts.values()))
+
+
+def _computed_by(made: Any) -> Iterator[Any]:
+    """Yield the nodes that an operation computes. The origins of a library call contain its inputs' nodes as well."""
+    own = getattr(made, "origin_node", None)
+    if own is not None and not hasattr(made, "data"):
+        yield own
+    else:
+        yield from _origins_of(made)
+
+
+def _moved_bytes(node: Any, lowering: Any) -> int:
+    """Return the bytes that one part of a kernel reads and writes; 0 if Inductor cannot tell."""
+    found = 0
+    for dep in node.read_writes.reads | node.read_writes.writes:
+        try:
+            found += int(lowering.get_dep_size_hint(dep))
+        except Exception:  # an unbacked size, or a torch without this function
+            return 0
+    return found

@@ -1,0 +1,284 @@
+"""Compiled graphs of this process: which module and which source line each line of generated code belongs to.
+
+A graph is read when it is compiled, because Inductor discards its nodes afterwards. Nothing runs in a compiled function
+until a recording observes its lines.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuledger.collect.adapter.generated_code import (
+    GeneratedFunction,
+    LineObservation,
+    LineObserver,
+    Statement,
+    UnknownCodeError,
+    read_functions,
+)
+from gpuledger.collect.adapter.inductor import (
+    LOST_WITHOUT,
+    NOWHERE,
+    CompiledGraph,
+    CompilerWatch,
+    Kernel,
+    Place,
+    source_lines,
+)
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.attribution.stacks import StackTable
+
+OUTSIDE = -1
+
+FROM_CACHE = (
+    "A compiled region was loaded from a cache that holds no modules, so it is attributed to the module that was "
+    "compiled, and to source lines. Set TORCHINDUCTOR_FORCE_DISABLE_CACHES=1 to record its modules."
+)
+
+
+@dataclass(frozen=True)
+class Site:
+    """One statement of generated code that allocates or launches.
+
+    Attributes:
+        line: Its line.
+        kernel: Name of the kernel that it launches; "" for an allocation.
+        main: The place to which its memory belongs, and its time if there is no other.
+        parts: Places that share the kernel, each with the bytes moved there.
+        nodes: Names of the nodes that the kernel computes.
+        shared_with: Places that use the same memory later.
+    """
+
+    line: int
+    kernel: str
+    main: Place
+    parts: tuple[tuple[Place, int], ...] = ()
+    nodes: tuple[str, ...] = ()
+    shared_with: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True)
+class ObservedFunction:
+    """A generated function, and its sites in the order of their marks. ``first`` is the number of its first site."""
+
+    file: str
+    generated: GeneratedFunction
+    sites: tuple[Site, ...]
+    first: int
+
+
+class CompiledGraphs:
+    """Knows the generated code of this process, and lets one recording at a time observe its lines.
+
+    Args:
+        registry: Ids of modules.
+        stacks: Gets the source lines of generated ones.
+        journal: Gets the list of kernels, and notes.
+        absorbs: Handles exceptions raised in gpuledger's code.
+    """
+
+    def __init__(
+        self,
+        registry: ModuleRegistry,
+        stacks: StackTable,
+        journal: RankJournal,
+        absorbs: Callable[[BaseException], bool],
+    ) -> None:
+        self.functions: list[ObservedFunction] = []
+        self._registry = registry
+        self._stacks = stacks
+        self._journal = journal
+        self._watch = CompilerWatch(self.add, absorbs)
+        self._observations: list[LineObservation] = []
+        self._observer_for: Callable[[ObservedFunction], LineObserver] | None = None
+        self._sees_buffers = False
+        self._unread: dict[str, str] = {}
+        self._count = 0
+
+    def install(self) -> None:
+        """Begin to watch the compiler."""
+        self._watch.install()
+        if self._watch.lost:
+            lost = "; ".join(dict.fromkeys(LOST_WITHOUT[name] for name in self._watch.lost))
+            self._journal.fact(compiled_unread={"": lost})
+
+    def remove(self) -> None:
+        """Stop watching the compiler and observing its code."""
+        self.stop_observing()
+        self._watch.remove()
+
+    # -- observing lines ----------------------------------------------------------------------------------------
+
+    def observe(self, observer_for: Callable[[ObservedFunction], LineObserver], *, sees_buffers: bool = False) -> None:
+        """Observe the lines of every generated function, of later ones as well.
+
+        Args:
+            observer_for: Returns the observer of one function.
+            sees_buffers: Whether observers receive the new buffers.
+        """
+        self.stop_observing()
+        self._watch.look_for_loaded()
+        self._observer_for, self._sees_buffers = observer_for, sees_buffers
+        for function in self.functions:
+            self._observe(function)
+
+    def stop_observing(self) -> None:
+        """Restore the code of all generated functions."""
+        self._observer_for = None
+        while self._observations:
+            self._observations.pop().remove()
+
+    def _observe(self, function: ObservedFunction) -> None:
+        if self._observer_for is None or not function.sites:
+            return
+        marks = {site.line: number for number, site in enumerate(function.sites)}
+        observer = self._observer_for(function)
+        try:
+            observation = LineObservation(function.generated, observer, marks, sees_buffers=self._sees_buffers)
+        except UnknownCodeError as error:
+            self._note_unread(function.file, str(error))
+        else:
+            self._observations.append(observation)
+
+    # -- graphs -------------------------------------------------------------------------------------------------
+
+    def add(self, graph: CompiledGraph) -> None:
+        """Add a compiled graph."""
+        try:
+            functions = read_functions(graph.module)
+        except UnknownCodeError as error:
+            self._note_unread(graph.file, str(error))
+            return
+        known = {id(function.generated.function) for function in self.functions}
+        lines = source_lines(graph.file)
+        for generated in functions:
+            if id(generated.function) in known:
+                continue
+            sites = tuple(sites_of(graph, generated.statements, lines))
+            function = ObservedFunction(graph.file, generated, sites, self._count)
+            self._count += len(sites)
+            self.functions.append(function)
+            self._stacks.add_sources({(graph.file, site.line): site.main.frames for site in sites if site.main.frames})
+            self._observe(function)
+        self._journal.fact(compiled_graphs=len({function.file for function in self.functions}))
+        if not graph.is_known:
+            self._note_unread(graph.file, "loaded from a cache")
+            self._journal.note(FROM_CACHE)
+
+    def _note_unread(self, file: str, why: str) -> None:
+        self._unread[Path(file).name] = why
+        self._journal.fact(compiled_unread=dict(self._unread))
+
+    def describe(self, function: ObservedFunction, site: Site) -> dict[str, Any]:
+        """Return the facts of a kernel, from which its modules are found afterwards."""
+        frames = [place.frames[0] for place, _ in site.parts or ((site.main, 0),) if place.frames]
+        return {
+            "file": Path(function.file).name,
+            "line": site.line,
+            "kernel": site.kernel,
+            "nodes": list(site.nodes),
+            "parts": [
+                {"path": place.path, "module_id": self._compiled_id(place), "moved_bytes": moved_bytes}
+                for place, moved_bytes in site.parts
+            ],
+            "sources": [f"{file}:{line}" for file, line, _ in dict.fromkeys(frames)],
+        }
+
+    # -- modules ------------------------------------------------------------------------------------------------
+
+    def resolve(self, place: Place, base: int) -> int:
+        """Return the id of a place's module, if the compiled function is called by module ``base``; -1 for none.
+
+        A function can be compiled for one block and used by all blocks of the same class. So the path counts, from the
+        calling module, and the identity at the time of compilation only if the path cannot tell.
+        """
+        compiled_id = self._compiled_id(place)
+        if base == OUTSIDE:
+            return compiled_id
+        if not place.path:
+            return base
+        below = self._registry.below(base, place.path)
+        if below == OUTSIDE and compiled_id != OUTSIDE and self._registry.is_below(compiled_id, base):
+            return compiled_id
+        return base if below == OUTSIDE else below
+
+    def _compiled_id(self, place: Place) -> int:
+        """Return the id of the module that was compiled; -1 if it is not known."""
+        return self._registry.module_ids.get(place.module_key, OUTSIDE) if place.module_key else OUTSIDE
+
+
+def sites_of(graph: CompiledGraph, statements: Iterable[Statement], lines: list[tuple[int, Any]]) -> Iterable[Site]:
+    """Return the statements that allocate or launch, with their places.
+
+    Args:
+        graph: The compiled graph.
+        statements: Those of one function of its file.
+        lines: From :func:`source_lines`, used where the graph does not know a statement.
+    """
+    statements = list(statements)
+    kernels = _kernels_of(graph, statements)
+    renamed = {one.renames[0]: one.renames[1] for one in statements if one.renames}
+    kept = {name for one in statements if one.returns for name in one.names}
+    for number, one in enumerate(statements):
+        if one.allocates:
+            chain = _chain(one.allocates, renamed)
+            places = [graph.buffers[name] for name in chain if name in graph.buffers]
+            if not places:
+                places = [_place_of_workspace(one, statements[number + 1 :], kernels)]
+            main = places[-1] if chain[-1] in kept else places[0]
+            others = tuple(place for place in dict.fromkeys(places) if place[:2] != main[:2])
+            yield Site(one.line, "", _with_lines(main, one.line, lines), shared_with=others)
+        elif one.kernel:
+            kernel = kernels.get(one.line)
+            main = max(kernel.parts, key=lambda part: part[1])[0] if kernel is not None else NOWHERE
+            parts, nodes = (kernel.parts, kernel.nodes) if kernel is not None else ((), ())
+            yield Site(one.line, one.kernel, _with_lines(main, one.line, lines), parts, nodes)
+
+
+def _kernels_of(graph: CompiledGraph, statements: list[Statement]) -> dict[int, Kernel]:
+    """Return ``line -> kernel``: a kernel is launched where the first of its outputs is first used, in order."""
+    of_output = {name: kernel for kernel in graph.kernels for name in kernel.outputs}
+    waiting = [kernel for kernel in graph.kernels if kernel.changed]
+    found: dict[int, Kernel] = {}
+    done: set[int] = set()
+    for one in statements:
+        if not one.kernel:
+            continue
+        mine = (of_output[name] for name in one.names if name in of_output)
+        kernel = next((kernel for kernel in mine if id(kernel) not in done), None)
+        if kernel is None:
+            changing = (other for other in waiting if set(other.changed) & set(one.names))
+            kernel = next((other for other in changing if id(other) not in done), None)
+        if kernel is not None and kernel.parts:
+            found[one.line] = kernel
+            done.add(id(kernel))
+    return found
+
+
+def _chain(name: str, renamed: dict[str, str]) -> list[str]:
+    """Return the names that one buffer has, in order."""
+    chain = [name]
+    while chain[-1] in renamed and renamed[chain[-1]] not in chain:
+        chain.append(renamed[chain[-1]])
+    return chain
+
+
+def _place_of_workspace(one: Statement, later: list[Statement], kernels: dict[int, Kernel]) -> Place:
+    """Return the place of the first kernel that uses a buffer which is no output."""
+    user = next(
+        (kernels[other.line] for other in later if other.line in kernels and one.allocates in other.names), None
+    )
+    return NOWHERE if user is None else max(user.parts, key=lambda part: part[1])[0]
+
+
+def _with_lines(place: Place, line: int, lines: list[tuple[int, Any]]) -> Place:
+    """Return a place with source frames, from the map of the generated file if it has none of its own."""
+    if place.frames or not lines:
+        return place
+    at = bisect.bisect_right(lines, line, key=lambda one: one[0]) - 1
+    return place._replace(frames=lines[at][1]) if at >= 0 else place
