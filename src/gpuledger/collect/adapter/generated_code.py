@@ -16,7 +16,8 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Protocol, cast
 
 _OBSERVER = "gpuledger: the observer of generated code stands here"
-_CALL = re.compile(r"^(call|partition_\d+)$")
+_PARAMETERS = ("args", "self.args")
+"""Parameters of the functions that run a graph or a part of it."""
 _ALLOCATES = re.compile(r"^empty_strided|^empty$|^alloc_from_pool$")
 _NOT_KERNELS = re.compile(
     r"^(empty_strided\w*|empty|alloc_from_pool|reinterpret_tensor|assert_\w+|get_raw_stream|clear|set_device|item"
@@ -126,7 +127,7 @@ def _definitions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
     for node in tree.body:
         inner = node.body if isinstance(node, ast.ClassDef) else [node]
         for one in inner:
-            if isinstance(one, ast.FunctionDef) and _CALL.match(one.name):
+            if isinstance(one, ast.FunctionDef) and ".".join(arg.arg for arg in one.args.args) in _PARAMETERS:
                 yield one
 
 

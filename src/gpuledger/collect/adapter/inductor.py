@@ -18,6 +18,8 @@ import torch
 
 from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, Observer
 
+CACHED = "loaded from a cache"
+
 Frames = tuple[tuple[str, int, str], ...]
 
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')
@@ -69,13 +71,13 @@ class Kernel:
 class CompiledGraph:
     """One generated file: ``module`` is its Python module; ``buffers`` gives the place that makes each buffer.
 
-    ``is_known`` is False if the file came from a cache, so that only the lines of its source are known.
+    ``unknown`` says why the nodes could not be read, so that only the lines of its source are known; "" if they were.
     """
 
     module: ModuleType
     buffers: dict[str, Place] = field(default_factory=dict)
     kernels: list[Kernel] = field(default_factory=list)
-    is_known: bool = True
+    unknown: str = ""
 
     @property
     def file(self) -> str:
@@ -141,7 +143,13 @@ class CompilerWatch:
     def _leave_lowering(self, lowering: Any, module: Any) -> None:
         if isinstance(module, ModuleType) and getattr(module, "__file__", None):
             self._made.add(id(module))
-            self._compiled(read_graph(lowering, module))
+            self._compiled(self._read(lowering, module))
+
+    def _read(self, lowering: Any, module: ModuleType) -> CompiledGraph:
+        try:
+            return read_graph(lowering, module)
+        except Exception as error:  # private structures of another version: the program is recorded without them
+            return CompiledGraph(module, unknown=f"{type(error).__name__}: {error}")
 
     def look_for_loaded(self) -> None:
         """Report the generated files that were loaded from a cache since the last call."""
@@ -153,7 +161,7 @@ class CompilerWatch:
         for module in new:
             if id(module) not in self._made and hasattr(module, "call") and getattr(module, "__file__", None):
                 self._made.add(id(module))
-                self._compiled(CompiledGraph(module, is_known=False))
+                self._compiled(CompiledGraph(module, unknown=CACHED))
 
 
 def source_lines(file: str) -> list[tuple[int, Frames]]:

@@ -21,6 +21,7 @@ from gpuledger.collect.adapter.generated_code import (
     read_functions,
 )
 from gpuledger.collect.adapter.inductor import (
+    CACHED,
     LOST_WITHOUT,
     NOWHERE,
     CompiledGraph,
@@ -166,8 +167,9 @@ class CompiledGraphs:
             self._stacks.add_sources({(graph.file, site.line): site.main.frames for site in sites if site.main.frames})
             self._observe(function)
         self._journal.fact(compiled_graphs=len({function.file for function in self.functions}))
-        if not graph.is_known:
-            self._note_unread(graph.file, "loaded from a cache")
+        if graph.unknown:
+            self._note_unread(graph.file, graph.unknown)
+        if graph.unknown == CACHED:
             self._journal.note(FROM_CACHE)
 
     def _note_unread(self, file: str, why: str) -> None:
