@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
 from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, Observer
+
+CAPTURED = 256
+"""Number of captured graphs that are kept."""
 
 CACHED = "loaded from a cache"
 
@@ -29,7 +34,7 @@ _COMPILER, _CODE_CACHE = "torch._inductor.graph", "torch._inductor.codecache"
 LOST_WITHOUT = {
     "torch._TorchCompileInductorWrapper.__call__": "compiled regions are not divided among their modules",
     "GraphLowering.compile_to_module": "newly compiled regions are not divided among their modules",
-    "PyCodeCache.modules": "compiled regions from a cache are not divided among their modules",
+    "PyCodeCache.load_by_key_path": "compiled regions from a cache are not divided among their modules",
 }
 """Private functions of Inductor in use -> what does not work if the function is missing."""
 
@@ -99,9 +104,11 @@ class CompilerWatch:
         self._compiled = compiled
         self._absorbs = absorbs
         self._observations: list[Observation] = []
+        self.captured: deque[dict[str, tuple[int, str]]] = deque(maxlen=CAPTURED)
+        """For each graph that Dynamo captured, the path of each of its modules, with key and class; last one first."""
         self._watches_graphs = False
-        self._loaded = 0
-        self._made: set[int] = set()
+        self._lowering = 0
+        self._seen: set[int] = set()
 
     def install(self) -> None:
         """Observe the compiler, which the program need not have imported yet."""
@@ -117,32 +124,54 @@ class CompilerWatch:
             self._observations[-1].remove()
             self._observations.pop()
 
-    def _observe(self, name: str, function: Any, enter: Callable[..., Any], leave: Callable[[Any, Any], None]) -> None:
+    def _observe(
+        self,
+        name: str,
+        function: Any,
+        enter: Callable[..., Any],
+        leave: Callable[[Any, Any], None],
+        fail: Callable[[Any], None] = lambda _token: None,
+    ) -> None:
         try:
             if function is None:
                 raise CannotInstrumentError(f"torch {torch.__version__} has no {name}")
-            self._observations.append(Observation(function, Observer(enter, leave, absorbs=self._absorbs)))
+            self._observations.append(Observation(function, Observer(enter, leave, fail, absorbs=self._absorbs)))
         except CannotInstrumentError:
             self.lost.append(name)
 
-    def _enter_compile(self, *_: Any) -> bool:
+    def _enter_compile(self, _compiler: Any, captured: Any, *_: Any) -> bool:
         """Watch the compiler's own functions. It is about to be imported, if it was not yet."""
         if not self._watches_graphs:
+            import_module("torch._inductor.compile_fx")
+
             self._watch_graphs()
+        self.captured.appendleft(_modules_in(captured))
         return True
 
     def _leave_compile(self, _token: Any, _result: Any) -> None:
-        self.look_for_loaded()
+        """Do nothing: the graph was reported when it was lowered or loaded."""
 
     def _watch_graphs(self) -> None:
         self._watches_graphs = True
         lowering = getattr(sys.modules.get(_COMPILER), "GraphLowering", None)
         name = "GraphLowering.compile_to_module"
-        self._observe(name, getattr(lowering, "compile_to_module", None), lambda graph: graph, self._leave_lowering)
+        enter, leave = self._enter_lowering, self._leave_lowering
+        self._observe(name, getattr(lowering, "compile_to_module", None), enter, leave, self._fail_lowering)
+        load = getattr(_code_cache(), "load_by_key_path", None)
+        loaded = self._leave_load
+        self._observe("PyCodeCache.load_by_key_path", getattr(load, "__func__", None), lambda *_: True, loaded)
+
+    def _enter_lowering(self, lowering: Any) -> Any:
+        self._lowering += 1
+        return lowering
+
+    def _fail_lowering(self, _lowering: Any) -> None:
+        self._lowering -= 1
 
     def _leave_lowering(self, lowering: Any, module: Any) -> None:
-        if isinstance(module, ModuleType) and getattr(module, "__file__", None):
-            self._made.add(id(module))
+        self._lowering -= 1
+        if _is_generated(module):
+            self._seen.add(id(module))
             self._compiled(self._read(lowering, module))
 
     def _read(self, lowering: Any, module: ModuleType) -> CompiledGraph:
@@ -151,17 +180,33 @@ class CompilerWatch:
         except Exception as error:  # private structures of another version: the program is recorded without them
             return CompiledGraph(module, unknown=f"{type(error).__name__}: {error}")
 
+    def _leave_load(self, _token: Any, module: Any) -> None:
+        if not self._lowering and _is_generated(module) and id(module) not in self._seen:
+            self._seen.add(id(module))
+            self._compiled(CompiledGraph(module, unknown=CACHED))
+
     def look_for_loaded(self) -> None:
-        """Report the generated files that were loaded from a cache since the last call."""
-        cache = getattr(sys.modules.get(_CODE_CACHE), "PyCodeCache", None)
-        modules = getattr(cache, "modules", None)
-        if not isinstance(modules, list):
-            return
-        new, self._loaded = modules[self._loaded :] if self._loaded <= len(modules) else modules, len(modules)
-        for module in new:
-            if id(module) not in self._made and hasattr(module, "call") and getattr(module, "__file__", None):
-                self._made.add(id(module))
-                self._compiled(CompiledGraph(module, unknown=CACHED))
+        """Report the generated files that were loaded before this object was installed."""
+        for module in list(getattr(_code_cache(), "modules", None) or ()):
+            self._leave_load(True, module)
+
+
+def _code_cache() -> Any:
+    return getattr(sys.modules.get(_CODE_CACHE), "PyCodeCache", None)
+
+
+def _is_generated(module: Any) -> bool:
+    return isinstance(module, ModuleType) and hasattr(module, "call") and bool(getattr(module, "__file__", None))
+
+
+def _modules_in(captured: Any) -> dict[str, tuple[int, str]]:
+    """Return ``path -> (key, class name)`` of the modules in a graph that Dynamo captured."""
+    found: dict[str, tuple[int, str]] = {}
+    for node in getattr(getattr(captured, "graph", None), "nodes", ()):
+        for key, (name, cls) in (node.meta.get("nn_module_stack") or {}).items():
+            place = _place(key, name, cls, ())
+            found[place.path] = place.module_key, place.class_name
+    return found
 
 
 def source_lines(file: str) -> list[tuple[int, Frames]]:
@@ -169,8 +214,7 @@ def source_lines(file: str) -> list[tuple[int, Frames]]:
 
     Inductor stores this map with its cache, so it is known for cached code as well.
     """
-    cache = getattr(sys.modules.get(_CODE_CACHE), "PyCodeCache", None)
-    found = getattr(cache, "linemaps", {}).get(file)
+    found = getattr(_code_cache(), "linemaps", {}).get(file)
     if not found:
         return []
     lines, traces = found
@@ -232,6 +276,11 @@ def place_of_node(node: Any) -> Place:
     if not stack:
         return Place(0, "", "", frames)
     key, (name, cls) = next(reversed(stack.items()))
+    return _place(key, name, cls, frames)
+
+
+def _place(key: Any, name: Any, cls: Any, frames: Frames) -> Place:
+    """Return a place from one entry of a node's module stack."""
     number = str(key).partition("@")[0]
     path = _ROOT.sub("", str(name).partition("@")[0])
     class_name = cls.__name__ if isinstance(cls, type) else str(cls).rpartition(".")[2]

@@ -7,11 +7,13 @@ until a recording observes its lines.
 from __future__ import annotations
 
 import bisect
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpuledger.collect.adapter.compiled_cache import cache_directory, keep, recall
 from gpuledger.collect.adapter.generated_code import (
     GeneratedFunction,
     LineObservation,
@@ -65,12 +67,12 @@ class Site:
 
 @dataclass(frozen=True)
 class ObservedFunction:
-    """A generated function, and its sites in the order of their marks. ``first`` is the number of its first site."""
+    """A generated function, and its sites in the order of their marks. ``unknown`` is that of its graph."""
 
     file: str
     generated: GeneratedFunction
     sites: tuple[Site, ...]
-    first: int
+    unknown: str = ""
 
 
 class CompiledGraphs:
@@ -95,11 +97,11 @@ class CompiledGraphs:
         self._stacks = stacks
         self._journal = journal
         self._watch = CompilerWatch(self.add, absorbs)
+        self._cache = cache_directory(os.environ)
         self._observations: list[LineObservation] = []
         self._observer_for: Callable[[ObservedFunction], LineObserver] | None = None
         self._sees_buffers = False
         self._unread: dict[str, str] = {}
-        self._count = 0
 
     def install(self) -> None:
         """Begin to watch the compiler."""
@@ -123,7 +125,6 @@ class CompiledGraphs:
             sees_buffers: Whether observers receive the new buffers.
         """
         self.stop_observing()
-        self._watch.look_for_loaded()
         self._observer_for, self._sees_buffers = observer_for, sees_buffers
         for function in self.functions:
             self._observe(function)
@@ -150,6 +151,10 @@ class CompiledGraphs:
 
     def add(self, graph: CompiledGraph) -> None:
         """Add a compiled graph."""
+        if not graph.unknown:
+            keep(graph, self._cache)
+        elif graph.unknown == CACHED:
+            graph = recall(graph, self._cache, self._watch.captured) or graph
         try:
             functions = read_functions(graph.module)
         except UnknownCodeError as error:
@@ -161,15 +166,17 @@ class CompiledGraphs:
             if id(generated.function) in known:
                 continue
             sites = tuple(sites_of(graph, generated.statements, lines))
-            function = ObservedFunction(graph.file, generated, sites, self._count)
-            self._count += len(sites)
+            function = ObservedFunction(graph.file, generated, sites, graph.unknown)
             self.functions.append(function)
             self._stacks.add_sources({(graph.file, site.line): site.main.frames for site in sites if site.main.frames})
             self._observe(function)
         self._journal.fact(compiled_graphs=len({function.file for function in self.functions}))
-        if graph.unknown:
-            self._note_unread(graph.file, graph.unknown)
-        if graph.unknown == CACHED:
+
+    def note_called(self, function: ObservedFunction) -> None:
+        """Record that a function runs in the recording, with a note if its modules are unknown."""
+        if function.unknown:
+            self._note_unread(function.file, function.unknown)
+        if function.unknown == CACHED:
             self._journal.note(FROM_CACHE)
 
     def _note_unread(self, file: str, why: str) -> None:

@@ -66,6 +66,7 @@ class _Observer:
             key = module_id_of(base), flags_of(base), recording.with_stacks
             suffixes = self._suffixes.get(key)
             if suffixes is None:
+                recording.graphs.note_called(self._function)
                 suffixes = self._suffixes[key] = self._tokens(*key)
             return _Call(recording, state, suffixes)
         except BaseException as error:

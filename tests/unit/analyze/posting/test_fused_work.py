@@ -1,0 +1,94 @@
+"""A compiled kernel of several modules is divided among them, and its time is kept."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace as Thing
+from typing import Any, cast
+
+import numpy as np
+
+from gpuledger.analyze.posting.activities import SPAN_KINDS, OwnedSpans
+from gpuledger.analyze.posting.fused_work import ModulesBelow, divide_fused, kernel_names
+from gpuledger.analyze.posting.launched_work import SpanWork
+from gpuledger.model.journal.journal import FUSION_RANGE
+from gpuledger.model.manifest import Fusion, FusionPart
+
+MODULES = [
+    {"root": 0, "path": ""},
+    {"root": 0, "path": "a"},
+    {"root": 0, "path": "a.fc"},
+    {"root": 0, "path": "b"},
+    {"root": 0, "path": "b.fc"},
+]
+SHARED = Fusion(
+    file="c.py",
+    line=3,
+    kernel="triton_poi_fused_0",
+    parts=(FusionPart(path="a.fc", moved_bytes=300), FusionPart(path="b", moved_bytes=100)),
+)
+OF_A_BLOCK = Fusion(file="c.py", line=9, kernel="mm", parts=(FusionPart(path="fc", module_id=2, moved_bytes=5),))
+
+
+def spans(fusion_ids: list[int], module_ids: list[int], ns: int = 1000) -> OwnedSpans:
+    count = len(fusion_ids)
+    start = np.arange(count, dtype=np.int64) * 5000
+
+    def full(value: int) -> Any:
+        return np.full(count, value, dtype=np.int64)
+
+    return OwnedSpans(
+        kind=np.full(count, SPAN_KINDS.index("kernel"), dtype=np.int8),
+        device_idx=full(0),
+        stream=full(7),
+        name_id=np.arange(count, dtype=np.int64),
+        start_ns=start,
+        end_ns=start + ns,
+        module_id=np.array(module_ids, dtype=np.int64),
+        phase=np.zeros(count, dtype=np.int8),
+        step=full(1),
+        operator_id=full(-1),
+        scope_id=full(-1),
+        launched_ns=full(-1),
+        work=SpanWork(np.full(count, 8.0), np.full(count, np.nan), np.full(count, "", dtype=object)),
+        fusion_id=np.array(fusion_ids, dtype=np.int64),
+    )
+
+
+def divided(fusion_ids: list[int], module_ids: list[int], ns: int = 1000) -> list[tuple[int, int, int]]:
+    """Return ``(start, end, module)`` of every span."""
+    journal = cast("Any", Thing(modules=MODULES))
+    found = divide_fused(spans(fusion_ids, module_ids, ns), (SHARED, OF_A_BLOCK), journal)
+    assert float(found.work.flops.sum()) == 8.0 * len(fusion_ids)
+    return list(zip(found.start_ns.tolist(), found.end_ns.tolist(), found.module_id.tolist(), strict=True))
+
+
+def test_parts_follow_each_other_and_sum_to_the_kernel() -> None:
+    assert divided([-1, 0, -1], [3, 0, 4]) == [
+        (0, 1000, 3),
+        (5000, 5750, 2),
+        (5750, 6000, 3),
+        (10000, 11000, 4),
+    ]
+    for ns in (1, 3, 7):
+        parts = divided([0, 0], [0, 0], ns)
+        assert [sum(end - start for start, end, _ in parts[first : first + 2]) for first in (0, 2)] == [ns, ns]
+
+
+def test_a_kernel_is_on_the_module_below_the_one_that_ran() -> None:
+    assert divided([1, 1, 1], [1, 3, -1]) == [(0, 1000, 2), (5000, 6000, 4), (10000, 11000, 2)]
+
+
+def test_a_kernel_that_matches_no_module_stays_on_the_calling_one() -> None:
+    below = ModulesBelow(MODULES)
+    assert below.find(4, "gone", 2) == 4
+    assert below.find(-1, "gone", 99) == -1
+    assert below.shares(Fusion(file="c.py", line=1, kernel="k"), 3) == [(3, 1.0)]
+    assert divided([99], [3]) == [(0, 1000, 3)]
+
+
+def test_a_range_has_the_name_of_its_kernel() -> None:
+    facts = {
+        "activity_names": [f"{FUSION_RANGE}0", "aten::mm", f"{FUSION_RANGE}9", f"{FUSION_RANGE}x"],
+        "fusions": [SHARED.to_json()],
+    }
+    assert kernel_names(facts) == ["triton_poi_fused_0", "aten::mm", f"{FUSION_RANGE}9", f"{FUSION_RANGE}x"]

@@ -1,0 +1,125 @@
+"""Generated code is read statement by statement, and called back at its lines without being changed otherwise."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+from generated import TEXT, line_of, load_generated
+
+from gpuledger.collect.adapter.generated_code import LineObservation, UnknownCodeError, read_functions
+
+
+class Seen:
+    """Notes what a generated function calls back."""
+
+    def __init__(self) -> None:
+        self.marks: list[int] = []
+        self.buffers: list[Any] = []
+        self.left = 0
+
+    def enter(self) -> Seen:
+        return self
+
+    def at(self, mark: int) -> None:
+        self.marks.append(mark)
+
+    def made(self, tensor: Any) -> None:
+        self.buffers.append(tensor)
+
+    def leave(self) -> None:
+        self.left += 1
+
+
+def run(module: Any) -> Any:
+    return module.call([[1], [2], [3]])
+
+
+def test_statements_say_what_they_allocate_launch_and_rename(tmp_path: Path) -> None:
+    (found,) = read_functions(load_generated(tmp_path))
+    assert found.function.__name__ == "call"
+    assert [one.allocates for one in found.statements if one.allocates] == ["buf0", "buf1", "workspace_0"]
+    assert [one.kernel for one in found.statements if one.kernel] == [
+        *("triton_poi_fused_add_0", "triton_red_fused_norm_1", "extern_kernels.mm"),
+        *("attention", "triton_poi_fused_copy_2"),
+    ]
+    assert ("buf1", "buf2") in [one.renames for one in found.statements]
+    assert found.statements[-1].returns
+
+
+def test_marks_come_before_their_statements_and_buffers_after(tmp_path: Path) -> None:
+    module = load_generated(tmp_path)
+    (found,) = read_functions(module)
+    plain = found.function.__code__
+    seen = Seen()
+    marks = {line_of(TEXT, "buf0 = empty"): 0, line_of(TEXT, "out=buf2"): 1}
+    observation = LineObservation(found, seen, marks, sees_buffers=True)
+    assert run(module) == ([(8,)], [9])
+    assert seen.marks == [0, 1]
+    assert seen.buffers == [[(8, 16)], [(8,)], [(64,)]]
+    assert seen.left == 1
+    assert module.launched == ["add", "norm", "mm", "attention", "copy"]
+    observation.remove()
+    assert found.function.__code__ is plain
+    run(module)
+    assert seen.left == 1
+
+
+def test_a_traceback_has_the_lines_of_the_file_and_no_frame_of_ours(tmp_path: Path) -> None:
+    text = TEXT.replace("buf3 = attention(buf2)", "buf3 = attention(1 / 0)")
+    module = load_generated(tmp_path, text)
+    (found,) = read_functions(module)
+
+    def lines() -> list[tuple[str, int | None]]:
+        with pytest.raises(ZeroDivisionError) as caught:
+            run(module)
+        return [(frame.name, frame.lineno) for frame in traceback.extract_tb(caught.value.__traceback__)][1:]
+
+    before = lines()
+    seen = Seen()
+    LineObservation(found, seen, {line_of(text, "attention(1 / 0)"): 0}, sees_buffers=True)
+    assert lines() == before
+    assert seen.left == 1
+
+
+def test_at_the_recursion_limit_the_observer_is_left_out(tmp_path: Path) -> None:
+    module = load_generated(tmp_path)
+    (found,) = read_functions(module)
+
+    class Deep(Seen):
+        def at(self, mark: int) -> None:
+            raise RecursionError
+
+        def leave(self) -> None:
+            raise RecursionError
+
+    LineObservation(found, Deep(), {line_of(TEXT, "out=buf2"): 0}, sees_buffers=False)
+    assert run(module) == ([(8,)], [9])
+
+
+def test_code_that_another_tool_has_replaced_is_left(tmp_path: Path) -> None:
+    module = load_generated(tmp_path)
+    (found,) = read_functions(module)
+    observation = LineObservation(found, Seen(), {}, sees_buffers=False)
+    theirs = found.function.__code__ = (lambda self, args: None).__code__
+    observation.remove()
+    assert found.function.__code__ is theirs
+
+
+@pytest.mark.parametrize("text", ["x = 1\n", "def call(a, b):\n    return a\n"])
+def test_a_file_without_the_known_functions_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UnknownCodeError, match="no function"):
+        read_functions(load_generated(tmp_path, text))
+
+
+def test_a_file_that_was_changed_or_deleted_is_refused(tmp_path: Path) -> None:
+    module = load_generated(tmp_path)
+    place = Path(str(module.__file__))
+    place.write_text("# one more line\n" + TEXT, encoding="utf-8")
+    with pytest.raises(UnknownCodeError):
+        read_functions(module)
+    place.unlink()
+    with pytest.raises(UnknownCodeError):
+        read_functions(module)

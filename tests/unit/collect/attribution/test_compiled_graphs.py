@@ -1,0 +1,133 @@
+"""Each line of generated code that allocates or launches is on the module whose node it computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace as Thing
+from typing import Any
+
+from generated import TEXT, line_of, load_generated
+from torch import nn
+
+from gpuledger.collect.adapter.generated_code import read_functions
+from gpuledger.collect.adapter.inductor import CompiledGraph, CompilerWatch, Kernel, Place, parse_trace, read_graph
+from gpuledger.collect.attribution.compiled_graphs import CompiledGraphs, Site, sites_of
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.attribution.stacks import StackTable
+
+
+def place(path: str, line: int = 1) -> Place:
+    return Place(0, path, "Linear", (("net.py", line, "forward"),))
+
+
+ADD, NORM, MM, ATTENTION, COPY = (place(name, line) for line, name in enumerate(("add", "norm", "mm", "attn", "copy")))
+
+
+def sites(tmp_path: Path, **changes: Any) -> dict[int, Site]:
+    module = load_generated(tmp_path)
+    graph = CompiledGraph(
+        module,
+        buffers={"buf0": ADD, "buf1": NORM, "buf2": MM, "buf3": ATTENTION, "buf4": ATTENTION},
+        kernels=[
+            Kernel(("buf0", "buf1"), (), ("add", "var_mean"), ((ADD, 300), (NORM, 100))),
+            Kernel(("buf9",), ("buf1",), ("rsqrt",), ((NORM, 50),)),
+            Kernel(("buf2",), (), ("mm",), ((MM, 10),)),
+            Kernel(("buf3",), (), ("attention",), ((ATTENTION, 10),)),
+            Kernel(("buf5",), ("primals_3",), ("copy_",), ((COPY, 10),)),
+        ],
+        **changes,
+    )
+    (function,) = read_functions(module)
+    return {site.line: site for site in sites_of(graph, function.statements, [])}
+
+
+def test_a_fused_kernels_outputs_have_their_own_modules(tmp_path: Path) -> None:
+    found = sites(tmp_path)
+    assert found[line_of(TEXT, "buf0 = empty")].main == ADD
+    kernel = found[line_of(TEXT, "add_0.run")]
+    assert (kernel.kernel, kernel.parts) == ("triton_poi_fused_add_0", ((ADD, 300), (NORM, 100)))
+    assert kernel.main == ADD
+    assert kernel.nodes == ("add", "var_mean")
+
+
+def test_memory_used_again_is_on_the_buffer_that_is_kept_and_names_the_other(tmp_path: Path) -> None:
+    site = sites(tmp_path)[line_of(TEXT, "buf1 = empty")]
+    assert (site.main, site.shared_with) == (MM, (NORM,))
+
+
+def test_kernels_that_write_in_place_and_workspaces_are_found(tmp_path: Path) -> None:
+    found = sites(tmp_path)
+    assert found[line_of(TEXT, "norm_1.run")].main == NORM
+    assert found[line_of(TEXT, "workspace_0 = empty")].main == NORM
+    assert found[line_of(TEXT, "copy_2.run")].main == COPY
+    assert found[line_of(TEXT, "= attention(")].main == ATTENTION
+
+
+def graphs_of(registry: ModuleRegistry) -> CompiledGraphs:
+    return CompiledGraphs(registry, StackTable(), RankJournal(Path, []), lambda _error: False)
+
+
+def test_code_compiled_for_one_block_is_on_the_block_that_runs_it() -> None:
+    blocks = nn.ModuleList(nn.Sequential(nn.Linear(2, 2)) for _ in range(3))
+    registry = ModuleRegistry()
+    registry.register(blocks)
+    graphs = graphs_of(registry)
+    of_first = Place(id(blocks[0][0]), "0", "Linear", ())
+    ids = [registry.register(block) for block in blocks]
+    assert [graphs.resolve(of_first, base) for base in ids] == [registry.register(block[0]) for block in blocks]
+    assert graphs.resolve(of_first, -1) == registry.register(blocks[0][0])
+    assert graphs.resolve(place(""), ids[1]) == ids[1]
+
+
+def test_a_path_that_the_calling_module_lacks_is_on_the_calling_module() -> None:
+    net = nn.Sequential(nn.Linear(2, 2))
+    registry = ModuleRegistry()
+    base = registry.register(net)
+    assert graphs_of(registry).resolve(Place(12345, "gone.fc", "Linear", ()), base) == base
+
+
+class Node:
+    def __init__(self, name: str, graph: Any, **meta: Any) -> None:
+        self.name, self.graph, self.meta = name, graph, meta
+        graph.nodes.append(self)
+
+
+def test_a_buffer_is_on_its_own_node_else_on_the_last_one_with_a_module(tmp_path: Path) -> None:
+    graph = Thing(nodes=[])
+    trace = '  File "net.py", line 3, in forward\n    return self.fc(x)\n'
+    norm = Node("norm", graph, nn_module_stack={"7": ("L['self'].norm", nn.LayerNorm)})
+    fc = Node("mm", graph, fwd_nn_module_stack={"8@1": ("L['self'].h.0.fc@1", nn.Linear)}, stack_trace=trace)
+    bare = Node("add", graph)
+    lowering = Thing(
+        name_to_buffer={
+            "buf0": Thing(origins={norm, fc}, origin_node=None),
+            "buf1": Thing(origins={norm, fc}, origin_node=norm),
+            "buf2": Thing(origins={norm, bare}, origin_node=bare),
+            "buf3": Thing(origins=(), origin_node=None),
+        }
+    )
+    found = read_graph(lowering, load_generated(tmp_path))
+    assert found.buffers["buf0"] == Place(8, "h.0.fc", "Linear", (("net.py", 3, "forward"),))
+    assert found.buffers["buf1"].path == found.buffers["buf2"].path == "norm"
+    assert found.buffers["buf3"].path == ""
+
+
+def test_a_compiler_of_another_form_is_said_and_nothing_raised(tmp_path: Path) -> None:
+    module = load_generated(tmp_path)
+    registry = ModuleRegistry()
+    journal = RankJournal(Path, [])
+    graphs = CompiledGraphs(registry, StackTable(), journal, lambda _error: False)
+    watch = CompilerWatch(graphs.add, lambda _error: False)
+    watch._enter_lowering(None)
+    watch._leave_lowering(Thing(), module)
+    assert "compiled_unread" not in journal.part.facts  # it does not run in the recording
+    (function,) = graphs.functions
+    graphs.note_called(function)
+    assert "AttributeError" in journal.part.facts["compiled_unread"]["cgenerated.py"]
+
+
+def test_source_frames_are_innermost_first() -> None:
+    trace = '  File "a.py", line 3, in outer\n    x\n  File "b.py", line 4, in inner\n    y\n'
+    assert parse_trace(trace) == (("b.py", 4, "inner"), ("a.py", 3, "outer"))
+    assert parse_trace(None) == ()
