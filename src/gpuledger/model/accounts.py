@@ -11,18 +11,32 @@ from enum import IntEnum
 
 CATEGORIES = (
     "weight",
+    "sharded_weight",
+    "gathered_weight",
     "buffer",
     "input",
     "activation",
     "gradient",
+    "sharded_gradient",
     "activation_gradient",
     "optimizer_state",
+    "sharded_optimizer_state",
     "temporary",
     "workspace",
+    "reduce_scatter",
     "communication",
     "other",
 )
 """Categories in display order; the values of ``blocks.category``."""
+
+UNSHARDED_CATEGORY = {
+    "sharded_weight": "weight",
+    "gathered_weight": "weight",
+    "sharded_gradient": "gradient",
+    "sharded_optimizer_state": "optimizer_state",
+    "reduce_scatter": "communication",
+}
+"""Category of sharded training -> the category that it is counted in where sharding is not distinguished."""
 
 ROUNDING = "rounding"
 """A line beside the categories: allocated minus requested bytes of the live blocks."""
@@ -63,15 +77,24 @@ class Identity(IntEnum):
     GRADIENT = 2
     OPTIMIZER_STATE = 3
     INPUT = 4
+    GATHERED_WEIGHT = 5
+    SHARDED_WEIGHT = 6
+    SHARDED_GRADIENT = 7
+    SHARDED_OPTIMIZER_STATE = 8
 
 
 IDENTITY_CATEGORY = {
+    Identity.GATHERED_WEIGHT: "gathered_weight",
+    Identity.SHARDED_WEIGHT: "sharded_weight",
     Identity.WEIGHT: "weight",
     Identity.BUFFER: "buffer",
+    Identity.SHARDED_GRADIENT: "sharded_gradient",
     Identity.GRADIENT: "gradient",
+    Identity.SHARDED_OPTIMIZER_STATE: "sharded_optimizer_state",
     Identity.OPTIMIZER_STATE: "optimizer_state",
     Identity.INPUT: "input",
 }
+"""Identity -> category. If a storage was observed as several of them, the first in this order applies."""
 
 
 FATES = ("same_visit", "later", "kept", "alive")
@@ -84,8 +107,9 @@ class Rule:
 
     ``fates`` describe the end of the block: ``same_visit`` (freed before its phase ended), ``later`` (freed in a later
     phase or step), ``kept`` (survived its step and was not freed) or ``alive`` (not freed, and the recording ended
-    within its step). ``communicating``: allocated while buffers of collectives were built. ``same_module``: freed while
-    the module that allocated it was still the current one. ``freed_in_backward``: freed in a backward pass.
+    within its step). ``communicating``: allocated while buffers of collectives were built. ``reducing``: allocated
+    while gradients were reduced to shards. ``same_module``: freed while the module that allocated it was still the
+    current one. ``freed_in_backward``: freed in a backward pass.
     """
 
     category: str
@@ -93,6 +117,7 @@ class Rule:
     fates: tuple[str, ...]
     recomputed: bool | None = None
     communicating: bool | None = None
+    reducing: bool | None = None
     workspace_sized: bool | None = None
     same_module: bool | None = None
     freed_in_backward: bool | None = None
@@ -104,11 +129,18 @@ _OUTLIVES_PHASE = ("later", "kept", "alive")
 
 LIFETIME_RULES: tuple[Rule, ...] = (
     Rule(
+        "reduce_scatter",
+        PHASES,
+        FATES,
+        reducing=True,
+        why="allocated while sharded training reduced gradients: input and output of a reduce-scatter",
+    ),
+    Rule(
         "communication",
         PHASES,
         FATES,
         communicating=True,
-        why="allocated while DistributedDataParallel made its buckets",
+        why="allocated while DistributedDataParallel made its buckets, or while sharded training gathered weights",
     ),
     Rule(
         "workspace",

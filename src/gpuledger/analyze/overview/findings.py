@@ -75,8 +75,8 @@ def find_findings(rank: Rank, device_idx: int | None = None) -> tuple[Finding, .
 
 def _optimizer_state(facts: PeakFacts) -> Finding | None:
     """Suggest a smaller optimizer state, if it is a large part of the peak."""
-    state = facts.of("optimizer_state")
-    size, weights = facts.held(state), facts.held(facts.of("weight"))
+    state = facts.of("optimizer_state", "sharded_optimizer_state")
+    size, weights = facts.held(state), facts.held(facts.of("weight", "sharded_weight"))
     if size < 0.1 * facts.peak_bytes:
         return None
     beside = f", {size / weights:.1f} times the weights" if weights else ""
@@ -153,7 +153,7 @@ def _batch(facts: PeakFacts) -> Finding | None:
 def _late_zero_grad(facts: PeakFacts) -> Finding | None:
     """Suggest an earlier ``zero_grad``, if the previous step's gradients are alive during the next forward."""
     forward = _first_forwards(facts)
-    gradients = facts.of("gradient")
+    gradients = facts.of("gradient", "sharded_gradient")
     saving = facts.saving(gradients, during=forward) if forward.any() else 0
     if not saving:
         return None

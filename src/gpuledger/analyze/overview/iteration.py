@@ -24,7 +24,7 @@ from gpuledger.analyze.memory.live import (
 )
 from gpuledger.analyze.overview.balance import build_balance
 from gpuledger.analyze.overview.process_bytes import LIBRARY, NCCL
-from gpuledger.model.accounts import CATEGORIES, ROUNDING
+from gpuledger.model.accounts import CATEGORIES, ROUNDING, UNSHARDED_CATEGORY
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
@@ -38,8 +38,10 @@ OWNED = ("weight", "gradient")
 """Categories that are split into the model's own and those of other modules."""
 OTHERS = "of other modules"
 NOT_CACHED_YET = "not_cached_yet"
+_WORDS = tuple(word for word in CATEGORIES if word not in UNSHARDED_CATEGORY)
+"""Categories of an iteration. It does not distinguish sharded training."""
 PEAK_WORDS = (
-    *(name for word in CATEGORIES for name in ((word, f"{word} {OTHERS}") if word in OWNED else (word,))),
+    *(name for word in _WORDS for name in ((word, f"{word} {OTHERS}") if word in OWNED else (word,))),
     ROUNDING,
 )
 """Every word that a line of ``at_peak`` can have, in its order."""
@@ -110,7 +112,8 @@ def _on_device(rank: Rank, device: int, own_modules: Collection[int]) -> Iterati
 def _own_words(rank: Rank, device: int, own_modules: Collection[int]) -> NDArray[np.str_]:
     """Return each block's category, with a separate one for weights and gradients of other modules."""
     codes, texts = category_words(rank, device)
-    words = np.array(texts, dtype=np.str_)[codes].astype("U40")
+    folded = [UNSHARDED_CATEGORY.get(text, text) for text in texts]
+    words = np.array(folded, dtype=np.str_)[codes].astype("U40")
     other = ~np.isin(read_numbers(rank, "blocks", "module_id", device), list(own_modules))
     for word in OWNED:
         words[other & (words == word)] = f"{word} {OTHERS}"
@@ -134,7 +137,7 @@ def _at(lives: Lives, words: NDArray[np.str_], index: int) -> tuple[tuple[str, i
     live = lives.allocated_at(index)
     sizes: I64 = lives.requested_bytes[live]
     found = {word: int(sizes[mask].sum()) for word, mask in _masks(words[live]).items()}
-    order = [name for word in CATEGORIES for name in (word, f"{word} {OTHERS}")]
+    order = [name for word in _WORDS for name in (word, f"{word} {OTHERS}")]
     rounding = int(lives.allocated_bytes[live].sum() - sizes.sum())
     return (*((name, found[name]) for name in order if found.get(name)), *(((ROUNDING, rounding),) if rounding else ()))
 

@@ -10,11 +10,14 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.posting.replay import NEVER, Replay
 from gpuledger.analyze.posting.rules import NO_IDENTITY, Features, categorize
-from gpuledger.model.accounts import FATES, Identity, Phase
+from gpuledger.model.accounts import FATES, IDENTITY_CATEGORY, Identity, Phase
 from gpuledger.model.journal.journal import REASONS, TagFlag
 from gpuledger.model.journal.reading import Journal
 
 I64 = NDArray[np.int64]
+
+_ORDER = {int(identity): place for place, identity in enumerate(IDENTITY_CATEGORY)}
+"""Identity -> its place among several identities of one storage; the lowest applies."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ def find_owners(
         fate=_fates(tags, lives, _step_ends(journal, device_idx, index_of)),
         recomputed=(flags & TagFlag.RECOMPUTED) != 0,
         communicating=(flags & TagFlag.COMMUNICATION) != 0,
+        reducing=(flags & TagFlag.REDUCE_SCATTER) != 0,
         workspace_sized=np.isin(lives.requested_bytes, journal.facts.get("workspace_bytes") or []),
         same_module=_when_freed(tags.module_id, lives) == module_id,
         freed_in_backward=_when_freed(tags.phase.astype(np.int64), lives) == Phase.BACKWARD,
@@ -131,7 +135,11 @@ def _identities(
     phase: NDArray[np.int8],
     module_id: I64,
 ) -> _Seen:
-    """Return the observed identity of each block. Of several, the lowest kind wins, then the first observation."""
+    """Return the observed identity of each block: of several, the first in the order of the identities.
+
+    The first observation of that identity gives name and module. If tensors of several modules share the block (a
+    bucket, a flat parameter), it belongs to the module around them and has no name.
+    """
     kind = np.full(lives.address.size, NO_IDENTITY, dtype=np.int8)
     name = np.full(lives.address.size, -1, dtype=np.int64)
     owner = np.full(lives.address.size, -1, dtype=np.int64)
@@ -142,6 +150,7 @@ def _identities(
     # Blocks that a model is called with are inputs only if no module allocated them. Otherwise the input of an
     # outermost call is the output of another one.
     outside = (module_id < 0) & np.isin(phase, (Phase.SETUP, Phase.BETWEEN, Phase.FORWARD))
+    shared = _Ancestors(journal)
     for row, what, called, module in zip(
         block.tolist(),
         table["kind"][mine].tolist(),
@@ -149,11 +158,32 @@ def _identities(
         table["module_id"][mine].tolist(),
         strict=True,
     ):
-        if row < 0 or (what == Identity.INPUT and not outside[row]):
+        if row < 0 or what not in _ORDER or (what == Identity.INPUT and not outside[row]):
             continue
-        if kind[row] == NO_IDENTITY or what < kind[row]:
+        if kind[row] == NO_IDENTITY or _ORDER[what] < _ORDER[int(kind[row])]:
             kind[row], name[row], owner[row] = what, called, module
+        elif what == kind[row] and what != Identity.INPUT and module != owner[row]:
+            name[row], owner[row] = -1, shared.of(int(owner[row]), module)
     return _Seen(kind, name, owner)
+
+
+class _Ancestors:
+    """Finds the module around two modules."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._parents = [int(one.get("parent", -1)) for one in journal.modules]
+
+    def of(self, one: int, other: int) -> int:
+        """Return the id of the innermost module that contains both; -1 if there is none."""
+        around = self._up_from(one)
+        return next((module for module in self._up_from(other) if module in around), -1)
+
+    def _up_from(self, module: int) -> list[int]:
+        found: list[int] = []
+        while 0 <= module < len(self._parents) and module not in found:
+            found.append(module)
+            module = self._parents[module]
+        return found
 
 
 def _block_at(lives: Replay, address: I64, index: I64) -> I64:

@@ -24,6 +24,7 @@ class Features:
     fate: NDArray[np.int8]
     recomputed: NDArray[np.bool_]
     communicating: NDArray[np.bool_]
+    reducing: NDArray[np.bool_]
     workspace_sized: NDArray[np.bool_]
     same_module: NDArray[np.bool_]
     freed_in_backward: NDArray[np.bool_]
@@ -45,7 +46,7 @@ def categorize(features: Features) -> NDArray[np.int8]:
 def _holds(rule: Rule, features: Features) -> NDArray[np.bool_]:
     held: NDArray[np.bool_] = np.isin(features.phase, [PHASES.index(name) for name in rule.phases])
     held &= np.isin(features.fate, [FATES.index(name) for name in rule.fates])
-    for name in ("recomputed", "communicating", "workspace_sized", "same_module", "freed_in_backward"):
+    for name in ("recomputed", "communicating", "reducing", "workspace_sized", "same_module", "freed_in_backward"):
         wanted = getattr(rule, name)
         if wanted is not None:
             held &= getattr(features, name) == wanted

@@ -297,14 +297,11 @@ def _parse(function: FunctionType) -> tuple[ast.Module, ast.FunctionDef]:
 
 
 def _imported_names(function: FunctionType) -> list[str]:
-    """Return the global names that the function's module imported. Python compiles calls on them differently."""
+    """Return the imported global names: modules, functions, classes. Python compiles calls on them differently."""
     own = function.__module__
     found = [(name, function.__globals__.get(name)) for name in function.__code__.co_names]
-    return [
-        name
-        for name, value in found
-        if isinstance(value, ModuleType) or (value is not None and getattr(value, "__module__", own) != own)
-    ]
+    named = [(name, value, getattr(value, "__module__", None)) for name, value in found if hasattr(value, "__name__")]
+    return [name for name, value, module in named if isinstance(value, ModuleType) or module not in (None, own)]
 
 
 def _compiled(tree: ast.Module, like: CodeType) -> CodeType:

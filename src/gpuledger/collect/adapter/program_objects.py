@@ -53,7 +53,7 @@ def local_part(tensor: Tensor) -> Tensor:
     if type(tensor) in (Tensor, nn.Parameter):
         return tensor
     own = attributes_of(tensor)
-    found = own["_local_tensor"] if "_local_tensor" in own else _slot(tensor, "_local_tensor")
+    found = own["_local_tensor"] if "_local_tensor" in own else slot_of(tensor, "_local_tensor")
     return tensor if found is None else found
 
 
@@ -159,6 +159,15 @@ def state_of(optimizer: Optimizer) -> list[tuple[Any, Any]]:
     return entries_of(attributes_of(optimizer).get("state"))
 
 
+def partition_of(optimizer: Optimizer) -> Any:
+    """Return the optimizer inside a ``ZeroRedundancyOptimizer`` of several ranks; None for any other optimizer."""
+    if not any(one.__name__ == "ZeroRedundancyOptimizer" for one in type.__getattribute__(type(optimizer), "__mro__")):
+        return None
+    own = attributes_of(optimizer)
+    ranks = own.get("world_size")
+    return own.get("optim") if type(ranks) is int and ranks > 1 else None
+
+
 def tensors_in(thing: object, levels: int = CONTAINER_LEVELS) -> Iterator[Tensor]:
     """Yield the tensors inside nested containers, at most ``levels`` deep."""
     if is_tensor(thing):
@@ -179,7 +188,7 @@ def _items(thing: object) -> Any:
     fields = _class_attribute(kind, "__dataclass_fields__")
     if type(fields) is dict:
         own = attributes_of(thing)
-        return [own[name] if name in own else _slot(thing, name) for name in fields]
+        return [own[name] if name in own else slot_of(thing, name) for name in fields]
     return ()
 
 
@@ -191,7 +200,7 @@ def _class_attribute(kind: type, name: str) -> Any:
     return None
 
 
-def _slot(thing: object, name: str) -> Any:
+def slot_of(thing: object, name: str) -> Any:
     """Return the value in an object's slot; None if ``name`` is not a slot or the slot is empty."""
     slot = _class_attribute(type(thing), name)
     if type(slot) is not MemberDescriptorType:

@@ -184,6 +184,14 @@ class ModuleRegistry:
         (path, root_id), (above, other_root_id) = self._places[module_id], self._places[other_id]
         return root_id == other_root_id and (not above or path == above or path.startswith(f"{above}."))
 
+    def named(self, module: nn.Module, name: str) -> tuple[int, int]:
+        """Return the ids of the name of a module's tensor and of the module; -1 for both if it is not registered."""
+        number = self.module_ids.get(id(module), -1)
+        if number < 0:
+            return -1, -1
+        path, root_id = self._places[number]
+        return self.name_id(_below(path, name), root_id), number
+
     def register(self, module: nn.Module, *, inside: int = -1) -> int:
         """Return a module's id. Registers the module and all its descendants on first use.
 

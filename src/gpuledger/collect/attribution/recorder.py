@@ -37,6 +37,9 @@ class Recorder(Protocol):
     def place_of(self, tensor: Any) -> Place | None:
         """Return ``(device, address)`` of a tensor's storage; None if it has none, or none that is recorded."""
 
+    def see_resized(self, tensors: list[object]) -> None:
+        """Record that the storages of tensors were resized without an operator."""
+
     def read_counters(self, part: Part, step: int, reason: str, t_ns: int) -> None:
         """Append the allocator's counters of every device in use to ``part``. ``t_ns`` is Unix time in ns."""
 

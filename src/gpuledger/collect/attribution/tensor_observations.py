@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.distributed_tensors import is_sharded
 from gpuledger.collect.adapter.other_threads import others_run_backward, undisturbed
 from gpuledger.collect.adapter.program_objects import (
     device_of,
@@ -16,6 +17,7 @@ from gpuledger.collect.adapter.program_objects import (
     layout_of,
     local_part,
     parameter_groups,
+    partition_of,
     state_of,
     storage_address,
     tensors_in,
@@ -26,6 +28,16 @@ from gpuledger.model.accounts import Identity
 from gpuledger.model.journal.journal import Part
 
 Place = tuple[int, int]
+
+Sighting = tuple[Identity, int, int, Any]
+"""What a tensor is, the ids of its name and of its module, and the tensor."""
+
+_SHARDED = {
+    Identity.WEIGHT: Identity.SHARDED_WEIGHT,
+    Identity.GRADIENT: Identity.SHARDED_GRADIENT,
+    Identity.OPTIMIZER_STATE: Identity.SHARDED_OPTIMIZER_STATE,
+}
+"""Identity of a tensor -> its identity if the tensor is this rank's part of a larger one."""
 
 
 def storage_place(tensor: Any) -> Place | None:
@@ -63,6 +75,7 @@ class TensorObservations:
         self._state_sizes: dict[int, int] = {}
         self._weights_seen = 0
         self._updated: dict[int, int] = {}
+        self._partitions: set[int] = set()
 
     def see_weights(self) -> None:
         """Record the addresses of parameters and buffers that are new or have moved."""
@@ -111,12 +124,20 @@ class TensorObservations:
         if not again and self._state_sizes.get(id(optimizer)) == len(state):
             return
         self._state_sizes[id(optimizer)] = len(state)
+        is_part = id(optimizer) in self._partitions
+        kind = Identity.SHARDED_OPTIMIZER_STATE if is_part else Identity.OPTIMIZER_STATE
         owners = {id(p): (n, m) for r, n, m in self.registry.parameters if (p := r()) is not None}
         self._note(
-            (Identity.OPTIMIZER_STATE, *owners.get(id(parameter), (-1, -1)), tensor, None)
+            (kind, *owners.get(id(parameter), (-1, -1)), tensor, None)
             for parameter, values in state
             for tensor in tensors_in(values)
         )
+
+    def meet(self, optimizer: Any) -> None:
+        """Record which optimizer keeps this rank's part of the state, if ``optimizer`` divides it among ranks."""
+        inner = partition_of(optimizer)
+        if inner is not None:
+            self._partitions.update((id(inner), id(optimizer)))
 
     def knows(self, optimizer: Any) -> bool:
         """Return whether all tensors that an optimizer updates are registered."""
@@ -136,6 +157,10 @@ class TensorObservations:
         """Record the addresses of the tensors that an outermost module was called with."""
         self._note((Identity.INPUT, -1, module_id, tensor, None) for tensor in tensors_in(arguments))
 
+    def see(self, sightings: Iterable[Sighting]) -> None:
+        """Record the addresses of tensors that a framework of sharded training holds."""
+        self._note((*sighting, None) for sighting in sightings)
+
     def _note(self, seen: Iterable[tuple[Identity, int, int, Any, tuple[int, int, int] | None]]) -> None:
         with without_overrides(), torch._C._DisableTorchDispatch():
             self._note_places(seen)
@@ -151,6 +176,8 @@ class TensorObservations:
                 if self._last.get(key) == place[1]:
                     continue
                 self._last[key] = place[1]
+            if kind in _SHARDED and is_sharded(tensor):
+                kind = _SHARDED[kind]
             self._rows.append((*place, int(kind), name_id, module_id, *counts[place[0]]))
 
     def drain(self, part: Part) -> None:

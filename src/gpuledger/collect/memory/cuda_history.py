@@ -77,6 +77,9 @@ class CudaRecorder:
                 found[device_idx] = (counted["allocated"], counted["freed"])
         return found
 
+    def see_resized(self, tensors: list[object]) -> None:
+        """Do nothing: the allocator's history has these events."""
+
     def read_counters(self, part: Part, step: int, reason: str, t_ns: int) -> None:
         """Append the allocator's counters of every device that has allocated memory."""
         for device_idx in self.devices():

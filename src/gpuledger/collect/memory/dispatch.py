@@ -199,6 +199,10 @@ class DispatchRecorder:
             self._live.clear()
         return self._mode is None
 
+    def see_resized(self, tensors: list[object]) -> None:
+        """Record storages that were resized without an operator."""
+        self.see(None, (), tensors)
+
     # -- storages ---------------------------------------------------------------------------------------------------
 
     def see(self, operator: Any, results: Any, arguments: Any) -> None:

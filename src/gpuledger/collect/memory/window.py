@@ -25,6 +25,7 @@ from gpuledger.collect.attribution.tensor_observations import TensorObservations
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.memory.first_collectives import FirstCollectives
+from gpuledger.collect.sharding.fully_shard import FullyShardedGroups
 from gpuledger.model.accounts import Phase
 
 DRAIN_EVENTS = 100_000
@@ -98,6 +99,9 @@ class MemoryWindow:
         if graphs is not None:
             made = getattr(recorder, "see_made", None)
             self._compiled = CompiledMemory(graphs, self.phases, self._stacks, guard, made)
+        self._sharded = FullyShardedGroups(
+            self.phases, self._registry, self.sightings, recorder.see_resized, guard, journal.note
+        )
         self._journal = journal
         self._steps = steps
         self._settings = settings
@@ -145,6 +149,7 @@ class MemoryWindow:
         self._tracker.install()
         if self._compiled is not None:
             self._compiled.install()
+        self._sharded.install()
         self.read_counters("open")
         if self._card is not None:
             self._awaits_call = not (self._steps.seen or self._begins_late)
@@ -180,7 +185,8 @@ class MemoryWindow:
         """Remove the observers of modules. :meth:`close_recorder` ends the recorder itself."""
         self.is_open = False
         compiled = [] if self._compiled is None else [self._compiled.remove]
-        do_all([self._tracker.remove, self._collectives.remove, *compiled, self._stacks.forget_code])
+        observers = [self._tracker.remove, self._collectives.remove, self._sharded.remove, *compiled]
+        do_all([*observers, self._stacks.forget_code])
 
     def close_recorder(self) -> bool:
         """End the recorder and write its pending events. Return False if it must be called again later."""
@@ -236,6 +242,7 @@ class MemoryWindow:
 
     def _meet(self, optimizer: Any) -> None:
         """Find the modules of the parameters that an optimizer updates, if they were not called yet."""
+        self.sightings.meet(optimizer)
         if not self.sightings.knows(optimizer):
             self.scan()
             self.sightings.see_loose_parameters(optimizer)
@@ -245,6 +252,7 @@ class MemoryWindow:
         if self._awaits_call and not self.is_idle():
             self._awaits_call = False
             self.read_counters("call")  # the CUDA context exists, and few libraries are loaded
+        self._sharded.install()
         if self._registry.holds_tensors(module_id):
             self._steps.call_began(module_id, self.expects_training)
             if not self.is_open and torch.is_grad_enabled():  # it ended here, so this call's end is not observed
@@ -288,6 +296,8 @@ class MemoryWindow:
     def see_again(self) -> None:
         """Record the current addresses of all weights, buffers, gradients and optimizer states."""
         self.sightings.see_weights()
+        for optimizer in self._steps.optimizers:
+            self.sightings.meet(optimizer)
         for optimizer in self._steps.optimizers:
             if not self.sightings.knows(optimizer):
                 self.sightings.see_loose_parameters(optimizer)

@@ -87,6 +87,7 @@ class TagFlag(IntEnum):
 
     RECOMPUTED = 1
     COMMUNICATION = 2
+    REDUCE_SCATTER = 4
 
 
 class ActivityKind(IntEnum):

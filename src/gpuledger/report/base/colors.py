@@ -6,11 +6,16 @@ from gpuledger.model.accounts import ROUNDING
 
 CATEGORY_COLORS = {
     "weight": "#4e79a7",
+    "sharded_weight": "#6b93bd",
     "buffer": "#86bcb6",
     "optimizer_state": "#b07aa1",
+    "sharded_optimizer_state": "#d4a6c8",
     "gradient": "#59a14f",
+    "sharded_gradient": "#499894",
     "workspace": "#9c755f",
     "communication": "#e15759",
+    "reduce_scatter": "#ff9d9a",
+    "gathered_weight": "#d37295",
     "input": "#a0cbe8",
     "activation": "#f28e2b",
     "activation_gradient": "#8cd17d",

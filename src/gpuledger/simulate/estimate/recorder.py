@@ -68,6 +68,9 @@ class VirtualRecorder:
         counters = self._device.counters
         return {DEVICE_IDX: (counters.alloc_count, counters.free_count)}
 
+    def see_resized(self, tensors: list[object]) -> None:
+        """Do nothing: sharded training is not simulated."""
+
     def read_counters(self, part: Part, step: int, reason: str, t_ns: int) -> None:
         """Append the simulated allocator's counters."""
         counters = self._device.counters

@@ -10,7 +10,7 @@ import pytest
 from gpuledger.analyze.posting.rules import NO_IDENTITY, Features, categorize
 from gpuledger.model.accounts import CATEGORIES, FATES, IDENTITY_CATEGORY, LIFETIME_RULES, PHASES, Identity
 
-FLAGS = ("recomputed", "communicating", "workspace_sized", "same_module", "freed_in_backward")
+FLAGS = ("recomputed", "communicating", "reducing", "workspace_sized", "same_module", "freed_in_backward")
 
 
 def category(phase: str, fate: str, identity: int = NO_IDENTITY, **flags: bool) -> str:
@@ -55,6 +55,8 @@ def test_what_was_seen_goes_before_any_lifetime(identity: Identity) -> None:
         ("setup", "later", {"freed_in_backward": True}, "activation"),
         ("setup", "same_visit", {}, "temporary"),
         ("setup", "later", {"communicating": True}, "communication"),
+        ("backward", "later", {"reducing": True}, "reduce_scatter"),
+        ("backward", "kept", {"reducing": True, "communicating": True}, "reduce_scatter"),
     ],
 )
 def test_lifetimes(phase: str, fate: str, flags: dict[str, bool], expected: str) -> None:

@@ -1,0 +1,76 @@
+"""Read how a distributed tensor is divided among ranks, without running code of the program.
+
+A ``DTensor`` has its device mesh and its placements in a slot. Only torch's own classes are read: a subclass of the
+program counts as a tensor without a known layout.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpuledger.collect.adapter.program_objects import attributes_of, local_part, slot_of
+
+_PLACEMENTS = "torch.distributed.tensor.placement_types"
+_MESH = "torch.distributed.device_mesh"
+_SHARDS = frozenset({"Shard", "_StridedShard"})
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a distributed tensor is divided among ranks.
+
+    ``names`` and ``shape`` are those of the device mesh, ``coordinate`` is this rank's place in it. ``placements`` has
+    one entry per mesh dimension: the tensor dimension that it divides, or -1 for a copy on each rank.
+    """
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    coordinate: tuple[int, ...]
+    placements: tuple[int, ...]
+
+    @property
+    def parts(self) -> int:
+        """Return the number of parts that the tensor is divided into."""
+        return math.prod(size for size, dim in zip(self.shape, self.placements, strict=True) if dim >= 0)
+
+
+def layout_of_shards(tensor: Tensor) -> Layout | None:
+    """Return the layout of a ``DTensor``; None for any other tensor, and if its mesh or a placement is unknown."""
+    if type(tensor) in (Tensor, torch.nn.Parameter) or local_part(tensor) is tensor:
+        return None
+    own = attributes_of(tensor)
+    spec = own["_spec"] if "_spec" in own else slot_of(tensor, "_spec")
+    held = attributes_of(spec)
+    mesh, placements = held.get("mesh"), held.get("placements")
+    if type(mesh).__module__ != _MESH or type(placements) is not tuple:
+        return None
+    dims = [_divided_dim(one) for one in placements]
+    return None if None in dims else _layout(mesh, tuple(dim for dim in dims if dim is not None))
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Return whether a tensor is this rank's part of a larger one."""
+    layout = layout_of_shards(tensor)
+    return layout is not None and layout.parts > 1
+
+
+def _divided_dim(placement: Any) -> int | None:
+    """Return the tensor dimension that a placement divides, -1 for a copy, None if the placement is not torch's own."""
+    kind = type(placement)
+    if kind.__module__ != _PLACEMENTS and not kind.__module__.startswith("torch"):
+        return None
+    return int(placement.dim) if kind.__name__ in _SHARDS else -1
+
+
+def _layout(mesh: Any, placements: tuple[int, ...]) -> Layout | None:
+    shape = tuple(int(size) for size in mesh.shape)
+    coordinate = mesh.get_coordinate()
+    if len(shape) != len(placements) or coordinate is None:
+        return None
+    names = mesh.mesh_dim_names or tuple(f"dim{number}" for number in range(len(shape)))
+    return Layout(tuple(map(str, names)), shape, tuple(int(place) for place in coordinate), placements)

@@ -1,0 +1,167 @@
+"""Memory of ``fully_shard`` (FSDP2): gathered weights, shards of gradients, and buffers of collectives.
+
+FSDP2 gathers, frees and reduces the parameters of one group in four methods of ``FSDPParamGroup``. They are observed in
+place while steps are recorded. During a method, the thread's allocations carry the group's module and a flag. After it,
+the addresses of the tensors that the group holds are recorded. No tensor is kept, and no property of the group is
+called. Nothing is imported: a program that does not use FSDP2 is not observed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, Observer, remove_all
+from gpuledger.collect.adapter.program_objects import attributes_of, grad_of, is_tensor
+from gpuledger.collect.adapter.torch_entrances import torchs_own
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.phases import OUTSIDE, Phases
+from gpuledger.collect.attribution.tensor_observations import Sighting, TensorObservations
+from gpuledger.model.accounts import Identity
+from gpuledger.model.journal.journal import TagFlag
+
+GROUP_MODULE = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+"""Module of torch with the class ``FSDPParamGroup``."""
+
+UNKNOWN_TORCH = (
+    "Memory of fully_shard is attributed by its lifetime only, because this version of PyTorch is not supported: {}."
+)
+
+_Call = tuple[str, Any]
+"""A method in progress: the token to restore, and the group."""
+
+
+def _nothing(_group: Any) -> None:
+    """Record nothing."""
+
+
+class FullyShardedGroups:
+    """Observes the groups of ``fully_shard``, between :meth:`install` and :meth:`remove`.
+
+    Args:
+        phases: The tokens of each thread.
+        registry: Ids of modules.
+        sightings: Records the addresses of tensors.
+        resized: Called with tensors that got or lost their memory without an operator.
+        guard: Handles exceptions of gpuledger's code.
+        note: Called with a sentence for the user.
+    """
+
+    def __init__(
+        self,
+        phases: Phases,
+        registry: ModuleRegistry,
+        sightings: TensorObservations,
+        resized: Callable[[list[object]], None],
+        guard: Guard,
+        note: Callable[[str], None],
+    ) -> None:
+        self._observations: list[Observation] = []
+        self._asked = False
+        self._guard, self._note = guard, note
+        self._phases, self._registry = phases, registry
+        self._sightings, self._resized = sightings, resized
+
+    def install(self) -> None:
+        """Observe the groups if the program has imported FSDP2 and they are not observed yet."""
+        if self._asked or GROUP_MODULE not in sys.modules:
+            return
+        self._asked = True
+        group = getattr(sys.modules[GROUP_MODULE], "FSDPParamGroup", None)
+        gathers, reduces = int(TagFlag.COMMUNICATION), int(TagFlag.REDUCE_SCATTER)
+        methods = (
+            ("unshard", gathers, _nothing, _nothing),
+            ("wait_for_unshard", gathers, _nothing, self._see_gathered),
+            ("post_backward", reduces, self._see_gradients, self._see_reduced),
+            ("reshard", gathers, _nothing, self._see_resharded),
+        )
+        try:
+            for name, flag, before, after in methods:
+                self._observe(torchs_own(getattr(group, name)), flag, before, after)
+        except (AttributeError, CannotInstrumentError) as error:
+            self._note(UNKNOWN_TORCH.format(error))
+            self.remove()
+
+    def remove(self) -> None:
+        """Stop observing."""
+        remove_all(self._observations)
+
+    def _observe(
+        self,
+        function: Callable[..., Any],
+        flag: int,
+        before: Callable[[Any], None],
+        after: Callable[[Any], None],
+    ) -> None:
+        def enter(group: Any, *_: Any) -> _Call:
+            token = self._phases.threads.token
+            before(group)
+            self._phases.put(self._module_of(group), flag)
+            return token, group
+
+        def leave(call: _Call, _result: Any) -> None:
+            self._phases.restore(call[0])
+            after(call[1])
+
+        def fail(call: _Call) -> None:
+            self._phases.restore(call[0])
+
+        self._observations.append(Observation(function, Observer(enter, leave, fail, absorbs=self._guard.absorbs)))
+
+    def _module_of(self, group: Any) -> int:
+        """Return the id of the module that ``fully_shard`` was called with."""
+        modules = attributes_of(group).get("modules")
+        known = self._registry.module_ids
+        return next((known[id(one)] for one in modules or () if id(one) in known), OUTSIDE)
+
+    # -- what a group holds -----------------------------------------------------------------------------------------
+
+    def _see_gathered(self, group: Any) -> None:
+        """Record the gathered weights."""
+        self._tell_resized(group)
+        self._sightings.see(self._of_parameters(group, Identity.GATHERED_WEIGHT, "all_gather_outputs"))
+
+    def _see_gradients(self, group: Any) -> None:
+        """Record the gradients of gathered weights, before they are reduced."""
+        self._sightings.see(self._gradients(group, "_unsharded_param"))
+
+    def _see_reduced(self, group: Any) -> None:
+        """Record the shards of the gradients, and gradients that wait for a later reduction."""
+        self._tell_resized(group)
+        self._sightings.see(self._gradients(group, "sharded_param"))
+        self._sightings.see(self._of_parameters(group, Identity.GRADIENT, "unsharded_accumulated_grad"))
+
+    def _see_resharded(self, group: Any) -> None:
+        """Record the weights that are kept between forward and backward on fewer ranks."""
+        self._tell_resized(group)
+        kept = "_sharded_post_forward_param_data"
+        self._sightings.see(self._of_parameters(group, Identity.GATHERED_WEIGHT, kept))
+
+    def _tell_resized(self, group: Any) -> None:
+        gathered = self._of_parameters(group, Identity.GATHERED_WEIGHT, "all_gather_outputs")
+        self._resized([tensor for *_, tensor in gathered])
+
+    def _of_parameters(self, group: Any, identity: Identity, attribute: str) -> Iterator[Sighting]:
+        """Yield the tensors in an attribute of a group's parameters."""
+        for parameter, (name_id, module_id) in self._parameters(group):
+            value = attributes_of(parameter).get(attribute)
+            for tensor in value if isinstance(value, (list, tuple)) else (value,):
+                if is_tensor(tensor):
+                    yield identity, name_id, module_id, tensor
+
+    def _gradients(self, group: Any, attribute: str) -> Iterator[Sighting]:
+        """Yield the gradients of the tensors in an attribute of a group's parameters."""
+        for identity, name_id, module_id, tensor in self._of_parameters(group, Identity.GRADIENT, attribute):
+            gradient = grad_of(tensor)
+            if gradient is not None:
+                yield identity, name_id, module_id, gradient
+
+    def _parameters(self, group: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
+        """Yield each parameter of a group, with the ids of its name and its module."""
+        for parameter in attributes_of(group).get("fsdp_params") or ():
+            where = attributes_of(attributes_of(parameter).get("_module_info"))
+            module, name = where.get("module"), where.get("param_name")
+            if module is not None and isinstance(name, str):
+                yield parameter, self._registry.named(module, name)

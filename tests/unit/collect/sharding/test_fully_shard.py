@@ -1,0 +1,173 @@
+"""Memory of fully_shard has categories of its own, each byte on its module, and nothing of ours stays in torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from fake_ranks import Block, Net, fake_ranks, train
+from recorded import Recorded, record_run
+from torch import distributed, nn
+
+if not distributed.is_available():
+    pytest.skip("this torch has no torch.distributed", allow_module_level=True)
+
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+from gpuledger.collect.adapter.torch_entrances import torchs_own
+from gpuledger.collect.sharding import fully_shard as adapter
+
+pytestmark = pytest.mark.torch
+
+EMBED = HEAD = 4 * 128 * 64
+MATRIX = 4 * 64 * 256
+MODEL = EMBED + HEAD + 4 * MATRIX
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ranks() -> Iterator[None]:
+    with fake_ranks(4):
+        yield
+
+
+def sharded_net(dims: tuple[int, ...] = (4,), **policy: Any) -> Net:
+    names = ("replicate", "dp")[-len(dims) :]
+    mesh = init_device_mesh("cpu", dims, mesh_dim_names=names)
+    model = Net()
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, **policy)
+    fully_shard(model, mesh=mesh, **policy)
+    return model
+
+
+def record_training(dims: tuple[int, ...] = (4,), steps: int = 3, **policy: Any) -> Recorded:
+    def program(_: object) -> object:
+        model = sharded_net(dims, **policy)
+        optimizer = torch.optim.AdamW(model.parameters())
+        train(model, optimizer, steps)
+        return model, optimizer
+
+    return record_run(program)
+
+
+def sizes(run: Recorded, category: str, step: int) -> Counter[tuple[str, int]]:
+    """Return module and bytes of each block that a step allocated."""
+    return Counter((block.module, block.bytes) for block in run.of(category) if block.step == step and block.bytes > 16)
+
+
+def test_every_block_of_a_step_has_its_category_and_module() -> None:
+    run = record_training()
+    assert run.manifest.notes == ()
+    gathered = {"blocks.0.up": MATRIX, "blocks.0.down": MATRIX, "blocks.1.up": MATRIX, "blocks.1.down": MATRIX}
+    root = run.of("sharded_gradient")[-1].module
+    assert sizes(run, "sharded_weight", 0) == Counter(
+        [*((path, size // 4) for path, size in gathered.items()), ("embed", EMBED // 4), ("head", HEAD // 4)]
+    )
+    # The last block's weights stay gathered between forward and backward, and the root's after its forward.
+    assert set(sizes(run, "gathered_weight", 2)) == {*gathered.items(), ("embed", EMBED), ("head", HEAD)}
+    assert sizes(run, "gradient", 2) == Counter([*gathered.items(), ("embed", EMBED), ("head", HEAD)])
+    group = {"blocks.0": 2 * MATRIX, "blocks.1": 2 * MATRIX, root: EMBED + HEAD}
+    assert sizes(run, "reduce_scatter", 2) == Counter(group.items())
+    assert sizes(run, "sharded_gradient", 2) == Counter((path, size // 4) for path, size in group.items())
+    assert set(sizes(run, "communication", 2)) == set(group.items())
+    assert run.bytes_of("sharded_optimizer_state") == 2 * MODEL // 4
+    for absent in ("weight", "other"):
+        assert [block for block in run.of(absent) if block.bytes > 16] == []
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+def test_gathered_weights_end_when_they_are_freed(reshard: bool) -> None:
+    run = record_training(reshard_after_forward=reshard)
+    assert [block for block in run.of("gathered_weight") if block.kept] == []
+    again = {True: 2, False: 1}[reshard]
+    assert sizes(run, "gathered_weight", 2)["blocks.0.up", MATRIX] == again
+
+
+def test_mixed_precision_gathers_and_reduces_in_its_own_types() -> None:
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    run = record_training(mp_policy=policy)
+    assert set(sizes(run, "gathered_weight", 2)) >= {("blocks.0.up", MATRIX // 2), ("blocks.1.down", MATRIX // 2)}
+    assert sizes(run, "gradient", 2)["blocks.0.up", MATRIX // 2] == 1
+    assert sizes(run, "reduce_scatter", 2)["blocks.0", 2 * MATRIX] == 1
+    assert sizes(run, "sharded_gradient", 2)["blocks.0", 2 * MATRIX // 4] == 1
+    # the shards are cast before they are gathered
+    assert sizes(run, "communication", 2)["blocks.0", 2 * MATRIX // 2 // 4] == 2
+
+
+def test_gradients_reduced_in_another_type_are_shards_in_the_weights_type() -> None:
+    policy = MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)
+    run = record_training(mp_policy=policy)
+    assert sizes(run, "reduce_scatter", 2) >= Counter([("blocks.0", MATRIX), ("blocks.0", MATRIX // 4)])
+    assert sizes(run, "sharded_gradient", 2)["blocks.0", 2 * MATRIX // 4] == 1
+
+
+def test_a_mesh_with_copies_shards_over_one_of_its_dimensions() -> None:
+    run = record_training((2, 2))
+    assert sizes(run, "sharded_weight", 0)["head", HEAD // 2] == 1
+    assert sizes(run, "sharded_gradient", 2)["blocks.0", MATRIX] == 1
+    assert run.bytes_of("sharded_optimizer_state") == 2 * MODEL // 2
+
+
+def test_gradients_that_wait_for_a_later_reduction_are_gradients() -> None:
+    def program(_: object) -> object:
+        model = sharded_net()
+        assert isinstance(model, FSDPModule)
+        model.set_requires_gradient_sync(False)
+        model(torch.randint(0, 128, (4, 16))).sum().backward()
+        return model
+
+    run = record_run(program)
+    kept = Counter((block.module, block.bytes) for block in run.of("gradient") if block.kept)
+    assert kept["blocks.0.up", MATRIX] == 1
+    assert run.of("reduce_scatter") == []
+
+
+def test_weights_kept_on_fewer_ranks_after_forward_are_gathered() -> None:
+    run = record_training((4,), reshard_after_forward=2)
+    assert sizes(run, "gathered_weight", 2)["blocks.0.up", MATRIX // 2] == 1
+
+
+def test_tensors_that_are_not_distributed_keep_their_categories() -> None:
+    def program(_: object) -> object:
+        model = nn.Sequential(Block(), Block())
+        fully_shard(model[0], mesh=init_device_mesh("cpu", (4,)))
+        optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+        model(torch.randn(2, 64)).sum().backward()
+        optimizer.step()
+        return model, optimizer
+
+    run = record_run(program)
+    assert Counter(block.module for block in run.of("weight") if block.bytes > 16) == {"1.up": 1, "1.down": 1}
+    assert run.bytes_of("optimizer_state") >= 2 * 2 * MATRIX
+
+
+def test_an_error_of_the_program_passes_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_gather(*_: object, **__: object) -> None:
+        raise RuntimeError("no gather")
+
+    monkeypatch.setattr("torch.distributed.fsdp._fully_shard._fsdp_param_group.foreach_all_gather", no_gather)
+    with pytest.raises(RuntimeError, match="no gather"):
+        record_training()
+
+
+def test_the_methods_are_torchs_own_again() -> None:
+    names = ("unshard", "wait_for_unshard", "post_backward", "reshard")
+
+    def codes() -> list[object]:
+        return [torchs_own(getattr(FSDPParamGroup, name)).__code__ for name in names]
+
+    before = codes()
+    record_training(steps=1)
+    assert codes() == before
+
+
+def test_a_torch_without_these_methods_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter, "GROUP_MODULE", "torch.distributed.fsdp")
+    run = record_training(steps=1)
+    assert any("fully_shard is attributed by its lifetime only" in note for note in run.manifest.notes)
+    assert run.of("gathered_weight") == []
