@@ -14,6 +14,7 @@ from gpuledger.analyze.memory.flame import FlameNode, build_flame
 from gpuledger.analyze.memory.groups import Group, group_accounts
 from gpuledger.analyze.memory.instant import Instant, module_classes, resolve_instant
 from gpuledger.analyze.memory.live import device_indices, pick_device
+from gpuledger.analyze.memory.loops import Loop, find_loop
 from gpuledger.analyze.memory.oom import OutOfMemory, explain_oom
 from gpuledger.analyze.memory.timeline import Band, Timeline, bands, build_timeline
 from gpuledger.analyze.memory.unknown import Unknowns, list_unknown
@@ -106,14 +107,29 @@ class DeviceView:
         return LargestTensors(tuple(named[:MAX_TENSORS]), max(0, len(named) - MAX_TENSORS))
 
     @cached_property
+    def breakdown_by_line(self) -> Breakdown:
+        """Return the bytes at the instant by category and source line."""
+        return break_down(self.rank, self.instant, by=("category", "line"))
+
+    @cached_property
     def source_lines(self) -> tuple[Group, ...]:
         """Return the bytes at the instant by source line, largest first."""
-        return group_accounts(break_down(self.rank, self.instant, by=("category", "line")).accounts, "line")
+        return group_accounts(self.breakdown_by_line.accounts, "line")
 
     @cached_property
     def flame(self) -> tuple[FlameNode, ...]:
         """Return the nodes of the flame graph of source lines at the instant."""
         return build_flame(self.rank, self.instant)
+
+    @cached_property
+    def uses_modules(self) -> bool:
+        """Return whether any memory at the instant is attributed to a module."""
+        return any(account.module for account in break_down(self.rank, self.instant, by=("module",)).accounts)
+
+    @cached_property
+    def loop(self) -> Loop | None:
+        """Return the main loop of a program without steps; None if it has steps, or if no loop is found."""
+        return None if self.rank.manifest.steps_seen else find_loop(self.rank, self.device_idx)
 
     @cached_property
     def unknowns(self) -> Unknowns:

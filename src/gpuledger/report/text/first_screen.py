@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import group_accounts, module_label
+from gpuledger.analyze.memory.source_lines import WITHOUT_LINE
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH, ROUNDING_PATH
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.phrases import (
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 CELLS = 20
 """Column of the texts after the labels."""
 LARGEST, SAVINGS = 3, 2
+_NO_LINES = WITHOUT_LINE | {ROUNDING_PATH}
 
 
 def first_screen(view: RunView, terminal: Terminal) -> list[str]:
@@ -48,6 +50,9 @@ def first_screen(view: RunView, terminal: Terminal) -> list[str]:
     modules = _sizes(device.breakdown, "module")
     if modules.keys() - {OUTSIDE_PATH}:
         lines += _largest("Largest modules", _of_layers(modules, device.classes), device, terminal)
+    elif sizes := {one.label: one.bytes for one in device.source_lines if one.label not in _NO_LINES}:
+        lines += _largest("Largest lines", sizes, device, terminal)
+    lines += entry(terminal, "Main loop", *_loop(device), cells=CELLS)
     lines += entry(terminal, "Fits", *_fits(device), cells=CELLS)
     lines += entry(terminal, "To lower the peak", *(_saving(one, device) for one in _replayed(device)), cells=CELLS)
     lines += entry(terminal, "Step time", *_step_time(device), cells=CELLS)
@@ -131,6 +136,17 @@ def _of_layers(sizes: Mapping[str, int], classes: Mapping[str, str]) -> dict[str
         name = module_label(paths[0], classes) if len(paths) == 1 else f"{len(paths)} × {label}"
         found[name] = sum(sizes[path] for path in paths)
     return found
+
+
+def _loop(device: DeviceView) -> list[str]:
+    """Return the main loop of a program without steps. Its time is that of the host, and known on a CPU only."""
+    loop = device.loop
+    if loop is None:
+        return []
+    each = f"each allocates {format_bytes(loop.allocated_bytes)} in total"
+    time = f" and takes {format_ns(loop.iteration_ns)} while recorded" if device.device_idx < 0 else ""
+    peak = f"highest: {format_bytes(loop.peak_bytes)} in iteration {loop.peak_iteration:,}"
+    return [f"{loop.line}, {loop.iterations:,} iterations", f"{each}{time}; {peak}"]
 
 
 def _replayed(device: DeviceView) -> list[Finding]:

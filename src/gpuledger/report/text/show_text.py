@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import module_label
+from gpuledger.analyze.memory.source_lines import WITHOUT_LINE
 from gpuledger.errors import UsageError
 from gpuledger.report.base.kernel_names import short_kernel_names
 from gpuledger.report.text.first_screen import first_screen, short_screen
@@ -87,8 +88,12 @@ def _table_lines(view: DeviceView, tables: TableOptions, terminal: Terminal) -> 
     if group_by == "tensor":
         return ["", *tensor_table(view.breakdown, tables.rows or ROWS, view.classes).lines(terminal)]
     lines: list[str] = []
-    for word in (group_by,) if group_by else ("category", "module"):
+    has_lines = not view.uses_modules and any(one.label not in WITHOUT_LINE for one in view.source_lines)
+    for word in (group_by,) if group_by else ("category", "line" if has_lines else "module"):
         rows = tables.rows or (ROWS if group_by else ROWS_OF_TWO)
+        if word == "line":
+            lines += ["", *group_table(view.breakdown_by_line, word, rows, view.classes).lines(terminal)]
+            continue
         lines += ["", *_table(view, word, rows, units).lines(terminal)]
     return lines
 

@@ -1,0 +1,141 @@
+"""Loops of a program without steps: found where the source lines of its allocations repeat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuledger.analyze.memory.live import I64, allocated_curve, read_lives, read_numbers
+from gpuledger.analyze.memory.source_lines import Stack, line_text, program_directory, read_stacks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpuledger.analyze.memory.source_lines import Frame
+    from gpuledger.model.run import Rank
+
+FEWEST_ITERATIONS = 4
+LEAST_SHARE = 0.5
+"""A loop with less of the time between the first and the last allocation is not the program's main loop."""
+MOST_LEVELS = 24
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The loop that takes most of the time.
+
+    Attributes:
+        line: ``file:line function`` of the first line that allocates in an iteration.
+        iterations: Number of iterations.
+        allocated_bytes: Bytes that an iteration allocates in total, median.
+        peak_bytes: Highest allocated bytes of an iteration, the largest.
+        peak_iteration: The iteration with this peak, from 1.
+        iteration_ns: Time from one iteration to the next on the host, median; includes the overhead of recording.
+    """
+
+    line: str
+    iterations: int
+    allocated_bytes: int
+    peak_bytes: int
+    peak_iteration: int
+    iteration_ns: float
+
+
+@dataclass(frozen=True)
+class _Allocations:
+    """The allocations of one device in order."""
+
+    index: I64
+    t_ns: I64
+    bytes: I64
+    stack_id: I64
+
+
+def find_loop(rank: Rank, device_idx: int) -> Loop | None:
+    """Return the loop of the program's own code that takes most of the time; None if no line repeats.
+
+    An iteration begins when a function returns to an earlier line. A loop with a body of one line is not found.
+
+    Source: stacks and times of the allocations; exact if every iteration allocates in two lines or more.
+    """
+    found = _read(rank, device_idx)
+    if found.index.size < FEWEST_ITERATIONS:
+        return None
+    stacks = read_stacks(rank)
+    starts, frame = _hottest(found, _own_frames(stacks))
+    if frame is None:
+        return None
+    directory = program_directory(stacks.values())
+    return _measured(rank, device_idx, found, starts, line_text(frame, directory))
+
+
+def _read(rank: Rank, device_idx: int) -> _Allocations:
+    columns = [read_numbers(rank, "blocks", name, device_idx) for name in ("alloc_index", "alloc_ns", "stack_id")]
+    columns.append(read_numbers(rank, "blocks", "requested_bytes", device_idx))
+    index, t_ns, stack_id, size = columns
+    order = np.argsort(index, kind="stable")
+    order = order[(index[order] >= 0) & (stack_id[order] >= 0)]
+    return _Allocations(index[order], t_ns[order], size[order], stack_id[order])
+
+
+def _own_frames(stacks: Mapping[int, Stack]) -> dict[int, tuple[Frame, ...]]:
+    """Return stack id -> frames of the program itself, outermost first."""
+    return {number: tuple(frame for frame in reversed(stack) if frame.own) for number, stack in stacks.items()}
+
+
+def _hottest(found: _Allocations, paths: Mapping[int, tuple[Frame, ...]]) -> tuple[I64, Frame | None]:
+    """Return the positions at which iterations of the loop begin, and the frame at which they do."""
+    whole_ns = int(found.t_ns[-1] - found.t_ns[0])
+    best: tuple[float, I64, Frame | None] = (LEAST_SHARE * whole_ns, np.zeros(0, dtype=np.int64), None)
+    for level in range(min(MOST_LEVELS, max(map(len, paths.values()), default=0))):
+        for starts, end, frame in _loops_at(found.stack_id, paths, level):
+            span_ns = int(found.t_ns[end] - found.t_ns[starts[0]])
+            if starts.size >= FEWEST_ITERATIONS and span_ns > best[0]:
+                best = (span_ns, starts, frame)
+    return best[1], best[2]
+
+
+def _loops_at(stack_id: I64, paths: Mapping[int, tuple[Frame, ...]], level: int) -> list[tuple[I64, int, Frame]]:
+    """Return the loops in the frames at one depth: where iterations begin, the last position, and the frame there."""
+    callers: dict[tuple[object, ...], int] = {}
+    count = int(stack_id.max()) + 1
+    caller, line = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
+    for number, path in paths.items():
+        if level < len(path) and number < count:
+            frame = path[level]
+            key = (path[:level], frame.file, frame.function)
+            caller[number], line[number] = callers.setdefault(key, len(callers)), frame.line or 0
+    places = np.flatnonzero(caller[stack_id] >= 0)
+    places = places[np.argsort(caller[stack_id[places]], kind="stable")]
+    group, lines = caller[stack_id[places]], line[stack_id[places]]
+    returns = np.flatnonzero((group[1:] == group[:-1]) & (lines[1:] < lines[:-1])) + 1
+    loops = []
+    pairs, counts = np.unique(np.stack([group[returns], lines[returns]], axis=1), axis=0, return_counts=True)
+    for one, header in pairs[counts >= FEWEST_ITERATIONS - 1].tolist():
+        again = returns[(group[returns] == one) & (lines[returns] == header)]
+        low, high = np.searchsorted(group, [one, one + 1])
+        first = low + int(np.flatnonzero(lines[low : again[0] + 1] == header)[0])
+        starts = np.unique(np.concatenate(([first], again)))
+        loops.append((places[starts], int(places[high - 1]), paths[int(stack_id[places[first]])][level]))
+    return sorted(loops, key=lambda loop: (loop[2].file, loop[2].line or 0))
+
+
+def _measured(rank: Rank, device_idx: int, found: _Allocations, starts: I64, line: str) -> Loop:
+    edges = np.append(starts, found.index.size)
+    totals = np.add.reduceat(found.bytes, starts)
+    curve = allocated_curve(read_lives(rank, device_idx))
+    ends = [int(found.index[edge]) for edge in starts[1:].tolist()] + [int(found.index[edges[-1] - 1]) + 1]
+    peaks = []
+    for begin, end in zip(found.index[starts].tolist(), ends, strict=True):
+        low, high = np.searchsorted(curve.index, [begin, end])
+        peaks.append(int(curve.bytes[low:high].max(initial=curve.at(begin))))
+    return Loop(
+        line=line,
+        iterations=int(starts.size),
+        allocated_bytes=int(np.median(totals[:-1])),
+        peak_bytes=max(peaks),
+        peak_iteration=int(np.argmax(peaks)) + 1,
+        iteration_ns=float(np.median(np.diff(found.t_ns[starts]))),
+    )

@@ -1,0 +1,122 @@
+"""The main loop of a program without steps, from the lines at which it allocates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpuledger import record
+from gpuledger.analyze.memory.loops import FEWEST_ITERATIONS, Loop, find_loop
+from gpuledger.analyze.view.view import build_view
+from gpuledger.model.run import Run
+from gpuledger.report.base.terminal import Terminal
+from gpuledger.report.text.first_screen import first_screen
+
+pytestmark = pytest.mark.torch
+
+
+def record_work(out: Path, work: Callable[[], object]) -> Run:
+    with record(out=out, devices="cpu") as recording:
+        work()
+    return recording.run()
+
+
+def loop_of(out: Path, work: Callable[[], object]) -> Loop | None:
+    return find_loop(record_work(out, work).rank(0), -1)
+
+
+def distances(points: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
+    return torch.cdist(points, centres)
+
+
+def cluster() -> None:
+    points = torch.randn(1000, 8)
+    centres = torch.randn(4, 8)
+    for _ in range(12):
+        apart = distances(points, centres)
+        nearest = apart.argmin(1)
+        centres = torch.stack([points[nearest == number].mean(0) for number in range(4)])
+
+
+def denoise(x: torch.Tensor) -> torch.Tensor:
+    hidden = x + 1
+    return torch.tanh(hidden)
+
+
+def sample() -> None:
+    x = torch.randn(64, 64)
+    for _ in range(7):
+        for _ in range(3):
+            noise = denoise(x)
+            x = x - noise
+        x = x * 0.5
+
+
+def straight() -> None:
+    x = torch.randn(64, 64)
+    y = x + 1
+    z = y * 2
+    assert z.shape == x.shape
+
+
+def few() -> None:
+    for _ in range(FEWEST_ITERATIONS - 1):
+        x = torch.randn(64, 64)
+        y = x + 1
+        assert y.shape == x.shape
+
+
+def line_of(function: Callable[[], object], text: str) -> str:
+    code = function.__code__
+    lines = Path(__file__).read_text().splitlines()[code.co_firstlineno - 1 :]
+    number = code.co_firstlineno + next(place for place, line in enumerate(lines) if text in line)
+    return f":{number} {code.co_name}"
+
+
+def test_each_iteration_of_a_loop_is_found(tmp_path: Path) -> None:
+    loop = loop_of(tmp_path / "run", cluster)
+    assert loop is not None
+    assert loop.iterations == 12
+    assert loop.line.endswith(line_of(cluster, "apart = "))
+    assert loop.allocated_bytes >= 1000 * 4 * 4 + 1000 * 8
+    assert loop.peak_bytes >= 1000 * 8 * 4 + 1000 * 4 * 4
+    assert 1 <= loop.peak_iteration <= 12
+    assert loop.iteration_ns > 0
+
+
+def test_of_nested_loops_it_is_the_one_in_which_most_time_passes(tmp_path: Path) -> None:
+    loop = loop_of(tmp_path / "run", sample)
+    assert loop is not None
+    # both loops begin at the same allocating line, so that the iterations are those of the inner one
+    assert loop.iterations == 21
+    assert loop.line.endswith(line_of(sample, "noise = "))
+
+
+@pytest.mark.parametrize("work", [straight, few])
+def test_without_repetition_there_is_no_loop(tmp_path: Path, work: Callable[[], object]) -> None:
+    assert loop_of(tmp_path / "run", work) is None
+
+
+def test_a_program_without_modules_is_shown_by_line_and_loop(tmp_path: Path) -> None:
+    view = build_view(record_work(tmp_path / "run", cluster))
+    text = "\n".join(first_screen(view, Terminal(200)))
+    assert "Largest lines" in text
+    assert "12 iterations" in text
+    assert "while recorded" in text
+    assert "Largest modules" not in text
+
+
+def test_a_training_has_steps_and_no_loop(tmp_path: Path) -> None:
+    def train() -> None:
+        model = torch.nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(6):
+            model(torch.randn(4, 8)).sum().backward()
+            optimizer.step()
+
+    view = build_view(record_work(tmp_path / "run", train))
+    assert view.highest.loop is None
+    assert view.highest.uses_modules
