@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import group_accounts, module_label
-from gpuledger.analyze.memory.source_lines import WITHOUT_LINE
+from gpuledger.analyze.memory.lines.source_lines import WITHOUT_LINE
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH, ROUNDING_PATH
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.phrases import (

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import module_label
-from gpuledger.analyze.memory.source_lines import WITHOUT_LINE
+from gpuledger.analyze.memory.lines.source_lines import WITHOUT_LINE
 from gpuledger.errors import UsageError
 from gpuledger.report.base.kernel_names import short_kernel_names
 from gpuledger.report.text.first_screen import first_screen, short_screen

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import UNNAMED, Group, group_accounts, label_of, module_label
-from gpuledger.analyze.memory.source_lines import NO_STACKS
+from gpuledger.analyze.memory.lines.source_lines import NO_STACKS
 from gpuledger.analyze.overview.balance import (
     DISPATCH,
     FILE,

@@ -15,7 +15,7 @@ from gpuledger.report.json.document import instant_document
 from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.memory.source_lines import Frame
+    from gpuledger.analyze.memory.lines.source_lines import Frame
     from gpuledger.analyze.memory.unknown import Unknown, Unknowns
 
 FRAMES = 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.analyze.memory.source_lines import WITHOUT_LINE
+from gpuledger.analyze.memory.lines.source_lines import WITHOUT_LINE
 from gpuledger.analyze.memory.tree import ROUNDING_PATH
 from gpuledger.report.html.definitions import of_column
 from gpuledger.report.html.sections.section import Page, Section, column, script, table

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gpuledger import record
-from gpuledger.analyze.memory.loops import FEWEST_ITERATIONS, Loop, find_loop
+from gpuledger.analyze.memory.lines.loops import FEWEST_ITERATIONS, Loop, find_loop
 from gpuledger.analyze.view.view import build_view
 from gpuledger.model.run import Run
 from gpuledger.report.base.terminal import Terminal

@@ -9,9 +9,9 @@ from random_runs import Life, block_rows, to_table, written
 from synthetic import load_run
 
 from gpuledger.analyze.memory.breakdown import break_down
-from gpuledger.analyze.memory.flame import LEAST_SHARE, FlameNode, build_flame
 from gpuledger.analyze.memory.instant import find_peak
-from gpuledger.analyze.memory.source_lines import BEFORE_RECORDING
+from gpuledger.analyze.memory.lines.flame import LEAST_SHARE, FlameNode, build_flame
+from gpuledger.analyze.memory.lines.source_lines import BEFORE_RECORDING
 from gpuledger.model.run import Rank, write_table
 
 STACKS = [

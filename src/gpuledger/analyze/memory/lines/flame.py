@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuledger.analyze.memory.breakdown import category_words, sum_by_words
-from gpuledger.analyze.memory.live import I64, distinct, read_lives, read_numbers
-from gpuledger.analyze.memory.source_lines import (
+from gpuledger.analyze.memory.lines.source_lines import (
     BEFORE_RECORDING,
     NO_STACK,
     NO_STACKS,
@@ -19,6 +18,7 @@ from gpuledger.analyze.memory.source_lines import (
     read_stacks,
     short_file,
 )
+from gpuledger.analyze.memory.live import I64, distinct, read_lives, read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuledger.analyze.memory.lines.source_lines import Stack, line_text, program_directory, read_stacks
 from gpuledger.analyze.memory.live import I64, allocated_curve, read_lives, read_numbers
-from gpuledger.analyze.memory.source_lines import Stack, line_text, program_directory, read_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuledger.analyze.memory.source_lines import Frame
+    from gpuledger.analyze.memory.lines.source_lines import Frame
     from gpuledger.model.run import Rank
 
 FEWEST_ITERATIONS = 4
