@@ -24,6 +24,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import gpuledger  # noqa: E402
 from gpuledger.analyze.memory.breakdown import break_down  # noqa: E402
 from gpuledger.analyze.memory.instant import find_peak, resolve_instant  # noqa: E402
+from gpuledger.analyze.memory.lines.source_lines import WITHOUT_LINE  # noqa: E402
 
 
 def record(tmp_path: Path, work: Any, **options: Any) -> Any:
@@ -354,3 +355,33 @@ def test_a_long_window_drains_and_loses_nothing(tmp_path: Path) -> None:
     drains = [pause for pause in rank.manifest.pauses if pause.reason == "drain"]
     assert 1 <= len(drains) < 60
     assert rank.manifest.recorder_bytes < 2_000 * 512
+
+
+def test_every_block_has_a_line_and_the_compiler_is_not_imported(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import sys
+            import torch
+            model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.GELU()).cuda()
+            optimizer = torch.optim.AdamW(model.parameters())
+            for _ in range(4):
+                model(torch.randn(256, 512, device="cuda")).square().mean().backward()
+                optimizer.step()
+            print("torch._inductor" in sys.modules)
+            """
+        )
+    )
+    out = tmp_path / "run.ledger"
+    command = [sys.executable, "-m", "gpuledger", "run", "-q", "--passes", "memory", "--out", str(out), str(program)]
+    bare, recorded = (
+        subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        for words in ([sys.executable, str(program)], command)
+    )
+    assert recorded == bare
+    rank = gpuledger.load(out).rank(0)
+    accounts = break_down(rank, find_peak(rank), ("category", "line")).accounts
+    without = sum(account.bytes for account in accounts if account.line in WITHOUT_LINE)
+    assert without <= 0.05 * sum(account.bytes for account in accounts)
+    assert {account.line.split(":")[0] for account in accounts if account.category == "weight"} == {"train.py"}
