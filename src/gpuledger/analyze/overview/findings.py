@@ -210,15 +210,16 @@ def _outside_modules(facts: PeakFacts) -> Finding | None:
     is_known = not facts.rank.manifest.recorder.is_imported and (facts.module_id >= 0).any()
     if size < 0.1 * facts.peak_bytes or not is_known:
         return None
-    largest = int(facts.lives.allocated_bytes[blocks & facts.at_peak].max())
+    largest, line = int(facts.lives.allocated_bytes[blocks & facts.at_peak].max()), facts.line_of(blocks)
     return Finding(
         f"Tensors outside modules are {facts.share(size)} of the peak",
-        f"{format_bytes(size)} of activations, temporaries and workspaces, the largest block {format_bytes(largest)}",
+        f"{format_bytes(size)} of activations, temporaries and workspaces, the largest block {format_bytes(largest)}"
+        + (f", the largest part allocated at {line}" if line else ""),
         "reduce tensors outside modules, such as the loss",
         "a loss in chunks or a fused loss never stores all logits and their gradients at once",
         facts.saving(blocks),
         "the peak, at most",
-        facts.show("--by", "tensor", "-n", "50"),
+        facts.show("--by", "line", "-n", "50"),
         OUTSIDE_PATH,
         is_upper_bound=True,
     )

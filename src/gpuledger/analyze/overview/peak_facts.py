@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.instant import find_peak, module_classes, module_paths
+from gpuledger.analyze.memory.lines.source_lines import WITHOUT_LINE, line_words
 from gpuledger.analyze.memory.live import I64, allocated_curve, read_labels, read_lives, read_numbers, running_sum
 from gpuledger.units import format_frac
 
@@ -69,6 +70,14 @@ class PeakFacts:
     def held(self, blocks: Mask) -> int:
         """Return the bytes of these blocks at the peak."""
         return int(self.lives.allocated_bytes[blocks & self.at_peak].sum())
+
+    def line_of(self, blocks: Mask) -> str:
+        """Return the source line that allocates most of these blocks' bytes at the peak; "" if it is not known."""
+        found = blocks & self.at_peak
+        codes, texts = line_words(self.rank, self.device_idx)
+        sizes = np.bincount(codes[found], weights=self.lives.allocated_bytes[found], minlength=len(texts))
+        line = texts[int(sizes.argmax())] if found.any() else ""
+        return "" if line in WITHOUT_LINE else line
 
     def saving(self, blocks: Mask, fraction: float = 1.0, during: Mask | None = None) -> int:
         """Return by how much the peak falls without ``fraction`` of these blocks' bytes (only at events ``during``)."""

@@ -18,6 +18,7 @@ from synthetic import HOSTILE, make_run
 import gpuledger
 from gpuledger.analyze.memory.families import find_families
 from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.memory.lines.source_lines import line_texts, read_stacks
 from gpuledger.analyze.overview.findings import MOST, Finding, find_findings
 from gpuledger.analyze.overview.process_bytes import read_outside
 from gpuledger.analyze.view.options import ViewOptions
@@ -260,6 +261,12 @@ def test_logits_and_loss_outside_modules_are_named(tmp_path: Path) -> None:
     assert found
     assert found.is_upper_bound
     assert "loss" in found.action
+    assert "allocated at" not in found.evidence
+    with_line = changed(outside, "blocks", lambda row: {"stack_id": 0} if row["module_id"] is None else {})
+    line = line_texts(read_stacks(with_line))[0]
+    again = named(with_line, "Tensors outside modules")
+    assert again
+    assert again.evidence.endswith(f"allocated at {line}")
 
 
 def test_fit_says_which_change_makes_a_run_fit(tmp_path: Path) -> None:
