@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.tensor_observations import Place
 from gpuledger.model.journal.journal import Part
+
+
+@runtime_checkable
+class FillsUp(Protocol):
+    """A recorder that keeps its events in this process.
+
+    Attributes:
+        on_full: Called when many events are pending, so that a program without steps does not fill the memory.
+    """
+
+    on_full: Callable[[], None]
 
 
 class Recorder(Protocol):

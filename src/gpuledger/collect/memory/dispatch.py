@@ -46,6 +46,9 @@ _PSEUDO_ADDRESS = 1 << 56
 OPENING = 0
 """Id of the opening snapshot."""
 
+MOST_EVENTS = 200_000
+"""Number of pending events at which the recorder asks to be drained."""
+
 UNSEEN_THREADS = (
     "Modules also ran in another thread. The dispatch-mode recorder does not see the tensors of that thread."
 )
@@ -87,6 +90,7 @@ class DispatchRecorder:
         devices: Iterable[str] = ("cpu",),
     ) -> None:
         self.set_token: Callable[[str], None] = self._set_token
+        self.on_full: Callable[[], None] = lambda: None
         self._stacks = stacks
         self._tags = tags
         self.guard = guard
@@ -217,6 +221,8 @@ class DispatchRecorder:
                     self._note(tensor, None)
                 for tensor in _tensors(results):
                     self._note(tensor, operator)
+            if len(self._events) > MOST_EVENTS and threading.get_ident() == self._thread:
+                self.on_full()
         except RecursionError:
             self.guard.lacked_room = True
         except BaseException as error:

@@ -17,7 +17,7 @@ from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.modules import ModuleTracker
 from gpuledger.collect.attribution.phases import Phases
 from gpuledger.collect.attribution.rank_journal import RankJournal
-from gpuledger.collect.attribution.recorder import Recorder
+from gpuledger.collect.attribution.recorder import FillsUp, Recorder
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.steps import StepCounter
 from gpuledger.collect.attribution.tags import TagTable
@@ -102,6 +102,8 @@ class MemoryWindow:
         self._sharded = FullyShardedGroups(
             self.phases, self._registry, self.sightings, recorder.see_resized, guard, journal.note
         )
+        if isinstance(recorder, FillsUp):
+            recorder.on_full = self._drain_when_full
         self._journal = journal
         self._steps = steps
         self._settings = settings
@@ -321,6 +323,11 @@ class MemoryWindow:
         self._drained_events += waiting
         self._journal.pause("drain", started_ns)
         self._journal.write()
+
+    def _drain_when_full(self) -> None:
+        """Drain between two operators: no step ends, no backward pass ends, and events pile up."""
+        if self.is_open:
+            self.drain()
 
     def _keep_step(self) -> None:
         """Write the step, so that it is kept if the process is killed in the next step. That one begins afterwards."""

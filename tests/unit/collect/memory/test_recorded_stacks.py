@@ -11,6 +11,7 @@ from torch import nn
 
 from gpuledger import record
 from gpuledger.collect.attribution.stacks import StackTable
+from gpuledger.collect.memory import dispatch
 from gpuledger.collect.memory.cuda_history import CudaRecorder
 from gpuledger.model.journal.journal import Part
 
@@ -129,3 +130,16 @@ def test_the_allocators_stacks_are_read_once_per_place() -> None:
     part = Part()
     recorder._stacks.drain(part)
     assert part.stacks == [[("inner.py", 1, "inner"), ("outer.py", 1, "outer")], [("outer.py", 1, "outer")]]
+
+
+def test_a_program_without_steps_is_written_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "MOST_EVENTS", 50)
+    kept = []
+    with record(out=tmp_path / "run", devices="cpu") as recording:
+        for number in range(100):
+            kept.append(torch.full((8,), float(number)))
+            kept[-1].add(1)
+    rank = recording.run().rank(0)
+    assert sum(pause.reason == "drain" for pause in rank.manifest.pauses) >= 5
+    assert all(check.ok for check in rank.manifest.checks)
+    assert len(rank.table("blocks").to_pylist()) >= 200
