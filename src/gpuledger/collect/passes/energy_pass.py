@@ -166,20 +166,20 @@ class EnergyPass:
             self._journal.pause("energy", started_ns)
 
     def _wait(self) -> int:
-        """Wait for the GPUs. Return the time at which they had finished, in Unix ns."""
-        started_ns = time.time_ns()
+        """Wait for the GPUs. Return the time at which they had finished, in Unix ns.
+
+        They finish the program's own work meanwhile, so this is not a pause.
+        """
         energy_cards.wait_for(self._cards)
-        self._journal.pause("energy", started_ns)
         self._steps.restart_clock()
         return time.time_ns()
 
     def _leave_idle(self) -> None:
-        started_ns = time.time_ns()
         energy_cards.wait_for(self._cards)
         idle_ns = time.time_ns()
         time.sleep(IDLE_S)
         self._facts["idle_ns"].append([idle_ns, time.time_ns()])
-        self._journal.pause("energy", started_ns)
+        self._journal.pause("energy", idle_ns)
         self._steps.restart_clock()
 
     def _open_marker(self) -> None:

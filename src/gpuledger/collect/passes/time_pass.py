@@ -165,7 +165,6 @@ class TimePass:
         """
         if self._profiler is None:
             return True
-        started_ns = time.time_ns()
         while self._optimizer_ranges:
             self.leave_optimizer()
         self.is_open = False
@@ -174,8 +173,8 @@ class TimePass:
         if torch_private.is_in_backward() or not self.is_of_this_thread:
             return False
         is_alone = not (energy_cards.is_capturing() or energy_cards.runs_with_others())
-        if not is_alone:
-            energy_cards.wait_for(energy_cards.cards_in_use())
+        energy_cards.wait_for(energy_cards.cards_in_use())
+        started_ns = time.time_ns()  # until here, the GPU was finishing the program's own work
         events = self._profiler.stop(wait=is_alone)
         self._profiler = None
         if keep:

@@ -129,3 +129,15 @@ def test_a_program_that_was_killed_inside_is_told_and_has_no_joules(opened: Any)
     manifest = read_rank_manifest(place)
     assert ["cut off" in note for note in manifest.notes] == [True]
     assert break_down_energy(Rank(0, place, manifest)) is None
+
+
+def test_waiting_for_the_programs_own_work_is_not_a_pause(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, steps, journal, place = opened
+    waits_ns: list[int] = []
+    monkeypatch.setattr(energy_cards, "wait_for", lambda _cards: waits_ns.append(time.time_ns()))
+    assert run_steps(one, steps, 12)
+    journal.write()
+    pauses = read_journal(place / "journal").tables["pauses"]
+    assert len(waits_ns) >= 3
+    for start_ns, duration_ns in zip(pauses["start_ns"].tolist(), pauses["duration_ns"].tolist(), strict=True):
+        assert not any(start_ns <= wait_ns < start_ns + duration_ns for wait_ns in waits_ns)

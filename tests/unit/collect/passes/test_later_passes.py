@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -296,3 +297,20 @@ def test_a_program_that_leaves_its_gpu_alone_gets_no_profiler_that_loads_cupti(m
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setattr(energy_cards, "has_driver", lambda: False)
     assert timing_preconditions.why_no_time_pass(10) is None
+
+
+def test_the_end_of_the_timing_measurement_waits_before_its_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The GPU finishes the program's own work meanwhile, which takes as long without a recording."""
+    waits_ns: list[int] = []
+    monkeypatch.setattr(energy_cards, "wait_for", lambda _cards: waits_ns.append(time.time_ns()))
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters())
+    with gpuledger.record(out=tmp_path / "run", passes="memory,time", devices="cpu") as recording:
+        for _ in range(6):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+    assert waits_ns
+    last = max(pause.start_ns for pause in recording.run().rank().manifest.pauses if pause.reason == "time")
+    assert last >= waits_ns[-1]
