@@ -123,11 +123,15 @@ class EnergyEdges(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs(JsonObject):
-    """The first input of the outermost module: its shape, and whether it contains token ids."""
+    """The first input of the outermost module: its shape, and whether it contains token ids.
+
+    ``step_calls`` is the number of calls in most steps; None if unknown.
+    """
 
     module_id: int
     shape: Annotated[tuple[int, ...], ListOf(int, 1)]
     tokens: bool | None = None
+    step_calls: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

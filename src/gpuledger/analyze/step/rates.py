@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import numpy as np
 
 from gpuledger.analyze.memory.instant import module_paths
 from gpuledger.analyze.step.energy import step_energy
+from gpuledger.analyze.step.gpu_steps import gpu_steps
 from gpuledger.analyze.step.steps import step_times, unprofiled_steps
 
 if TYPE_CHECKING:
@@ -18,10 +20,15 @@ if TYPE_CHECKING:
 
 PREFILL, DECODE = "prefill", "decode"
 
+SAME_FRAC = 0.9
+"""Minimum share of steps with the same batch size for samples per second."""
+
 
 @dataclass(frozen=True)
 class CallKind:
     """Calls of a generation loop: ``prefill`` has several tokens per row, ``decode`` has one.
+
+    The first call of each kind is left out, because it warms up.
 
     ``token_energy_j`` divides the measured energy by time; None if the energy measurement contains none of these calls.
     """
@@ -37,7 +44,7 @@ class CallKind:
 
 @dataclass(frozen=True)
 class Rates:
-    """Samples per step, per second and per unit of energy; None if unknown.
+    """Samples per step, per second and per unit of energy; None if unknown, or if batches of a step differ.
 
     ``source`` describes where the batch size comes from. ``kinds`` is empty except for generation loops.
     """
@@ -62,29 +69,55 @@ def find_rates(rank: Rank, device_idx: int | None = None) -> Rates | None:
     batch = shape[0]
     path = module_paths(rank).get(inputs.module_id, "") or "the outermost module"
     kinds = _call_kinds(rank, device_idx)
-    mixed = len(kinds) > 1
+    one_batch = not kinds and _has_one_batch(rank)
     return Rates(
         batch=batch,
         source=f"first input of {path}, {' × '.join(map(str, shape))}",
-        samples_per_s=batch / step * 1e9 if step and not mixed else None,
-        sample_energy_j=energy.energy_j / batch if energy is not None and batch and not mixed else None,
+        samples_per_s=batch / step * 1e9 if step and one_batch else None,
+        sample_energy_j=energy.energy_j / batch if energy is not None and batch and one_batch else None,
         kinds=kinds,
     )
 
 
+def _has_one_batch(rank: Rank) -> bool:
+    """Return whether a step processes one batch of the known size.
+
+    Several calls in a step can be the batches of gradient accumulation, or one batch that is processed repeatedly.
+    """
+    inputs, steps = rank.manifest.inputs, Counter[int]()
+    if inputs is None or inputs.step_calls not in (None, 1):
+        return False
+    for first, last, rows, _ in rank.manifest.calls:
+        steps[rows] += last - first + 1
+    return not steps or steps[inputs.shape[0]] >= SAME_FRAC * steps.total()
+
+
 def _call_kinds(rank: Rank, device_idx: int | None) -> tuple[CallKind, ...]:
-    """Return the kinds of calls of a generation loop; empty if steps are training steps or inputs are not tokens."""
+    """Return the kinds of calls of a generation loop; empty if there are no warm calls of it with known times."""
+    inputs, calls = rank.manifest.inputs, rank.manifest.calls
     own_ns = unprofiled_steps(rank, kind="call")
-    shapes = _shapes_of(rank.manifest.calls, own_ns)
-    if not own_ns or not shapes or rank.manifest.inputs is None or not rank.manifest.inputs.tokens:
+    if not own_ns or inputs is None or not inputs.tokens or not any(length == 1 for *_, length in calls):
         return ()
+    on_gpu = gpu_steps(rank, device_idx)
+    if on_gpu is not None and on_gpu.runs_ahead:
+        return ()  # the host's clock does not separate calls
+    cold = {min(first for first, _, _, length in calls if _kind_of(length) == name) for name in _kinds_in(calls)}
+    shapes = {step: shape for step, shape in _shapes_of(calls, own_ns).items() if step not in cold}
     joules = _joules_of(rank, device_idx, own_ns)
-    named = {step: DECODE if length == 1 else PREFILL for step, (_, length) in shapes.items()}
+    named = {step: _kind_of(length) for step, (_, length) in shapes.items()}
     return tuple(
         _kind(name, [step for step in named if named[step] == name], shapes, own_ns, joules)
         for name in (PREFILL, DECODE)
         if name in named.values()
     )
+
+
+def _kind_of(length: int) -> str:
+    return DECODE if length == 1 else PREFILL
+
+
+def _kinds_in(calls: Sequence[Sequence[int]]) -> set[str]:
+    return {_kind_of(length) for *_, length in calls}
 
 
 def _shapes_of(calls: Sequence[Sequence[int]], steps: dict[int, int]) -> dict[int, tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Input shapes of the outermost module. The shape of its first tensor gives the samples and tokens of a step."""
+"""Input shapes of the outermost modules. The shape of the first tensor gives the samples and tokens of a step."""
 
 from __future__ import annotations
 
@@ -15,21 +15,53 @@ LONGEST = 4_000
 LEVELS = 2
 """Maximum nesting depth of a call's arguments that is searched for the first tensor."""
 
+MODULES = 16
+"""Maximum number of outermost modules whose inputs are stored."""
+
 Shape = tuple[int, ...]
 
 
-class InputShapes:
-    """Collects the input shapes of the first module that is called with a tensor. Keeps no tensor alive."""
+class _Inputs:
+    """Input shapes of one outermost module.
+
+    Attributes:
+        tokens: Whether the last input was of token ids.
+        shapes: Number of calls by shape.
+        calls: Rows of first step, last step, batch size and length.
+        per_step: Number of calls by step.
+    """
 
     def __init__(self) -> None:
-        self._module_id = -1
-        self._tokens = False
-        self._shapes: Counter[Shape] = Counter()
-        self._calls: list[list[int]] = []
+        self.tokens = False
+        self.shapes: Counter[Shape] = Counter()
+        self.calls: list[list[int]] = []
+        self.per_step: Counter[int] = Counter()
+
+    def add(self, step: int, shape: Shape, *, is_whole: bool) -> None:
+        """Add a call in a step."""
+        self.tokens = len(shape) >= 2 and is_whole
+        self.shapes[shape] += 1
+        self.per_step[step] += 1
+        rows, length = shape[0], shape[1] if self.tokens else -1
+        last = self.calls[-1] if self.calls else None
+        if last is not None and last[1] == step:
+            return  # a step of several calls keeps the shape of the first
+        if last is not None and last[2:] == [rows, length]:
+            last[1] = step
+        elif len(self.calls) < LONGEST:
+            self.calls.append([step, step, rows, length])
+
+
+class InputShapes:
+    """Collects the input shapes of outermost modules that are called with a tensor. Keeps no tensor alive."""
+
+    def __init__(self) -> None:
+        self._modules: dict[int, _Inputs] = {}
 
     def see(self, module_id: int, step: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record a call of an outermost module in a step."""
-        if self._module_id not in (-1, module_id) or is_tracing():  # while tracing, sizes are symbolic and not integers
+        known = self._modules.get(module_id)
+        if (known is None and len(self._modules) >= MODULES) or is_tracing():  # while tracing, sizes are symbolic
             return
         tensor = next(tensors_in((*args, *kwargs.values()), LEVELS), None)
         if tensor is None:
@@ -37,23 +69,16 @@ class InputShapes:
         with without_overrides():
             shape = tuple(int(size) for size in shape_of(tensor))
             is_whole = not (is_floating(tensor) or is_complex(tensor))
-        if not shape:
-            return
-        self._module_id = module_id
-        self._tokens = len(shape) >= 2 and is_whole
-        self._shapes[shape] += 1
-        rows, length = shape[0], shape[1] if self._tokens else -1
-        last = self._calls[-1] if self._calls else None
-        if last is not None and last[1] == step:
-            return  # a step of several calls keeps the shape of the first
-        if last is not None and last[2:] == [rows, length]:
-            last[1] = step
-        elif len(self._calls) < LONGEST:
-            self._calls.append([step, step, rows, length])
+        if shape:
+            known = self._modules[module_id] = known or _Inputs()
+            known.add(step, shape, is_whole=is_whole)
 
     def drain(self, part: Part) -> None:
-        """Write the shapes collected since the last drain."""
-        if self._module_id >= 0:
-            shape, _ = self._shapes.most_common(1)[0]
-            part.facts["inputs"] = {"module_id": self._module_id, "shape": list(shape), "tokens": self._tokens}
-            part.facts["calls"] = self._calls
+        """Write the shapes of the module that was called in most steps, the first of several."""
+        if self._modules:
+            module_id, found = max(self._modules.items(), key=lambda item: len(item[1].per_step))
+            shape, _ = found.shapes.most_common(1)[0]
+            often, _ = Counter(found.per_step.values()).most_common(1)[0]
+            about = {"module_id": module_id, "shape": list(shape), "tokens": found.tokens, "step_calls": often}
+            part.facts["inputs"] = about
+            part.facts["calls"] = found.calls

@@ -1,0 +1,120 @@
+"""Samples and tokens per second: of warm steps, as the program measures them itself, and only where they are known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from present import present
+from programs import write_script
+from quick import recorded
+
+from gpuledger.analyze.step.rates import Rates, find_rates
+from gpuledger.services.runs import load
+
+pytestmark = pytest.mark.torch
+
+HEAD = """
+import json, time
+import torch
+from torch import nn
+torch.manual_seed(0)
+"""
+TRAINING = """
+model = nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+ends = []
+for number in range(13):
+    time.sleep(0.5 if number == 0 else 0.04)
+    for part in range(PARTS):
+        model(torch.randn(BATCH, 8)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    ends.append(time.perf_counter())
+steps = sorted(later - earlier for earlier, later in zip(ends[5:], ends[6:]))
+print(json.dumps({"samples_per_s": 16 / steps[len(steps) // 2]}))
+"""
+GENERATION = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(50, 50)
+        self.calls = 0
+    def forward(self, ids):
+        self.calls += 1
+        time.sleep(0.4 if self.calls <= 2 else 0.06 if ids.shape[1] > 1 else 0.03)
+        return self.words(ids)
+model = Model().eval()
+took = {16: [], 1: []}
+last = time.perf_counter()
+with torch.no_grad():
+    for prompt in range(PROMPTS):
+        for length in (16, 1, 1, 1):
+            model(torch.ones(2, length, dtype=torch.long))
+            now = time.perf_counter()
+            took[length].append((model.calls, now - last))
+            last = now
+warm = {length: [each for number, each in times[1:] if number > 5] for length, times in took.items()}
+print(json.dumps({length: 2 * length * len(times) / sum(times) for length, times in warm.items() if times}))
+"""
+
+
+def rates_of(directory: Path, source: str, *options: str) -> tuple[Rates, dict[str, Any]]:
+    """Return the rates of a recording, and those that the program measured."""
+    write_script(directory, HEAD + source)
+    ended = recorded(["train.py"], directory, ("-q", "--passes", "memory,time,energy:30", *options))
+    assert ended.status == 0, ended.stderr
+    return present(find_rates(load(directory / "train.ledger").rank(0))), json.loads(ended.stdout)
+
+
+def test_samples_per_second_are_those_that_the_program_measures(tmp_path: Path) -> None:
+    rates, measured = rates_of(tmp_path, TRAINING.replace("BATCH", "16").replace("PARTS", "1"))
+    assert present(rates.samples_per_s) == pytest.approx(measured["samples_per_s"], rel=0.1)
+
+
+@pytest.mark.parametrize(("batch", "parts"), [("16", "4"), ("16 if number % 2 else 12", "1")])
+def test_samples_per_second_are_not_guessed(batch: str, parts: str, tmp_path: Path) -> None:
+    """A step of four batches, and batches of two sizes."""
+    rates, _ = rates_of(tmp_path, TRAINING.replace("BATCH", batch).replace("PARTS", parts))
+    assert rates.samples_per_s is None
+    assert rates.sample_energy_j is None
+
+
+def test_the_batch_is_that_of_the_training_and_not_of_a_helper_before(tmp_path: Path) -> None:
+    helper = "helper = nn.Linear(3, 3)\nwith torch.no_grad():\n    helper(torch.randn(99, 3))\n"
+    source = TRAINING.replace("model =", "\n" + helper + "model =").replace("BATCH", "16").replace("PARTS", "1")
+    rates, measured = rates_of(tmp_path, source, "--step-on", "optimizer")
+    assert rates.batch == 16
+    assert present(rates.samples_per_s) == pytest.approx(measured["samples_per_s"], rel=0.1)
+
+
+def test_tokens_per_second_are_of_warm_calls_and_those_that_the_program_measures(tmp_path: Path) -> None:
+    rates, measured = rates_of(tmp_path, GENERATION.replace("PROMPTS", "6"))
+    assert {kind.name for kind in rates.kinds} == {"prefill", "decode"}
+    for kind in rates.kinds:
+        assert kind.tokens_per_s == pytest.approx(measured[str(int(kind.length))], rel=0.15)
+
+
+def test_a_single_prefill_has_no_rate(tmp_path: Path) -> None:
+    source = GENERATION.replace("PROMPTS", "1").replace("(16, 1, 1, 1)", "(16, *[1] * 14)")
+    rates, measured = rates_of(tmp_path, source, "--steps", "2:2")
+    assert [kind.name for kind in rates.kinds] == ["decode"]
+    assert rates.kinds[0].tokens_per_s == pytest.approx(measured["1"], rel=0.15)
+    assert rates.samples_per_s is None
+
+
+def test_a_training_without_an_optimizer_is_no_generation(tmp_path: Path) -> None:
+    source = """
+    words = nn.Embedding(50, 8)
+    for _ in range(13):
+        loss = words(torch.ones(4, 16, dtype=torch.long)).square().mean()
+        gradients = torch.autograd.grad(loss, list(words.parameters()))
+        with torch.no_grad():
+            words.weight -= 0.1 * gradients[0]
+    print("{}")
+    """
+    rates, _ = rates_of(tmp_path, source.replace("\n    ", "\n"))
+    assert rates.kinds == ()
+    assert rates.samples_per_s is not None
