@@ -132,7 +132,8 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
     alone, steps_later = journal.facts.get("kernels_alone"), np.zeros(chosen.size, dtype=np.int64)
     like = chosen
     if alone is not None:
-        found = match_kernels(table, chosen, launch >= 0, int(alone["from_ns"]))
+        launched_ns = np.where(launch >= 0, table["start_ns"][np.where(launch >= 0, launch, 0)], -1)
+        found = match_kernels(table, chosen, launched_ns, int(alone["from_ns"]))
         chosen, like, steps_later = found.rows, found.like, found.steps_later
         launch = _launchers(table, like)
     placed = launch >= 0

@@ -28,29 +28,35 @@ class KernelMatches:
     steps_later: I64
 
 
-def match_kernels(
-    table: dict[str, NDArray[Any]], device: I64, has_launch: NDArray[np.bool_], alone_ns: int
-) -> KernelMatches:
+def match_kernels(table: dict[str, NDArray[Any]], device: I64, launched_ns: I64, alone_ns: int) -> KernelMatches:
     """Return the matches of all device events.
 
-    Steps without operators are left out if any of their events has no match.
+    Steps without operators are left out if any of their events has no match. Other threads can still record operators
+    in these steps. On a stream with such events only, these match themselves.
 
     Args:
         table: The journal's activities.
         device: Rows of device events.
-        has_launch: Which of these have a known launch by an operator or a range.
+        launched_ns: Start of the launch of each by an operator or a range, in Unix ns; -1 if unknown.
         alone_ns: Time at which the recording of operators ended, in Unix ns.
     """
-    alone = ~has_launch & (table["start_ns"][device] >= alone_ns)
-    first, later = device[~alone], device[alone]
+    is_later = np.where(launched_ns >= 0, launched_ns, table["start_ns"][device]) >= alone_ns
+    lanes = _lanes(table, device)
+    known = set(_lanes(table, device[is_later])) - set(_lanes(table, device[is_later & (launched_ns < 0)]))
+    is_known = np.array([lane in known for lane in lanes], dtype=bool)
+    first, own = device[~is_later], device[is_later & is_known]
+    alike, later = device[~is_later & ~is_known], device[is_later & ~is_known]
     found = [(first, first, np.zeros(first.size, dtype=np.int64))]
-    repeats = later.size // max(first.size, 1)
-    for lane in sorted(set(_lanes(table, device))):
-        of_first, of_later = (_in_order(table, rows, lane) for rows in (first, later))
+    if not later.size:
+        return KernelMatches(*found[0])
+    repeats = later.size // max(alike.size, 1)
+    for lane in sorted(set(lanes) - known):
+        of_first, of_later = (_in_order(table, rows, lane) for rows in (alike, later))
         names = table["name_id"][of_first]
         if not np.array_equal(table["name_id"][of_later], np.tile(names, repeats)):
             return KernelMatches(*found[0])
         found.append((of_later, np.tile(of_first, repeats), 1 + np.repeat(np.arange(repeats), of_first.size)))
+    found.append((own, own, np.zeros(own.size, dtype=np.int64)))
     rows, like, steps_later = (np.concatenate(column) for column in zip(*found, strict=True))
     return KernelMatches(rows, like, steps_later)
 

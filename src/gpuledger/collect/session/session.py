@@ -31,7 +31,7 @@ from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.steps import StepCounter
 from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.launch.ranks import claim_rank
-from gpuledger.collect.launch.settings import ALL_STEPS, RecordSettings
+from gpuledger.collect.launch.settings import ALL_STEPS, AUTO, RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.memory.window import MemoryWindow
 from gpuledger.collect.passes.later_passes import LaterPasses
@@ -254,7 +254,7 @@ class Session:
     def _note_steps(self) -> None:
         """Store a note if the steps are not what the user can expect."""
         note = explain_steps(self.steps, self.registry, self.settings.step_on)
-        if note:
+        if note and (self.from_outside or self.settings.step_on != AUTO):  # a recorded block can have no steps
             self.journal.note(note)
 
     def _stood_by(self) -> bool:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 CELLS = 20
 """Column of the texts after the labels."""
+OVERLAP = 1.01
+"""Kernels overlap if the sum of their times is more than busy time by this factor."""
 LARGEST, SAVINGS = 3, 2
 _NO_LINES = WITHOUT_LINE | {ROUNDING_PATH}
 
@@ -209,6 +211,8 @@ def _busy(times: TimeBreakdown) -> list[str]:
     sizes = {text: round(times.by_kind_ns.get(kind, 0)) for kind, text in names.items()}
     shown = [percent(times.busy_ns, step_ns)] if step_ns else []
     shown += [f"of a profiled step of {format_ns(round(step_ns))}"] if step_ns and times.of_profiled_step else []
+    if times.work_ns > OVERLAP * times.busy_ns:
+        shown.append(f"kernels sum to {format_ns(round(times.work_ns))}, some at the same time")
     shown += [f"{text} {format_ns(time_ns)}" for text, time_ns in sizes.items() if time_ns]
     parts = [f"GPU busy {format_ns(round(times.busy_ns))}" + (f" ({'; '.join(shown)})" if shown else "")]
     if times.idle_ns is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from traced import ENGINE, NODE, Trace
+from traced import ENGINE, NODE, OTHER, Trace
 
 from gpuledger.analyze.posting.activities import SPAN_KINDS, OwnedSpans, own_spans
 from gpuledger.analyze.posting.host_waits import host_waits
@@ -183,6 +183,27 @@ def test_kernels_recorded_alone_belong_to_what_their_likes_do(steps: int) -> Non
 def test_a_step_that_launched_others_tells_nothing(streams: tuple[tuple[int, tuple[str, ...]], ...]) -> None:
     expected = places(training().owned())
     assert places(alone(training(), streams).owned()) == expected
+
+
+def with_loader(trace: Trace, copies: tuple[int, ...]) -> Trace:
+    """Add copies of a thread that still records operators: on stream 13, launched and done at these times."""
+    for at in copies:
+        launch = trace.host("aten::copy_", at, at + 2, lane=OTHER)
+        trace.device("Memcpy HtoD", at + 1, at + 9, launch, ActivityKind.COPY, stream=13)
+    return trace
+
+
+def test_copies_of_another_thread_do_not_prevent_a_match() -> None:
+    spans = with_loader(alone(training(), ((7, KERNELS),)), (305, 1100, 1200)).owned()
+    assert np.bincount(spans.step[spans.stream == 7]).tolist() == [0] * 4 + [9, 9]
+    assert np.bincount(spans.step[spans.stream == 13]).tolist() == [0] * 4 + [1, 2]
+
+
+def test_a_step_without_a_match_does_not_count_with_what_another_thread_launched() -> None:
+    """Busy time would be divided by two steps, although the kernels of one are known."""
+    spans = with_loader(alone(training(), ((7, (*KERNELS[1:], "other")),)), (305, 1100)).owned()
+    assert set(spans.step.tolist()) == {4}
+    assert places(spans)[-1] == ("copy", -1, "between", 4)
 
 
 def test_likes_are_found_on_every_stream_and_times_are_their_own() -> None:

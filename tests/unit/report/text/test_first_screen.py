@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from present import present
 from synthetic import make_run
 
 from gpuledger.analyze.view.view import build_view
@@ -44,6 +46,18 @@ def test_a_run_of_a_gpu_answers_every_question_in_order() -> None:
     assert "GPU busy 3.02 ms (72 %; copies 71.86 µs), idle 1.15 ms (28 %)" in text
     assert "1.60 J ± 6.66 mJ per step, 24.42 µJ per sample" in text
     assert "profiled steps are 1.8× slower than unprofiled ones" in text
+
+
+def test_a_profiled_step_and_overlapping_kernels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = build_view(read_run(TRAINING))
+    times = present(view.highest.times)
+    longer = replace(times, work_ns=2 * times.busy_ns, step_ns=4e6, of_profiled_step=True, idle_ns=4e6 - times.busy_ns)
+    monkeypatch.setitem(vars(view.highest), "times", longer)
+    text = " ".join(" ".join(first_screen(view, Terminal())).split())
+    busy = (
+        "GPU busy 3.02 ms (75 %; of a profiled step of 4.00 ms; kernels sum to 6.03 ms, some at the same time; copies"
+    )
+    assert busy in text
 
 
 def test_run_and_show_begin_with_the_same_screen() -> None:
