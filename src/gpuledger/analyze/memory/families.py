@@ -14,7 +14,7 @@ FEWEST = 4
 
 @dataclass(frozen=True)
 class Family:
-    """Sibling modules of one class. ``members`` are the ids of these modules and their descendants.
+    """Sibling modules of one class. ``subtrees`` are the ids of each module and its descendants.
 
     ``depth`` is the number of components of their paths.
     """
@@ -23,7 +23,12 @@ class Family:
     depth: int
     class_name: str
     count: int
-    members: tuple[int, ...]
+    subtrees: tuple[tuple[int, ...], ...]
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Return the ids of all these modules and their descendants."""
+        return tuple(number for subtree in self.subtrees for number in subtree)
 
 
 def find_families(rank: Rank) -> tuple[Family, ...]:
@@ -41,22 +46,23 @@ def find_families(rank: Rank) -> tuple[Family, ...]:
     for (_, class_name), siblings in sorted(kinds.items(), key=lambda item: item[1][0]):
         if len(siblings) >= FEWEST:
             found = set(siblings)
-            members = tuple(number for number in parent if _is_below(number, found, parent))
+            tops = {number: _sibling_above(number, found, parent) for number in parent}
+            subtrees = tuple(tuple(at for at, top in tops.items() if top == sibling) for sibling in siblings)
             name, depth = _name([paths[number] for number in siblings]), paths[siblings[0]].count(".") + 1
-            families.append(Family(name, depth, class_name, len(siblings), members))
+            families.append(Family(name, depth, class_name, len(siblings), subtrees))
     return tuple(families)
 
 
-def _is_below(number: int, siblings: set[int], parent: dict[int, int | None]) -> bool:
-    """Return whether a module is one of ``siblings`` or below one. Stops at a cycle (a damaged table)."""
+def _sibling_above(number: int, siblings: set[int], parent: dict[int, int | None]) -> int | None:
+    """Return the sibling that a module is or is below; None if there is none. Stops at a cycle (a damaged table)."""
     at: int | None = number
     seen: set[int] = set()
     while at is not None and at not in seen:
         if at in siblings:
-            return True
+            return at
         seen.add(at)
         at = parent.get(at)
-    return False
+    return None
 
 
 def _name(paths: list[str]) -> str:

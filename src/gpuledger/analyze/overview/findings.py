@@ -1,7 +1,7 @@
 """Suggestions that would lower the peak: up to five findings, each with evidence, saving and a command to show it.
 
-A saving is the difference between the peak of the recording and the peak of a replay without the bytes in question. If
-another instant is nearly as high as the peak, the saving is small.
+A saving is the difference between the peak of the recording and the peak of a replay without the bytes in question, or
+with the changed lifetimes of :mod:`.what_if`. If another instant is nearly as high as the peak, the saving is small.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.overview.balance import STATED_POOL, read_card
 from gpuledger.analyze.overview.peak_facts import Mask, PeakFacts
 from gpuledger.analyze.overview.summary import capacity_bytes
+from gpuledger.analyze.overview.what_if import GROWS_WITH_BATCH, with_checkpointing, with_half_batch
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.units import format_bytes, format_frac
 
@@ -116,14 +117,19 @@ def _repeated_activations(facts: PeakFacts) -> Finding | None:
         return None
     if (activations & facts.born_in("backward") & np.isin(facts.module_id, family.members)).any():
         return None  # computed again in backward: checkpointing is in use
-    kept = 1 / family.count
+    kept_frac = 1 / family.count
+    saving_bytes = (
+        facts.peak_bytes - with_checkpointing(facts, family).peak_bytes
+        if facts.is_trained
+        else facts.saving(activations & np.isin(facts.module_id, family.members), 1 - kept_frac)
+    )
     why, action, advice = _KEPT_FOR_BACKWARD if facts.is_trained else _KEPT_IN_INFERENCE
     return Finding(
         f"Activations of {family.name} are {facts.share(size)} of the peak",
         f"{family.count} modules of class {family.class_name} keep {format_bytes(size)}{why}",
         action.format(name=family.name),
         advice,
-        facts.saving(activations & np.isin(facts.module_id, family.members), 1 - kept),
+        saving_bytes,
         "the peak; the outputs of these modules are kept",
         facts.show("--by", "module", "--depth", str(family.depth)),
         "activation",
@@ -132,18 +138,19 @@ def _repeated_activations(facts: PeakFacts) -> Finding | None:
 
 def _batch(facts: PeakFacts) -> Finding | None:
     """Suggest half the batch size, if activations are most of the peak."""
-    blocks = facts.of("activation", "activation_gradient", "temporary", "input")
+    blocks = facts.of(*GROWS_WITH_BATCH)
     size = facts.held(blocks)
-    if size < 0.5 * facts.peak_bytes:
+    inputs = facts.rank.manifest.inputs
+    if size < 0.5 * facts.peak_bytes or (inputs is not None and inputs.shape[0] == 1):
         return None
     return Finding(
         f"Memory that grows with the batch size is {facts.share(size)} of the peak",
         f"{format_bytes(size)} of activations, {'their gradients, ' if facts.is_trained else ''}temporaries and inputs",
         "halve the batch size and accumulate gradients" if facts.is_trained else "halve the batch size",
-        "half the batch size, with gradients accumulated over two batches, halves them"
+        "half the batch size halves them; gradients that are accumulated over two batches stay allocated in between"
         if facts.is_trained
         else "half the batch size halves them",
-        facts.saving(blocks, 0.5),
+        facts.peak_bytes - with_half_batch(facts).peak_bytes,
         "the peak, with half the batch size",
         facts.show("--by", "category"),
         "",

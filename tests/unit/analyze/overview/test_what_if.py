@@ -1,0 +1,144 @@
+"""What findings predict of a changed program, against the changed program."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import Tensor, nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+import gpuledger  # noqa: E402
+from gpuledger.analyze.overview.findings import find_findings  # noqa: E402
+from gpuledger.analyze.overview.peak_facts import PeakFacts  # noqa: E402
+from gpuledger.model.run import Rank  # noqa: E402
+
+pytestmark = pytest.mark.torch
+WIDTH, LAYERS = 64, 5
+Data = Callable[[int], tuple[Tensor, ...]]
+
+
+class Residual(nn.Module):
+    """A pre-normalized block with an addition of its own, as in language models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.inner = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.inner(self.norm(x))
+
+
+class Convolutions(nn.Module):
+    """A block of a residual network: it ends with an activation function in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(16, 16, 3, padding=1)
+        self.norm = nn.BatchNorm2d(16)
+        self.activation = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activation(self.norm(self.convolution(x)) + x)
+
+
+class Stack(nn.Module):
+    """Blocks between a first and a last layer."""
+
+    def __init__(self, first: nn.Module, block: Callable[[], nn.Module], last: nn.Module) -> None:
+        super().__init__()
+        self.first, self.last = first, last
+        self.blocks = nn.ModuleList(block() for _ in range(LAYERS))
+        self.is_checkpointed = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.is_checkpointed else block(x)
+        out: Tensor = self.last(x)
+        return out
+
+
+def language() -> tuple[nn.Module, Data]:
+    model = Stack(nn.Embedding(500, WIDTH), Residual, nn.Linear(WIDTH, 500))
+    return model, lambda count: (torch.randint(500, (count, 64)),)
+
+
+def images() -> tuple[nn.Module, Data]:
+    last = nn.Sequential(nn.AvgPool2d(16), nn.Flatten(), nn.Linear(16, 10))
+    model = Stack(nn.Conv2d(3, 16, 3, padding=1), Convolutions, last)
+    return model, lambda count: (torch.randn(count, 3, 16, 16), torch.randint(10, (count,)))
+
+
+def plain() -> tuple[nn.Module, Data]:
+    def block() -> nn.Module:
+        return nn.Sequential(
+            *(layer for _ in range(2) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh())), nn.Dropout(0.1)
+        )
+
+    model = Stack(nn.Linear(32, WIDTH), block, nn.Linear(WIDTH, 10))
+    return model, lambda count: (torch.randn(64 * count, 32), torch.randint(10, (64 * count,)))
+
+
+def encoder() -> tuple[nn.Module, Data]:
+    layer = functools.partial(nn.TransformerEncoderLayer, WIDTH, 2, 2 * WIDTH, batch_first=True)
+    last = nn.Sequential(nn.Flatten(), nn.Linear(32 * WIDTH, 10))
+    return Stack(nn.Linear(8, WIDTH), layer, last), lambda count: (
+        torch.randn(count, 32, 8),
+        torch.randint(10, (count,)),
+    )
+
+
+MODELS = {"language": language, "images": images, "plain": plain, "encoder": encoder}
+
+
+def loss_of(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+    out = model(batch[0])
+    return F.cross_entropy(out.flatten(0, 1), batch[0].flatten()) if len(batch) == 1 else F.cross_entropy(out, batch[1])
+
+
+def recorded(name: str, place: Path, *, parts: int = 1, is_checkpointed: bool = False) -> tuple[Rank, int]:
+    """Return the recording of a training, and its peak. ``parts`` batches of a step together have 16 samples."""
+    torch.manual_seed(0)
+    model, data = MODELS[name]()
+    if isinstance(model, Stack):
+        model.is_checkpointed = is_checkpointed
+    optimizer = torch.optim.AdamW(model.parameters())
+    with gpuledger.record(out=place, devices="cpu") as recording:
+        for _ in range(3):
+            optimizer.zero_grad()
+            for _ in range(parts):
+                loss_of(model, data(16 // parts)).backward()
+            optimizer.step()
+    rank = recording.run().rank()
+    return rank, PeakFacts(rank, -1).peak_bytes
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_saving_is_that_of_the_changed_program(name: str, tmp_path: Path) -> None:
+    rank, peak = recorded(name, tmp_path / "before")
+    found = {finding.action.partition(" ")[0]: finding for finding in find_findings(rank)}
+    for action in ("halve", "checkpoint"):
+        is_checkpointed = action == "checkpoint"
+        parts = 1 if is_checkpointed else 2
+        changed, after = recorded(name, tmp_path / action, parts=parts, is_checkpointed=is_checkpointed)
+        assert found[action].saving_bytes == pytest.approx(peak - after, rel=0.1), action
+        assert found[action].peak_after_bytes == peak - found[action].saving_bytes
+        if is_checkpointed:
+            assert not [one for one in find_findings(changed) if one.action.startswith("checkpoint")]
+
+
+def test_a_batch_of_one_is_not_halved(tmp_path: Path) -> None:
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(6)))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with gpuledger.record(out=tmp_path / "one", devices="cpu") as recording:
+        for _ in range(3):
+            model(torch.randn(1, 2000, 64)).square().mean().backward()
+            optimizer.step()
+    assert not [one for one in find_findings(recording.run().rank()) if one.action.startswith("halve")]
