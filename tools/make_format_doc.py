@@ -102,6 +102,7 @@ Keys of `rank-N/manifest.json`:
 | `recorder_bytes` | host memory of the recorder |
 | `collectives` | nccl, gloo and so on; null without a process group |
 | `libraries` | context_bytes, library_bytes, source; absent if not measured |
+| `precision` | autocast, float32_frac: whether autocast was used, and the share of parameters in 32 bits |
 """
 
 JOURNAL_ROWS = {

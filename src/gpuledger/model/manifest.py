@@ -161,6 +161,14 @@ class Libraries(JsonObject):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Precision(JsonObject):
+    """Whether the program used autocast, and the share of its parameters in 32 bits."""
+
+    autocast: bool | None = None
+    float32_frac: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sampler(JsonObject):
     """How a GPU was sampled."""
 
@@ -241,6 +249,7 @@ class RecordedFacts(JsonObject):
     inputs: Inputs | None = None
     calls: Annotated[tuple[tuple[int, int, int, int], ...], ListOf(ListOf(int, 4, 4), most=_MAX_CALLS)] = ()
     collectives: str | None = None
+    precision: Precision | None = None
     left_out: tuple[str, ...] = ()
     fusions: tuple[Fusion, ...] = ()
     compiled_unread: Mapping[str, str] | None = None

@@ -19,7 +19,7 @@ from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.overview.balance import STATED_POOL, read_card
 from gpuledger.analyze.overview.peak_facts import Mask, PeakFacts
 from gpuledger.analyze.overview.summary import capacity_bytes
-from gpuledger.analyze.overview.what_if import GROWS_WITH_BATCH, with_checkpointing, with_half_batch
+from gpuledger.analyze.overview.what_if import GROWS_WITH_BATCH, with_autocast, with_checkpointing, with_half_batch
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.units import format_bytes, format_frac
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MOST = 5
 _SMALL_STATE_FRAC = 0.75
 """8-bit optimizer states keep a quarter of 32-bit ones (Dettmers et al., 2022, 8-bit Optimizers)."""
+_MOSTLY_32_BITS_FRAC = 0.9
 _LEAST_SHARE = 0.03
 """Savings below this fraction of the peak are not shown."""
 
@@ -154,6 +155,27 @@ def _batch(facts: PeakFacts) -> Finding | None:
         "the peak, with half the batch size",
         facts.show("--by", "category"),
         "",
+    )
+
+
+def _autocast(facts: PeakFacts) -> Finding | None:
+    """Suggest autocast for a training in 32-bit floating point."""
+    precision = facts.rank.manifest.precision
+    if precision is None or precision.autocast is not False or not facts.is_trained or facts.is_sharded:
+        return None
+    size = facts.held(facts.of(*_OF_A_STEP) & (facts.module_id >= 0))
+    if (precision.float32_frac or 0.0) < _MOSTLY_32_BITS_FRAC or size < 0.1 * facts.peak_bytes:
+        return None
+    return Finding(
+        f"Tensors that modules compute in 32 bits are {facts.share(size)} of the peak",
+        f"{format_bytes(size)} of activations, their gradients and temporaries; the program does not use autocast",
+        "use autocast with bfloat16",
+        'torch.autocast("cuda", dtype=torch.bfloat16) around the forward and the loss halves most of them; results '
+        "differ slightly",
+        facts.peak_bytes - with_autocast(facts).peak_bytes,
+        "the peak, under autocast",
+        facts.show("--by", "module"),
+        "activation",
     )
 
 
@@ -314,6 +336,7 @@ RULES: tuple[Callable[[PeakFacts], Finding | None], ...] = (
     _optimizer_state,
     _repeated_activations,
     _batch,
+    _autocast,
     _late_zero_grad,
     _one_module,
     _outside_modules,

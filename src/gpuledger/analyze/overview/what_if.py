@@ -1,13 +1,13 @@
-"""Replays of a recording as if the program were changed: half the batch size, activation checkpointing.
+"""Replays of a recording as if the program were changed: half the batch size, activation checkpointing, autocast.
 
 A replay changes sizes and lifetimes of blocks. Its peak is the peak that the changed program would have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,21 @@ if TYPE_CHECKING:
     from gpuledger.analyze.memory.families import Family
 
 GROWS_WITH_BATCH = ("activation", "activation_gradient", "temporary", "input")
+_OF_A_STEP = ("activation", "activation_gradient", "temporary")
+_PRODUCTS = (
+    "Linear",
+    "Conv",
+    "Bilinear",
+    "MultiheadAttention",
+    "NonDynamicallyQuantizableLinear",
+    "LSTM",
+    "GRU",
+    "RNN",
+)
+"""Beginnings of classes of modules whose weights autocast copies to 16 bits."""
+_WIDE = ("Embedding", "NewGELUActivation", "Softmax", "LogSoftmax")
+"""Beginnings of classes of modules that compute in 32 bits under autocast: they look up weights, or use ``pow``."""
+
 _TINY_FRAC = 1 / 64
 _RECOMPUTED = ("activation", "temporary")
 
@@ -75,16 +90,14 @@ def with_checkpointing(facts: PeakFacts, family: Family) -> Replay:
     together with the temporaries of that forward. The module's output is kept, because the next module reads it.
     """
     replay = as_recorded(facts)
-    steps = read_numbers(facts.rank, "blocks", "step", facts.device_idx)
     end = replay.end.copy()
     more: list[tuple[int, int, int]] = []
     kinds = facts.of(*_RECOMPUTED)
     for subtree in family.subtrees:
         own = np.isin(facts.module_id, subtree)
         forward, backward = (own & facts.born_in(phase) & (replay.start >= 0) for phase in ("forward", "backward"))
-        for step in np.unique(steps[forward & kinds]).tolist():
-            inside, after = forward & (steps == step), backward & (steps == step)
-            if not after.any():
+        for inside, after in _visits(replay, forward, backward):
+            if not (after.any() and (inside & kinds).any()):
                 continue
             left, again = int(replay.start[inside].max()), int(replay.start[after].min())
             inner, output = _inner(replay, inside & kinds, left, again)
@@ -97,6 +110,70 @@ def with_checkpointing(facts: PeakFacts, family: Family) -> Replay:
             more.append((max(extra, 0), again - 1, again))
     sizes, starts, ends = zip(*more, strict=True) if more else ((), (), ())
     return Replay(replay.bytes, replay.start, end).plus(sizes, starts, ends)
+
+
+def _visits(replay: Replay, forward: Mask, backward: Mask) -> Iterator[tuple[Mask, Mask]]:
+    """Yield the blocks of each forward of a module, and those of the backward that follows."""
+    places = np.flatnonzero(forward | backward)
+    places = places[np.argsort(replay.start[places], kind="stable")]
+    turns = np.concatenate(([False], forward[places][1:] & backward[places][:-1]))[: places.size]
+    visit = np.full(forward.size, -1)
+    visit[places] = np.cumsum(turns)
+    for number in range(int(visit.max(initial=-1)) + 1):
+        yield forward & (visit == number), backward & (visit == number)
+
+
+def with_autocast(facts: PeakFacts) -> Replay:
+    """Return the blocks of a training as if its forward ran under autocast with a 16-bit type.
+
+    What modules compute takes half the bytes. Weights, their gradients and all tensors outside modules stay as they
+    are, and so do outputs of embeddings, what the outermost module computes itself, and sums that a layer normalization
+    reads: these are in 32 bits. Copies of weights in 16 bits are allocated until their module's backward.
+    """
+    replay = as_recorded(facts)
+    rows = facts.rank.table("modules", ("module_id", "parent_id", "class_name")).to_pylist()
+    embeddings = [row["module_id"] for row in rows if row["class_name"] == "Embedding"]
+    halved = facts.of(*_OF_A_STEP) & ~facts.born_in("optimizer") & (facts.module_id >= 0)
+    if facts.device_idx >= 0 or embeddings:  # on the CPU, a normalization takes 16 bits if its input has them
+        halved &= ~_in_32_bits(facts, rows)
+    low = Replay(np.where(halved, replay.bytes // 2, replay.bytes), replay.start, replay.end)
+    weights = facts.of("weight")
+    tied_bytes = int(replay.bytes[weights & np.isin(facts.module_id, embeddings)].max(initial=0))
+    copies: list[tuple[int, int, int]] = []
+    for row in rows:
+        if row["class_name"].startswith(_PRODUCTS):
+            own = facts.module_id == row["module_id"]
+            size = int(replay.bytes[weights & own].sum()) or tied_bytes  # a head can share the weight of an embedding
+            copies += [(size // 2, *used) for used in _uses(facts, replay, own)]
+    sizes, starts, ends = zip(*copies, strict=True) if copies else ((), (), ())
+    return low.plus(sizes, starts, ends)
+
+
+def _in_32_bits(facts: PeakFacts, rows: list[dict[str, Any]]) -> Mask:
+    """Return which blocks of modules stay in 32 bits under autocast."""
+    norms = [row for row in rows if row["class_name"].endswith("Norm")]  # not BatchNorm2d, which takes 16 bits
+    wide = [
+        row["module_id"]
+        for row in rows
+        if row["parent_id"] is None or row["class_name"].startswith(_WIDE) or row["class_name"].endswith("Loss")
+    ]
+    requested_bytes = facts.lives.requested_bytes
+    outputs = requested_bytes[np.isin(facts.module_id, [row["module_id"] for row in norms])]
+    sums = np.isin(facts.module_id, [row["parent_id"] for row in norms if row["parent_id"] is not None])
+    found: Mask = np.isin(facts.module_id, wide) | (sums & np.isin(requested_bytes, np.unique(outputs)))
+    return found
+
+
+def _uses(facts: PeakFacts, replay: Replay, own: Mask) -> list[tuple[int, int]]:
+    """Return the first allocation in forward and the last in backward of a module's blocks, for each step."""
+    steps = read_numbers(facts.rank, "blocks", "step", facts.device_idx)
+    known = own & (replay.start >= 0)
+    forward, backward = (known & facts.born_in(phase) for phase in ("forward", "backward"))
+    both = sorted(set(steps[forward].tolist()) & set(steps[backward].tolist()))
+    return [
+        (int(replay.start[forward & (steps == step)].min()), int(replay.start[backward & (steps == step)].max()))
+        for step in both
+    ]
 
 
 def _inner(replay: Replay, inside: Mask, left: int, again: int) -> tuple[Mask, int]:

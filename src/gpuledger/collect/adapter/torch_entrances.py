@@ -21,6 +21,7 @@ _TORCH_FILES = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _MODULE_CALL: Callable[..., Any] = getattr(nn.Module, "_wrapped_call_impl", nn.Module.__call__)
 _BACKWARD: Callable[..., Any] = torch.autograd.backward
 _GRAD: Callable[..., Any] = torch.autograd.grad
+_ENTER_AUTOCAST: Callable[..., Any] = torch.amp.autocast_mode.autocast.__enter__
 _RECORD_MEMORY_HISTORY: Callable[..., Any] = torch.cuda.memory._record_memory_history
 
 
@@ -50,6 +51,11 @@ def backward() -> Callable[..., Any]:
 def grad() -> Callable[..., Any]:
     """Return ``torch.autograd.grad``; its first parameter is ``outputs``."""
     return torchs_own(_GRAD)
+
+
+def enter_autocast() -> Callable[..., Any]:
+    """Return the function that starts autocast; its parameter is the context manager."""
+    return torchs_own(_ENTER_AUTOCAST)
 
 
 def record_memory_history() -> Callable[..., Any]:

@@ -16,6 +16,7 @@ from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.modules import ModuleTracker
 from gpuledger.collect.attribution.phases import Phases
+from gpuledger.collect.attribution.precision import Precision
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.recorder import FillsUp, Recorder
 from gpuledger.collect.attribution.stacks import StackTable
@@ -111,6 +112,7 @@ class MemoryWindow:
         self._begins_late = begins_late
         self._awaits_call = False
         self._collectives = FirstCollectives(self.read_counters, guard)
+        self._precision = Precision(self._registry, guard)
         self._scanned = False
         self._phases_before: list[Phase] = []
         self._drained_events = 0
@@ -152,6 +154,7 @@ class MemoryWindow:
         if self._compiled is not None:
             self._compiled.install()
         self._sharded.install()
+        self._precision.install()
         self.read_counters("open")
         if self._card is not None:
             self._awaits_call = not (self._steps.seen or self._begins_late)
@@ -179,16 +182,16 @@ class MemoryWindow:
         self._note_recorder_bytes()
         self._note_keeping()
         self.close_recorder()
-        self._journal.fact(closed=reason, collectives=collectives_backend())
+        self._journal.fact(closed=reason, collectives=collectives_backend(), precision=self._precision.describe())
         self._journal.pause("close", started_ns)
         self._journal.write()
 
     def take_out(self) -> None:
         """Remove the observers of modules. :meth:`close_recorder` ends the recorder itself."""
         self.is_open = False
-        compiled = [] if self._compiled is None else [self._compiled.remove]
-        observers = [self._tracker.remove, self._collectives.remove, self._sharded.remove, *compiled]
-        do_all([*observers, self._stacks.forget_code])
+        compiled = [] if self._compiled is None else [self._compiled]
+        observers = [self._tracker, self._collectives, self._sharded, self._precision, *compiled]
+        do_all([*(one.remove for one in observers), self._stacks.forget_code])
 
     def close_recorder(self) -> bool:
         """End the recorder and write its pending events. Return False if it must be called again later."""

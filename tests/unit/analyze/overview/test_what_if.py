@@ -87,7 +87,7 @@ def plain() -> tuple[nn.Module, Data]:
 
 
 def encoder() -> tuple[nn.Module, Data]:
-    layer = functools.partial(nn.TransformerEncoderLayer, WIDTH, 2, 2 * WIDTH, batch_first=True)
+    layer = functools.partial(nn.TransformerEncoderLayer, WIDTH, 2, 2 * WIDTH, 0.0, batch_first=True)
     last = nn.Sequential(nn.Flatten(), nn.Linear(32 * WIDTH, 10))
     return Stack(nn.Linear(8, WIDTH), layer, last), lambda count: (
         torch.randn(count, 32, 8),
@@ -103,18 +103,20 @@ def loss_of(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
     return F.cross_entropy(out.flatten(0, 1), batch[0].flatten()) if len(batch) == 1 else F.cross_entropy(out, batch[1])
 
 
-def recorded(name: str, place: Path, *, parts: int = 1, is_checkpointed: bool = False) -> tuple[Rank, int]:
+def recorded(name: str, place: Path, *, parts: int = 1, change: str = "") -> tuple[Rank, int]:
     """Return the recording of a training, and its peak. ``parts`` batches of a step together have 16 samples."""
     torch.manual_seed(0)
     model, data = MODELS[name]()
     if isinstance(model, Stack):
-        model.is_checkpointed = is_checkpointed
+        model.is_checkpointed = change == "checkpoint"
     optimizer = torch.optim.AdamW(model.parameters())
     with gpuledger.record(out=place, devices="cpu") as recording:
         for _ in range(3):
             optimizer.zero_grad()
             for _ in range(parts):
-                loss_of(model, data(16 // parts)).backward()
+                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=change == "use autocast"):
+                    loss = loss_of(model, data(16 // parts))
+                loss.backward()
             optimizer.step()
     rank = recording.run().rank()
     return rank, PeakFacts(rank, -1).peak_bytes
@@ -123,15 +125,20 @@ def recorded(name: str, place: Path, *, parts: int = 1, is_checkpointed: bool = 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_saving_is_that_of_the_changed_program(name: str, tmp_path: Path) -> None:
     rank, peak = recorded(name, tmp_path / "before")
-    found = {finding.action.partition(" ")[0]: finding for finding in find_findings(rank)}
-    for action in ("halve", "checkpoint"):
-        is_checkpointed = action == "checkpoint"
-        parts = 1 if is_checkpointed else 2
-        changed, after = recorded(name, tmp_path / action, parts=parts, is_checkpointed=is_checkpointed)
-        assert found[action].saving_bytes == pytest.approx(peak - after, rel=0.1), action
-        assert found[action].peak_after_bytes == peak - found[action].saving_bytes
-        if is_checkpointed:
-            assert not [one for one in find_findings(changed) if one.action.startswith("checkpoint")]
+    for number, action in enumerate(("halve the batch", "checkpoint", "use autocast")):
+        (found,) = (finding for finding in find_findings(rank) if finding.action.startswith(action))
+        changed, after = recorded(name, tmp_path / str(number), parts=1 if number else 2, change=action)
+        assert found.saving_bytes == pytest.approx(peak - after, rel=0.1), action
+        assert found.peak_after_bytes == peak - found.saving_bytes
+        if number:
+            assert not [one for one in find_findings(changed) if one.action.startswith(action)]  # it is in use
+
+
+def test_checkpointing_with_accumulated_gradients_is_replayed_too(tmp_path: Path) -> None:
+    rank, peak = recorded("language", tmp_path / "before", parts=2)
+    (found,) = (finding for finding in find_findings(rank) if finding.action.startswith("checkpoint"))
+    _, after = recorded("language", tmp_path / "after", parts=2, change="checkpoint")
+    assert found.saving_bytes == pytest.approx(peak - after, rel=0.1)
 
 
 def test_a_batch_of_one_is_not_halved(tmp_path: Path) -> None:
