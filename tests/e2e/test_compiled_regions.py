@@ -18,6 +18,13 @@ from recorded import Recorded, record_run
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gpuledger.analyze.view.options import ViewOptions
+from gpuledger.analyze.view.view import build_view
+from gpuledger.model.run import read_run
+from gpuledger.report.base.terminal import Terminal
+from gpuledger.report.text.show_text import TableOptions, show_lines
+from gpuledger.services.runs import load
+
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # Dynamo reads attributes that warn
 
 
@@ -154,7 +161,7 @@ from torch._inductor.codecache import PyCodeCache
 torch._inductor.config.compile_threads = 1
 net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
 model = torch.compile(net)
-for length in (4, 4, 4, 6, 6, 8):
+for length in (4, 4, 4, 6, 6, *[8] * 12):
     model(torch.ones(length, 8)).sum().backward()
 counters = torch._dynamo.utils.counters
 files = sorted(module.__file__ for module in PyCodeCache.modules)
@@ -187,7 +194,24 @@ def test_cache_keys_and_compilations_are_those_of_a_bare_run(tmp_path: Path) -> 
     for later in (bare, again):
         assert not any("miss" in name for name in {**later["cache"], **later["aot"]})
         assert later["aot"]["autograd_cache_hit"] == first["aot"]["autograd_cache_miss"]
-    from gpuledger.model.run import read_run
-
     manifests = [read_run(tmp_path / f"{name}.ledger").rank().manifest for name in ("first", "again")]
     assert [manifest.compiled_unread for manifest in manifests] == [None, None]
+    for name in ("first", "again"):
+        check_fusions(tmp_path / f"{name}.ledger")
+
+
+def check_fusions(place: Path) -> None:
+    """Check the table of compiled kernels: what is in it, and that its times are those of the modules."""
+    view = build_view(load(place), ViewOptions(group_by="fusion")).highest
+    kernels = view.fusions
+    assert {path for one in kernels for path in one.modules} == {"0", "1", "2"}
+    assert all(one.nodes and one.moved_bytes and one.time_ns > 0 for one in kernels)
+    assert {source.rpartition(":")[0].rpartition("/")[2] for one in kernels for source in one.sources} <= {
+        *("container.py", "linear.py", "activation.py", "program.py")
+    }
+    assert view.times is not None
+    by_module = sum(one.time_ns for one in view.times.accounts if one.module in ("0", "1", "2"))
+    assert sum(one.time_ns for one in kernels) == pytest.approx(by_module)
+    text = "\n".join(show_lines(build_view(load(place), ViewOptions(group_by="fusion")), TableOptions(), Terminal()))
+    assert "by fusion" in text
+    assert "extern_kernels" in text

@@ -308,7 +308,7 @@ MODULES = Table(
         Column("class_name", "string", "", "class", "recorder"),
         Column("root_id", "int32", "", "outermost module it was reached from", "recorder"),
         Column("depth", "int32", "", "0 for an outermost module", "recorder"),
-        Column("compiled", "bool", "", "runs as a compiled region, so its modules are not separated", "recorder"),
+        Column("compiled", "bool", "", "runs as a compiled region", "recorder"),
     ),
 )
 

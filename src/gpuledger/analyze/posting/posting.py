@@ -44,7 +44,7 @@ _NOT_IN_MANIFEST = (
     *("called_roots", "workspace_bytes", "steps_asked"),
     *("activity_names", "operator_inputs", "compiled_graphs"),
 )
-"""Facts that only posting needs."""
+"""Facts that are not stored in the manifest."""
 
 
 def is_posted(rank_directory: Path) -> bool:
@@ -150,14 +150,7 @@ def build_manifest(journal: Journal, histories: list[DeviceHistory], rank: int) 
     recorded = journal.tables["steps"]["step"][journal.tables["steps"]["recorded"] == 1]
     notes = [*dict.fromkeys(journal.notes), *_notes_on_compiled(journal)]
     closed = facts.pop("closed", None)
-    for inner in (
-        "called_roots",
-        "workspace_bytes",
-        "steps_asked",
-        "activity_names",
-        "operator_inputs",
-        "compiled_graphs",
-    ):
+    for inner in _NOT_IN_MANIFEST:
         facts.pop(inner, None)
     if closed is None:
         notes.append("The recording is incomplete: its process was killed, or is still running.")

@@ -13,6 +13,7 @@ GROUPINGS = {
     "line": ("category", "line"),
     "operator": ("category", "module"),
     "kernel": ("category", "module"),
+    "fusion": ("category", "module"),
 }
 """Rows of a table -> how its bytes are broken down."""
 

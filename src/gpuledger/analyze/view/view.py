@@ -24,6 +24,7 @@ from gpuledger.analyze.overview.process_bytes import read_outside
 from gpuledger.analyze.overview.ranks import Imbalance, find_imbalance
 from gpuledger.analyze.overview.summary import Summary, summarize
 from gpuledger.analyze.step.energy import EnergyBreakdown, break_down_energy
+from gpuledger.analyze.step.fusions import FusedKernel, fused_kernels
 from gpuledger.analyze.step.overhead import Overhead, find_overhead
 from gpuledger.analyze.step.rates import Rates, find_rates
 from gpuledger.analyze.step.side_by_side import lines_by
@@ -192,7 +193,21 @@ class DeviceView:
     @cached_property
     def lines(self) -> tuple[GroupLine, ...]:
         """Return memory, time and energy as requested; empty if no table was requested."""
-        return self.lines_by(self.options.group_by) if self.options.group_by else ()
+        group_by = self.options.group_by
+        return self.lines_by(group_by) if group_by and group_by != "fusion" else ()
+
+    @cached_property
+    def fusions(self) -> tuple[FusedKernel, ...]:
+        """Return the kernels of compiled code in one step.
+
+        Raises:
+            UsageError: they were requested, and the run has none.
+        """
+        found = fused_kernels(self.rank, self.device_idx)
+        if not found and self.options.group_by == "fusion":
+            hint = "Compile the model with torch.compile, and record with --passes memory,energy,time"
+            raise UsageError("--by fusion: the run has no profiled kernels of compiled code", hint=hint)
+        return found
 
     def lines_by(self, group_by: str) -> tuple[GroupLine, ...]:
         """Return memory, time and energy side by side; empty for tensors.

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 BYTES_ALONE = ("category", "tensor", "line")
 """Groupings of memory alone: kernels and operators have none of them."""
+TIME_ALONE = "fusion"
+"""Grouping with a table of its own, sorted by time."""
 SORTS = ("bytes", "time", "energy", "forward", "backward")
 ROWS, ROWS_OF_TWO = 20, 10
 
@@ -166,6 +168,12 @@ def _refuse_mixed(flags: ShowFlags) -> None:
         raise UsageError(
             f"--by {flags.by}: cannot be combined with {refused}",
             hint=f"Leave {refused} out: --by {flags.by} shows memory only",
+        )
+    if flags.by == TIME_ALONE and (flags.sort not in (None, "time") or flags.fold or flags.per_sample):
+        refused = f"--sort {flags.sort}" if sorts else "--fold" if flags.fold else "--per-sample"
+        raise UsageError(
+            f"--by {flags.by}: cannot be combined with {refused}",
+            hint=f"Leave {refused} out: --by {flags.by} shows one step, sorted by time",
         )
     if flags.unknown and (flags.by or flags.depth):
         refused = "--by" if flags.by else "--depth"

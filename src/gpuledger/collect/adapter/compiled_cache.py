@@ -27,7 +27,6 @@ VERSION = 1
 FILES = 1_000
 """Number of files above which the oldest half is deleted."""
 
-_NUMBERS = ListOf(int)
 _SHAPE = Fields(
     {
         "version": int,

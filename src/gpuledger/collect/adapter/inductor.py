@@ -1,4 +1,4 @@
-"""What TorchInductor tells about the code that it generates. All private functions of it are used here.
+"""Read which modules and lines TorchInductor generates code from. All of its private functions are used here.
 
 Nothing of the compiler is changed: two functions are observed, and the graph that one of them has just compiled is
 read. So the generated code, its cache keys and the number of compilations are those of a run without gpuledger. Tested

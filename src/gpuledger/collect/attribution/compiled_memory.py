@@ -11,30 +11,21 @@ from gpuledger.collect.attribution.phases import Phases, ThreadState
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import flags_of, module_id_of, suffix
 
+Made = Callable[[Any], None]
+
 
 class CompiledMemory:
-    """Observes generated code while memory is recorded.
+    """Observes generated code while memory is recorded, and sets the token of each line that allocates.
 
-    Args:
-        graphs: The compiled graphs.
-        phases: The tokens of each thread.
-        stacks: Ids of stacks.
-        guard: Handles exceptions raised in gpuledger's code.
-        made: Called with every new buffer, for a recorder that does not see it otherwise; None if it does.
+    ``made`` is called with every new buffer, for a recorder that does not see it otherwise; None if it does.
     """
 
     def __init__(
-        self,
-        graphs: CompiledGraphs,
-        phases: Phases,
-        stacks: StackTable,
-        guard: Guard,
-        made: Callable[[Any], None] | None,
+        self, graphs: CompiledGraphs, phases: Phases, stacks: StackTable, guard: Guard, made: Made | None
     ) -> None:
-        self.with_stacks = False
+        self.with_stacks = self.active = False
         self.graphs, self.phases, self.stacks, self.guard = graphs, phases, stacks, guard
         self.made = made
-        self.active = False
 
     def install(self) -> None:
         """Observe all generated functions."""

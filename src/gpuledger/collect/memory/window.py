@@ -64,7 +64,6 @@ class MemoryWindow:
         card: Reads the GPUs beside the allocator's counters; None without a GPU.
         begins_late: Whether the program ran before the recording. Live modules and tensors are then searched at once.
         guard: Handles exceptions raised inside a module call.
-        graphs: The compiled graphs of the process; None to attribute them to the module that was compiled.
     """
 
     def __init__(
@@ -78,7 +77,6 @@ class MemoryWindow:
         card: CardReader | None,
         begins_late: bool,
         guard: Guard,
-        graphs: CompiledGraphs | None = None,
     ) -> None:
         tags, self._registry, self._stacks = tables
         self.recorder = recorder
@@ -97,9 +95,7 @@ class MemoryWindow:
             guard=guard,
         )
         self._compiled: CompiledMemory | None = None
-        if graphs is not None:
-            made = getattr(recorder, "see_made", None)
-            self._compiled = CompiledMemory(graphs, self.phases, self._stacks, guard, made)
+        self._guard = guard
         self._sharded = FullyShardedGroups(
             self.phases, self._registry, self.sightings, recorder.see_resized, guard, journal.note
         )
@@ -121,6 +117,11 @@ class MemoryWindow:
         self._allocations = 0
         self.step_allocations = 0
         """The largest number of allocations in a recorded step."""
+
+    def divide_compiled(self, graphs: CompiledGraphs) -> None:
+        """Attribute the memory of compiled regions to their modules. Called before the recording is opened."""
+        made = getattr(self.recorder, "see_made", None)
+        self._compiled = CompiledMemory(graphs, self.phases, self._stacks, self._guard, made)
 
     # -- opening and closing ----------------------------------------------------------------------------------------
 

@@ -54,7 +54,6 @@ class LaterPasses:
         guard: Wraps callbacks from the program.
         see_calls: Installs the observer of outermost calls outside all others (True), or removes it (False). Without
             it, steps that are module calls are not counted.
-        graphs: The compiled graphs of the process.
     """
 
     def __init__(
@@ -66,7 +65,6 @@ class LaterPasses:
         *,
         guard: Guard,
         see_calls: Callable[[bool], None],
-        graphs: CompiledGraphs | None = None,
     ) -> None:
         self._settings = settings
         self._journal = journal
@@ -87,11 +85,15 @@ class LaterPasses:
         """The step after which the recording ends without an energy measurement; None before the unprofiled steps."""
         self._energy_pass = EnergyPass(journal, steps, self._say, settings.passes.get("energy", 0))
         self._drop_times = guard.for_good(self._drop)
-        self._time_pass = TimePass(journal, registry, guard, self._drop_times, graphs)
+        self._time_pass = TimePass(journal, registry, guard, self._drop_times)
         self._user_profiler: UserProfiler | None = None
         if "time" in self._wanted:
             self._user_profiler = UserProfiler(guard(self._give_way), guard.absorbs)
         self._guard = guard
+
+    def divide_compiled(self, graphs: CompiledGraphs) -> None:
+        """Attribute the kernels of compiled regions to their modules."""
+        self._time_pass.divide_compiled(graphs)
 
     def install(self) -> None:
         """Start watching for forks and for profilers that the program starts."""

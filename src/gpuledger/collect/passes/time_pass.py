@@ -82,7 +82,6 @@ class TimePass:
         registry: Ids of modules.
         guard: Handles exceptions raised in gpuledger's code.
         overflow: Called if there are more than CALLS module calls, to end the measurement; must not raise.
-        graphs: The compiled graphs of the process.
     """
 
     def __init__(
@@ -91,7 +90,6 @@ class TimePass:
         registry: ModuleRegistry,
         guard: Guard,
         overflow: Callable[[], None],
-        graphs: CompiledGraphs | None = None,
     ) -> None:
         self.is_open = False
         self._overflow = overflow
@@ -108,10 +106,14 @@ class TimePass:
         The inner list with the range is emptied when the call ends.
         """
         self._scopes = ScopeMarks(registry, guard)
-        self._compiled = None if graphs is None else CompiledRanges(graphs, journal, guard)
+        self._compiled: CompiledRanges | None = None
         self._texts: dict[int, str] = {}
         self._thread = 0
         self._alone: dict[str, int] | None = None
+
+    def divide_compiled(self, graphs: CompiledGraphs) -> None:
+        """Attribute the kernels of compiled regions to their modules."""
+        self._compiled = CompiledRanges(graphs, self._journal, self._guard)
 
     @property
     def is_of_this_thread(self) -> bool:

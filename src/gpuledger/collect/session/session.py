@@ -104,8 +104,8 @@ class Session:
             self.registry,
             guard=self.guard,
             see_calls=self._see_calls,
-            graphs=self.graphs,
         )
+        self._later.divide_compiled(self.graphs)
         self.mark_step = self.guard(self.steps.mark)
         """Mark the end of a step; called by the program."""
 
@@ -157,8 +157,8 @@ class Session:
             card=card,
             begins_late=self._begins_late,
             guard=self.guard,
-            graphs=self.graphs,
         )
+        self.window.divide_compiled(self.graphs)
         if self.window.may_open():
             self.window.open()
         self._see_calls(not self.window.is_open or self.steps.module_name is not None)

@@ -98,6 +98,7 @@ def _device_document(view: DeviceView) -> dict[str, Any]:
         "overhead": asdict(view.overhead),
         "breakdown": [_account_document(account, view.options.account_words) for account in breakdown.accounts],
         "lines": [asdict(line) for line in view.lines],
+        "fusions": [asdict(one) for one in view.fusions] if view.options.group_by == "fusion" else [],
         "findings": [{**asdict(one), "fits": view.fits(one.peak_after_bytes)} for one in view.findings],
         "loop": None if view.loop is None else asdict(view.loop),
         "notes": list(summary.notes),

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import module_label
 from gpuledger.analyze.memory.lines.source_lines import WITHOUT_LINE
+from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.errors import UsageError
 from gpuledger.report.base.kernel_names import short_kernel_names
 from gpuledger.report.text.first_screen import first_screen, short_screen
+from gpuledger.report.text.fusion_table import SHARED, fusion_table
 from gpuledger.report.text.ledger_table import OF_A_STEP, Units, ledger_table, units_of_samples
 from gpuledger.report.text.tables import group_table, rank_table, tensor_table
 from gpuledger.report.text.text import next_lines, note_lines
@@ -62,7 +64,7 @@ def show_unknown_lines(view: RunView, tables: TableOptions, terminal: Terminal) 
 def closing_lines(view: RunView, path: str, terminal: Terminal) -> list[str]:
     """Return the notes, once each, and the commands to try next on the run at ``path``."""
     highest = view.highest
-    notes = [*view.notes, *_energy_notes(highest)]
+    notes = [*view.notes, *_energy_notes(highest), *_fusion_notes(highest)]
     if len(view.devices) > 1:
         one = f"--rank {highest.rank.number} --device {highest.device_idx}"
         commands = [f"gpuledger show {path} {one}", f"gpuledger balance {path} {one}"]
@@ -73,20 +75,32 @@ def closing_lines(view: RunView, path: str, terminal: Terminal) -> list[str]:
     return ["", *note_lines(notes, terminal), *next_lines(commands, terminal)]
 
 
+_WITHOUT_ENERGY = ("category", "tensor", "line", "fusion")
+"""Groupings without energy in their table."""
+
+
 def _energy_notes(view: DeviceView) -> list[str]:
     """Return how the energy of a step was attributed to the rows of a table; empty if it was not."""
-    if view.energy is None or len(view.energy.accounts) < 2 or view.options.group_by in ("category", "tensor", "line"):
+    if view.energy is None or len(view.energy.accounts) < 2 or view.options.group_by in _WITHOUT_ENERGY:
         return []
     return [f"Energy of a row is estimated from the measured energy of a step: {view.energy.method}."]
+
+
+def _fusion_notes(view: DeviceView) -> list[str]:
+    """Return how kernels of several modules are divided; empty if none is shown."""
+    is_shown = view.options.group_by == "fusion" and any(one.is_shared for one in view.fusions)
+    return [SHARED] if is_shown else []
 
 
 def _table_lines(view: DeviceView, tables: TableOptions, terminal: Terminal) -> list[str]:
     units = _units_of_a_sample(view) if tables.per_sample else OF_A_STEP
     group_by = view.options.group_by
-    if group_by in ("kernel", "operator") and terminal.width_cells is None:
+    if group_by in ("kernel", "operator", "fusion") and terminal.width_cells is None:
         terminal = replace(terminal, width_cells=PIPED_CELLS)
     if group_by == "tensor":
         return ["", *tensor_table(view.breakdown, tables.rows or ROWS, view.classes).lines(terminal)]
+    if group_by == "fusion":
+        return ["", *fusion_table(view.fusions, tables.rows or ROWS, OUTSIDE_PATH).lines(terminal)]
     lines: list[str] = []
     has_lines = not view.uses_modules and any(one.label not in WITHOUT_LINE for one in view.source_lines)
     for word in (group_by,) if group_by else ("category", "line" if has_lines else "module"):

@@ -139,7 +139,12 @@ def test_what_tells_nothing_apart_is_refused(run: Run) -> None:
         build_view(run, ViewOptions(group_by="kernel")).devices[0].lines  # noqa: B018
 
 
-@pytest.mark.parametrize("group_by", GROUPINGS)
+def test_a_run_without_compiled_code_has_no_fusions(timed: Run) -> None:
+    with pytest.raises(UsageError, match="no profiled kernels of compiled code"):
+        show_lines(build_view(timed, ViewOptions(group_by="fusion")), TableOptions(), Terminal())
+
+
+@pytest.mark.parametrize("group_by", [one for one in GROUPINGS if one != "fusion"])
 def test_every_grouping_can_be_shown(timed: Run, group_by: str) -> None:
     assert show_lines(build_view(timed, ViewOptions(group_by=group_by)), TableOptions(), Terminal())
 

@@ -69,14 +69,15 @@ def graphs_of(registry: ModuleRegistry) -> CompiledGraphs:
 
 
 def test_code_compiled_for_one_block_is_on_the_block_that_runs_it() -> None:
-    blocks = nn.ModuleList(nn.Sequential(nn.Linear(2, 2)) for _ in range(3))
+    linears = [nn.Linear(2, 2) for _ in range(3)]
+    blocks = [nn.Sequential(linear) for linear in linears]
     registry = ModuleRegistry()
-    registry.register(blocks)
+    registry.register(nn.ModuleList(blocks))
     graphs = graphs_of(registry)
-    of_first = Place(id(blocks[0][0]), "0", "Linear", ())
+    of_first = Place(id(linears[0]), "0", "Linear", ())
     ids = [registry.register(block) for block in blocks]
-    assert [graphs.resolve(of_first, base) for base in ids] == [registry.register(block[0]) for block in blocks]
-    assert graphs.resolve(of_first, -1) == registry.register(blocks[0][0])
+    assert [graphs.resolve(of_first, base) for base in ids] == [registry.register(linear) for linear in linears]
+    assert graphs.resolve(of_first, -1) == registry.register(linears[0])
     assert graphs.resolve(place(""), ids[1]) == ids[1]
 
 

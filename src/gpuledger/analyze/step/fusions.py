@@ -1,0 +1,66 @@
+"""Kernels of compiled code: what each computes, for which modules and lines, and its time in a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuledger.analyze.memory.instant import module_paths
+from gpuledger.analyze.memory.live import to_numbers
+
+if TYPE_CHECKING:
+    from gpuledger.model.run import Rank
+
+
+@dataclass(frozen=True)
+class FusedKernel:
+    """One kernel of compiled code in one profiled step.
+
+    ``modules`` are paths, "" outside modules; if there are several, they share the kernel's time by ``moved_bytes``.
+    ``nodes`` are the graph nodes that it computes, ``sources`` the lines of the program they come from, as FILE:LINE.
+    ``time_ns`` is the sum of its calls.
+
+    Source: Inductor's nodes at compilation; Kineto (CUPTI on a GPU).
+    """
+
+    kernel: str
+    modules: tuple[str, ...]
+    nodes: tuple[str, ...]
+    sources: tuple[str, ...]
+    moved_bytes: int
+    time_ns: float
+    is_shared: bool
+
+
+def fused_kernels(rank: Rank, device_idx: int) -> tuple[FusedKernel, ...]:
+    """Return the kernels of compiled code in one step on one device, the longest first; empty if there are none."""
+    fusions = rank.manifest.fusions
+    if not fusions:
+        return ()
+    table = rank.table("spans", ("device_idx", "step", "fusion_id", "module_id", "start_ns", "end_ns"))
+    device, step, fusion, module, start, end = (to_numbers(table[name]) for name in table.column_names)
+    timed = rank.manifest.time_steps or (0, -1)
+    mine = (fusion >= 0) & (fusion < len(fusions)) & (device == device_idx) & (step >= timed[0]) & (step <= timed[1])
+    steps = max(len(np.unique(step[mine])), 1)
+    paths = module_paths(rank)
+    times: dict[int, float] = {}
+    modules: dict[int, dict[str, None]] = {}
+    columns = (fusion[mine].tolist(), module[mine].tolist(), (end - start)[mine].tolist())
+    for number, module_id, one_ns in zip(*columns, strict=True):
+        times[number] = times.get(number, 0.0) + one_ns / steps
+        modules.setdefault(number, {})[paths.get(module_id, "")] = None
+    found = [
+        FusedKernel(
+            kernel=fusions[number].kernel,
+            modules=tuple(modules[number]),
+            nodes=fusions[number].nodes,
+            sources=fusions[number].sources,
+            moved_bytes=sum(part.moved_bytes for part in fusions[number].parts),
+            time_ns=time_ns,
+            is_shared=len(fusions[number].parts) > 1,
+        )
+        for number, time_ns in times.items()
+    ]
+    return tuple(sorted(found, key=lambda one: -one.time_ns))

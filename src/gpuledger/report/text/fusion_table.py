@@ -1,0 +1,45 @@
+"""The kernels of compiled code as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from gpuledger.report.base.phrases import MISSING, column_unit
+from gpuledger.report.base.terminal import BOLD, DIM, Cell, Column, Table
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.step.fusions import FusedKernel
+
+SHARED = "The time of a kernel of several modules is divided among them by the bytes that its parts read and write."
+
+
+def fusion_table(kernels: Sequence[FusedKernel], rows: int, outside: str) -> Table:
+    """Return the first ``rows`` kernels as a table, then the sum of the others and a total.
+
+    ``outside`` is the label of kernels outside modules.
+    """
+    unit = column_unit(sum(one.moved_bytes for one in kernels))
+    texts = (("by fusion", 0), ("modules", 0), ("nodes", 2), ("lines", 1))
+    columns = [Column(title, shrinks=True, optional=place) for title, place in texts]
+    columns += [Column(f"moved {unit.name}", right=True, optional=3), Column("ms", right=True)]
+
+    def row(texts: Sequence[str], some: Sequence[FusedKernel], style: str = "") -> tuple[Cell, ...]:
+        moved_bytes = sum(one.moved_bytes for one in some)
+        amounts = (unit.amount(moved_bytes) if moved_bytes else MISSING, f"{sum(o.time_ns for o in some) / 1e6:,.3f}")
+        return tuple(Cell(text, style) for text in (*texts, *amounts))
+
+    body = [
+        row((one.kernel, ", ".join(path or outside for path in one.modules), ", ".join(one.nodes), _lines(one)), [one])
+        for one in kernels[:rows]
+    ]
+    if len(kernels) > rows:
+        body.append(row((f"… {len(kernels) - rows:,} more", "", "", ""), kernels[rows:], DIM))
+    body.append(row(("total", "", "", ""), kernels, BOLD))
+    return Table(tuple(columns), tuple(body))
+
+
+def _lines(one: FusedKernel) -> str:
+    """Return the source lines without directories."""
+    return ", ".join(dict.fromkeys(PurePath(source).name for source in one.sources))
