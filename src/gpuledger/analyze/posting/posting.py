@@ -31,7 +31,7 @@ from gpuledger.analyze.posting.rows import (
 )
 from gpuledger.files.reading import storable
 from gpuledger.model.journal.checks import read_checked
-from gpuledger.model.journal.journal import OWN_ERROR, REASONS
+from gpuledger.model.journal.journal import CACHED_CODE, FOUND_BY_LINES, OWN_ERROR, REASONS
 from gpuledger.model.journal.log import journal_files
 from gpuledger.model.journal.reading import Journal
 from gpuledger.model.manifest import RankManifest, read_rank_manifest, write_rank_manifest
@@ -187,8 +187,11 @@ def _notes_on_compiled(journal: Journal) -> list[str]:
     """Return a note if a module that was called is compiled, and its code could not be divided among its modules."""
     called = set(journal.facts.get("called_roots") or [])
     count = sum(bool(entry["compiled"]) and entry["root"] in called for entry in journal.modules)
-    unread = journal.facts.get("compiled_unread")
-    if not count or (unread is None and journal.facts.get("compiled_graphs")):
+    reasons = set((journal.facts.get("compiled_unread") or {}).values()) - {CACHED_CODE, FOUND_BY_LINES}
+    if not count or (not reasons and journal.facts.get("compiled_graphs")):
         return []
     modules = "1 module runs" if count == 1 else f"{count} modules run"
-    return [f"{modules} compiled, and memory allocated in a compiled region is attributed to its outermost module."]
+    why = f" ({storable(min(reasons))})" if reasons else ""
+    return [
+        f"{modules} compiled, and memory allocated in a compiled region is attributed to its outermost module{why}."
+    ]

@@ -7,6 +7,7 @@ with torch 2.11 and torch 2.13.
 
 from __future__ import annotations
 
+import bisect
 import re
 import sys
 from collections import deque
@@ -19,11 +20,11 @@ from typing import Any, NamedTuple
 import torch
 
 from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, Observer
+from gpuledger.model.journal.journal import CACHED_CODE
 
 CAPTURED = 256
 """Number of captured graphs that are kept."""
 
-CACHED = "loaded from a cache"
 
 Frames = tuple[tuple[str, int, str], ...]
 
@@ -90,6 +91,14 @@ class CompiledGraph:
         return str(self.module.__file__)
 
 
+@dataclass(frozen=True)
+class CapturedGraph:
+    """A graph that Dynamo captured: path of a module -> its key and class name, and name of a node -> its place."""
+
+    modules: dict[str, tuple[int, str]]
+    nodes: dict[str, Place]
+
+
 class CompilerWatch:
     """Calls ``compiled(graph)`` for every graph that Inductor compiles or loads from its cache.
 
@@ -104,8 +113,8 @@ class CompilerWatch:
         self._compiled = compiled
         self._absorbs = absorbs
         self._observations: list[Observation] = []
-        self.captured: deque[dict[str, tuple[int, str]]] = deque(maxlen=CAPTURED)
-        """For each graph that Dynamo captured, the path of each of its modules, with key and class; last one first."""
+        self.captured: deque[CapturedGraph] = deque(maxlen=CAPTURED)
+        """The graphs that Dynamo captured, the last one first."""
         self._watches_graphs = False
         self._lowering = 0
         self._seen: set[int] = set()
@@ -145,7 +154,7 @@ class CompilerWatch:
             import_module("torch._inductor.compile_fx")
 
             self._watch_graphs()
-        self.captured.appendleft(_modules_in(captured))
+        self.captured.appendleft(_read_captured(captured))
         return True
 
     def _leave_compile(self, _token: Any, _result: Any) -> None:
@@ -183,7 +192,7 @@ class CompilerWatch:
     def _leave_load(self, _token: Any, module: Any) -> None:
         if not self._lowering and _is_generated(module) and id(module) not in self._seen:
             self._seen.add(id(module))
-            self._compiled(CompiledGraph(module, unknown=CACHED))
+            self._compiled(CompiledGraph(module, unknown=CACHED_CODE))
 
     def look_for_loaded(self) -> None:
         """Report the generated files that were loaded before this object was installed."""
@@ -199,13 +208,14 @@ def _is_generated(module: Any) -> bool:
     return isinstance(module, ModuleType) and hasattr(module, "call") and bool(getattr(module, "__file__", None))
 
 
-def _modules_in(captured: Any) -> dict[str, tuple[int, str]]:
-    """Return ``path -> (key, class name)`` of the modules in a graph that Dynamo captured."""
-    found: dict[str, tuple[int, str]] = {}
+def _read_captured(captured: Any) -> CapturedGraph:
+    """Return the modules and nodes of a graph that Dynamo captured."""
+    found = CapturedGraph({}, {})
     for node in getattr(getattr(captured, "graph", None), "nodes", ()):
         for key, (name, cls) in (node.meta.get("nn_module_stack") or {}).items():
             place = _place(key, name, cls, ())
-            found[place.path] = place.module_key, place.class_name
+            found.modules[place.path] = place.module_key, place.class_name
+        found.nodes[str(node.name)] = place_of_node(node)
     return found
 
 
@@ -219,6 +229,12 @@ def source_lines(file: str) -> list[tuple[int, Frames]]:
         return []
     lines, traces = found
     return [(int(line), parse_trace(trace)) for line, trace in zip(lines, traces, strict=True) if trace]
+
+
+def frames_at(lines: list[tuple[int, Frames]], line: int) -> Frames:
+    """Return the source frames of a line, from :func:`source_lines`; empty if it has none."""
+    at = bisect.bisect_right(lines, line, key=lambda one: one[0]) - 1
+    return lines[at][1] if at >= 0 else ()
 
 
 def parse_trace(text: str | None) -> Frames:

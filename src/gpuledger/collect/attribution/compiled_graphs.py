@@ -6,7 +6,6 @@ until a recording observes its lines.
 
 from __future__ import annotations
 
-import bisect
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.collect.adapter.compiled_cache import cache_directory, keep, recall
+from gpuledger.collect.adapter.compiled_lines import find_modules
 from gpuledger.collect.adapter.generated_code import (
     GeneratedFunction,
     LineObservation,
@@ -23,25 +23,36 @@ from gpuledger.collect.adapter.generated_code import (
     read_functions,
 )
 from gpuledger.collect.adapter.inductor import (
-    CACHED,
     LOST_WITHOUT,
     NOWHERE,
     CompiledGraph,
     CompilerWatch,
     Kernel,
     Place,
+    frames_at,
     source_lines,
 )
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import StackTable
+from gpuledger.model.journal.journal import CACHED_CODE, FOUND_BY_LINES
 
 OUTSIDE = -1
 
-FROM_CACHE = (
-    "A compiled region was loaded from a cache that holds no modules, so it is attributed to the module that was "
-    "compiled, and to source lines. Set TORCHINDUCTOR_FORCE_DISABLE_CACHES=1 to record its modules."
-)
+_RECORD_AGAIN = "Set TORCHINDUCTOR_FORCE_DISABLE_CACHES=1 to record its modules."
+
+NOTES = {
+    CACHED_CODE: (
+        "A compiled region was loaded from a cache that was filled without gpuledger, so it is attributed to the "
+        f"module that was compiled. {_RECORD_AGAIN}"
+    ),
+    FOUND_BY_LINES: (
+        "A compiled region was loaded from a cache that was filled without gpuledger. Its modules were found by source "
+        "lines. If several modules run the same line in backward, the module that contains them is shown. "
+        f"{_RECORD_AGAIN}"
+    ),
+}
+"""Why the modules of a region are not known exactly -> note."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +74,11 @@ class Site:
     parts: tuple[tuple[Place, int], ...] = ()
     nodes: tuple[str, ...] = ()
     shared_with: tuple[Place, ...] = ()
+
+    @property
+    def may_allocate(self) -> bool:
+        """Return whether memory can be allocated here. Generated kernels get all buffers from the lines before."""
+        return not self.kernel.startswith(("triton_", "cpp_fused_"))
 
 
 @dataclass(frozen=True)
@@ -100,6 +116,7 @@ class CompiledGraphs:
         self._cache = cache_directory(os.environ)
         self._observations: list[LineObservation] = []
         self._observer_for: Callable[[ObservedFunction], LineObserver] | None = None
+        self._wanted: Callable[[Site], bool] = lambda _site: True
         self._sees_buffers = False
         self._unread: dict[str, str] = {}
 
@@ -117,15 +134,22 @@ class CompiledGraphs:
 
     # -- observing lines ----------------------------------------------------------------------------------------
 
-    def observe(self, observer_for: Callable[[ObservedFunction], LineObserver], *, sees_buffers: bool = False) -> None:
+    def observe(
+        self,
+        observer_for: Callable[[ObservedFunction], LineObserver],
+        wanted: Callable[[Site], bool],
+        *,
+        sees_buffers: bool = False,
+    ) -> None:
         """Observe the lines of every generated function, of later ones as well.
 
         Args:
             observer_for: Returns the observer of one function.
+            wanted: Which sites are observed.
             sees_buffers: Whether observers receive the new buffers.
         """
         self.stop_observing()
-        self._observer_for, self._sees_buffers = observer_for, sees_buffers
+        self._observer_for, self._wanted, self._sees_buffers = observer_for, wanted, sees_buffers
         for function in self.functions:
             self._observe(function)
 
@@ -138,7 +162,7 @@ class CompiledGraphs:
     def _observe(self, function: ObservedFunction) -> None:
         if self._observer_for is None or not function.sites:
             return
-        marks = {site.line: number for number, site in enumerate(function.sites)}
+        marks = {site.line: number for number, site in enumerate(function.sites) if self._wanted(site)}
         observer = self._observer_for(function)
         try:
             observation = LineObservation(function.generated, observer, marks, sees_buffers=self._sees_buffers)
@@ -153,11 +177,13 @@ class CompiledGraphs:
         """Add a compiled graph."""
         if not graph.unknown:
             keep(graph, self._cache)
-        elif graph.unknown == CACHED:
-            graph = recall(graph, self._cache, self._watch.captured) or graph
+        elif graph.unknown == CACHED_CODE:
+            modules = [captured.modules for captured in self._watch.captured]
+            graph = recall(graph, self._cache, modules) or graph
         try:
             functions = read_functions(graph.module)
-        except UnknownCodeError as error:
+            graph = self._found_again(graph, functions)
+        except (UnknownCodeError, OSError) as error:
             self._note_unread(graph.file, str(error))
             return
         known = {id(function.generated.function) for function in self.functions}
@@ -172,12 +198,20 @@ class CompiledGraphs:
             self._observe(function)
         self._journal.fact(compiled_graphs=len({function.file for function in self.functions}))
 
+    def _found_again(self, graph: CompiledGraph, functions: list[GeneratedFunction]) -> CompiledGraph:
+        """Return a graph from a cache with the modules that its comments and source lines lead to."""
+        if graph.unknown != CACHED_CODE:
+            return graph
+        statements = [one for function in functions for one in function.statements]
+        text = Path(graph.file).read_text(encoding="utf-8")
+        return find_modules(graph, statements, text, self._watch.captured) or graph
+
     def note_called(self, function: ObservedFunction) -> None:
         """Record that a function runs in the recording, with a note if its modules are unknown."""
         if function.unknown:
             self._note_unread(function.file, function.unknown)
-        if function.unknown == CACHED:
-            self._journal.note(FROM_CACHE)
+        if function.unknown in NOTES:
+            self._journal.note(NOTES[function.unknown])
 
     def _note_unread(self, file: str, why: str) -> None:
         self._unread[Path(file).name] = why
@@ -287,7 +321,4 @@ def _place_of_workspace(one: Statement, later: list[Statement], kernels: dict[in
 
 def _with_lines(place: Place, line: int, lines: list[tuple[int, Any]]) -> Place:
     """Return a place with source frames, from the map of the generated file if it has none of its own."""
-    if place.frames or not lines:
-        return place
-    at = bisect.bisect_right(lines, line, key=lambda one: one[0]) - 1
-    return place._replace(frames=lines[at][1]) if at >= 0 else place
+    return place if place.frames else place._replace(frames=frames_at(lines, line))

@@ -30,7 +30,10 @@ class CompiledMemory:
     def install(self) -> None:
         """Observe all generated functions."""
         self.active = True
-        self.graphs.observe(lambda function: _Observer(self, function), sees_buffers=self.made is not None)
+        sees_buffers = self.made is not None
+        self.graphs.observe(
+            lambda function: _Observer(self, function), lambda site: site.may_allocate, sees_buffers=sees_buffers
+        )
 
     def remove(self) -> None:
         """Stop observing. Calls in progress end unobserved."""

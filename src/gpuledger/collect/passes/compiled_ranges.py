@@ -30,7 +30,7 @@ class CompiledRanges:
     def install(self) -> None:
         """Observe all generated functions."""
         self.active = True
-        self._graphs.observe(lambda function: _Observer(self, function))
+        self._graphs.observe(lambda function: _Observer(self, function), lambda _site: True)
 
     def remove(self) -> None:
         """Stop observing. Calls in progress end unobserved."""

@@ -114,6 +114,9 @@ The id of the new scope's path follows, -1 for none. If a scope was entered, a d
 the path follow, -1 for a name that replaces the path.
 """
 
+CACHED_CODE, FOUND_BY_LINES = "loaded from a cache", "modules found by source lines"
+"""Values of the fact ``compiled_unread`` with a note of their own. Other values say why generated code is unknown."""
+
 _TYPE_CODES = {"i1": "b", "i4": "i", "i8": "q", "f8": "d"}
 """numpy types of columns -> type codes of ``array``."""
 

@@ -9,7 +9,8 @@ import pytest
 from generated import load_generated
 
 from gpuledger.collect.adapter.compiled_cache import cache_directory, keep, recall
-from gpuledger.collect.adapter.inductor import CACHED, CompiledGraph, Kernel, Place
+from gpuledger.collect.adapter.inductor import CompiledGraph, Kernel, Place
+from gpuledger.model.journal.journal import CACHED_CODE
 
 FRAMES = (("net.py", 7, "forward"),)
 FC = Place(11, "fc", "Linear", FRAMES)
@@ -22,7 +23,7 @@ def graph_in(directory: Path) -> CompiledGraph:
 
 
 def loaded(graph: CompiledGraph) -> CompiledGraph:
-    return CompiledGraph(graph.module, unknown=CACHED)
+    return CompiledGraph(graph.module, unknown=CACHED_CODE)
 
 
 def test_a_graph_is_found_with_the_modules_of_this_process(tmp_path: Path) -> None:

@@ -1,0 +1,110 @@
+"""Find the modules of code that Inductor has loaded from a cache without its nodes, from what the code itself says.
+
+Comments in forward code name the nodes of the captured graph that a kernel computes, and Inductor's map of lines gives
+the source lines of every statement, in backward as well. Dynamo captures the graph anew in every process. So a comment
+leads to a node and its module. Source lines alone lead to a module if only one was called there, else to the module
+around all of them. Comments in backward code name its own nodes, which can have the same names as others in forward.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from gpuledger.collect.adapter.generated_code import Statement
+from gpuledger.collect.adapter.inductor import (
+    NOWHERE,
+    CapturedGraph,
+    CompiledGraph,
+    Frames,
+    Kernel,
+    Place,
+    frames_at,
+    source_lines,
+)
+from gpuledger.model.journal.journal import FOUND_BY_LINES
+
+_BACKWARD = re.compile(r"^# AOT ID: \['\w*_backward'\]", re.MULTILINE)
+_NODES = re.compile(r"# Topologically Sorted Source Nodes: \[([^\]]*)\]")
+
+
+def find_modules(
+    graph: CompiledGraph, statements: Iterable[Statement], text: str, captured: Iterable[CapturedGraph]
+) -> CompiledGraph | None:
+    """Return a graph with the places of its kernels and buffers; None if no captured graph fits.
+
+    Args:
+        graph: The graph as it was loaded.
+        statements: Those of all functions of its file.
+        text: The content of its file.
+        captured: The graphs that Dynamo captured, the last one first.
+    """
+    kernels = [one for one in statements if one.kernel]
+    names = {} if _BACKWARD.search(text) else _names_before(kernels, text)
+    lines = source_lines(graph.file)
+    traces = {one.line: frames_at(lines, one.line) for one in kernels}
+    for one in captured:
+        by_frames = _by_frames(one)
+        if any(name in one.nodes for found in names.values() for name in found) or any(
+            frames in by_frames for frames in traces.values() if frames
+        ):
+            return _with_places(graph, kernels, one, names, {k: by_frames.get(v, []) for k, v in traces.items()})
+    return None
+
+
+def _names_before(kernels: list[Statement], text: str) -> dict[int, list[str]]:
+    """Return ``line of a kernel's call -> names`` in the comment between it and the call before."""
+    rows = text.splitlines()
+    found: dict[int, list[str]] = {}
+    before = min((one.line for one in kernels), default=1) - 8
+    for one in kernels:
+        for row in rows[max(before, 0) : one.line - 1]:
+            match = _NODES.search(row)
+            if match:
+                found[one.line] = [name.strip() for name in match.group(1).split(",") if name.strip()]
+        before = one.line
+    return found
+
+
+def _by_frames(captured: CapturedGraph) -> dict[Frames, list[Place]]:
+    found: dict[Frames, list[Place]] = {}
+    for place in captured.nodes.values():
+        if place.frames:
+            found.setdefault(place.frames, []).append(place)
+    return found
+
+
+def _with_places(
+    graph: CompiledGraph,
+    kernels: list[Statement],
+    captured: CapturedGraph,
+    names: dict[int, list[str]],
+    traced: dict[int, list[Place]],
+) -> CompiledGraph:
+    order = {name: number for number, name in enumerate(captured.nodes)}
+    made: dict[str, Place] = {}
+    found: list[Kernel] = []
+    for one in kernels:
+        known = sorted((name for name in names.get(one.line, ()) if name in order), key=lambda name: order[name])
+        place = captured.nodes[known[-1]] if known else common_place(traced[one.line])
+        outputs = tuple(name for name in one.names if name.startswith("buf") and name not in made)
+        made.update(dict.fromkeys(outputs, place))
+        written = outputs or one.names[-1:]
+        found.append(Kernel(outputs, () if outputs else written, tuple(known), ((place, 0),)))
+    return replace(graph, buffers=made, kernels=found, unknown=FOUND_BY_LINES)
+
+
+def common_place(places: list[Place]) -> Place:
+    """Return the place that all of some places have, or the module around them."""
+    if not places:
+        return NOWHERE
+    paths = [place.path.split(".") for place in places]
+    shared = []
+    for parts in zip(*paths, strict=False):
+        if len(set(parts)) > 1:
+            break
+        shared.append(parts[0])
+    path = ".".join(shared)
+    same = next((place for place in places if place.path == path), None)
+    return same if same is not None else Place(0, path, "", places[0].frames)

@@ -1,0 +1,62 @@
+"""Code from a cache leads to its modules by comments and source lines, and never to a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from generated import TEXT, load_generated
+
+from gpuledger.collect.adapter import inductor
+from gpuledger.collect.adapter.compiled_lines import common_place, find_modules
+from gpuledger.collect.adapter.generated_code import read_functions
+from gpuledger.collect.adapter.inductor import CapturedGraph, CompiledGraph, Frames, Place
+from gpuledger.model.journal.journal import CACHED_CODE, FOUND_BY_LINES
+
+ADD_LINE: Frames = (("net.py", 3, "forward"),)
+FC_LINE: Frames = (("net.py", 4, "forward"),)
+ADD = Place(1, "add", "Add", ADD_LINE)
+NORM = Place(2, "norm", "Norm", ADD_LINE)
+FIRST = Place(3, "h.0.fc", "Linear", FC_LINE)
+SECOND = Place(4, "h.1.fc", "Linear", FC_LINE)
+CAPTURED = CapturedGraph({}, {"add": ADD, "norm": NORM, "fc": FIRST, "fc_1": SECOND})
+
+
+def found(directory: Path, text: str, lines: list[tuple[int, Frames]] | None = None) -> CompiledGraph | None:
+    module = load_generated(directory, text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpuledger.collect.adapter.compiled_lines.source_lines", lambda _file: lines or [])
+        statements = [one for function in read_functions(module) for one in function.statements]
+        graph = CompiledGraph(module, unknown=CACHED_CODE)
+        return find_modules(graph, statements, text, [CapturedGraph({}, {}), CAPTURED])
+
+
+def test_a_comment_in_forward_leads_to_the_last_node_that_it_names(tmp_path: Path) -> None:
+    graph = found(tmp_path, TEXT)
+    assert graph is not None
+    assert graph.unknown == FOUND_BY_LINES
+    assert graph.buffers["buf0"] == graph.buffers["buf1"] == NORM
+    assert graph.kernels[0].nodes == ("add", "norm")
+    assert graph.buffers["buf2"].path == ""  # no comment, no line
+
+
+def test_names_in_backward_are_not_those_of_forward(tmp_path: Path) -> None:
+    text = TEXT.replace("0_forward", "0_backward")
+    assert found(tmp_path, text) is None
+    graph = found(tmp_path, text, [(1, FC_LINE)])
+    assert graph is not None
+    assert {place.path for place in graph.buffers.values()} == {"h"}
+
+
+def test_code_that_fits_no_captured_graph_is_not_guessed(tmp_path: Path) -> None:
+    assert found(tmp_path, TEXT.replace("[add, norm]", "[other]"), [(1, (("other.py", 1, "f"),))]) is None
+
+
+def test_several_modules_on_a_line_give_the_one_around_them() -> None:
+    assert common_place([FIRST]) == FIRST
+    assert common_place([FIRST, SECOND])[:2] == (0, "h")
+    assert common_place([FIRST, ADD]).path == ""
+    assert common_place([FIRST, FIRST._replace(path="h", module_key=9)])[:2] == (9, "h")
+    assert common_place([]).path == ""
+    assert inductor.frames_at([(5, ADD_LINE)], 4) == ()
+    assert inductor.frames_at([(5, ADD_LINE), (7, FC_LINE)], 6) == ADD_LINE
