@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from gpuledger.analyze.memory.graph_pools import graph_pool_notes
 from gpuledger.analyze.memory.instant import Instant, find_peak
 from gpuledger.analyze.memory.live import read_numbers
 from gpuledger.analyze.memory.peaks import AllocatorPeaks, allocator_peaks
@@ -87,6 +88,7 @@ def _notes(rank: Rank, peaks: AllocatorPeaks, device_idx: int) -> tuple[str, ...
             f"Outside the recorded steps, up to {format_bytes(peaks.peak_allocated_bytes)} were allocated, more than "
             f"the {format_bytes(peaks.recorded_peak_allocated_bytes)} in them."
         )
+    notes += graph_pool_notes(rank, device_idx)
     if device_idx < 0:
         notes = [note for note in notes if not note.startswith(NOTES_WITHOUT_ENERGY)]
     return tuple(dict.fromkeys(notes))
