@@ -198,6 +198,7 @@ class Fusion(JsonObject):
     file: str
     line: int
     kernel: str
+    function: str | None = None
     nodes: tuple[str, ...] = ()
     parts: tuple[FusionPart, ...] = ()
     sources: tuple[str, ...] = ()

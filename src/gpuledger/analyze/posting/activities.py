@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuledger.analyze.posting.graph_replays import match_replays
 from gpuledger.analyze.posting.kernels_alone import match_kernels
 from gpuledger.analyze.posting.lane_scopes import NONE, LaneScopes, Mark, read_mark
 from gpuledger.analyze.posting.launched_work import SpanWork, span_work
@@ -38,6 +39,7 @@ class OwnedSpans:
     ``operator_id`` is the name of the launching operator, or of the span itself if it is an operator; never of a range
     that gpuledger has opened. ``launched_ns`` is the start of its launch, -1 if not recorded. ``fusion_id`` is the
     compiled kernel around the launch; ``module_id`` is then the module that was called (:mod:`.fused_work`).
+    ``is_replayed`` is True for kernels launched by a CUDA graph.
     """
 
     kind: NDArray[np.int8]
@@ -54,6 +56,7 @@ class OwnedSpans:
     launched_ns: I64
     work: SpanWork
     fusion_id: I64
+    is_replayed: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,7 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
         found = match_kernels(table, chosen, launched_ns, int(alone["from_ns"]))
         chosen, like, steps_later = found.rows, found.like, found.steps_later
         launch = _launchers(table, like)
+    replayed = match_replays(table, like, words, journal.facts.get("fusions") or [])
     placed = launch >= 0
     at = np.where(placed, launch, 0)
     kind = np.where(table["kind"][chosen] == ActivityKind.KERNEL, SPAN_KINDS.index("kernel"), SPAN_KINDS.index("copy"))
@@ -157,7 +161,8 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
         scope_id=np.where(placed, owners.scope[at], NONE),
         launched_ns=np.where(placed & (steps_later == 0), table["start_ns"][at], -1),
         work=span_work(table, journal.facts, chosen, launch, owners.parent, steps_later),
-        fusion_id=np.where(placed, owners.fusion[at], -1),
+        fusion_id=np.where(replayed[like] >= 0, replayed[like], np.where(placed, owners.fusion[at], -1)),
+        is_replayed=table["launch_id"][like] < 0,
     )
 
 

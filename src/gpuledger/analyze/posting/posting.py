@@ -17,6 +17,7 @@ from gpuledger.analyze.posting.activities import OwnedSpans, own_spans
 from gpuledger.analyze.posting.checks import check_device
 from gpuledger.analyze.posting.device import DeviceHistory, device_histories
 from gpuledger.analyze.posting.fused_work import divide_fused, kernel_names
+from gpuledger.analyze.posting.graph_replays import replay_notes
 from gpuledger.analyze.posting.host_waits import host_waits
 from gpuledger.analyze.posting.rows import (
     block_table,
@@ -105,7 +106,8 @@ def post_journal(journal: Journal, rank: int = 0) -> KeptRank:
     owned = own_spans(journal)
     manifest = build_manifest(journal, histories, rank)
     if owned is not None:
-        manifest = replace(manifest, host_waits=host_waits(owned))
+        notes = (*manifest.notes, *replay_notes(owned.is_replayed, owned.fusion_id))
+        manifest = replace(manifest, host_waits=host_waits(owned), notes=notes)
         owned = divide_fused(owned, manifest.fusions, journal)
     return KeptRank(rank, Path(), manifest, tables=build_tables(journal, histories, owned))
 

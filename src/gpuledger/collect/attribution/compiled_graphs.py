@@ -222,6 +222,7 @@ class CompiledGraphs:
         frames = [place.frames[0] for place, _ in site.parts or ((site.main, 0),) if place.frames]
         return {
             "file": Path(function.file).name,
+            "function": function.generated.definition.name,
             "line": site.line,
             "kernel": site.kernel,
             "nodes": list(site.nodes),
