@@ -204,6 +204,27 @@ class Fusion(JsonObject):
     sources: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class World(JsonObject):
+    """Number of ranks of the program, and the number of this one among them."""
+
+    size: int
+    rank: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mesh(JsonObject):
+    """The program's device mesh with the most dimensions: names, sizes, and this rank's place in each."""
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    coordinate: tuple[int, ...]
+
+    def coordinates(self) -> dict[str, int]:
+        """Return this rank's place in each dimension of the mesh, by name."""
+        return dict(zip(self.names, self.coordinate, strict=False))
+
+
 _MEASURED_TYPE = Fields(
     {
         **dict.fromkeys(("operator", "numbers"), str),
@@ -251,6 +272,8 @@ class RecordedFacts(JsonObject):
     calls: Annotated[tuple[tuple[int, int, int, int], ...], ListOf(ListOf(int, 4, 4), most=_MAX_CALLS)] = ()
     collectives: str | None = None
     precision: Precision | None = None
+    world: World | None = None
+    mesh: Mesh | None = None
     left_out: tuple[str, ...] = ()
     fusions: tuple[Fusion, ...] = ()
     compiled_unread: Mapping[str, str] | None = None

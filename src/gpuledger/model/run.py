@@ -15,7 +15,7 @@ from gpuledger.errors import InputError, UsageError
 from gpuledger.files.reading import storable
 from gpuledger.files.writing import refuse_links, replaced
 from gpuledger.model.manifest import RankManifest, read_rank_manifest
-from gpuledger.model.run_directory import MANIFEST, SUFFIX, rank_directories
+from gpuledger.model.run_directory import MANIFEST, RANK_PREFIX, SUFFIX, rank_directories
 from gpuledger.model.run_manifest import RunManifest, read_run_manifest
 from gpuledger.model.shown import Shown
 from gpuledger.model.simulated import without_times
@@ -190,6 +190,11 @@ def _hint_for(path: Path) -> str:
     shown = ", ".join(f"{name}{SUFFIX}" for name in names[:MOST_NAMES_SHOWN])
     more = f" and {len(names) - MOST_NAMES_SHOWN:,} more" if len(names) > MOST_NAMES_SHOWN else ""
     return f"Open one of the runs in {path.parent.absolute().name or path.parent}: {shown}{more}"
+
+
+def read_rank(directory: Path) -> Rank:
+    """Return the rank in ``rank-N``; raises as :func:`read_rank_manifest`."""
+    return Rank(int(directory.name.removeprefix(RANK_PREFIX)), directory, read_rank_manifest(directory))
 
 
 def read_run(path: Path) -> Run:

@@ -2,62 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from gpuledger.model.rank_tables import BREAKDOWN, RANK_SUMMARY, SHARDS
+from gpuledger.model.table import Column as Column
+from gpuledger.model.table import Table as Table
 
 SCHEMA_VERSION = 1
 """Incremented if the meaning of a column changes or a column is removed; not if one is added."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column. ``type`` is one of int8, int32, int64, float64, bool, string, label (a dictionary-coded string)."""
-
-    name: str
-    type: str
-    unit: str
-    meaning: str
-    source: str
-    nullable: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """One table: what a row is, and its columns."""
-
-    name: str
-    row: str
-    columns: tuple[Column, ...]
-
-    @property
-    def column_names(self) -> tuple[str, ...]:
-        """Return the names of the columns in order."""
-        return tuple(column.name for column in self.columns)
-
-    def arrow_schema(self) -> pa.Schema:
-        """Return the Arrow schema; nullability and units are kept in the fields' metadata."""
-        return self._schema
-
-    @cached_property
-    def _schema(self) -> pa.Schema:
-        import pyarrow as pa
-
-        kinds = {
-            "int8": pa.int8(),
-            "int32": pa.int32(),
-            "int64": pa.int64(),
-            "float64": pa.float64(),
-            "bool": pa.bool_(),
-            "string": pa.string(),
-            "label": pa.dictionary(pa.int8(), pa.string()),
-        }
-        return pa.schema(
-            pa.field(column.name, kinds[column.type], column.nullable, {"unit": column.unit}) for column in self.columns
-        )
 
 
 _HISTORY = "caching allocator's history, exact"
@@ -364,6 +314,9 @@ TABLES: dict[str, Table] = {
         MODULES,
         NAMES,
         STACKS,
+        SHARDS,
+        BREAKDOWN,
+        RANK_SUMMARY,
     )
 }
 """Every table that a run can contain."""

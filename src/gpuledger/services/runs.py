@@ -15,6 +15,7 @@ from gpuledger.analyze.overview.process_bytes import has_context_reading
 from gpuledger.analyze.posting.card_samples import post_card_samples
 from gpuledger.analyze.posting.energy_posting import post_energy
 from gpuledger.analyze.posting.posting import post_ranks
+from gpuledger.analyze.ranks.summaries import write_summary
 from gpuledger.collect.sampling.calibrate import (
     Calibration,
     CardKey,
@@ -28,7 +29,7 @@ from gpuledger.files.writing import refuse_links
 from gpuledger.formats.readers import find_format, logs_inside, read_files, single_paths
 from gpuledger.model.imported import write_imported
 from gpuledger.model.manifest import read_json, read_rank_manifest, with_notes, write_rank_manifest
-from gpuledger.model.run import Rank, Run, read_run
+from gpuledger.model.run import Rank, Run, read_rank, read_run
 from gpuledger.model.run_directory import MANIFEST, SUFFIX, choose_directory
 
 if TYPE_CHECKING:
@@ -187,10 +188,19 @@ def import_files(
 
 def post_missing(run_directory: Path) -> None:
     """Build the tables of every rank with journal entries that are not in its tables."""
-    post_ranks(run_directory, lambda rank: _add_libraries(rank, _kept_profile))
+    changed: set[Path] = set()
+
+    def posted(rank: Rank) -> None:
+        changed.add(rank.directory)
+        _add_libraries(rank, _kept_profile)
+
+    post_ranks(run_directory, posted)
     post_card_samples(run_directory)
     for directory in post_energy(run_directory):
+        changed.add(directory)
         _add_watts(directory)
+    for directory in sorted(changed):
+        write_summary(read_rank(directory))
 
 
 def settle(run_directory: Path) -> Run:

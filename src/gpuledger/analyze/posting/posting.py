@@ -25,6 +25,7 @@ from gpuledger.analyze.posting.rows import (
     process_sample_table,
     sample_table,
     segment_table,
+    shard_table,
     span_table,
     stack_table,
     step_table,
@@ -43,7 +44,7 @@ from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 JOURNAL_DIRECTORY = "journal"
 _NOT_IN_MANIFEST = (
     *("called_roots", "workspace_bytes", "steps_asked"),
-    *("activity_names", "operator_inputs", "compiled_graphs"),
+    *("activity_names", "operator_inputs", "compiled_graphs", "shards"),
 )
 """Facts that are not stored in the manifest."""
 
@@ -132,6 +133,7 @@ def build_tables(journal: Journal, histories: list[DeviceHistory], owned: OwnedS
         "steps": step_table(journal, histories),
         "spans": span_table(histories, owned, first_name),
         "stacks": stack_table(journal.stacks),
+        "shards": shard_table(journal),
     }
     tables["names"] = pa.table([range(len(names)), names], schema=TABLES["names"].arrow_schema())
     tables["modules"] = pa.Table.from_pylist(modules, TABLES["modules"].arrow_schema())

@@ -143,6 +143,17 @@ def _segment_rows(history: DeviceHistory) -> dict[str, Any]:
     }
 
 
+def shard_table(journal: Journal) -> pa.Table:
+    """Return the ``shards`` table: the part of each parameter that this rank has to hold."""
+    rows = [row for row in journal.facts.get("shards") or () if len(row) == len(TABLES["shards"].columns)]
+    if not rows:
+        return TABLES["shards"].arrow_schema().empty_table()
+    values = np.array(rows, dtype=np.int64).T
+    name_id, module_id, *rest = values
+    columns = dict(zip(TABLES["shards"].column_names[2:], rest, strict=True))
+    return _join("shards", [{"name_id": _id(name_id), "module_id": _id(module_id), **columns}])
+
+
 def counter_table(journal: Journal, histories: list[DeviceHistory]) -> pa.Table:
     """Return the ``counters`` table: the journal's rows with their positions among the events."""
     table = journal.tables["counters"]

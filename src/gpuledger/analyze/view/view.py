@@ -23,6 +23,7 @@ from gpuledger.analyze.overview.findings import Finding, find_findings
 from gpuledger.analyze.overview.process_bytes import read_outside
 from gpuledger.analyze.overview.ranks import Imbalance, find_imbalance
 from gpuledger.analyze.overview.summary import Summary, summarize
+from gpuledger.analyze.ranks.rank_set import RankSet, build_rank_set, choose_sample
 from gpuledger.analyze.step.energy import EnergyBreakdown, break_down_energy
 from gpuledger.analyze.step.fusions import FusedKernel, fused_kernels
 from gpuledger.analyze.step.overhead import Overhead, find_overhead
@@ -59,6 +60,8 @@ RUNS_OF_FILE = 180_000
 A model with many modules gets fewer instants, so that the file stays small.
 """
 MAX_TENSORS = 200
+MOST_VIEWS = 8
+"""Number of ranks up to which each has a view of its own."""
 MAX_BANDS = 4_000
 
 
@@ -300,11 +303,16 @@ class DeviceView:
 
 @dataclass(frozen=True)
 class RunView:
-    """The results of a run: its devices in the order of its ranks, and results across devices."""
+    """The results of a run: its devices in the order of its ranks, and results across devices.
+
+    With many ranks, ``devices`` are those of some ranks only. ``rank_set`` has all of ``ranks``; it is None with fewer
+    than two.
+    """
 
     run: Run
     ranks: tuple[Rank, ...]
     devices: tuple[DeviceView, ...]
+    rank_set: RankSet | None = None
 
     @property
     def highest(self) -> DeviceView:
@@ -376,13 +384,19 @@ def build_view(
         run: The run.
         options: The instant, and the rows of a table; None selects the peak, and no single table.
         ranks: Ranks to include; None selects all.
-        devices: Ranks and devices to include; None selects every device of ``ranks`` that has a block.
+        devices: Ranks and devices to include; None selects every device of ``ranks`` that has a block. Of more than
+            :data:`MOST_VIEWS` ranks, it selects the highest, those that differ, and one for each set of coordinates.
     """
-    chosen = run.ranks if ranks is None else tuple(ranks)
+    given = None if devices is None else {rank.number: rank for rank, _ in devices}
+    chosen = tuple(ranks) if ranks is not None else run.ranks if given is None else tuple(given.values())
+    rank_set = build_rank_set(run, chosen) if len(chosen) > 1 else None
+    if devices is None and rank_set is not None and len(chosen) > MOST_VIEWS:
+        by_number = {rank.number: rank for rank in chosen}
+        devices = [(by_number[rank], device_idx) for rank, device_idx in choose_sample(rank_set, MOST_VIEWS)]
     if devices is None:
         devices = [(rank, device_idx) for rank in chosen for device_idx in device_indices(rank)]
     views = tuple(DeviceView(rank, device, options or ViewOptions(), len(devices)) for rank, device in devices)
-    return RunView(run, chosen, views)
+    return RunView(run, chosen, views, rank_set)
 
 
 def highest_devices(ranks: Iterable[Rank]) -> list[tuple[Rank, int]]:

@@ -148,11 +148,13 @@ def _show(flags: ShowFlags, path: str, run: Run) -> None:
 
 
 def _view(flags: ShowFlags, run: Run) -> RunView:
-    from gpuledger.analyze.view.view import build_view
+    from gpuledger.analyze.view.view import MOST_VIEWS, build_view
 
     options = ViewOptions(
         flags.at, flags.step, flags.by, flags.depth, flags.sort, flags.fold, fit_bytes=flags.fit_bytes
     )
+    if flags.rank_text is None and flags.device_idx is None and len(run.ranks) > MOST_VIEWS:
+        return build_view(run, options)
     return build_view(run, options, devices=choose_devices(choose_ranks(run, flags.rank_text), flags.device_idx))
 
 

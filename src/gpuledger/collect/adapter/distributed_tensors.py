@@ -38,6 +38,17 @@ class Layout:
         """Return the number of parts that the tensor is divided into."""
         return math.prod(size for size, dim in zip(self.shape, self.placements, strict=True) if dim >= 0)
 
+    def shard_elements(self, whole: tuple[int, ...]) -> int:
+        """Return the number of elements of the largest shard of a tensor with the shape ``whole``.
+
+        Source: each mesh dimension divides its tensor dimension as ``torch.chunk`` does, rounded up.
+        """
+        sizes = list(whole)
+        for size, dim in zip(self.shape, self.placements, strict=True):
+            if 0 <= dim < len(sizes):
+                sizes[dim] = -(-sizes[dim] // size)
+        return math.prod(sizes)
+
 
 def layout_of_shards(tensor: Tensor) -> Layout | None:
     """Return the layout of a ``DTensor``; None for any other tensor, and if its mesh or a placement is unknown."""

@@ -27,6 +27,7 @@ from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.memory.first_collectives import FirstCollectives
 from gpuledger.collect.sharding.fully_shard import FullyShardedGroups
+from gpuledger.collect.sharding.layouts import Layouts
 from gpuledger.model.accounts import Phase
 
 DRAIN_EVENTS = 100_000
@@ -85,7 +86,8 @@ class MemoryWindow:
         self.phases = Phases(recorder.set_token, tags)
         self.sightings = TensorObservations(self._registry, recorder.counts, recorder.place_of)
         self.inputs = InputShapes()
-        journal.sources += [self.sightings, self.inputs]
+        self._layouts = Layouts(self._registry)
+        journal.sources += [self.sightings, self.inputs, self._layouts]
         self._tracker = ModuleTracker(
             self.phases,
             self._registry,
@@ -309,6 +311,7 @@ class MemoryWindow:
                 self.sightings.see_loose_parameters(optimizer)
             self.sightings.see_optimizer(optimizer, again=True)
         self.sightings.see_gradients()
+        self._layouts.see()
 
     # -- reading and writing ----------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ _FACTS = Fields(
         "own_pids": maybe(ListOf(int)),
         "pids_before": maybe(MappingOf(maybe(ListOf(int)))),
         "operators": maybe(ListOf(str)),
+        "shards": maybe(ListOf(ListOf(int, 5, 5))),
         "cublas_handles": int,
         "compiled_graphs": maybe(int),
     }

@@ -13,6 +13,7 @@ from gpuledger.model.tables import SCHEMA_VERSION
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.instant import Instant
     from gpuledger.analyze.overview.balance import Balance
+    from gpuledger.analyze.ranks.rank_set import RankSet
     from gpuledger.analyze.step.energy import EnergyBreakdown
     from gpuledger.analyze.step.times import TimeBreakdown
     from gpuledger.analyze.view.view import DeviceView, RunView
@@ -44,14 +45,20 @@ class Place(Protocol):
 def show_document(view: RunView) -> dict[str, Any]:
     """Return the JSON document of ``show``.
 
-    With several devices, it is the document of the one with the highest peak; ``ranks`` has all of them, and
-    ``imbalance`` compares them.
+    With several devices, it is the document of the one with the highest peak; ``ranks`` has all of them, or of many
+    ranks some. ``rank_set`` has all ranks together, and ``imbalance`` compares the devices.
     """
     document = _device_document(view.highest)
     if len(view.devices) > 1:
         document["ranks"] = [_device_document(device) for device in view.devices]
+        document["rank_set"] = None if view.rank_set is None else rank_set_document(view.rank_set)
         document["imbalance"] = None if view.imbalance is None else asdict(view.imbalance)
     return document
+
+
+def rank_set_document(ranks: RankSet) -> dict[str, Any]:
+    """Return all ranks together as JSON. ``matrix`` has a row for each category and a column for each line."""
+    return {**asdict(ranks), "highest_rank": ranks.highest.rank, "median_peak_bytes": ranks.median_peak_bytes}
 
 
 def balance_document(rank: int, balance: Balance) -> dict[str, Any]:

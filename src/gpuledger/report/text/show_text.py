@@ -13,6 +13,7 @@ from gpuledger.report.base.kernel_names import short_kernel_names
 from gpuledger.report.text.first_screen import first_screen, short_screen
 from gpuledger.report.text.fusion_table import SHARED, fusion_table
 from gpuledger.report.text.ledger_table import OF_A_STEP, Units, ledger_table, units_of_samples
+from gpuledger.report.text.ranks_text import rank_set_lines
 from gpuledger.report.text.tables import group_table, rank_table, tensor_table
 from gpuledger.report.text.text import next_lines, note_lines
 from gpuledger.report.text.unknown_text import unknown_lines
@@ -35,16 +36,18 @@ class TableOptions:
 
 
 def show_lines(view: RunView, tables: TableOptions, terminal: Terminal) -> list[str]:
-    """Return the first screen and the requested tables. Of several devices, first a table with a row for each.
+    """Return the merged view of several ranks, the first screen, and the requested tables or a row for each device.
 
-    With a single table, or at another instant than the peak, the screen is shorter.
+    With a single table, or at another instant than the peak, the screen is shorter and there is no merged view.
 
     Raises:
         UsageError: values per sample were requested, and the number of samples of a step is unknown.
     """
     options = view.highest.options
     is_overview = options.group_by is None and options.at == "peak" and options.step is None
-    lines = (first_screen if is_overview else short_screen)(view, terminal)
+    merged = view.rank_set if is_overview else None
+    lines = [] if merged is None else [*rank_set_lines(merged, terminal), ""]
+    lines += (first_screen if is_overview else short_screen)(view, terminal)
     if len(view.devices) > 1:
         lines += ["", *rank_table(view.devices).lines(terminal)]
         if options.group_by is None:

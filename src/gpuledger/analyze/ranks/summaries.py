@@ -1,0 +1,120 @@
+"""The summary of one rank: its devices, and bytes, time and energy by category and module."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import module_paths
+from gpuledger.analyze.memory.live import device_indices
+from gpuledger.analyze.overview.summary import Summary, summarize
+from gpuledger.analyze.step.energy import break_down_energy
+from gpuledger.analyze.step.times import break_down_time
+from gpuledger.model.run import PARTS, write_table
+from gpuledger.model.run_directory import rank_directories
+from gpuledger.model.tables import TABLES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from gpuledger.model.run import Rank
+
+SUMMARY, BREAKDOWN = "rank_summary", "breakdown"
+
+Row = dict[str, Any]
+
+
+def has_summary(rank: Rank) -> bool:
+    """Return whether a rank's summary was written."""
+    return any((rank.directory / SUMMARY).glob(PARTS))
+
+
+def write_summary(rank: Rank) -> None:
+    """Write the summary of a rank if its run has several ranks, or if its program had.
+
+    Raises:
+        InputError: a directory to write to is a link, or a table of the rank is damaged.
+        OSError: the tables cannot be written.
+    """
+    if rank.manifest.world is None and len(rank_directories(rank.directory.parent)) < 2:
+        return
+    for name, table in summary_tables(rank).items():
+        write_table(rank.directory, table, name)
+
+
+def summary_tables(rank: Rank) -> dict[str, pa.Table]:
+    """Return the tables ``rank_summary`` and ``breakdown`` of a rank; without rows if it has no block."""
+    devices: list[Row] = []
+    rows: list[Row] = []
+    for device_idx in device_indices(rank):
+        summary = summarize(rank, device_idx)
+        energy = break_down_energy(rank, device_idx)
+        devices.append(_device_row(rank, summary, None if energy is None else energy.step_energy_j))
+        rows += _account_rows(rank, summary)
+    return {SUMMARY: _table(SUMMARY, devices), BREAKDOWN: _table(BREAKDOWN, rows)}
+
+
+_OF_SUMMARY = (
+    *("device_idx", "device_name", "peak_allocated_bytes", "recorded_peak_allocated_bytes", "peak_reserved_bytes"),
+)
+"""Columns that are figures of the device's :class:`Summary`."""
+
+
+def _device_row(rank: Rank, summary: Summary, step_energy_j: float | None) -> Row:
+    mesh, instant = rank.manifest.mesh, summary.instant
+    place = {} if mesh is None else mesh.coordinates()
+    return {
+        **{name: getattr(summary, name) for name in _OF_SUMMARY},
+        "coordinate": ",".join(f"{name}={number}" for name, number in place.items()),
+        "status": rank.manifest.status or "",
+        "steps_seen": rank.manifest.steps_seen,
+        **{f"peak_{name}": getattr(instant, name) for name in ("step", "phase", "module")},
+        "step_time_ns": summary.step_time.median_ns,
+        "step_energy_j": step_energy_j,
+    }
+
+
+def _account_rows(rank: Rank, summary: Summary) -> Iterable[Row]:
+    """Yield the rows of the device: bytes by category and module, then time and energy by module."""
+    device_idx, expected = summary.device_idx, _expected_weights(rank)
+    found = {
+        (one.category, one.module): one.bytes
+        for one in break_down(rank, summary.instant, by=("category", "module")).accounts
+    }
+    for key in [*found, *(key for key in expected if key not in found)]:
+        yield _row(device_idx, *key, found.get(key, 0), expected.get(key), None, None)
+    times, energy = break_down_time(rank, device_idx), break_down_energy(rank, device_idx)
+    time_ns: Counter[str] = Counter()
+    energy_j: Counter[str] = Counter()
+    for spent in () if times is None else times.accounts:
+        time_ns[spent.module] += spent.time_ns  # type: ignore[assignment]  # a Counter of floats
+    for used in () if energy is None else energy.accounts:
+        energy_j[used.module] += used.energy_j  # type: ignore[assignment]
+    for module in dict.fromkeys((*time_ns, *energy_j)):
+        yield _row(device_idx, "", module, 0, None, time_ns.get(module), energy_j.get(module))
+
+
+def _row(*values: Any) -> Row:
+    return dict(zip(TABLES[BREAKDOWN].column_names, values, strict=True))
+
+
+def _expected_weights(rank: Rank) -> Counter[tuple[str, str]]:
+    """Return the bytes of weights that a rank has to hold, by category and module.
+
+    Source: shape, type and placements of each parameter, and the sizes of its device mesh.
+    """
+    expected: Counter[tuple[str, str]] = Counter()
+    paths = module_paths(rank)
+    columns = rank.table("shards", ("module_id", "shard_bytes", "parts"))
+    for module_id, size, parts in zip(*(columns[name].to_pylist() for name in columns.column_names), strict=True):
+        category = "sharded_weight" if parts > 1 else "weight"
+        expected[category, paths.get(module_id, "")] += size
+    return expected
+
+
+def _table(name: str, rows: list[Row]) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.Table.from_pylist(rows, TABLES[name].arrow_schema())

@@ -1,0 +1,137 @@
+"""All ranks together in a terminal: what differs first, then tables by category, outlier and time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from gpuledger.analyze.memory.tree import OUTSIDE_PATH
+from gpuledger.analyze.ranks.rank_set import Outlier, RankSet, Spread
+from gpuledger.report.base.phrases import column_unit, entry, percent
+from gpuledger.report.base.terminal import Column, Table
+from gpuledger.units import counted, format_bytes, format_joules, format_ns
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.ranks.waits import RankTime
+    from gpuledger.report.base.terminal import Terminal
+
+CELLS = 20
+"""Column of the texts after the labels, as in the first screen."""
+MOST_OUTLIERS, MOST_TIMES = 8, 8
+
+
+def rank_set_lines(ranks: RankSet, terminal: Terminal) -> list[str]:
+    """Return the merged view of all ranks. What differs between ranks comes first."""
+    lines: list[str] = []
+    for label, texts in _entries(ranks):
+        lines += entry(terminal, label, *texts, cells=CELLS)
+    lines += ["", *_category_table(ranks.categories).lines(terminal)]
+    if ranks.outliers:
+        lines += ["", *_outlier_table(ranks.outliers).lines(terminal)]
+    if ranks.waits is not None:
+        lines += ["", *_time_table(ranks.waits.ranks).lines(terminal)]
+    return lines
+
+
+def _entries(ranks: RankSet) -> list[tuple[str, tuple[str, ...]]]:
+    found = [("Missing or failed", ranks.problems), ("Waiting", _waiting(ranks)), ("Highest peak", _highest(ranks))]
+    whole = [f"{one.module} is whole on every rank: {format_bytes(one.bytes)} each" for one in ranks.whole_weights]
+    found.append(("Not sharded", tuple(whole)))
+    if ranks.energy_j is not None:
+        found.append(("Energy", (f"{format_joules(ranks.energy_j)} per step on all ranks",)))
+    names = Counter(line.device_name for line in ranks.lines)
+    devices = ", ".join(f"{count} × {name}" for name, count in names.most_common(3))
+    found.append(("Ranks", (f"{counted(len({line.rank for line in ranks.lines}), 'rank')} on {devices}",)))
+    return [(label, texts) for label, texts in found if texts]
+
+
+def _highest(ranks: RankSet) -> tuple[str, ...]:
+    highest, middle = ranks.highest, ranks.median_peak_bytes
+    place = f" ({highest.coordinate})" if highest.coordinate else ""
+    where = f" in {highest.peak_phase}" if highest.peak_phase else ""
+    where += f" of {highest.peak_module}" if highest.peak_module else ""
+    size = format_bytes(highest.recorded_peak_allocated_bytes)
+    texts = [f"{size} on rank {highest.rank}{place}{where}, step {highest.peak_step}; median {format_bytes(middle)}"]
+    reasons = [one for one in ranks.why_highest if one.excess_bytes >= max(1 << 20, middle // 200)]
+    if reasons:
+        texts.append("more than on comparable ranks: " + ", ".join(_excess(one) for one in reasons))
+    return tuple(texts)
+
+
+def _excess(one: Outlier) -> str:
+    return f"{one.category} of {one.module or OUTSIDE_PATH} +{format_bytes(one.excess_bytes)}"
+
+
+def _waiting(ranks: RankSet) -> tuple[str, ...]:
+    if ranks.waits is None or ranks.waits.straggler is None:
+        return ()
+    one, steps = ranks.waits.straggler, [line.step_time_ns for line in ranks.lines if line.step_time_ns]
+    of_step = f" ({percent(one.caused_wait_ns, max(steps))} of a step)" if steps else ""
+    return (
+        f"the other ranks wait {format_ns(one.caused_wait_ns)}{of_step} for rank {one.rank}, which comes last to "
+        f"{percent(one.came_last_frac, 1)} of {ranks.waits.collectives} collectives",
+    )
+
+
+def _category_table(spreads: tuple[Spread, ...]) -> Table:
+    unit = column_unit(max((one.max_bytes for one in spreads), default=0))
+    columns = (
+        Column("category"),
+        Column(f"min {unit.name}", right=True, optional=2),
+        Column(f"median {unit.name}", right=True),
+        Column(f"max {unit.name}", right=True, optional=1),
+        Column("on rank", right=True, optional=3),
+        Column("expected", right=True, optional=4),
+    )
+    rows = tuple(
+        (
+            one.name,
+            *(unit.amount(size) for size in (one.min_bytes, one.median_bytes, one.max_bytes)),
+            str(one.max_rank) if one.max_bytes > one.min_bytes else "",
+            "" if one.expected_bytes is None else format_bytes(one.expected_bytes),
+        )
+        for one in spreads
+    )
+    return Table(columns, rows)
+
+
+def _outlier_table(outliers: tuple[Outlier, ...]) -> Table:
+    columns = (
+        Column("rank", right=True),
+        Column("category", optional=2),
+        Column("module"),
+        Column("at the peak", right=True),
+        Column("median", right=True, optional=1),
+    )
+    rows = tuple(
+        (
+            str(one.rank),
+            one.category,
+            one.module or OUTSIDE_PATH,
+            format_bytes(one.bytes),
+            format_bytes(one.median_bytes),
+        )
+        for one in outliers[:MOST_OUTLIERS]
+    )
+    return Table(columns, rows)
+
+
+def _time_table(times: tuple[RankTime, ...]) -> Table:
+    titles = ("compute", "communication", "overlapped", "waiting", "others wait for it")
+    columns = (
+        Column("rank", right=True),
+        *(Column(title, right=True, optional=len(titles) - place) for place, title in enumerate(titles)),
+    )
+    chosen = sorted(times, key=lambda one: -one.caused_wait_ns)[:MOST_TIMES]
+    rows = tuple(
+        (
+            str(one.rank),
+            format_ns(one.compute_ns),
+            format_ns(one.exposed_communication_ns),
+            format_ns(one.overlapped_communication_ns),
+            format_ns(one.waiting_ns),
+            format_ns(one.caused_wait_ns),
+        )
+        for one in chosen
+    )
+    return Table(columns, rows)

@@ -1,0 +1,88 @@
+"""All ranks together: spreads, outliers among comparable ranks, and what makes a rank the highest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from many_ranks import MIB, make_summaries
+from synthetic import load_run
+
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.ranks.rank_set import RankSet, build_rank_set, choose_sample
+from gpuledger.analyze.ranks.summaries import write_summary
+from gpuledger.errors import InputError
+from gpuledger.model.run import read_run
+
+PLANTED = {(5, "activation", "layers.1"): 900 * MIB, (3, "gradient", "layers.2"): 1 * MIB}
+
+
+def rank_set(path: Path) -> RankSet:
+    found = build_rank_set(read_run(path))
+    assert found is not None
+    return found
+
+
+def test_planted_outliers_are_found_and_no_others(tmp_path: Path) -> None:
+    ranks = rank_set(make_summaries(tmp_path / "run", 16, 30, planted=PLANTED))
+    found = {(one.rank, one.category, one.module): one.bytes for one in ranks.outliers}
+    assert found == PLANTED
+    assert ranks.highest.rank == 5
+    assert (ranks.why_highest[0].category, ranks.why_highest[0].module) == ("activation", "layers.1")
+    assert ranks.energy_j == 1_600.0
+
+
+def test_a_module_that_one_rank_alone_has_is_an_outlier(tmp_path: Path) -> None:
+    path = make_summaries(tmp_path / "run", 4, 6)
+    other = make_summaries(tmp_path / "other", 1, 9)
+    (other / "rank-0").rename(path / "rank-4")
+    extra = {one.module for one in rank_set(path).outliers}
+    assert extra == {"layers.6", "layers.7", "layers.8"}
+
+
+def test_ranks_are_compared_with_those_of_the_same_coordinates(tmp_path: Path) -> None:
+    stages = {(rank, "activation", "layers.1"): 500 * MIB for rank in range(8) if rank % 2}
+    alone = {(3, "gradient", "layers.2"): 700 * MIB}
+    by_stage = rank_set(make_summaries(tmp_path / "mesh", 8, 12, planted=stages | alone, mesh={"dp": 4, "pp": 2}))
+    assert [(one.rank, one.module) for one in by_stage.outliers] == [(3, "layers.2")]
+    assert by_stage.lines[3].group == "pp=1"
+
+
+def test_spreads_and_matrix_agree(tmp_path: Path) -> None:
+    ranks = rank_set(make_summaries(tmp_path / "run", 5, 12, planted=PLANTED | {(4, "x", "layers.0"): 0}))
+    for spread, row in zip(ranks.categories, ranks.matrix, strict=True):
+        assert (spread.min_bytes, spread.max_bytes) == (min(row), max(row))
+        assert row[spread.max_rank] == spread.max_bytes
+    assert sum(row[0] for row in ranks.matrix) == ranks.lines[0].recorded_peak_allocated_bytes
+
+
+def test_a_sample_has_the_highest_the_different_and_one_of_each_group(tmp_path: Path) -> None:
+    path = make_summaries(tmp_path / "run", 40, 12, planted=PLANTED, mesh={"dp": 20, "tp": 2})
+    chosen = [rank for rank, _ in choose_sample(rank_set(path), 8)]
+    assert chosen == [0, 1, 3, 5]
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_summaries_are_those_of_each_ranks_own_peak(tmp_path: Path, written: bool) -> None:
+    run = load_run(tmp_path / "run", blocks=200, ranks=3)
+    if written:
+        for rank in run.ranks:
+            write_summary(rank)
+    ranks = build_rank_set(run)
+    assert ranks is not None
+    for line, rank in zip(ranks.lines, run.ranks, strict=True):
+        peak = find_peak(rank)
+        assert (line.peak_step, line.peak_phase, line.peak_module) == (peak.step, peak.phase, peak.module)
+        column = sum(row[line.rank] for row in ranks.matrix)
+        assert column == line.recorded_peak_allocated_bytes
+
+
+def test_one_rank_is_no_set(tmp_path: Path) -> None:
+    assert build_rank_set(load_run(tmp_path / "run", blocks=50)) is None
+
+
+def test_a_damaged_summary_is_an_input_error(tmp_path: Path) -> None:
+    path = make_summaries(tmp_path / "run", 2, 6)
+    (path / "rank-1" / "breakdown" / "part-00000.parquet").write_bytes(b"PAR1 not")
+    with pytest.raises(InputError, match="damaged"):
+        build_rank_set(read_run(path))
