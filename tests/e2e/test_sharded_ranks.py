@@ -1,0 +1,122 @@
+"""Two processes train with fully_shard over gloo: categories, expected parts, and the merged view."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from programs import GPULEDGER, environment, recorded, write_script
+from torch import distributed
+
+from gpuledger.analyze.ranks.rank_set import RankSet, build_rank_set
+from gpuledger.model.run import Run
+from gpuledger.services.runs import load
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(not distributed.is_available(), reason="this torch has no torch.distributed"),
+]
+
+TRAIN = """
+import os, sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2)
+mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+model = nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(3)))
+head = nn.Linear(256, 2048, bias=False)
+for layer in model:
+    fully_shard(layer, mesh=mesh)
+fully_shard(model, mesh=mesh)
+optimizer = torch.optim.Adam([*model.parameters(), *head.parameters()])
+for step in range(3):
+    optimizer.zero_grad()
+    x = model(torch.randn(8, 256) * 1.0)
+    if rank == 1:
+        x = x + torch.randn(64, 8, 256).relu().sum(0)
+    head(x).square().mean().backward()
+    optimizer.step()
+    if "dies" in sys.argv and rank == 1 and step == 1:
+        os.kill(os.getpid(), 9)
+    dist.barrier()
+"""
+LAUNCH = """
+import os, subprocess, sys
+processes = [
+    subprocess.Popen(
+        [sys.executable, "train.py", *sys.argv[1:]], env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"}
+    )
+    for rank in range(int(os.environ.get("STARTED", "2")))
+]
+sys.exit(max(abs(process.wait()) for process in processes))
+"""
+MATRIX, HEAD = 4 * 256 * 256, 4 * 256 * 2048
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    place = tmp_path_factory.mktemp("two")
+    write_script(place, TRAIN)
+    write_script(place, LAUNCH, "launch.py")
+    ended = recorded(["launch.py", str(place / "store")], place, ("-q", "--out", "two"))
+    assert ended.status == 0, ended.stderr.decode()
+    return load(place / "two.ledger")
+
+
+@pytest.fixture(scope="module")
+def ranks(run: Run) -> RankSet:
+    found = build_rank_set(run)
+    assert found is not None
+    return found
+
+
+def test_each_rank_holds_what_the_mesh_says(ranks: RankSet) -> None:
+    spreads = {one.name: one for one in ranks.categories}
+    shards = spreads["sharded_weight"]
+    assert (shards.min_bytes, shards.max_bytes, shards.expected_bytes) == (3 * MATRIX // 2,) * 3
+    assert spreads["weight"].expected_bytes == spreads["weight"].max_bytes == HEAD
+    assert spreads["sharded_optimizer_state"].max_bytes == 2 * 3 * MATRIX // 2
+
+
+def test_a_weight_that_is_whole_on_every_rank_is_found(ranks: RankSet) -> None:
+    assert [(one.module, one.bytes) for one in ranks.whole_weights] == [("Linear", HEAD)]
+
+
+def test_coordinates_and_world_are_recorded(run: Run, ranks: RankSet) -> None:
+    assert [line.coordinate for line in ranks.lines] == ["dp=0", "dp=1"]
+    worlds = [rank.manifest.world for rank in run.ranks]
+    assert [world and (world.size, world.rank) for world in worlds] == [(2, 0), (2, 1)]
+    assert ranks.problems == ()
+
+
+def test_show_begins_with_all_ranks(run: Run) -> None:
+    shown = [*GPULEDGER, "show", str(run.path)]
+    text = subprocess.run(shown, capture_output=True, check=True, text=True, env=environment()).stdout
+    assert text.startswith("Highest peak ")
+    assert "is whole on every rank: 2.0 MiB each" in text
+    asked = subprocess.run([*shown, "--json"], capture_output=True, check=True, text=True, env=environment()).stdout
+    found = json.loads(asked)["rank_set"]
+    assert [line["rank"] for line in found["lines"]] == [0, 1]
+    query = "SELECT rank, sum(bytes) AS bytes FROM breakdown WHERE category = 'weight' GROUP BY rank ORDER BY rank"
+    asked = subprocess.run(
+        [*GPULEDGER, "sql", str(run.path), query, "--json"], capture_output=True, check=True, text=True
+    ).stdout
+    assert [row["bytes"] for row in json.loads(asked)] == [HEAD, HEAD]
+
+
+def test_a_killed_rank_is_named(tmp_path: Path) -> None:
+    write_script(tmp_path, TRAIN)
+    write_script(tmp_path, LAUNCH, "launch.py")
+    ended = recorded(["launch.py", str(tmp_path / "store"), "dies"], tmp_path, ("-q", "--out", "dies"))
+    assert ended.status != 0
+    found = build_rank_set(load(tmp_path / "dies.ledger"))
+    assert found is not None
+    assert found.problems[0] == "Rank 1 was killed. The other ranks closed their recordings."
