@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 MOST_MODULES, MOST_OUTLIERS, MOST_WHOLE = 50, 100, 10
 LEAST_BYTES = MIB
 """Smaller differences are not reported."""
-LEAST_FRAC, MAD_TIMES = 0.02, 8.0
-"""An outlier differs from the median by more than this share of it, and by this multiple of the median deviation."""
+LEAST_FRAC, WIDTH_TIMES = 0.02, 4.0
+"""An outlier differs from the median by more than this share of it, and this multiple of the quartiles' difference."""
 FEWEST_RANKS = 3
 """With fewer ranks there is no majority to differ from."""
 
@@ -70,8 +70,8 @@ class WholeWeight:
 class RankSet:
     """All ranks of a run. ``matrix[i][j]`` are the bytes of ``categories[i]`` on ``lines[j]``.
 
-    ``why_highest`` are the breakdown in which the rank with the highest peak exceeds ranks with the same coordinates,
-    largest first. ``energy_j`` is the energy of a step on all ranks; None unless every rank has one.
+    ``why_highest`` is where the rank with the highest peak exceeds ranks with the same coordinates, largest first.
+    ``energy_j`` is the energy of a step on all ranks; None unless every rank has one.
 
     Source: summaries of the ranks, from the caching allocator's history at each rank's own peak; waits from the
     profiled steps.
@@ -111,6 +111,7 @@ def build_rank_set(run: Run, ranks: Sequence[Rank] | None = None) -> RankSet | N
         if len({line.rank for line in lines}) < 2:
             return None
         categories = _spreads(connection, "category")
+        _find_medians(connection)
         shared = any(one.name == "sharded_weight" for one in categories)
         highest = max(lines, key=lambda line: line.recorded_peak_allocated_bytes)
         energies = [line.step_energy_j for line in lines]
@@ -118,7 +119,7 @@ def build_rank_set(run: Run, ranks: Sequence[Rank] | None = None) -> RankSet | N
             lines=lines,
             categories=categories,
             matrix=_matrix(connection, lines, categories),
-            modules=_spreads(connection, "module")[:MOST_MODULES],
+            modules=_spreads(connection, "module"),
             outliers=_outliers(connection),
             why_highest=_why(connection, highest),
             whole_weights=_whole_weights(connection) if shared else (),
@@ -145,17 +146,18 @@ def _rows(connection: duckdb.DuckDBPyConnection, query: str, parameters: Sequenc
 
 
 def _spreads(connection: duckdb.DuckDBPyConnection, word: str) -> tuple[Spread, ...]:
-    """Return the spread of each category, largest first, or of each module, widest first."""
+    """Return the spread of each category, largest first, or of the modules with the widest spread."""
     order = "max(bytes)" if word == "category" else "max(bytes) - min(bytes)"
     rows = _rows(
         connection,
-        f"""WITH sums AS (
-            SELECT {word} AS name, rank, sum(bytes) AS bytes, sum(expected_bytes) AS expected
-            FROM breakdown WHERE category <> '' GROUP BY ALL
-        ), ranks AS (SELECT count(DISTINCT rank) AS ranks FROM lines)
-        SELECT name, count(*), if(count(*) < any_value(ranks), 0, min(bytes)), quantile_disc(bytes, 0.5), max(bytes),
+        f"""WITH by_rank AS (
+            SELECT {word}_no AS no, rank, sum(bytes)::BIGINT AS bytes, sum(expected_bytes)::BIGINT AS expected
+            FROM sums JOIN keys USING (key) GROUP BY ALL
+        ), ranks AS (SELECT count(DISTINCT rank) AS ranks FROM places)
+        SELECT (SELECT any_value({word}) FROM keys WHERE {word}_no = no) AS name, count(*),
+            if(count(*) < any_value(ranks), 0, min(bytes)), quantile_disc(bytes, 0.5), max(bytes),
             arg_max(rank, bytes), quantile_disc(expected, 0.5)
-        FROM sums, ranks GROUP BY name HAVING max(bytes) > 0 ORDER BY {order} DESC, name LIMIT 1000""",
+        FROM by_rank, ranks GROUP BY no HAVING max(bytes) > 0 ORDER BY {order} DESC, name LIMIT {MOST_MODULES}""",
     )
     return tuple(Spread(*row) for row in rows)
 
@@ -163,56 +165,52 @@ def _spreads(connection: duckdb.DuckDBPyConnection, word: str) -> tuple[Spread, 
 def _matrix(
     connection: duckdb.DuckDBPyConnection, lines: tuple[RankLine, ...], categories: tuple[Spread, ...]
 ) -> tuple[tuple[int, ...], ...]:
-    rows = _rows(connection, "SELECT category, rank, device_idx, sum(bytes) FROM breakdown GROUP BY ALL")
-    found = {(category, rank, device_idx): int(size) for category, rank, device_idx, size in rows}
-    return tuple(tuple(found.get((one.name, line.rank, line.device_idx), 0) for line in lines) for one in categories)
+    rows = _rows(connection, "SELECT category, rank, sum(bytes) FROM sums JOIN keys USING (key) GROUP BY ALL")
+    found = {(category, rank): int(size) for category, rank, size in rows}
+    return tuple(tuple(found.get((one.name, line.rank), 0) for line in lines) for one in categories)
 
 
-_MEDIANS = """
-    groups AS (SELECT "group", count(DISTINCT rank) AS ranks FROM lines GROUP BY "group"),
-    sums AS (
-        SELECT rank, "group", category, module, sum(bytes) AS bytes
-        FROM breakdown WHERE category <> '' GROUP BY ALL
-    ),
-    medians AS (
-        SELECT "group", category, module, if(2 * count(*) <= any_value(ranks), 0, median(bytes)) AS mid,
-            if(2 * count(*) <= any_value(ranks), 0, mad(bytes)) AS mad, any_value(ranks) AS ranks
-        FROM sums JOIN groups USING ("group") GROUP BY "group", category, module
-    )"""
-"""Medians of ranks with the same coordinates. An account that most of them do not have has the median 0."""
+def _find_medians(connection: duckdb.DuckDBPyConnection) -> None:
+    """Create ``medians``: of ranks with the same coordinates. What most of them do not have has the median 0."""
+    connection.execute(
+        """CREATE TABLE medians AS
+        WITH groups AS (SELECT grp, count(DISTINCT rank) AS ranks FROM places GROUP BY grp),
+        quartiles AS (
+            SELECT grp, key, count(*) AS have, quantile_disc(bytes, [0.25, 0.5, 0.75]) AS q FROM sums GROUP BY grp, key
+        )
+        SELECT grp, key, ranks, if(2 * have <= ranks, 0, q[2]) AS mid, if(2 * have <= ranks, 0, q[3] - q[1]) AS width
+        FROM quartiles JOIN groups USING (grp)"""
+    )
+
+
+_COMPARED = (
+    """SELECT rank, category, module, bytes, mid FROM sums JOIN medians USING (grp, key) JOIN keys USING (key)"""
+)
 
 
 def _outliers(connection: duckdb.DuckDBPyConnection) -> tuple[Outlier, ...]:
     rows = _rows(
         connection,
-        f"""WITH {_MEDIANS}
-        SELECT rank, category, module, bytes, mid::BIGINT FROM sums JOIN medians USING ("group", category, module)
-        WHERE ranks >= ? AND abs(bytes - mid) > greatest(? * mad, ? * mid, ?)
+        f"""{_COMPARED} WHERE ranks >= ? AND abs(bytes - mid) > greatest(? * width, ? * mid, ?)
         ORDER BY abs(bytes - mid) DESC, rank LIMIT ?""",
-        (FEWEST_RANKS, MAD_TIMES, LEAST_FRAC, LEAST_BYTES, MOST_OUTLIERS),
+        (FEWEST_RANKS, WIDTH_TIMES, LEAST_FRAC, LEAST_BYTES, MOST_OUTLIERS),
     )
     return tuple(Outlier(*row) for row in rows)
 
 
 def _why(connection: duckdb.DuckDBPyConnection, highest: RankLine) -> tuple[Outlier, ...]:
-    """Return the breakdown in which a rank exceeds the median of ranks with the same coordinates."""
-    rows = _rows(
-        connection,
-        f"""WITH {_MEDIANS}
-        SELECT rank, category, module, bytes, mid::BIGINT FROM sums JOIN medians USING ("group", category, module)
-        WHERE rank = ? AND bytes - mid > 0 ORDER BY bytes - mid DESC, category, module LIMIT 3""",
-        (highest.rank,),
-    )
-    return tuple(Outlier(*row) for row in rows)
+    """Return where a rank exceeds the median of ranks with the same coordinates, largest first."""
+    query = f"{_COMPARED} WHERE rank = ? AND bytes > mid ORDER BY bytes - mid DESC, category, module LIMIT 3"
+    return tuple(Outlier(*row) for row in _rows(connection, query, (highest.rank,)))
 
 
 def _whole_weights(connection: duckdb.DuckDBPyConnection) -> tuple[WholeWeight, ...]:
     rows = _rows(
         connection,
         """SELECT module, max(bytes) FROM (
-            SELECT rank, module, sum(bytes) AS bytes FROM breakdown WHERE category = 'weight' GROUP BY ALL
+            SELECT rank, module, bytes FROM sums JOIN keys USING (key) WHERE category = 'weight'
         ) GROUP BY module
-        HAVING count(*) = (SELECT count(DISTINCT rank) FROM lines) AND min(bytes) = max(bytes) AND max(bytes) >= ?
+        HAVING count(*) = (SELECT count(DISTINCT rank) FROM places) AND min(bytes) = max(bytes) AND max(bytes) >= ?
         ORDER BY max(bytes) DESC, module LIMIT ?""",
         (LEAST_BYTES, MOST_WHOLE),
     )

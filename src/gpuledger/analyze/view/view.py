@@ -392,7 +392,8 @@ def build_view(
     rank_set = build_rank_set(run, chosen) if len(chosen) > 1 else None
     if devices is None and rank_set is not None and len(chosen) > MOST_VIEWS:
         by_number = {rank.number: rank for rank in chosen}
-        devices = [(by_number[rank], device_idx) for rank, device_idx in choose_sample(rank_set, MOST_VIEWS)]
+        sample = [(by_number[rank], device_idx) for rank, device_idx in choose_sample(rank_set, MOST_VIEWS)]
+        devices = [(rank, device_idx) for rank, device_idx in sample if device_idx in device_indices(rank)]
     if devices is None:
         devices = [(rank, device_idx) for rank in chosen for device_idx in device_indices(rank)]
     views = tuple(DeviceView(rank, device, options or ViewOptions(), len(devices)) for rank, device in devices)

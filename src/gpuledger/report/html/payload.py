@@ -29,8 +29,10 @@ from gpuledger.report.html.amount_columns import phases_of
 from gpuledger.report.html.provenance import facts_of_run
 from gpuledger.report.html.sections.registry import SECTIONS, definitions
 from gpuledger.report.html.sections.section import Page, Section
+from gpuledger.report.text.ranks_text import rank_set_entries
 
 if TYPE_CHECKING:
+    from gpuledger.analyze.ranks.rank_set import RankSet
     from gpuledger.analyze.view.view import DeviceView, RunView
     from gpuledger.analyze.view.watched_card import WatchedCard
 
@@ -40,6 +42,21 @@ REPORT_PARTS = (
     *("times", "parts", "energy", "rates", "overhead", "source_lines", "flame"),
 )
 """Parts of a device that are computed from its tables; the other parts are computed from these."""
+
+
+def _ranks(ranks: RankSet) -> dict[str, Any]:
+    """Return all ranks together: sentences, and bytes by category of each line."""
+    shown = [place for place, one in enumerate(ranks.categories) if one.name != ROUNDING]
+    return {
+        "entries": [[label, list(texts)] for label, texts in rank_set_entries(ranks)],
+        "categories": [
+            {"name": ranks.categories[place].name, "color": category_color(ranks.categories[place].name)}
+            for place in shown
+        ],
+        "lines": [[one.rank, one.device_idx, one.coordinate, one.recorded_peak_allocated_bytes] for one in ranks.lines],
+        "bytes": [ranks.matrix[place] for place in shown],
+        "outliers": sorted({one.rank for one in ranks.outliers}),
+    }
 
 
 def encode(payload: dict[str, Any]) -> str:
@@ -72,6 +89,7 @@ def build_payload(view: RunView, sections: Sequence[Section] = SECTIONS) -> dict
         "categories": [{"key": name, "color": category_color(name)} for name in categories],
         "definitions": {key: asdict(definition) for key, definition in definitions(sections).items()},
         "phases": [{"key": name, "color": phase_color(name)} for name in phases],
+        "rank_set": None if view.rank_set is None else _ranks(view.rank_set),
         "part_colors": {**PHASE_COLORS, "other": UNKNOWN_COLOR},
         "views": [
             *(_device(device, page, sections) for device in view.devices),

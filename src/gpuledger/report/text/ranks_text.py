@@ -23,7 +23,7 @@ MOST_OUTLIERS, MOST_TIMES = 8, 8
 def rank_set_lines(ranks: RankSet, terminal: Terminal) -> list[str]:
     """Return the merged view of all ranks. What differs between ranks comes first."""
     lines: list[str] = []
-    for label, texts in _entries(ranks):
+    for label, texts in rank_set_entries(ranks):
         lines += entry(terminal, label, *texts, cells=CELLS)
     lines += ["", *_category_table(ranks.categories).lines(terminal)]
     if ranks.outliers:
@@ -33,7 +33,8 @@ def rank_set_lines(ranks: RankSet, terminal: Terminal) -> list[str]:
     return lines
 
 
-def _entries(ranks: RankSet) -> list[tuple[str, tuple[str, ...]]]:
+def rank_set_entries(ranks: RankSet) -> list[tuple[str, tuple[str, ...]]]:
+    """Return label and texts of what is said about all ranks, what differs between them first."""
     found = [("Missing or failed", ranks.problems), ("Waiting", _waiting(ranks)), ("Highest peak", _highest(ranks))]
     whole = [f"{one.module} is whole on every rank: {format_bytes(one.bytes)} each" for one in ranks.whole_weights]
     found.append(("Not sharded", tuple(whole)))

@@ -43,6 +43,8 @@ def show_lines(view: RunView, tables: TableOptions, terminal: Terminal) -> list[
     Raises:
         UsageError: values per sample were requested, and the number of samples of a step is unknown.
     """
+    if not view.devices and view.rank_set is not None:
+        return rank_set_lines(view.rank_set, terminal)
     options = view.highest.options
     is_overview = options.group_by is None and options.at == "peak" and options.step is None
     merged = view.rank_set if is_overview else None
@@ -66,6 +68,8 @@ def show_unknown_lines(view: RunView, tables: TableOptions, terminal: Terminal) 
 
 def closing_lines(view: RunView, path: str, terminal: Terminal) -> list[str]:
     """Return the notes, once each, and the commands to try next on the run at ``path``."""
+    if not view.devices:
+        return []
     highest = view.highest
     notes = [*view.notes, *_energy_notes(highest), *_fusion_notes(highest)]
     if len(view.devices) > 1:

@@ -9,8 +9,9 @@ function viewLabel(view) {
 function drawRanks(store) {
   const several = REPORT.views.length > 1;
   byId("ranks-table").hidden = REPORT.views[0].kind === "card";
-  byId("ranks-section").hidden = !several;
+  byId("ranks-section").hidden = !several && !REPORT.rank_set;
   byId("view-choice").hidden = !several;
+  drawRankSet(store);
   if (!several) return;
   byId("view").replaceChildren(...REPORT.views.map((view, number) => element("option", { value: String(number) }, viewLabel(view))));
   byId("view").value = store.state.view;

@@ -7,8 +7,9 @@ from gpuledger.report.html.sections.section import Section, column, script, tabl
 SECTION = Section(
     name="ranks",
     heading="Ranks",
-    scripts=(script("ranks.js"),),
-    body='<p id="ranks-caption" class="caption"></p>\n'
+    scripts=(script("rank_set.js"), script("ranks.js")),
+    body='<dl id="rank-entries"></dl>\n<div id="rank-multiples" class="rank-grid"></div>\n'
+    '<p id="ranks-caption" class="caption"></p>\n'
     + table(
         "ranks-body",
         [
