@@ -98,7 +98,9 @@ Keys of `rank-N/manifest.json`:
 | `pauses` | reason, start_ns, duration_ns |
 | `checks` | name, device_idx, expected, found, ok: the replay compared with the allocator's counters |
 | `operators` | names of operators; `blocks.operator_id` is the place in this list |
-| `oom` | device_idx, tried_bytes, total_bytes, free_bytes, largest_free_bytes |
+| `oom` | out-of-memory errors: the request, free memory, step, module_id, frames, inputs, thread, times, alloc_conf |
+| `censuses`, `failure_census` | live tensors after some steps: groups, graph_nodes, and the holder that grew |
+| `host_memory`, `host_limit_bytes` | resident, shared, pinned memory, /dev/shm and workers; the cgroup's limit |
 | `recorder_bytes` | host memory of the recorder |
 | `collectives` | nccl, gloo and so on; null without a process group |
 | `libraries` | context_bytes, library_bytes, source; absent if not measured |
@@ -120,6 +122,10 @@ JOURNAL_ROWS = {
     "sensors": "a sample of the GPU's slower sensors, at the time of a row of samples",
     "windows": "an energy window",
     "ticks": "a change of a GPU's energy counter",
+    "step_memory": "counters at the end of a step; sizes in units of 512 B, `host` in units of 4 KiB",
+    "failure_blocks": "a block at an out-of-memory error",
+    "failure_segments": "a segment at an out-of-memory error",
+    "failure_events": "one of the allocator's last events before an out-of-memory error",
     "pauses": "a time in which the recorder stopped the program",
 }
 

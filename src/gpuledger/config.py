@@ -29,6 +29,7 @@ OPTIONS: dict[str, Option] = {
     "until_end": Option(False, bool),
     "stacks": Option(True, bool),
     "devices": Option("auto", str, ("auto", "cuda", "cpu")),
+    "flight_recorder": Option(True, bool),
     "quiet": Option(False, bool),
 }
 """Every setting, by the name it has everywhere: ``--NAME``, ``GPULEDGER_NAME``, ``[tool.gpuledger] NAME``."""

@@ -15,11 +15,11 @@ from gpuledger import __version__
 from gpuledger.cli.main import COMMANDS, main
 
 SURFACE = {
-    "run": "--steps --step-on --passes --until-end --out --force --stacks --no-stacks --devices --repeat --live"
-    " -q --quiet",
+    "run": "--steps --step-on --passes --until-end --out --force --stacks --no-stacks --flight-recorder"
+    " --no-flight-recorder --devices --repeat --live -q --quiet",
     "watch": "--interval --gpu --out --force --pid --variants --vary --repeat -q --quiet",
-    "estimate": "--gpu --steps --confidence --alloc-conf --require-fit --find-batch --what-if --out --force"
-    " -q --quiet --json",
+    "estimate": "--gpu --steps --confidence --alloc-conf --require-fit --find-batch --out --force -q --quiet --json",
+    "what-if": "--rank --device --json",
     "gpus": "--json",
     "ops": "",
     "show": "--by --at --step -n --depth --sort --fold --per-sample --unknown --fit --rank --device --json",
@@ -32,7 +32,7 @@ SURFACE = {
     "live": "--pid --once",
     "compare": "--json --csv --markdown",
     "diff": "--by --at --step -n --depth --rank --device --json --html --force",
-    "check": "--budget --against --allow --json --junit --markdown --force",
+    "check": "--budget --against --allow --no-growth --json --junit --markdown --force",
     "budget": "--headroom -o --output --force",
     "import": "--out --force --interval --columns",
     "export": "--to --table -o --output --force",

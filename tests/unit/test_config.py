@@ -30,6 +30,7 @@ def test_each_source_wins_over_the_next(tmp_path: Path) -> None:
         "until_end": Setting(False, "default"),
         "stacks": Setting(True, "environment"),
         "devices": Setting("cpu", "pyproject.toml"),
+        "flight_recorder": Setting(True, "default"),
         "quiet": Setting(False, "default"),
     }
 

@@ -41,6 +41,9 @@ COMMANDS: dict[str, Entry] = {
         ESTIMATE,
         "Estimate GPU memory of a training script without running it.",
     ),
+    "what-if": Entry(
+        "predict.what_if:what_if_command", ESTIMATE, "Compare allocator settings on a recorded run, without a GPU."
+    ),
     "gpus": Entry("predict.gpus:gpus_command", ESTIMATE, "List the GPU models that estimates can be made for."),
     "ops": Entry("ops.group:ops_group", ESTIMATE, "Estimate time and energy of a model from measured operators."),
     "show": Entry("inspect.show:show_command", VIEW, "Show memory, time and energy of a run by category or layer."),

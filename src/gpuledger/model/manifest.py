@@ -12,6 +12,8 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from gpuledger.files.shapes import Fields, ListOf, MappingOf, Whole, check_shape, maybe
 from gpuledger.model.bounds import DEVICE
+from gpuledger.model.flight_facts import CensusFacts, HostMemoryKind
+from gpuledger.model.flight_facts import FailedAllocation as FailedAllocation
 from gpuledger.model.json_object import JsonObject, shape_of
 from gpuledger.model.recorder_kind import RecorderKind
 from gpuledger.model.run_directory import MANIFEST, RANK_PREFIX, write_json
@@ -67,17 +69,6 @@ class Window(JsonObject):
     first_step: int | None = None
     last_step: int | None = None
     asked: tuple[int | None, ...] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FailedAllocation(JsonObject):
-    """One allocation that failed because the device was out of memory."""
-
-    device_idx: Annotated[int | None, maybe(Whole(*DEVICE))] = None
-    tried_bytes: int | None = None
-    total_bytes: int | None = None
-    free_bytes: int | None = None
-    largest_free_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,6 +272,10 @@ class RecordedFacts(JsonObject):
     kernels_alone: KernelsAlone | None = None
     energy_pass: EnergyEdges | None = None
     oom: tuple[FailedAllocation, ...] = ()
+    censuses: tuple[CensusFacts, ...] = ()
+    failure_census: CensusFacts | None = None
+    host_memory: tuple[HostMemoryKind, ...] = ()
+    host_limit_bytes: int | None = None
     passes: tuple[str, ...] = ()
     stacks: bool | None = None
     sampler: Sampler | None = None

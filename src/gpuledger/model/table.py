@@ -1,4 +1,4 @@
-"""A table of a run: its columns with type, unit, meaning and source."""
+"""What a table of a run is: its rows, and its columns with type, unit, meaning and source."""
 
 from __future__ import annotations
 

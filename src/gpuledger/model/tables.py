@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpuledger.model.flight_tables import FAILURE_BLOCKS, FAILURE_EVENTS, FAILURE_SEGMENTS, STEP_MEMORY
 from gpuledger.model.rank_tables import BREAKDOWN, RANK_SUMMARY, SHARDS
 from gpuledger.model.table import Column as Column
 from gpuledger.model.table import Table as Table
@@ -317,6 +318,10 @@ TABLES: dict[str, Table] = {
         SHARDS,
         BREAKDOWN,
         RANK_SUMMARY,
+        STEP_MEMORY,
+        FAILURE_BLOCKS,
+        FAILURE_SEGMENTS,
+        FAILURE_EVENTS,
     )
 }
 """Every table that a run can contain."""

@@ -167,6 +167,7 @@ def _begin(
         "GPULEDGER_STEPS": settings["steps"].value,
         "GPULEDGER_STACKS": "1" if settings["stacks"].value else "0",
         "GPULEDGER_DEVICES": settings["devices"].value,
+        "GPULEDGER_FLIGHT_RECORDER": "1" if settings["flight_recorder"].value else "0",
     }
     if settings["step_on"].origin != "default":
         environment["GPULEDGER_STEP_ON"] = settings["step_on"].value

@@ -1,16 +1,23 @@
-"""Explain a failed allocation: requested bytes, free bytes, and the memory in use at that time."""
+"""Explain a failed allocation: why it failed, what held the memory, and what would have let it pass."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gpuledger.analyze.memory.breakdown import Breakdown, break_down
+from gpuledger.analyze.memory.failed_request import FailedState, read_failed_state
+from gpuledger.analyze.memory.growth import find_growth
+from gpuledger.analyze.memory.growth_origin import module_path
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.memory.live import device_indices, read_labels, read_numbers
+from gpuledger.analyze.memory.oom_cause import Cause, Evidence, find_cause
+from gpuledger.analyze.memory.oom_remedies import Remedy, find_remedies
 
 if TYPE_CHECKING:
-    from gpuledger.model.manifest import FailedAllocation
+    from gpuledger.model.flight_facts import FailedAllocation
     from gpuledger.model.run import Rank
 
 
@@ -18,7 +25,9 @@ if TYPE_CHECKING:
 class OutOfMemory:
     """One failed allocation. Values are None if the device did not report them.
 
-    ``holders`` are the bytes in use when it failed, by category and module; None if no block was recorded.
+    ``holders`` are the bytes in use when it failed, by category and module, if it failed in a recorded step; None
+    otherwise. ``state``, ``cause`` and ``remedies`` are from the flight recorder, None and empty without it. ``line``
+    and ``module`` are where the program asked; "" if unknown.
     """
 
     device_idx: int
@@ -27,13 +36,20 @@ class OutOfMemory:
     free_bytes: int | None
     largest_free_bytes: int | None
     holders: Breakdown | None
+    step: int | None = None
+    times: int = 1
+    line: str = ""
+    module: str = ""
+    state: FailedState | None = None
+    cause: Cause | None = None
+    remedies: tuple[Remedy, ...] = ()
 
 
 def explain_oom(rank: Rank) -> tuple[OutOfMemory, ...]:
     """Return every out-of-memory error of the recording, in order.
 
-    Source: the allocator's out-of-memory observer. The memory in use is from the allocator's history at that time, or
-    at the peak if the time is not known.
+    Source: the allocator's out-of-memory observer. The memory in use is from the allocator's history at that time, from
+    its snapshot after the recorded steps, or at the peak if the time is not known.
     """
     return tuple(_explain(rank, failure) for failure in rank.manifest.oom)
 
@@ -41,7 +57,68 @@ def explain_oom(rank: Rank) -> tuple[OutOfMemory, ...]:
 def _explain(rank: Rank, failure: FailedAllocation) -> OutOfMemory:
     device = failure.device_idx or 0
     sizes = failure.tried_bytes, failure.total_bytes, failure.free_bytes, failure.largest_free_bytes
-    return OutOfMemory(device, *sizes, _holders(rank, device))
+    state = read_failed_state(rank, failure)
+    in_window = failure.step is None or failure.failure_id is None or _is_recorded(rank, failure.step)
+    found = OutOfMemory(
+        *(device, *sizes, _holders(rank, device) if in_window else None),
+        step=failure.step,
+        times=failure.times,
+        line=_line(failure),
+        module="" if failure.module_id is None else module_path(rank, failure.module_id),
+        state=state,
+    )
+    if state is None:
+        return found
+    evidence = _evidence(rank, failure, state)
+    return replace(found, cause=find_cause(evidence), remedies=find_remedies(evidence))
+
+
+def _is_recorded(rank: Rank, step: int) -> bool:
+    window = rank.manifest.window
+    return window is not None and window.last_step is not None and step <= window.last_step
+
+
+def _line(failure: FailedAllocation) -> str:
+    """Return ``file:line in function`` of the program's innermost frame."""
+    if not failure.frames:
+        return ""
+    file, line, function = failure.frames[0]
+    return f"{file.rpartition('/')[2]}:{line} in {function}"
+
+
+def _evidence(rank: Rank, failure: FailedAllocation, state: FailedState) -> Evidence:
+    device = failure.device_idx or 0
+    growth = next((one for one in find_growth(rank) if one.device_idx == device), None)
+    inputs = rank.manifest.inputs
+    return Evidence(
+        failure,
+        state,
+        capacity_bytes=rank.manifest.device(device).total_bytes,
+        other_bytes=_other_bytes(rank, device, failure.t_ns or 0),
+        growth=growth,
+        usual_inputs=() if inputs is None else inputs.shape,
+        usual_peak_bytes=_usual_peak_bytes(rank, device),
+    )
+
+
+def _other_bytes(rank: Rank, device_idx: int, t_ns: int) -> int | None:
+    """Return the bytes of other processes at the sample after ``t_ns``; None if the driver does not tell."""
+    pid = rank.manifest.pid
+    table = rank.table("process_samples", ("t_ns", "device_idx", "pid", "bytes"))
+    rows = [row for row in table.to_pylist() if row["device_idx"] == device_idx and row["t_ns"] >= t_ns]
+    first = min((row["t_ns"] for row in rows), default=None)
+    sizes = [row["bytes"] for row in rows if row["t_ns"] == first and row["pid"] != pid]
+    is_told = rank.manifest.processes_known is not False and any(row["pid"] == pid for row in rows)
+    return sum(sizes) if is_told and None not in sizes else None
+
+
+def _usual_peak_bytes(rank: Rank, device_idx: int) -> int | None:
+    """Return the peak of the first half of the steps."""
+    table = rank.table("step_memory", ("device_idx", "peak_allocated_bytes"))
+    columns = [table.column(name).to_numpy(zero_copy_only=False) for name in ("device_idx", "peak_allocated_bytes")]
+    peaks = columns[1][columns[0] == device_idx].astype(np.float64)
+    peaks = peaks[~np.isnan(peaks)]
+    return int(np.median(peaks)) if peaks.size else None
 
 
 def _holders(rank: Rank, device_idx: int) -> Breakdown | None:

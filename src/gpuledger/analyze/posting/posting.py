@@ -16,6 +16,7 @@ from gpuledger.analyze.module_paths import module_rows, qualified_names
 from gpuledger.analyze.posting.activities import OwnedSpans, own_spans
 from gpuledger.analyze.posting.checks import check_device
 from gpuledger.analyze.posting.device import DeviceHistory, device_histories
+from gpuledger.analyze.posting.flight_rows import failure_tables, step_memory_table
 from gpuledger.analyze.posting.fused_work import divide_fused, kernel_names
 from gpuledger.analyze.posting.graph_replays import replay_notes
 from gpuledger.analyze.posting.host_waits import host_waits
@@ -44,7 +45,7 @@ from gpuledger.model.tables import SCHEMA_VERSION, TABLES
 JOURNAL_DIRECTORY = "journal"
 _NOT_IN_MANIFEST = (
     *("called_roots", "workspace_bytes", "steps_asked"),
-    *("activity_names", "operator_inputs", "compiled_graphs", "shards"),
+    *("activity_names", "operator_inputs", "compiled_graphs", "shards", "step_memory_from_ns"),
 )
 """Facts that are not stored in the manifest."""
 
@@ -134,6 +135,8 @@ def build_tables(journal: Journal, histories: list[DeviceHistory], owned: OwnedS
         "spans": span_table(histories, owned, first_name),
         "stacks": stack_table(journal.stacks),
         "shards": shard_table(journal),
+        "step_memory": step_memory_table(journal),
+        **failure_tables(journal, histories),
     }
     tables["names"] = pa.table([range(len(names)), names], schema=TABLES["names"].arrow_schema())
     tables["modules"] = pa.Table.from_pylist(modules, TABLES["modules"].arrow_schema())

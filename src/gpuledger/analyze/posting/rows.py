@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 POOLS = ("small", "large", "expandable")
 
 
-def _join(name: str, pieces: list[dict[str, Any]]) -> pa.Table:
+def join(name: str, pieces: list[dict[str, Any]]) -> pa.Table:
+    """Return table ``name`` with the rows of all pieces."""
     import pyarrow as pa
 
     schema = TABLES[name].arrow_schema()
@@ -33,7 +34,8 @@ def _join(name: str, pieces: list[dict[str, Any]]) -> pa.Table:
     return pa.concat_tables(tables).unify_dictionaries() if tables else schema.empty_table()
 
 
-def _label(codes: NDArray[Any], labels: tuple[str, ...]) -> pa.Array:
+def label(codes: NDArray[Any], labels: tuple[str, ...]) -> pa.Array:
+    """Return a dictionary-coded column."""
     import pyarrow as pa
 
     return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int8)), pa.array(labels, pa.string()))
@@ -47,7 +49,8 @@ def _words(values: NDArray[np.object_]) -> pa.Array:
     return pa.DictionaryArray.from_arrays(codes, pa.array(labels, pa.string()))
 
 
-def _maybe(values: NDArray[Any], missing: NDArray[np.bool_], kind: str = "int64") -> pa.Array:
+def maybe(values: NDArray[Any], missing: NDArray[np.bool_], kind: str = "int64") -> pa.Array:
+    """Return a column with nulls where ``missing``."""
     import pyarrow as pa
 
     return pa.array(values, type=getattr(pa, kind)(), mask=missing)
@@ -56,15 +59,15 @@ def _maybe(values: NDArray[Any], missing: NDArray[np.bool_], kind: str = "int64"
 def _time_at(times_ns: NDArray[np.int64], index: NDArray[np.int64]) -> pa.Array:
     missing = (index < 0) | (index == NEVER)
     picked = times_ns[np.where(missing, 0, index)] if times_ns.size else np.zeros(index.size, dtype=np.int64)
-    return _maybe(picked, missing)
+    return maybe(picked, missing)
 
 
 def _index(index: NDArray[np.int64]) -> pa.Array:
-    return _maybe(np.where(index == NEVER, 0, index), index == NEVER)
+    return maybe(np.where(index == NEVER, 0, index), index == NEVER)
 
 
 def _id(values: NDArray[np.int64]) -> pa.Array:
-    return _maybe(values, values < 0, "int32")
+    return maybe(values, values < 0, "int32")
 
 
 Stacks = Sequence[Sequence[tuple[str, int, str]]]
@@ -73,7 +76,7 @@ Stacks = Sequence[Sequence[tuple[str, int, str]]]
 def block_table(histories: list[DeviceHistory], stacks: Stacks) -> pa.Table:
     """Return the ``blocks`` table of all devices. ``stacks`` are those of the journal."""
     bare = np.array([_is_bare_backward(stack) for stack in stacks], dtype=bool)
-    return _join("blocks", [_block_rows(history, bare) for history in histories])
+    return join("blocks", [_block_rows(history, bare) for history in histories])
 
 
 def _is_bare_backward(stack: Sequence[tuple[str, int, str]]) -> bool:
@@ -95,7 +98,7 @@ def _block_rows(history: DeviceHistory, bare_backward: NDArray[np.bool_]) -> dic
     return {
         "device_idx": np.full(count, history.device_idx),
         "stream": lives.stream,
-        "pool_id": _maybe(history.pool_id, history.pool_id == UNKNOWN_POOL, "int32"),
+        "pool_id": maybe(history.pool_id, history.pool_id == UNKNOWN_POOL, "int32"),
         "address": lives.address,
         "requested_bytes": lives.requested_bytes,
         "allocated_bytes": lives.allocated_bytes,
@@ -106,8 +109,8 @@ def _block_rows(history: DeviceHistory, bare_backward: NDArray[np.bool_]) -> dic
         "free_requested_ns": _time_at(events.time_ns, lives.free_requested_index),
         "free_ns": _time_at(events.time_ns, lives.free_index),
         "step": owners.step,
-        "phase": _label(owners.phase, PHASES),
-        "category": _label(owners.category, CATEGORIES),
+        "phase": label(owners.phase, PHASES),
+        "category": label(owners.category, CATEGORIES),
         "module_id": _id(owners.module_id),
         "name_id": _id(owners.name_id),
         "scope_id": _id(owners.scope_id),
@@ -118,7 +121,7 @@ def _block_rows(history: DeviceHistory, bare_backward: NDArray[np.bool_]) -> dic
 
 def segment_table(histories: list[DeviceHistory]) -> pa.Table:
     """Return the ``segments`` table of all devices."""
-    return _join("segments", [_segment_rows(history) for history in histories])
+    return join("segments", [_segment_rows(history) for history in histories])
 
 
 def _segment_rows(history: DeviceHistory) -> dict[str, Any]:
@@ -135,7 +138,7 @@ def _segment_rows(history: DeviceHistory) -> dict[str, Any]:
         "address": lives.segment_address,
         "bytes": lives.segment_bytes,
         "stream": lives.segment_stream,
-        "pool": _label(np.array([POOLS.index(name) for name in pool], dtype=np.int8), POOLS),
+        "pool": label(np.array([POOLS.index(name) for name in pool], dtype=np.int8), POOLS),
         "alloc_index": lives.segment_alloc_index,
         "free_index": _index(lives.segment_free_index),
         "alloc_ns": _time_at(history.events.time_ns, lives.segment_alloc_index),
@@ -151,7 +154,7 @@ def shard_table(journal: Journal) -> pa.Table:
     values = np.array(rows, dtype=np.int64).T
     name_id, module_id, *rest = values
     columns = dict(zip(TABLES["shards"].column_names[2:], rest, strict=True))
-    return _join("shards", [{"name_id": _id(name_id), "module_id": _id(module_id), **columns}])
+    return join("shards", [{"name_id": _id(name_id), "module_id": _id(module_id), **columns}])
 
 
 def counter_table(journal: Journal, histories: list[DeviceHistory]) -> pa.Table:
@@ -163,9 +166,9 @@ def counter_table(journal: Journal, histories: list[DeviceHistory]) -> pa.Table:
         mine = (table["device_idx"] == history.device_idx) & inside
         index[mine] = history.counts.index_of(table["alloc_count"][mine], table["free_count"][mine])
     rows = {column: values for column, values in table.items() if column != "reason"}
-    rows["reason"] = _label(table["reason"], REASONS)
-    rows["event_index"] = _maybe(index, ~inside)
-    return _join("counters", [rows])
+    rows["reason"] = label(table["reason"], REASONS)
+    rows["event_index"] = maybe(index, ~inside)
+    return join("counters", [rows])
 
 
 def sample_table(journal: Journal) -> pa.Table:
@@ -174,11 +177,11 @@ def sample_table(journal: Journal) -> pa.Table:
     place = _place_of(sensors, table)
     found = place >= 0
     rows: dict[str, Any] = {"t_ns": table["t_ns"], "device_idx": table["device_idx"]}
-    rows |= {name: _maybe(table[name], table[name] < 0) for name in ("used_bytes", "driver_bytes", "total_bytes")}
+    rows |= {name: maybe(table[name], table[name] < 0) for name in ("used_bytes", "driver_bytes", "total_bytes")}
     for name, kind in _SENSOR_COLUMNS.items():
         values = sensors[name][place] if sensors[name].size else np.full(place.size, -1, dtype=sensors[name].dtype)
-        rows[name] = _maybe(values, ~found | ~(values >= 0), kind)  # NaN is not >= 0, so this drops missing values
-    return _join("samples", [rows])
+        rows[name] = maybe(values, ~found | ~(values >= 0), kind)  # NaN is not >= 0, so this drops missing values
+    return join("samples", [rows])
 
 
 _SENSOR_COLUMNS = {
@@ -209,20 +212,20 @@ def window_table(journal: Journal) -> pa.Table:
     names = [journal.names[number] if number >= 0 else None for number in table["name_id"].tolist()]
     rows: dict[str, Any] = {**table, "name": pa.array(names, pa.string())}
     for name in ("energy_j", "uncertainty_j"):
-        rows[name] = _maybe(table[name], np.isnan(table[name]), "float64")
-    rows["throttled_ns"] = _maybe(table["throttled_ns"], table["throttled_ns"] < 0)
-    return _join("windows", [rows])
+        rows[name] = maybe(table[name], np.isnan(table[name]), "float64")
+    rows["throttled_ns"] = maybe(table["throttled_ns"], table["throttled_ns"] < 0)
+    return join("windows", [rows])
 
 
 def process_sample_table(journal: Journal) -> pa.Table:
     """Return the ``process_samples`` table."""
     table = journal.tables["process_samples"]
-    return _join("process_samples", [{**table, "bytes": _maybe(table["bytes"], table["bytes"] < 0)}])
+    return join("process_samples", [{**table, "bytes": maybe(table["bytes"], table["bytes"] < 0)}])
 
 
 def step_table(journal: Journal, histories: list[DeviceHistory]) -> pa.Table:
     """Return the ``steps`` table: a row per step and device."""
-    return _join("steps", [_step_rows(journal, history) for history in histories])
+    return join("steps", [_step_rows(journal, history) for history in histories])
 
 
 def _step_rows(journal: Journal, history: DeviceHistory) -> dict[str, Any]:
@@ -246,13 +249,13 @@ def _step_rows(journal: Journal, history: DeviceHistory) -> dict[str, Any]:
     return {
         "step": steps["step"],
         "device_idx": np.full(steps["step"].size, history.device_idx),
-        "kind": _label(steps["kind"], STEP_KINDS),
+        "kind": label(steps["kind"], STEP_KINDS),
         "recorded": steps["recorded"] == 1,
         "start_ns": steps["start_ns"],
         "end_ns": steps["end_ns"],
         "paused_ns": (inside * pauses["duration_ns"][None, :]).sum(axis=1),
-        "start_index": _maybe(first, missing | (first < 0)),
-        "end_index": _maybe(last, missing),
+        "start_index": maybe(first, missing | (first < 0)),
+        "end_index": maybe(last, missing),
     }
 
 
@@ -266,28 +269,28 @@ def _first_event_of(history: DeviceHistory, steps: NDArray[np.int32]) -> NDArray
 def span_table(histories: list[DeviceHistory], owned: OwnedSpans | None, first_name: int) -> pa.Table:
     """Return the ``spans`` table: the phases and the profiled spans. Names of the latter begin at ``first_name``."""
     pieces = [_phase_rows(history) for history in histories if history.events.count]
-    return _join("spans", pieces if owned is None else [*pieces, _work_rows(owned, first_name)])
+    return join("spans", pieces if owned is None else [*pieces, _work_rows(owned, first_name)])
 
 
 def _work_rows(owned: OwnedSpans, first_name: int) -> dict[str, Any]:
     count = owned.start_ns.size
-    none = _maybe(np.zeros(count, dtype=np.int64), np.ones(count, dtype=bool))
+    none = maybe(np.zeros(count, dtype=np.int64), np.ones(count, dtype=bool))
     return {
         "device_idx": owned.device_idx,
-        "kind": _label(owned.kind, SPAN_KINDS),
+        "kind": label(owned.kind, SPAN_KINDS),
         "name_id": _id(owned.name_id + first_name),
         "start_ns": owned.start_ns,
         "end_ns": owned.end_ns,
         "start_index": none,
         "end_index": none,
         "module_id": _id(owned.module_id),
-        "phase": _label(owned.phase, PHASES),
+        "phase": label(owned.phase, PHASES),
         "step": owned.step,
         "stream": owned.stream,
         "operator_id": _id(np.where(owned.operator_id >= 0, owned.operator_id + first_name, -1)),
         "scope_id": _id(owned.scope_id),
-        "flops": _maybe(owned.work.flops, np.isnan(owned.work.flops), "float64"),
-        "moved_bytes": _maybe(owned.work.moved_bytes, np.isnan(owned.work.moved_bytes), "float64"),
+        "flops": maybe(owned.work.flops, np.isnan(owned.work.flops), "float64"),
+        "moved_bytes": maybe(owned.work.moved_bytes, np.isnan(owned.work.moved_bytes), "float64"),
         "numbers": _words(owned.work.numbers),
         "fusion_id": _id(owned.fusion_id),
     }
@@ -302,22 +305,22 @@ def _phase_rows(history: DeviceHistory) -> dict[str, Any]:
     missing = np.ones(count, dtype=bool)
     return {
         "device_idx": np.full(count, history.device_idx),
-        "kind": _label(np.zeros(count, dtype=np.int8), SPAN_KINDS),
-        "name_id": _maybe(np.zeros(count, dtype=np.int32), missing, "int32"),
+        "kind": label(np.zeros(count, dtype=np.int8), SPAN_KINDS),
+        "name_id": maybe(np.zeros(count, dtype=np.int32), missing, "int32"),
         "start_ns": times[start],
         "end_ns": np.concatenate((times[start[1:]], times[-1:])),
         "start_index": start,
         "end_index": end,
-        "module_id": _maybe(np.zeros(count, dtype=np.int32), missing, "int32"),
-        "phase": _label(tags.phase[start], PHASES),
+        "module_id": maybe(np.zeros(count, dtype=np.int32), missing, "int32"),
+        "phase": label(tags.phase[start], PHASES),
         "step": tags.step[start],
-        "stream": _maybe(np.zeros(count, dtype=np.int64), missing),
-        "operator_id": _maybe(np.zeros(count, dtype=np.int32), missing, "int32"),
-        "scope_id": _maybe(np.zeros(count, dtype=np.int32), missing, "int32"),
-        "flops": _maybe(np.zeros(count), missing, "float64"),
-        "moved_bytes": _maybe(np.zeros(count), missing, "float64"),
+        "stream": maybe(np.zeros(count, dtype=np.int64), missing),
+        "operator_id": maybe(np.zeros(count, dtype=np.int32), missing, "int32"),
+        "scope_id": maybe(np.zeros(count, dtype=np.int32), missing, "int32"),
+        "flops": maybe(np.zeros(count), missing, "float64"),
+        "moved_bytes": maybe(np.zeros(count), missing, "float64"),
         "numbers": _words(np.full(count, "", dtype=object)),
-        "fusion_id": _maybe(np.zeros(count, dtype=np.int32), missing, "int32"),
+        "fusion_id": maybe(np.zeros(count, dtype=np.int32), missing, "int32"),
     }
 
 
@@ -329,4 +332,4 @@ def stack_table(stacks: Stacks) -> pa.Table:
         for depth, (file, line, function) in enumerate(frames)
     ]
     columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(5)]
-    return _join("stacks", [dict(zip(TABLES["stacks"].column_names, columns, strict=True))])
+    return join("stacks", [dict(zip(TABLES["stacks"].column_names, columns, strict=True))])

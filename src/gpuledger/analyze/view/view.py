@@ -11,6 +11,7 @@ from gpuledger.analyze.memory.account_series import AccountSeries, build_account
 from gpuledger.analyze.memory.breakdown import Account, Breakdown, break_down
 from gpuledger.analyze.memory.empty import steps_not_reached
 from gpuledger.analyze.memory.groups import Group, group_accounts
+from gpuledger.analyze.memory.growth import Growth, find_growth
 from gpuledger.analyze.memory.instant import Instant, module_classes, resolve_instant
 from gpuledger.analyze.memory.lines.flame import FlameNode, build_flame
 from gpuledger.analyze.memory.lines.loops import Loop, find_loop
@@ -349,6 +350,11 @@ class RunView:
     def out_of_memory(self) -> tuple[tuple[Rank, OutOfMemory], ...]:
         """Return each out-of-memory error, with its rank."""
         return tuple((rank, failure) for rank in self.ranks for failure in explain_oom(rank))
+
+    @cached_property
+    def growth(self) -> tuple[Growth, ...]:
+        """Return the memory growth of every device and of the host; empty if none grew until the last step."""
+        return tuple(growth for rank in self.ranks for growth in find_growth(rank))
 
     @cached_property
     def cards(self) -> tuple[WatchedCard, ...]:

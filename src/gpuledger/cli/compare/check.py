@@ -44,6 +44,7 @@ Examples:
     metavar="NAME=+N%,…",
     help="Values to check with --against, each with its tolerance.  [default: peak_allocated_bytes=+0%]",
 )
+@click.option("--no-growth", is_flag=True, help="Fail if memory grows step after step until the last one.")
 @json_option()
 @click.option("--junit", "junit", metavar="FILE", help="Also write a JUnit XML file.")
 @click.option(
@@ -55,34 +56,71 @@ def check_command(
     budget: str | None,
     against: str | None,
     allow: str | None,
+    no_growth: bool,
     as_json: bool,
-    junit: str | None,
-    markdown: str | None,
     force: bool,
+    **files: str | None,
 ) -> None:
     """Check a run against limits or against another run.
 
     With several ranks or devices, the highest value counts. Exact values, such as allocated memory, need no tolerance.
     Sampled values, such as the step time, need one.
 
-    Exits with status 5 if a value is above its limit or was not measured.
+    With --no-growth, memory at the end of every step is checked, too, and needs no limit. Growth that stops before the
+    last step is allowed.
+
+    Exits with status 5 if a value is above its limit or was not measured, or if memory grows.
     """
+    if no_growth and not (budget or against or allow):
+        _refuse_growth(open_run(run_path), run_path, as_json=as_json)
+        return
     base = None if against is None else open_run(against)
     from gpuledger.services.queries import read_limits
 
     limits = read_limits(budget, base, allow)
-    places = [None if name in (None, "-") else choose_file(name, "check", force=force) for name in (junit, markdown)]
+    places = [
+        None if name in (None, "-") else choose_file(name, "check", force=force)
+        for name in (files["junit"], files["markdown"])
+    ]
     from gpuledger.analyze.compare.budget import check, check_notes
 
     run = open_run(run_path)
     gates, notes = check(run, limits), check_notes(run, base)
     _write_files(run.name, gates, places[0], places[1])
-    _print(run.name, gates, notes, as_json=as_json, as_markdown=markdown == "-")
+    _print(run.name, gates, notes, as_json=as_json, as_markdown=files["markdown"] == "-")
     over = [gate for gate in gates if not gate.ok]
     if over:
         limits_text = "limit" if len(gates) == 1 else "limits"
         message = f"{run.path.name}: {len(over)} of {len(gates)} {limits_text} not met"
         raise BudgetExceededError(message, hint=f"gpuledger {_closer_look(run, run_path, against)}")
+    if no_growth:
+        _refuse_growth(run, run_path)
+
+
+def _refuse_growth(run: Run, path: str, *, as_json: bool | None = None) -> None:
+    """Check that no memory grows; with ``as_json`` not None, also print the outcome.
+
+    Raises:
+        BudgetExceededError: it does, or the steps were not counted.
+    """
+    from gpuledger.analyze.view.view import build_view
+    from gpuledger.report.json.document import growth_document
+    from gpuledger.report.text.growth_text import growth_text
+
+    growth = build_view(run).growth
+    counted = any(rank.table("step_memory", ("step",)).num_rows for rank in run.ranks)
+    if as_json:
+        print_json({"run": run.name, "ok": counted and not growth, "growth": [growth_document(one) for one in growth]})
+    if growth:
+        raise BudgetExceededError(
+            f"{run.path.name}: memory grows: {growth_text(growth[0])}", hint=f"gpuledger show {quoted(path)}"
+        )
+    if not counted:
+        raise BudgetExceededError(
+            f"{run.path.name}: memory was not measured at every step", hint="Record with --flight-recorder"
+        )
+    if as_json is False:
+        print_lines([f"{run.path.name}: memory does not grow"])
 
 
 def _closer_look(run: Run, path: str, against: str | None) -> str:

@@ -140,7 +140,7 @@ def _show(flags: ShowFlags, path: str, run: Run) -> None:
     """Print one run."""
     if flags.as_json:
         print_json(_document(flags, run))
-    elif not (_print_cards(run) or _print_time_log(run)):
+    elif not (_print_cards(run) or _print_time_log(run) or _print_failures(run)):
         from gpuledger.report.text.show_text import TableOptions
 
         tables = TableOptions(flags.rows, flags.per_sample)
@@ -197,6 +197,20 @@ def _print_cards(run: Run) -> bool:
 
     print_lines(watched_lines(run, figures, Terminal.of(sys.stdout)))
     return True
+
+
+def _print_failures(run: Run) -> bool:
+    """Print the out-of-memory errors of a run without a recorded block; return whether it has one."""
+    from gpuledger.analyze.memory.live import device_indices
+    from gpuledger.analyze.view.view import build_view
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.report.text.oom_text import out_of_memory_lines
+
+    if any(device_indices(rank) for rank in run.ranks):
+        return False
+    terminal, failures = Terminal.of(sys.stdout), build_view(run).out_of_memory
+    print_lines([line for rank, failure in failures for line in out_of_memory_lines(rank, failure, terminal)])
+    return bool(failures)
 
 
 def _print_time_log(run: Run) -> bool:

@@ -79,9 +79,6 @@ Examples:
 )
 @click.option("--require-fit", is_flag=True, help="Exit with status 5 if the program does not fit.")
 @click.option("--find-batch", metavar="NAME", help="Find the largest value of the program's argument --NAME that fits.")
-@click.option(
-    "--what-if", metavar="RUN", help="Compare reserved memory of a recorded run under other allocator settings."
-)
 @out_option(".  [default: name of the program and the GPU, numbered]")
 @force_option()
 @click.option("-q", "--quiet", is_flag=True, help="Discard the program's output.")
@@ -97,9 +94,6 @@ def estimate_command(ctx: click.Context, /, **flags: Any) -> None:
     Exits with status 5 if --require-fit is given and the program does not fit.
     """
     program = script_of(ctx)
-    if flags["what_if"]:
-        _what_if(flags["what_if"], program, as_json=flags["as_json"])
-        return
     if not program or program == ("-m",):
         raise UsageError("estimate: no program given", hint="gpuledger estimate train.py")
     from gpuledger.model.run_directory import choose_directory
@@ -140,24 +134,6 @@ def _closing(found: Estimate, terminal: Terminal) -> list[str]:
     path = quoted(found.run.path)
     commands = [f"gpuledger show {path} --by module", f"gpuledger balance {path}"]
     return ["", *note_lines(found.notes, terminal), *next_lines(commands, terminal)]
-
-
-def _what_if(run: str, program: tuple[str, ...], *, as_json: bool) -> None:
-    """Print the memory that a recorded run would reserve under each allocator setting, smallest first."""
-    from gpuledger.analyze.memory.instant import find_peak
-    from gpuledger.cli.common import choose_ranks, open_run
-    from gpuledger.cli.predict.estimate_text import what_if_document, what_if_lines
-    from gpuledger.report.base.terminal import Terminal
-    from gpuledger.simulate.estimate.what_if import rank_settings
-
-    if program:
-        raise UsageError("--what-if: cannot be combined with a program", hint=f"gpuledger estimate --what-if {run}")
-    rank = choose_ranks(open_run(run), None)[0]
-    outcomes = rank_settings(rank, find_peak(rank).device_idx)
-    if as_json:
-        print_json(what_if_document(outcomes))
-    else:
-        print_lines(what_if_lines(outcomes, Terminal.of(sys.stdout)))
 
 
 def _find_batch(order: Order, name: str, *, as_json: bool) -> None:

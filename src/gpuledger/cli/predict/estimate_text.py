@@ -13,7 +13,6 @@ from gpuledger.report.base.terminal import Column, Table, Terminal
 from gpuledger.simulate.catalogue import Card
 from gpuledger.simulate.estimate.fit import Fit, Search, category_spread
 from gpuledger.simulate.estimate.run import Estimate
-from gpuledger.simulate.estimate.what_if import Outcome
 from gpuledger.units import format_bytes
 
 _GIB = 1 << 30
@@ -117,30 +116,3 @@ def search_document(found: Search, card: Card, name: str) -> dict[str, Any]:
     """Return a search as one JSON document."""
     trials = [{"value": t.value, "peak_process_bytes": t.process_bytes, "verdict": t.verdict} for t in found.trials]
     return {"gpu": card.key, "argument": name, "largest": found.largest, "trials": trials}
-
-
-def what_if_lines(outcomes: tuple[Outcome, ...], terminal: Terminal) -> list[str]:
-    """Return settings by what they would reserve, the least first."""
-    default = next(outcome.peak_reserved_bytes for outcome in outcomes if not outcome.alloc_conf)
-    rows = tuple(
-        (
-            outcome.alloc_conf or "default",
-            format_bytes(outcome.peak_reserved_bytes),
-            format_bytes(outcome.peak_reserved_bytes - default),
-        )
-        for outcome in outcomes
-    )
-    columns = (Column("PYTORCH_CUDA_ALLOC_CONF"), Column("peak reserved", right=True), Column("change", right=True))
-    return Table(columns, rows).lines(terminal)
-
-
-def what_if_document(outcomes: tuple[Outcome, ...]) -> list[dict[str, Any]]:
-    """Return the same as one JSON document."""
-    return [
-        {
-            "alloc_conf": outcome.alloc_conf,
-            "peak_reserved_bytes": outcome.peak_reserved_bytes,
-            "peak_allocated_bytes": outcome.peak_allocated_bytes,
-        }
-        for outcome in outcomes
-    ]

@@ -48,6 +48,11 @@ Examples:
 @out_option(".  [default: name of the program, numbered]")
 @force_option()
 @click.option("--stacks/--no-stacks", default=None, help="Record the source line of each allocation.  [default: on]")
+@click.option(
+    "--flight-recorder/--no-flight-recorder",
+    default=None,
+    help="Record counters of every step, and out-of-memory errors in any step.  [default: on]",
+)
 @click.option("--devices", type=click.Choice(["auto", "cuda", "cpu"]), help="Devices to record.  [default: auto]")
 @click.option(
     "--repeat",

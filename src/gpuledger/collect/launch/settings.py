@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuledger.config import NO, OPTIONS
+from gpuledger.config import NO, OPTIONS, YES
 from gpuledger.errors import UsageError
 
 DEFAULT_FIRST_STEP = 1
@@ -94,7 +94,8 @@ class RecordSettings:
 
     ``passes`` maps each wanted measurement to its number of steps; 0 means its default. ``passes_asked`` is True if the
     user has named the measurements. Default measurements run only if nothing prevents it, and skipping them is no
-    fault. ``step_on`` says what ends a step.
+    fault. ``step_on`` says what ends a step. With ``flight_recorder``, counters and out-of-memory errors are recorded
+    until the program ends.
     """
 
     run_directory: Path
@@ -105,6 +106,7 @@ class RecordSettings:
     passes: Mapping[str, int] = field(default_factory=lambda: {"memory": 0})
     passes_asked: bool = True
     step_on: str = AUTO
+    flight_recorder: bool = False
 
 
 def settings_from(environment: Mapping[str, str] = os.environ) -> RecordSettings | None:
@@ -127,4 +129,5 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> RecordSettings
         passes=parse_passes(passes or OPTIONS["passes"].default),
         passes_asked=bool(passes),
         step_on=parse_step_on(environment.get("GPULEDGER_STEP_ON") or AUTO),
+        flight_recorder=environment.get("GPULEDGER_FLIGHT_RECORDER", "").lower() in YES,
     )

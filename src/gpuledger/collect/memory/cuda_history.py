@@ -141,7 +141,7 @@ class CudaRecorder:
             "action": [TORCH_ACTIONS.get(action, Action.OTHER) for action in actions],
             "address": [entry.get("addr", 0) for entry in trace],
             "bytes": sizes,
-            "stream": [_signed(stream) for stream in streams],
+            "stream": [signed(stream) for stream in streams],
             "time_ns": np.array(times, dtype=np.int64) * 1000,
             "tag_id": [self._tags.number(entry.get("user_metadata", "")) for entry in trace],
             "stack_id": self._stack_ids(trace) if self._with_stacks else -1,
@@ -178,29 +178,32 @@ class CudaRecorder:
             t_ns=time.time_ns(),
         )
         if segments:
-            part.add("snapshot_segments", snapshot_id=number, **_segment_columns(segments))
-            part.add("snapshot_blocks", snapshot_id=number, **_block_columns(segments))
+            part.add("snapshot_segments", snapshot_id=number, **segment_columns(segments))
+            part.add("snapshot_blocks", snapshot_id=number, **block_columns(segments))
         settings: dict[str, Any] = snapshot.get("allocator_settings") or {}
         return settings
 
 
-def _signed(number: int) -> int:
+def signed(number: int) -> int:
+    """Return a 64-bit number as the journal stores it, with a sign."""
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
-def _segment_columns(segments: list[dict[str, Any]]) -> dict[str, Any]:
+def segment_columns(segments: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return columns of the journal with the segments of a snapshot."""
     return {
         "device_idx": [segment["device"] for segment in segments],
         "address": [segment["address"] for segment in segments],
         "bytes": [segment["total_size"] for segment in segments],
-        "stream": [_signed(segment["stream"]) for segment in segments],
+        "stream": [signed(segment["stream"]) for segment in segments],
         "small": [segment["segment_type"] == "small" for segment in segments],
         "expandable": [bool(segment.get("is_expandable")) for segment in segments],
         "pool_id": [pool_number(*segment.get("segment_pool_id", (0, 0))) for segment in segments],
     }
 
 
-def _block_columns(segments: list[dict[str, Any]]) -> dict[str, Any]:
+def block_columns(segments: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return columns of the journal with the blocks of a snapshot's segments."""
     rows = [
         (
             segment["device"],

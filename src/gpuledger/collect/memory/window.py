@@ -319,6 +319,10 @@ class MemoryWindow:
         """Write the allocator's counters, and NVML samples of the same time."""
         t_ns = time.time_ns()
         self.recorder.read_counters(self._journal.part, self._steps.seen, reason, t_ns)
+        self.read_card(t_ns)
+
+    def read_card(self, t_ns: int) -> None:
+        """Write NVML samples."""
         if self._card is not None:
             self._card.read(self._journal.part, t_ns)
 

@@ -87,6 +87,7 @@ class Listener:
         settings = replace(
             self._settings, run_directory=self._run.path, first_step=1, last_step=STEPS, passes={"memory": 0}
         )
+        settings = replace(settings, flight_recorder=False)
         self._session = active.start_recording(settings, self._run.path / "rank-0", from_outside=True)
 
     def _finish(self) -> None:

@@ -30,6 +30,7 @@ from gpuledger.collect.attribution.recorder import Recorder
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.steps import StepCounter
 from gpuledger.collect.attribution.tags import TagTable
+from gpuledger.collect.flight.flight_recorder import FlightRecorder
 from gpuledger.collect.launch.ranks import claim_rank
 from gpuledger.collect.launch.settings import ALL_STEPS, AUTO, RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
@@ -86,6 +87,7 @@ class Session:
         self._outside_backward = OutsideBackward(self.guard)
         self._calls: Watch | None = None
         self._closing: OutermostCalls | None = None
+        self.flight = FlightRecorder(self.journal, self.registry, self.guard) if settings.flight_recorder else None
         self._oom: list[dict[str, Any]] = []
         self.steps = StepCounter(
             self.guard,
@@ -111,8 +113,12 @@ class Session:
 
     @property
     def ended(self) -> bool:
-        """Return whether the recording has ended."""
-        return self.guard.ended
+        """Return whether the measurements have ended. The flight recorder can continue."""
+        return self.guard.ended or self._flies_alone
+
+    @property
+    def _flies_alone(self) -> bool:
+        return self.flight is not None and self.flight.is_alone
 
     @property
     def _is_recording(self) -> bool:
@@ -159,6 +165,8 @@ class Session:
             guard=self.guard,
         )
         self.window.divide_compiled(self.graphs)
+        if self.flight is not None:
+            self.flight.begin(lambda: self.window, on_card=self._on_card)
         if self.window.may_open():
             self.window.open()
         self._see_calls(not self.window.is_open or self.steps.module_name is not None)
@@ -209,6 +217,7 @@ class Session:
         no_calls = partial(self.watch_calls, None)
         marked_steps.stop_listening(self.mark_step)
         watches = [self._outside_backward.remove, self._recorders.stop_watching]
+        watches += [] if self.flight is None else [self.flight.take_out]
         do_all([*window, self.graphs.remove, self._later.take_out, no_calls, self.steps.remove, *watches])
 
     def finish(self, reason: str = "exit") -> None:
@@ -230,6 +239,8 @@ class Session:
             self._later.finish(self._end_last_steps)
             self._note_steps()
             self._close_recorder()
+            if self.flight is not None:
+                self.flight.finish(self.steps.seen)
             self.end()
             if self.window is None or not self.window.was_opened:
                 self.journal.fact(closed=reason)
@@ -265,7 +276,7 @@ class Session:
 
     def _leave_to_parent(self) -> None:
         """Remove the recording from a forked child. It stays with the parent."""
-        if not self.ended:
+        if not self.guard.ended:
             self.end()
 
     def _close_recorder(self) -> None:
@@ -313,6 +324,11 @@ class Session:
 
     def _step_ended(self, kind: str, start_ns: int, end_ns: int) -> None:
         """Record the end of a step and continue."""
+        if self.flight is not None:
+            self.flight.step_ended(self.steps.seen, end_ns)
+            if self._flies_alone:
+                self._on_step(self.steps.seen)
+                return
         self._add_step(kind, self.steps.seen, start_ns, end_ns)
         if self._is_recording and self.steps.seen < self.settings.last_step:
             self._go_on()
@@ -343,8 +359,17 @@ class Session:
         elif self.window is not None and not self.window.was_opened:
             self._open_window(self.window)
         elif self._later.has_begun and self._later.end_step():
-            self.end()
+            self._end_measurements()
             self.journal.append()  # keep the result even if the program crashes later
+
+    def _end_measurements(self) -> None:
+        """Remove everything. The flight recorder continues, and steps are counted that need no observer of calls."""
+        if self.flight is None:
+            self.end()
+            return
+        no_calls = partial(self.watch_calls, None)
+        do_all([self._later.take_out, no_calls, self._outside_backward.remove, self._recorders.stop_watching])
+        self.flight.take_over(self.steps.seen)
 
     def _open_window(self, window: MemoryWindow) -> None:
         """Begin the memory recording if that is possible here, or give it up."""
@@ -378,8 +403,13 @@ class Session:
 
     def ran_out_of_memory(self, facts: dict[str, Any]) -> None:
         """Record the memory in use at an out-of-memory error. The error itself reaches the program unchanged."""
-        self._oom.append({**facts, "step": self.steps.seen + 1})
-        self.journal.fact(oom=self._oom)
+        if self.flight is not None:
+            self.flight.failures.happened(facts, self.steps.seen + 1)
+            if self.window is not None and not self.window.is_open:
+                self.window.read_card(time.time_ns())
+        else:
+            self._oom.append({**facts, "step": self.steps.seen + 1})
+            self.journal.fact(oom=self._oom)
         if self.window is not None and self.window.is_open:
             self.window.read_counters("oom")
             self.window.see_again()

@@ -35,6 +35,7 @@ _FACTS = Fields(
         "shards": maybe(ListOf(ListOf(int, 5, 5))),
         "cublas_handles": int,
         "compiled_graphs": maybe(int),
+        "step_memory_from_ns": maybe(int),
     }
 )
 """Further keys are allowed."""
@@ -48,6 +49,8 @@ _CODES = {
     "snapshots.reason": len(REASONS),
     "snapshot_blocks.state": len(BlockState),
     "identities.kind": len(Identity),
+    "failure_blocks.state": len(BlockState),
+    "failure_events.action": len(Action),
     "counters.reason": len(REASONS),
     "steps.kind": len(STEP_KINDS),
     "activities.kind": len(ActivityKind),

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gpuledger.model.tables import SCHEMA_VERSION
 
 if TYPE_CHECKING:
+    from gpuledger.analyze.memory.growth import Growth
     from gpuledger.analyze.memory.instant import Instant
+    from gpuledger.analyze.memory.oom import OutOfMemory
     from gpuledger.analyze.overview.balance import Balance
     from gpuledger.analyze.ranks.rank_set import RankSet
     from gpuledger.analyze.step.energy import EnergyBreakdown
@@ -49,6 +51,8 @@ def show_document(view: RunView) -> dict[str, Any]:
     ranks some. ``rank_set`` has all ranks together, and ``imbalance`` compares the devices.
     """
     document = _device_document(view.highest)
+    document["out_of_memory"] = [oom_document(rank.number, failure) for rank, failure in view.out_of_memory]
+    document["growth"] = [growth_document(growth) for growth in view.growth]
     if len(view.devices) > 1:
         document["ranks"] = [_device_document(device) for device in view.devices]
         document["rank_set"] = None if view.rank_set is None else rank_set_document(view.rank_set)
@@ -72,6 +76,30 @@ def instant_document(instant: Instant) -> dict[str, Any]:
     """Return an instant as JSON; time and step are None if an imported file does not have them."""
     known = {"t_ns": instant.t_ns if instant.t_ns > 0 else None, "step": instant.step or (0 if instant.phase else None)}
     return {**asdict(instant), **known, "module": instant.module or None}
+
+
+def oom_document(rank: int, failure: OutOfMemory) -> dict[str, Any]:
+    """Return an out-of-memory error as JSON: the request, why it failed, what held the memory, and what would help."""
+    names = ("device_idx", "step", "times", "tried_bytes", "total_bytes", "free_bytes", "largest_free_bytes")
+    return {
+        "rank": rank,
+        **{name: getattr(failure, name) for name in names},
+        "line": failure.line or None,
+        "module": failure.module or None,
+        "cause": None if failure.cause is None else asdict(failure.cause),
+        "state": None if failure.state is None else asdict(failure.state),
+        "remedies": [asdict(one) for one in failure.remedies],
+    }
+
+
+def growth_document(growth: Growth) -> dict[str, Any]:
+    """Return memory that grows as JSON. What is not known is null."""
+    holder = growth.holder
+    words = {name: getattr(growth, name) or None for name in ("category", "module", "line")}
+    names = ("kind", "name", "where", "length", "more", "content")
+    held = None if holder is None else {name: getattr(holder, name) for name in names}
+    fields = ("rank", "device_idx", "step_bytes", "since_step", "last_step", "grown_bytes", "limit_bytes", "steps_left")
+    return {**{name: getattr(growth, name) for name in fields}, **words, "holder": held}
 
 
 def place_document(place: Place) -> dict[str, Any]:

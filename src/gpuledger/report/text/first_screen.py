@@ -9,7 +9,6 @@ from gpuledger.analyze.memory.lines.source_lines import WITHOUT_LINE
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH, ROUNDING_PATH
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.phrases import (
-    device_label,
     device_text,
     entry,
     instant_title,
@@ -17,6 +16,8 @@ from gpuledger.report.base.phrases import (
     percent,
     place_text,
 )
+from gpuledger.report.text.growth_text import growth_text
+from gpuledger.report.text.oom_text import CELLS, out_of_memory_lines
 from gpuledger.report.text.tables import imbalance_line
 from gpuledger.units import format_bytes, format_joules, format_ns
 
@@ -24,18 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpuledger.analyze.memory.breakdown import Breakdown
-    from gpuledger.analyze.memory.oom import OutOfMemory
     from gpuledger.analyze.overview.findings import Finding
     from gpuledger.analyze.step.energy import EnergyBreakdown
     from gpuledger.analyze.step.rates import Rates
     from gpuledger.analyze.step.step_parts import StepParts
     from gpuledger.analyze.step.times import TimeBreakdown
     from gpuledger.analyze.view.view import DeviceView, RunView
-    from gpuledger.model.run import Rank
     from gpuledger.report.base.terminal import Terminal
 
-CELLS = 20
-"""Column of the texts after the labels."""
 OVERLAP = 1.01
 """Kernels overlap if the sum of their times is more than busy time by this factor."""
 LARGEST, SAVINGS = 3, 2
@@ -48,6 +45,7 @@ def first_screen(view: RunView, terminal: Terminal) -> list[str]:
     lines = _memory(view, terminal)
     for rank, failure in view.out_of_memory:
         lines += out_of_memory_lines(rank, failure, terminal)
+    lines += growth_lines(view, terminal)
     lines += _largest("Largest categories", _sizes(device.breakdown, "category"), device, terminal)
     modules = _sizes(device.breakdown, "module")
     if modules.keys() - {OUTSIDE_PATH}:
@@ -70,22 +68,9 @@ def short_screen(view: RunView, terminal: Terminal) -> list[str]:
     return lines + _energy(view.highest, terminal)
 
 
-def out_of_memory_lines(rank: Rank, failure: OutOfMemory, terminal: Terminal) -> list[str]:
-    """Return the failed request, free memory, and the largest users of memory."""
-    tried = "an allocation" if failure.tried_bytes is None else format_bytes(failure.tried_bytes)
-    where = device_label(failure.device_idx) + (f" of rank {rank.number}" if rank.number else "")
-    parts = [f"{tried} did not fit on {where}"]
-    if failure.free_bytes is not None:
-        of_total = f" of {format_bytes(failure.total_bytes)}" if failure.total_bytes else ""
-        parts.append(f"free on the GPU: {format_bytes(failure.free_bytes)}{of_total}")
-    if failure.largest_free_bytes is not None:
-        parts.append(f"largest free block: {format_bytes(failure.largest_free_bytes)}")
-    texts = [", ".join(parts)]
-    if failure.holders is not None:
-        for word in ("category", "module"):
-            sizes = list(_sizes(failure.holders, word).items())[:LARGEST]
-            texts.append("held by " + ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes))
-    return entry(terminal, "Out of memory", *texts, cells=CELLS)
+def growth_lines(view: RunView, terminal: Terminal) -> list[str]:
+    """Return a line for each device with memory that grew until the last step."""
+    return entry(terminal, "Memory grows", *map(growth_text, view.growth), cells=CELLS)
 
 
 def memory_text(device: DeviceView) -> str:

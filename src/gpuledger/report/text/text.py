@@ -11,7 +11,8 @@ from gpuledger.analyze.memory.empty import why_empty
 from gpuledger.analyze.view.view import build_view, highest_devices
 from gpuledger.report.base.phrases import entry
 from gpuledger.report.base.terminal import BOLD, Terminal
-from gpuledger.report.text.first_screen import first_screen, out_of_memory_lines
+from gpuledger.report.text.first_screen import first_screen
+from gpuledger.report.text.oom_text import out_of_memory_lines
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Run

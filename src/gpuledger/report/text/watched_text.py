@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuledger.report.base.phrases import MISSING, entry
 from gpuledger.report.base.terminal import Terminal
-from gpuledger.report.text.first_screen import CELLS
+from gpuledger.report.text.oom_text import CELLS
 from gpuledger.report.text.text import note_lines
 from gpuledger.units import counted, format_bytes, format_joules, format_seconds
 

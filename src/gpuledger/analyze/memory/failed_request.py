@@ -1,0 +1,130 @@
+"""One out-of-memory error as the flight recorder stored it: what holds the memory, and what was free in which way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.analyze.memory.growth_origin import module_path
+
+if TYPE_CHECKING:
+    from gpuledger.model.flight_facts import FailedAllocation
+    from gpuledger.model.run import Rank
+
+SMALL_BYTES = 1 << 20
+UNKNOWN = "unknown"
+"""Category of blocks that no recorded step explains."""
+
+
+@dataclass(frozen=True)
+class FreeBytes:
+    """Free bytes inside the process's segments, by whether the request could use them.
+
+    ``usable_bytes`` are in the right pool and of the usual stream, in pieces of at most ``largest_bytes``. The others
+    are of another stream, of a private pool of a CUDA graph or a ``MemPool``, or of the pool of the other block sizes.
+    """
+
+    usable_bytes: int = 0
+    largest_bytes: int = 0
+    pieces: int = 0
+    other_stream_bytes: int = 0
+    private_pool_bytes: int = 0
+    other_size_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class FailedState:
+    """The memory of a device at an out-of-memory error.
+
+    ``categories`` and ``modules`` are bytes, largest first. ``known_frac`` is the share of the allocated bytes with a
+    known category. ``private_bytes`` are allocated in private pools.
+    """
+
+    reserved_bytes: int
+    allocated_bytes: int
+    blocks: int
+    categories: dict[str, int]
+    modules: dict[str, int]
+    known_frac: float
+    free: FreeBytes
+    private_bytes: int
+
+
+def read_failed_state(rank: Rank, failure: FailedAllocation) -> FailedState | None:
+    """Return the memory at an error; None if only its size was recorded.
+
+    Source: the allocator's snapshot at the error. Categories and modules are those of the recorded steps' blocks with
+    the same address, the same place in a step, or the same size.
+    """
+    if failure.failure_id is None:
+        return None
+    names = ("failure_id", "device_idx", "segment_address", "allocated_bytes", "module_id")
+    table = rank.table("failure_blocks", (*names, "state", "category"))
+    ids = table.column("failure_id").to_numpy(zero_copy_only=False)
+    mine = np.flatnonzero(ids == failure.failure_id)
+    if not mine.size:
+        return None
+    state = np.array(table.column("state").to_pylist(), dtype=object)[mine]
+    size = table.column("allocated_bytes").to_numpy(zero_copy_only=False)[mine]
+    segment = table.column("segment_address").to_numpy(zero_copy_only=False)[mine]
+    held, idle = state == "allocated", state == "inactive"
+    categories, modules = Counter[str](), Counter[str]()
+    words = np.array(table.column("category").to_pylist(), dtype=object)[mine]
+    numbers = np.array([-1 if one is None else one for one in table.column("module_id").to_pylist()])[mine]
+    for word, number, bytes_ in zip(words[held], numbers[held].tolist(), size[held].tolist(), strict=True):
+        categories[word or UNKNOWN] += bytes_
+        modules[str(number)] += bytes_
+    pool, stream, small, reserved = _segments(rank, failure.failure_id)
+    total = int(size[held].sum())
+    private = np.array([pool.get(one, 0) != 0 for one in segment.tolist()], dtype=bool)
+    return FailedState(
+        reserved_bytes=reserved,
+        allocated_bytes=total,
+        blocks=int(held.sum()),
+        categories=dict(categories.most_common()),
+        modules={module_path(rank, int(number)): bytes_ for number, bytes_ in modules.most_common() if number != "-1"},
+        known_frac=1 - categories[UNKNOWN] / total if total else 1.0,
+        free=_free_bytes(failure.tried_bytes or 0, size[idle], segment[idle], pool, stream, small),
+        private_bytes=int(size[held & private].sum()),
+    )
+
+
+def _segments(rank: Rank, failure_id: int) -> tuple[dict[int, int], dict[int, int], dict[int, bool], int]:
+    """Return pool, stream and kind of pool of each segment by its address, and the bytes of all."""
+    table = rank.table("failure_segments", ("failure_id", "address", "bytes", "stream", "small", "pool_id"))
+    rows = [row for row in table.to_pylist() if row["failure_id"] == failure_id]
+    return (
+        {row["address"]: row["pool_id"] for row in rows},
+        {row["address"]: row["stream"] for row in rows},
+        {row["address"]: row["small"] for row in rows},
+        sum(row["bytes"] for row in rows),
+    )
+
+
+def _free_bytes(
+    tried_bytes: int,
+    sizes: NDArray[np.int64],
+    segments: NDArray[np.int64],
+    pool: dict[int, int],
+    stream: dict[int, int],
+    small: dict[int, bool],
+) -> FreeBytes:
+    usual = Counter(stream.values()).most_common(1)
+    usual_stream = usual[0][0] if usual else 0
+    totals = Counter[str]()
+    largest = pieces = 0
+    for size, segment in zip(sizes.tolist(), segments.tolist(), strict=True):
+        if pool.get(segment, 0) != 0:
+            totals["private"] += size
+        elif stream.get(segment, 0) != usual_stream:
+            totals["stream"] += size
+        elif small.get(segment, False) != (tried_bytes <= SMALL_BYTES):
+            totals["size"] += size
+        else:
+            totals["usable"] += size
+            largest, pieces = max(largest, size), pieces + 1
+    return FreeBytes(totals["usable"], largest, pieces, totals["stream"], totals["private"], totals["size"])

@@ -1,0 +1,213 @@
+"""Memory that grows step after step: how fast, since when, until when, and what holds it.
+
+Growth is a floor that rises steadily until the last step: the lowest value of each eighth of the later steps is above
+the one before, by similar amounts. A warm-up, a cache that has reached its bound and steps of various sizes do not do
+that. Inputs that grow raise the floor, too, but with the same number of blocks, and raise the peak above the floor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.analyze.memory.growth_origin import KeptBlocks, origin_of
+from gpuledger.analyze.memory.live import read_labels
+from gpuledger.analyze.posting.replay import NEVER
+
+if TYPE_CHECKING:
+    from gpuledger.model.flight_facts import CensusFacts, Holder
+    from gpuledger.model.run import Rank
+
+F64 = NDArray[np.float64]
+PARTS = 8
+FEWEST_STEPS = 24
+FEWEST_HOST_STEPS = 64
+_LEAST_BYTES = 64 << 10
+_LEAST_HOST_BYTES = 32 << 20
+_STEADY_FRAC = 0.4
+"""Smallest gain of a part, relative to the median gain."""
+_STILL_FRAC = 0.6
+"""Smallest mean gain of the later parts, relative to that of the earlier ones."""
+HOST = -1
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Memory of one device, -1 for the host, that grew until the last step.
+
+    ``steps_left`` is the number of steps until it reaches ``limit_bytes``; None if no limit is known. ``category``,
+    ``module`` and ``line`` are those of the blocks that the recorded steps kept; "" if unknown.
+    """
+
+    rank: int
+    device_idx: int
+    step_bytes: float
+    since_step: int
+    last_step: int
+    grown_bytes: int
+    limit_bytes: int | None
+    steps_left: int | None
+    step_blocks: float | None
+    holder: Holder | None
+    category: str = ""
+    module: str = ""
+    line: str = ""
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A steady rise of a floor: amount per step, first step of the rise, and the rise in total."""
+
+    per_step: float
+    since_step: int
+    total: float
+
+
+def find_growth(rank: Rank) -> tuple[Growth, ...]:
+    """Return the growth of every device and of the host.
+
+    Source: the allocator's counters at every step, resident memory, and censuses of live tensors.
+    """
+    columns = ("device_idx", "step", "allocated_bytes", "peak_allocated_bytes", "blocks", "host_bytes")
+    table = rank.table("step_memory", columns)
+    values = {name: table.column(name).to_numpy(zero_copy_only=False).astype(np.float64) for name in columns}
+    found = []
+    for device_idx in np.unique(values["device_idx"]).astype(int).tolist():
+        mine = {name: column[values["device_idx"] == device_idx] for name, column in values.items()}
+        growth = _of_device(rank, device_idx, mine) if device_idx >= 0 else _of_host(rank, mine)
+        if growth is not None:
+            found.append(growth)
+    return tuple(found)
+
+
+def _of_device(rank: Rank, device_idx: int, values: dict[str, F64]) -> Growth | None:
+    steps, allocated = values["step"], values["allocated_bytes"]
+    trend = rising(steps, allocated)
+    if trend is None or trend.total < max(_LEAST_BYTES, 0.002 * float(allocated[-1])):
+        return None
+    blocks = rising(steps, values["blocks"])
+    if blocks is None and _grows_with_inputs(steps, allocated, values["peak_allocated_bytes"]):
+        return None
+    limit = rank.manifest.device(device_idx).total_bytes
+    peak = float(values["peak_allocated_bytes"][-1])
+    left = None if limit is None else max(int((limit - peak) / trend.per_step), 0)
+    category, module, line = _kept_by_recorded_steps(rank, device_idx)
+    return Growth(
+        *(rank.number, device_idx, trend.per_step, trend.since_step, int(steps[-1])),
+        *(round(trend.total), limit, left, None if blocks is None else blocks.per_step),
+        *(_holder(rank), category, module, line),
+    )
+
+
+def _of_host(rank: Rank, values: dict[str, F64]) -> Growth | None:
+    """Return the growth of resident memory, if the censuses confirm it or it is large and steady."""
+    first, last = _censuses(rank)
+    after = first.step if first is not None else _last_measured_step(rank)
+    later = values["step"] >= after
+    steps, host = values["step"][later], values["host_bytes"][later]
+    # resident memory grows in pages and arenas: with censuses to confirm it, longer parts suffice
+    trend = rising(steps, host, PARTS if last is None else PARTS // 2)
+    if trend is None or trend.total < _LEAST_BYTES:
+        return None
+    confirmed = first is not None and last is not None and _has_more(first, last, trend)
+    is_large = steps.size >= FEWEST_HOST_STEPS and trend.total >= _LEAST_HOST_BYTES and last is None
+    if not (confirmed or is_large):
+        return None
+    limit = rank.manifest.host_limit_bytes
+    left = None if limit is None else max(int((limit - float(host[-1])) / trend.per_step), 0)
+    category, module, line = _kept_by_recorded_steps(rank, HOST)
+    return Growth(
+        *(rank.number, HOST, trend.per_step, trend.since_step, int(steps[-1]), round(trend.total), limit, left, None),
+        *(_holder(rank), category, module, line),
+    )
+
+
+def _has_more(first: CensusFacts, last: CensusFacts, trend: Trend) -> bool:
+    """Return whether tensors, or what names of the program hold, became more between two censuses, as memory did."""
+    steps = last.step - first.step
+    explained = last.tensor_bytes - first.tensor_bytes >= 0.25 * trend.per_step * steps
+    more = last.tensors - first.tensors >= 0.05 * steps
+    return (explained and more) or (last.holder is not None and last.holder.more >= 0.1 * steps)
+
+
+def rising(steps: F64, values: F64, count: int = PARTS) -> Trend | None:
+    """Return the steady rise of a floor until the last step; None if it does not rise, or there are too few steps.
+
+    Args:
+        steps: Ascending step numbers.
+        values: Values at the ends of these steps; NaN where not known.
+        count: Number of parts with a floor each.
+    """
+    known = ~np.isnan(values)
+    steps, values = steps[known], values[known]
+    if steps.size < FEWEST_STEPS:
+        return None
+    later = steps.size // 4
+    parts = np.array_split(np.arange(later, steps.size), count)
+    floors = np.array([values[part].min() for part in parts])
+    gains = np.diff(floors)
+    typical = float(np.median(gains))
+    half = max(gains.size // 2, 1)
+    slows_down = gains[-half:].mean() < _STILL_FRAC * gains[:half].mean()
+    if typical <= 0 or gains.min() < _STEADY_FRAC * typical or slows_down:
+        return None
+    middles = np.array([steps[part].mean() for part in parts])
+    per_step = float((floors[-1] - floors[0]) / (middles[-1] - middles[0]))
+    line = floors[-1] + per_step * (steps - steps[parts[-1][0]])
+    spread = np.abs(values - line)[steps.size // 2 :].max()
+    off = np.flatnonzero(np.abs(values - line)[: parts[0][-1]] > 1.5 * spread + 2 * per_step)
+    begin = int(off[-1]) + 1 if off.size else 0
+    return Trend(per_step, int(steps[begin]), per_step * float(steps[-1] - steps[begin]))
+
+
+def _grows_with_inputs(steps: F64, allocated: F64, peaks: F64) -> bool:
+    """Return whether the peak of a step rises faster than the floor, as with longer inputs."""
+    trend, of_peak = rising(steps, allocated), rising(steps, peaks)
+    return trend is not None and of_peak is not None and of_peak.per_step > 1.5 * trend.per_step
+
+
+def _censuses(rank: Rank) -> tuple[CensusFacts | None, CensusFacts | None]:
+    """Return the first census, and the last if it is another one."""
+    found = rank.manifest.censuses
+    return (found[0] if found else None), (found[-1] if len(found) > 1 else None)
+
+
+def _holder(rank: Rank) -> Holder | None:
+    last = _censuses(rank)[1]
+    return None if last is None else last.holder
+
+
+def _last_measured_step(rank: Rank) -> int:
+    window, times = rank.manifest.window, rank.manifest.time_steps
+    recorded = 0 if window is None or window.last_step is None else window.last_step
+    return max(recorded, times[1] if times else 0) + 1
+
+
+def _kept_by_recorded_steps(rank: Rank, device_idx: int) -> tuple[str, str, str]:
+    """Return category, module and line of most of what at least two recorded steps allocated and nothing freed."""
+    names = ("device_idx", "step", "free_requested_index", "allocated_bytes", "module_id", "stack_id")
+    table = rank.table("blocks", names)
+    values = {name: table.column(name).to_numpy(zero_copy_only=False).astype(np.float64) for name in names}
+    mine = values["device_idx"] == device_idx
+    codes, words = read_labels(rank, "blocks", "category", device_idx)
+    lasting = [words.index(one) for one in _LASTING if one in words]
+    freed, step = values["free_requested_index"][mine], values["step"][mine]
+    kept = (np.isnan(freed) | (freed == NEVER)) & (step >= 1) & ~np.isin(codes, lasting)
+    blocks = KeptBlocks(
+        codes[kept],
+        _ids(values["module_id"][mine][kept]),
+        _ids(values["stack_id"][mine][kept]),
+        step[kept].astype(np.int64),
+        values["allocated_bytes"][mine][kept],
+    )
+    return origin_of(rank, blocks, words)
+
+
+_LASTING = ("weight", "buffer", "optimizer_state", "gradient")
+
+
+def _ids(values: F64) -> NDArray[np.int64]:
+    return np.nan_to_num(values, nan=-1).astype(np.int64)

@@ -1,0 +1,172 @@
+"""Why an allocation failed: one sentence, from the first rule that applies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuledger.units import format_bytes, format_frac
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.memory.failed_request import FailedState
+    from gpuledger.analyze.memory.growth import Growth
+    from gpuledger.model.flight_facts import FailedAllocation
+
+_CONTEXT_BYTES = 1 << 30
+"""Upper bound of CUDA's context and libraries in one process."""
+_LARGE_FRAC = 0.5
+"""Share of the limit from which on a single request is the cause by itself."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the rules look at. ``capacity_bytes`` is the GPU's, ``usual_inputs`` the shape in the recorded steps.
+
+    ``other_bytes`` are those of other processes, None if they were not read. ``usual_peak_bytes`` is the median peak of
+    earlier steps.
+    """
+
+    failure: FailedAllocation
+    state: FailedState
+    capacity_bytes: int | None
+    other_bytes: int | None
+    growth: Growth | None
+    usual_inputs: tuple[int, ...]
+    usual_peak_bytes: int | None
+
+    @property
+    def tried_bytes(self) -> int:
+        """Return the bytes of the request."""
+        return self.failure.tried_bytes or 0
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """Return the bytes that the process may reserve, by its own setting or the GPU's size."""
+        known = [one for one in (self.failure.total_bytes, self.capacity_bytes) if one]
+        return min(known) if known else None
+
+
+@dataclass(frozen=True)
+class Cause:
+    """``kind`` is a word for scripts, ``sentence`` the same for people."""
+
+    kind: str
+    sentence: str
+
+
+def find_cause(evidence: Evidence) -> Cause:
+    """Return why the request failed."""
+    for rule in RULES:
+        sentence = rule(evidence)
+        if sentence:
+            return Cause(rule.__name__.strip("_"), sentence)
+    return Cause("full", _full(evidence))
+
+
+def _one_large_request(of: Evidence) -> str:
+    limit = of.limit_bytes
+    if not limit or of.tried_bytes < _LARGE_FRAC * limit:
+        return ""
+    tried, share = format_bytes(of.tried_bytes), format_frac(of.tried_bytes / limit, 0)
+    return f"One request of {tried} is {share} of the {format_bytes(limit)} that the process may use"
+
+
+def _memory_fraction(of: Evidence) -> str:
+    total, capacity, free = of.failure.total_bytes, of.capacity_bytes, of.failure.free_bytes
+    fraction = of.failure.limit_frac
+    is_capped = bool(total and capacity and total < 0.98 * capacity) or (fraction is not None and fraction < 0.98)
+    if not is_capped or free is None or free < of.tried_bytes:
+        return ""
+    limit = total if total and capacity and total < 0.98 * capacity else round((fraction or 1) * (capacity or 0))
+    return (
+        f"The process may use only {format_bytes(limit)} of the GPU (set_per_process_memory_fraction), although "
+        f"{format_bytes(free)} are free"
+    )
+
+
+def _private_pool(of: Evidence) -> str:
+    private, free = of.state.free.private_pool_bytes, of.state.free
+    held = private + of.state.private_bytes
+    if private < of.tried_bytes and not (of.failure.is_capturing and held > free.usable_bytes):
+        return ""
+    sizes = f"{format_bytes(private)} of {format_bytes(held)}"
+    return f"{sizes} in private pools of CUDA graphs or MemPools are free, but this request cannot use them"
+
+
+def _other_processes(of: Evidence) -> str:
+    other, capacity, free = of.other_bytes, of.capacity_bytes, of.failure.free_bytes
+    if other is None and capacity and free is not None:
+        other = capacity - free - of.state.reserved_bytes - _CONTEXT_BYTES
+    if other is None or other < max(of.tried_bytes, 0.1 * (capacity or 0)):
+        return ""
+    return (
+        f"Other processes use {format_bytes(other)} of the GPU, more than the request of {format_bytes(of.tried_bytes)}"
+    )
+
+
+def _growth(of: Evidence) -> str:
+    growth = of.growth
+    if growth is None or growth.grown_bytes < max(of.tried_bytes, 0.2 * of.state.allocated_bytes):
+        return ""
+    held = "" if growth.holder is None else f", held by {growth.holder.kind} {growth.holder.name}"
+    return (
+        f"Memory has grown by {format_bytes(round(growth.step_bytes))} per step since step {growth.since_step}, "
+        f"{format_bytes(growth.grown_bytes)} in total{held}"
+    )
+
+
+def _fragmentation(of: Evidence) -> str:
+    free = of.state.free
+    if free.usable_bytes < of.tried_bytes or free.largest_bytes >= of.tried_bytes:
+        return ""
+    return (
+        f"{format_bytes(free.usable_bytes)} are free, but in {free.pieces:,} pieces of at most "
+        f"{format_bytes(free.largest_bytes)}: the memory is fragmented"
+    )
+
+
+def _optimizer_state(of: Evidence) -> str:
+    if not of.failure.in_optimizer or (of.failure.step or 0) > 1:
+        return ""
+    used = format_bytes(of.state.allocated_bytes)
+    return f"The first optimizer step allocates the optimizer's state, and {used} are in use already"
+
+
+def _evaluation(of: Evidence) -> str:
+    if of.failure.is_training is not False or not of.failure.grad_enabled:
+        return ""
+    return "The model is in evaluation mode, but gradients are enabled, so activations are kept: use torch.no_grad()"
+
+
+def _larger_inputs(of: Evidence) -> str:
+    inputs = of.failure.inputs[0] if of.failure.inputs else ()
+    usual = of.usual_inputs
+    if not inputs or len(inputs) != len(usual) or _count(inputs) < 1.25 * _count(usual):
+        return ""
+    more = of.state.allocated_bytes + of.tried_bytes - (of.usual_peak_bytes or 0)
+    above = f", {format_bytes(more)} above the median peak of a step" if of.usual_peak_bytes and more > 0 else ""
+    return f"The input of step {of.failure.step} is {_shape(inputs)}, usually {_shape(usual)}{above}"
+
+
+def _full(of: Evidence) -> str:
+    largest = [f"{name.replace('_', ' ')} {format_bytes(size)}" for name, size in list(of.state.categories.items())[:3]]
+    return f"The GPU is full: {', '.join(largest) or format_bytes(of.state.allocated_bytes)}"
+
+
+RULES: tuple[Callable[[Evidence], str], ...] = (
+    *(_one_large_request, _memory_fraction, _other_processes, _private_pool, _growth),
+    *(_fragmentation, _optimizer_state, _evaluation, _larger_inputs),
+)
+"""The rules in their order. Each returns a sentence, or "" if it does not apply."""
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    product = 1
+    for size in shape:
+        product *= max(size, 1)
+    return product
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return " × ".join(f"{size:,}" for size in shape)

@@ -1,0 +1,78 @@
+"""What would have let a failed request pass, each with the bytes that it frees and a verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.memory.oom_cause import Evidence
+
+_OF_THE_BATCH = ("activation", "activation_gradient", "temporary", "input")
+_HAZARD = "expandable_segments together with max_split_size_mb can reserve many times more (pytorch#193400)"
+_GRAPHS = "expandable_segments with CUDA graphs and NCCL can hang (pytorch#158029)"
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """One change. ``fits`` is whether the request would have fitted; None if that cannot be known.
+
+    ``saving_bytes`` is what the change frees or makes usable. ``warning`` is a known hazard of it.
+    """
+
+    action: str
+    saving_bytes: int
+    fits: bool | None
+    warning: str = ""
+
+
+def find_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
+    """Return changes, those with which the request would have fitted first, then by what they free.
+
+    A request fits if it is not larger than what the process may still reserve, plus what the change frees. Where free
+    memory is in pieces, only a change that joins them counts those.
+
+    Source: the allocator's snapshot at the error, and the categories of blocks as far as they are known.
+    """
+    state, failure = evidence.state, evidence.failure
+    unreserved = _unreserved_bytes(evidence)
+    free = state.free
+    found = [
+        Remedy("empty the cache (torch.cuda.empty_cache())", 0, False),
+        _expandable(evidence, unreserved),
+    ]
+    sizes = state.categories
+    batch = sum(sizes.get(name, 0) for name in _OF_THE_BATCH)
+    is_known = state.known_frac > 0.5
+    changes = (
+        ("halve the batch size", batch // 2, failure.tried_bytes is not None),
+        ("checkpoint activations", round(0.8 * sizes.get("activation", 0)), False),
+        ("use 8-bit optimizer states", round(0.75 * sizes.get("optimizer_state", 0)), False),
+    )
+    for action, saving, shrinks in changes:
+        if saving and is_known:
+            needed = evidence.tried_bytes // (2 if shrinks else 1)
+            found.append(Remedy(action, saving, needed <= unreserved + saving + free.largest_bytes))
+    if evidence.growth is not None:
+        saving = evidence.growth.grown_bytes
+        found.append(Remedy("free what grows step after step", saving, evidence.tried_bytes <= unreserved + saving))
+    if evidence.other_bytes:
+        saving = evidence.other_bytes
+        found.append(Remedy("end other processes on the GPU", saving, evidence.tried_bytes <= unreserved + saving))
+    return tuple(sorted(found, key=lambda one: (not one.fits, -one.saving_bytes)))
+
+
+def _expandable(evidence: Evidence, unreserved: int) -> Remedy:
+    free, conf = evidence.state.free, evidence.failure.alloc_conf
+    action = "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    if "expandable_segments:True" in conf:
+        return Remedy("pad inputs to a few lengths, because expandable segments are enabled already", 0, None)
+    warning = _HAZARD if "max_split_size_mb" in conf else _GRAPHS if evidence.state.private_bytes else ""
+    return Remedy(action, free.usable_bytes, evidence.tried_bytes <= unreserved + free.usable_bytes, warning)
+
+
+def _unreserved_bytes(evidence: Evidence) -> int:
+    """Return the bytes that the process could still reserve: free on the GPU, and within its own limit."""
+    limit, free = evidence.limit_bytes, evidence.failure.free_bytes
+    within = [] if limit is None else [limit - evidence.state.reserved_bytes]
+    return max(min([*within, *([] if free is None else [free])], default=0), 0)

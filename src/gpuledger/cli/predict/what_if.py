@@ -1,0 +1,59 @@
+"""``gpuledger what-if``: a recorded run replayed under other settings of the allocator."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from gpuledger.cli.common import (
+    choose_devices,
+    choose_ranks,
+    device_option,
+    json_option,
+    open_run,
+    print_json,
+    print_lines,
+    rank_option,
+    run_argument,
+)
+
+
+@click.command(
+    "what-if",
+    epilog="""\b
+Examples:
+  gpuledger what-if train.ledger
+  gpuledger what-if train.ledger --json""",
+)
+@run_argument()
+@rank_option()
+@device_option()
+@json_option()
+def what_if_command(run_path: str, rank_text: str | None, device_idx: int | None, as_json: bool) -> None:
+    """Compare allocator settings on a recorded run, without a GPU.
+
+    The requests of the recorded steps are replayed with each setting of PYTORCH_CUDA_ALLOC_CONF. The table shows the
+    peak of reserved memory, smallest first.
+
+    After an out-of-memory error, the last events before it are replayed, too, up to the request that failed. The answer
+    is unknown if the replay with the run's own setting does not fail.
+    """
+    rank, device = choose_devices(choose_ranks(open_run(run_path), rank_text), device_idx)[0]
+    from gpuledger.cli.predict.what_if_text import verdict_document, verdict_lines, what_if_document, what_if_lines
+    from gpuledger.report.base.terminal import Terminal
+    from gpuledger.services.what_if import failure_verdicts
+    from gpuledger.simulate.estimate.what_if import rank_settings
+
+    outcomes = rank_settings(rank, device)
+    failures = [one for one in rank.manifest.oom if one.failure_id is not None and one.device_idx == device]
+    verdicts = [failure_verdicts(rank, failure) for failure in failures]
+    if as_json:
+        pairs = zip(failures, verdicts, strict=True)
+        failed = [{"step": one.step, "settings": verdict_document(found)} for one, found in pairs]
+        print_json({"settings": what_if_document(outcomes), "out_of_memory": failed})
+        return
+    terminal = Terminal.of(sys.stdout)
+    print_lines(what_if_lines(outcomes, terminal))
+    for failure, found in zip(failures, verdicts, strict=True):
+        print_lines(["", f"Out of memory in step {failure.step}", *verdict_lines(found, terminal)])

@@ -1,0 +1,112 @@
+"""Census of live tensors: which kinds there are, and which object of the program has grown since an earlier census.
+
+Bounded: one pass over all objects of the process, then a walk that ends after :data:`BUDGET_NS`, and says so.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import Any
+
+import torch
+
+from gpuledger.collect.adapter.program_objects import device_of, grad_fn_of, storage_of, without_overrides
+from gpuledger.collect.flight.holders import Named, named_objects
+
+BUDGET_NS = 50_000_000
+"""Longest CPU time of a census; the pass over all objects takes 15 ms per 200,000."""
+
+MOST_GROUPS = 24
+LEAST_MORE = 3
+"""Smallest number of elements that a container must have gained to count as grown."""
+
+Key = tuple[int, str]
+
+
+class Census:
+    """One census.
+
+    Args:
+        step: The step that had just ended.
+        earlier: An earlier census; what became more since then is looked for.
+    """
+
+    def __init__(self, step: int, earlier: Census | None = None) -> None:
+        self.step = step
+        self.groups: dict[Key, list[int]] = {}
+        """``(device index, name of the autograd node or "leaf") -> [tensors, bytes]``."""
+        self.is_complete = True
+        self.named: dict[tuple[str, str], Named] = {}
+        started_ns = time.thread_time_ns()
+        until_ns = started_ns + BUDGET_NS
+        with without_overrides():
+            self._count(until_ns)
+            self.named = named_objects(until_ns)
+        self.is_complete &= time.thread_time_ns() < until_ns
+        self.holder = None if earlier is None else self._grown_most(earlier)
+        self.took_ns = time.thread_time_ns() - started_ns
+
+    def as_fact(self) -> dict[str, Any]:
+        """Return the census as JSON."""
+        largest = sorted(self.groups.items(), key=lambda item: -item[1][1])[:MOST_GROUPS]
+        return {
+            "step": self.step,
+            "took_ns": self.took_ns,
+            "is_complete": self.is_complete,
+            "graph_nodes": max((one.size for one in self.named.values() if one.kind == "graph"), default=0),
+            "groups": [
+                {"device_idx": device_idx, "kind": kind, "tensors": tensors, "bytes": size}
+                for (device_idx, kind), (tensors, size) in largest
+            ],
+            "holder": self.holder,
+        }
+
+    def _count(self, until_ns: int) -> None:
+        seen: set[int] = set()
+        plain = torch.Tensor.__torch_dispatch__
+        kinds = _tensor_classes()
+        identities = set(map(id, kinds))
+        for number, tensor in enumerate(gc.get_referrers(*kinds)):  # an object refers to its class
+            if id(type(tensor)) not in identities or type(tensor).__torch_dispatch__ is not plain:
+                continue  # a wrapper: the wrapped tensors are found themselves
+            if number % 256 == 255 and time.thread_time_ns() > until_ns:
+                self.is_complete = False
+                return
+            try:
+                storage = storage_of(tensor)
+                address, size = storage.data_ptr(), storage.nbytes()
+                device, node = device_of(tensor), grad_fn_of(tensor)
+            except (RuntimeError, NotImplementedError):  # without a storage, or a view that was modified in place
+                continue
+            if size and address not in seen:
+                seen.add(address)
+                index = -1 if device.type == "cpu" else device.index or 0
+                group = self.groups.setdefault((index, "leaf" if node is None else type(node).__name__), [0, 0])
+                group[0] += 1
+                group[1] += size
+
+    def _grown_most(self, earlier: Census) -> dict[str, Any] | None:
+        """Return the object that has gained most elements since the earlier census; tensors before other content."""
+        best: tuple[tuple[int, int], Named] | None = None
+        for key, one in self.named.items():
+            before = earlier.named.get(key)
+            more = one.size - (before.size if before is not None else 0)
+            is_graph = one.kind == "graph"
+            if more < LEAST_MORE or (is_graph and more < self.step - earlier.step):
+                continue
+            rank = (2 if one.content == "tensor" else 1 if one.content else 0, more)
+            if best is None or rank > best[0]:
+                best = rank, one
+        if best is None:
+            return None
+        found = best[1]
+        words = {"kind": found.kind, "name": found.name, "where": found.where, "length": found.size}
+        return {**words, "more": best[0][1], "content": found.content}
+
+
+def _tensor_classes() -> list[type]:
+    kinds: list[type] = [torch.Tensor]
+    for kind in kinds:
+        kinds += type.__subclasses__(kind)
+    return kinds

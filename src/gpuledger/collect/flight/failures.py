@@ -1,0 +1,166 @@
+"""Out-of-memory errors of the whole program: the first and the worst are recorded fully, the others are counted."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.program_objects import attributes_of, shape_of, tensors_in, without_overrides
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.attribution.stacks import MAX_FRAMES
+from gpuledger.collect.flight.census import Census
+from gpuledger.collect.flight.holders import locals_of
+from gpuledger.collect.memory.cuda_history import block_columns, segment_columns, signed
+from gpuledger.model.journal.journal import TORCH_ACTIONS, Action, Part
+
+MOST_KEPT = 2
+"""The first error and the worst: the one with the most allocated bytes."""
+
+_CALL = nn.Module._call_impl.__code__
+_OUTSIDE = ("torch", "gpuledger")
+_SHAPES = 6
+
+
+class Failures:
+    """Records out-of-memory errors.
+
+    Args:
+        journal: Where they are written.
+        registry: Ids of modules.
+    """
+
+    def __init__(self, journal: RankJournal, registry: ModuleRegistry) -> None:
+        self.ring_from_ns = 0
+        """When the allocator began to keep its last events; 0 if it does not."""
+        self.facts: list[dict[str, Any]] = []
+        self._journal = journal
+        self._registry = registry
+        self._busy = threading.Lock()
+        self._highest_bytes = -1
+
+    def happened(self, facts: dict[str, Any], step: int) -> None:
+        """Record an error before the program receives it. ``facts`` are those of the allocator's observer."""
+        if not self._busy.acquire(blocking=False):  # a second one, in another thread, while the first is written
+            self._count(step)
+            return
+        try:
+            self._record(facts, step)
+        finally:
+            self._busy.release()
+
+    def _count(self, step: int) -> None:
+        if self.facts:
+            self.facts[-1]["times"] = self.facts[-1].get("times", 1) + 1
+            self.facts[-1]["last_step"] = step
+            self._journal.fact(oom=self.facts)
+
+    def _record(self, facts: dict[str, Any], step: int) -> None:
+        allocated, allocations = _allocated(facts["device_idx"])
+        is_worst = allocated > self._highest_bytes
+        if self.facts and not (is_worst and len(self.facts) < MOST_KEPT):
+            self._count(step)
+            if not (is_worst and allocated > 1.01 * self._highest_bytes):
+                return
+            self.facts.pop()
+        self._highest_bytes = max(allocated, self._highest_bytes)
+        number = len(self.facts) if not self.facts else self.facts[-1]["failure_id"] + 1
+        started_ns = time.time_ns()
+        snapshot = torch_private.full_snapshot() if torch_private.ring_is_on() else torch_private.light_snapshot()
+        fact = {
+            **facts,
+            "failure_id": number,
+            "step": step,
+            "t_ns": started_ns,
+            "allocated_bytes": allocated,
+            "allocations": allocations,
+            "times": 1,
+            "thread": threading.current_thread().name,
+            "is_main_thread": threading.current_thread() is threading.main_thread(),
+            "is_capturing": torch_private.is_capturing(),
+            "ring_from_ns": self.ring_from_ns or None,
+            "limit_frac": torch_private.memory_fraction(facts["device_idx"]),
+            "alloc_conf": _settings_of(snapshot),
+            **self._request(sys._getframe(1)),
+        }
+        add_snapshot(self._journal.part, number, facts["device_idx"], snapshot)
+        del snapshot
+        self.facts.append(fact)
+        self._journal.fact(oom=self.facts)
+        self._journal.fact(failure_census=Census(step).as_fact())
+        fact["took_ns"] = time.time_ns() - started_ns
+
+    def _request(self, frame: FrameType | None) -> dict[str, Any]:
+        """Return the line of the program that asked, the modules it was in, and the shapes of their inputs."""
+        frames: list[list[Any]] = []
+        modules: list[nn.Module] = []
+        found: dict[str, Any] = {
+            **{"inputs": [], "in_optimizer": False, "is_training": None},
+            "grad_enabled": torch.is_grad_enabled(),
+        }
+        while frame is not None and len(frames) < MAX_FRAMES:
+            code = frame.f_code
+            if code is _CALL:
+                values = locals_of(frame)
+                module = values.get("self")
+                if isinstance(module, nn.Module):
+                    modules.append(module)
+                found["is_training"] = attributes_of(module).get("training")
+                found["inputs"] = _shapes((values.get("args", ()), values.get("kwargs", {})))
+                del values, module
+            place = str(frame.f_globals.get("__name__", ""))
+            found["in_optimizer"] |= place.startswith("torch.optim.")
+            package = place.partition(".")[0]
+            if package not in _OUTSIDE:
+                frames.append([code.co_filename, frame.f_lineno, code.co_name])
+            frame = frame.f_back
+        numbers = [self._registry.register(module) for module in reversed(modules)]  # the outermost knows the paths
+        return {**found, "module_id": numbers[-1] if numbers else None, "frames": frames}
+
+
+def add_snapshot(part: Part, number: int, device_idx: int, snapshot: dict[str, Any]) -> None:
+    """Append the segments, blocks and last events of one device to ``part``."""
+    segments = [one for one in snapshot["segments"] if one["device"] == device_idx]
+    if segments:
+        part.add("failure_segments", failure_id=number, **segment_columns(segments))
+        columns = block_columns(segments)
+        del columns["stack_id"]
+        part.add("failure_blocks", failure_id=number, **columns)
+    traces = snapshot.get("device_traces") or []
+    trace = traces[device_idx] if device_idx < len(traces) else []
+    if trace:
+        part.add(
+            "failure_events",
+            failure_id=number,
+            device_idx=device_idx,
+            action=[TORCH_ACTIONS.get(entry["action"], Action.OTHER) for entry in trace],
+            address=[entry.get("addr", 0) for entry in trace],
+            bytes=[entry["size"] for entry in trace],
+            stream=[signed(entry["stream"]) for entry in trace],
+        )
+
+
+def _allocated(device_idx: int) -> tuple[int, int]:
+    """Return the allocated bytes, and the number of allocations since the process started."""
+    stats = torch_private.memory_stats(device_idx)
+    if not stats:
+        return 0, 0
+    return int(stats["allocated_bytes"]["all"]["current"]), int(stats["allocation"]["all"]["allocated"])
+
+
+def _settings_of(snapshot: dict[str, Any]) -> str:
+    settings = snapshot.get("allocator_settings") or {}
+    return str(settings.get("PYTORCH_CUDA_ALLOC_CONF") or "")
+
+
+def _shapes(values: object) -> list[list[int]]:
+    with without_overrides():
+        tensors = [tensor for tensor, _ in zip(tensors_in(values, 3), range(_SHAPES), strict=False)]
+        return [[int(size) for size in shape_of(tensor)] for tensor in tensors]

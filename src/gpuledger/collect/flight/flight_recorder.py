@@ -1,0 +1,185 @@
+"""The flight recorder of one process: from the first step to the end of the program, also after the measurements.
+
+At each step: one row of counters. After the measurements: on a GPU, the allocator keeps its last events; and now and
+then a census of live tensors. At an out-of-memory error: everything that explains it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.adapter.user_history import UserHistory
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.flight.census import Census
+from gpuledger.collect.flight.failures import Failures
+from gpuledger.collect.flight.host_memory import HostMemory
+from gpuledger.collect.flight.step_counters import CudaCounters, DeviceCounters, StepCounters
+from gpuledger.collect.memory.window import MemoryWindow
+from gpuledger.model.journal.journal import Part
+
+RING_ENTRIES = 100_000
+"""Number of the allocator's events that are kept, about 250 bytes of host memory each."""
+
+WRITE_EVERY_NS = 5_000_000_000
+WRITE_ROWS = 4_096
+"""Counters are written after this time or this number of rows, so a killed process loses at most these."""
+
+FIRST_CENSUS_STEPS = 4
+"""Steps between the end of the measurements and the first census."""
+
+GROWN_BYTES = 4 << 20
+"""Growth since the first census from which on there is a next one, when the number of steps has doubled."""
+
+MOST_CENSUSES = 12
+
+
+class FlightRecorder:
+    """Records every step of a process until it ends.
+
+    Args:
+        journal: Where everything is written.
+        registry: Ids of modules.
+        guard: Wraps callbacks from the program.
+    """
+
+    def __init__(self, journal: RankJournal, registry: ModuleRegistry, guard: Guard) -> None:
+        self.is_alone = False
+        """Whether all measurements have ended and only the flight recorder is installed."""
+        self.failures = Failures(journal, registry)
+        self._journal = journal
+        self._guard = guard
+        self._counters: StepCounters | None = None
+        self._host = HostMemory()
+        self._on_card = False
+        self._pid = os.getpid()
+        self._user_history: UserHistory | None = None
+        self._gave_way = False
+        self._written_ns = time.time_ns()
+        self._censuses: list[dict[str, Any]] = []
+        self._first: Census | None = None
+        self._first_bytes = 0
+        self._next_census = 0
+
+    def begin(self, window: Callable[[], MemoryWindow | None], *, on_card: bool) -> None:
+        """Start reading counters.
+
+        Args:
+            window: Returns the memory recording of the process.
+            on_card: Whether the CUDA allocator is recorded.
+        """
+        self._on_card = on_card
+        devices = CudaCounters(torch.cuda.device_count()) if on_card else _CpuCounters(window)
+        self._counters = StepCounters(devices)
+        self._journal.sources.append(self._counters)
+
+    def step_ended(self, step: int, end_ns: int) -> None:
+        """Record the end of a step."""
+        if self._counters is None:
+            return
+        self._counters.read(step, end_ns)
+        self._host.read_now_and_then(end_ns)
+        if not self.is_alone:
+            return
+        if self._on_card and not self._gave_way and torch_private.is_history_off():
+            self._start_ring()  # a recording on demand has stopped the history
+        if step >= self._next_census:
+            self._look_around(step)
+        if end_ns - self._written_ns >= WRITE_EVERY_NS or self._counters.rows >= WRITE_ROWS:
+            self._written_ns = end_ns
+            self._journal.fact(steps_seen=step)
+            self._host.tell(self._journal)
+            self._journal.append()
+
+    def take_over(self, step: int) -> None:
+        """Continue alone after ``step``, the last one of the measurements."""
+        self.is_alone = True
+        self._next_census = step + FIRST_CENSUS_STEPS
+        if self._on_card and torch_private.is_history_off():
+            self._user_history = UserHistory(self._guard(self._give_way), self._guard.absorbs)
+            self._start_ring()
+
+    def finish(self, step: int) -> None:
+        """Stop keeping events, and leave the last rows to the journal."""
+        self.take_out()
+        if self._counters is not None:
+            self._journal.fact(steps_seen=step)
+            self._host.tell(self._journal)
+
+    def take_out(self) -> None:
+        """Remove everything. Can be called more than once."""
+        if self._user_history is not None:
+            self._user_history.remove()
+            self._user_history = None
+        if os.getpid() == self._pid and torch_private.ring_is_on():
+            torch_private.stop_history()
+
+    def _start_ring(self) -> None:
+        torch_private.start_ring(RING_ENTRIES)
+        self.failures.ring_from_ns = time.time_ns()
+
+    def _give_way(self) -> None:
+        """Stop keeping events, because the program starts its own memory history."""
+        self._gave_way = True
+        if torch_private.ring_is_on():
+            torch_private.stop_history()
+            self._journal.note(
+                "The program started its own memory history, so an out-of-memory error after that is recorded without "
+                "the last allocations."
+            )
+
+    # -- censuses -------------------------------------------------------------------------------------------------
+
+    def _look_around(self, step: int) -> None:
+        """Take a census if it is due: the first always, later ones only if memory has grown."""
+        self._next_census = 2 * step
+        in_use = self._bytes_in_use()
+        is_first = self._first is None
+        if torch_private.is_in_backward() or len(self._censuses) >= MOST_CENSUSES:
+            return
+        if not is_first and in_use - self._first_bytes < GROWN_BYTES:
+            return
+        census = Census(step, self._first)
+        if is_first:
+            self._first, self._first_bytes = census, in_use
+        self._censuses.append(census.as_fact())
+        self._journal.fact(censuses=self._censuses)
+        self._journal.pause("census", time.time_ns() - census.took_ns, census.took_ns)
+
+    def _bytes_in_use(self) -> int:
+        counters = self._counters
+        assert counters is not None
+        on_cards = sum(max(one.allocated_bytes, 0) for one in counters.latest if one.device_idx >= 0)
+        return on_cards or max(counters.host_bytes, 0)
+
+
+class _CpuCounters:
+    """Reads the recorder's own counters of CPU tensors during the memory recording. Afterwards they are not known."""
+
+    def __init__(self, window: Callable[[], MemoryWindow | None]) -> None:
+        self._window = window
+
+    def __call__(self) -> list[DeviceCounters]:
+        window = self._window()
+        if window is None or not window.is_open:
+            return [DeviceCounters(-1)]
+        scratch = Part()
+        window.recorder.read_counters(scratch, 0, "step_end", 0)
+        return [
+            DeviceCounters(
+                row["device_idx"],
+                row["allocated_bytes"],
+                row["reserved_bytes"],
+                row["peak_allocated_bytes"],
+                row["alloc_count"] - row["free_count"],
+                row["alloc_count"],
+            )
+            for row in scratch.rows.get("counters", [])
+        ]

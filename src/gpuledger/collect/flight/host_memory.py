@@ -1,0 +1,83 @@
+"""Host memory of the process and its children: peaks of resident, pinned and shared memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.attribution.rank_journal import RankJournal
+
+EVERY_NS = 2_000_000_000
+"""Time between two reads."""
+
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_UNLIMITED_BYTES = 1 << 60
+
+
+class HostMemory:
+    """Keeps the latest value and the peak of each kind of host memory, in bytes."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, dict[str, int]] = {}
+        self._read_ns = 0
+
+    def read_now_and_then(self, now_ns: int) -> None:
+        """Read if the last time is :data:`EVERY_NS` ago."""
+        if now_ns - self._read_ns >= EVERY_NS:
+            self._read_ns = now_ns
+            self._read()
+
+    def tell(self, journal: RankJournal) -> None:
+        """Store the values as a fact."""
+        self._read()
+        kinds = [{"kind": kind, **sizes} for kind, sizes in self._kinds.items()]
+        journal.fact(host_memory=kinds, host_limit_bytes=host_limit_bytes())
+
+    def _read(self) -> None:
+        found = {**_of_process(os.getpid()), "workers": _of_children(), "dev_shm": _dev_shm_bytes()}
+        found["pinned"] = torch_private.pinned_bytes()
+        for kind, size in found.items():
+            if size is not None:
+                before = self._kinds.get(kind, {"peak_bytes": 0})
+                self._kinds[kind] = {"bytes": size, "peak_bytes": max(size, before["peak_bytes"])}
+
+
+def _of_process(pid: int) -> dict[str, int | None]:
+    """Return resident memory, and the shared part of it."""
+    try:
+        fields = Path(f"/proc/{pid}/statm").read_text().split()
+    except OSError:
+        return {}
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    return {"resident": int(fields[1]) * page_bytes, "shared": int(fields[2]) * page_bytes}
+
+
+def _of_children() -> int | None:
+    """Return the private resident memory of the direct children, such as data workers; None without children."""
+    try:
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    except OSError:
+        return None
+    sizes: list[dict[str, Any]] = [_of_process(int(pid)) for pid in children]
+    return sum(one["resident"] - one["shared"] for one in sizes if one) if children else None
+
+
+def _dev_shm_bytes() -> int | None:
+    try:
+        found = os.statvfs("/dev/shm")  # noqa: S108 - only its size is read
+    except OSError:
+        return None
+    return (found.f_blocks - found.f_bfree) * found.f_frsize
+
+
+def host_limit_bytes() -> int | None:
+    """Return the memory limit of this process's cgroup; None if there is none."""
+    for place in _LIMITS:
+        try:
+            text = Path(place).read_text().strip()
+        except OSError:
+            continue
+        return int(text) if text.isdecimal() and int(text) < _UNLIMITED_BYTES else None
+    return None

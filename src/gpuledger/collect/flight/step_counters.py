@@ -1,0 +1,148 @@
+"""Counters at the end of every step of the program: 37 bytes per step and device."""
+
+from __future__ import annotations
+
+import os
+import time
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuledger.collect.adapter import torch_private
+from gpuledger.model.journal.journal import Part
+from gpuledger.model.journal.step_memory import HOST_UNIT_BYTES, MOST, UNIT_BYTES
+
+UNKNOWN = -1
+HOST_EVERY_NS = 10_000_000
+"""Shortest time between two reads of the process's resident memory, which take 5 µs."""
+
+_COLUMNS = {
+    "device_idx": "b",
+    **dict.fromkeys(("step", "end_ms", "allocated", "reserved", "peak", "blocks", "allocations", "retries"), "i"),
+    "host": "i",
+}
+
+
+@dataclass(frozen=True)
+class DeviceCounters:
+    """The counters of one device. A value that is not known is -1."""
+
+    device_idx: int
+    allocated_bytes: int = UNKNOWN
+    reserved_bytes: int = UNKNOWN
+    peak_allocated_bytes: int = UNKNOWN
+    blocks: int = UNKNOWN
+    allocations: int = UNKNOWN
+    retries: int = UNKNOWN
+
+
+class StepCounters:
+    """Collects one row per step and device, and moves them into the journal.
+
+    Args:
+        read_devices: Returns the counters of the devices in use.
+        read_host: Returns the resident memory of the process in bytes, or -1.
+    """
+
+    def __init__(
+        self,
+        read_devices: Callable[[], list[DeviceCounters]],
+        read_host: Callable[[], int] | None = None,
+    ) -> None:
+        self.latest: list[DeviceCounters] = []
+        """The counters of the last step."""
+        self.host_bytes = UNKNOWN
+        self.rows = 0
+        """The number of rows that are not in the journal yet."""
+        self._read_devices = read_devices
+        self._read_host = read_host or resident_bytes
+        self._from_ns = time.time_ns()
+        self._host_ns = 0
+        self._columns = {name: array(code) for name, code in _COLUMNS.items()}
+
+    def read(self, step: int, end_ns: int) -> None:
+        """Store the counters at the end of a step."""
+        if end_ns - self._host_ns >= HOST_EVERY_NS:
+            self._host_ns = end_ns
+            self.host_bytes = self._read_host()
+        self.latest = self._read_devices()
+        end_ms = min(max(end_ns - self._from_ns, 0) // 1_000_000, MOST)
+        host = _units(self.host_bytes, HOST_UNIT_BYTES)
+        for one in self.latest:
+            row = (
+                *(min(one.device_idx, 127), step, end_ms),
+                _units(one.allocated_bytes, UNIT_BYTES),
+                _units(one.reserved_bytes, UNIT_BYTES),
+                _units(one.peak_allocated_bytes, UNIT_BYTES),
+                *(min(one.blocks, MOST), one.allocations & MOST if one.allocations >= 0 else UNKNOWN),
+                *(min(one.retries, MOST), host),
+            )
+            for column, value in zip(self._columns.values(), row, strict=True):
+                column.append(value)
+            self.rows += 1
+
+    def drain(self, part: Part) -> None:
+        """Move the rows into ``part``."""
+        if self.rows:
+            columns, self._columns = self._columns, {name: array(code) for name, code in _COLUMNS.items()}
+            self.rows = 0
+            part.facts["step_memory_from_ns"] = self._from_ns
+            part.add("step_memory", **columns)
+
+
+def _units(size_bytes: int, unit_bytes: int) -> int:
+    return UNKNOWN if size_bytes < 0 else min(-(-size_bytes // unit_bytes), MOST)
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process in bytes; -1 where the kernel does not tell."""
+    try:
+        place = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return UNKNOWN
+    try:
+        return int(os.read(place, 64).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    finally:
+        os.close(place)
+
+
+class CudaCounters:
+    """Reads the allocator's counters of the devices that the process uses, one call per device.
+
+    Args:
+        device_count: Number of devices visible to the process. A device counts as used once it has allocated memory;
+            unused ones are looked at again every ``LOOK_AGAIN`` steps.
+    """
+
+    LOOK_AGAIN = 64
+
+    def __init__(self, device_count: int) -> None:
+        self._count = device_count
+        self._used: list[int] = []
+        self._reads = 0
+
+    def __call__(self) -> list[DeviceCounters]:
+        """Return the counters of the devices in use."""
+        if self._reads % self.LOOK_AGAIN == 0 or not self._used:
+            self._used = [one for one in range(self._count) if _has_allocated(one)]
+        self._reads += 1
+        return [_of_device(one) for one in self._used]
+
+
+def _has_allocated(device_idx: int) -> bool:
+    stats = torch_private.memory_stats(device_idx)
+    return bool(stats) and bool(stats["allocation"]["all"]["allocated"])
+
+
+def _of_device(device_idx: int) -> DeviceCounters:
+    stats = torch_private.memory_stats(device_idx)
+    allocated, blocks = stats["allocated_bytes"]["all"], stats["allocation"]["all"]
+    return DeviceCounters(
+        device_idx,
+        allocated["current"],
+        stats["reserved_bytes"]["all"]["current"],
+        allocated["peak"],
+        blocks["current"],
+        blocks["allocated"],
+        stats.get("num_alloc_retries", UNKNOWN),
+    )

@@ -1,0 +1,108 @@
+"""What the flight recorder stores in a rank's manifest: out-of-memory errors, censuses of tensors, host memory."""
+
+# No postponed annotations: see :mod:`gpuledger.model.json_object`.
+from dataclasses import dataclass
+from typing import Annotated
+
+from gpuledger.files.shapes import Items, ListOf, Whole, maybe
+from gpuledger.model.bounds import DEVICE
+from gpuledger.model.json_object import JsonObject
+
+_MOST = 64
+_FRAMES = ListOf(Items((str, int, str)), most=_MOST)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailedAllocation(JsonObject):
+    """One allocation that failed because the device was out of memory.
+
+    ``failure_id`` is its number in the tables of failures; None if only these facts are known. ``times`` counts the
+    errors from this one to the next that is recorded, until ``last_step``. ``frames`` are file, line and function of
+    the program, innermost first; ``inputs`` the shapes of the outermost module's inputs. ``limit_frac`` is the share of
+    the GPU that the process may use. ``is_training`` is the mode of the outermost module that was running.
+    ``ring_from_ns`` is the time since which the allocator kept its last events.
+    """
+
+    device_idx: Annotated[int | None, maybe(Whole(*DEVICE))] = None
+    tried_bytes: int | None = None
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    largest_free_bytes: int | None = None
+    failure_id: int | None = None
+    step: int | None = None
+    last_step: int | None = None
+    t_ns: int | None = None
+    allocated_bytes: int | None = None
+    allocations: int | None = None
+    times: int = 1
+    module_id: int | None = None
+    frames: Annotated[tuple[tuple[str, int, str], ...], _FRAMES] = ()
+    inputs: Annotated[tuple[tuple[int, ...], ...], ListOf(ListOf(int), most=_MOST)] = ()
+    thread: str | None = None
+    is_main_thread: bool | None = None
+    is_capturing: bool | None = None
+    ring_from_ns: int | None = None
+    limit_frac: float | None = None
+    in_optimizer: bool | None = None
+    is_training: bool | None = None
+    grad_enabled: bool | None = None
+    alloc_conf: str = ""
+    took_ns: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorGroup(JsonObject):
+    """Live tensors of one device. ``kind`` is the name of the autograd node that made them, or "leaf"."""
+
+    device_idx: Annotated[int, Whole(*DEVICE)]
+    kind: str
+    tensors: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder(JsonObject):
+    """The object of the program that has grown most since the first census.
+
+    ``kind`` is its class, or graph for a tensor that keeps an autograd graph. ``name`` is what the program calls it,
+    and ``where`` of what it is that name. ``length`` is the number of elements or autograd nodes, ``more`` how many it
+    has gained. ``content`` is tensor, exception or "".
+    """
+
+    kind: str
+    name: str = ""
+    where: str = ""
+    length: int = 0
+    more: int = 0
+    content: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CensusFacts(JsonObject):
+    """Live tensors after one step. ``is_complete`` is False if the census reached its time limit."""
+
+    step: int
+    took_ns: int
+    is_complete: bool
+    graph_nodes: int = 0
+    groups: tuple[TensorGroup, ...] = ()
+    holder: Holder | None = None
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Return the bytes of all live tensors."""
+        return sum(group.bytes for group in self.groups)
+
+    @property
+    def tensors(self) -> int:
+        """Return the number of live tensors."""
+        return sum(group.tensors for group in self.groups)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostMemoryKind(JsonObject):
+    """One kind of host memory in bytes: resident, shared, workers (child processes), pinned, dev_shm."""
+
+    kind: str
+    bytes: int
+    peak_bytes: int

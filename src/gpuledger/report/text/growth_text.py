@@ -1,0 +1,45 @@
+"""Memory growth in a sentence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuledger.report.base.phrases import device_label
+from gpuledger.units import format_bytes
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.memory.growth import Growth
+
+
+def growth_text(growth: Growth) -> str:
+    """Return how fast memory grows, since when, until when, and what holds it."""
+    where = "host memory" if growth.device_idx < 0 else device_label(growth.device_idx)
+    where += f" of rank {growth.rank}" if growth.rank else ""
+    parts = [
+        f"{where}: +{format_bytes(round(growth.step_bytes))} per step since step {growth.since_step}, "
+        f"{format_bytes(growth.grown_bytes)} until step {growth.last_step}"
+    ]
+    if growth.steps_left is not None:
+        parts.append(f"out of memory in about {_rounded(growth.steps_left):,} steps")
+    if growth.holder is not None:
+        parts.append(_held(growth))
+    origin = [growth.category, growth.module and f"of {growth.module}", growth.line and f"allocated at {growth.line}"]
+    if any(origin):
+        parts.append(" ".join(part for part in origin if part))
+    return "; ".join(parts)
+
+
+def _held(growth: Growth) -> str:
+    holder = growth.holder
+    assert holder is not None
+    of_what = f" of {holder.content}s" if holder.content and holder.kind != "graph" else ""
+    name = f"{holder.name} ({holder.where})" if holder.where else holder.name
+    if holder.kind == "graph":
+        return f"{name} keeps an autograd graph of {holder.length:,} nodes"
+    return f"held by {holder.kind} {name}, {holder.length:,} elements{of_what}"
+
+
+def _rounded(steps: int) -> int:
+    """Return a number with two significant digits."""
+    digits = max(len(str(steps)) - 2, 0)
+    return int(steps // 10**digits * 10**digits)

@@ -1,0 +1,98 @@
+"""Out-of-memory errors: why, what held the memory, and what would have let the request pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuledger.analyze.memory.groups import group_accounts
+from gpuledger.analyze.memory.tree import ROUNDING_PATH
+from gpuledger.model.accounts import ROUNDING
+from gpuledger.report.base.phrases import device_label, entry
+from gpuledger.units import counted, format_bytes, format_frac
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpuledger.analyze.memory.oom import OutOfMemory
+    from gpuledger.analyze.memory.oom_remedies import Remedy
+    from gpuledger.model.run import Rank
+    from gpuledger.report.base.terminal import Terminal
+
+CELLS = 20
+"""Column of the texts after the labels."""
+LARGEST = 3
+VERDICTS = {True: "would have fitted", False: "would not have fitted", None: "not known"}
+
+
+def out_of_memory_lines(rank: Rank, failure: OutOfMemory, terminal: Terminal) -> list[str]:
+    """Return why the request failed, free memory, the largest users of memory, and what would have helped."""
+    texts = [] if failure.cause is None else [failure.cause.sentence]
+    texts += [", ".join(_request(rank, failure)), *_held(failure), *_free(failure)]
+    lines = entry(terminal, "Out of memory", *texts, cells=CELLS)
+    remedies = [remedy_text(one) for one in failure.remedies]
+    return lines + entry(terminal, "This request", *remedies, cells=CELLS)
+
+
+def remedy_text(remedy: Remedy) -> str:
+    """Return a change with its verdict."""
+    freed = f", frees {format_bytes(remedy.saving_bytes)}" if remedy.saving_bytes else ""
+    warning = f"; {remedy.warning}" if remedy.warning else ""
+    return f"{VERDICTS[remedy.fits]}: {remedy.action}{freed}{warning}"
+
+
+def _request(rank: Rank, failure: OutOfMemory) -> list[str]:
+    tried = "an allocation" if failure.tried_bytes is None else format_bytes(failure.tried_bytes)
+    where = device_label(failure.device_idx) + (f" of rank {rank.number}" if rank.number else "")
+    when = "" if failure.step is None or failure.state is None else f" in step {failure.step:,}"
+    parts = [f"{tried} did not fit on {where}{when}"]
+    if failure.line:
+        parts.append(f"asked for at {failure.line}")
+    if failure.module:
+        parts.append(f"module {failure.module}")
+    if failure.free_bytes is not None:
+        of_total = f" of {format_bytes(failure.total_bytes)}" if failure.total_bytes else ""
+        parts.append(f"free on the GPU: {format_bytes(failure.free_bytes)}{of_total}")
+    if failure.largest_free_bytes is not None:
+        parts.append(f"largest free block: {format_bytes(failure.largest_free_bytes)}")
+    if failure.times > 1:
+        parts.append(f"{counted(failure.times, 'error')} of this kind")
+    return parts
+
+
+def _held(failure: OutOfMemory) -> list[str]:
+    if failure.holders is not None:
+        return [
+            "held by " + _sizes(_accounts(failure, word)) for word in ("category", "module") if _accounts(failure, word)
+        ]
+    state = failure.state
+    if state is None:
+        return []
+    texts = ["held by " + _sizes(sizes) for sizes in (state.categories, state.modules) if sizes]
+    known = format_frac(state.known_frac, 0)
+    return [*texts, f"known from the recorded steps: {known} of {format_bytes(state.allocated_bytes)} in use"]
+
+
+def _accounts(failure: OutOfMemory, word: str) -> dict[str, int]:
+    """Return label -> bytes, largest first, without rounding."""
+    assert failure.holders is not None
+    groups = group_accounts(failure.holders.accounts, word)
+    return {group.label: group.bytes for group in groups if group.label not in (ROUNDING, ROUNDING_PATH)}
+
+
+def _sizes(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {format_bytes(size)}" for name, size in list(sizes.items())[:LARGEST])
+
+
+def _free(failure: OutOfMemory) -> list[str]:
+    """Return the free memory inside the process's segments, by whether this request could use it."""
+    if failure.state is None:
+        return []
+    free = failure.state.free
+    kinds = {
+        f"usable in {counted(free.pieces, 'piece')} of at most {format_bytes(free.largest_bytes)}": free.usable_bytes,
+        "of another stream": free.other_stream_bytes,
+        "in private pools": free.private_pool_bytes,
+        "in the pool of other block sizes": free.other_size_bytes,
+    }
+    texts = [f"{format_bytes(size)} {kind}" for kind, size in kinds.items() if size]
+    return [f"free in reserved memory: {', '.join(texts)}"] if texts else []

@@ -1,0 +1,64 @@
+"""Small CPU programs run in a forked child under the flight recorder, and the growth that is found in them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo
+
+from gpuledger.analyze.memory.growth import Growth, find_growth
+from gpuledger.analyze.posting.posting import post_rank
+from gpuledger.collect.launch.settings import RecordSettings
+from gpuledger.collect.session.session import Session
+from gpuledger.model.run import Rank
+
+Program = Callable[[], object]
+
+
+def forked(function: Callable[[], Any]) -> Any:
+    """Return the result of a function that runs in a forked child; raises if it raised there."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.close(reading)
+            torch.set_num_threads(1)
+            with os.fdopen(writing, "wb") as stream:
+                pickle.dump(function(), stream)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as stream:
+        content = stream.read()
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    return pickle.loads(content)
+
+
+def fly(program: Program, directory: Path) -> Rank:
+    """Return the rank of a program that was recorded with the flight recorder in this process."""
+    settings = RecordSettings(directory, stacks=True, devices="cpu", flight_recorder=True)
+    rank_directory = directory / "rank-0"
+    rank_directory.mkdir(parents=True)
+    session = Session(settings, rank_directory=lambda: rank_directory, from_outside=True, begins_late=False)
+    session.start()
+    kept = program()
+    session.finish("exit")
+    del kept
+    return Rank(0, rank_directory, post_rank(rank_directory))
+
+
+def growth_of(program: Program, directory: Path) -> tuple[Growth, ...]:
+    """Return the growth found in a program, which runs in a forked child."""
+    found: tuple[Growth, ...] = forked(lambda: find_growth(fly(program, directory / "flown.ledger")))
+    return found

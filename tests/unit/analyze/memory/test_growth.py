@@ -1,0 +1,56 @@
+"""The trend of a floor: steady rises until the last step, and nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuledger.analyze.memory.growth import FEWEST_STEPS, rising
+
+STEPS = np.arange(1, 201, dtype=np.float64)
+MIB = float(1 << 20)
+
+
+@given(st.floats(1e3, 1e9), st.integers(0, 2**32 - 1))
+def test_a_steady_rise_is_measured(per_step: float, seed: int) -> None:
+    noise = np.random.default_rng(seed).uniform(0, 3 * per_step, STEPS.size)
+    trend = rising(STEPS, 100 * MIB + per_step * STEPS + noise)
+    assert trend is not None
+    assert trend.per_step == pytest.approx(per_step, rel=0.1)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_noise_has_no_trend_in_most_draws_of_its_floor(seed: int) -> None:
+    values = 100 * MIB + np.random.default_rng(seed).uniform(0, 50 * MIB, STEPS.size)
+    trend = rising(STEPS, values)
+    assert trend is None
+
+
+def test_a_rise_begins_after_the_warm_up() -> None:
+    later = rising(STEPS, np.where(STEPS < 30, 100 * MIB, (100 + STEPS - 30) * MIB))
+    assert later is not None
+    assert later.per_step == pytest.approx(MIB, rel=0.01)
+    assert 20 <= later.since_step <= 40
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.full(STEPS.size, MIB),
+        np.minimum(STEPS, 120) * MIB,  # a cache that has reached its bound
+        np.log(STEPS) * 100 * MIB,  # one that fills ever slower
+        np.where(STEPS > 100, 2 * MIB, MIB),  # one step up
+        -STEPS * MIB,
+        (STEPS % 25) * MIB,
+        np.full(STEPS.size, np.nan),
+    ],
+)
+def test_what_stops_or_repeats_is_no_trend(values: np.ndarray) -> None:
+    assert rising(STEPS, values) is None
+
+
+def test_few_steps_have_no_trend() -> None:
+    few = STEPS[: FEWEST_STEPS - 1]
+    assert rising(few, few * MIB) is None

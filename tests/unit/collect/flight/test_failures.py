@@ -1,0 +1,208 @@
+"""Out-of-memory errors: recorded in any step, kept small, told in one sentence, and replayed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from failing_allocator import BASE, MIB, counters, snapshot
+from torch import nn
+
+from gpuledger.analyze.memory.oom import OutOfMemory, explain_oom
+from gpuledger.analyze.posting.posting import post_rank
+from gpuledger.cli.main import main
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.flight.failures import Failures
+from gpuledger.model.run import Rank
+from gpuledger.model.run_directory import write_json
+from gpuledger.model.run_writer import new_manifest
+from gpuledger.services.what_if import failure_verdicts
+
+CAPACITY = 80 * 1024 * MIB
+FACTS = {"device_idx": 0, "total_bytes": CAPACITY, "free_bytes": 100 * MIB, "largest_free_bytes": 0}
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any], int], None]:
+    """Return a function that sets what the allocator shows."""
+    state: dict[str, Any] = {}
+    monkeypatch.setattr(torch_private, "memory_stats", lambda _device: counters(state["bytes"]))
+    monkeypatch.setattr(torch_private, "light_snapshot", lambda: state["snapshot"])
+    monkeypatch.setattr(torch_private, "full_snapshot", lambda: state["snapshot"])
+    monkeypatch.setattr(torch_private, "memory_fraction", lambda _device: 1.0)
+
+    def show(taken: dict[str, Any], allocated_bytes: int) -> None:
+        state.update(snapshot=taken, bytes=allocated_bytes)
+
+    return show
+
+
+class Recorded:
+    """A process that ran out of memory, and what its run says."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory / "oom.ledger"
+        self.rank_directory = self.directory / "rank-0"
+        self.rank_directory.mkdir(parents=True)
+        write_json(self.directory / "manifest.json", new_manifest("oom.ledger", ["train.py"], {}).to_json())
+        self.registry = ModuleRegistry()
+        self.journal = RankJournal(lambda: self.rank_directory, [self.registry])
+        device = {"device_idx": 0, "name": "GPU", "total_bytes": CAPACITY}
+        self.journal.fact(recorder="cuda-history", devices=[device], closed="exit")
+        self.failures = Failures(self.journal, self.registry)
+
+    def rank(self) -> Rank:
+        self.journal.write()
+        return Rank(0, self.rank_directory, post_rank(self.rank_directory))
+
+    def explain(self) -> OutOfMemory:
+        (found,) = explain_oom(self.rank())
+        return found
+
+
+def test_fragmented_memory_is_told_and_expandable_segments_would_have_fitted(
+    card: Callable[..., None], tmp_path: Path
+) -> None:
+    free = [18 * MIB] * 100
+    card(snapshot([CAPACITY - 100 * MIB - sum(free)], free), CAPACITY - 100 * MIB - sum(free))
+    recorded = Recorded(tmp_path)
+    recorded.failures.happened({**FACTS, "tried_bytes": 1024 * MIB}, 812)
+    found = recorded.explain()
+    assert found.step == 812
+    assert found.cause is not None
+    assert found.cause.sentence == "1.8 GiB are free, but in 100 pieces of at most 18.0 MiB: the memory is fragmented"
+    fits = {one.action: one.fits for one in found.remedies}
+    assert fits["set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"] is True
+    assert fits["empty the cache (torch.cuda.empty_cache())"] is False
+
+
+@pytest.mark.parametrize(
+    ("facts", "state", "kind"),
+    [
+        ({"tried_bytes": 60 * 1024 * MIB}, {"live": [30 * 1024 * MIB], "free": []}, "one_large_request"),
+        (
+            {"tried_bytes": 300 * MIB, "total_bytes": 8 * 1024 * MIB, "free_bytes": 70 * 1024 * MIB},
+            {"live": [8 * 1024 * MIB], "free": []},
+            "memory_fraction",
+        ),
+        ({"tried_bytes": 300 * MIB}, {"live": [1024 * MIB], "free": []}, "other_processes"),
+        (
+            {"tried_bytes": 300 * MIB},
+            {"live": [78 * 1024 * MIB], "free": [], "private_free": [1024 * MIB]},
+            "private_pool",
+        ),
+        ({"tried_bytes": 300 * MIB}, {"live": [79 * 1024 * MIB], "free": []}, "full"),
+    ],
+)
+def test_the_cause_is_named(
+    card: Callable[..., None], tmp_path: Path, facts: dict[str, Any], state: dict[str, Any], kind: str
+) -> None:
+    card(snapshot(**state), sum(state["live"]))
+    recorded = Recorded(tmp_path)
+    recorded.failures.happened({**FACTS, **facts}, 5)
+    cause = recorded.explain().cause
+    assert cause is not None
+    assert cause.kind == kind
+
+
+def test_the_request_has_its_line_its_module_and_the_shapes_of_the_inputs(
+    card: Callable[..., None], tmp_path: Path
+) -> None:
+    card(snapshot([79 * 1024 * MIB], []), 79 * 1024 * MIB)
+    recorded = Recorded(tmp_path)
+
+    class Asking(nn.Module):
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            recorded.failures.happened({**FACTS, "tried_bytes": 300 * MIB}, 7)
+            return values
+
+    model = nn.Sequential(nn.Identity(), Asking()).eval()
+    model(torch.zeros(4, 32))
+    (fact,) = recorded.failures.facts
+    assert fact["frames"][0][2] == "forward"
+    assert fact["inputs"] == [[4, 32]]
+    found = recorded.explain()
+    assert found.line.startswith("test_failures.py:")
+    assert found.module == "Sequential.1"
+    assert found.cause is not None
+    assert found.cause.kind == "evaluation"
+
+
+def test_the_first_and_the_worst_of_a_thousand_are_kept_and_the_others_counted(
+    card: Callable[..., None], tmp_path: Path
+) -> None:
+    recorded = Recorded(tmp_path)
+    for step in range(1, 1001):
+        size = 79 * 1024 * MIB if step == 500 else 70 * 1024 * MIB
+        card(snapshot([size], []), size)
+        recorded.failures.happened({**FACTS, "tried_bytes": 300 * MIB}, step)
+    first, worst = recorded.rank().manifest.oom
+    assert (first.step, first.times, worst.step, worst.times) == (1, 499, 500, 501)
+    assert worst.last_step == 1000
+
+
+def test_a_second_error_while_one_is_written_is_counted(card: Callable[..., None], tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path)
+    inner: list[threading.Thread] = []
+
+    def taking() -> dict[str, Any]:
+        other = threading.Thread(target=recorded.failures.happened, args=({**FACTS, "tried_bytes": MIB}, 3))
+        inner.append(other)
+        other.start()
+        other.join(10)
+        return snapshot([MIB], [])
+
+    card(snapshot([MIB], []), MIB)
+    torch_private.light_snapshot = taking  # undone by the fixture
+    recorded.failures.happened({**FACTS, "tried_bytes": MIB}, 3)
+    assert not inner[0].is_alive()
+    assert len(recorded.rank().manifest.oom) == 1
+
+
+def test_a_hundred_thousand_blocks_are_written_whole(card: Callable[..., None], tmp_path: Path) -> None:
+    card(snapshot([4096] * 100_000, []), 4096 * 100_000)
+    recorded = Recorded(tmp_path)
+    recorded.failures.happened({**FACTS, "tried_bytes": MIB}, 3)
+    state = recorded.explain().state
+    assert state is not None
+    assert (state.blocks, state.allocated_bytes) == (100_000, 4096 * 100_000)
+    assert state.known_frac == 0
+
+
+def test_last_events_are_replayed_up_to_the_request(card: Callable[..., None], tmp_path: Path) -> None:
+    """Blocks of 15 MiB between blocks that stay leave gaps that no request of 60 MiB fits."""
+    events, live = [], []
+    for number in range(32):
+        address = BASE + number * 40 * MIB
+        events += [("alloc", address, 15 * MIB), ("alloc", address + 20 * MIB, 15 * MIB)]
+        live.append(15 * MIB)
+    events += [("free_requested", BASE + number * 40 * MIB, 15 * MIB) for number in range(32)]
+    taken = snapshot(live, [15 * MIB] * 32, events=events)
+    for number, segment in enumerate(taken["segments"][:32]):
+        segment["blocks"][0]["address"] = BASE + number * 40 * MIB + 20 * MIB
+    card(taken, sum(live))
+    recorded = Recorded(tmp_path)
+    fact = {**FACTS, "tried_bytes": 60 * MIB, "free_bytes": 0, "total_bytes": 64 * 15 * MIB}
+    recorded.failures.happened(fact, 3)
+    rank = recorded.rank()
+    verdicts = {one.alloc_conf: one.fits for one in failure_verdicts(rank, rank.manifest.oom[0])}
+    assert verdicts[""] is False
+    assert set(verdicts.values()) <= {True, False, None}
+
+
+def test_show_prints_why_without_any_recorded_block(card: Callable[..., None], tmp_path: Path) -> None:
+    card(snapshot([79 * 1024 * MIB], []), 79 * 1024 * MIB)
+    recorded = Recorded(tmp_path)
+    recorded.failures.happened({**FACTS, "tried_bytes": 300 * MIB}, 812)
+    recorded.journal.write()
+    result = CliRunner().invoke(main, ["show", str(recorded.directory)])
+    text = " ".join((result.output + str(result.exception or "")).split())
+    assert "The GPU is full" in text
+    assert "step 812" in text

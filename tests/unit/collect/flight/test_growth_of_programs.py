@@ -1,0 +1,313 @@
+"""Leaks are found and named; programs that only warm up, vary or keep a bounded amount are not leaks."""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flown import growth_of
+from torch import nn
+
+STEPS = 88
+KIB = 1 << 10
+
+
+class Trainer:
+    """A small training: 128 rows of 64 numbers, 200 KiB of activations."""
+
+    def __init__(self) -> None:
+        self.model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+        self.kept: Any = []
+
+    def step(self, rows: int = 128) -> tuple[torch.Tensor, torch.Tensor]:
+        self.optimizer.zero_grad()
+        output = self.model(torch.randn(rows, 64))
+        loss = output.square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return output, loss
+
+
+def block() -> torch.Tensor:
+    """Return a tensor of 256 KiB with every page in use."""
+    return torch.ones(64 * KIB)
+
+
+# -- leaks -----------------------------------------------------------------------------------------------------------
+
+
+def outputs_in_a_list() -> Any:
+    trainer, outputs = Trainer(), []
+    for _ in range(STEPS):
+        output, _loss = trainer.step()
+        outputs.append(output.detach().repeat(8, 1))
+    return outputs
+
+
+def outputs_in_an_attribute() -> Any:
+    trainer = Trainer()
+    for number in range(STEPS):
+        trainer.step()
+        trainer.kept.append({"step": number, "output": block()})
+    return trainer
+
+
+def a_dict_of_steps() -> Any:
+    trainer, history = Trainer(), {}
+    for number in range(STEPS):
+        trainer.step()
+        history[number] = (number, block())
+    return history
+
+
+def a_graph_kept_by_a_total() -> Any:
+    trainer, total = Trainer(), torch.zeros((), requires_grad=True)
+    for _ in range(STEPS):
+        trainer.step()
+        total = total + trainer.model(torch.randn(512, 64)).square().mean()
+    return total
+
+
+def hooks_that_are_never_removed() -> Any:
+    trainer = Trainer()
+    for _ in range(STEPS):
+        mask = block()
+        trainer.model[0].register_forward_hook(lambda *_args, mask=mask: None)
+        trainer.step()
+    return trainer
+
+
+def exceptions_with_their_frames() -> Any:
+    trainer, errors = Trainer(), []
+
+    def failing() -> None:
+        local = block()
+        raise ValueError(str(local.shape))
+
+    for _ in range(STEPS):
+        trainer.step()
+        try:
+            failing()
+        except ValueError as error:
+            errors.append(error)
+    return errors
+
+
+LEAKS: dict[Callable[[], Any], tuple[str, str]] = {
+    outputs_in_a_list: ("list", "outputs"),
+    outputs_in_an_attribute: ("list", "kept"),
+    a_dict_of_steps: ("dict", "history"),
+    a_graph_kept_by_a_total: ("graph", "total"),
+    hooks_that_are_never_removed: ("OrderedDict", "_forward_hooks"),
+    exceptions_with_their_frames: ("list", "errors"),
+}
+
+
+@pytest.mark.parametrize("program", LEAKS, ids=lambda program: program.__name__)
+def test_a_leak_is_found_with_what_holds_it(program: Callable[[], Any], tmp_path: Path) -> None:
+    (growth,) = growth_of(program, tmp_path)
+    assert growth.device_idx == -1
+    assert growth.last_step == STEPS
+    assert growth.step_bytes == pytest.approx(256 * KIB, rel=0.35) or program is a_graph_kept_by_a_total
+    assert growth.holder is not None
+    assert (growth.holder.kind, growth.holder.name) == LEAKS[program]
+
+
+# -- healthy programs ------------------------------------------------------------------------------------------------
+
+
+def plain() -> Any:
+    trainer = Trainer()
+    for _ in range(STEPS):
+        trainer.step()
+
+
+def items_of_losses() -> Any:
+    trainer, losses = Trainer(), []
+    for _ in range(STEPS):
+        losses.append(trainer.step()[1].item())
+    return losses
+
+
+def the_last_output() -> Any:
+    trainer = Trainer()
+    for _ in range(STEPS):
+        trainer.kept = trainer.step()[0].detach()
+    return trainer
+
+
+def a_queue_with_a_bound() -> Any:
+    trainer, queue = Trainer(), deque[torch.Tensor](maxlen=32)
+    for _ in range(STEPS):
+        trainer.step()
+        queue.append(block())
+    return queue
+
+
+def a_list_cut_to_a_bound() -> Any:
+    trainer = Trainer()
+    for _ in range(STEPS):
+        trainer.step()
+        trainer.kept = [*trainer.kept, block()][-30:]
+    return trainer
+
+
+def a_least_recently_used_cache() -> Any:
+    trainer = Trainer()
+    cached = functools.lru_cache(maxsize=24)(lambda _number: block())
+    for number in range(STEPS):
+        trainer.step()
+        cached(number)
+    return cached
+
+
+def a_cache_that_evicts() -> Any:
+    trainer, cache = Trainer(), OrderedDict()
+    for number in range(STEPS):
+        trainer.step()
+        cache[number] = block()
+        if len(cache) > 20:
+            cache.popitem(last=False)
+    return cache
+
+
+def a_cache_by_length() -> Any:
+    trainer = Trainer()
+    masks: dict[int, torch.Tensor] = {}
+    for number in range(STEPS):
+        trainer.step()
+        masks.setdefault(number % 16, block())
+    return masks
+
+
+def ragged_batches() -> Any:
+    trainer = Trainer()
+    for number in range(STEPS):
+        trainer.step(rows=32 + (number * 37) % 480)
+
+
+def ragged_batches_that_are_kept_one_step() -> Any:
+    trainer = Trainer()
+    for number in range(STEPS):
+        trainer.kept = trainer.step(rows=32 + (number * 61) % 900)
+    return trainer
+
+
+def growing_sequences() -> Any:
+    trainer = Trainer()
+    for number in range(STEPS):
+        trainer.step(rows=64 + 8 * number)
+
+
+def growing_sequences_in_stages() -> Any:
+    trainer = Trainer()
+    for number in range(STEPS):
+        trainer.step(rows=64 << (number // 22))
+
+
+def shrinking_sequences() -> Any:
+    trainer = Trainer()
+    for number in range(STEPS):
+        trainer.step(rows=1024 - 10 * number)
+
+
+def evaluation_now_and_then() -> Any:
+    trainer = Trainer()
+    for number in range(STEPS):
+        trainer.step()
+        if number % 10 == 9:
+            with torch.no_grad():
+                trainer.model(torch.randn(2048, 64))
+
+
+def accumulated_gradients() -> Any:
+    trainer = Trainer()
+    for _ in range(STEPS):
+        for _ in range(3):
+            trainer.model(torch.randn(64, 64)).square().mean().backward()
+        trainer.step()
+
+
+def a_new_optimizer_each_epoch() -> Any:
+    trainer = Trainer()
+    for number in range(STEPS):
+        if number == 20:
+            trainer.optimizer.add_param_group({"params": [nn.Parameter(block())]})
+        trainer.step()
+    return trainer
+
+
+def a_moving_average_of_weights() -> Any:
+    trainer = Trainer()
+    average = [weight.detach().clone() for weight in trainer.model.parameters()]
+    for _ in range(STEPS):
+        trainer.step()
+        for mean, weight in zip(average, trainer.model.parameters(), strict=True):
+            mean.lerp_(weight.detach(), 0.01)
+
+
+def reference_cycles() -> Any:
+    trainer = Trainer()
+    for _ in range(STEPS):
+        cycle: list[Any] = [trainer.step()[0].detach()]
+        cycle.append(cycle)
+
+
+def metrics_emptied_each_epoch() -> Any:
+    trainer = Trainer()
+    for number in range(STEPS):
+        trainer.kept.append(trainer.step()[0].detach())
+        if number % 11 == 10:
+            trainer.kept.clear()
+
+
+def a_replay_buffer_that_is_full() -> Any:
+    trainer = Trainer()
+    buffer = torch.zeros(64, 16 * KIB)
+    for number in range(STEPS):
+        trainer.step()
+        buffer[number % 12] = 1.0
+    return buffer
+
+
+def warm_up_of_lazy_modules() -> Any:
+    trainer = Trainer()
+    for number in range(STEPS):
+        trainer.step()
+        if number < 12:
+            trainer.kept.append(block())
+    return trainer
+
+
+def hooks_that_are_removed() -> Any:
+    trainer = Trainer()
+    for _ in range(STEPS):
+        mask = block()
+        handle = trainer.model[0].register_forward_hook(lambda *_args, mask=mask: None)
+        trainer.step()
+        handle.remove()
+
+
+HEALTHY = (
+    *(plain, items_of_losses, the_last_output, a_queue_with_a_bound, a_list_cut_to_a_bound),
+    *(a_least_recently_used_cache, a_cache_that_evicts, a_cache_by_length, ragged_batches),
+    *(ragged_batches_that_are_kept_one_step, growing_sequences, growing_sequences_in_stages, shrinking_sequences),
+    *(evaluation_now_and_then, accumulated_gradients, a_new_optimizer_each_epoch, a_moving_average_of_weights),
+    *(reference_cycles, metrics_emptied_each_epoch, a_replay_buffer_that_is_full, warm_up_of_lazy_modules),
+    hooks_that_are_removed,
+)
+
+
+@pytest.mark.parametrize("program", HEALTHY, ids=lambda program: program.__name__)
+def test_a_healthy_program_has_no_leak(program: Callable[[], Any], tmp_path: Path) -> None:
+    assert growth_of(program, tmp_path) == ()
+
+
+def test_there_are_twenty_healthy_programs() -> None:
+    assert len(HEALTHY) >= 20
