@@ -196,6 +196,7 @@ def _run(order: Order, run: RunWriter, settings: Mapping[str, Setting], listener
     """Return the program's exit status after it has ended and its run is closed."""
     from gpuledger.cards.opening import find_cards
     from gpuledger.collect.launch.launch import child_environment, run_child
+    from gpuledger.services.oom_killer import killed_notes, read_kills
 
     devices = settings["devices"].value
     cards = [] if devices == "cpu" else find_cards()
@@ -205,6 +206,7 @@ def _run(order: Order, run: RunWriter, settings: Mapping[str, Setting], listener
         order.environment["GPULEDGER_LISTEN"] = "1"
     pids: list[int] = []
     notes: list[str] = []
+    kills = read_kills()
     sampler = _sampler(cards, run) if cards else None
     meter = _meter(run, settings, pids) if cards else None
     try:
@@ -226,6 +228,7 @@ def _run(order: Order, run: RunWriter, settings: Mapping[str, Setting], listener
     except OSError as error:
         run.discard()
         return _refuse(order.command, error, listeners.say)
+    notes += killed_notes(status, kills)
     if run.directory == run.path:
         _close(run, status, [*notes, *_failures(sampler, meter)], listeners)
     else:

@@ -1,0 +1,118 @@
+"""Measures the cost of the flight recorder: blocks of steps with it and without it, in turn.
+
+With it means: the allocator keeps its last events without stacks, and counters are read and stored at every step. Also
+measures the host memory that it uses. Ends within 150 s.
+
+Usage: python bench/time/flight_recorder.py --out bench/time/results/h200/flight_recorder.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+LIB = Path(__file__).resolve().parents[1] / "lib"
+sys.path.insert(0, str(LIB))
+
+from environment import describe_environment, write_results
+from models import EIGHT, MODELS
+
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.flight.census import Census
+from gpuledger.collect.flight.flight_recorder import RING_ENTRIES
+from gpuledger.collect.flight.step_counters import CudaCounters, StepCounters, resident_bytes
+
+BLOCK_S = 0.35
+EACH_S = 13.0
+
+
+def steps_of(train: Any, make_batch: Any, count: int, counters: StepCounters | None) -> float:
+    """Return the seconds of ``count`` steps, with the counters read after each if given."""
+    torch.cuda.synchronize()
+    started_s = time.perf_counter()
+    for step in range(count):
+        train(make_batch())
+        if counters is not None:
+            counters.read(step, time.time_ns())
+    torch.cuda.synchronize()
+    return time.perf_counter() - started_s
+
+
+def measure(name: str) -> dict[str, Any]:
+    """Return the ratios of one model's blocks, and host memory."""
+    until_s = time.perf_counter() + EACH_S
+    workload = MODELS[name].build("cuda", small=False, batch_size=0)
+    one_s = min(steps_of(workload.train, workload.make_batch, 3, None) / 3 for _ in range(3))
+    count = max(int(BLOCK_S / one_s), 3)
+    counters = StepCounters(CudaCounters(torch.cuda.device_count()))
+    ratios, bare_s = [], []
+    host_before = resident_bytes()
+    while time.perf_counter() < until_s or len(ratios) < 3:
+        first = steps_of(workload.train, workload.make_batch, count, None)
+        torch_private.start_ring(RING_ENTRIES)
+        steps_of(workload.train, workload.make_batch, 1, counters)
+        recorded = steps_of(workload.train, workload.make_batch, count, counters)
+        torch_private.stop_history()
+        steps_of(workload.train, workload.make_batch, 1, None)
+        second = steps_of(workload.train, workload.make_batch, count, None)
+        ratios.append(recorded / ((first + second) / 2))
+        bare_s.append((first + second) / 2 / count)
+    torch_private.start_ring(RING_ENTRIES)
+    hosts = []
+    for _ in range(3):  # host memory is flat once the ring is full
+        steps_of(workload.train, workload.make_batch, count, counters)
+        hosts.append(resident_bytes())
+    started_s = time.perf_counter()
+    events = sum(len(trace) for trace in torch_private.full_snapshot()["device_traces"])
+    snapshot_s = time.perf_counter() - started_s
+    torch_private.stop_history()
+    census = Census(0)
+    return {
+        "step_s": statistics.median(bare_s),
+        "ratio": statistics.median(ratios),
+        "ratios": ratios,
+        "host_before_bytes": host_before,
+        "host_bytes": hosts,
+        "events": events,
+        "snapshot_s": snapshot_s,
+        "census_ns": census.took_ns,
+        "counters_ns": _counters_ns(),
+    }
+
+
+def _counters_ns() -> float:
+    counters = StepCounters(CudaCounters(torch.cuda.device_count()))
+    started_ns = time.perf_counter_ns()
+    for step in range(1000):
+        counters.read(step, time.time_ns())
+    return (time.perf_counter_ns() - started_ns) / 1000
+
+
+def main() -> None:
+    """Measure every model and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", default="", help="name of one model")
+    arguments = parser.parse_args()
+    results: dict[str, Any] = {}
+    until_s = time.monotonic() + 120
+    for name in EIGHT:
+        if arguments.only not in ("", name) or time.monotonic() > until_s:
+            continue
+        found = results[name] = measure(name)
+        print(name, f"{found['step_s'] * 1e3:.2f} ms, x {found['ratio']:.4f}", f"{found['events']} events", flush=True)
+        write_results(arguments.out, {"models": results})
+        gc.collect()
+        torch.cuda.empty_cache()
+    write_results(arguments.out, {"environment": describe_environment("cuda"), "models": results})
+
+
+if __name__ == "__main__":
+    main()
