@@ -1,0 +1,141 @@
+"""The ring of the allocator's last events: when it is on, and whom it gives way to. Rows per step and their size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from failing_allocator import MIB, counters
+
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.flight import flight_recorder
+from gpuledger.collect.flight.flight_recorder import FlightRecorder
+from gpuledger.collect.flight.step_counters import CudaCounters, DeviceCounters, StepCounters
+from gpuledger.model.journal.columns import COLUMNS
+from gpuledger.model.journal.journal import Part
+
+
+class History:
+    """Stands in for the allocator's history."""
+
+    def __init__(self) -> None:
+        self.owner = ""
+        self.starts = 0
+
+    def start_ring(self, max_entries: int) -> None:
+        assert max_entries == flight_recorder.RING_ENTRIES
+        self.owner = "ring"
+        self.starts += 1
+
+    def stop(self) -> None:
+        self.owner = ""
+
+
+class Watch:
+    """Stands in for the detector of the program's own history."""
+
+    def __init__(self, give_way: Any, _absorbs: Any) -> None:
+        self.give_way = give_way
+        Watch.latest = self
+
+    latest: Watch
+
+    def remove(self) -> None:
+        pass
+
+
+@pytest.fixture
+def history(monkeypatch: pytest.MonkeyPatch) -> History:
+    found = History()
+    monkeypatch.setattr(torch_private, "start_ring", found.start_ring)
+    monkeypatch.setattr(torch_private, "stop_history", found.stop)
+    monkeypatch.setattr(torch_private, "is_history_off", lambda: not found.owner)
+    monkeypatch.setattr(torch_private, "ring_is_on", lambda: found.owner == "ring")
+    monkeypatch.setattr(torch_private, "memory_stats", lambda _device: counters(80 * MIB))
+    monkeypatch.setattr(torch_private, "pinned_bytes", lambda: None)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr(flight_recorder, "UserHistory", Watch)
+    return found
+
+
+def recorder_in(directory: Path) -> FlightRecorder:
+    journal = RankJournal(lambda: directory, [])
+    found = FlightRecorder(journal, ModuleRegistry(), Guard(lambda error: pytest.fail(str(error))))
+    found.begin(lambda: None, on_card=True)
+    return found
+
+
+def test_the_ring_is_on_from_the_end_of_the_measurements_to_the_end(history: History, tmp_path: Path) -> None:
+    recorder = recorder_in(tmp_path)
+    recorder.step_ended(1, 10)
+    assert not history.owner
+    recorder.take_over(13)
+    assert history.owner == "ring"
+    recorder.step_ended(14, 20)
+    recorder.finish(14)
+    assert not history.owner
+
+
+def test_a_history_of_the_program_is_not_touched(history: History, tmp_path: Path) -> None:
+    history.owner = "program"
+    recorder = recorder_in(tmp_path)
+    recorder.take_over(13)
+    recorder.step_ended(14, 20)
+    recorder.finish(14)
+    assert history.owner == "program"
+    assert not history.starts
+
+
+def test_the_ring_gives_way_and_does_not_come_back(history: History, tmp_path: Path) -> None:
+    recorder = recorder_in(tmp_path)
+    recorder.take_over(13)
+    Watch.latest.give_way()
+    assert not history.owner
+    recorder.step_ended(14, 20)
+    assert history.starts == 1
+
+
+def test_the_ring_comes_back_after_a_recording_on_demand(history: History, tmp_path: Path) -> None:
+    recorder = recorder_in(tmp_path)
+    recorder.take_over(13)
+    history.stop()  # as such a recording does when it ends
+    recorder.step_ended(14, 20)
+    assert (history.owner, history.starts) == ("ring", 2)
+
+
+def test_a_row_has_at_most_40_bytes() -> None:
+    assert sum(np.dtype(kind).itemsize for kind in COLUMNS["step_memory"].values()) == 37
+
+
+def test_counters_of_a_step_are_stored_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = StepCounters(lambda: [DeviceCounters(3, 1, 513, 1 << 50, 7, (1 << 31) + 5, 2)], lambda: 4097)
+    rows.read(9, 1 << 62)
+    part = Part()
+    rows.drain(part)
+    (stored,) = part.rows["step_memory"]
+    assert {name: list(column) for name, column in stored.items() if name != "end_ms"} == {
+        **{"device_idx": [3], "step": [9], "allocated": [1], "reserved": [2], "peak": [(1 << 31) - 1]},
+        **{"blocks": [7], "allocations": [5], "retries": [2], "host": [2]},
+    }
+    rows.drain(part)
+    assert len(part.rows["step_memory"]) == 1
+
+
+def test_only_devices_in_use_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def stats(device_idx: int) -> dict[str, Any]:
+        asked.append(device_idx)
+        return counters(MIB) if device_idx == 1 else counters(0, allocations=0)
+
+    monkeypatch.setattr(torch_private, "memory_stats", stats)
+    read = CudaCounters(4)
+    assert [one.device_idx for one in read()] == [1]
+    asked.clear()
+    read()
+    assert asked == [1]
