@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gpuledger.integrations.memory_profiler import MemoryProfiler, memory_profiler
     from gpuledger.model.run import Rank, Run
     from gpuledger.services.queries import balance, breakdown, check, step_energy, step_times
-    from gpuledger.services.recording import Recording, record
+    from gpuledger.services.recording import Recording, flight_recorder, record
     from gpuledger.services.runs import diff, load
     from gpuledger.services.watching import Watch, watch
     from gpuledger.simulate.estimate.api import estimate, find_batch
@@ -69,6 +69,7 @@ _MODULES = {
     "find_batch": "gpuledger.simulate.estimate.api",
     "load": "gpuledger.services.runs",
     "memory_profiler": "gpuledger.integrations.memory_profiler",
+    "flight_recorder": "gpuledger.services.recording",
     "record": "gpuledger.services.recording",
     "scope": "gpuledger.collect.attribution.scopes",
     "step": "gpuledger.collect.attribution.marked_steps",
@@ -106,6 +107,7 @@ __all__ = [
     "estimate",
     "fake_output",
     "find_batch",
+    "flight_recorder",
     "load",
     "memory_profiler",
     "record",

@@ -53,6 +53,7 @@ CALLS = {
     "find_batch",
     "load",
     "memory_profiler",
+    "flight_recorder",
     "record",
     "scope",
     "step",

@@ -49,6 +49,8 @@ class Recording:
         self._stacks = stacks
         self._force = force
         self._devices = devices
+        self.flies = False
+        """Whether counters and out-of-memory errors are recorded until the end, also after the recorded steps."""
         self._session: Session | None = None
         self._writer: RunWriter | None = None
         self.recorded_by: Path | None = None
@@ -85,7 +87,9 @@ class Recording:
         self.path = self._writer.path
         everything = (1, sys.maxsize) if len(passes) == 1 else (DEFAULT_FIRST_STEP, DEFAULT_LAST_STEP)
         first, last = self._steps or everything
-        settings = RecordSettings(self.path, first, last, self._stacks, self._devices, passes, step_on=step_on)
+        settings = RecordSettings(
+            self.path, first, last, self._stacks, self._devices, passes, step_on=step_on, flight_recorder=self.flies
+        )
         if "energy" in passes and self._devices != "cpu":
             self._meter = begin_meter(self._writer)
         self._session = active.start_recording(settings, self.path / "rank-0")
@@ -200,7 +204,7 @@ class Recording:
 
         @functools.wraps(function)
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            with Recording(
+            of_call = Recording(
                 self.name,
                 out=self._out,
                 steps=self._steps,
@@ -209,7 +213,9 @@ class Recording:
                 devices=self._devices,
                 passes=self._passes,
                 step_on=self._step_on,
-            ):
+            )
+            of_call.flies = self.flies
+            with of_call:
                 return function(*args, **kwargs)
 
         return recorded  # type: ignore[return-value]
@@ -257,3 +263,32 @@ def record(
     return Recording(
         name, out=out, steps=steps, stacks=stacks, force=force, devices=devices, passes=passes, step_on=step_on
     )
+
+
+def flight_recorder(
+    name: str = "flight", *, out: str | Path | None = None, force: bool = False, devices: str = "auto"
+) -> Recording:
+    """Return a recording of a ``with`` block that stays on after the first three steps, until the block ends.
+
+    Records the memory of steps 1 to 3, then counters at the end of every step, and each out-of-memory error. For
+    programs that are not started with ``gpuledger run``, which does the same.
+
+    Args:
+        name: Name of the run, as in :func:`record`.
+        out: Directory of the run.
+        force: Overwrite ``out``.
+        devices: ``auto``, ``cuda`` or ``cpu``.
+
+    Raises:
+        UsageError: when recording begins: ``out`` exists, or another recording is in progress in this process.
+
+    Source: the caching allocator's counters, and its snapshot at an error.
+
+    Example:
+        >>> import gpuledger
+        >>> with gpuledger.flight_recorder("train"):  # doctest: +SKIP
+        ...     train(model)
+    """
+    recording = Recording(name, out=out, steps=(1, 3), stacks=True, force=force, devices=devices)
+    recording.flies = True
+    return recording

@@ -27,10 +27,15 @@ VERDICTS = {True: "would have fitted", False: "would not have fitted", None: "no
 def out_of_memory_lines(rank: Rank, failure: OutOfMemory, terminal: Terminal) -> list[str]:
     """Return why the request failed, free memory, the largest users of memory, and what would have helped."""
     texts = [] if failure.cause is None else [failure.cause.sentence]
-    texts += [", ".join(_request(rank, failure)), *_held(failure), *_free(failure)]
+    texts += [request_text(rank, failure), *_held(failure), *_free(failure)]
     lines = entry(terminal, "Out of memory", *texts, cells=CELLS)
     remedies = [remedy_text(one) for one in failure.remedies]
     return lines + entry(terminal, "This request", *remedies, cells=CELLS)
+
+
+def request_text(rank: Rank, failure: OutOfMemory) -> str:
+    """Return what was asked for, where, and what was free."""
+    return ", ".join(_request(rank, failure))
 
 
 def remedy_text(remedy: Remedy) -> str:

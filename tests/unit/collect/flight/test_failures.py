@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from failing_allocator import BASE, MIB, counters, snapshot
 from torch import nn
 
+from gpuledger.analyze.memory.memory_map import read_memory_map
 from gpuledger.analyze.memory.oom import OutOfMemory, explain_oom
 from gpuledger.analyze.posting.posting import post_rank
 from gpuledger.cli.main import main
@@ -206,3 +207,17 @@ def test_show_prints_why_without_any_recorded_block(card: Callable[..., None], t
     text = " ".join((result.output + str(result.exception or "")).split())
     assert "The GPU is full" in text
     assert "step 812" in text
+
+
+def test_the_report_has_the_cause_and_a_map_of_segments(card: Callable[..., None], tmp_path: Path) -> None:
+    card(snapshot([60 * MIB, 20 * MIB], [18 * MIB], private_free=[40 * MIB]), 80 * MIB)
+    recorded = Recorded(tmp_path)
+    recorded.failures.happened({**FACTS, "tried_bytes": 30 * MIB}, 812)
+    rank = recorded.rank()
+    segments, others = read_memory_map(rank, rank.manifest.oom[0])
+    assert others == 0
+    assert [(one.bytes // MIB, one.pool_id, one.parts[0][0]) for one in segments] == [
+        *((60, 0, "unknown"), (20, 0, "unknown"), (18, 0, "free, too small"), (40, 1, "free")),
+    ]
+    (fewer,), left = read_memory_map(rank, rank.manifest.oom[0], most=1)
+    assert (fewer.bytes, left) == (40 * MIB, 3)

@@ -73,7 +73,7 @@ def recorder_in(directory: Path) -> FlightRecorder:
 def test_the_ring_is_on_from_the_end_of_the_measurements_to_the_end(history: History, tmp_path: Path) -> None:
     recorder = recorder_in(tmp_path)
     recorder.step_ended(1, 10)
-    assert not history.owner
+    assert not history.starts
     recorder.take_over(13)
     assert history.owner == "ring"
     recorder.step_ended(14, 20)

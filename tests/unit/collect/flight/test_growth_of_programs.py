@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from flown import growth_of
+from flown import forked, growth_of
 from torch import nn
+
+import gpuledger
 
 STEPS = 88
 KIB = 1 << 10
@@ -311,3 +313,19 @@ def test_a_healthy_program_has_no_leak(program: Callable[[], Any], tmp_path: Pat
 
 def test_there_are_twenty_healthy_programs() -> None:
     assert len(HEALTHY) >= 20
+
+
+def _in_a_block(directory: Path) -> tuple[int, bool]:
+    trainer = Trainer()
+    with gpuledger.flight_recorder("train", out=directory / "train.ledger", devices="cpu") as recording:
+        for _ in range(40):
+            trainer.step()
+    rank = recording.run().rank(0)
+    steps = rank.table("step_memory", ("step",)).column("step").to_pylist()
+    window = rank.manifest.window
+    assert window is not None
+    return window.last_step or 0, steps == list(range(1, 41))
+
+
+def test_a_block_is_recorded_to_its_end(tmp_path: Path) -> None:
+    assert forked(lambda: _in_a_block(tmp_path)) == (3, True)

@@ -1,0 +1,65 @@
+"""Out-of-memory errors and memory that grows: why, what would have helped, and a map of segments and blocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpuledger.analyze.memory.memory_map import FREE, TOO_SMALL, read_memory_map
+from gpuledger.report.base.colors import category_color
+from gpuledger.report.html.sections.section import Page, Section, script
+from gpuledger.report.text.growth_text import growth_text
+from gpuledger.report.text.oom_text import remedy_text, request_text
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.memory.oom import OutOfMemory
+    from gpuledger.analyze.view.view import DeviceView
+    from gpuledger.analyze.view.watched_card import WatchedCard
+    from gpuledger.model.run import Rank
+
+_FREE_COLORS = {FREE: "#d9d9de", TOO_SMALL: "#f4b8b8"}
+
+
+def _data(device: DeviceView, page: Page) -> dict[str, Any]:
+    rank = device.rank
+    failures = [one for of, one in page.view.out_of_memory if of is rank and one.device_idx == device.device_idx]
+    growth = [one for one in page.view.growth if one.rank == rank.number and one.device_idx in (-1, device.device_idx)]
+    return {
+        "failures": [_failure(rank, one) for one in failures if one.cause is not None],
+        "growth": [growth_text(one) for one in growth],
+    }
+
+
+def _no_data(card: WatchedCard, page: Page) -> dict[str, Any]:
+    return {"failures": [], "growth": []}
+
+
+def _failure(rank: Rank, failure: OutOfMemory) -> dict[str, Any]:
+    fact = next(one for one in rank.manifest.oom if one.step == failure.step and one.failure_id is not None)
+    segments, others = read_memory_map(rank, fact)
+    assert failure.cause is not None
+    return {
+        "cause": failure.cause.sentence,
+        "request": request_text(rank, failure),
+        "remedies": [remedy_text(one) for one in failure.remedies],
+        "others": others,
+        "segments": [
+            {
+                "address": f"{one.address:#x}",
+                "bytes": one.bytes,
+                "pool": one.pool_id,
+                "parts": [[what, size, _FREE_COLORS.get(what) or category_color(what)] for what, size in one.parts],
+            }
+            for one in segments
+        ],
+    }
+
+
+SECTION = Section(
+    name="failures",
+    heading="Out of memory and growth",
+    scripts=(script("failures.js"),),
+    data=_data,
+    card_data=_no_data,
+    body="""<div id="failures"></div>""",
+    is_hidden=True,
+)
