@@ -295,3 +295,36 @@ def test_an_unknown_kind_of_step_is_refused_before_the_program(tmp_path: Path) -
     assert ended.status == 2
     assert b"step-on 'epoch': expected auto, module, optimizer, mark or call:NAME" in ended.stderr
     assert ended.stdout == b""
+
+
+ENDS = """
+import os, sys
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.calls = nn.Linear(8, 4), 0
+    def forward(self, x):
+        self.calls += 1
+        if self.calls == 5:
+            END
+        return self.layer(x)
+model = Model()
+with torch.no_grad():
+    for _ in range(8):
+        model(torch.randn(4, 8))
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [("raise ValueError", 1), ("sys.exit(7)", 7), ("os.fork() or os._exit(0)", 0), ("os._exit(3)", 3)],
+)
+@pytest.mark.parametrize("step_on", ["module", "call:layer"])
+def test_a_program_that_ends_inside_a_call_keeps_its_status_and_its_steps(
+    step_on: str, end: str, status: int, tmp_path: Path
+) -> None:
+    write_script(tmp_path, HEAD + ENDS.replace("END", end))
+    ended = recorded(["train.py"], tmp_path, ("-q", "--passes", "memory,time", "--step-on", step_on))
+    assert ended.status == status, ended.stderr
+    assert b"gpuledger" not in ended.stderr
+    assert load(tmp_path / "train.ledger").rank(0).table("steps").num_rows >= 3

@@ -14,6 +14,7 @@ import gpuledger
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.call_steps import HELD_CALLS, SWITCH_CALLS, FollowedModule, HeldCalls
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.named_calls import NamedCalls
 from gpuledger.collect.attribution.steps import StepCounter
 
 pytestmark = pytest.mark.torch
@@ -173,3 +174,33 @@ def test_a_recording_from_python_takes_marks_and_named_calls(tmp_path: Path) -> 
     assert recorded == {"mark": ["marked"] * 2, "call:ReLU": ["call"] * 4, "call:0": ["call"] * 4}
     with pytest.raises(gpuledger.UsageError, match="step-on 'x'"), gpuledger.record(step_on="x"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "step_on"),
+    [
+        (NamedCalls, "_is_named", "call:Linear"),
+        (StepCounter, "named_call_began", "call:Linear"),
+        (StepCounter, "named_call_ended", "call:Linear"),
+        (StepCounter, "mark", "mark"),
+        (StepCounter, "end_with_program", "module"),
+        (FollowedModule, "begins", "module"),
+        (ModuleRegistry, "awaits_first_call", "auto"),
+    ],
+)
+def test_an_error_of_ours_never_reaches_the_program(
+    owner: type, name: str, step_on: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: object) -> None:
+        raise ZeroDivisionError("ours")
+
+    model = nn.Sequential(nn.Linear(4, 4))
+    before = nn.Module.__call__.__code__
+    monkeypatch.setattr(owner, name, breaks)
+    with gpuledger.record(out=tmp_path / "run", devices="cpu", step_on=step_on) as recording, torch.no_grad():
+        results = [model(torch.ones(2, 4)) for _ in range(3)]
+        gpuledger.step()
+    assert len(results) == 3
+    assert nn.Module.__call__.__code__ is before
+    notes = recording.run().rank().manifest.notes
+    assert [note for note in notes if "ZeroDivisionError: ours" in note]
