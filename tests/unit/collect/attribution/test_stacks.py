@@ -79,3 +79,14 @@ def test_the_code_kept_for_comparison_is_limited(monkeypatch: pytest.MonkeyPatch
         exec(compile("\n" * line + "found = here()", "generated.py", "exec"), scope)
         assert table.intern_frame(scope["found"]) == line
     assert len(table._seen) <= 10
+
+
+def test_a_line_of_generated_code_is_shown_as_the_lines_it_was_made_from() -> None:
+    table = StackTable()
+    table.add_sources({("c1.py", 7): (("net.py", 3, "forward"), ("net.py", 9, "run"))})
+    table.intern((("c1.py", 7, "call"), ("train.py", 2, "<module>")))
+    table.intern((("c1.py", 8, "call"), ("train.py", 2, "<module>")))
+    assert drained(table) == [
+        [("net.py", 3, "forward"), ("net.py", 9, "run"), ("train.py", 2, "<module>")],
+        [("c1.py", 8, "call"), ("train.py", 2, "<module>")],
+    ]
