@@ -167,15 +167,15 @@ def _autocast(facts: PeakFacts) -> Finding | None:
     if (precision.float32_frac or 0.0) < _MOSTLY_32_BITS_FRAC or size < 0.1 * facts.peak_bytes:
         return None
     return Finding(
-        f"Tensors that modules compute in 32 bits are {facts.share(size)} of the peak",
-        f"{format_bytes(size)} of activations, their gradients and temporaries; the program does not use autocast",
-        "use autocast with bfloat16",
-        'torch.autocast("cuda", dtype=torch.bfloat16) around the forward and the loss halves most of them; results '
-        "differ slightly",
-        facts.peak_bytes - with_autocast(facts).peak_bytes,
-        "the peak, under autocast",
-        facts.show("--by", "module"),
-        "activation",
+        title=f"Tensors that modules compute in 32 bits are {facts.share(size)} of the peak",
+        evidence=f"{format_bytes(size)} of activations, their gradients and temporaries; autocast is not used",
+        action="use autocast with bfloat16",
+        advice='torch.autocast("cuda", dtype=torch.bfloat16) around the forward and the loss halves most of them; '
+        "results differ slightly",
+        search="activation",
+        command=facts.show("--by", "module"),
+        saved_from="the peak, under autocast",
+        saving_bytes=facts.peak_bytes - with_autocast(facts).peak_bytes,
     )
 
 
