@@ -1,8 +1,8 @@
 """Measures what recording costs: step time in the record window, after it, and under the peers, against bare steps.
 
 Each model runs in a process of its own. There, rounds of blocks take turns: bare (nothing of gpuledger installed),
-recorded (inside a window, between its opening and its closing step), stacks (the window's closing step, which keeps
-Python stacks), after (the window is closed, the recording is not). A block's time is wall time between two
+recorded (inside a window, between its opening and its closing step), stacks (the window's closing step, with the pause
+at its end), after (the window is closed, the recording is not). A block's time is wall time between two
 synchronizations; a round's ratio is a block against the bare block of the same round, and the order inside a round
 turns with every round, so that clocks and temperature cancel. Figures are medians over the rounds, with quartiles and
 a 95 % interval of the median. The peers come last, a profiler last of all: it can leave a slow-down behind.
@@ -104,8 +104,8 @@ def run_round(timer: Timer, rounds: Rounds, directory: Path, *, bare_first: bool
 def run_window(timer: Timer, rounds: Rounds, directory: Path) -> None:
     """Open a window, time its steps, let it close by itself, and time the steps after it.
 
-    The window's first step is not timed (it opens the recording), nor is its drain; the last one is timed alone, as it
-    alone keeps stacks, and the window closes at its end.
+    The window's first step is not timed (it opens the recording), nor is its drain; the last one is timed alone,
+    because the window closes at its end.
     """
     last_step = timer.block_steps + 2
     spans: dict[str, tuple[int, int]] = {}
