@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 FEWEST_ITERATIONS = 4
 LEAST_SHARE = 0.5
-"""A loop with less of the time between the first and the last allocation is not the program's main loop."""
+"""A loop with a smaller share of the allocations is not the program's main loop."""
 MOST_LEVELS = 24
 
 
 @dataclass(frozen=True)
 class Loop:
-    """The loop that takes most of the time.
+    """The loop with most of the allocations.
 
     Attributes:
         line: ``file:line function`` of the first line that allocates in an iteration.
@@ -54,7 +54,7 @@ class _Allocations:
 
 
 def find_loop(rank: Rank, device_idx: int) -> Loop | None:
-    """Return the loop of the program's own code that takes most of the time; None if no line repeats.
+    """Return the loop of the program's own code with most of the allocations; None if no line repeats.
 
     An iteration begins when a function returns to an earlier line. A loop with a body of one line is not found.
 
@@ -87,13 +87,12 @@ def _own_frames(stacks: Mapping[int, Stack]) -> dict[int, tuple[Frame, ...]]:
 
 def _hottest(found: _Allocations, paths: Mapping[int, tuple[Frame, ...]]) -> tuple[I64, Frame | None]:
     """Return the positions at which iterations of the loop begin, and the frame at which they do."""
-    whole_ns = int(found.t_ns[-1] - found.t_ns[0])
-    best: tuple[float, I64, Frame | None] = (LEAST_SHARE * whole_ns, np.zeros(0, dtype=np.int64), None)
+    best: tuple[float, I64, Frame | None] = (LEAST_SHARE * found.index.size, np.zeros(0, dtype=np.int64), None)
     for level in range(min(MOST_LEVELS, max(map(len, paths.values()), default=0))):
         for starts, end, frame in _loops_at(found.stack_id, paths, level):
-            span_ns = int(found.t_ns[end] - found.t_ns[starts[0]])
-            if starts.size >= FEWEST_ITERATIONS and span_ns > best[0]:
-                best = (span_ns, starts, frame)
+            allocations = end - int(starts[0])
+            if starts.size >= FEWEST_ITERATIONS and allocations > best[0]:
+                best = (allocations, starts, frame)
     return best[1], best[2]
 
 

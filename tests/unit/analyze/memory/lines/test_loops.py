@@ -87,7 +87,7 @@ def test_each_iteration_of_a_loop_is_found(tmp_path: Path) -> None:
     assert loop.iteration_ns > 0
 
 
-def test_of_nested_loops_it_is_the_one_in_which_most_time_passes(tmp_path: Path) -> None:
+def test_of_nested_loops_it_is_the_one_with_most_allocations(tmp_path: Path) -> None:
     loop = loop_of(tmp_path / "run", sample)
     assert loop is not None
     # both loops begin at the same allocating line, so that the iterations are those of the inner one
