@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpuledger.model.accounts import CATEGORIES, DEVICE_LINES, LIFETIME_RULES, PHASES, ROUNDING, Identity
 from gpuledger.model.journal.journal import COLUMNS, JOURNAL_VERSION, REASONS, STEP_KINDS, Action, BlockState, TagFlag
-from gpuledger.model.tables import SCHEMA_VERSION, TABLES, Table
+from gpuledger.model.schema.tables import SCHEMA_VERSION, TABLES, Table
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "format.md"
 

@@ -93,7 +93,7 @@ MUTANTS = (
     ),
     Mutant(
         "a recorder that draws the program's random numbers",
-        "collect/attribution/steps.py",
+        "collect/steps/step_counter.py",
         "            self.seen += 1",
         "            self.seen += int(torch.rand(1) < 2)",
         ("tests/e2e/test_corpus.py", "-k", "random or accumulation"),
@@ -114,7 +114,7 @@ MUTANTS = (
     ),
     Mutant(
         "steps that end with a call though an optimizer is at work",
-        "collect/attribution/steps.py",
+        "collect/steps/step_counter.py",
         "if self._marked or self.trained or self._first_called not in (-1, module_id):",
         "if self._marked or self._first_called not in (-1, module_id):",
         ("tests/e2e/test_run_trainings.py",),

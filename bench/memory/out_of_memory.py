@@ -29,7 +29,7 @@ sys.path.insert(0, str(LIB))
 
 from environment import describe_environment, write_results
 
-from gpuledger.analyze.memory.oom import explain_oom
+from gpuledger.analyze.memory.failures.oom import explain_oom
 from gpuledger.analyze.posting.posting import post_rank
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.session.session import Session

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from gpuledger.analyze.overview.balance import Balance
     from gpuledger.analyze.step.energy import EnergyBreakdown
     from gpuledger.analyze.step.steps import StepTimes
-    from gpuledger.collect.attribution.marked_steps import step
     from gpuledger.collect.attribution.scopes import scope
+    from gpuledger.collect.steps.marked_steps import step
     from gpuledger.errors import (
         BudgetExceededError,
         EmptyRunError,
@@ -72,7 +72,7 @@ _MODULES = {
     "flight_recorder": "gpuledger.services.recording",
     "record": "gpuledger.services.recording",
     "scope": "gpuledger.collect.attribution.scopes",
-    "step": "gpuledger.collect.attribution.marked_steps",
+    "step": "gpuledger.collect.steps.marked_steps",
     "step_energy": "gpuledger.services.queries",
     "step_times": "gpuledger.services.queries",
     "watch": "gpuledger.services.watching",

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from synthetic import make_run
 
 from gpuledger.cli.main import main
-from gpuledger.model.tables import SCHEMA_VERSION
+from gpuledger.model.schema.tables import SCHEMA_VERSION
 
 SHOW = {
     "schema_version": int,

@@ -20,7 +20,7 @@ from torch import nn
 import gpuledger
 from gpuledger.analyze.view.view import build_view
 from gpuledger.cli.main import main
-from gpuledger.model.tables import TABLES
+from gpuledger.model.schema.tables import TABLES
 from gpuledger.report.html.notebook import html_of
 
 pytestmark = pytest.mark.torch

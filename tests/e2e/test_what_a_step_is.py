@@ -9,7 +9,7 @@ from programs import write_script
 from quick import recorded
 
 from gpuledger.analyze.overview.summary import summarize
-from gpuledger.collect.attribution.call_steps import SWITCH_CALLS
+from gpuledger.collect.steps.call_steps import SWITCH_CALLS
 from gpuledger.services.runs import load
 
 pytestmark = pytest.mark.torch

@@ -12,7 +12,7 @@ from present import present
 from programs import TRAIN, Ended, execute, manifest, write_script
 from quick import quick_gpuledger, recorded
 
-from gpuledger.model.tables import SCHEMA_VERSION
+from gpuledger.model.schema.tables import SCHEMA_VERSION
 from gpuledger.services.runs import load
 
 pytestmark = pytest.mark.torch

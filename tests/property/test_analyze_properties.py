@@ -18,7 +18,7 @@ from gpuledger.analyze.overview.balance import build_balance
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.model.run import write_table
-from gpuledger.model.tables import TABLES
+from gpuledger.model.schema.tables import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

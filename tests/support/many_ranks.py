@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from gpuledger.model.run import write_table
 from gpuledger.model.run_directory import write_json
-from gpuledger.model.tables import SCHEMA_VERSION, TABLES
+from gpuledger.model.schema.tables import SCHEMA_VERSION, TABLES
 
 MIB = 1 << 20
 CATEGORIES = ("sharded_weight", "activation", "gradient")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpuledger.model.accounts import CATEGORIES, PHASES
 from gpuledger.model.run import Rank, read_run, write_table
 from gpuledger.model.run_directory import write_json
-from gpuledger.model.tables import SCHEMA_VERSION, TABLES
+from gpuledger.model.schema.tables import SCHEMA_VERSION, TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

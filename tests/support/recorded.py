@@ -15,7 +15,7 @@ import torch._dynamo  # noqa: F401  what the first optimizer would load, before 
 from gpuledger import record
 from gpuledger.model.manifest import RankManifest
 from gpuledger.model.run import Rank
-from gpuledger.model.tables import TABLES
+from gpuledger.model.schema.tables import TABLES
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from gpuledger.model.accounts import CATEGORIES, PHASES
 from gpuledger.model.journal.journal import REASONS, STEP_KINDS
 from gpuledger.model.run import Run, read_run, write_table
 from gpuledger.model.run_directory import write_json
-from gpuledger.model.tables import SCHEMA_VERSION, TABLES
+from gpuledger.model.schema.tables import SCHEMA_VERSION, TABLES
 
 if TYPE_CHECKING:
     from pathlib import Path

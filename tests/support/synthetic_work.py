@@ -13,7 +13,7 @@ from gpuledger.model.accounts import PHASES
 from gpuledger.model.manifest import read_json
 from gpuledger.model.run import Run, read_run, write_table
 from gpuledger.model.run_directory import write_json
-from gpuledger.model.tables import TABLES
+from gpuledger.model.schema.tables import TABLES
 
 if TYPE_CHECKING:
     from pathlib import Path

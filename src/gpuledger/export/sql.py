@@ -15,7 +15,7 @@ from gpuledger.export.query_limits import Limits, Stopwatch
 from gpuledger.export.tables import exported_schema, exported_table, written_table
 from gpuledger.files.reading import storable
 from gpuledger.model.run import PARTS
-from gpuledger.model.tables import TABLES
+from gpuledger.model.schema.tables import TABLES
 
 if TYPE_CHECKING:
     import duckdb

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 from gpuledger.analyze.memory.live import device_indices, is_reserved_known
 from gpuledger.files.writing import replaced
 from gpuledger.model.run_directory import write_json
-from gpuledger.model.tables import SCHEMA_VERSION, TABLES
+from gpuledger.model.schema.tables import SCHEMA_VERSION, TABLES
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,7 +15,7 @@ from gpuledger.formats.snapshot.snapshot_tables import Modules
 from gpuledger.formats.text_lines import read_lines
 from gpuledger.model.accounts import CATEGORIES
 from gpuledger.model.imported import rows_to_table
-from gpuledger.model.tables import TABLES
+from gpuledger.model.schema.tables import TABLES
 
 if TYPE_CHECKING:
     import pyarrow as pa

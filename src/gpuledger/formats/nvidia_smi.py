@@ -24,7 +24,7 @@ from gpuledger.cards.smi_cells import (
 from gpuledger.errors import InputError, UsageError
 from gpuledger.formats.text_lines import TextLine, decoded, read_lines, shown
 from gpuledger.model.imported import ImportedRank, ImportedRun
-from gpuledger.model.tables import SAMPLES
+from gpuledger.model.schema.tables import SAMPLES
 from gpuledger.units import parse_duration_ns
 
 DEFAULT_INTERVAL = "10ms"

@@ -13,7 +13,7 @@ from gpuledger.model.manifest import RankManifest, write_rank_manifest
 from gpuledger.model.run import Run, read_run, write_table
 from gpuledger.model.run_manifest import RunManifest, write_run_manifest
 from gpuledger.model.run_writer import RunWriter
-from gpuledger.model.tables import SCHEMA_VERSION, TABLES
+from gpuledger.model.schema.tables import SCHEMA_VERSION, TABLES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class ImportedRank:
     """One process, or one GPU, of the imported files.
 
-    ``tables`` maps names to tables with the columns of :data:`gpuledger.model.tables.TABLES`. Values that a format does
-    not have are null. ``facts`` are further keys of the rank's manifest, such as ``devices``.
+    ``tables`` maps names to tables with the columns of :data:`gpuledger.model.schema.tables.TABLES`. Values that a
+    format does not have are null. ``facts`` are further keys of the rank's manifest, such as ``devices``.
     """
 
     number: int

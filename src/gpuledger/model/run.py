@@ -17,9 +17,9 @@ from gpuledger.files.writing import refuse_links, replaced
 from gpuledger.model.manifest import RankManifest, read_rank_manifest
 from gpuledger.model.run_directory import MANIFEST, RANK_PREFIX, SUFFIX, rank_directories
 from gpuledger.model.run_manifest import RunManifest, read_run_manifest
+from gpuledger.model.schema.tables import TABLES
 from gpuledger.model.shown import Shown
 from gpuledger.model.simulated import without_times
-from gpuledger.model.tables import TABLES
 from gpuledger.units import counted
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def write_table(rank_directory: Path, table: pa.Table, name: str, part: int = 0)
 
     Raises:
         InputError: the directory of the rank or of the table is a link.
-        ValueError: the columns are not those of :data:`gpuledger.model.tables.TABLES`.
+        ValueError: the columns are not those of :data:`gpuledger.model.schema.tables.TABLES`.
     """
     import pyarrow.parquet as pq
 

@@ -11,7 +11,7 @@ from typing import Any
 from gpuledger.errors import InputError, UsageError
 from gpuledger.files.reading import read_json_file, reading
 from gpuledger.files.writing import write_whole
-from gpuledger.model.tables import SCHEMA_VERSION
+from gpuledger.model.schema.tables import SCHEMA_VERSION
 
 SUFFIX = ".ledger"
 MANIFEST = "manifest.json"

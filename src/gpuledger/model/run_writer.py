@@ -30,7 +30,7 @@ from gpuledger._version import __version__
 from gpuledger.errors import GpuLedgerError, InputError, words_of
 from gpuledger.model.run_directory import MANIFEST, SUFFIX, choose_directory, rank_directories
 from gpuledger.model.run_manifest import RunManifest, read_run_manifest, write_run_manifest
-from gpuledger.model.tables import SCHEMA_VERSION
+from gpuledger.model.schema.tables import SCHEMA_VERSION
 from gpuledger.redact import redact
 
 NOTHING_SEEN = "No PyTorch process wrote a recording. (Python processes started with -I, -E or -S cannot be recorded.)"

@@ -19,7 +19,7 @@ from gpuledger.model.journal.journal import JournalWriter, Part
 from gpuledger.model.manifest import RankManifest, read_json, write_rank_manifest
 from gpuledger.model.run import read_run, write_table
 from gpuledger.model.run_directory import LISTENING, write_json
-from gpuledger.model.tables import TABLES
+from gpuledger.model.schema.tables import TABLES
 from gpuledger.services import runs
 
 SAFE = "the owner's own"

@@ -14,7 +14,7 @@ from gpuledger.errors import InputError, UsageError
 from gpuledger.model.manifest import read_json
 from gpuledger.model.run import read_run, write_table
 from gpuledger.model.run_directory import choose_directory, rank_directories, write_json
-from gpuledger.model.tables import SCHEMA_VERSION, TABLES
+from gpuledger.model.schema.tables import SCHEMA_VERSION, TABLES
 
 
 def make_run(path: Path, *ranks: int) -> Path:

@@ -13,7 +13,7 @@ from gpuledger.model.journal.reading import Journal
 from gpuledger.model.manifest import PassEnergy, read_rank_manifest, with_notes, write_rank_manifest
 from gpuledger.model.run import write_table
 from gpuledger.model.run_directory import SAMPLE_JOURNALS, rank_directories
-from gpuledger.model.tables import TABLES
+from gpuledger.model.schema.tables import TABLES
 
 _PART = 1
 """Part 0 of ``windows`` comes from the rank's own journal."""

@@ -40,7 +40,7 @@ from gpuledger.model.journal.reading import Journal
 from gpuledger.model.manifest import RankManifest, read_rank_manifest, write_rank_manifest
 from gpuledger.model.run import KeptRank, Rank, write_table
 from gpuledger.model.run_directory import MANIFEST, rank_directories
-from gpuledger.model.tables import SCHEMA_VERSION, TABLES
+from gpuledger.model.schema.tables import SCHEMA_VERSION, TABLES
 
 JOURNAL_DIRECTORY = "journal"
 _NOT_IN_MANIFEST = (

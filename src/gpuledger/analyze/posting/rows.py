@@ -15,7 +15,7 @@ from gpuledger.model.accounts import CATEGORIES, PHASES
 from gpuledger.model.journal.journal import REASONS, STEP_KINDS
 from gpuledger.model.journal.reading import Journal
 from gpuledger.model.pools import UNKNOWN_POOL
-from gpuledger.model.tables import TABLES
+from gpuledger.model.schema.tables import TABLES
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.analyze.ranks.summaries import BREAKDOWN, SUMMARY, has_summary, summary_tables
 from gpuledger.errors import InputError
 from gpuledger.model.run import PARTS
-from gpuledger.model.tables import TABLES
+from gpuledger.model.schema.tables import TABLES
 
 if TYPE_CHECKING:
     import duckdb

@@ -14,7 +14,7 @@ from gpuledger.analyze.step.energy import break_down_energy
 from gpuledger.analyze.step.times import break_down_time
 from gpuledger.model.run import PARTS, write_table
 from gpuledger.model.run_directory import rank_directories
-from gpuledger.model.tables import TABLES
+from gpuledger.model.schema.tables import TABLES
 
 if TYPE_CHECKING:
     import pyarrow as pa

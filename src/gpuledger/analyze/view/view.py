@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.analyze.memory.account_series import AccountSeries, build_account_series, choose_instants, keep_instants
 from gpuledger.analyze.memory.breakdown import Account, Breakdown, break_down
 from gpuledger.analyze.memory.empty import steps_not_reached
+from gpuledger.analyze.memory.failures.oom import OutOfMemory, explain_oom
 from gpuledger.analyze.memory.groups import Group, group_accounts
 from gpuledger.analyze.memory.growth import Growth, find_growth
 from gpuledger.analyze.memory.instant import Instant, module_classes, resolve_instant
 from gpuledger.analyze.memory.lines.flame import FlameNode, build_flame
 from gpuledger.analyze.memory.lines.loops import Loop, find_loop
 from gpuledger.analyze.memory.live import device_indices, pick_device
-from gpuledger.analyze.memory.oom import OutOfMemory, explain_oom
 from gpuledger.analyze.memory.timeline import Band, Timeline, bands, build_timeline
 from gpuledger.analyze.memory.unknown import Unknowns, list_unknown
 from gpuledger.analyze.overview.balance import Balance, build_balance

@@ -13,7 +13,7 @@ from gpuledger.cli.common import force_option, open_run, output_option, print_no
 from gpuledger.errors import UsageError
 from gpuledger.files.writing import is_taken
 from gpuledger.files.writing import output as written_to
-from gpuledger.model.tables import TABLES
+from gpuledger.model.schema.tables import TABLES
 from gpuledger.units import counted
 
 if TYPE_CHECKING:

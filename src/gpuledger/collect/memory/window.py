@@ -9,8 +9,6 @@ import torch
 
 from gpuledger.collect.adapter.guard import Guard, do_all
 from gpuledger.collect.attribution.communication import collectives_backend
-from gpuledger.collect.attribution.compiled_graphs import CompiledGraphs
-from gpuledger.collect.attribution.compiled_memory import CompiledMemory
 from gpuledger.collect.attribution.inputs import InputShapes
 from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
@@ -20,14 +18,16 @@ from gpuledger.collect.attribution.precision import Precision
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.recorder import FillsUp, Recorder
 from gpuledger.collect.attribution.stacks import StackTable
-from gpuledger.collect.attribution.steps import StepCounter
 from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.attribution.tensor_observations import TensorObservations
+from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs
+from gpuledger.collect.compiled.compiled_memory import CompiledMemory
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.memory.first_collectives import FirstCollectives
 from gpuledger.collect.sharding.fully_shard import FullyShardedGroups
 from gpuledger.collect.sharding.layouts import Layouts
+from gpuledger.collect.steps.step_counter import StepCounter
 from gpuledger.model.accounts import Phase
 
 DRAIN_EVENTS = 100_000
@@ -192,9 +192,9 @@ class MemoryWindow:
     def take_out(self) -> None:
         """Remove the observers of modules. :meth:`close_recorder` ends the recorder itself."""
         self.is_open = False
-        compiled = [] if self._compiled is None else [self._compiled]
-        observers = [self._tracker, self._collectives, self._sharded, self._precision, *compiled]
-        do_all([*(one.remove for one in observers), self._stacks.forget_code])
+        compiled = [] if self._compiled is None else [self._compiled.remove]
+        ours = [self._tracker.remove, self._collectives.remove, self._sharded.remove, self._precision.remove]
+        do_all([*ours, *compiled, self._stacks.forget_code])
 
     def close_recorder(self) -> bool:
         """End the recorder and write its pending events. Return False if it must be called again later."""

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.collect.attribution.rank_journal import RankJournal
-from gpuledger.collect.attribution.steps import StepCounter
 from gpuledger.collect.passes import energy_cards
+from gpuledger.collect.steps.step_counter import StepCounter
 from gpuledger.model.energy_window import ENERGY_MARKER, WITHOUT_ENERGY
 
 STEPS = 10

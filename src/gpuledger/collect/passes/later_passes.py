@@ -16,16 +16,16 @@ from collections.abc import Callable
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.guard import Guard, calling, do_all
 from gpuledger.collect.adapter.user_profiler import UserProfiler
-from gpuledger.collect.attribution.compiled_graphs import CompiledGraphs
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
-from gpuledger.collect.attribution.steps import StepCounter
+from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs
 from gpuledger.collect.launch.settings import MEASUREMENT, RecordSettings
 from gpuledger.collect.passes import energy_cards
 from gpuledger.collect.passes.energy_pass import STEPS as UNPROFILED_STEPS
 from gpuledger.collect.passes.energy_pass import EnergyPass
 from gpuledger.collect.passes.time_pass import CALLS, TimePass
 from gpuledger.collect.passes.timing_preconditions import why_no_time_pass
+from gpuledger.collect.steps.step_counter import StepCounter
 from gpuledger.model.energy_window import WITHOUT_ENERGY
 
 TIME_STEPS = 2

@@ -17,11 +17,11 @@ from torch import nn
 from gpuledger.collect.adapter import kineto, kineto_events, torch_entrances, torch_private
 from gpuledger.collect.adapter.guard import Guard, do_all
 from gpuledger.collect.adapter.instrument import Observation, Observer, remove_all
-from gpuledger.collect.attribution.compiled_graphs import CompiledGraphs
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs
+from gpuledger.collect.compiled.compiled_ranges import CompiledRanges
 from gpuledger.collect.passes import energy_cards
-from gpuledger.collect.passes.compiled_ranges import CompiledRanges
 from gpuledger.collect.passes.scope_marks import ScopeMarks
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE, ActivityKind

@@ -34,7 +34,6 @@ from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.recorder import Recorder
 from gpuledger.collect.attribution.stacks import StackTable
-from gpuledger.collect.attribution.steps import StepCounter
 from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.cuda_history import CudaRecorder
@@ -43,6 +42,7 @@ from gpuledger.collect.memory.window import MemoryWindow
 from gpuledger.collect.session.active import current
 from gpuledger.collect.session.outer_run import find_outer_run
 from gpuledger.collect.session.recorders import describe_cuda, describe_process, make_dispatch_recorder
+from gpuledger.collect.steps.step_counter import StepCounter
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import STEP_KINDS, Part
 from gpuledger.model.journal.reading import Journal, journal_of

@@ -20,16 +20,12 @@ import torch
 from gpuledger.collect.adapter.calls import OutermostCalls, Watch
 from gpuledger.collect.adapter.guard import Guard, calling, describe, do_all
 from gpuledger.collect.adapter.uncompiled import keep_uncompiled
-from gpuledger.collect.attribution import marked_steps
-from gpuledger.collect.attribution.call_steps import FollowedModule, HeldCalls
-from gpuledger.collect.attribution.compiled_graphs import CompiledGraphs
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
-from gpuledger.collect.attribution.named_calls import NamedCalls, explain_steps
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.recorder import Recorder
 from gpuledger.collect.attribution.stacks import StackTable
-from gpuledger.collect.attribution.steps import StepCounter
 from gpuledger.collect.attribution.tags import TagTable
+from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs
 from gpuledger.collect.flight.flight_recorder import FlightRecorder
 from gpuledger.collect.launch.ranks import claim_rank
 from gpuledger.collect.launch.settings import ALL_STEPS, AUTO, RecordSettings
@@ -38,6 +34,10 @@ from gpuledger.collect.memory.window import MemoryWindow
 from gpuledger.collect.passes.later_passes import LaterPasses
 from gpuledger.collect.session.outside_backward import OutsideBackward
 from gpuledger.collect.session.recorders import ProcessRecorders, RecorderFactory, describe_process
+from gpuledger.collect.steps import marked_steps
+from gpuledger.collect.steps.call_steps import FollowedModule, HeldCalls
+from gpuledger.collect.steps.named_calls import NamedCalls, explain_steps
+from gpuledger.collect.steps.step_counter import StepCounter
 from gpuledger.model.journal.journal import OWN_ERROR, STEP_KINDS
 from gpuledger.model.run_directory import rank_directories
 

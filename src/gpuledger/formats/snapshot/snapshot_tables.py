@@ -18,7 +18,7 @@ from gpuledger.model.accounts import CATEGORIES, PHASES
 from gpuledger.model.imported import rows_to_table
 from gpuledger.model.journal.journal import Action
 from gpuledger.model.pools import UNKNOWN_POOL
-from gpuledger.model.tables import TABLES
+from gpuledger.model.schema.tables import TABLES
 
 if TYPE_CHECKING:
     import pyarrow as pa

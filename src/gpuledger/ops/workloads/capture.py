@@ -17,8 +17,8 @@ from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.modules import ModuleTracker
 from gpuledger.collect.attribution.phases import ModuleContext, Phases
-from gpuledger.collect.attribution.steps import StepCounter
 from gpuledger.collect.attribution.tags import TagTable
+from gpuledger.collect.steps.step_counter import StepCounter
 from gpuledger.model.accounts import Phase
 from gpuledger.operator_key import OperatorKey, tensor_bytes
 from gpuledger.ops.workloads.describe import IsOnCard, describe_tensor, key_of

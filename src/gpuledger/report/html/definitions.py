@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuledger.model.accounts import CATEGORIES, IDENTITY_CATEGORY, LIFETIME_RULES, ROUNDING
-from gpuledger.model.tables import TABLES
+from gpuledger.model.schema.tables import TABLES
 
 
 @dataclass(frozen=True)

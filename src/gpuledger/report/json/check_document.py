@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.analyze.compare.budget import unit_of
-from gpuledger.model.tables import SCHEMA_VERSION
+from gpuledger.model.schema.tables import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from gpuledger.analyze.compare.budget import Gate

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuledger.analyze.compare.group_diff import MODULE
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
-from gpuledger.model.tables import SCHEMA_VERSION
+from gpuledger.model.schema.tables import SCHEMA_VERSION
 from gpuledger.report.json.document import instant_document, place_document
 
 if TYPE_CHECKING:

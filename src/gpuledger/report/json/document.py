@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpuledger.model.tables import SCHEMA_VERSION
+from gpuledger.model.schema.tables import SCHEMA_VERSION
 
 if TYPE_CHECKING:
+    from gpuledger.analyze.memory.failures.oom import OutOfMemory
     from gpuledger.analyze.memory.growth import Growth
     from gpuledger.analyze.memory.instant import Instant
-    from gpuledger.analyze.memory.oom import OutOfMemory
     from gpuledger.analyze.overview.balance import Balance
     from gpuledger.analyze.ranks.rank_set import RankSet
     from gpuledger.analyze.step.energy import EnergyBreakdown

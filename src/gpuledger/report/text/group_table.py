@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.analyze.keywords.keyword_file import UNTRACKABLE
-from gpuledger.model.tables import SCHEMA_VERSION
+from gpuledger.model.schema.tables import SCHEMA_VERSION
 from gpuledger.report.base.colors import category_color, stack_order
 from gpuledger.report.base.phrases import allocated_text, column_unit, device_text, entry, instant_title
 from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, Column, Table, Terminal

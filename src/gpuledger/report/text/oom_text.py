@@ -13,8 +13,8 @@ from gpuledger.units import counted, format_bytes, format_frac
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuledger.analyze.memory.oom import OutOfMemory
-    from gpuledger.analyze.memory.oom_remedies import Remedy
+    from gpuledger.analyze.memory.failures.oom import OutOfMemory
+    from gpuledger.analyze.memory.failures.oom_remedies import Remedy
     from gpuledger.model.run import Rank
     from gpuledger.report.base.terminal import Terminal
 

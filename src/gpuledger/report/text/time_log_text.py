@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuledger.analyze.step.layer_shapes import known_shapes
-from gpuledger.model.tables import SCHEMA_VERSION
+from gpuledger.model.schema.tables import SCHEMA_VERSION
 from gpuledger.report.base.phrases import MISSING, entry
 from gpuledger.report.base.terminal import BOLD, Cell, Column, Table, Terminal
 from gpuledger.units import share_frac

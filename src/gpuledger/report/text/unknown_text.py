@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.analyze.memory.unknown import BEFORE
-from gpuledger.model.tables import SCHEMA_VERSION
+from gpuledger.model.schema.tables import SCHEMA_VERSION
 from gpuledger.report.base.phrases import allocated_text, device_text, entry, instant_title, percent, share
 from gpuledger.report.base.terminal import BOLD, DIM, Terminal
 from gpuledger.report.json.document import instant_document

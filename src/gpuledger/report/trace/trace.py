@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from gpuledger._version import __version__
 from gpuledger.errors import EmptyRunError
-from gpuledger.model.tables import SCHEMA_VERSION
+from gpuledger.model.schema.tables import SCHEMA_VERSION
 from gpuledger.report.trace.counters import Counter, read_counters
 from gpuledger.report.trace.names import shown
 from gpuledger.report.trace.tracks import MODULES, Track, read_tracks

@@ -15,7 +15,7 @@ from gpuledger.analyze.memory.timeline import bands, build_timeline
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH, ROUNDING_PATH, ModuleNode, module_tree
 from gpuledger.errors import InputError, UsageError
 from gpuledger.model.run import read_run, write_table
-from gpuledger.model.tables import TABLES
+from gpuledger.model.schema.tables import TABLES
 
 if TYPE_CHECKING:
     from pathlib import Path

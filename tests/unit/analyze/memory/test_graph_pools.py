@@ -11,7 +11,7 @@ from gpuledger.analyze.memory.graph_pools import graph_pool_notes, graph_pools
 from gpuledger.analyze.overview.summary import summarize
 from gpuledger.model.manifest import RankManifest
 from gpuledger.model.run import KeptRank
-from gpuledger.model.tables import SCHEMA_VERSION, TABLES
+from gpuledger.model.schema.tables import SCHEMA_VERSION, TABLES
 
 MIB = 1 << 20
 Made = tuple[int, int, int | None, int | None, int]

@@ -17,7 +17,7 @@ from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.errors import InputError
 from gpuledger.model.journal.journal import COLUMNS, JOURNAL_VERSION, JournalWriter, Part
 from gpuledger.model.journal.reading import read_journal
-from gpuledger.model.tables import TABLES
+from gpuledger.model.schema.tables import TABLES
 
 HOSTILE = ["a\0b", "\ud800 lone", "</script>", "😀" * 100, "", "\n", "ß.weight", "\u202e"]
 

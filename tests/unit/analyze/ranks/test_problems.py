@@ -11,7 +11,7 @@ import pytest
 from gpuledger.analyze.ranks.problems import list_problems
 from gpuledger.model.manifest import RankManifest
 from gpuledger.model.run import KeptRank, Rank
-from gpuledger.model.tables import TABLES
+from gpuledger.model.schema.tables import TABLES
 
 
 def rank(number: int, *, oom_ns: int | None = None, **facts: Any) -> Rank:

@@ -12,7 +12,7 @@ from gpuledger.analyze.ranks.reading import RankLine
 from gpuledger.analyze.ranks.waits import Waits, find_waits
 from gpuledger.model.manifest import RankManifest
 from gpuledger.model.run import KeptRank, Rank
-from gpuledger.model.tables import TABLES
+from gpuledger.model.schema.tables import TABLES
 
 MS = 1_000_000
 HOUR = 3_600_000 * MS

@@ -17,7 +17,7 @@ from gpuledger.model.accounts import CATEGORIES, ROUNDING
 from gpuledger.model.manifest import read_json
 from gpuledger.model.run import read_run, write_table
 from gpuledger.model.run_directory import write_json
-from gpuledger.model.tables import SCHEMA_VERSION, TABLES
+from gpuledger.model.schema.tables import SCHEMA_VERSION, TABLES
 
 AMOUNT = re.compile(r"(?:< )?([\d,]+\.\d+)  +(?:< )?\d+\.\d %")
 GIB = 1 << 30

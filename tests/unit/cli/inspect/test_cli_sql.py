@@ -18,7 +18,7 @@ from gpuledger.cli.main import main
 from gpuledger.export.sql import ask as ask_database
 from gpuledger.export.sql import open_database
 from gpuledger.model.run import read_run
-from gpuledger.model.tables import TABLES
+from gpuledger.model.schema.tables import TABLES
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from failing_allocator import BASE, MIB, counters, snapshot
 from torch import nn
 
-from gpuledger.analyze.memory.memory_map import read_memory_map
-from gpuledger.analyze.memory.oom import OutOfMemory, explain_oom
+from gpuledger.analyze.memory.failures.memory_map import read_memory_map
+from gpuledger.analyze.memory.failures.oom import OutOfMemory, explain_oom
 from gpuledger.analyze.posting.posting import post_rank
 from gpuledger.cli.main import main
 from gpuledger.collect.adapter import torch_private

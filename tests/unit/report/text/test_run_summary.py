@@ -10,13 +10,13 @@ from synthetic import make_run
 from synthetic_lives import GIB, MIB
 
 from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.failures.oom import explain_oom
 from gpuledger.analyze.memory.groups import group_accounts
 from gpuledger.analyze.memory.instant import find_peak
-from gpuledger.analyze.memory.oom import explain_oom
 from gpuledger.model.manifest import read_json
 from gpuledger.model.run import Run, read_run, write_table
 from gpuledger.model.run_directory import write_json
-from gpuledger.model.tables import TABLES
+from gpuledger.model.schema.tables import TABLES
 from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.text.text import print_run_summary, run_summary_lines
 

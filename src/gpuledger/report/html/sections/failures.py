@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.analyze.memory.memory_map import FREE, TOO_SMALL, read_memory_map
+from gpuledger.analyze.memory.failures.memory_map import FREE, TOO_SMALL, read_memory_map
 from gpuledger.report.base.colors import category_color
 from gpuledger.report.html.sections.section import Page, Section, script
 from gpuledger.report.text.growth_text import growth_text
 from gpuledger.report.text.oom_text import remedy_text, request_text
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.memory.oom import OutOfMemory
+    from gpuledger.analyze.memory.failures.oom import OutOfMemory
     from gpuledger.analyze.view.view import DeviceView
     from gpuledger.analyze.view.watched_card import WatchedCard
     from gpuledger.model.run import Rank

@@ -11,10 +11,10 @@ from torch import nn
 
 from gpuledger.collect.adapter.generated_code import read_functions
 from gpuledger.collect.adapter.inductor import CompiledGraph, CompilerWatch, Kernel, Place, parse_trace, read_graph
-from gpuledger.collect.attribution.compiled_graphs import CompiledGraphs, Site, sites_of
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import StackTable
+from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs, Site, sites_of
 
 
 def place(path: str, line: int = 1) -> Place:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gpuledger.model.flight_tables import FAILURE_BLOCKS, FAILURE_EVENTS, FAILURE_SEGMENTS, STEP_MEMORY
-from gpuledger.model.rank_tables import BREAKDOWN, RANK_SUMMARY, SHARDS
-from gpuledger.model.table import Column as Column
-from gpuledger.model.table import Table as Table
+from gpuledger.model.schema.flight_tables import FAILURE_BLOCKS, FAILURE_EVENTS, FAILURE_SEGMENTS, STEP_MEMORY
+from gpuledger.model.schema.rank_tables import BREAKDOWN, RANK_SUMMARY, SHARDS
+from gpuledger.model.schema.table import Column as Column
+from gpuledger.model.schema.table import Table as Table
 
 SCHEMA_VERSION = 1
 """Incremented if the meaning of a column changes or a column is removed; not if one is added."""

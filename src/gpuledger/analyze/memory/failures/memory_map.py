@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuledger.analyze.memory.failed_request import UNKNOWN
+from gpuledger.analyze.memory.failures.failed_request import UNKNOWN
 
 if TYPE_CHECKING:
     from gpuledger.model.flight_facts import FailedAllocation

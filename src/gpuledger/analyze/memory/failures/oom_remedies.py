@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.memory.oom_cause import Evidence
+    from gpuledger.analyze.memory.failures.oom_cause import Evidence
 
 _OF_THE_BATCH = ("activation", "activation_gradient", "temporary", "input")
 _HAZARD = "expandable_segments together with max_split_size_mb can reserve many times more (pytorch#193400)"

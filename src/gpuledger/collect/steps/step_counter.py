@@ -13,8 +13,8 @@ import torch
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.optimizer_hooks import OptimizerHook, after_steps, before_steps
 from gpuledger.collect.adapter.program_objects import WeakIdentitySet
-from gpuledger.collect.attribution.call_steps import FollowedModule, HeldCalls
 from gpuledger.collect.launch.settings import AUTO, MARK, MODULE, OPTIMIZER, name_of_call
+from gpuledger.collect.steps.call_steps import FollowedModule, HeldCalls
 
 NAMED = 0
 """Stands for the modules that the user has named, as the id of one."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpuledger.units import format_bytes, format_frac
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.memory.failed_request import FailedState
+    from gpuledger.analyze.memory.failures.failed_request import FailedState
     from gpuledger.analyze.memory.growth import Growth
     from gpuledger.model.flight_facts import FailedAllocation
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.guard import Guard
-from gpuledger.collect.attribution.compiled_graphs import CompiledGraphs, ObservedFunction
 from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs, ObservedFunction
 from gpuledger.model.journal.journal import FUSION_RANGE
 
 

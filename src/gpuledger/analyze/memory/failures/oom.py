@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuledger.analyze.memory.breakdown import Breakdown, break_down
-from gpuledger.analyze.memory.failed_request import FailedState, read_failed_state
+from gpuledger.analyze.memory.failures.failed_request import FailedState, read_failed_state
+from gpuledger.analyze.memory.failures.oom_cause import Cause, Evidence, find_cause
+from gpuledger.analyze.memory.failures.oom_remedies import Remedy, find_remedies
 from gpuledger.analyze.memory.growth import find_growth
 from gpuledger.analyze.memory.growth_origin import module_path
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.memory.live import device_indices, read_labels, read_numbers
-from gpuledger.analyze.memory.oom_cause import Cause, Evidence, find_cause
-from gpuledger.analyze.memory.oom_remedies import Remedy, find_remedies
 
 if TYPE_CHECKING:
     from gpuledger.model.flight_facts import FailedAllocation

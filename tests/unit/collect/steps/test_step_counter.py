@@ -12,10 +12,10 @@ from torch import nn
 
 import gpuledger
 from gpuledger.collect.adapter.guard import Guard
-from gpuledger.collect.attribution.call_steps import HELD_CALLS, SWITCH_CALLS, FollowedModule, HeldCalls
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
-from gpuledger.collect.attribution.named_calls import NamedCalls
-from gpuledger.collect.attribution.steps import StepCounter
+from gpuledger.collect.steps.call_steps import HELD_CALLS, SWITCH_CALLS, FollowedModule, HeldCalls
+from gpuledger.collect.steps.named_calls import NamedCalls
+from gpuledger.collect.steps.step_counter import StepCounter
 
 pytestmark = pytest.mark.torch
 FIRST, SECOND, LARGER = 0, 1, 2

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuledger.collect.adapter.guard import Guard
-from gpuledger.collect.attribution.compiled_graphs import CompiledGraphs, ObservedFunction
 from gpuledger.collect.attribution.phases import Phases, ThreadState
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import flags_of, module_id_of, suffix
+from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs, ObservedFunction
 
 Made = Callable[[Any], None]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuledger.model.table import Column, Table
+from gpuledger.model.schema.table import Column, Table
 
 _HISTORY = "caching allocator's history"
 _DEVICE = Column("device_idx", "int32", "", "torch's device index; -1 for CPU tensors", "recorder")

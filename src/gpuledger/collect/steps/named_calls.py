@@ -12,8 +12,8 @@ from torch import nn
 from gpuledger.collect.adapter.calls import Watch
 from gpuledger.collect.adapter.instrument import Absorbs
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
-from gpuledger.collect.attribution.steps import StepCounter
 from gpuledger.collect.launch.settings import MARK, MODULE, OPTIMIZER
+from gpuledger.collect.steps.step_counter import StepCounter
 
 NEAREST = 3
 """Maximum number of similar names in a message."""

@@ -1,0 +1,4 @@
+"""Steps of the program: what ends one, and how calls are counted if no optimizer steps.
+
+May import ``attribution``, ``adapter`` and ``launch``. Start reading at ``step_counter``.
+"""
