@@ -216,6 +216,15 @@ class Mesh(JsonObject):
         return dict(zip(self.names, self.coordinate, strict=False))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Compilation(JsonObject):
+    """What ``torch.compile`` did: the number of graphs, the time it took, and graph breaks by reason."""
+
+    graphs: int
+    seconds: float
+    breaks: Mapping[str, int] | None = None
+
+
 _MEASURED_TYPE = Fields(
     {
         **dict.fromkeys(("operator", "numbers"), str),
@@ -268,6 +277,7 @@ class RecordedFacts(JsonObject):
     left_out: tuple[str, ...] = ()
     fusions: tuple[Fusion, ...] = ()
     compiled_unread: Mapping[str, str] | None = None
+    compilation: Compilation | None = None
     time_steps: tuple[int, int] | None = None
     kernels_alone: KernelsAlone | None = None
     energy_pass: EnergyEdges | None = None

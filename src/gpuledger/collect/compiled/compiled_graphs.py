@@ -29,6 +29,7 @@ from gpuledger.collect.adapter.inductor import (
     CompilerWatch,
     Kernel,
     Place,
+    compilations,
     frames_at,
     source_lines,
 )
@@ -119,18 +120,30 @@ class CompiledGraphs:
         self._wanted: Callable[[Site], bool] = lambda _site: True
         self._sees_buffers = False
         self._unread: dict[str, str] = {}
+        self._before = compilations()
 
     def install(self) -> None:
         """Begin to watch the compiler."""
+        self._before = compilations()
         self._watch.install()
         if self._watch.lost:
             lost = "; ".join(dict.fromkeys(LOST_WITHOUT[name] for name in self._watch.lost))
             self._journal.fact(compiled_unread={"": lost})
 
     def remove(self) -> None:
-        """Stop watching the compiler and observing its code."""
+        """Stop watching the compiler and observing its code. Stores what was compiled meanwhile."""
+        self._note_compilations()
         self.stop_observing()
         self._watch.remove()
+
+    def _note_compilations(self) -> None:
+        graphs_before, seconds_before, breaks_before = self._before
+        graphs, seconds, breaks = compilations()
+        if graphs > graphs_before:
+            new = {reason: count - breaks_before.get(reason, 0) for reason, count in breaks.items()}
+            new = {reason.strip().partition("\n")[0]: count for reason, count in new.items() if count > 0}
+            facts = {"graphs": graphs - graphs_before, "seconds": seconds - seconds_before, "breaks": new}
+            self._journal.fact(compilation=facts)
 
     # -- observing lines ----------------------------------------------------------------------------------------
 

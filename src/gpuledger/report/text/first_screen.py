@@ -31,12 +31,15 @@ if TYPE_CHECKING:
     from gpuledger.analyze.step.step_parts import StepParts
     from gpuledger.analyze.step.times import TimeBreakdown
     from gpuledger.analyze.view.view import DeviceView, RunView
+    from gpuledger.model.manifest import Compilation
     from gpuledger.report.base.terminal import Terminal
 
 OVERLAP = 1.01
 """Kernels overlap if the sum of their times is more than busy time by this factor."""
 LARGEST, SAVINGS = 3, 2
 _NO_LINES = WITHOUT_LINE | {ROUNDING_PATH}
+REASON_CELLS = 100
+"""Maximum length of the reason of a graph break."""
 
 
 def first_screen(view: RunView, terminal: Terminal) -> list[str]:
@@ -56,10 +59,22 @@ def first_screen(view: RunView, terminal: Terminal) -> list[str]:
     lines += entry(terminal, "Fits", *_fits(device), cells=CELLS)
     lines += entry(terminal, "To lower the peak", *(_saving(one, device) for one in _replayed(device)), cells=CELLS)
     lines += entry(terminal, "Step time", *_step_time(device), cells=CELLS)
+    lines += entry(terminal, "Compile time", *compilation_texts(device.rank.manifest.compilation), cells=CELLS)
     lines += _energy(device, terminal)
     if device.overhead.paused_ns is not None:
         lines += entry(terminal, "Overhead", *_joined(overhead_parts(device.overhead)), cells=CELLS)
     return lines
+
+
+def compilation_texts(done: Compilation | None) -> list[str]:
+    """Return how long torch.compile took, and the most frequent graph breaks; empty if it did nothing."""
+    if done is None:
+        return []
+    graphs = "1 graph" if done.graphs == 1 else f"{done.graphs:,} graphs"
+    texts = [f"{done.seconds:,.1f} s for {graphs} of torch.compile"]
+    breaks = sorted((done.breaks or {}).items(), key=lambda item: -item[1])
+    texts += [f"graph break, {count:,} ×: {reason[:REASON_CELLS]}" for reason, count in breaks[:LARGEST]]
+    return texts
 
 
 def short_screen(view: RunView, terminal: Terminal) -> list[str]:
