@@ -39,6 +39,7 @@ def train(command: list[str], directory: Path, limit_s: float) -> dict[str, Any]
     """Run one training with its own compiler cache; return what it printed, or how it failed."""
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(directory / "inductor")}
     environment["TRITON_CACHE_DIR"] = str(directory / "triton")
+    environment["XDG_CACHE_HOME"] = str(directory / "caches")
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=max(limit_s, 1.0), env=environment
