@@ -36,6 +36,7 @@ SURFACE = {
     "budget": "--headroom -o --output --force",
     "import": "--out --force --interval --columns",
     "export": "--to --table -o --output --force",
+    "merge": "--out --force",
     "sql": "--json --csv --memory-limit --timeout -n",
     "doctor": "--json",
     "calibrate": "--json",

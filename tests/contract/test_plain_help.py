@@ -22,8 +22,8 @@ SOURCES = sorted([*PACKAGE.glob("cli/**/*.py"), *PACKAGE.glob("integrations/pyte
 
 COLUMNS = 80
 IMPERATIVES = (
-    "Break", "Capture", "Check", "Compare", "Convert", "Estimate", "Export", "Fit", "Generate", "Import", "List",
-    "Measure", "Merge", "Monitor", "Plot", "Predict", "Query", "Record", "Show", "Sum", "Write",
+    "Break", "Capture", "Check", "Combine", "Compare", "Convert", "Estimate", "Export", "Fit", "Generate", "Import",
+    "List", "Measure", "Merge", "Monitor", "Plot", "Predict", "Query", "Record", "Show", "Sum", "Write",
 )  # fmt: skip
 """Verbs that a help may begin with."""
 WITHOUT_DEFAULT = ("--pid",)

@@ -59,6 +59,7 @@ COMMANDS: dict[str, Entry] = {
     "budget": Entry("compare.budget:budget_command", COMPARE, "Write a limits file from measured runs."),
     "import": Entry("inspect.import_:import_command", EXCHANGE, "Convert recordings of other tools into runs."),
     "export": Entry("inspect.export:export_command", EXCHANGE, "Export a run as tables or as a PyTorch snapshot."),
+    "merge": Entry("inspect.merge:merge_command", EXCHANGE, "Combine the runs that several hosts recorded of one job."),
     "sql": Entry("inspect.sql:sql_command", EXCHANGE, "Query the tables of a run with SQL."),
     "doctor": Entry("record.doctor:doctor_command", MACHINE, "Check what can be recorded on this machine."),
     "calibrate": Entry("record.calibrate:calibrate_command", MACHINE, "Measure the memory that CUDA uses on this GPU."),

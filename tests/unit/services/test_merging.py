@@ -1,0 +1,41 @@
+"""The runs of several hosts become one run; the same rank twice is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from many_ranks import make_summaries
+from synthetic import load_run, make_run
+
+from gpuledger.analyze.ranks.rank_set import build_rank_set
+from gpuledger.errors import UsageError
+from gpuledger.services.merging import merge_runs
+
+
+def test_ranks_of_two_hosts_stand_together(tmp_path: Path) -> None:
+    first = make_run(tmp_path / "a.ledger", blocks=50, ranks=2)
+    second = make_summaries(tmp_path / "b.ledger", 2, 6)
+    for number in (1, 0):
+        (second / f"rank-{number}").rename(second / f"rank-{number + 2}")
+    merged = merge_runs([str(first), str(second)], str(tmp_path / "all"))
+    assert [rank.number for rank in merged.ranks] == [0, 1, 2, 3]
+    assert merged.name == "all"
+    ranks = build_rank_set(merged)
+    assert ranks is not None
+    assert [line.rank for line in ranks.lines] == [0, 1, 2, 3]
+    assert "The merged runs were recorded with different commands." in merged.manifest.notes
+
+
+def test_the_same_rank_twice_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    runs = [str(load_run(tmp_path / f"{name}.ledger", blocks=20).path) for name in "ab"]
+    with pytest.raises(UsageError, match="rank 0: is in") as refused:
+        merge_runs(runs, str(tmp_path / "all"))
+    assert refused.value.hint == "Leave one of the two runs out"
+    assert not (tmp_path / "all.ledger").exists()
+
+
+def test_a_run_that_exists_is_not_replaced(tmp_path: Path) -> None:
+    run = str(load_run(tmp_path / "a.ledger", blocks=20).path)
+    with pytest.raises(UsageError, match="exists"):
+        merge_runs([run], run)
