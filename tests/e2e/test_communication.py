@@ -55,7 +55,11 @@ def test_buckets_are_communication() -> None:
 def test_buckets_that_are_the_gradients_are_gradients() -> None:
     run = train(views=True)
     assert run.bytes_of("communication") == 0
-    assert [(b.bytes, b.kept) for b in run.of("gradient")] == [(WEIGHT_BYTES, False), (WEIGHT_BYTES, True)]
+    buckets = run.of("gradient")
+    assert [(b.bytes, b.kept) for b in buckets] == [(WEIGHT_BYTES, False), (WEIGHT_BYTES, True)]
+    assert {(b.module, b.name) for b in buckets} == {
+        ("DistributedDataParallel", "")
+    }  # the module around all of their parameters
 
 
 def test_the_entrances_are_torchs_own_again() -> None:
