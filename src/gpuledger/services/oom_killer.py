@@ -10,7 +10,7 @@ _COUNTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_con
 
 
 def read_kills(places: tuple[str, ...] = _COUNTS) -> dict[str, int]:
-    """Return file -> number of processes that the kernel has ended for lack of memory."""
+    """Return file -> number of processes that the kernel has ended because memory was full."""
     found = {}
     for place in places:
         try:

@@ -257,9 +257,9 @@ def pinned_bytes() -> int | None:
     reader = find("_cuda_hostMemoryStats")
     if reader is None or not torch.cuda.is_initialized():
         return None
-    found = reader()
-    sizes = found.get("allocated_bytes") or found.get("allocated_bytes.all") or {}
-    return int(sizes["current"]) if "current" in sizes else None
+    sizes = dict(reader()).get("allocated_bytes")
+    current = sizes.get("current") if isinstance(sizes, dict) else None
+    return current if isinstance(current, int) else None
 
 
 def watch_out_of_memory(observer: Callable[[int, int, int, int], None]) -> None:
