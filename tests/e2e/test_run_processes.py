@@ -57,7 +57,8 @@ def test_torchrun_makes_two_ranks_and_none_of_its_own(tmp_path: Path) -> None:
     write_script(tmp_path, DISTRIBUTED)
     ended = recorded(["--", *TORCHRUN], tmp_path, options=("--out", "two"), env=environment(GPULEDGER_PASSES=""))
     assert (ended.status, ended.stdout) == (0, b"")
-    assert ranks_of(tmp_path / "two.ledger") == TWO_RANKS
+    to_the_end = [(number, status, 16, size) for number, status, _, size in TWO_RANKS]
+    assert ranks_of(tmp_path / "two.ledger") == to_the_end
     assert b"imbalance" in ended.stderr
     assert b"not reached" not in ended.stderr
 

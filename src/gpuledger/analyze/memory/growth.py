@@ -154,9 +154,9 @@ def rising(steps: F64, values: F64, count: int = PARTS) -> Trend | None:
     slows_down = gains[-half:].mean() < _STILL_FRAC * gains[:half].mean()
     if typical <= 0 or gains.min() < _STEADY_FRAC * typical or slows_down:
         return None
-    middles = np.array([steps[part].mean() for part in parts])
-    per_step = float((floors[-1] - floors[0]) / (middles[-1] - middles[0]))
-    line = floors[-1] + per_step * (steps - steps[parts[-1][0]])
+    lowest = [part[int(values[part].argmin())] for part in (parts[0], parts[-1])]
+    per_step = float((floors[-1] - floors[0]) / (steps[lowest[1]] - steps[lowest[0]]))
+    line = floors[-1] + per_step * (steps - steps[lowest[1]])
     spread = np.abs(values - line)[steps.size // 2 :].max()
     off = np.flatnonzero(np.abs(values - line)[: parts[0][-1]] > 1.5 * spread + 2 * per_step)
     begin = int(off[-1]) + 1 if off.size else 0

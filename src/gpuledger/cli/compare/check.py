@@ -103,12 +103,14 @@ def _refuse_growth(run: Run, path: str, *, as_json: bool | None = None) -> None:
     Raises:
         BudgetExceededError: it does, or the steps were not counted.
     """
+    from gpuledger.analyze.memory.growth import FEWEST_STEPS
     from gpuledger.analyze.view.view import build_view
     from gpuledger.report.json.document import growth_document
     from gpuledger.report.text.growth_text import growth_text
 
     growth = build_view(run).growth
-    counted = any(rank.table("step_memory", ("step",)).num_rows for rank in run.ranks)
+    steps = max((rank.table("step_memory", ("step",)).num_rows for rank in run.ranks), default=0)
+    counted = steps >= FEWEST_STEPS
     if as_json:
         print_json({"run": run.name, "ok": counted and not growth, "growth": [growth_document(one) for one in growth]})
     if growth:
@@ -117,7 +119,8 @@ def _refuse_growth(run: Run, path: str, *, as_json: bool | None = None) -> None:
         )
     if not counted:
         raise BudgetExceededError(
-            f"{run.path.name}: memory was not measured at every step", hint="Record with --flight-recorder"
+            f"{run.path.name}: memory was measured at the end of {steps} steps, and {FEWEST_STEPS} are needed",
+            hint="Record a longer run with --flight-recorder",
         )
     if as_json is False:
         print_lines([f"{run.path.name}: memory does not grow"])
