@@ -14,6 +14,7 @@ import torch._dynamo
 
 from gpuledger.analyze.memory.growth import Growth, find_growth
 from gpuledger.analyze.posting.posting import post_rank
+from gpuledger.collect.flight import step_counters
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.session.session import Session
 from gpuledger.model.run import Rank
@@ -47,6 +48,7 @@ def forked(function: Callable[[], Any]) -> Any:
 
 def fly(program: Program, directory: Path) -> Rank:
     """Return the rank of a program that was recorded with the flight recorder in this process."""
+    step_counters.HOST_EVERY_NS = 0  # steps here are shorter than the time between two reads
     settings = RecordSettings(directory, stacks=True, devices="cpu", flight_recorder=True)
     rank_directory = directory / "rank-0"
     rank_directory.mkdir(parents=True)
