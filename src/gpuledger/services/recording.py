@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import sys
@@ -204,18 +205,7 @@ class Recording:
 
         @functools.wraps(function)
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            of_call = Recording(
-                self.name,
-                out=self._out,
-                steps=self._steps,
-                stacks=self._stacks,
-                force=self._force,
-                devices=self._devices,
-                passes=self._passes,
-                step_on=self._step_on,
-            )
-            of_call.flies = self.flies
-            with of_call:
+            with copy.copy(self):  # this one is never entered itself
                 return function(*args, **kwargs)
 
         return recorded  # type: ignore[return-value]
