@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from gpuledger.services.runs import diff, load
     from gpuledger.services.watching import Watch, watch
     from gpuledger.simulate.estimate.api import estimate, find_batch
-    from gpuledger.simulate.estimate.fit import Search
     from gpuledger.simulate.estimate.run import Estimate
+    from gpuledger.simulate.estimate.search import Search
     from gpuledger.simulate.gpu.hints import fake_output
 
 _MODULES = {
@@ -56,7 +56,7 @@ _MODULES = {
     "Rank": "gpuledger.model.run",
     "Recording": "gpuledger.services.recording",
     "Run": "gpuledger.model.run",
-    "Search": "gpuledger.simulate.estimate.fit",
+    "Search": "gpuledger.simulate.estimate.search",
     "StepTimes": "gpuledger.analyze.step.steps",
     "UsageError": "gpuledger.errors",
     "Watch": "gpuledger.services.watching",

@@ -18,7 +18,8 @@ SURFACE = {
     "run": "--steps --step-on --passes --until-end --out --force --stacks --no-stacks --flight-recorder"
     " --no-flight-recorder --devices --repeat --live -q --quiet",
     "watch": "--interval --gpu --out --force --pid --variants --vary --repeat -q --quiet",
-    "estimate": "--gpu --steps --confidence --alloc-conf --require-fit --find-batch --out --force -q --quiet --json",
+    "estimate": "--gpu --steps --confidence --alloc-conf --require-fit --find-batch --out --force -q --quiet --json"
+    " --gpu-memory --sm",
     "what-if": "--rank --device --json",
     "gpus": "--json",
     "ops": "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,8 +13,10 @@ from typing import Any
 
 from gpuledger.errors import UsageError
 
-REFERENCE = "h200"
-"""The GPU with measured figures that are used for GPUs without their own."""
+REFERENCE, OLDER = "h200", "rtx-3060"
+"""GPUs with measured figures that are used for GPUs without their own: from compute capability 9 on, and below."""
+NOT_MODELLED = {"mi300x": "AMD Instinct MI300X", "mi325x": "AMD Instinct MI325X", "mi250x": "AMD Instinct MI250X"}
+"""Short name -> name of GPUs without an estimate: their allocator's libraries were not measured."""
 MIB = 1 << 20
 HANDLES, HANDLE_BYTES = 2, 64 * MIB
 """cuBLAS handles of a training (forward and backward), and the library bytes of each.
@@ -24,7 +27,7 @@ Source: a U-Net without a matrix product used 128 MiB less of library bytes on a
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure and its source: ``measured``, ``datasheet`` or ``measured on the H200``."""
+    """One figure and its source: ``measured``, ``datasheet``, or the GPU that it was measured on."""
 
     value: int
     source: str
@@ -33,7 +36,7 @@ class Figure:
 
     @property
     def is_own(self) -> bool:
-        """Return whether it belongs to this GPU and not to the reference GPU."""
+        """Return whether it belongs to this GPU and not to another one."""
         return self.source in ("measured", "datasheet")
 
 
@@ -74,7 +77,8 @@ class Card:
 
     def with_handles(self, count: int) -> Card:
         """Return the GPU for a program with ``count`` cuBLAS handles: without the library bytes of the others."""
-        unused_bytes = max(HANDLES - count, 0) * HANDLE_BYTES
+        each_bytes = min(HANDLE_BYTES, self.library_bytes.value // HANDLES)
+        unused_bytes = max(HANDLES - count, 0) * each_bytes
         kept = replace(self.library_bytes, value=max(self.library_bytes.value - unused_bytes, 0))
         return replace(self, library_bytes=kept)
 
@@ -88,15 +92,23 @@ class Card:
 def catalogue() -> dict[str, Card]:
     """Return short name -> GPU, from ``cards.toml``."""
     tables = tomllib.loads(files("gpuledger.simulate").joinpath("cards.toml").read_text(encoding="utf-8"))
-    return {key: _card(key, table, tables[REFERENCE]) for key, table in tables.items()}
+    return {key: _card(key, table, tables[REFERENCE], tables[OLDER]) for key, table in tables.items()}
 
 
-def _card(key: str, table: dict[str, Any], reference: dict[str, Any]) -> Card:
+def _card(key: str, table: dict[str, Any], reference: dict[str, Any], older: dict[str, Any]) -> Card:
     major, _, minor = str(table["compute_capability"]).partition(".")
+    share = int(table["multiprocessors"]) / int(reference["multiprocessors"])
     figures = {
-        name: _figure(table.get(name), reference[name])
-        for name in ("memory_mib", "driver_reserve_mib", "context_bytes", "library_bytes", "bandwidth_gb_s")
+        name: _figure(table.get(name), reference[name], "measured on the H200")
+        for name in ("memory_mib", "driver_reserve_mib", "bandwidth_gb_s")
     }
+    # Most of a context is stack and other memory of each multiprocessor.
+    figures["context_bytes"] = _figure(
+        table.get("context_bytes"), reference["context_bytes"], "scaled from the H200", share
+    )
+    of_older = int(major) < int(float(reference["compute_capability"]))
+    lender, source = (older, "measured on the RTX 3060") if of_older else (reference, "measured on the H200")
+    figures["library_bytes"] = _figure(table.get("library_bytes"), lender["library_bytes"], source)
     return Card(
         key=key,
         name=table["name"],
@@ -109,10 +121,53 @@ def _card(key: str, table: dict[str, Any], reference: dict[str, Any]) -> Card:
     )
 
 
-def _figure(own: dict[str, Any] | None, reference: dict[str, Any]) -> Figure:
+def _figure(own: dict[str, Any] | None, other: dict[str, Any], source: str, share: float = 1.0) -> Figure:
     if own is not None:
         return Figure(**own)
-    return Figure(reference["value"], "measured on the H200", reference.get("where", ""), reference.get("when", ""))
+    return Figure(int(other["value"] * share), source, other.get("where", ""), other.get("when", ""))
+
+
+def make_card(memory_bytes: int, capability: tuple[int, int]) -> Card:
+    """Return a GPU that is not in the catalogue.
+
+    Its other figures are those of the listed GPU with the nearest compute capability and then the nearest memory.
+
+    Raises:
+        UsageError: there is no memory left beside the driver, context and libraries, or no such compute capability.
+    """
+    known = [card for card in catalogue().values() if card.compute_capability[0] == capability[0]]
+    if not known:
+        listed = ", ".join(sorted({"{}.{}".format(*card.compute_capability) for card in catalogue().values()}))
+        raise UsageError(
+            "--sm {}.{}: no GPU with this major version is known".format(*capability), hint=f"Known: {listed}"
+        )
+    memory_mib = memory_bytes // MIB
+    nearest = min(
+        known,
+        key=lambda card: (abs(card.compute_capability[1] - capability[1]), abs(card.memory_mib.value - memory_mib)),
+    )
+    full = f"GPU with {memory_mib / 1024:.4g} GiB and compute capability {capability[0]}.{capability[1]}"
+    made = replace(
+        nearest,
+        key=f"{memory_mib}MiB-sm-{capability[0]}.{capability[1]}",
+        name=full,
+        memory_mib=Figure(memory_mib, "given"),
+        compute_capability=capability,
+        driver_reserve_mib=_borrowed(nearest, "driver_reserve_mib"),
+        context_bytes=_borrowed(nearest, "context_bytes"),
+        library_bytes=_borrowed(nearest, "library_bytes"),
+        bandwidth_gb_s=_borrowed(nearest, "bandwidth_gb_s"),
+    )
+    if made.usable_bytes <= made.outside_bytes:
+        raise UsageError(f"--gpu-memory {memory_mib} MiB: less than a CUDA context needs", hint="For example 24GiB")
+    return made
+
+
+def _borrowed(card: Card, name: str) -> Figure:
+    return replace(card.figures()[name], source=f"of the {card.key}")
+
+
+_MADE = re.compile(r"(?P<memory>\d+)mib-sm-(?P<major>\d+)\.(?P<minor>\d+)")
 
 
 def find_card(text: str) -> Card:
@@ -123,10 +178,18 @@ def find_card(text: str) -> Card:
     """
     cards = catalogue()
     wanted = text.strip().lower().replace("_", "-").replace(" ", "-")
+    made = _MADE.fullmatch(wanted)
+    if made is not None:
+        return make_card(int(made["memory"]) * MIB, (int(made["major"]), int(made["minor"])))
+    if wanted in NOT_MODELLED:
+        raise UsageError(
+            f"--gpu {text}: {NOT_MODELLED[wanted]} is not modelled", hint="List the GPUs with: gpuledger gpus"
+        )
     for key, card in cards.items():
         full = card.name.lower().replace(" ", "-")
         if wanted in (key, full, full.removeprefix("nvidia-")):
             return card
-    near = get_close_matches(wanted, cards, 3, 0.4) or [key for key in cards if key.startswith(wanted[:2])]
+    longer = [key for key in cards if key.startswith(wanted)]
+    near = (longer + get_close_matches(wanted, cards, 3, 0.4))[:3] or [key for key in cards if key[:2] == wanted[:2]]
     hint = f"Did you mean {', '.join(near)}?" if near else "List the GPUs with: gpuledger gpus"
     raise UsageError(f"--gpu {text}: not in the catalogue of GPUs", hint=hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,11 +22,13 @@ from gpuledger.cli.common import (
     script_of,
 )
 from gpuledger.errors import BudgetExceededError, UsageError
+from gpuledger.units import parse_bytes
 
 if TYPE_CHECKING:
     from gpuledger.report.base.terminal import Terminal
-    from gpuledger.simulate.estimate.fit import Search
+    from gpuledger.simulate.catalogue import Card
     from gpuledger.simulate.estimate.run import Estimate, Order
+    from gpuledger.simulate.estimate.search import Search
 
 _ACCOUNTS_SHOWN = 10
 
@@ -57,6 +60,8 @@ Examples:
   gpuledger estimate --gpu l4 --find-batch batch-size train.py --batch-size 8""",
 )
 @gpu_option("GPU model, as listed by `gpuledger gpus`.", default="h200")
+@click.option("--gpu-memory", metavar="MEMORY", help="Memory of a GPU that is not listed, such as 24GiB. Needs --sm.")
+@click.option("--sm", metavar="X.Y", help="Compute capability of that GPU, such as 8.9.")
 @click.option(
     "--steps",
     type=_Steps(),
@@ -98,12 +103,9 @@ def estimate_command(ctx: click.Context, /, **flags: Any) -> None:
         raise UsageError("estimate: no program given", hint="gpuledger estimate train.py")
     from gpuledger.model.run_directory import choose_directory
     from gpuledger.simulate.allocator.alloc_conf import parse_alloc_conf
-    from gpuledger.simulate.catalogue import find_card
     from gpuledger.simulate.estimate.run import Order, estimate_program
 
-    order = Order(
-        program, find_card(flags["gpu"]), flags["steps"], flags["confidence"], parse_alloc_conf(flags["alloc_conf"])
-    )
+    order = Order(program, _card(flags), flags["steps"], flags["confidence"], parse_alloc_conf(flags["alloc_conf"]))
     output = None if flags["quiet"] else sys.stderr
     if flags["find_batch"]:
         _find_batch(order, flags["find_batch"], as_json=flags["as_json"])
@@ -114,6 +116,25 @@ def estimate_command(ctx: click.Context, /, **flags: Any) -> None:
     _tell(found, as_json=flags["as_json"])
     if flags["require_fit"] and not found.fits:
         raise BudgetExceededError(f"{found.fit.verdict} on {order.card.key}", hint="gpuledger estimate --find-batch …")
+
+
+def _card(flags: dict[str, Any]) -> Card:
+    """Return the GPU that the options name.
+
+    Raises:
+        UsageError: it is not listed, or only one of the two options of another GPU is given or valid.
+    """
+    from gpuledger.simulate.catalogue import find_card, make_card
+
+    memory, capability = flags["gpu_memory"], flags["sm"]
+    if memory is None and capability is None:
+        return find_card(flags["gpu"])
+    if memory is None or capability is None:
+        raise UsageError("--gpu-memory and --sm belong together", hint="For example --gpu-memory 24GiB --sm 8.9")
+    found = re.fullmatch(r"(\d{1,2})\.(\d)", capability)
+    if found is None:
+        raise UsageError(f"--sm {capability}: expected a compute capability", hint="For example 8.9")
+    return make_card(parse_bytes(memory), (int(found[1]), int(found[2])))
 
 
 def _tell(found: Estimate, *, as_json: bool) -> None:

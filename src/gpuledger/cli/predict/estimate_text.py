@@ -11,8 +11,9 @@ from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.terminal import Column, Table, Terminal
 from gpuledger.simulate.catalogue import Card
-from gpuledger.simulate.estimate.fit import Fit, Search, category_spread
+from gpuledger.simulate.estimate.fit import Fit, category_spread, kind_on
 from gpuledger.simulate.estimate.run import Estimate
+from gpuledger.simulate.estimate.search import Search
 from gpuledger.units import format_bytes
 
 _GIB = 1 << 30
@@ -85,7 +86,7 @@ def estimate_document(found: Estimate) -> dict[str, Any]:
         "steps": found.steps,
         "peak_step": found.peak_step,
         "assumed": None if peaks.assumed is None else asdict(peaks.assumed),
-        "interval_from": peaks.kind,
+        "interval_from": kind_on(found.card, peaks.kind),
         "by_category": {account.category: account.bytes for account in breakdown.accounts},
         "by_category_spread": {name: int(share * peaks.allocated_bytes) for name, share in category_spread().items()},
         "gpus": [

@@ -25,9 +25,9 @@ def gpus_command(as_json: bool) -> None:
     """List the GPU models that estimates can be made for.
 
     The letter after each number is its source: m for measured, d for the data sheet. An equals sign means that the
-    number was measured on an H200, because there is none for this GPU.
+    number is from another GPU, because there is none for this one.
     """
-    from gpuledger.simulate.catalogue import catalogue
+    from gpuledger.simulate.catalogue import NOT_MODELLED, catalogue
 
     cards = list(catalogue().values())
     if as_json:
@@ -52,7 +52,8 @@ def gpus_command(as_json: bool) -> None:
         )
         for card in cards
     )
-    print_lines(Table(columns, rows).lines(Terminal.of(sys.stdout)))
+    absent = ", ".join(NOT_MODELLED)
+    print_lines([*Table(columns, rows).lines(Terminal.of(sys.stdout)), "", f"Not modelled: {absent}"])
 
 
 def _document(card: Card) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from gpuledger.model.run_writer import RunWriter, new_manifest
 from gpuledger.simulate.allocator.alloc_conf import parse_alloc_conf
 from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
-from gpuledger.simulate.estimate.fit import Search, Trial, find_largest
 from gpuledger.simulate.estimate.follow import describe_convolutions
 from gpuledger.simulate.estimate.run import (
     DEFAULT_CONFIDENCE,
@@ -31,6 +30,7 @@ from gpuledger.simulate.estimate.run import (
     Order,
     finish,
 )
+from gpuledger.simulate.estimate.search import Search, Trial, find_largest
 from gpuledger.simulate.estimate.session import VirtualSession
 from gpuledger.simulate.estimate.step_plan import StepPlan
 from gpuledger.simulate.gpu.card import in_place
@@ -148,9 +148,9 @@ def find_batch(
 
     def try_value(value: int) -> Trial:
         found = estimate(step, value, gpu=gpu, steps=steps, confidence=confidence, alloc_conf=alloc_conf)
-        return Trial(value, found.peak_process_bytes, found.fit.verdict)
+        return Trial(value, found.peak_process_bytes, found.fit.verdict, found.upper_bytes)
 
-    return find_largest(try_value, start)
+    return find_largest(try_value, start, usable_bytes=find_card(gpu).usable_bytes)
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuledger.errors import UsageError
-from gpuledger.simulate.estimate.fit import Search, Trial, find_largest
 from gpuledger.simulate.estimate.run import Order, estimate_program
+from gpuledger.simulate.estimate.search import Search, Trial, find_largest
 from gpuledger.units import format_bytes
 
 
@@ -27,9 +27,9 @@ def search_argument(order: Order, name: str, say: Callable[[str], None]) -> Sear
         with tempfile.TemporaryDirectory() as directory:
             found = estimate_program(replace(order, program=program), Path(directory) / "trial.ledger")
         say(f"gpuledger: --{name.lstrip('-')} {value}: {format_bytes(found.peak_process_bytes)}, {found.fit.verdict}")
-        return Trial(value, found.peak_process_bytes, found.fit.verdict)
+        return Trial(value, found.peak_process_bytes, found.fit.verdict, found.upper_bytes)
 
-    return find_largest(try_value, start)
+    return find_largest(try_value, start, usable_bytes=order.card.usable_bytes)
 
 
 def find_argument(program: tuple[str, ...], name: str) -> tuple[int, int]:

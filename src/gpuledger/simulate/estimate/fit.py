@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -17,13 +18,16 @@ from gpuledger.model.journal.reading import Journal
 from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.allocator.pools import Limits, OutOfMemoryError
 from gpuledger.simulate.catalogue import HANDLES, Card, catalogue
-from gpuledger.units import counted
+from gpuledger.simulate.convolutions.convolutions import CUDNN
 
 FITS, EDGE, TOO_LARGE = "fits", "on the edge", "does not fit"
 
 
 FOLLOWED, GUESSED = "followed", "guessed"
 """Kinds of programs: all workspaces computed by rules, or some predicted because cuDNN chooses the algorithms."""
+_ELSEWHERE = {FOLLOWED: "followed on another GPU", GUESSED: "guessed on another GPU"}
+_MEASURED_CAPABILITY = (9, 0)
+"""Compute capability of the GPU on which the rules were measured."""
 LEAST_EXCESS = 0.005
 """Minimum relative width of the interval. The rules were written with knowledge of the same measurements."""
 _ROUNDING = 1e-9
@@ -73,14 +77,21 @@ def kind_of(operators: Iterable[str]) -> str:
 
 @cache
 def _kept_errors() -> dict[str, dict[str, float]]:
-    text = files("gpuledger.simulate.estimate").joinpath("errors.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    folder = files("gpuledger.simulate.estimate")
+    texts = [folder.joinpath(name).read_text(encoding="utf-8") for name in ("errors.toml", "errors_elsewhere.toml")]
+    return tomllib.loads("\n".join(texts))
+
+
+def kind_on(card: Card, kind: str) -> str:
+    """Return the kind of a program on a GPU: rules of another GPU have other errors."""
+    return kind if card.compute_capability == _MEASURED_CAPABILITY else _ELSEWHERE[kind]
 
 
 def grid_errors(kind: str) -> dict[str, float]:
     """Return training (``MODEL-…``) -> measured over estimated process bytes, for the benchmark trainings of a kind.
 
-    Source: ``bench/estimate/estimate_grid.py`` on an H200; stored in ``errors.toml``.
+    Source: ``bench/estimate/estimate_grid.py`` on an H200, stored in ``errors.toml``. For other GPUs,
+    ``bench/estimate/strangers.py`` on RTX 3060 and RTX 4060, stored in ``errors_elsewhere.toml``.
     """
     return dict(_kept_errors()[kind])
 
@@ -147,7 +158,7 @@ def peaks_on(
     """Return the peaks of a step on a GPU, with the upper bound for its kind of program and for assumed values."""
     process_bytes = reserved_bytes + card.outside_bytes
     largest_bytes = max(reserved_bytes, (assumed and assumed.largest_reserved_bytes) or 0) + card.outside_bytes
-    upper_bytes = int(largest_bytes * upper_factor(level, kind))
+    upper_bytes = int(largest_bytes * upper_factor(level, kind_on(card, kind)))
     return Peaks(allocated_bytes, reserved_bytes, process_bytes, upper_bytes, kind, assumed)
 
 
@@ -157,24 +168,36 @@ class Requests:
     def __init__(self, journal: Journal, settings: AllocatorSettings) -> None:
         events = journal.tables["events"]
         wanted = np.isin(events["action"], (int(Action.ALLOC), int(Action.FREE_REQUESTED)))
-        columns = ("action", "address", "bytes", "stream")
+        columns = ("action", "address", "bytes", "stream", "operator_id")
         self._rows = list(zip(*(events[name][wanted].tolist() for name in columns), strict=True))
+        operators = list(journal.facts.get("operators", ()))
+        self._cudnn = operators.index(CUDNN) if CUDNN in operators else None
         self.settings = settings
+
+    def without_cudnn(self) -> Requests:
+        """Return the same requests without cuDNN's workspaces."""
+        other = copy.copy(self)
+        other._rows = [row for row in self._rows if row[4] != self._cudnn or row[0] != Action.ALLOC]
+        return other
 
     def replay(
         self, settings: AllocatorSettings | None = None, capacity_bytes: int | None = None
     ) -> CachingAllocator | None:
-        """Return the allocator after all requests; None if the GPU was too small for one of them."""
+        """Return the allocator after all requests; None if the GPU was too small for one of them.
+
+        Workspaces of cuDNN that do not fit are left out, as torch chooses another algorithm then.
+        """
         allocator = CachingAllocator(settings or self.settings, Limits(capacity_bytes=capacity_bytes))
         places: dict[int, int] = {}
-        try:
-            for action, address, size_bytes, stream in self._rows:
-                if action == Action.ALLOC:
+        for action, address, size_bytes, stream, operator in self._rows:
+            if action == Action.ALLOC:
+                try:
                     places[address] = allocator.malloc(size_bytes, stream)
-                elif address in places:
-                    allocator.free(places.pop(address))
-        except OutOfMemoryError:
-            return None
+                except OutOfMemoryError:
+                    if operator != self._cudnn:
+                        return None
+            elif address in places:
+                allocator.free(places.pop(address))
         return allocator
 
 
@@ -184,57 +207,15 @@ def fit_card(card: Card, peaks: Peaks, requests: Requests, level: float) -> Fit:
     if own.upper_bytes <= card.usable_bytes:
         return Fit(card, FITS, own.process_bytes, own.upper_bytes)
     room = card.usable_bytes - card.outside_bytes
-    survives = peaks.allocated_bytes <= room and requests.replay(capacity_bytes=room) is not None
-    return Fit(card, EDGE if survives else TOO_LARGE, own.process_bytes, own.upper_bytes)
+    full = requests.replay(capacity_bytes=room)
+    if full is None:
+        return Fit(card, TOO_LARGE, own.process_bytes, own.upper_bytes)
+    # Near the limit, the allocator returns cached memory to the driver, so that less is reserved.
+    reserved_bytes = full.counters.peak_reserved_bytes
+    return Fit(card, EDGE, min(own.process_bytes, reserved_bytes + card.outside_bytes), own.upper_bytes)
 
 
 def fit_catalogue(peaks: Peaks, requests: Requests, level: float, handles: int = HANDLES) -> tuple[Fit, ...]:
     """Return the result for every GPU, the largest first, for a program with ``handles`` cuBLAS handles."""
     cards = sorted((card.with_handles(handles) for card in catalogue().values()), key=lambda card: -card.total_bytes)
     return tuple(fit_card(card, peaks, requests, level) for card in cards)
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One value that was tried, its memory use, and whether it fits."""
-
-    value: int
-    process_bytes: int | None
-    verdict: str
-
-
-@dataclass(frozen=True)
-class Search:
-    """The largest value that fits (None if not even 1 does), and every value tried, in ascending order."""
-
-    largest: int | None
-    trials: tuple[Trial, ...]
-
-    def __repr__(self) -> str:
-        found = "nothing fits" if self.largest is None else f"{self.largest:,} fits"
-        return f"<Search: {found}, {counted(len(self.trials), 'value')} tried>"
-
-
-def find_largest(try_value: Callable[[int], Trial], start: int, most: int = 1 << 24) -> Search:
-    """Return the largest whole number above 0 that fits, by doubling and then bisection.
-
-    Args:
-        try_value: Returns whether a value fits. If a value does not fit, no larger one may fit.
-        start: First value to try.
-        most: Upper limit of the search.
-    """
-    tried: dict[int, Trial] = {}
-
-    def fits(value: int) -> bool:
-        if value not in tried:
-            tried[value] = try_value(value)
-        return tried[value].verdict == FITS
-
-    low, high = 0, max(start, 1)
-    while high <= most and fits(high):
-        low, high = high, high * 2
-    high = min(high, most + 1)
-    while high - low > max(1, low // 256):
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return Search(low or None, tuple(tried[value] for value in sorted(tried)))

@@ -12,7 +12,8 @@ import torch
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.assumptions import EXPECTED
-from gpuledger.simulate.catalogue import catalogue
+from gpuledger.simulate.catalogue import find_card
+from gpuledger.simulate.convolutions.convolutions import needs_workspace
 from gpuledger.simulate.estimate.failures import describe_failure
 from gpuledger.simulate.estimate.session import StepsDone, VirtualSession
 from gpuledger.simulate.estimate.step_plan import StepPlan
@@ -26,6 +27,8 @@ def describe_convolutions(device: VirtualDevice) -> list[str]:
     shapes = device.convolutions
     if not shapes:
         return []
+    if not needs_workspace(torch.empty(0), device.card.compute_capability):
+        return ["Convolutions: on this GPU, cuDNN is assumed to need no workspace in float32."]
     borrowed = "" if device.card.name.endswith(MEASURED_ON) else f", and both are applied to the {device.card.name}"
     said = [
         f"Convolutions: cuDNN's workspaces of {sum(shapes.values())} of {len(shapes)} shapes were measured on an "
@@ -52,7 +55,7 @@ def follow(
         at_first_bytes: Called once, before the first GPU allocation.
     """
     let_torchvision_import()
-    device = VirtualDevice(catalogue()[order["card"]], CachingAllocator(AllocatorSettings(**order["settings"])))
+    device = VirtualDevice(find_card(order["card"]), CachingAllocator(AllocatorSettings(**order["settings"])))
     device.at_first_bytes = at_first_bytes
     plan = StepPlan(order["steps"], device)
     session = VirtualSession(device, plan, Path(order["run_directory"]))

@@ -134,11 +134,16 @@ def finish(order: Order, writer: RunWriter, notes: tuple[str, ...], assumed: Ass
         assumed,
     )
     requests = Requests(journal, order.settings)
+    fit = fit_card(card, peaks, requests, order.confidence)
+    if fit.process_bytes < peaks.process_bytes:
+        peaks = dataclasses.replace(
+            peaks, process_bytes=fit.process_bytes, reserved_bytes=fit.process_bytes - card.outside_bytes
+        )
     steps = int(journal.facts.get("steps_seen", 0))
     return Estimate(
         card,
         peaks,
-        fit_card(card, peaks, requests, order.confidence),
+        fit,
         fit_catalogue(peaks, requests, order.confidence, handles),
         steps,
         order.confidence,

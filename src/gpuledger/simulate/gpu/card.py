@@ -69,7 +69,7 @@ def in_place(
     mode = VirtualMode(device, Where(), say, assumption)
     functions = VirtualFunctions(mode)
     patches = Patches()
-    CudaFacade(device).install(patches)
+    CudaFacade(device, say).install(patches)
     install_choices(patches, functions, say)
     install_more(patches)
     remove_autocast = install_autocast(patches)

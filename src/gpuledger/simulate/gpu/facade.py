@@ -12,6 +12,7 @@ import torch
 from gpuledger.simulate.gpu.device import VirtualDevice
 from gpuledger.simulate.gpu.functions import CPU, CUDA
 from gpuledger.simulate.gpu.patches import Patches
+from gpuledger.simulate.gpu.sizes import caller
 
 
 class VirtualStream:
@@ -71,11 +72,28 @@ class VirtualEvent:
     record = wait = synchronize = lambda self, stream=None: None
 
 
+_DECIDED_BY = frozenset({"get_device_name", "get_device_properties", "get_device_capability", "mem_get_info"})
+
+
 class CudaFacade:
     """Replaces functions of ``torch.cuda`` by those of a simulated device."""
 
-    def __init__(self, device: VirtualDevice) -> None:
+    def __init__(self, device: VirtualDevice, say: Callable[[str], None] = lambda _sentence: None) -> None:
         self.device = device
+        self._say = say
+
+    def _noted(self, name: str, answer: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that notes the line of a script that asks which GPU it has, as it may decide by it."""
+
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            place = caller()
+            if "/site-packages/" not in place.file:
+                self._say(
+                    f"{place}: torch.cuda.{name} returned that of the simulated GPU; the script may decide by it."
+                )
+            return answer(*args, **kwargs)
+
+        return ask
 
     def install(self, patches: Patches) -> None:
         """Install the functions."""
@@ -104,7 +122,8 @@ class CudaFacade:
         return record_stream
 
     def _answers(self) -> dict[str, Any]:
-        return {**self._presence(), **self._memory(), **self._seeds(), **self._streams()}
+        found = {**self._presence(), **self._memory(), **self._seeds(), **self._streams()}
+        return {name: self._noted(name, answer) if name in _DECIDED_BY else answer for name, answer in found.items()}
 
     def _presence(self) -> dict[str, Any]:
         card = self.device.card

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpuledger.simulate.convolutions.convolutions import backward_held
+from gpuledger.simulate.convolutions.convolutions import CUDNN, backward_held
 from gpuledger.simulate.gpu.recurrent import RECURRENT, named_arguments
 from gpuledger.simulate.gpu.sizes import histogram, index_masked
 
@@ -56,7 +56,7 @@ def _convolution_backward(mode: VirtualMode, func: Any, args: Any, kwargs: Any) 
     """Return the gradients of data, weight and bias, allocated in this order with their temporary memory."""
     made = mode.fake(func, args, kwargs)
     device = mode.device
-    held = backward_held(args, device.card.multiprocessors)
+    held = backward_held(args, device.card.multiprocessors, device.card.compute_capability)
     device.note_convolution(held)
     with ExitStack() as taken:
         taken.enter_context(device.borrow(held.before, func))
@@ -65,7 +65,7 @@ def _convolution_backward(mode: VirtualMode, func: Any, args: Any, kwargs: Any) 
                 taken.enter_context(device.borrow(held.between, func))
             if result is not None:
                 mode.account(func, result)
-                with device.borrow(sizes, func):
+                with device.borrow(sizes, CUDNN if place < 2 else func):
                     pass
     return made
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gpuledger.simulate.convolutions.convolutions import forward_held
+from gpuledger.simulate.convolutions.convolutions import CUDNN, forward_held
 from gpuledger.simulate.convolutions.sums import sum_bytes
 from gpuledger.simulate.gpu.device import VirtualDevice
 
@@ -172,9 +172,9 @@ def _softmax_backward(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
 
 
 def _convolution(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
-    held = forward_held(args)
+    held = forward_held(args, device.card.compute_capability)
     device.note_convolution(held)
-    return Spaces("convolution", held.before, held.beside[0])
+    return Spaces(CUDNN, held.before, held.beside[0])
 
 
 RULES: dict[Any, Rule] = {

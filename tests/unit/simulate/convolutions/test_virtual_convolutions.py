@@ -128,7 +128,7 @@ def test_a_type_that_was_not_measured_holds_nothing() -> None:
     assert not any(backward_held((gradient, data, weight, None, *rest, [True] * 3), PROCESSORS).beside)
 
 
-@pytest.mark.parametrize(("card", "borrowed"), [("h200", False), ("a100-80gb", True)])
+@pytest.mark.parametrize(("card", "borrowed"), [("h200", False), ("b200", True)])
 def test_it_is_said_how_many_shapes_were_measured(card: str, borrowed: bool) -> None:
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 7, 2, 3, bias=False), torch.nn.Conv2d(64, 61, 3))
     found = gpuledger.estimate(lambda images: model(images).sum().backward(), torch.zeros(32, 3, 224, 224), gpu=card)

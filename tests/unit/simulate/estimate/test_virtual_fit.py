@@ -26,9 +26,7 @@ from gpuledger.simulate.estimate.fit import (
     LEAST_EXCESS,
     TOO_LARGE,
     Requests,
-    Trial,
     excess_factor,
-    find_largest,
     fit_card,
     fit_catalogue,
     grid_errors,
@@ -38,6 +36,7 @@ from gpuledger.simulate.estimate.fit import (
     upper_factor,
     worst_by_model,
 )
+from gpuledger.simulate.estimate.search import Trial, find_largest
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -46,7 +45,9 @@ def test_every_figure_says_where_it_comes_from() -> None:
     for card in catalogue().values():
         for figure in card.figures().values():
             assert figure.value > 0
-            assert figure.source in ("measured", "datasheet", "measured on the H200")
+            assert figure.source in (
+                "measured", "datasheet", "measured on the H200", "measured on the RTX 3060", "scaled from the H200",
+            )  # fmt: skip
             assert bool(figure.where) == (figure.source != "datasheet")
         assert card.outside_bytes < card.usable_bytes < card.total_bytes
 
@@ -104,6 +105,31 @@ def test_the_largest_value_is_found(limit: int, start: int) -> None:
     assert found.largest is not None
     assert found.largest <= limit < found.largest + max(2, found.largest // 128)
     assert [trial.value for trial in found.trials] == sorted({trial.value for trial in found.trials})
+
+
+@given(st.integers(1, 1 << 16), st.integers(1, 1 << 10), st.integers(1, 1 << 20), st.integers(0, 1 << 20))
+def test_a_line_of_memory_is_searched_in_few_trials(limit: int, start: int, slope: int, fixed: int) -> None:
+    usable_bytes = fixed + limit * slope
+
+    def try_value(value: int) -> Trial:
+        upper_bytes = fixed + value * slope
+        return Trial(value, upper_bytes, FITS if upper_bytes <= usable_bytes else TOO_LARGE, upper_bytes)
+
+    found = find_largest(try_value, start, usable_bytes=usable_bytes)
+    assert found.largest is not None
+    assert limit - limit // 256 <= found.largest <= limit
+    if limit <= start * 16 and start <= 2 * limit:
+        assert len(found.trials) <= 6
+
+
+def test_memory_that_is_not_a_line_is_searched_by_halves() -> None:
+    def try_value(value: int) -> Trial:
+        return Trial(value, 1, FITS if value <= 1000 else TOO_LARGE, value**3 if value < 900 else 10**12)
+
+    found = find_largest(try_value, 8, usable_bytes=10**9)
+    assert found.largest is not None
+    assert 996 <= found.largest <= 1000
+    assert len(found.trials) < 32
 
 
 def test_more_memory_than_any_batch_needs_ends() -> None:

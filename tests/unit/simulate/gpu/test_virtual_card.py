@@ -68,6 +68,19 @@ def test_a_card_is_there(device: VirtualDevice) -> None:
     assert torch.cuda.memory_reserved() == 0
 
 
+def test_a_script_that_asks_which_gpu_it_has_is_named(device: VirtualDevice) -> None:
+    assert not SAID
+    assert torch.cuda.is_available()
+    assert not SAID
+    assert torch.cuda.get_device_name() == device.card.name
+    assert torch.cuda.mem_get_info()[1] == device.card.total_bytes
+    assert [sentence.partition(" returned")[0].rpartition(" ")[2] for sentence in SAID] == [
+        "torch.cuda.get_device_name",
+        "torch.cuda.mem_get_info",
+    ]
+    assert all(sentence.startswith("test_virtual_card.py:") for sentence in SAID)
+
+
 def test_tensors_say_where_they_are(device: VirtualDevice) -> None:
     on_cpu = torch.randn(4, 4)
     on_card = on_cpu.to("cuda")
