@@ -287,3 +287,53 @@ def test_the_catalogue_is_listed() -> None:
     cards = {card["gpu"]: card for card in json.loads(ask("gpus", "--json").stdout)}
     assert cards["h200"]["context_bytes"]["source"] == "measured"
     assert cards["l4"]["memory_mib"]["source"] == "datasheet"
+
+
+ROUTED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+lines = [torch.ones(length, dtype=torch.int64) for length in (4, 4, 4, 4, 64, 8, 8, 8)]
+model = nn.Sequential(nn.Embedding(10, 256), nn.Linear(256, 256)).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for line in DataLoader(lines, batch_size=1):
+    optimizer.zero_grad()
+    found = model(line.cuda()).repeat(1, 256, 1)
+    found[found > 0].sum().backward()
+    optimizer.step()
+"""
+
+
+def test_the_largest_batch_and_the_largest_mask_are_in_the_answer(tmp_path: Path) -> None:
+    """Half of a mask is assumed, the upper bound includes all of it; the fifth batch is the largest."""
+    script = tmp_path / "routed.py"
+    script.write_text(ROUTED)
+    done = ask("estimate", "-q", "--json", "--out", tmp_path / "run.ledger", script)
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["steps"] == found["peak_step"] == 5
+    least, largest = (found["assumed"][f"{name}_reserved_bytes"] for name in ("least", "largest"))
+    assert least < found["peak_reserved_bytes"] < largest
+    assert found["upper_bytes"] >= found["peak_process_bytes"] + largest - found["peak_reserved_bytes"]
+    assert any("half of each mask" in note for note in found["notes"])
+    fixed = ask("estimate", "-q", "--json", "--steps", "2", "--out", tmp_path / "fixed.ledger", script)
+    assert json.loads(fixed.stdout)["steps"] == 2
+    for wrong in ("0", "many"):
+        refused = ask("estimate", "--steps", wrong, script)
+        assert refused.exit_code == 2
+        assert "or auto" in refused.stderr
+
+
+def test_a_gpu_that_is_not_listed(tmp_path: Path) -> None:
+    script = tmp_path / "routed.py"
+    script.write_text(ROUTED)
+    options = ("--gpu-memory", "24GiB", "--sm", "8.9")
+    done = ask("estimate", "-q", "--json", "--steps", "1", *options, "--out", tmp_path / "run.ledger", script)
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["gpu"] == "24576MiB-sm-8.9"
+    assert found["interval_from"].endswith("on another GPU")
+    for wrong, said in ((options[:2], "belong together"), ((*options[:3], "x"), "expected a compute capability")):
+        refused = ask("estimate", *wrong, script)
+        assert refused.exit_code == 2
+        assert said in refused.stderr
