@@ -77,7 +77,8 @@ def _boxes(count: int, masks: bool) -> list[dict[str, Any]]:
 def _torchvision(name: str) -> None:
     from torchvision import models
 
-    weights = {"weights_backbone": None} if "resnet50_fpn" in name or "deeplab" in name or "fcn" in name else {}
+    parts = ("resnet50_fpn", "deeplab", "fcn", "lraspp", "ssd")
+    weights = {"weights_backbone": None} if any(part in name for part in parts) else {}
     model = models.get_model(name, weights=None, **weights)
     if "rcnn" in name or "retinanet" in name or "fcos" in name or "ssd" in name:
         masks = "mask" in name or "keypoint" in name
@@ -110,7 +111,7 @@ def _text(name: str, head: str) -> None:
                 setattr(config, field, min(getattr(config, field), with_layers))
             except (AttributeError, NotImplementedError):
                 continue
-    if isinstance(getattr(config, "layer_types", None), list):
+    if isinstance(vars(config).get("layer_types"), list):
         config.layer_types = config.layer_types[:2]
     if getattr(config, "n_routed_experts", 0) and config.n_routed_experts > 32:
         config.n_routed_experts = 32
