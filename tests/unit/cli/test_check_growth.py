@@ -13,7 +13,7 @@ from synthetic import make_run
 
 from gpuledger.cli.main import main
 from gpuledger.model.run import read_run, write_table
-from gpuledger.model.tables import TABLES
+from gpuledger.model.schema.tables import TABLES
 
 MIB = 1 << 20
 
