@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from gpuledger.analyze.memory.account_series import AccountSeries, build_account_series, choose_instants, keep_instants
 from gpuledger.analyze.memory.breakdown import Account, Breakdown, break_down
-from gpuledger.analyze.memory.empty import steps_not_reached
 from gpuledger.analyze.memory.failures.oom import OutOfMemory, explain_oom
 from gpuledger.analyze.memory.groups import Group, group_accounts
 from gpuledger.analyze.memory.growth import Growth, find_growth
@@ -46,7 +45,6 @@ from gpuledger.analyze.view.step_amounts import (
 from gpuledger.analyze.view.watched_card import WatchedCard, read_cards, read_power, read_windows
 from gpuledger.errors import UsageError
 from gpuledger.model.accounts import ROUNDING
-from gpuledger.model.energy_window import NOTES_WITHOUT_ENERGY
 
 if TYPE_CHECKING:
     from gpuledger.analyze.samples.series import SampleLine
@@ -331,22 +329,6 @@ class RunView:
         return tuple(dict.fromkeys(note for device in self.devices for note in device.summary.notes))
 
     @cached_property
-    def closing_notes(self) -> tuple[str, ...]:
-        """Return the notes for the end of a recording, without those on parts that are left out by default.
-
-        The note that no energy was measured stays.
-        """
-        notes = list(self.run.manifest.notes)
-        left_out = [note for rank in self.ranks for note in rank.manifest.left_out]
-        notes += [note for note in left_out if note.startswith(NOTES_WITHOUT_ENERGY)]
-        notes += [note for note in self.notes if note not in left_out]
-        if self.devices:
-            notes += [reason for rank in self.ranks if (reason := steps_not_reached(rank))]
-        else:
-            notes += [note for rank in self.ranks for note in rank.manifest.notes]
-        return tuple(dict.fromkeys(notes))
-
-    @cached_property
     def out_of_memory(self) -> tuple[tuple[Rank, OutOfMemory], ...]:
         """Return each out-of-memory error, with its rank."""
         return tuple((rank, failure) for rank in self.ranks for failure in explain_oom(rank))
@@ -369,6 +351,7 @@ class RunView:
     def compute(self, parts: Iterable[str]) -> None:
         """Compute ``parts`` of every device now, rank by rank, and release the columns that they were computed from."""
         names = tuple(parts)
+        self.growth, self.out_of_memory  # noqa: B018  read from tables, too
         for rank in dict.fromkeys(device.rank.number for device in self.devices):
             of_rank = [device for device in self.devices if device.rank.number == rank]
             for device in of_rank:

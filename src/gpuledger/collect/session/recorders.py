@@ -59,7 +59,7 @@ class ProcessRecorders:
         elif multiprocessing.parent_process() is None and "--multiprocessing-fork" not in sys.orig_argv:
             self._begin_dispatch(session)
         else:
-            session.watch_calls(FirstCall(session.guard(partial(self._first_call, session)), session.guard.absorbs))
+            session.calls.watch(FirstCall(session.guard(partial(self._first_call, session)), session.guard.absorbs))
 
     def begin_after_step(self, session: Session) -> None:
         """Record CPU tensors if the program trains without using its GPU."""

@@ -15,9 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from gpuledger.collect.adapter.calls import OutermostCalls, Watch
+from gpuledger.collect.adapter.calls import OutermostCalls
 from gpuledger.collect.adapter.guard import Guard, calling, describe, do_all
 from gpuledger.collect.adapter.uncompiled import keep_uncompiled
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
@@ -34,9 +32,10 @@ from gpuledger.collect.memory.window import MemoryWindow
 from gpuledger.collect.passes.later_passes import LaterPasses
 from gpuledger.collect.session.outside_backward import OutsideBackward
 from gpuledger.collect.session.recorders import ProcessRecorders, RecorderFactory, describe_process
+from gpuledger.collect.session.watched_calls import WatchedCalls
 from gpuledger.collect.steps import marked_steps
 from gpuledger.collect.steps.call_steps import FollowedModule, HeldCalls
-from gpuledger.collect.steps.named_calls import NamedCalls, explain_steps
+from gpuledger.collect.steps.named_calls import explain_steps
 from gpuledger.collect.steps.step_counter import StepCounter
 from gpuledger.model.journal.journal import OWN_ERROR, STEP_KINDS
 from gpuledger.model.run_directory import rank_directories
@@ -85,7 +84,6 @@ class Session:
         self.guard = Guard(self.fail)
         self.graphs = CompiledGraphs(self.registry, self.stacks, self.journal, self.guard.absorbs)
         self._outside_backward = OutsideBackward(self.guard)
-        self._calls: Watch | None = None
         self._closing: OutermostCalls | None = None
         self.flight = FlightRecorder(self.journal, self.registry, self.guard) if settings.flight_recorder else None
         self._oom: list[dict[str, Any]] = []
@@ -99,13 +97,14 @@ class Session:
             followed=FollowedModule(self.registry.container_of),
             held=HeldCalls(self.registry.awaits_first_call, partial(self._add_step, "call")),
         )
+        self.calls = WatchedCalls(self.steps, self.registry, self.guard, lambda: self.window)
         self._later = LaterPasses(
             settings,
             self.journal,
             self.steps,
             self.registry,
             guard=self.guard,
-            see_calls=self._see_calls,
+            see_calls=self.calls.see,
         )
         self._later.divide_compiled(self.graphs)
         self.mark_step = self.guard(self.steps.mark)
@@ -150,7 +149,7 @@ class Session:
 
     def adopt(self, recorder: Recorder, card: CardReader | None) -> None:
         """Record with ``recorder``, from now on or from the first selected step. ``card`` reads its GPU."""
-        self.watch_calls(None)
+        self.calls.watch(None)
         keep_uncompiled()
         self.journal.fact(recorder=recorder.kind)
         self._on_card = card is not None
@@ -169,36 +168,7 @@ class Session:
             self.flight.begin(lambda: self.window, on_card=self._on_card)
         if self.window.may_open():
             self.window.open()
-        self._see_calls(not self.window.is_open or self.steps.module_name is not None)
-
-    def _see_calls(self, wanted: bool) -> None:
-        """Install the observer of calls if calls are the steps, outside all others; or remove it."""
-        if isinstance(self._calls, (OutermostCalls, NamedCalls)):
-            self.watch_calls(None)
-        if wanted and self.steps.counts_calls:
-            self.watch_calls(self._observer_of_calls())
-
-    def _observer_of_calls(self) -> Watch:
-        began, guard = self.guard(self._call_began), self.guard
-        if self.steps.module_name is None:
-            return OutermostCalls(began, guard(self._call_ended), guard.absorbs)
-        return NamedCalls(
-            self.steps.module_name,
-            self.registry,
-            outermost=began,
-            began=guard(self.steps.named_call_began),
-            ended=guard(self.steps.named_call_ended),
-            absorbs=guard.absorbs,
-        )
-
-    def watch_calls(self, watch: Watch | None) -> None:
-        """Replace the observer of outermost calls. There is at most one."""
-        if self._calls is not None:
-            self._calls.remove()
-            self._calls = None
-        if watch is not None:
-            self._calls = watch
-            watch.install()
+        self.calls.see(not self.window.is_open or self.steps.module_name is not None)
 
     # -- ending ---------------------------------------------------------------------------------------------------
 
@@ -214,7 +184,7 @@ class Session:
 
     def _take_out(self) -> None:
         window = [] if self.window is None else [self.window.take_out]
-        no_calls = partial(self.watch_calls, None)
+        no_calls = partial(self.calls.watch, None)
         marked_steps.stop_listening(self.mark_step)
         watches = [self._outside_backward.remove, self._recorders.stop_watching]
         watches += [] if self.flight is None else [self.flight.take_out]
@@ -294,21 +264,9 @@ class Session:
 
     # -- steps ----------------------------------------------------------------------------------------------------
 
-    def _call_began(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        """Record the entry of an outermost module outside the memory recording."""
-        module_id = self.registry.register(module)
-        self.registry.note_called(module_id)
-        if self.window is not None and self.registry.holds_tensors(module_id):
-            self.steps.call_began(module_id, self.window.expects_training)
-            self.window.inputs.see(module_id, self.steps.seen + 1, args, kwargs)
-
-    def _call_ended(self, module: torch.nn.Module) -> None:
-        if self.window is not None:
-            self.window.on_outermost_end(self.registry.register(module))
-
     def _before_optimizer(self, optimizer: Any) -> None:
         if not self.steps.counts_calls:
-            self._see_calls(False)
+            self.calls.see(False)
         if self.window is not None and self.window.is_open:
             self.window.before_optimizer(optimizer)
         else:
@@ -367,23 +325,23 @@ class Session:
         if self.flight is None:
             self.end()
             return
-        no_calls = partial(self.watch_calls, None)
+        no_calls = partial(self.calls.watch, None)
         do_all([self._later.take_out, no_calls, self._outside_backward.remove, self._recorders.stop_watching])
         self.flight.take_over(self.steps.seen)
 
     def _open_window(self, window: MemoryWindow) -> None:
         """Begin the memory recording if that is possible here, or give it up."""
         if window.may_open():
-            self.watch_calls(None)
+            self.calls.watch(None)
             window.open()
-            self._see_calls(self.steps.module_name is not None)
+            self.calls.see(self.steps.module_name is not None)
         elif window.is_too_late():
             self.finish("never opened")
 
     def _begin_later_passes(self, *, with_times: bool = True) -> None:
         """Begin the later measurements, and observe outermost calls if they are the steps."""
         if self.window is not None:
-            self._see_calls(True)
+            self.calls.see(True)
             self._later.begin(self.window.step_allocations, with_times=with_times)
 
     # -- what can go wrong ----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import UNNAMED, Group, group_accounts, label_of, module_label
-from gpuledger.analyze.memory.lines.source_lines import NO_STACKS
+from gpuledger.analyze.memory.lines.source_lines import NO_STACKS, WITHOUT_LINE
 from gpuledger.analyze.overview.balance import (
     DISPATCH,
     FILE,
@@ -108,15 +108,18 @@ def tensor_table(breakdown: Breakdown, rows: int, classes: Mapping[str, str]) ->
         left = sum(account.bytes for account in rest)
         body.append((Cell(f"… {len(rest):,} more", DIM), "", "", "", *scale.cells(left, DIM)))
     body.append((Cell("total", BOLD), "", "", "", *scale.cells(total, BOLD)))
-    columns = (
+    columns = [
         Column("by tensor", shrinks=True),
         Column("line", optional=1),
         Column("category", optional=2),
         Column("blocks", right=True, optional=3),
         Column(scale.unit.name, right=True),
         Column("share", right=True),
-    )
-    return Table(columns, tuple(body))
+    ]
+    if all(account.line in WITHOUT_LINE for account in shown):
+        del columns[1]
+        body = [(row[0], *row[2:]) for row in body]
+    return Table(tuple(columns), tuple(body))
 
 
 def rank_table(views: Sequence[DeviceView]) -> Table:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from gpuledger.analyze.memory.empty import why_empty
+from gpuledger.analyze.view.closing_notes import closing_notes
 from gpuledger.analyze.view.view import build_view, highest_devices
 from gpuledger.report.base.phrases import entry
 from gpuledger.report.base.terminal import BOLD, Terminal
@@ -27,7 +28,7 @@ def print_run_summary(run: Run, stream: TextIO) -> None:
 
 def run_summary_lines(run: Run, terminal: Terminal) -> list[str]:
     """Return the first screen of a run, its notes and the commands to try next."""
-    view = build_view(run, devices=highest_devices(run.ranks))
+    view = build_view(run, devices=highest_devices(run.ranks) or None)
     if view.devices:
         lines = first_screen(view, terminal)
     else:
@@ -36,7 +37,7 @@ def run_summary_lines(run: Run, terminal: Terminal) -> list[str]:
             lines += out_of_memory_lines(rank, failure, terminal)
     return [
         *lines,
-        *note_lines(view.closing_notes, terminal),
+        *note_lines(closing_notes(view), terminal),
         *(_next_lines(run, terminal) if view.devices else []),
     ]
 

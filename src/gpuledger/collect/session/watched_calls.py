@@ -1,0 +1,80 @@
+"""The observer of module calls outside the memory recording: for steps that are calls, and for the first call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from gpuledger.collect.adapter.calls import OutermostCalls, Watch
+from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.steps.named_calls import NamedCalls
+from gpuledger.collect.steps.step_counter import StepCounter
+
+if TYPE_CHECKING:
+    import torch
+
+    from gpuledger.collect.memory.window import MemoryWindow
+
+
+class WatchedCalls:
+    """Installs and removes the observer of calls. There is at most one.
+
+    Args:
+        steps: The step counter.
+        registry: Ids of modules.
+        guard: Wraps callbacks from the program.
+        window: Returns the memory recording; None before a recorder was selected.
+    """
+
+    def __init__(
+        self, steps: StepCounter, registry: ModuleRegistry, guard: Guard, window: Callable[[], MemoryWindow | None]
+    ) -> None:
+        self._steps = steps
+        self._registry = registry
+        self._guard = guard
+        self._window = window
+        self._watch: Watch | None = None
+
+    def see(self, wanted: bool) -> None:
+        """Install the observer of calls if calls are the steps, outside all others; or remove it."""
+        if isinstance(self._watch, (OutermostCalls, NamedCalls)):
+            self.watch(None)
+        if wanted and self._steps.counts_calls:
+            self.watch(self._observer())
+
+    def watch(self, watch: Watch | None) -> None:
+        """Replace the observer by another one, or by none."""
+        if self._watch is not None:
+            self._watch.remove()
+            self._watch = None
+        if watch is not None:
+            self._watch = watch
+            watch.install()
+
+    def _observer(self) -> Watch:
+        began, guard = self._guard(self._began), self._guard
+        if self._steps.module_name is None:
+            return OutermostCalls(began, guard(self._ended), guard.absorbs)
+        return NamedCalls(
+            self._steps.module_name,
+            self._registry,
+            outermost=began,
+            began=guard(self._steps.named_call_began),
+            ended=guard(self._steps.named_call_ended),
+            absorbs=guard.absorbs,
+        )
+
+    def _began(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        """Record the entry of an outermost module outside the memory recording."""
+        module_id = self._registry.register(module)
+        self._registry.note_called(module_id)
+        window = self._window()
+        if window is not None and self._registry.holds_tensors(module_id):
+            self._steps.call_began(module_id, window.expects_training)
+            window.inputs.see(module_id, self._steps.seen + 1, args, kwargs)
+
+    def _ended(self, module: torch.nn.Module) -> None:
+        window = self._window()
+        if window is not None:
+            window.on_outermost_end(self._registry.register(module))
