@@ -18,6 +18,7 @@ MOST_REPEATED_WINDOWS = 16
 CALLED_BY_OTHERS = {
     "click": {"collect_usage_pieces", "convert", "format_commands", "get_command", "list_commands"},
     "ast.NodeTransformer": {"visit_AsyncFunctionDef", "visit_ClassDef", "visit_FunctionDef", "visit_Return"},
+    "gpuledger.collect.adapter.calls.OutermostCalls": {"_enter", "_leave"},
     "PyTorch's dispatch modes": {"_should_skip_dynamo", "ignore_compile_internals"},
     "programs on a simulated GPU": {"record_event"},
     "Lightning": {"on_exception", "on_train_batch_end", "on_train_end", "on_train_start"},
