@@ -46,6 +46,39 @@ def overhead_table() -> list[str]:
     return ["| " + " | ".join(row) + " |" for row in rows]
 
 
+def recorded_since() -> list[str]:
+    """Return what recording cost in the one model that was measured again with stacks in every recorded step."""
+    results = read("time/results/h200/overhead_gpt2.json")
+    model = results["models"]["gpt2"]
+    window, pauses_ms = model["in_window"]["median"], model["pauses_per_window_ms"]["total"]
+    return [
+        f"Since then each recorded step has stacks, and is written to disk when it ends. With that ({about(results)}),",
+        f"recorded steps of gpt2 took {window:.2f}, later steps {model['after_window']['median']:.3f}, "
+        f"and pauses {pauses_ms:.0f} ms. Other models were not measured again.",
+    ]
+
+
+def short_runs() -> list[str]:
+    """Return the time of scripts of a few steps, from the start of the process to its end, with and without `run`."""
+    results = read("time/results/h200/short_run.json")
+    rounds = min(len(model["rounds"]) for model in results["models"].values())
+    lines = [
+        f"A script of {results['steps']} steps, from start to exit, imports included ({about(results)}, medians of",
+        f"{rounds} runs each, by `bench/time/short_run.py`):",
+        "",
+        "| model | not recorded | recorded with `gpuledger run` |",
+        "| --- | ---: | ---: |",
+    ]
+    return lines + [
+        f"| {name} | {model['bare_s']:.1f} s | {model['more_s']:+.1f} s |" for name, model in results["models"].items()
+    ]
+
+
+def about(results: dict[str, Any]) -> str:
+    """Return date and commit of a measurement."""
+    return f"{results['environment']['date'][:10]}, {results['environment']['commit'][:7]}"
+
+
 def accuracy_table() -> list[str]:
     """Return what was compared with the GPU: each row one set of programs, its truth, median or mean, and worst."""
     sums = read("operators/results/h200/operator_pairs.json")["errors"]
@@ -103,10 +136,10 @@ def is_same(model: dict[str, Any]) -> bool:
 
 def section() -> str:
     """Return everything between the two marks."""
-    about = read("time/results/h200/overhead.json")["environment"]
+    told = read("time/results/h200/overhead.json")["environment"]
     outside = f"{read('estimate/results/h200/estimate_new.json')['summary']['above_stated_frac']:.0%}"
     lines = [
-        f"{about['card']}, driver {about['driver']}, torch {about['versions']['torch']}. No other GPU is included.",
+        f"{told['card']}, driver {told['driver']}, torch {told['versions']['torch']}. No other GPU is included.",
         "",
         *accuracy_table(),
         "",
@@ -115,7 +148,7 @@ def section() -> str:
         "",
         "### Overhead",
         "",
-        f"{about['card']}, {about['date'][:10]}, `bench/time/overhead.py`. The columns from `recorded steps` on are",
+        f"{told['card']}, {told['date'][:10]}, `bench/time/overhead.py`. The columns from `recorded steps` on are",
         "step times as multiples of the unprofiled step in the same process: medians of 30 alternations.",
         "PyTorch's own tools were measured in one round each, and do not report modules or categories.",
         "",
@@ -123,6 +156,10 @@ def section() -> str:
         "",
         "In this measurement only the last recorded step had Python stacks. It ends with a pause that is included, and",
         "`--no-stacks` leaves the stacks out. `pauses` is the total of one recording of three steps.",
+        "",
+        *recorded_since(),
+        "",
+        *short_runs(),
     ]
     return "\n".join(lines)
 
