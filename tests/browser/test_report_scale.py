@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 FILE_BYTES = 1_500_000
-ELEMENTS = 1_500
+ELEMENTS = 2_000
 OPENING_BLOCKS, ZOOMING_BLOCKS = 5_500_000, 250_000
 """Blocks of the page's scripts that are executed: 3.9 million to open it, most of them to decode, 0.14 to zoom."""
 OPENING_LAYOUTS, ZOOMING_LAYOUTS = 10, 2

@@ -121,6 +121,8 @@ def _compare(where: str, first: Any, second: Any, recorded: Any) -> Iterator[str
 
 
 def _is_tolerated(key: str, first: Any, recorded: Any) -> bool:
+    if key in ("optimizer_pre", "optimizer_post"):  # the flight recorder counts steps until the program ends
+        return bool(recorded == first + 1)
     if key == "meta_path":  # what waits for torch, in a program that has not imported it
         return bool([one for one in recorded if one != "sitecustomize._TorchWatch"] == first)
     if key.startswith("depth"):

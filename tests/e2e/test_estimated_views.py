@@ -29,7 +29,7 @@ REAL = re.compile(r"NVIDIA (?![^\n\"<]*?\(simulated\))")
 IN_UNIT = re.compile(r"(_ns|_s|_w|_j|_per_s|_us)$")
 OF_THE_ESTIMATE = {"started_ns", "ended_ns"}
 """When the estimate was made."""
-NOT_OF_RUNS = {"run", "watch", "estimate", "gpus", "ops", "live", "import", "doctor", "calibrate"}
+NOT_OF_RUNS = {"run", "watch", "estimate", "gpus", "ops", "live", "import", "doctor", "calibrate", "merge"}
 VIEWS = [
     ("show", "A"),
     ("show", "A", "--by", "module"),
@@ -39,6 +39,7 @@ VIEWS = [
     ("show", "A", "--json"),
     ("group", "A"),
     ("group", "A", "--json"),
+    ("what-if", "A"),
     ("balance", "A"),
     ("balance", "A", "--json"),
     ("compare", "A", "B"),

@@ -81,9 +81,9 @@ def without_times(stderr: bytes) -> list[bytes]:
     return [line.split(b" ")[-1] if line.startswith((b"USDT:", b"[W")) else line for line in stderr.splitlines()]
 
 
-def assert_unchanged(directory: Path) -> None:
+def assert_unchanged(directory: Path, *options: str) -> None:
     """Record ``train.py`` and hold it to what it does bare."""
-    alone, below = bare(["train.py"], directory), recorded(directory)
+    alone, below = bare(["train.py"], directory), recorded(directory, ("-q", *options))
     assert (below.status, below.stdout) == (alone.status, alone.stdout)
     assert without_times(below.stderr) == without_times(alone.stderr)
 
@@ -115,7 +115,7 @@ def test_operators_find_their_modules_and_sum_to_the_work(tmp_path: Path) -> Non
 def test_errors_look_as_they_do_bare_in_every_pass_and_then_nothing_is_left(tmp_path: Path) -> None:
     """The times are kept though the program dies of a signal: they are written when the pass ends."""
     write_script(tmp_path, TRAIN + LEFT_BEHIND)
-    assert_unchanged(tmp_path)
+    assert_unchanged(tmp_path, "--no-flight-recorder")  # which counts steps until the program ends
     assert break_down_time(rank_of(tmp_path)) is not None
 
 

@@ -238,8 +238,8 @@ def test_nothing_else_writes_the_manifest_of_a_run() -> None:
     name = r"\([^\n]*(?:manifest\.json|MANIFEST\b)"
     writes = re.compile(rf"(?:write_json|rename){name}|\bwrite_run_manifest\(")
     found = {place.name for place in package.rglob("*.py") if writes.search(place.read_text(encoding="utf-8"))}
-    # a rank's; what an import, an export and a series of variants write
-    of_others = {"manifest.py", "imported.py", "tables.py", "variants.py"}
+    # a rank's; what an import, an export, a series of variants and a merge write
+    of_others = {"manifest.py", "imported.py", "tables.py", "variants.py", "merging.py"}
     assert found == {"run_writer.py", "run_manifest.py", *of_others}
 
 

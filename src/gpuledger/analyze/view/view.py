@@ -352,6 +352,8 @@ class RunView:
         """Compute ``parts`` of every device now, rank by rank, and release the columns that they were computed from."""
         names = tuple(parts)
         self.growth, self.out_of_memory  # noqa: B018  read from tables, too
+        for one in self.ranks:
+            one.forget_columns()
         for rank in dict.fromkeys(device.rank.number for device in self.devices):
             of_rank = [device for device in self.devices if device.rank.number == rank]
             for device in of_rank:

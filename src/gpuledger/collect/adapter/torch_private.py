@@ -6,6 +6,7 @@ torch 2.11 (CUDA 13.0, H200) and torch 2.13 (CPU build).
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 import sys
@@ -161,9 +162,7 @@ class _NotImported:
     def __getattr__(self, name: str) -> Any:
         if threading.get_ident() == self._thread:
             raise AttributeError(name)
-        import torch._inductor as compiler
-
-        return getattr(compiler, name)
+        return getattr(importlib.import_module("torch._inductor"), name)
 
 
 _COMPILER = "torch._inductor"

@@ -11,8 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.data import DataLoader
 
 from gpuledger.simulate.gpu.device import VirtualDevice
-from gpuledger.simulate.gpu.dispatch import tensors_in
 from gpuledger.simulate.gpu.patches import Patches
+from gpuledger.simulate.gpu.values import tensors_in
 
 LEAST_STEPS, MOST_STEPS = 3, 24
 """Steps of an estimate with ``--steps auto``: if all are alike, and at most."""

@@ -32,7 +32,7 @@ from gpuledger.simulate.gpu.hints import function_for
 from gpuledger.simulate.gpu.kernels import KERNELS
 from gpuledger.simulate.gpu.shortcuts import shortcut
 from gpuledger.simulate.gpu.sizes import SIZES, caller, fakes_of
-from gpuledger.simulate.gpu.values import Values
+from gpuledger.simulate.gpu.values import Values, tensors_in
 from gpuledger.simulate.gpu.workspaces import workspaces_of
 
 LARGE_CPU_BYTES = 256 << 20
@@ -268,18 +268,6 @@ class VirtualMode(TorchDispatchMode):
             return False
         self.say(f"{caller()}: .item() returned a placeholder value, because nothing is computed.")
         return PLACEHOLDER if tensor.is_floating_point() else 1
-
-
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of arguments or results, in nested lists, tuples and dictionaries."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for inner in value:
-            yield from tensors_in(inner)
-    elif isinstance(value, dict):
-        for inner in value.values():
-            yield from tensors_in(inner)
 
 
 def _is_large(args: Any, kwargs: dict[str, Any]) -> bool:

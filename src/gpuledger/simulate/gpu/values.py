@@ -71,12 +71,16 @@ def _kind_of(func: Any) -> _Kind:
     return _Kind(name, own and name not in _NEVER | _MADE_EMPTY, _RANDOM in func.tags, writes)
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of arguments or results, in nested lists, tuples and dictionaries."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (tuple, list)):
         for inner in value:
-            yield from _tensors(inner)
+            yield from tensors_in(inner)
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from tensors_in(inner)
 
 
 def _is_small(tensor: torch.Tensor) -> bool:
@@ -165,7 +169,7 @@ class Values:
             return
         if isinstance(first, FakeTensor) and self.of(first) is None and func not in _ASSUMED:
             return
-        made = list(_tensors(result))
+        made = list(tensors_in(result))
         if not made or not all(_is_small(tensor) for tensor in made):
             return
         if all(tensor.untyped_storage()._cdata in self._copies for tensor in made):
@@ -174,15 +178,15 @@ class Values:
             return
         real = self.compute(func, args, kwargs)
         if real is not None:
-            assumed = any(self.is_assumed(tensor) for tensor in (*_tensors(args), *_tensors(list(kwargs.values()))))
-            for tensor, value in zip(made, _tensors(real), strict=False):
+            assumed = any(self.is_assumed(tensor) for tensor in (*tensors_in(args), *tensors_in(list(kwargs.values()))))
+            for tensor, value in zip(made, tensors_in(real), strict=False):
                 self._keep(tensor, value, assumed)
         elif func in _ASSUMED:
             _ASSUMED[func](self, args, result)
 
     def keep(self, made: Any, real: Any, assumed: bool) -> None:
         """Keep the values of results with sizes that depend on them."""
-        for tensor, value in zip(_tensors(made), _tensors(real), strict=False):
+        for tensor, value in zip(tensors_in(made), tensors_in(real), strict=False):
             if _is_small(tensor):
                 self._keep(tensor, value, assumed)
 
@@ -194,7 +198,7 @@ class Values:
 
     def forget(self, tensors: Any) -> None:
         """Forget the values of tensors that an operator changed."""
-        for tensor in _tensors(tensors):
+        for tensor in tensors_in(tensors):
             if isinstance(tensor, FakeTensor) and tensor.layout is torch.strided:
                 self._copies.pop(tensor.untyped_storage()._cdata, None)
 
@@ -211,8 +215,8 @@ class Values:
         if not kind.computes or self.compute(func, args, kwargs) is None:
             if kind.name not in _KEEP_WRITTEN:
                 self.forget(written)
-        elif any(self.is_assumed(tensor) for tensor in _tensors(args)):
-            for tensor in _tensors(written):
+        elif any(self.is_assumed(tensor) for tensor in tensors_in(args)):
+            for tensor in tensors_in(written):
                 copy = self._copies.get(tensor.untyped_storage()._cdata)
                 if copy is not None:
                     copy.assumed = True
@@ -224,7 +228,7 @@ class Values:
         if isinstance(value, dict):
             found = {name: self._real(inner) for name, inner in value.items()}
             return None if any(found[name] is None and inner is not None for name, inner in value.items()) else found
-        if isinstance(value, (tuple, list)) and value and any(True for _ in _tensors(value)):
+        if isinstance(value, (tuple, list)) and value and any(True for _ in tensors_in(value)):
             inners = [None if inner is None else self._real(inner) for inner in value]
             missing = any(made is None and inner is not None for made, inner in zip(inners, value, strict=True))
             return None if missing else inners
