@@ -24,7 +24,7 @@ from gpuledger.operator_key import OperatorKey, tensor_bytes
 from gpuledger.ops.workloads.describe import IsOnCard, describe_tensor, key_of
 from gpuledger.ops.workloads.reuse import ReuseMeter
 from gpuledger.ops.workloads.tally import LayerCall, Tally
-from gpuledger.simulate.gpu.dispatch import tensors_in
+from gpuledger.simulate.gpu.values import tensors_in
 
 NO_KERNEL = frozenset(
     {
