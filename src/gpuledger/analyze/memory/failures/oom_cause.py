@@ -17,6 +17,8 @@ _CONTEXT_BYTES = 1 << 30
 """Upper bound of CUDA's context and libraries in one process."""
 _LARGE_FRAC = 0.5
 """Share of the limit from which on a single request is the cause by itself."""
+_LARGER_STEP = 1.25
+"""Ratio to the median peak of earlier steps from which on a step is larger than these."""
 
 
 @dataclass(frozen=True)
@@ -149,14 +151,29 @@ def _larger_inputs(of: Evidence) -> str:
     return f"The input of step {of.failure.step} is {_shape(inputs)}, usually {_shape(usual)}{above}"
 
 
+def _larger_step(of: Evidence) -> str:
+    """Return how much more the step needs than earlier ones, if its inputs are not known, as in a backward pass."""
+    needed_bytes, usual_bytes = of.state.allocated_bytes + of.tried_bytes, of.usual_peak_bytes
+    if not usual_bytes or needed_bytes < _LARGER_STEP * usual_bytes:
+        return ""
+    return (
+        f"Step {of.failure.step} needs {format_bytes(needed_bytes)}, and the median peak of earlier steps is "
+        f"{format_bytes(usual_bytes)}: {_largest(of)}"
+    )
+
+
 def _full(of: Evidence) -> str:
+    return f"The GPU is full: {_largest(of)}"
+
+
+def _largest(of: Evidence) -> str:
     largest = [f"{name.replace('_', ' ')} {format_bytes(size)}" for name, size in list(of.state.categories.items())[:3]]
-    return f"The GPU is full: {', '.join(largest) or format_bytes(of.state.allocated_bytes)}"
+    return ", ".join(largest) or format_bytes(of.state.allocated_bytes)
 
 
 RULES: tuple[Callable[[Evidence], str], ...] = (
     *(_one_large_request, _memory_fraction, _other_processes, _private_pool, _growth),
-    *(_fragmentation, _optimizer_state, _evaluation, _larger_inputs),
+    *(_fragmentation, _optimizer_state, _evaluation, _larger_inputs, _larger_step),
 )
 """The rules in their order. Each returns a sentence, or "" if it does not apply."""
 

@@ -1,0 +1,78 @@
+"""The first sentence on an out-of-memory error: one situation for each rule, and none for its neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuledger.analyze.memory.failures.failed_request import FailedState, FreeBytes
+from gpuledger.analyze.memory.failures.oom_cause import RULES, Evidence, find_cause
+from gpuledger.analyze.memory.growth import Growth
+from gpuledger.model.flight_facts import FailedAllocation
+
+GIB = 1 << 30
+STATE = FailedState(76 * GIB, 75 * GIB, 900, {"activation": 60 * GIB, "weight": 10 * GIB}, {}, 1.0, FreeBytes(), 0)
+FAILURE = FailedAllocation(device_idx=0, tried_bytes=2 * GIB, total_bytes=80 * GIB, free_bytes=GIB, step=812)
+USUAL = Evidence(FAILURE, STATE, 80 * GIB, 0, None, (8, 1024), None)
+GROWTH = Growth(
+    rank=0, device_idx=0, step_bytes=80e6, since_step=4, last_step=811, grown_bytes=64 * GIB, limit_bytes=80 * GIB,
+    steps_left=None, step_blocks=None, holder=None,
+)  # fmt: skip
+
+
+def failing(**changes: Any) -> Evidence:
+    return replace(USUAL, failure=replace(FAILURE, **changes))
+
+
+CASES = {
+    "one_large_request": (failing(tried_bytes=50 * GIB), "One request of 50.0 GiB is 62 % of the 80.0 GiB"),
+    "memory_fraction": (failing(total_bytes=20 * GIB, free_bytes=58 * GIB), "only 20.0 GiB of the GPU"),
+    "other_processes": (replace(USUAL, other_bytes=40 * GIB), "Other processes use 40.0 GiB"),
+    "private_pool": (
+        replace(USUAL, state=replace(STATE, free=FreeBytes(private_pool_bytes=6 * GIB))),
+        "6.0 GiB of 6.0 GiB in private pools",
+    ),
+    "growth": (replace(USUAL, growth=GROWTH), "since step 4, 64.0 GiB in total"),
+    "fragmentation": (
+        replace(USUAL, state=replace(STATE, free=FreeBytes(5 * GIB, 18 << 20, 300))),
+        "5.0 GiB are free, but in 300 pieces of at most 18.0 MiB",
+    ),
+    "optimizer_state": (failing(in_optimizer=True, step=1), "The first optimizer step"),
+    "evaluation": (failing(is_training=False, grad_enabled=True), "use torch.no_grad()"),
+    "larger_inputs": (failing(inputs=((8, 4096),)), "The input of step 812 is 8 × 4,096, usually 8 × 1,024"),
+    "larger_step": (
+        replace(USUAL, usual_peak_bytes=40 * GIB),
+        "Step 812 needs 77.0 GiB, and the median peak of earlier steps is 40.0 GiB: activation 60.0 GiB",
+    ),
+    "full": (USUAL, "The GPU is full: activation 60.0 GiB, weight 10.0 GiB"),
+}
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_each_cause_is_named(kind: str) -> None:
+    evidence, words = CASES[kind]
+    found = find_cause(evidence)
+    assert (found.kind, words in found.sentence) == (kind, True), found.sentence
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {rule.__name__.strip("_") for rule in RULES} | {"full"} == set(CASES)
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        failing(tried_bytes=GIB),
+        replace(USUAL, other_bytes=GIB),
+        replace(USUAL, state=replace(STATE, free=FreeBytes(GIB, 1 << 20, 9))),
+        failing(in_optimizer=True, step=2),
+        failing(is_training=False, grad_enabled=False),
+        failing(inputs=((8, 1100),)),
+        replace(USUAL, usual_peak_bytes=70 * GIB),
+        replace(USUAL, growth=replace(GROWTH, grown_bytes=GIB)),
+    ],
+)
+def test_what_is_usual_is_no_cause(evidence: Evidence) -> None:
+    assert find_cause(evidence).kind == "full"
