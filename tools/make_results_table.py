@@ -62,15 +62,10 @@ def short_runs() -> list[str]:
     """Return the time of scripts of a few steps, from the start of the process to its end, with and without `run`."""
     results = read("time/results/h200/short_run.json")
     rounds = min(len(model["rounds"]) for model in results["models"].values())
-    lines = [
-        f"A script of {results['steps']} steps, from start to exit, imports included ({about(results)}, medians of",
-        f"{rounds} runs each, by `bench/time/short_run.py`):",
-        "",
-        "| model | not recorded | recorded with `gpuledger run` |",
-        "| --- | ---: | ---: |",
-    ]
-    return lines + [
-        f"| {name} | {model['bare_s']:.1f} s | {model['more_s']:+.1f} s |" for name, model in results["models"].items()
+    times = [f"{name} {model['bare_s']:.1f} s {model['more_s']:+.1f} s" for name, model in results["models"].items()]
+    return [
+        f"A script of {results['steps']} steps, from start to exit, and what `gpuledger run` added ({about(results)},",
+        f"medians of {rounds}): {', '.join(times)}.",
     ]
 
 
@@ -158,7 +153,6 @@ def section() -> str:
         "`--no-stacks` leaves the stacks out. `pauses` is the total of one recording of three steps.",
         "",
         *recorded_since(),
-        "",
         *short_runs(),
     ]
     return "\n".join(lines)
