@@ -62,10 +62,10 @@ def short_runs() -> list[str]:
     """Return the time of scripts of a few steps, from the start of the process to its end, with and without `run`."""
     results = read("time/results/h200/short_run.json")
     rounds = min(len(model["rounds"]) for model in results["models"].values())
-    times = [f"{name} {model['bare_s']:.1f} s {model['more_s']:+.1f} s" for name, model in results["models"].items()]
+    times = [f"{name}: {model['bare_s']:.1f} s {model['more_s']:+.1f} s" for name, model in results["models"].items()]
     return [
-        f"A script of {results['steps']} steps, from start to exit, and what `gpuledger run` added ({about(results)},",
-        f"medians of {rounds}): {', '.join(times)}.",
+        f"A script of {results['steps']} steps, from start to exit ({about(results)}, medians of {rounds}), and what",
+        f"`gpuledger run` adds. {'. '.join(times)}.",
     ]
 
 
