@@ -64,7 +64,8 @@ def short_runs() -> list[str]:
     rounds = min(len(model["rounds"]) for model in results["models"].values())
     times = [f"{name}: {model['bare_s']:.1f} s {model['more_s']:+.1f} s" for name, model in results["models"].items()]
     return [
-        f"A script of {results['steps']} steps, from start to exit ({about(results)}, medians of {rounds}), and what",
+        f"A script of {results['steps']} steps, from start to exit (`bench/time/short_run.py`, {about(results)}, "
+        f"medians of {rounds}), and what",
         f"`gpuledger run` adds. {'. '.join(times)}.",
     ]
 

@@ -156,10 +156,8 @@ def _larger_step(of: Evidence) -> str:
     needed_bytes, usual_bytes = of.state.allocated_bytes + of.tried_bytes, of.usual_peak_bytes
     if not usual_bytes or needed_bytes < _LARGER_STEP * usual_bytes:
         return ""
-    return (
-        f"Step {of.failure.step} needs {format_bytes(needed_bytes)}, and the median peak of earlier steps is "
-        f"{format_bytes(usual_bytes)}: {_largest(of)}"
-    )
+    usual = f"the median peak of earlier steps is {format_bytes(usual_bytes)}"
+    return f"Step {of.failure.step} needs {format_bytes(needed_bytes)}, and {usual}: {_largest(of)}"
 
 
 def _full(of: Evidence) -> str:
