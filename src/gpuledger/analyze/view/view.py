@@ -15,7 +15,6 @@ from gpuledger.analyze.memory.growth import Growth, find_growth
 from gpuledger.analyze.memory.instant import Instant, module_classes, resolve_instant
 from gpuledger.analyze.memory.lines.flame import FlameNode, build_flame
 from gpuledger.analyze.memory.lines.loops import Loop, find_loop
-from gpuledger.analyze.memory.live import device_indices, pick_device
 from gpuledger.analyze.memory.timeline import Band, Timeline, bands, build_timeline
 from gpuledger.analyze.memory.unknown import Unknowns, list_unknown
 from gpuledger.analyze.overview.balance import Balance, build_balance
@@ -23,7 +22,7 @@ from gpuledger.analyze.overview.findings import Finding, find_findings
 from gpuledger.analyze.overview.process_bytes import read_outside
 from gpuledger.analyze.overview.ranks import Imbalance, find_imbalance
 from gpuledger.analyze.overview.summary import Summary, summarize
-from gpuledger.analyze.ranks.rank_set import RankSet, build_rank_set, choose_sample
+from gpuledger.analyze.ranks.rank_set import RankSet, build_rank_set
 from gpuledger.analyze.step.energy import EnergyBreakdown, break_down_energy
 from gpuledger.analyze.step.fusions import FusedKernel, fused_kernels
 from gpuledger.analyze.step.overhead import Overhead, find_overhead
@@ -31,6 +30,7 @@ from gpuledger.analyze.step.rates import Rates, find_rates
 from gpuledger.analyze.step.side_by_side import lines_by
 from gpuledger.analyze.step.step_parts import StepParts, step_parts
 from gpuledger.analyze.step.times import TimeBreakdown, break_down_time
+from gpuledger.analyze.view.chosen_devices import choose_devices
 from gpuledger.analyze.view.options import ViewOptions
 from gpuledger.analyze.view.report_tree import Module, ReportTree, build_tree
 from gpuledger.analyze.view.step_amounts import (
@@ -59,8 +59,6 @@ RUNS_OF_FILE = 180_000
 A model with many modules gets fewer instants, so that the file stays small.
 """
 MAX_TENSORS = 200
-MOST_VIEWS = 8
-"""Number of ranks up to which each has a view of its own."""
 MAX_BANDS = 4_000
 
 
@@ -376,24 +374,15 @@ def build_view(
         options: The instant, and the rows of a table; None selects the peak, and no single table.
         ranks: Ranks to include; None selects all.
         devices: Ranks and devices to include; None selects every device of ``ranks`` that has a block. Of more than
-            :data:`MOST_VIEWS` ranks, it selects the highest, those that differ, and one for each set of coordinates.
+            eight ranks, it selects the highest, those that differ, and one for each set of coordinates.
     """
     given = None if devices is None else {rank.number: rank for rank, _ in devices}
     chosen = tuple(ranks) if ranks is not None else run.ranks if given is None else tuple(given.values())
     rank_set = build_rank_set(run, chosen) if len(chosen) > 1 else None
-    if devices is None and rank_set is not None and len(chosen) > MOST_VIEWS:
-        by_number = {rank.number: rank for rank in chosen}
-        sample = [(by_number[rank], device_idx) for rank, device_idx in choose_sample(rank_set, MOST_VIEWS)]
-        devices = [(rank, device_idx) for rank, device_idx in sample if device_idx in device_indices(rank)]
     if devices is None:
-        devices = [(rank, device_idx) for rank in chosen for device_idx in device_indices(rank)]
+        devices = choose_devices(chosen, rank_set)
     views = tuple(DeviceView(rank, device, options or ViewOptions(), len(devices)) for rank, device in devices)
     return RunView(run, chosen, views, rank_set)
-
-
-def highest_devices(ranks: Iterable[Rank]) -> list[tuple[Rank, int]]:
-    """Return each rank that has a block, with its device that has the highest peak of allocated bytes."""
-    return [(rank, pick_device(rank)) for rank in ranks if device_indices(rank)]
 
 
 def _share_of(total: int, devices: int, most: int, fewest: int) -> int:

@@ -148,7 +148,8 @@ def _show(flags: ShowFlags, path: str, run: Run) -> None:
 
 
 def _view(flags: ShowFlags, run: Run) -> RunView:
-    from gpuledger.analyze.view.view import MOST_VIEWS, build_view
+    from gpuledger.analyze.view.chosen_devices import MOST_VIEWS
+    from gpuledger.analyze.view.view import build_view
 
     options = ViewOptions(
         flags.at, flags.step, flags.by, flags.depth, flags.sort, flags.fold, fit_bytes=flags.fit_bytes

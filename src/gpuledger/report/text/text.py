@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from gpuledger.analyze.memory.empty import why_empty
+from gpuledger.analyze.view.chosen_devices import highest_devices
 from gpuledger.analyze.view.closing_notes import closing_notes
-from gpuledger.analyze.view.view import build_view, highest_devices
+from gpuledger.analyze.view.view import build_view
 from gpuledger.report.base.phrases import entry
 from gpuledger.report.base.terminal import BOLD, Terminal
 from gpuledger.report.text.first_screen import first_screen

@@ -25,8 +25,9 @@ from gpuledger.analyze.overview.summary import summarize
 from gpuledger.analyze.step.overhead import find_overhead
 from gpuledger.analyze.step.rates import find_rates
 from gpuledger.analyze.view import view as view_module
+from gpuledger.analyze.view.chosen_devices import highest_devices
 from gpuledger.analyze.view.options import GROUPINGS, ViewOptions
-from gpuledger.analyze.view.view import DeviceView, build_view, highest_devices
+from gpuledger.analyze.view.view import DeviceView, build_view
 from gpuledger.cli.main import main
 from gpuledger.errors import UsageError
 from gpuledger.model.run import Run
