@@ -40,7 +40,7 @@ def main() -> int:
     if any(walk.returncode for walk in walks):
         return 1
     programs = [_joined(results) for results in zip(*shares, strict=True)]
-    failures = [failure for program in programs for failure in program.pop("failures")]
+    failures = [_portable(failure) for program in programs for failure in program.pop("failures")]
     unguarded = Counter(
         f"{one['module']}: {one['function']}" for program in programs for one in program.pop("unguarded")
     )
@@ -69,6 +69,12 @@ def _start(number: int, options: argparse.Namespace) -> subprocess.Popen[str]:
         "modules": options.module,
     }
     return subprocess.Popen([sys.executable, str(WALK), json.dumps(orders)], stdout=subprocess.PIPE, text=True)
+
+
+def _portable(failure: dict[str, Any]) -> dict[str, Any]:
+    """Return a failure with the paths of this checkout relative to it, so that it reads the same everywhere."""
+    told: dict[str, Any] = json.loads(json.dumps(failure).replace(f"{ROOT}/", ""))
+    return told
 
 
 def _joined(results: tuple[dict[str, Any], ...]) -> dict[str, Any]:
