@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gpuledger.collect.adapter.instrument import Observation, Observer
+from gpuledger.collect.adapter.instrument import Observation
+from gpuledger.collect.adapter.observer import Observer
 
 
 class Seen:

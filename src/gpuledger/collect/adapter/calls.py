@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpuledger.collect.adapter.instrument import Absorbs, Observation, Observer, absorbs_nothing
+from gpuledger.collect.adapter.instrument import Observation
+from gpuledger.collect.adapter.observer import Absorbs, Observer, absorbs_nothing
 from gpuledger.collect.adapter.torch_entrances import module_call
 
 

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, Observer
+from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation
+from gpuledger.collect.adapter.observer import Observer
 from gpuledger.model.journal.journal import CACHED_CODE
 
 CAPTURED = 256

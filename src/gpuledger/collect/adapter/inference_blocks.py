@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from gpuledger.collect.adapter import torch_private
-from gpuledger.collect.adapter.instrument import Absorbs, CannotInstrumentError, Observation, Observer
+from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation
+from gpuledger.collect.adapter.observer import Absorbs, Observer
 from gpuledger.collect.adapter.torch_entrances import torchs_own
 
 

@@ -22,6 +22,9 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.observer import Observer, Observers
+
 _OBSERVER = "gpuledger: the observer stands here"
 """A constant in the compiled code that is replaced by the observer. So no global name is visible to the program."""
 
@@ -73,50 +76,6 @@ class CannotInstrumentError(Exception):
     """A function's code cannot be replaced. The message says why."""
 
 
-def _nothing(*_: Any) -> None:
-    """Do nothing."""
-
-
-Absorbs = Callable[[BaseException], bool]
-"""Called inside ``except`` with an exception of gpuledger's code. Returns True to suppress it."""
-
-
-def absorbs_nothing(_: BaseException) -> bool:
-    """Return False: every exception propagates."""
-    return False
-
-
-class Observer:
-    """Callbacks around a function call.
-
-    Attributes:
-        enter: Called before the body with the function's parameters in their order (``*args`` as a tuple, ``**kwargs``
-            as a dict). Returns a token, or None to skip ``leave`` and ``fail``.
-        leave: Called with the token and the function's return value.
-        fail: Called with the token if the function raises. Can follow ``leave`` if that raised.
-        absorbs: Handles an exception of any of these, for example
-            :meth:`gpuledger.collect.adapter.guard.Guard.absorbs`.
-        hands_over: Whether ``enter`` can install other observers that must see the current call.
-    """
-
-    __slots__ = ("absorbs", "enter", "fail", "hands_over", "leave")
-
-    def __init__(
-        self,
-        enter: Callable[..., Any],
-        leave: Callable[[Any, Any], None] = _nothing,
-        fail: Callable[[Any], None] = _nothing,
-        *,
-        absorbs: Absorbs = absorbs_nothing,
-        hands_over: bool = False,
-    ) -> None:
-        self.absorbs = absorbs
-        self.enter = enter
-        self.leave = leave
-        self.fail = fail
-        self.hands_over = hands_over
-
-
 class Observation:
     """One observer of one function, from construction until :meth:`remove`.
 
@@ -152,32 +111,39 @@ def remove_all(observations: list[Observation]) -> None:
 
 
 class _Site:
-    """A function that can be observed, with its current observers."""
+    """A function that can be observed, with its current observers.
+
+    Its observed code is one object, whoever observes: code that ``torch.compile`` makes in the meantime is valid only
+    while the functions that it calls have the code objects of then.
+    """
 
     def __init__(self, function: FunctionType) -> None:
         self._function = function
-        self._plain = function.__code__
-        self._template = _compile_observed(function)
-        self.observers: list[Observer] = []
-        self._current = self._plain
+        self._plain = self._current = function.__code__
+        self.observers = Observers()
+        self._observed = _with_observer(_compile_observed(function), self.observers)
+        self._compiled_before = True
 
     def change(self, chosen: Callable[[list[Observer]], list[Observer]]) -> None:
-        """Replace the list of observers. When it becomes empty, the original code is restored."""
+        """Replace the list of observers. When it becomes empty, the original code is restored.
+
+        It is not restored if the program's first code was compiled while the function was observed: that code would be
+        compiled again.
+        """
         if self._function.__code__ is not self._current:  # another tool has replaced the code meanwhile: leave it
-            self.observers, self._current = [], self._plain
+            self.observers.installed, self._current = [], self._plain
             if self._function.__code__ is not self._plain:
                 if chosen([]):
                     raise CannotInstrumentError(f"{self._function.__qualname__} was replaced by the program")
                 return
-        observers = chosen(self.observers)
-        if not observers:
+        observers = chosen(self.observers.installed)
+        code = self._observed
+        if self._current is self._plain:
+            self._compiled_before = torch_private.has_compiled_frames()
+        elif not observers and (self._compiled_before or not torch_private.has_compiled_frames()):
             code = self._plain
-        elif len(observers) == 1 and not observers[0].hands_over:
-            code = _with_observer(self._template, observers[0])
-        else:
-            code = _with_observer(self._template, _all_of(self, observers[0].absorbs))
         # in one statement, in which no other thread and no signal handler runs
-        self.observers, self._current, self._function.__code__ = observers, code, code
+        self.observers.installed, self._current, self._function.__code__ = observers, code, code
 
 
 _sites: dict[FunctionType, _Site] = {}
@@ -201,60 +167,6 @@ def _site_of(function: Callable[..., Any]) -> _Site:
     if site is None:
         site = _sites[function] = _Site(function)
     return site
-
-
-def _all_of(site: _Site, absorbs: Absorbs) -> Observer:
-    """Return one observer that calls all observers installed at the time of the call; the first is the outermost.
-
-    Each observer handles its own exceptions; ``absorbs`` handles those of this function.
-    """
-
-    def enter(*parameters: Any) -> list[tuple[Observer, Any]]:
-        entered: list[tuple[Observer, Any]] = []
-        asked: list[Observer] = []
-        try:
-            while (observer := _next(site.observers, asked)) is not None:
-                asked.append(observer)
-                token = _ask(observer, observer.enter, *parameters)
-                if token is not None:
-                    entered.append((observer, token))
-        except BaseException:
-            fail(entered)
-            raise
-        return entered
-
-    def leave(entered: list[tuple[Observer, Any]], result: Any) -> None:
-        while entered:
-            observer, token = entered[-1]
-            _ask(observer, observer.leave, token, result)
-            entered.pop()
-
-    def fail(entered: list[tuple[Observer, Any]]) -> None:
-        while entered:
-            observer, token = entered.pop()
-            _ask(observer, observer.fail, token)
-
-    return Observer(enter, leave, fail, absorbs=absorbs)
-
-
-def _ask(observer: Observer, part: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of one callback; None if it raised an exception that the observer absorbs."""
-    try:
-        return part(*arguments)
-    except RecursionError:
-        return None
-    except BaseException as error:
-        if not observer.absorbs(error):
-            raise
-        return None
-
-
-def _next(observers: list[Observer], asked: list[Observer]) -> Observer | None:
-    """Return the first observer that was not called yet. Observers can be added and removed meanwhile."""
-    for observer in observers:
-        if not any(observer is one for one in asked):
-            return observer
-    return None
 
 
 # -- compiling ------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any
 from torch.optim import optimizer as torch_optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from gpuledger.collect.adapter.instrument import Absorbs, absorbs_nothing
+from gpuledger.collect.adapter.observer import Absorbs, absorbs_nothing
 from gpuledger.collect.adapter.other_threads import undisturbed
 
 _Hooks = dict[int, Any]

@@ -307,6 +307,12 @@ def never_compile(code: CodeType) -> None:
         frames.skip_code(code)
 
 
+def has_compiled_frames() -> bool:
+    """Return whether ``torch.compile`` has compiled anything in this process."""
+    convert_frame = sys.modules.get("torch._dynamo.convert_frame")
+    return getattr(convert_frame, "FRAME_COUNTER", 0) > 0
+
+
 def is_compilers_own(module: Any) -> bool:
     """Return whether a module is a graph created by torch.compile. Its tensors are the program's, under other names."""
     return "compile_subgraph_reason" in attributes_of(module)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuledger.collect.adapter import torch_private
-from gpuledger.collect.adapter.instrument import Absorbs, Observation, Observer
+from gpuledger.collect.adapter.instrument import Observation
+from gpuledger.collect.adapter.observer import Absorbs, Observer
 from gpuledger.collect.adapter.torch_entrances import record_memory_history, set_memory_tags, take_snapshot
 
 

@@ -9,7 +9,8 @@ from torch.autograd import profiler as autograd_profiler
 from torch.autograd import profiler_legacy
 from torch.profiler import profiler as kineto_profiler
 
-from gpuledger.collect.adapter.instrument import Absorbs, Observation, Observer, remove_all
+from gpuledger.collect.adapter.instrument import Observation, remove_all
+from gpuledger.collect.adapter.observer import Absorbs, Observer
 from gpuledger.collect.adapter.torch_entrances import torchs_own
 
 WATCHED: tuple[type, ...] = (

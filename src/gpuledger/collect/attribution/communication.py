@@ -15,7 +15,8 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from gpuledger.collect.adapter.guard import Guard, forget_own_frames
-from gpuledger.collect.adapter.instrument import Observation, Observer
+from gpuledger.collect.adapter.instrument import Observation
+from gpuledger.collect.adapter.observer import Observer
 from gpuledger.collect.adapter.torch_entrances import torchs_own
 from gpuledger.collect.attribution.phases import OUTSIDE, Phases
 from gpuledger.model.journal.journal import TagFlag

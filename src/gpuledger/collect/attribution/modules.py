@@ -26,7 +26,8 @@ from torch import nn
 
 from gpuledger.collect.adapter import torch_entrances, torch_private
 from gpuledger.collect.adapter.guard import Guard, do_all
-from gpuledger.collect.adapter.instrument import Observation, Observer, remove_all
+from gpuledger.collect.adapter.instrument import Observation, remove_all
+from gpuledger.collect.adapter.observer import Observer
 from gpuledger.collect.adapter.program_objects import grad_fn_of, is_tensor, tensors_in, without_overrides
 from gpuledger.collect.attribution.communication import CommunicationMarks
 from gpuledger.collect.attribution.module_registry import ModuleRegistry

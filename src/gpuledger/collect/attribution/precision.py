@@ -10,7 +10,8 @@ import torch
 
 from gpuledger.collect.adapter import torch_entrances
 from gpuledger.collect.adapter.guard import Guard
-from gpuledger.collect.adapter.instrument import Observation, Observer, remove_all
+from gpuledger.collect.adapter.instrument import Observation, remove_all
+from gpuledger.collect.adapter.observer import Observer
 from gpuledger.collect.adapter.program_objects import shape_of, without_overrides
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 

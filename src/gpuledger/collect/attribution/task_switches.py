@@ -6,7 +6,8 @@ import sys
 from contextvars import Context
 from typing import Any
 
-from gpuledger.collect.adapter.instrument import Absorbs, Observation, Observer
+from gpuledger.collect.adapter.instrument import Observation
+from gpuledger.collect.adapter.observer import Absorbs, Observer
 from gpuledger.collect.attribution import scopes
 
 

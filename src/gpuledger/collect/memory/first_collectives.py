@@ -11,7 +11,8 @@ from typing import Any
 from torch import distributed
 
 from gpuledger.collect.adapter.guard import Guard
-from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, Observer, remove_all
+from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, remove_all
+from gpuledger.collect.adapter.observer import Observer
 from gpuledger.collect.adapter.torch_entrances import torchs_own
 
 _COLLECTIVES = (

@@ -16,7 +16,8 @@ from torch import nn
 
 from gpuledger.collect.adapter import kineto, kineto_events, torch_entrances, torch_private
 from gpuledger.collect.adapter.guard import Guard, do_all
-from gpuledger.collect.adapter.instrument import Observation, Observer, remove_all
+from gpuledger.collect.adapter.instrument import Observation, remove_all
+from gpuledger.collect.adapter.observer import Observer
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpuledger.collect.adapter.guard import Guard
-from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, Observer, remove_all
+from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, remove_all
+from gpuledger.collect.adapter.observer import Observer
 from gpuledger.collect.adapter.program_objects import attributes_of, grad_of, is_tensor
 from gpuledger.collect.adapter.torch_entrances import torchs_own
 from gpuledger.collect.attribution.module_registry import ModuleRegistry

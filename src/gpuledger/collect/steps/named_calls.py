@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gpuledger.collect.adapter.calls import Watch
-from gpuledger.collect.adapter.instrument import Absorbs
+from gpuledger.collect.adapter.observer import Absorbs
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.launch.settings import MARK, MODULE, OPTIMIZER
 from gpuledger.collect.steps.step_counter import StepCounter

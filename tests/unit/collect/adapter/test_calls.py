@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from gpuledger.collect.adapter.calls import FirstCall, OutermostCalls
-from gpuledger.collect.adapter.instrument import Observation, Observer
+from gpuledger.collect.adapter.instrument import Observation
+from gpuledger.collect.adapter.observer import Observer
 from gpuledger.collect.adapter.torch_entrances import module_call
 
 pytestmark = pytest.mark.torch

@@ -14,8 +14,9 @@ import observed_functions as functions
 import pytest
 from observing import Seen, observed, traceback_of
 
-from gpuledger.collect.adapter import instrument
-from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, Observer
+from gpuledger.collect.adapter import instrument, torch_private
+from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation
+from gpuledger.collect.adapter.observer import Observer
 
 pytestmark = pytest.mark.torch
 
@@ -342,7 +343,34 @@ def test_two_threads_that_observe_a_function_first_share_its_site(monkeypatch: p
     for thread in threads:
         thread.join()
     (site,) = instrument._sites.values()
-    assert len(site.observers) == 2
+    assert len(site.observers.installed) == 2
     for one in made:
         one.remove()
     assert functions.raises.__code__ is plain
+
+
+def test_the_observed_code_is_one_object_whoever_observes() -> None:
+    codes = set()
+    for observers in ([Seen().observer], [Seen().observer, Seen().observer], [Observer(lambda *_: None)]):
+        with observed(functions.everything, *observers):
+            codes.add(functions.everything.__code__)
+    assert len(codes) == 1
+
+
+@pytest.mark.parametrize("compiled_before", [False, True])
+def test_code_stays_observed_if_the_first_compiled_code_can_depend_on_it(
+    monkeypatch: pytest.MonkeyPatch, compiled_before: bool
+) -> None:
+    plain = functions.returns_nothing.__code__
+    monkeypatch.setattr(torch_private, "has_compiled_frames", lambda: compiled_before)
+    with observed(functions.returns_nothing, Seen().observer):
+        inside = functions.returns_nothing.__code__
+        monkeypatch.setattr(torch_private, "has_compiled_frames", lambda: True)
+    assert functions.returns_nothing.__code__ is (plain if compiled_before else inside)
+    functions.returns_nothing(1)
+    monkeypatch.setattr(torch_private, "has_compiled_frames", lambda: False)
+    seen = Seen()
+    with observed(functions.returns_nothing, seen.observer):
+        functions.returns_nothing(1)
+    assert functions.returns_nothing.__code__ is plain
+    assert [call[0] for call in seen.calls] == ["enter", "leave"]

@@ -8,8 +8,9 @@ import observed_functions as functions
 import pytest
 from observing import Seen, observed, raises_here, traceback_of
 
-from gpuledger.collect.adapter import instrument
-from gpuledger.collect.adapter.instrument import Observation, Observer, remove_all
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.instrument import Observation, remove_all
+from gpuledger.collect.adapter.observer import Observer
 
 pytestmark = pytest.mark.torch
 
@@ -88,7 +89,7 @@ def test_an_observer_that_could_not_be_taken_out_can_be_taken_out_again(monkeypa
     code = functions.everything.__code__
     made = [Observation(functions.everything, Seen().observer) for _ in range(3)]
     with monkeypatch.context() as broken:
-        broken.setattr(instrument, "_with_observer", raises_here(MemoryError))
+        broken.setattr(torch_private, "has_compiled_frames", raises_here(MemoryError))
         with pytest.raises(MemoryError):
             remove_all(made)
     assert functions.everything.__code__ is not code
@@ -99,12 +100,11 @@ def test_an_observer_that_could_not_be_taken_out_can_be_taken_out_again(monkeypa
 
 def test_an_observer_that_could_not_be_put_in_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = Seen(), Seen()
+    with monkeypatch.context() as broken:
+        broken.setattr(torch_private, "has_compiled_frames", raises_here(MemoryError))
+        with pytest.raises(MemoryError):
+            Observation(functions.everything, second.observer)
     with observed(functions.everything, first.observer):
-        with monkeypatch.context() as broken:
-            broken.setattr(instrument, "_with_observer", raises_here(MemoryError))
-            with pytest.raises(MemoryError):
-                Observation(functions.everything, second.observer)
-        with observed(functions.everything, Seen().observer):
-            functions.everything(1)
+        functions.everything(1)
     assert second.calls == []
     assert len(first.calls) == 2

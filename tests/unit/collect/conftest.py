@@ -1,0 +1,13 @@
+"""What every test of the collectors begins with."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuledger.collect.adapter import torch_private
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restore the code of observed functions after every test, although other tests have compiled something."""
+    monkeypatch.setattr(torch_private, "has_compiled_frames", lambda: False)
