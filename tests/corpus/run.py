@@ -2,7 +2,8 @@
 
 ``python tests/corpus/run.py`` runs all of it in fresh processes. ``--way mixed`` takes forks of an interpreter that has
 loaded torch, except for programs about hooks, exits, imports, processes and signals; ``--way forked`` forks for those,
-too, which is only for a quick look. ``--out`` writes the outcome.
+too, which is only for a quick look. ``--repeat 20`` runs each program 20 times, for differences that are rare.
+``--out`` writes the outcome.
 """
 
 from __future__ import annotations
@@ -142,12 +143,13 @@ def main() -> int:
     parser.add_argument("--kind", choices=sorted(KINDS), default="cpu")
     parser.add_argument("--way", choices=WAYS, default="fresh")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=1, help="run each program this number of times")
     parser.add_argument("--out", type=Path, help="write the outcome as JSON")
     given = parser.parse_args()
     print(f"recorded by {Path(gpuledger.__file__).parent}")
     programs = {one.name: one for pattern in given.pattern for one in find_programs(given.kind, pattern)}
     records = []
-    for record in run_corpus(programs.values(), way=given.way, jobs=given.jobs):
+    for record in run_corpus([*programs.values()] * given.repeat, way=given.way, jobs=given.jobs):
         _tell(record)
         records.append(record)
     equal = sum(record.is_equal for record in records)
