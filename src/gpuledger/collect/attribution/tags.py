@@ -7,11 +7,15 @@ events are drained. No other module parses tokens.
 
 from __future__ import annotations
 
+import re
+
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import Part
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SCOPE_MARK = "~"
+_TOKEN = re.compile(r"(N)\.(N)(?:\.(N)\.(N))?(?:~(N))?".replace("N", "[0-9a-z]{1,5}"))
+"""Visit, module, flags, stack and scope. Longer numbers are not gpuledger's, and would not fit into the journal."""
 _COLUMNS = ("tag_id", "step", "phase", "visit", "module_id", "scope_id", "stack_id", "flags")
 
 
@@ -53,13 +57,11 @@ def flags_of(token: str) -> int:
 
 def _pieces_of(token: str) -> tuple[int, int, int, int, int] | None:
     """Return ``(visit, module_id, scope_id, stack_id, flags)`` of a token, -1 for none; None if it is not a token."""
-    plain, mark, scope = token.partition(_SCOPE_MARK)
-    pieces = plain.split(".")
-    known = (*pieces, scope) if mark else pieces
-    if len(pieces) not in (2, 4) or not all(piece.isalnum() and piece.isascii() for piece in known):
+    found = _TOKEN.fullmatch(token)
+    if found is None:
         return None
-    visit, module_id, flags, stack_id = (int(piece, 36) for piece in (*pieces, "0", "0")[:4])
-    return visit, module_id - 1, int(scope or "0", 36) - 1, stack_id - 1, flags
+    visit, module, flags, stack, scope = found.groups("0")
+    return int(visit, 36), int(module, 36) - 1, int(scope, 36) - 1, int(stack, 36) - 1, int(flags, 36)
 
 
 class TagTable:

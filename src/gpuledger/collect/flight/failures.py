@@ -18,7 +18,8 @@ from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import MAX_FRAMES
 from gpuledger.collect.flight.census import Census
 from gpuledger.collect.flight.holders import locals_of
-from gpuledger.collect.memory.cuda_history import block_columns, segment_columns, signed
+from gpuledger.collect.memory.cuda_history import block_columns, segment_columns
+from gpuledger.collect.memory.history_columns import signed
 from gpuledger.model.journal.journal import TORCH_ACTIONS, Action, Part
 
 MOST_KEPT = 2

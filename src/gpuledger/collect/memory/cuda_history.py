@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from operator import itemgetter
 from typing import Any
 
-import numpy as np
 import torch
 
 from gpuledger.collect.adapter import torch_private
@@ -15,7 +13,8 @@ from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.attribution.tensor_observations import storage_place
-from gpuledger.model.journal.journal import REASONS, TORCH_ACTIONS, TORCH_STATES, Action, BlockState, Part
+from gpuledger.collect.memory.history_columns import HistoryStacks, event_columns, signed
+from gpuledger.model.journal.journal import REASONS, TORCH_STATES, BlockState, Part
 from gpuledger.model.pools import pool_number
 
 MAX_ENTRIES = 2_000_000
@@ -23,7 +22,6 @@ MAX_ENTRIES = 2_000_000
 
 Drains come long before.
 """
-_PLACE = itemgetter("filename", "line", "name")
 
 _BEFORE_ALLOCATIONS = ("open", "collective_start", "collective_end")
 """Reasons for which counters are written of a device without allocations, too."""
@@ -41,7 +39,7 @@ class CudaRecorder:
 
     def __init__(self, stacks: StackTable, tags: TagTable) -> None:
         self.set_token: Callable[[str], None] = torch_private.set_memory_metadata()
-        self._stacks = stacks
+        self._stacks = HistoryStacks(stacks)
         self._tags = tags
         self._open = False
         self._snapshots = 0
@@ -132,36 +130,8 @@ class CudaRecorder:
     def _note_events(self, part: Part, snapshot: dict[str, Any]) -> None:
         for device_idx, trace in enumerate(snapshot["device_traces"]):
             if trace:
-                part.add("events", device_idx=device_idx, **self._event_columns(trace))
-
-    def _event_columns(self, trace: list[dict[str, Any]]) -> dict[str, Any]:
-        pick = itemgetter("action", "size", "stream", "time_us")
-        actions, sizes, streams, times = zip(*map(pick, trace), strict=True)
-        return {
-            "action": [TORCH_ACTIONS.get(action, Action.OTHER) for action in actions],
-            "address": [entry.get("addr", 0) for entry in trace],
-            "bytes": sizes,
-            "stream": [signed(stream) for stream in streams],
-            "time_ns": np.array(times, dtype=np.int64) * 1000,
-            "tag_id": [self._tags.number(entry.get("user_metadata", "")) for entry in trace],
-            "stack_id": self._stack_ids(trace) if self._with_stacks else -1,
-            "operator_id": -1,
-        }
-
-    def _stack_ids(self, trace: list[dict[str, Any]]) -> list[int]:
-        """Return the id of each entry's stack; -1 for none.
-
-        A snapshot contains each frame once, so stacks are compared by the identity of their frames.
-        """
-        known: dict[tuple[int, ...], int] = {(): -1}
-        found = []
-        for entry in trace:
-            frames = entry.get("frames", ())
-            key = tuple(map(id, frames))
-            if key not in known:
-                known[key] = self._stacks.intern(tuple(map(_PLACE, frames)))
-            found.append(known[key])
-        return found
+                stacks = self._stacks if self._with_stacks else None
+                part.add("events", device_idx=device_idx, **event_columns(trace, self._tags, stacks))
 
     def _note_snapshot(self, part: Part, snapshot: dict[str, Any], reason: str) -> dict[str, Any]:
         """Append a snapshot's segments and blocks. Return the allocator settings that it contains."""
@@ -182,11 +152,6 @@ class CudaRecorder:
             part.add("snapshot_blocks", snapshot_id=number, **block_columns(segments))
         settings: dict[str, Any] = snapshot.get("allocator_settings") or {}
         return settings
-
-
-def signed(number: int) -> int:
-    """Return a 64-bit number as the journal stores it, with a sign."""
-    return number - (1 << 64) if number >= 1 << 63 else number
 
 
 def segment_columns(segments: list[dict[str, Any]]) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def test_each_thread_has_its_own_place(phases: Phases) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "mine", "0", "0.", ".1", "0.1.2", "zz.1", "0.-1", "0.1.2.3.4", "ü.1", "0.²", "a b.c"]
+    "text", ["", "mine", "0", "0.", ".1", "0.1.2", "zz.1", "0.-1", "0.1.2.3.4", "ü.1", "0.²", "a b.c", "0.zzzzzz"]
 )
 def test_a_text_of_the_program_s_own_is_no_tag(phases: Phases, text: str) -> None:
     assert phases.tags.number(text) == -1

@@ -10,10 +10,7 @@ import torch
 from torch import nn
 
 from gpuledger import record
-from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.memory import dispatch
-from gpuledger.collect.memory.cuda_history import CudaRecorder
-from gpuledger.model.journal.journal import Part
 
 pytestmark = pytest.mark.torch
 
@@ -113,23 +110,6 @@ def test_a_custom_backward_has_its_own_lines(tmp_path: Path) -> None:
         if row["file"] == __file__ and row["frame_idx"] == 0
     }
     assert {"forward", "backward"} <= innermost
-
-
-def test_the_allocators_stacks_are_read_once_per_place() -> None:
-    frames = [{"filename": f"{name}.py", "line": 1, "name": name} for name in ("inner", "outer")]
-    trace: list[dict[str, Any]] = [
-        {"frames": frames},
-        {},
-        {"frames": frames[1:]},
-        {"frames": list(frames)},
-        {"frames": []},
-    ]
-    recorder = object.__new__(CudaRecorder)
-    recorder._stacks = StackTable()
-    assert recorder._stack_ids(trace) == [0, -1, 1, 0, -1]
-    part = Part()
-    recorder._stacks.drain(part)
-    assert part.stacks == [[("inner.py", 1, "inner"), ("outer.py", 1, "outer")], [("outer.py", 1, "outer")]]
 
 
 def test_a_program_without_steps_is_written_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
