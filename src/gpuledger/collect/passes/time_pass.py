@@ -5,7 +5,6 @@ Every scope change leaves a mark. The journal stores Kineto's own events; they a
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpuledger.collect.adapter import kineto, kineto_events, torch_entrances, torch_private
+from gpuledger.collect.adapter import kineto, torch_entrances, torch_private
 from gpuledger.collect.adapter.guard import Guard, do_all
 from gpuledger.collect.adapter.instrument import Observation, remove_all
 from gpuledger.collect.adapter.observer import Observer
@@ -23,10 +22,10 @@ from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs
 from gpuledger.collect.compiled.compiled_ranges import CompiledRanges
 from gpuledger.collect.passes import energy_cards
+from gpuledger.collect.passes.kineto_columns import ALL_TIMES, read_activities
 from gpuledger.collect.passes.scope_marks import ScopeMarks
 from gpuledger.model.accounts import Phase
-from gpuledger.model.journal.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE, ActivityKind
-from gpuledger.operator_key import SPEAKERS
+from gpuledger.model.journal.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE
 
 CALLS = 20_000
 """Maximum number of module calls.
@@ -34,45 +33,6 @@ CALLS = 20_000
 Their operators are kept in host memory until the end, and a step can be long: if steps are those of the optimizer, it
 can contain an evaluation.
 """
-
-
-ALL_TIMES = 1 << 62
-"""A time in Unix ns after all others."""
-
-
-def _launch_id(event: Any, graph: Any | None, *, on_device: bool) -> int:
-    """Return the id that joins an event with its launch; negative if a CUDA graph was launched."""
-    if graph is not None and (on_device or event is graph):
-        return -int(kineto_events.correlation_id_of(graph))
-    return int((kineto_events.linked_correlation_id_of if on_device else kineto_events.correlation_id_of)(event))
-
-
-class _Inputs:
-    """Assigns ids to the distinct inputs of operators that launched something, and of operators representing these.
-
-    ``distinct`` lists the inputs by id. Inputs of other operators are not read, because reading takes time of the
-    program.
-    """
-
-    def __init__(self, events: list[Any]) -> None:
-        self.distinct: list[Any] = []
-        self._numbers: dict[str, int] = {}
-        self._launched = set(map(kineto_events.linked_correlation_id_of, events)) - {0}
-
-    def number_of(self, event: Any) -> int:
-        """Return the id of an operator's inputs; -1 if they are not wanted or not recorded."""
-        if not self._launched or not (
-            kineto_events.correlation_id_of(event) in self._launched or kineto_events.name_of(event) in SPEAKERS
-        ):
-            return -1
-        found = kineto_events.inputs_of(event)
-        if found is None:
-            return -1
-        text = json.dumps(found)
-        if text not in self._numbers:
-            self._numbers[text] = len(self.distinct)
-            self.distinct.append(found)
-        return self._numbers[text]
 
 
 class TimePass:
@@ -268,49 +228,11 @@ class TimePass:
         self._leave_range(opened, None)
 
     def _write(self, events: list[Any]) -> None:
-        numbers: dict[str, int] = {}
-        rows = []
         until_ns = ALL_TIMES if self._alone is None else self._alone["from_ns"]
-        graphs = kineto_events.graph_launches(events, until_ns)
-        inputs = _Inputs(events)
-        for event in events:
-            launch = graphs.get(kineto_events.correlation_id_of(event))
-            kind = kineto_events.kind_of_event(event)
-            if event is launch:
-                kind = ActivityKind.HOST
-            if kind is None:
-                continue
-            name = kineto_events.name_of(event)
-            on_device = kind != ActivityKind.HOST
-            rows.append(
-                (
-                    int(kind),
-                    kineto_events.device_index_of(event) if on_device else -1,
-                    (kineto_events.stream_of if on_device else kineto_events.thread_of)(event),
-                    numbers.setdefault(name, len(numbers)),
-                    kineto_events.start_ns_of(event),
-                    kineto_events.duration_ns_of(event),
-                    _launch_id(event, launch, on_device=on_device),
-                    kineto_events.sequence_of(event),
-                    kineto_events.forward_thread_of(event),
-                    -1 if on_device else inputs.number_of(event),
-                )
-            )
+        read = read_activities(events, until_ns)
         on_card = any(device_idx >= 0 for device_idx, _ in energy_cards.cards_in_use())
-        if on_card and all(row[0] == ActivityKind.HOST for row in rows):
+        if on_card and not read.has_kernels:
             self._journal.note("The timing measurement saw no kernels, so its times are those of operators on the CPU.")
-        self._journal.fact(activity_names=list(numbers), operator_inputs=inputs.distinct)
-        if rows:
-            columns = (
-                "kind",
-                "device_idx",
-                "lane",
-                "name_id",
-                "start_ns",
-                "duration_ns",
-                "launch_id",
-                "sequence",
-                "forward_lane",
-                "inputs_id",
-            )
-            self._journal.part.add("activities", **dict(zip(columns, zip(*rows, strict=True), strict=True)))
+        self._journal.fact(activity_names=read.names, operator_inputs=read.inputs)
+        if read.columns["kind"]:
+            self._journal.part.add("activities", **read.columns)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import importlib.util
 import json
 import sys
 import weakref
 from collections.abc import Iterator
-from copy import copy
 from dataclasses import asdict, replace
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -33,7 +31,6 @@ from gpuledger.analyze.operator_work.power_model import (
 from gpuledger.analyze.posting.activities import SPAN_KINDS, own_spans
 from gpuledger.analyze.posting.launched_work import work_of_call
 from gpuledger.collect.adapter.kineto_events import inputs_of
-from gpuledger.collect.passes.time_pass import _Inputs
 from gpuledger.model.journal.reading import journal_of, read_journal
 from gpuledger.ops.predict.power import find_power_model
 from gpuledger.simulate.catalogue import catalogue, find_card
@@ -166,24 +163,6 @@ def test_nothing_is_kept_of_the_programs_tensors_while_shapes_are_recorded() -> 
         del tensor, memory
         gc.collect()
         assert gone() is None
-
-
-def test_inputs_are_read_of_what_launched_something_alone() -> None:
-    def event(name: str, own: int, linked: int = 0) -> Any:
-        def refuse() -> Any:
-            raise AssertionError(name)
-
-        told = {"dtypes": [FLOAT], "shapes": [[2]], "concrete_inputs": [float("inf")]}
-        of = {key: functools.partial(copy, value) if own in (1, 3) else refuse for key, value in told.items()}
-        return SimpleNamespace(
-            name=lambda: name, correlation_id=lambda: own, linked_correlation_id=lambda: linked, **of
-        )
-
-    events = [event("aten::add", 1), event("aten::view", 2), event("aten::convolution", 3), event("a kernel", 9, 1)]
-    inputs = _Inputs(events)
-    assert [inputs.number_of(one) for one in events[:3]] == [0, -1, 0]
-    assert inputs.distinct == [[[[2]], None, [FLOAT], [None]]]
-    assert _Inputs(events[:3]).number_of(events[0]) == -1, "no kernels, no inputs"
 
 
 PRODUCT = [[[4, 8], [8, 2]], None, [FLOAT, FLOAT], [None, None]]

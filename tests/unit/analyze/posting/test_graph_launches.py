@@ -113,7 +113,7 @@ def test_graphs_launched_before_kernels_alone_are_recorded_have_a_launch_of_thei
         Event("cudaGraphLaunch", 130, 43),
         Event("in a graph", 140, 43, on_card=True),
     ]
-    assert set(kineto_events.graph_launches(events, 100)) == {42}
+    assert set(kineto_events.graph_launches(events, [event.said for event in events], 100)) == {42}
     journal = Journal()
     monkeypatch.setattr(time, "time_ns", lambda: 100)
     passed(journal, events, monkeypatch, kernels_alone_from=5)

@@ -1,0 +1,105 @@
+"""Turn Kineto's events into columns of the journal.
+
+The program is paused meanwhile. A call of an event's method takes 0.15 µs or more, and two steps of GPT-2 small have
+24,000 events. So only what is stored is read, one field of all events at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from gpuledger.collect.adapter import kineto_events
+from gpuledger.model.journal.journal import ActivityKind
+from gpuledger.operator_key import SPEAKERS
+
+ALL_TIMES = 1 << 62
+"""A time in Unix ns after all others."""
+
+_HOST = int(ActivityKind.HOST)
+
+
+@dataclass(frozen=True)
+class Activities:
+    """Operators, kernels and copies of the profiled steps.
+
+    Attributes:
+        columns: Columns of the journal's table ``activities``.
+        names: Names by ``name_id``.
+        inputs: Inputs of operators by ``inputs_id``.
+        has_kernels: Whether there is a kernel or a copy.
+    """
+
+    columns: dict[str, list[int]]
+    names: list[str]
+    inputs: list[Any]
+    has_kernels: bool
+
+
+def read_activities(events: list[Any], until_ns: int) -> Activities:
+    """Return what the journal stores of Kineto's events.
+
+    Args:
+        events: The events.
+        until_ns: Launches of CUDA graphs before this time are stored, in Unix ns.
+    """
+    all_names = list(map(kineto_events.name_of, events))
+    kinds = kineto_events.kinds_of(events, all_names)
+    graphs = kineto_events.graph_launches(events, all_names, until_ns)
+    graph_events = set(map(id, graphs.values()))
+    places = [
+        place for place, kind in enumerate(kinds) if kind is not None or (graphs and id(events[place]) in graph_events)
+    ]
+    codes = [_HOST if (kind := kinds[place]) is None else int(kind) for place in places]
+    names = list(map(all_names.__getitem__, places))
+    events = list(map(events.__getitem__, places))
+    own_ids = list(map(kineto_events.correlation_id_of, events))
+    launch_ids = [
+        own if code == _HOST else kineto_events.linked_correlation_id_of(event)
+        for event, code, own in zip(events, codes, own_ids, strict=True)
+    ]
+    inputs_ids, inputs = _inputs(events, names, own_ids, codes, launch_ids)
+    if graphs:
+        for place, own in enumerate(own_ids):
+            if own in graphs and (codes[place] != _HOST or id(events[place]) in graph_events):
+                launch_ids[place] = -own
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    thread_of, stream_of, device_of = kineto_events.thread_of, kineto_events.stream_of, kineto_events.device_index_of
+    columns = {
+        "kind": codes,
+        "device_idx": [-1 if code == _HOST else device_of(event) for event, code in zip(events, codes, strict=True)],
+        "lane": [(thread_of if code == _HOST else stream_of)(event) for event, code in zip(events, codes, strict=True)],
+        "name_id": list(map(numbers.__getitem__, names)),
+        "start_ns": list(map(kineto_events.start_ns_of, events)),
+        "duration_ns": list(map(kineto_events.duration_ns_of, events)),
+        "launch_id": launch_ids,
+        "sequence": list(map(kineto_events.sequence_of, events)),
+        "forward_lane": list(map(kineto_events.forward_thread_of, events)),
+        "inputs_id": inputs_ids,
+    }
+    return Activities(columns, list(numbers), inputs, any(codes))
+
+
+def _inputs(
+    events: list[Any], names: list[str], own_ids: list[int], codes: list[int], launch_ids: list[int]
+) -> tuple[list[int], list[Any]]:
+    """Return the id of each event's inputs, and the distinct inputs by id. The id is -1 for none.
+
+    Has the inputs of operators that launched something, and of operators representing these (``SPEAKERS``). Others are
+    not read, because reading takes time of the program.
+    """
+    launched = {launch for launch, code in zip(launch_ids, codes, strict=True) if code != _HOST} - {0}
+    found = [-1] * len(events)
+    numbers: dict[str, int] = {}
+    distinct: list[Any] = []
+    speakers = frozenset(SPEAKERS)
+    for place, (name, own, code) in enumerate(zip(names, own_ids, codes, strict=True) if launched else ()):
+        if code != _HOST or not (own in launched or name in speakers):
+            continue
+        inputs = kineto_events.inputs_of(events[place])
+        if inputs is not None:
+            number = found[place] = numbers.setdefault(json.dumps(inputs), len(numbers))
+            if number == len(distinct):
+                distinct.append(inputs)
+    return found, distinct
