@@ -4,12 +4,13 @@
 # make entrances   an error in every statement of ours that runs in a recorded program, one after the other
 # make coverage   the tests and the lines they reach
 # make corpus   every program of tests/corpus in fresh processes, bare and recorded; takes an hour on two cores
-# make docs   the generated pages; make site: all pages as a site; make clean: back to a fresh clone
+# make docs   the generated pages; make pages: measured figures in the pages; make site: all pages as a site
+# make clean   back to a fresh clone
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .ONESHELL:
-.PHONY: demo test tested entrances coverage corpus checked compiled wheel lint docs site clean
+.PHONY: demo test tested entrances coverage corpus checked compiled wheel lint docs pages site clean
 
 # The first of these that runs and is new enough; `make PYTHON=… demo` chooses another.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -70,6 +71,11 @@ corpus: wheel
 docs:
 	@$(PYTHON) tools/prepare.py run
 	$(BIN)/python tools/make_format_doc.py
+
+# The measured figures of README.md and docs, from the files in bench/*/results.
+pages:
+	@$(PYTHON) tools/prepare.py test
+	$(BIN)/python tools/make_pages.py
 
 # Also one of the tests; a link that leads nowhere is an error.
 site:

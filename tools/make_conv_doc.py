@@ -1,24 +1,26 @@
-"""Puts the measured figures into docs/conv_algorithms.md, from what bench/memory/conv_algorithms.py wrote.
+"""Makes the blocks of docs/conv_algorithms.md, and its pictures, from what bench/memory/conv_algorithms.py wrote.
 
-Every figure of the page, and every word that depends on one, is made here. With ``--watched`` the runs that the
-bench's ``--watch`` left are drawn and compared by gpuledger itself first, and the bench's time log is drawn too.
+Every figure of the page, and every word that depends on one, is made here; ``make pages`` writes the page. This command
+draws and compares the runs that the bench's ``--watch`` left, by gpuledger itself, and draws the bench's time log.
 
-Usage: python tools/make_conv_doc.py [--check | --watched DIRECTORY]
+Usage: python tools/make_conv_doc.py DIRECTORY_OF_WATCHED_RUNS
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from pages.blocks import Maker
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "conv_algorithms.md"
@@ -357,40 +359,38 @@ def layer_cell(column: Row, number: int) -> str:
 
 
 MAKERS = {"times": times, "memory": memory, "findings": findings, "layers": layers}
+SECTIONS = ("picture", "layers picture", *MAKERS)
 
 
-def fill(text: str, results: Row | None) -> str:
-    """Return the page with every marked section made anew."""
+def section(name: str, results: Row | None) -> list[str]:
+    """Return the lines of one section of the page."""
     failed = [
         f"{label(row)}: {row['error']}" for row in (results or {"algorithms": []})["algorithms"] if "error" in row
     ]
     if failed:
         raise SystemExit(f"{RESULTS}: incomplete: {'; '.join(failed)}")
-    sections = {"picture": [*picture(MEMORY_PICTURE), *compared()], "layers picture": picture(LAYERS_PICTURE)}
-    sections |= {name: make(results) if results else UNMEASURED for name, make in MAKERS.items()}
-    for name, lines in sections.items():
-        marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        found = marked.findall(text)
-        if len(found) != 1:
-            raise SystemExit(f"{PAGE}: section {name} is marked {len(found)} times")
-        text = marked.sub("\n".join([found[0][0].rstrip(), *lines, found[0][1]]).replace("\\", r"\\"), text)
-    return text
+    if name == "picture":
+        return [*picture(MEMORY_PICTURE), *compared()]
+    if name == "layers picture":
+        return picture(LAYERS_PICTURE)
+    return MAKERS[name](results) if results else UNMEASURED
+
+
+def makers(results: Row | None) -> dict[str, Maker]:
+    """Return what makes each block of the page."""
+    return {f"convolutions, {name}": partial(section, name, results) for name in SECTIONS}
+
+
+def committed() -> Row | None:
+    """Return the committed results, if there are any."""
+    return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else None
 
 
 def main() -> int:
-    """Write the page, or with ``--check`` say whether it is current."""
+    """Draw and compare watched runs."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument("--watched", type=Path, metavar="DIRECTORY", help="draw and compare the runs in it first")
-    arguments = parser.parse_args()
-    if arguments.watched and not arguments.check:
-        take_watched(arguments.watched)
-    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else None
-    text = PAGE.read_text(encoding="utf-8")
-    wanted = fill(text, results)
-    if arguments.check:
-        return 0 if wanted == text else 1
-    PAGE.write_text(wanted, encoding="utf-8")
+    parser.add_argument("watched", type=Path, metavar="DIRECTORY")
+    take_watched(parser.parse_args().watched)
     return 0
 
 

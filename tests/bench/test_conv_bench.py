@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from conv_example import ALGORITHMS, MODES, TIMES, Load, example_modules, run_script_file
 from folders import BENCH, ROOT
+from pages import blocks
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -94,7 +95,7 @@ def test_an_algorithm_that_fails_does_not_take_the_others_with_it(
     }
     assert errors == {("fft", "RuntimeError: CUDA out of memory")}
     with pytest.raises(SystemExit, match="incomplete: fft: RuntimeError: CUDA out of memory; fft looping"):
-        page_maker.fill("", results)
+        filled(page_maker, page_maker.PAGE.read_text(encoding="utf-8"), results)
 
 
 def test_watching_goes_on_after_one_that_failed(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,8 +184,11 @@ def make_case(batch: int, peak_mib: float, difference: float) -> dict[str, Any]:
 def fill(page_maker: ModuleType, load: Load, results: dict[str, Any]) -> str:
     for row in results["algorithms"]:
         row["fit"] = load("conv_algorithms").fit_cases(row["cases"], results["held_out"])
-    text: str = page_maker.fill(page_maker.PAGE.read_text(encoding="utf-8"), results)
-    return text
+    return filled(page_maker, page_maker.PAGE.read_text(encoding="utf-8"), results)
+
+
+def filled(page_maker: ModuleType, text: str, results: dict[str, Any] | None) -> str:
+    return blocks.fill(text, page_maker.makers(results))
 
 
 def flat(page: str) -> str:
@@ -202,7 +206,7 @@ def test_the_page_has_every_figure_of_the_results(page_maker: ModuleType, load: 
     assert page.count("<details>") == page.count("</details>") == 3
     assert "Not measured" not in page
     assert fill(page_maker, load, make_results({"fft batched": 2.75})) == page
-    assert page_maker.fill(page, make_results_with_fit(load)) != page
+    assert filled(page_maker, page, make_results_with_fit(load)) != page
 
 
 def make_results_with_fit(load: Load) -> dict[str, Any]:
@@ -231,12 +235,9 @@ def test_the_pages_words_follow_the_figures(page_maker: ModuleType, load: Load) 
     assert "- winograd, batch 8: looping needs 1.00 times the time and saves 15,200 of 16,600 MiB." in off
 
 
-def test_the_page_is_current(page_maker: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["make_conv_doc.py", "--check"])
-    assert page_maker.main() == 0, "run: python tools/make_conv_doc.py"
-    monkeypatch.setattr(page_maker, "RESULTS", ROOT / "no such file.json")
-    monkeypatch.setattr(page_maker, "UNMEASURED", ["something else"])
-    assert page_maker.main() == 1
+def test_an_experiment_that_has_not_run_says_so(page_maker: ModuleType) -> None:
+    page = page_maker.PAGE.read_text(encoding="utf-8")
+    assert filled(page_maker, page, None).count("Not measured yet") == len(page_maker.MAKERS)
 
 
 @pytest.mark.usefixtures("quick_children")
@@ -261,9 +262,9 @@ def test_watched_runs_become_picture_and_table(
         "conv_algorithms.png",
         "conv_algorithms_layers.png",
     ]
-    filled = page_maker.fill(text, None)
-    assert "| cudnn | 622 MiB |" in filled
-    assert "| fft | 6,247 MiB (×10.0) |" in filled
-    assert filled.count("](conv_algorithms.png)") == filled.count("](conv_algorithms_layers.png)") == 1
+    shown = filled(page_maker, text, None)
+    assert "| cudnn | 622 MiB |" in shown
+    assert "| fft | 6,247 MiB (×10.0) |" in shown
+    assert shown.count("](conv_algorithms.png)") == shown.count("](conv_algorithms_layers.png)") == 1
     with pytest.raises(SystemExit, match=r"none of cudnn\.ledger"):
         page_maker.take_watched(page.parent)

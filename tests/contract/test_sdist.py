@@ -15,7 +15,7 @@ READING = (
     "tests/unit/test_units.py",
     "tests/unit/analyze/step/test_card_passes.py",
     "tests/unit/formats/test_formats_nvidia_smi.py",
-    "tests/contract/test_results_table.py",
+    "tests/contract/test_measured_pages.py",
     "tests/contract/test_bench_index.py",
     "tests/contract/test_layout.py",
 )

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
-from folders import TOOLS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -168,12 +164,6 @@ def test_beyond_what_models_can_tell_the_tail_goes_on() -> None:
 
 def test_estimates_that_were_never_passed_have_the_least_interval() -> None:
     assert excess_factor({"a-sgd": 0.97, "b-adam": 1.0}, 0.999) == 1.0 + LEAST_EXCESS
-
-
-def test_errors_and_page_are_those_of_the_committed_grid() -> None:
-    tool = TOOLS / "make_estimate_doc.py"
-    done = subprocess.run([sys.executable, str(tool), "--check"], check=False)
-    assert done.returncode == 0, "run: python tools/make_estimate_doc.py"
 
 
 def test_a_program_with_convolutions_has_the_wider_interval() -> None:

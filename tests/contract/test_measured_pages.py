@@ -1,0 +1,101 @@
+"""Measured figures of the pages stand in blocks, which are made of the committed results."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from folders import BENCH, ROOT
+
+pytestmark = pytest.mark.skipif(not BENCH.is_dir(), reason="an sdist has no benchmarks")
+make_pages = pytest.importorskip("make_pages")
+
+from pages import blocks  # noqa: E402
+
+UNIT = r"(?:%|×|[nµm]s\b|s\b|[KMGT]i?B\b|m?[JW]\b|k?Hz\b|times\b)"
+FIGURE = re.compile(rf"(?<![\w.^-])[±+-]?\d[\d,]*(?:\.\d+)? ?{UNIT}")
+"""A number with the unit of something that is measured."""
+NOT_PROSE = re.compile(
+    r"<!-- measured: .*?<!-- /measured -->|^(?P<fence>`{3,}).*?^(?P=fence)$|`[^`\n]+`|\]\([^)]*\)|<!--.*?-->",
+    re.DOTALL | re.MULTILINE,
+)
+TYPED = {
+    "README.md": ["24 GB"],
+    "docs/coming-from/capabilities.md": ["10 ms"],
+    "docs/coming-from/ml-operator-profiling.md": ["4.57 ms", "422.57 mJ"],
+    "docs/coming-from/mxnet.md": ["1,025.0 MiB", "100 %", "108 %", "384.0 MiB", "65.4 MiB"],
+    "docs/coming-from/nvidia-smi.md": ["10 ms", "100 ms", "18.00 s", "180 s", "392 MiB", "47.36 ms", "622 MiB"],
+    "docs/coming-from/pytorch-mem-profiler.md": ["31 %"],
+    "docs/coming-from/tbd-log.md": ["15.0 MiB", "18.0 MiB"],
+    "docs/conv_algorithms.md": ["256×", "2×", "3×", "4×"],
+    "docs/diff.md": ["25 %", "95 %"],
+    "docs/experiments/window.md": ["1.5 s", "100 ms", "30 s"],
+    "docs/format.md": ["1 MiB", "100 ms", "25 ms", "4 KiB"],
+    "docs/groups.md": ["5 %"],
+    "docs/jobs/layer-cost.md": ["100 %", "101.81 µs", "46.23 mJ", "90 %"],
+    "docs/jobs/out-of-memory.md": ["24 GB", "50 ms"],
+    "docs/numbers.md": ["10 %", "2 MiB", "3 %", "8 times"],
+    "docs/operator-costs.md": ["1.5 s", "10 ms", "3 %", "5 ms", "90 %", "95 %"],
+    "docs/plot.md": ["10 ms"],
+    "docs/ranks.md": ["1 MiB", "2 %", "4 times"],
+    "docs/security.md": [
+        *("1 GiB", "16 KiB", "192 MiB", "256 KiB", "4 MiB", "512 MiB", "60 s", "64 KiB", "64 MiB", "8 times"),
+    ],
+    "docs/time_energy.md": ["1 GiB", "100 ms", "±5 %"],
+    "docs/trace.md": ["8,000 times"],
+    "docs/watch.md": ["10 ms", "100 ms", "20 Hz", "200 ms", "25 ms"],
+}
+"""Figures that are typed and not measured by us: defaults, limits, rules of other programs, examples of output."""
+
+
+def typed_figures(page: Path) -> list[str]:
+    """Return the figures that a page's prose has outside its blocks and its code."""
+    prose = NOT_PROSE.sub(" ", page.read_text(encoding="utf-8"))
+    return [found[0].strip() for found in FIGURE.finditer(prose)]
+
+
+PAGES = blocks.pages()
+
+
+@pytest.mark.parametrize("page", [*PAGES, *blocks.FILES], ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_shows_the_committed_results(page: Path) -> None:
+    assert page.read_text(encoding="utf-8") == blocks.wanted_of(page), "run: make pages"
+
+
+def test_every_block_stands_in_one_page() -> None:
+    standing = [name for page in PAGES for name in blocks.names_in(page.read_text(encoding="utf-8"))]
+    assert sorted(standing) == sorted(blocks.BLOCKS)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_figure_outside_the_blocks_is_no_measurement(page: Path) -> None:
+    known = TYPED.get(str(page.relative_to(ROOT)), [])
+    assert sorted(set(typed_figures(page))) == sorted(known), (
+        "a measured figure belongs into a block (tools/pages), any other into TYPED"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "figures"),
+    [
+        ("It is 2.5 % too low, 3× or 1.5 MiB.", ["2.5 %", "3×", "1.5 MiB"]),
+        ("<!-- measured: x -->\n2 %\n<!-- /measured -->\nand 4 s", ["4 s"]),
+        ("```sh\nrun 10 s\n```\nfor `5 s` and [7 s](a.md)", ["7 s"]),
+        ("version 2.11 s and H200 %", ["2.11 s"]),
+    ],
+)
+def test_figures_are_found_in_prose_only(text: str, figures: list[str], tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text, encoding="utf-8")
+    assert typed_figures(page) == figures
+
+
+def test_a_block_without_a_function_is_an_error() -> None:
+    with pytest.raises(SystemExit, match="no function makes the block 'unknown'"):
+        blocks.fill("<!-- measured: unknown -->\n<!-- /measured -->")
+
+
+def test_what_stands_in_a_block_is_replaced_and_nothing_else() -> None:
+    page = "a\n<!-- measured: one -->\nold\n<!-- /measured -->\nb\n"
+    assert blocks.fill(page, {"one": lambda: ["new", "lines"]}) == page.replace("old", "new\nlines")

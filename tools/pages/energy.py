@@ -1,0 +1,124 @@
+"""What was measured of energy and of the timing measurement."""
+
+from __future__ import annotations
+
+import statistics
+
+from pages.blocks import block
+from pages.results import Results, about, middle, percent, read, table, when, worst, wrap
+
+PASSES = "energy/results/h200/time_energy.json"
+ZEUS = "energy/results/h200/time_energy_zeus.json"
+HALVES = "energy/results/h200/time_energy_halves.json"
+EDGES = ("energy/results/h200/energy_edges.json", "energy/results/h200/energy_edges_later.json")
+CLASSES = "energy/results/h200/energy_classes.json"
+WINDOWS = "operators/results/h200/operator_window.json"
+AFTER = "time/results/h200/after_timing.json"
+
+
+def repeats(name: str) -> list[float]:
+    """Return how far apart two recordings of the same program were, for each model in training and inference."""
+    return [mode[name] for model in read(PASSES)["models"].values() for mode in model.values()]
+
+
+@block("energy of steps")
+def energy_of_steps() -> list[str]:
+    """Return how far energy and kernel time of two recordings are apart, and the comparison with Zeus."""
+    joules, kernels = repeats("energy_repeats_within"), repeats("kernels_repeat_within")
+    four = ", ".join(percent(value) for value in sorted(joules, reverse=True)[:4])
+    zeus = [off for name in (PASSES, ZEUS) for off in read(name)["zeus"]["off"]]
+    told = read(PASSES)["summary"]
+    after = read(AFTER)
+    rows = [
+        ["energy of a step, two runs", str(len(joules)), f"{percent(middle(joules))} apart", f"{four} (four worst)"],
+        ["kernel time, two runs", str(len(kernels)), f"{percent(middle(kernels), 2)} apart", percent(worst(kernels))],
+        [
+            "energy of 10 s, against Zeus",
+            str(len(zeus)),
+            f"{statistics.median(zeus):+.2%}".replace("%", " %"),
+            f"{max(zeus):+.2%}".replace("%", " %"),
+        ],
+        [
+            "profiled steps, against unprofiled steps",
+            str(2 * len(joules)),
+            f"{told['timed_step_against_bare_median']:.2f} times",
+            f"{told['timed_step_against_bare_worst']:.1f} times",
+        ],
+        [
+            "steps after the timing measurement, against steps before it",
+            str(after["summary"]["models"]),
+            f"{after['summary']['median']:.3f} times",
+            f"{after['summary']['most']:.3f} times",
+        ],
+    ]
+    same_sign = all(off > 0 for off in zeus)
+    assert same_sign, "the text below says that all differences have one sign"
+    return [
+        *wrap(f"{about(read(PASSES), 'energy/time_energy.py')}. The host was shared with other work."),
+        *wrap(f"The last row: {about(after, 'time/after_timing.py')}."),
+        "",
+        *table(["figure", "n", "median", "worst"], rows, right_from=4),
+        "",
+        *wrap(
+            "Zeus reads the same energy counter, so this row shows consistency, not accuracy. All differences have one",
+            "sign, because the measured time encloses that of Zeus.",
+        ),
+    ]
+
+
+def burst_lines(results: Results) -> str:
+    """Return how the energies of bursts compare with their stated uncertainty."""
+    rows = results["rows"]
+    inside = sum(abs(row["off_j"]) <= row["stated_j"] for row in rows)
+    below = sum(row["off_j"] < 0 for row in rows)
+    offs = [row["off_j"] / row["burst_j"] for row in rows]
+    stated = statistics.median(row["stated_j"] / row["burst_j"] for row in rows)
+    return (
+        f"{len(rows)} bursts: {statistics.median(offs):+.1%} (median), {min(offs):+.1%} (worst), with a stated "
+        f"uncertainty of ±{stated:.1%}; {inside} were within it, and {below} were too low"
+    ).replace("%", " %")
+
+
+@block("energy of bursts")
+def energy_of_bursts() -> list[str]:
+    """Return whether windows around short bursts have the energy that the bursts took."""
+    return [
+        *wrap("Bursts of one second between idle times, measured with [`watch`](watch.md):"),
+        "",
+        *(line for name in EDGES for line in wrap(f"- {about(read(name))}, {burst_lines(read(name))}.")),
+    ]
+
+
+@block("energy of layers")
+def energy_of_layers() -> list[str]:
+    """Return what the energy of layers was compared with."""
+    compared = [one["off"] for name in (PASSES, HALVES) for one in read(name)["halves"]["compared"].values()]
+    classes = read(CLASSES)
+    off = classes["off_by_time"]
+    return wrap(
+        f"One synthetic model has two halves that were also measured alone. In {len(compared)} comparisons they were",
+        f"{percent(middle(compared))} (median) and {percent(worst(compared))} (worst) off.",
+        f"Measured: {about(read(HALVES), 'energy/time_energy.py')}.",
+        "The form of the power model was chosen with this model in sight, so this is not an independent test.",
+        f"For a type of operator outside the fit, its power is {percent(off['flops_and_bytes'])} off, and",
+        f"{percent(off['assumed_weights'])} with the assumed weights. These are means of {classes['types']} types with",
+        f"{classes['records']} records of an {classes['measured_on']}: {when(classes, 'energy/energy_classes.py')}.",
+    )
+
+
+@block("energy by window length")
+def energy_by_window_length() -> list[str]:
+    """Return the error of windows of some lengths, read in three ways."""
+    results = read(WINDOWS)
+    ways = {"on ticks": "aligned", "plain": "plain", "mean of polled power": "polled"}
+    rows = []
+    for length_s, found in results["lengths"].items():
+        cells = [
+            f"{percent(found[way]['median_frac'], 2)}, {percent(found[way]['worst_frac'])}" for way in ways.values()
+        ]
+        rows.append([f"{float(length_s):g} s", str(found["aligned"]["count"]), *cells])
+    return [
+        *wrap(f"{about(results, 'operators/operator_window.py')}, load of {results['truth_w']:.0f} W."),
+        "",
+        *table(["length", "windows", *ways], rows, right_from=5),
+    ]

@@ -1,0 +1,213 @@
+"""What was measured of estimates, and the errors that their intervals are made of."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from gpuledger.simulate.estimate.fit import excess_factor
+from pages.blocks import FILES, ROOT, block
+from pages.results import GIB, Results, about, environment_of, middle, percent, read, table, worst, wrap
+
+RESULTS = "estimate/results/h200/"
+IN_SIGHT = RESULTS + "estimate.json"
+HELD_OUT = RESULTS + "estimate_held_out.json"
+BLIND = (RESULTS + "estimate_held_out_first.json", RESULTS + "estimate_new.json")
+"""Estimates as they were when the GPU's figures became known; the first twelve were estimated anew later."""
+STREAMS = RESULTS + "allocator_streams.json"
+SPEED = "estimate/results/cpu/estimate_speed.json"
+STRANGERS = "estimate/results/cpu/strangers.json"
+ERRORS = ROOT / "src" / "gpuledger" / "simulate" / "estimate" / "errors.toml"
+FIGURES = (("peak_allocated_bytes", "allocated"), ("peak_reserved_bytes", "reserved"), ("process_bytes", "process"))
+KINDS = ("followed", "guessed")
+SHARE_OF_TRAININGS = LEVEL = 0.95
+
+
+def held(results: Results) -> Results:
+    """Return the combinations that have a truth and an estimate."""
+    return {name: one for name, one in results["combinations"].items() if one["error"]}
+
+
+def all_of(*sets: Results) -> Results:
+    """Return all sets of trainings as one; versions and GPUs are the first one's."""
+    return {**sets[0], "combinations": {name: one for some in sets for name, one in some["combinations"].items()}}
+
+
+def fitted() -> Results:
+    """Return the trainings that the interval is made of."""
+    return all_of(read(IN_SIGHT), read(HELD_OUT), read(BLIND[1]))
+
+
+def errors_of(results: Results, key: str) -> list[float]:
+    """Return the errors of one figure."""
+    return [one["error"][key] for one in held(results).values() if key in one["error"]]
+
+
+def blind_errors(key: str) -> list[float]:
+    """Return the errors of all trainings that were estimated before they ran."""
+    return [value for name in BLIND for value in errors_of(read(name), key)]
+
+
+def blind_above() -> tuple[int, int]:
+    """Return how many of the blind trainings were above their stated upper bound, and how many there are."""
+    counts = [len(held(read(name))) for name in BLIND]
+    above = [
+        round(read(name)["summary"]["above_stated_frac"] * count) for name, count in zip(BLIND, counts, strict=True)
+    ]
+    return sum(above), sum(counts)
+
+
+def ratios_of(results: Results, kind: str) -> dict[str, float]:
+    """Return truth over estimate of a process's bytes, for each training of a kind."""
+    return {
+        name: one["truth"]["process_bytes"] / one["estimate"]["process_bytes"]
+        for name, one in sorted(held(results).items())
+        if one["estimate"]["kind"] == kind
+    }
+
+
+def category_shares(results: Results) -> dict[str, float]:
+    """Return each category's error that only one training in twenty passes, as a share of the allocated peak."""
+    sizes: dict[str, list[float]] = defaultdict(list)
+    count = len(held(results))
+    for one in held(results).values():
+        for name, share in one["error"]["by_category"].items():
+            sizes[name].append(abs(share))
+    place = int(SHARE_OF_TRAININGS * count)
+    return {name: sorted([0.0] * (count - len(found)) + found)[place] for name, found in sorted(sizes.items())}
+
+
+def errors_toml() -> str:
+    """Return truth over estimate by kind of program, and what categories were off by."""
+    results = fitted()
+    card = results["truth_on"]
+    lines = [
+        "# Truth over estimate of a process's bytes on the GPU, for each training our estimates were held against, by",
+        "# kind: those whose workspaces all follow a rule, and those with layers of cuDNN, whose algorithm is guessed.",
+        f"# Truth: one {card['card']}, torch {card['versions']['torch']}; both in bench/estimate/results/h200.",
+        "# Made by tools/make_pages.py.",
+    ]
+    for kind in KINDS:
+        lines += ["", f"[{kind}]"]
+        lines += [f"{name} = {ratio:.5f}" for name, ratio in ratios_of(results, kind).items()]
+    lines += [
+        "",
+        "# Share of the allocated peak that a category was off by in at most one of twenty trainings.",
+        "[by_category]",
+    ]
+    lines += [f"{name} = {share:.5f}" for name, share in category_shares(results).items()]
+    return "\n".join(lines) + "\n"
+
+
+FILES[ERRORS] = errors_toml
+
+
+@block("errors of estimates")
+def errors_of_estimates() -> list[str]:
+    """Return the errors, a row for each set of trainings and figure, and what the interval is made of."""
+    blind = all_of(*map(read, BLIND))
+    sets = {"estimated before they ran": blind, "in sight of the rules": read(IN_SIGHT)}
+    rows = [
+        [title, word, str(len(found)), percent(middle(found), 2), percent(worst(found), 2)]
+        for title, results in sets.items()
+        for key, word in FIGURES
+        for found in [errors_of(results, key)]
+    ]
+    above, count = blind_above()
+    return [
+        *wrap(
+            f"Measured: {about(read(IN_SIGHT), 'estimate/estimate_grid.py')}, and later for the blind ones. Estimated",
+            f"without a GPU: torch {environment_of({'environment': blind['estimated_on']})['versions']['torch']}.",
+        ),
+        "",
+        *table(["trainings", "bytes", "n", "median", "worst"], rows, 2),
+        "",
+        *wrap(
+            f"Of the {count} trainings that were estimated before they ran, {above} ({percent(above / count, 0)}) were",
+            "above the upper bound that was printed for them. They were chosen in two sets of twelve. After the first",
+            "set, convolutions were measured because of its errors.",
+        ),
+        "",
+        "The six largest errors of reserved memory among them:",
+        "",
+        *largest_errors(blind),
+        "",
+        *interval(),
+    ]
+
+
+def largest_errors(results: Results) -> list[str]:
+    """Return the table of the trainings that were farthest off."""
+    found = {name: one["error"] for name, one in held(results).items()}
+    names = sorted(found, key=lambda name: -abs(found[name]["peak_reserved_bytes"]))[:6]
+    rows = [[name, *(f"{found[name][key]:+.2%}".replace("%", " %") for key, _ in FIGURES)] for name in names]
+    return table(["training", *(word for _, word in FIGURES)], rows)
+
+
+def interval() -> list[str]:
+    """Return what the interval of today is made of."""
+    every, summary = fitted(), read(BLIND[1])["summary_of_all"]
+    ratios = {kind: ratios_of(every, kind) for kind in KINDS}
+    upper = {kind: percent(excess_factor(found, LEVEL) - 1) for kind, found in ratios.items()}
+    excess = {kind: percent(max(max(found.values()) - 1, 0.0)) for kind, found in ratios.items()}
+    left_out = summary["above_upper_left_out"]
+    named = f" ({', '.join(left_out)})" if left_out else ""
+    return wrap(
+        f"Today's interval is made of the errors of {len(held(every))} trainings: all of these, the first twelve as",
+        "they were estimated after convolutions had been measured. At a confidence level of 95 % the upper bound is",
+        f"{upper['followed']} above the estimate if all workspaces follow a rule. With cuDNN's convolutions, of which",
+        f"the algorithms are predicted, it is {upper['guessed']} above. The largest errors in these two groups were",
+        f"{excess['followed']} and {excess['guessed']}. If each training is left out in turn,",
+        f"{percent(summary['above_upper_left_out_frac'])} of the trainings are above their upper bound{named}; that is",
+        "not an independent test.",
+    )
+
+
+@block("allocator and speed of estimates")
+def allocator_and_speed() -> list[str]:
+    """Return whether the simulated allocator answers as the GPU's, and how long an estimate takes."""
+    streams, speed = read(STREAMS), read(SPEED)
+    times = [
+        f"{one['wall_s']} s for {one['steps']} step{'s' if one['steps'] > 1 else ''} of {name}"
+        for name, one in speed["programs"].items()
+    ]
+    most_gib = max(one["most_bytes"] for one in speed["programs"].values()) / GIB
+    return [
+        *wrap(
+            f"The allocator was given the {streams['requests']:,} requests of {len(streams['streams'])} recorded",
+            f"trainings. Its reserved bytes differed from the GPU's after {streams['differing']} of them.",
+            f"Measured: {about(streams, 'estimate/allocator_streams.py')}.",
+        ),
+        "",
+        *wrap(
+            f"On {speed['cores']} CPU cores, an estimate takes {' and '.join(times)}. It needs up to",
+            f"{most_gib:.1f} GiB of memory. Measured: {about(speed, 'estimate/estimate_speed.py')}.",
+        ),
+    ]
+
+
+@block("estimates of strangers")
+def estimates_of_strangers() -> list[str]:
+    """Return the errors on trainings that others measured on other GPUs."""
+    results = read(STRANGERS)
+    sets = {
+        "all": results["errors"]["all"],
+        "images": results["errors"]["images"],
+        "texts": results["errors"]["texts"],
+        "on a GPU without its measurements": results["without_each_gpu"],
+        "of a model without its measurements": results["without_each_model"],
+    }
+    rows = [
+        [name, str(one["rows"]), *(percent(one[key]) for key in ("median", "p90", "most"))]
+        for name, one in sets.items()
+    ]
+    count, wrong = results["verdicts"], len(results["wrong_verdicts"])
+    return [
+        *wrap(
+            f"Of the {count} estimates, {count - wrong} have the right verdict of out of memory. For the",
+            f"{results['errors']['all']['rows']} trainings that finished, these are the errors of reserved memory and",
+            "libraries. The first three rows used measurements of the same trainings to choose the memory of",
+            f"libraries; the last two rows did not. Estimated: {about(results, 'estimate/strangers.py')}.",
+        ),
+        "",
+        *table(["trainings", "n", "median", "90th percentile", "worst"], rows),
+    ]

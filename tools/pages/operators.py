@@ -1,0 +1,161 @@
+"""What was measured of sums and predictions of operators."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from pages.blocks import block
+from pages.results import about, middle, percent, read, table, worst, wrap
+
+RESULTS = "operators/results/h200/"
+PAIRS = {"inference": RESULTS + "operator_pairs.json", "training": RESULTS + "operator_pairs_training.json"}
+PREDICTED = RESULTS + "operator_predict.json"
+REPEATED = RESULTS + "operator_repeat_time.json"
+CACHES = {"ResNet-50": RESULTS + "operator_cache_resnet50.json", "ViT-B/16": RESULTS + "operator_cache_vit.json"}
+TRANSFORMERS = ("bert", "gpt2", "llama", "swin", "vit")
+OLDER = {"ml-operator-profiling, A30": ("7.1 %", "7.0 %"), "ml-operator-profiling, RTX 2080 Ti": ("11.1 %", "5.6 %")}
+"""Mean errors of time and energy, computed again from that project's published outputs."""
+AGAINST = {"eager": ("time_frac", "energy_frac"), "CUDA graph": ("busy_time_frac", "busy_energy_frac")}
+
+Pair = dict[str, Any]
+
+
+def kind_of(pair: Pair) -> str:
+    """Return which set of models a pair belongs to."""
+    name = pair["workload"]
+    if not name.startswith(TRANSFORMERS):
+        return "CNNs, float32"
+    return "transformers, bfloat16" if name.endswith("bfloat16") else "transformers, float32"
+
+
+def errors_of(mode: str, kind: str | None, key: str) -> list[float]:
+    """Return by how much sums of operators are off whole models, as shares of the whole."""
+    pairs = read(PAIRS[mode])["pairs"]
+    return [pair[key] - 1 for pair in pairs if kind in (None, kind_of(pair)) and pair.get(key) is not None]
+
+
+@block("sums of operators")
+def sums_of_operators() -> list[str]:
+    """Return how far sums are from whole models, by kind of model and by what they are compared with."""
+    rows = []
+    for mode in PAIRS:
+        for kind in dict.fromkeys(kind_of(pair) for pair in read(PAIRS[mode])["pairs"]):
+            for way, (time_key, energy_key) in AGAINST.items():
+                times, joules = errors_of(mode, kind, time_key), errors_of(mode, kind, energy_key)
+                rows.append([f"{mode}, {kind}", way, str(len(times)), *errors(times), *errors(joules)])
+    head = ["models", "compared with", "n", "time: median", "mean", "worst", "energy: median", "mean", "worst"]
+    return [*wrap(f"{about(read(PAIRS['inference']), 'operators/operator_pairs.py')}."), "", *table(head, rows, 2)]
+
+
+def errors(values: list[float]) -> list[str]:
+    """Return median, mean and worst of errors."""
+    return [percent(one) for one in (middle(values), statistics.fmean(map(abs, values)), worst(values))]
+
+
+@block("sums beside the older tool's")
+def sums_beside_the_older() -> list[str]:
+    """Return our mean errors against eager models, in the form of the older tool's."""
+    kind = "CNNs, float32"
+    ours = [percent(statistics.fmean(map(abs, errors_of("inference", kind, key)))) for key in AGAINST["eager"]]
+    count = len(errors_of("inference", kind, "time_frac"))
+    rows = [[name, *figures] for name, figures in OLDER.items()]
+    rows.append([f"gpuledger, H200, {count} pairs of CNNs", *ours])
+    return table(["sum of operators, eager inference", "time, mean error", "energy, mean error"], rows, 3)
+
+
+@block("predictions of operators")
+def predictions_of_operators() -> list[str]:
+    """Return the errors of predicted operators, and of whole models of which nothing was measured."""
+    found = read(PREDICTED)["card"]
+    pairs = {pair["workload"]: pair for pair in read(PAIRS["inference"])["pairs"]}
+    models = {model["name"]: model["time_frac"] for model in found["models"]}
+    wholes = {
+        "the sum of their measured operators": list(models.values()),
+        "the whole model as a CUDA graph": [
+            (1 + off) * pairs[name]["busy_time_frac"] - 1 for name, off in models.items()
+        ],
+        "the eager model, which the CPU may limit": [
+            (1 + off) * pairs[name]["busy_ns"] / pairs[name]["whole_ns"] - 1 for name, off in models.items()
+        ],
+    }
+    rows = [
+        [
+            label,
+            "its measurement",
+            f"{part['count']:,}",
+            percent(part["median_frac"]),
+            percent(part["p90_frac"]) + " (p90)",
+        ]
+        for label, part in (("one operator", found["unseen"]), ("one larger than all measured", found["beyond"]))
+    ]
+    rows += [
+        ["a CNN, float32, not in the database", truth, str(len(off)), percent(middle(off)), percent(worst(off))]
+        for truth, off in wholes.items()
+    ]
+    low = sorted((one for one in found["by_type"] if one["count"] >= 50), key=lambda one: one["inside_frac"])[:3]
+    least = ", ".join(f"`{one['name']}` {percent(one['inside_frac'])} (n = {one['count']})" for one in low)
+    return [
+        *wrap(f"{about(read(PREDICTED), 'operators/operator_predict.py')}, of measurements on an {found['card']}."),
+        "",
+        *table(["prediction of time", "compared with", "n", "median", "worst"], rows, 2),
+        "",
+        *wrap(
+            f"The 90 % intervals contain {percent(found['unseen']['inside_frac'])} of the measurements. For some",
+            f"operators they contain fewer: {least}.",
+        ),
+    ]
+
+
+@block("repeated measurements of operators")
+def repeated_measurements() -> list[str]:
+    """Return how far apart two measurements of the same operators are."""
+    results = read(REPEATED)
+    time = results["time"]
+    return wrap(
+        f"Two measurements of the same {results['operators']} operators in one process were",
+        f"{percent(time['median_frac'], 2)} apart (median) and {percent(time['p90_frac'], 2)} (90th percentile).",
+        "They ran one after the other on one GPU; measurements hours apart differ more.",
+        f"Measured: {about(results, 'operators/operator_repeat.py')}.",
+    )
+
+
+@block("time to measure an operator")
+def time_to_measure() -> list[str]:
+    """Return how long an operator takes to measure."""
+    time, energy = read(REPEATED), read(RESULTS + "operator_repeat_window.json")
+    each = " and ".join(f"{seconds:.2f} s" for seconds in time["seconds_an_operator"])
+    both = energy["seconds_an_operator"][0]
+    return wrap(
+        f"- An operator took {each} to measure for time (two campaigns of {time['operators']}), and {both:.1f} s with",
+        f"energy ({energy['operators']} operators). {about(time, 'operators/operator_repeat.py')}.",
+    )
+
+
+@block("cache modes")
+def cache_modes() -> list[str]:
+    """Return the errors of five ways to measure an operator, and their sums against the whole model."""
+    found = {name: read(place) for name, place in CACHES.items()}
+    head = ["way", *(title for name in found for title in (f"{name}, error", "n", "sum / graph"))]
+    rows = []
+    for way in next(iter(found.values()))["errors"]:
+        cells = []
+        for results in found.values():
+            one = results["errors"][way]
+            ratio = results["sums_ns"][way] / results["graph_ns"]
+            cells += [percent(one["weighted_error_frac"]), str(one["operators"]), f"{ratio:.3f}"]
+        rows.append([way.replace("_", " "), *cells])
+    first = next(iter(found.values()))
+    return [*wrap(f"{about(first, 'operators/operator_cache.py')}."), "", *table(head, rows)]
+
+
+@block("stopped campaign")
+def stopped_campaign() -> list[str]:
+    """Return what a campaign came to in which a worker was stopped."""
+    results = read(RESULTS + "ray_campaign.json")
+    kept = results["kept"]
+    again = kept["there_again"]
+    return wrap(
+        f"In a campaign in which a worker was stopped, {kept['records']} records were measured, {kept['failed']}",
+        f"failed and {again} were measured twice. Measured: {about(results, 'operators/ray_campaign.py')}.",
+    )

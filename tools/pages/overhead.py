@@ -1,0 +1,146 @@
+"""What recording costs: step times, pauses, profiled steps, whole scripts."""
+
+from __future__ import annotations
+
+from pages.blocks import block
+from pages.results import Results, about, percent, read, table, when, wrap
+
+OVERHEAD = "time/results/h200/overhead.json"
+LATER = "time/results/h200/overhead_gpt2.json"
+SHORT = "time/results/h200/short_run.json"
+LIVE = "watch/results/h200/live.json"
+PROFILED = [f"time/results/h200/time_pass_cost{name}.json" for name in ("", "_transformers")]
+PEERS = {
+    "torch memory history, Python stacks": "torch history + stacks",
+    "torch.profiler, CPU and CUDA": "torch.profiler",
+    "torch.profiler, memory, shapes and stacks": "… + memory + stacks",
+}
+
+
+def peer_cell(found: Results) -> str:
+    """Return a tool's factor; a star marks a figure of a single round."""
+    return f"{found['median']:.2f}" + ("*" if found["count"] == 1 else "")
+
+
+@block("overhead")
+def overhead() -> list[str]:
+    """Return step times under recording and under PyTorch's own tools, as multiples of the unprofiled step."""
+    results = read(OVERHEAD)
+    models = results["models"]
+    columns = ["model", "limited by", "unprofiled step", "recorded steps", "last recorded step", "later steps"]
+    rows = []
+    for name, model in models.items():
+        ours = [
+            f"{model['in_window']['median']:.3f}",
+            f"{model['stacks_step_with_closing_pause']['median']:.2f}",
+            f"{model['after_window']['median']:.3f}",
+        ]
+        peers = [peer_cell(model["peers"][peer]) for peer in PEERS]
+        pauses = f"{model['pauses_per_window_ms']['total']:.0f} ms"
+        rows.append([name, model["binds"], f"{model['bare_step_ms']:.1f} ms", *ours, *peers, pauses])
+    rounds = min(model["in_window"]["count"] for model in models.values())
+    peer_rounds = [model["peers"][peer]["count"] for model in models.values() for peer in PEERS]
+    single = sum(count == 1 for count in peer_rounds)
+    return [
+        *wrap(
+            f"{about(results, 'time/overhead.py')}. Step times from `recorded steps` on are multiples of the",
+            f"unprofiled step of the same process: medians of {rounds} alternations. PyTorch's tools do not report",
+            f"modules or categories. Their columns are medians of up to {max(peer_rounds)} rounds, in {single} cells",
+            "(*) of one.",
+        ),
+        "",
+        *table([*columns, *PEERS.values(), "pauses"], rows, 2),
+        "",
+        *wrap(
+            "Here only the last recorded step had Python stacks. It includes a pause. `pauses` is the total of a",
+            "recording.",
+            recorded_since(),
+            short_runs(),
+        ),
+    ]
+
+
+def recorded_since() -> str:
+    """Return what recording cost in the one model that was measured again with stacks in every recorded step."""
+    results = read(LATER)
+    (name, model), *_ = results["models"].items()
+    return (
+        "Since then each recorded step has stacks, and is written to disk when it ends. With that, recorded steps of "
+        f"{name} took {model['in_window']['median']:.2f} (median of {model['in_window']['count']}), later steps "
+        f"{model['after_window']['median']:.3f}, and pauses {model['pauses_per_window_ms']['total']:.0f} ms "
+        f"({when(results)}). Other models were not measured again."
+    )
+
+
+def short_runs() -> str:
+    """Return the time of scripts of a few steps, from the start of the process to its end, with and without `run`."""
+    results = read(SHORT)
+    rounds = min(len(model["rounds"]) for model in results["models"].values())
+    times = [f"{name}: {model['bare_s']:.1f} s {model['more_s']:+.1f} s" for name, model in results["models"].items()]
+    return (
+        f"A script of {results['steps']} steps, from start to exit, and what `gpuledger run` adds to its time (medians "
+        f"of {rounds}; {when(results, 'time/short_run.py')}). {'. '.join(times)}."
+    )
+
+
+@block("ranges of overhead")
+def ranges_of_overhead() -> list[str]:
+    """Return the range over the models of what recording costs."""
+    models = read(OVERHEAD)["models"].values()
+    short = read(SHORT)
+    live = read(LIVE)
+
+    def span(name: str, digits: int) -> str:
+        found = [model[name]["median"] for model in models]
+        return f"{min(found):.{digits}f} to {max(found):.{digits}f} times"
+
+    pauses = [model["pauses_per_window_ms"]["total"] for model in models]
+    more = [model["more_s"] for model in short["models"].values()]
+    count = str(len(pauses))
+    rows = [
+        ["recorded steps, against unprofiled steps", count, span("in_window", 3)],
+        ["last recorded step, with Python stacks and its pause", count, span("stacks_step_with_closing_pause", 2)],
+        ["steps after the recording", count, span("after_window", 3)],
+        ["pauses of one recording of three steps", count, f"{min(pauses):.0f} to {max(pauses):.0f} ms"],
+        [f"script of {short['steps']} steps, in total", str(len(more)), f"{min(more):+.1f} to {max(more):+.1f} s"],
+        ["[live view](live.md)", str(len(live["core_share"])), f"{percent(max(live['core_share']))} of one core"],
+    ]
+    return [
+        *wrap(f"{about(read(OVERHEAD), 'time/overhead.py')}."),
+        *wrap(f"Scripts: {about(short, 'time/short_run.py')}. Live view: {about(live, 'watch/live_cost.py')}."),
+        "",
+        *table(["figure", "programs", "range"], rows, 3),
+    ]
+
+
+@block("profiled steps")
+def profiled_steps() -> list[str]:
+    """Return what profiled steps cost, for each model in training and inference."""
+    found = [read(name) for name in PROFILED]
+    cases = {name: case for results in found for name, case in results["cases"].items()}
+    names = list(dict.fromkeys(name.split("-")[0] for name in cases))
+    rows = []
+    for name in names:
+        cells = []
+        for mode in ("training", "inference"):
+            way = next(case for key, case in cases.items() if key.startswith(f"{name}-{mode}"))["ways"]["time_pass"]
+            first, *others = way["ratio_by_step"]
+            cells += [f"{first:.2f}", ", ".join(f"{one:.2f}" for one in others), str(way["rounds"])]
+        rows.append([name, *cells])
+    head = ["model", "training: with operators", "kernels only", "rounds", "inference: with operators", "kernels only"]
+    return [
+        *(line for results in found for line in wrap(f"{about(results, 'time/time_pass_cost.py')}.")),
+        *wrap("Factors are against unprofiled steps of the same process, medians of the rounds."),
+        "",
+        *table([*head, "rounds"], rows),
+    ]
+
+
+@block("live view")
+def live_view() -> list[str]:
+    """Return what the live view takes."""
+    live = read(LIVE)
+    return wrap(
+        f"- The view used {percent(max(live['core_share']))} of one core beside a training, in one measurement.",
+        f"Measured: {about(live, 'watch/live_cost.py')}.",
+    )

@@ -1,0 +1,78 @@
+"""Reading results and writing figures: what a measurement was made on, percentages, tables and paragraphs."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import textwrap
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+
+from pages.blocks import ROOT
+
+MIB, GIB = 2**20, 2**30
+WIDTH = 120
+
+Results = dict[str, Any]
+
+
+@cache
+def read(name: str) -> Results:
+    """Return one file of results, by its path below ``bench``."""
+    values: Results = json.loads((ROOT / "bench" / name).read_text(encoding="utf-8"))
+    return values
+
+
+def environment_of(results: Results) -> Results:
+    """Return what a file says of the machine it was measured on."""
+    for key in ("machine", "environment", "truth_on", "recorded_on", "estimated_on"):
+        if "date" in results.get(key, {}):
+            found: Results = results[key]
+            return found
+    return results
+
+
+def about(results: Results, script: str = "") -> str:
+    """Return GPU, driver, versions, date and commit of a measurement, and the script that made it."""
+    told = environment_of(results)
+    machine = [told["card"], f"driver {told['driver']}"] if told.get("card") else [told["processor"]]
+    return ", ".join([*machine, f"torch {told['versions']['torch']}", when(results, script)])
+
+
+def when(results: Results, script: str = "") -> str:
+    """Return date and commit of a measurement, and the script that made it."""
+    told = environment_of(results)
+    words = [told["date"][:10]]
+    if told.get("commit"):
+        commit, changed, _ = told["commit"].partition("+")
+        words.append(f"commit {commit[:7]}" + (" with changes" if changed else ""))
+    return ", ".join([*words, *([f"`bench/{script}`"] if script else [])])
+
+
+def percent(frac: float, digits: int = 1) -> str:
+    """Return a share as a percentage."""
+    return f"{frac:.{digits}%}".replace("%", " %")
+
+
+def middle(values: Iterable[float]) -> float:
+    """Return the median of the sizes of errors."""
+    return statistics.median(abs(value) for value in values)
+
+
+def worst(values: Iterable[float]) -> float:
+    """Return the largest of the sizes of errors."""
+    return max(abs(value) for value in values)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], right_from: int = 1) -> list[str]:
+    """Return a Markdown table; columns from ``right_from`` on are right-aligned."""
+    aligned = ["---"] * right_from + ["---:"] * (len(head) - right_from)
+    return ["| " + " | ".join(line) + " |" for line in [head, aligned, *rows]]
+
+
+def wrap(*sentences: str) -> list[str]:
+    """Return a paragraph, or a point of a list, in lines."""
+    text = " ".join(sentences)
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

@@ -1,0 +1,60 @@
+"""README's table of accuracy: one line for each kind of figure."""
+
+from __future__ import annotations
+
+import statistics
+
+from pages.blocks import block
+from pages.energy import PASSES, repeats
+from pages.estimates import BLIND, FIGURES, blind_above, blind_errors
+from pages.memory import BALANCE, RECORDED, is_same, peak_difference, unaccounted_fracs
+from pages.operators import AGAINST, PAIRS, errors_of
+from pages.results import environment_of, middle, percent, read, table, worst, wrap
+
+
+@block("summary of accuracy")
+def summary_of_accuracy() -> list[str]:
+    """Return what was compared with the GPU: each row one set of programs, its truth, n, median and worst."""
+    models = read(RECORDED)["models"]
+    same = [name for name, model in models.items() if is_same(model)]
+    off = [f"{name} {percent(peak_difference(model), 2)}" for name, model in models.items() if name not in same]
+    shares, joules = unaccounted_fracs(), repeats("energy_repeats_within")
+    rows = [
+        [
+            "recorded peak, allocated bytes",
+            "runs without recording",
+            str(len(models)),
+            f"equal in {len(same)}",
+            "",
+            ", ".join(off) or "equal",
+        ],
+        ["unaccounted memory, share of the process", "NVML", *ends(shares, 2)],
+        ["energy of a step, run again", "the first run", *ends(joules, 2)],
+        *(
+            [f"estimate of {word} bytes, before the run", "the H200", *ends(blind_errors(key), 2)]
+            for key, word in FIGURES
+        ),
+    ]
+    for mode in PAIRS:
+        for way, (time_key, _) in reversed(AGAINST.items()):
+            truth = "the eager model" if way == "eager" else f"the model as a {way}"
+            rows.append([f"sum of measured operators, {mode}", truth, *ends(errors_of(mode, None, time_key), 1)])
+    told = environment_of(read(RECORDED))
+    dates = [environment_of(read(name))["date"][:10] for name in (RECORDED, BALANCE, PASSES, *BLIND, *PAIRS.values())]
+    above, count = blind_above()
+    return [
+        *wrap(
+            f"{told['card']}, driver {told['driver']}, torch {told['versions']['torch']}, {min(dates)} to",
+            f"{max(dates)}. No other GPU is included.",
+        ),
+        "",
+        *table(["figure", "compared with", "n", "median", "mean", "worst"], rows, 2),
+        "",
+        f"Of the {count} trainings that were estimated before they ran, {above} were above their 95 % upper bound.",
+    ]
+
+
+def ends(values: list[float], digits: int) -> list[str]:
+    """Return count, median, mean and worst of errors."""
+    found = (middle(values), statistics.fmean(map(abs, values)), worst(values))
+    return [str(len(values)), *(percent(one, digits) for one in found)]
