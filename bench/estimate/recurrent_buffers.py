@@ -118,7 +118,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Measure until the cases or the seconds are used up."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", required=True)
+    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--cases", type=int, default=700)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
