@@ -18,6 +18,7 @@ from gpuledger.simulate.gpu.patches import Patches
 
 aten = torch.ops.aten
 _RNN_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
+_RNN_GATES = (1, 1, 4, 3)
 
 
 def install_choices(patches: Patches, functions: VirtualFunctions, say: Callable[[str], None]) -> None:
@@ -65,18 +66,20 @@ def _all_layers(functions: VirtualFunctions, plain: Callable[..., Any], mode: in
         if not functions.on_card(args[0]):
             return plain(*args)
         if packed:
-            data, sizes, hidden, weights, biased, layers, dropout, train, both = args
+            data, sizes, hidden, weights, _biased, layers, dropout, train, both = args
             batch_first = False
         else:
-            data, hidden, weights, biased, layers, dropout, train, both, batch_first = args
+            data, hidden, weights, _biased, layers, dropout, train, both, batch_first = args
             sizes = []
         h0, c0 = hidden if mode == 2 else (hidden, None)
         weights = _recast(functions, weights)
         data, h0 = cast_for_autocast(data, h0)
         c0 = cast_for_autocast(c0)[0] if c0 is not None else None
+        hidden_size = weights[0].shape[0] // _RNN_GATES[mode]
+        projected = h0.shape[-1] if h0.shape[-1] != hidden_size else 0
         made = aten._cudnn_rnn(
-            data, weights, 4 if biased else 2, None, h0, c0, mode, h0.shape[-1], 0, layers, batch_first,
-            dropout, train, both, sizes, None,
+            data, weights, len(weights) // (layers * (2 if both else 1)), None, h0, c0, mode, hidden_size, projected,
+            layers, batch_first, dropout, train, both, sizes, None,
         )  # fmt: skip
         return made[:3] if mode == 2 else made[:2]
 

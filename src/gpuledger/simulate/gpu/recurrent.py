@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from gpuledger.simulate.gpu.recurrent_sizes import LSTM, RecurrentShape
+
 if TYPE_CHECKING:
     from gpuledger.simulate.gpu.dispatch import VirtualMode
 
 aten = torch.ops.aten
-_LSTM = 2
-_GATES = {0: 1, 1: 1, _LSTM: 4, 3: 3}
-"""cuDNN's number of a kind of RNN -> its number of gates."""
 
 
 def named_arguments(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -24,65 +23,47 @@ def named_arguments(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
-_KEPT_A_LAYER = {0: 2, 1: 2, _LSTM: 5, 3: 6}
-"""Memory saved for backward per layer, in multiples of its output: gates, cells, a GRU's recurrent half."""
 _DROPOUT_STATE_BYTES = 2048 * 24
 
 
-class _Shape:
-    """The sizes of one call of cuDNN's recurrent layers."""
+def _shape_of(given: dict[str, Any]) -> RecurrentShape:
+    """Return the sizes of a call of cuDNN's layers, from its arguments."""
+    data, sizes = given["input"], given["batch_sizes"]
+    turned = given["batch_first"] and not sizes
+    return RecurrentShape(
+        kind=given["mode"],
+        item_bytes=data.element_size(),
+        directions=2 if given["bidirectional"] else 1,
+        layers=given["num_layers"],
+        rows=math.prod(data.shape[:-1]),
+        batch=int(sizes[0]) if sizes else data.shape[0 if turned else 1],
+        inputs=data.shape[-1],
+        hidden=given["hidden_size"],
+        projection=given["proj_size"],
+        drops=given["dropout"] > 0 and given["train"],
+        has_biases=any(weight.dim() == 1 for weight in given["weight"]),
+    )
 
-    def __init__(self, given: dict[str, Any]) -> None:
-        data = given["input"]
-        self.rows = tuple(data.shape[:-1])
-        """Sizes of the output without its width: one for packed sequences, otherwise length and batch."""
-        if given["batch_first"]:
-            self.rows = (self.rows[1], self.rows[0])
-        self.batch = int(given["batch_sizes"][0]) if given["batch_sizes"] else self.rows[1]
-        self.layers, self.width = given["num_layers"], given["hidden_size"]
-        self.directions = 2 if given["bidirectional"] else 1
-        self.kind = given["mode"]
-        self.is_half = data.element_size() == 2
-        self.drops = given["dropout"] > 0 and given["train"] and self.layers > 1
-        matrices = [weight for weight in given["weight"] if weight.dim() > 1]
-        self.matrices_bytes = sum(weight.numel() for weight in matrices) * data.element_size()
-        numbers = math.prod(self.rows) * self.width * self.directions
-        self.layer_bytes = numbers * data.element_size()
-        self.dropped_bytes = numbers // 4 * (self.layers - 1) if self.drops else 0
 
-    @property
-    def reserve_bytes(self) -> int:
-        """Return the bytes that forward saves for backward: per layer, between layers, and dropout masks.
-
-        Source: equal to the byte for an LSTM in float32, one in bfloat16 (11 outputs for two layers) and a GRU with
-        dropout (13 outputs and two bits per value) on an H200 with cuDNN 9.19. A GRU without dropout was not measured.
-        """
-        kept = _KEPT_A_LAYER[self.kind] * self.layers + self.layers - 1
-        return int(kept * self.layer_bytes) + self.dropped_bytes + 256
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Return the workspace in bytes: a copy of the weights, seven outputs (six in half precision), and gates.
-
-        Source: three trainings on an H200 (two layers each; LSTM in float32 and bfloat16, bidirectional GRU), within
-        1 KiB. The factor 13/64 of the gates was fitted to all three; its parts by length and direction are unknown.
-        """
-        outputs_bytes = (6 if self.is_half else 7) * self.layer_bytes
-        return int(self.matrices_bytes + outputs_bytes + self.layer_bytes * _GATES[self.kind] * 13 // 64) + 1280
+def _rows_of(given: dict[str, Any]) -> tuple[int, ...]:
+    """Return the output's sizes without its width: one for packed sequences, otherwise length and batch."""
+    rows = tuple(given["input"].shape[:-1])
+    return (rows[1], rows[0]) if given["batch_first"] else rows
 
 
 def _rnn(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Return output, states and the memory saved for backward of cuDNN's recurrent layers."""
     given = named_arguments(func, args, kwargs)
-    data, hidden, shape = given["input"], given["hx"], _Shape(given)
+    data, hidden, shape = given["input"], given["hx"], _shape_of(given)
     turned = [data.numel() * data.element_size()] if given["batch_first"] else []
-    if shape.drops:
+    if shape.drops and shape.layers > 1:
         state_bytes = mode.device.card.multiprocessors * _DROPOUT_STATE_BYTES
         mode.device.keep(("cudnn dropout", mode.device.stream), state_bytes, func)
     with mode.device.borrow(turned, func):
-        output = mode.make((*shape.rows, shape.width * shape.directions), data)
-        last = mode.make((shape.layers * shape.directions, shape.batch, shape.width), hidden)
-        cell = mode.make(last.shape if shape.kind == _LSTM else (0,), hidden)
+        output = mode.make((*_rows_of(given), shape.width * shape.directions), data)
+        parts = shape.layers * shape.directions
+        last = mode.make((parts, shape.batch, shape.width), hidden)
+        cell = mode.make((parts, shape.batch, shape.hidden) if shape.kind == LSTM else (0,), hidden)
         mode.account(func, (output, last, cell))
         with mode.device.borrow([shape.workspace_bytes], func):
             reserve = mode.make((shape.reserve_bytes if given["train"] else 0,), data, torch.uint8)
@@ -96,14 +77,14 @@ def _rnn(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
 def _rnn_backward(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Return the gradients of cuDNN's layers: those of the data, then those of all weights in one storage."""
     given = named_arguments(func, args, kwargs)
-    data, hidden, shape = given["input"], given["hx"], _Shape(given)
-    state_bytes = hidden.numel() * hidden.element_size()
+    data, hidden, shape = given["input"], given["hx"], _shape_of(given)
+    cell_size = (*hidden.shape[:-1], shape.hidden) if shape.kind == LSTM else (0,)
     turned = data.numel() * data.element_size() if given["batch_first"] else 0
-    states = [state_bytes] * (2 if shape.kind == _LSTM else 1)
+    states = [hidden.numel() * hidden.element_size(), math.prod(cell_size) * hidden.element_size()]
     with mode.device.borrow(states, func):
-        with mode.device.borrow([turned, shape.layer_bytes if given["batch_first"] else 0], func):
+        with mode.device.borrow([turned, shape.output_bytes if given["batch_first"] else 0], func):
             made = [mode.make(data.shape, data), mode.make(hidden.shape, hidden)]
-            made.append(mode.make(hidden.shape if shape.kind == _LSTM else (0,), hidden))
+            made.append(mode.make(cell_size, hidden))
             mode.account(func, made)
             with mode.device.borrow([shape.workspace_bytes], func):
                 pass
@@ -136,7 +117,7 @@ def _lstm_cell_backward(mode: VirtualMode, func: Any, args: Any, kwargs: Any) ->
     return tuple(made)
 
 
-_GRU_KEPT = 5
+_GRU_GATES, _GRU_KEPT = 3, 5
 
 
 def _gru_cell(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -151,7 +132,7 @@ def _gru_cell(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
 def _gru_cell_backward(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
     gradient, biased = args[0], args[2]
     batch, width = gradient.shape
-    gates = (batch, width * _GATES[3])
+    gates = (batch, width * _GRU_GATES)
     made = [mode.make(gates, gradient), mode.make(gates, gradient), mode.make(gradient.shape, gradient)]
     made += [mode.make(gates[1:] if biased else (0,), gradient) for _ in range(2)]
     mode.account(func, made)

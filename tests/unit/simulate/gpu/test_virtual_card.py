@@ -315,3 +315,11 @@ def test_the_first_bytes_are_told_once() -> None:
     device.malloc(512, "first")
     device.malloc(512, "second")
     assert told == [0]
+
+
+def test_projected_outputs_have_the_size_of_the_projection(device: VirtualDevice) -> None:
+    layer = nn.LSTM(8, 64, 2, bidirectional=True, proj_size=16).cuda()
+    made, (last, cell) = layer(torch.randn(10, 4, 8, device="cuda"))
+    assert (made.shape, last.shape, cell.shape) == ((10, 4, 32), (4, 4, 16), (4, 4, 64))
+    made.sum().backward()
+    assert all(present(weight.grad).shape == weight.shape for weight in layer.parameters())

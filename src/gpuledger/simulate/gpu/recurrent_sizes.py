@@ -1,0 +1,167 @@
+"""Sizes of what cuDNN's recurrent layers allocate: the reserve kept for backward, and the workspace."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import NamedTuple
+
+RELU, TANH, LSTM, GRU = range(4)
+"""cuDNN's numbers of the kinds."""
+
+_GATES = {RELU: 1, TANH: 1, LSTM: 4, GRU: 3}
+_KEPT_WIDTHS = {RELU: 1, TANH: 1, LSTM: 5, GRU: 6}
+"""Kept for backward per layer, in multiples of the hidden size: gates, cells, a GRU's recurrent half."""
+
+_HANDLE_BYTES = 8 << 20
+"""Part of the workspace for each layer and direction, whatever its size."""
+
+_MEASURED = "recurrent_workspaces.csv"
+
+
+@dataclass(frozen=True)
+class RecurrentShape:
+    """The sizes of one call of cuDNN's recurrent layers.
+
+    Args:
+        kind: :data:`RELU`, :data:`TANH`, :data:`LSTM` or :data:`GRU`.
+        item_bytes: Bytes of a number: 2 or 4.
+        directions: 1, or 2 for a bidirectional layer.
+        layers: Number of layers.
+        rows: Rows of the input: length times batch, or the rows of a packed sequence.
+        batch: Sequences.
+        inputs: Width of the input.
+        hidden: Hidden size.
+        projection: Size of the projected output; 0 without a projection.
+        drops: Whether dropout between the layers is applied.
+        has_biases: Whether the layers have biases.
+    """
+
+    kind: int
+    item_bytes: int
+    directions: int
+    layers: int
+    rows: int
+    batch: int
+    inputs: int
+    hidden: int
+    projection: int = 0
+    drops: bool = False
+    has_biases: bool = True
+
+    @property
+    def width(self) -> int:
+        """Return the width of one direction's output."""
+        return self.projection or self.hidden
+
+    @cached_property
+    def output_bytes(self) -> int:
+        """Return the bytes of the output."""
+        return self.rows * self.width * self.directions * self.item_bytes
+
+    @cached_property
+    def reserve_bytes(self) -> int:
+        """Return the bytes that forward saves for backward: per layer, between layers, and dropout masks.
+
+        Source: equal to the byte in all 559 trainings of bench/estimate/results/h200/recurrent_buffers.json (an H200,
+        cuDNN 9.19).
+        """
+        widths = _KEPT_WIDTHS[self.kind] * self.hidden
+        if self.projection:
+            widths += self.hidden + self.projection
+        kept = self.rows * self.directions * self.item_bytes * (widths * self.layers + self.hidden * (self.layers - 1))
+        return _rounded_up(kept) + self._mask_bytes + 256
+
+    @property
+    def _mask_bytes(self) -> int:
+        """Return the bytes of dropout masks, one bit per number and direction."""
+        if not self.drops or self.layers == 1:
+            return 0
+        mask = _rounded_up(-(-self.rows * self.width * self.directions // 8))
+        return mask * self.directions * (self.layers - 1)
+
+    @cached_property
+    def weights_bytes(self) -> int:
+        """Return the bytes of weights and biases."""
+        numbers, inputs = 0, self.inputs
+        for _ in range(self.layers):
+            numbers += _GATES[self.kind] * self.hidden * (inputs + self.width + 2 * self.has_biases)
+            numbers += self.hidden * self.projection
+            inputs = self.width * self.directions
+        return numbers * self.directions * self.item_bytes
+
+    @cached_property
+    def workspace_bytes(self) -> int:
+        """Return the workspace in bytes: a copy of the weights, a part per layer and direction, and layouts of data.
+
+        cuDNN chooses among several algorithms, each with its own layouts of data. Their bytes are those of the most
+        similar measured layer, in proportion.
+
+        Source: bench/estimate/results/h200/recurrent_buffers.json (an H200, cuDNN 9.19), where bench/estimate/
+        recurrent_fit.py measures the error for layers that are left out.
+        """
+        return self.workspace_like(min(measured_layers(), key=lambda one: self.distance(one.shape)))
+
+    def workspace_like(self, other: MeasuredLayer) -> int:
+        """Return the workspace if this layer runs as a measured one does."""
+        layouts_bytes = max(other.workspace_bytes - other.shape._constant_bytes, 0)
+        return self._constant_bytes + int(layouts_bytes * self._layouts / other.shape._layouts)
+
+    def distance(self, other: RecurrentShape) -> float:
+        """Return how unlike two layers are, on a logarithmic scale of their sizes."""
+        kind, its_kind = max(self.kind, TANH), max(other.kind, TANH)
+        if (kind, self.directions) != (its_kind, other.directions):
+            return math.inf
+        length, its_length = self.rows / self.batch, other.rows / other.batch
+        return (
+            1.5 * abs(math.log2(self.hidden / other.hidden))
+            + 0.7 * abs(math.log2(length / its_length))
+            + 0.7 * abs(math.log2(self.batch / other.batch))
+            + 0.5 * abs(math.log2(self.inputs / other.inputs))
+            + 0.3 * abs(self.layers - other.layers)
+            + 0.5 * ((self.layers > 1) != (other.layers > 1))
+            + 4.0 * (self.item_bytes != other.item_bytes)
+            + 2.0 * (bool(self.projection) != bool(other.projection))
+        )
+
+    @property
+    def _constant_bytes(self) -> int:
+        return self.weights_bytes + _HANDLE_BYTES * self.layers * self.directions
+
+    @property
+    def _layouts(self) -> int:
+        """Return a size that the layouts of data are in proportion to, for one algorithm."""
+        widths = 3 * self.inputs + 4 * self.hidden * (1 if self.directions == 1 else 3)
+        return (self.rows * widths + 10 * self.batch * self.hidden) * self.item_bytes
+
+
+def _rounded_up(size: int) -> int:
+    return -(-size // 32) * 32
+
+
+class MeasuredLayer(NamedTuple):
+    """A layer that was measured on an H200."""
+
+    shape: RecurrentShape
+    workspace_bytes: int
+    reserve_bytes: int
+    """0 for inference."""
+
+
+@cache
+def measured_layers() -> list[MeasuredLayer]:
+    """Return the measured layers, which bench/estimate/recurrent_fit.py has written."""
+    with files("gpuledger.simulate.gpu").joinpath(_MEASURED).open(encoding="utf-8") as file:
+        return [_measured_layer(*map(int, row)) for row in csv.reader(file) if row[0].isdigit()]
+
+
+def _measured_layer(*row: int) -> MeasuredLayer:
+    *sizes, drops, has_biases, workspace_bytes, reserve_bytes = row
+    kind, item_bytes, directions, layers, rows, batch, inputs, hidden, projection = sizes
+    shape = RecurrentShape(
+        kind, item_bytes, directions, layers, rows, batch, inputs, hidden, projection, bool(drops), bool(has_biases)
+    )
+    return MeasuredLayer(shape, workspace_bytes, reserve_bytes)
