@@ -1,19 +1,32 @@
-"""Inspect the frames of other threads while none of them can run."""
+"""Inspect other threads while none of them can run.
+
+A thread can lose the GIL between any two bytecodes. :func:`gradients_of` therefore looks and reads in one call of C
+code. :func:`undisturbed` is for rare work in Python: it makes losing the GIL improbable.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
+from operator import call, eq
 from types import FrameType
+from typing import Any
 
 from torch.autograd import graph
 
+from gpuledger.collect.adapter.program_objects import grad_of
+
+_STANDARD_LIBRARY = os.path.dirname(threading.__file__) + os.sep
 _section = threading.Lock()
-_LONG_S = 10.0
-"""Thread switch interval during the inspection; longer than any of it takes."""
+_LONG_S = 1.0
+"""Thread switch interval during the inspection; longer than any of it takes. A thread that computes in Python alone can
+hold up the inspection for this long."""
 
 
 @contextmanager
@@ -30,9 +43,10 @@ def undisturbed() -> Iterator[bool]:
         # Never block on this lock: a fork can copy it in the locked state.
         nobody_else = _section.acquire(blocking=False) and bool(undo.callback(_section.release))
         if nobody_else:
-            undo.callback(sys.setswitchinterval, sys.getswitchinterval())
+            interval_s = sys.getswitchinterval()
+            undo.callback(sys.setswitchinterval, interval_s)
             sys.setswitchinterval(_LONG_S)
-            time.sleep(0)  # let a thread that has already requested the GIL run first
+            time.sleep(interval_s)  # threads that already wait for the GIL request it within the old interval
         yield nobody_else
 
 
@@ -51,7 +65,44 @@ def frames_of_others() -> Iterator[FrameType]:
             frame = frame.f_back
 
 
-def others_run_backward() -> bool:
-    """Return whether another thread is in a backward pass, in which autograd writes gradients without the GIL."""
-    running: Callable[..., object] = graph._engine_run_backward
-    return threading.active_count() > 1 and any(frame.f_code is running.__code__ for frame in frames_of_others())
+def gradients_of(leaves: Sequence[Any], read: Callable[[Any], Any] = grad_of) -> list[Any] | None:
+    """Return the gradients of leaf tensors, None for a leaf without one; None if another thread could write gradients.
+
+    Two writes do not exclude readers. Autograd assigns gradients without the GIL. And while a gradient is removed
+    (``weight.grad = None``), torch releases the GIL to free the tensor, before the weight forgets it. Who reads it in
+    between uses freed memory: the program crashes, or torch aborts later, where a storage is freed.
+
+    So every other thread must be in a function of the standard library, such as one that waits, and neither in a
+    backward pass nor in a finalizer. Iterators written in C check that this has not changed, and then read, in one call
+    that never releases the GIL.
+
+    Args:
+        leaves: Leaf tensors.
+        read: Reads the gradient of one of them; a function written in C.
+    """
+    before = sys._current_frames()
+    try:
+        own = threading.get_ident()
+        if any(_may_write_gradients(frame) for thread, frame in before.items() if thread != own):
+            return None
+        is_same = map(eq, map(call, (sys._current_frames,)), (before,))
+        readable = chain.from_iterable(map({True: leaves, False: ()}.__getitem__, is_same))
+        found = list(map(read, readable))
+        return found if len(found) == len(leaves) else None
+    finally:
+        before.clear()  # it contains this frame: see frames_of_others
+
+
+def _may_write_gradients(innermost: FrameType) -> bool:
+    """Return whether a thread could be writing a gradient."""
+    file = innermost.f_code.co_filename
+    if not file.startswith(_STANDARD_LIBRARY) or "site-packages" in file:
+        return True
+    engine: Any = graph._engine_run_backward
+    frame: FrameType | None = innermost
+    while frame is not None:
+        code = frame.f_code
+        if code is engine.__code__ or code.co_name == "__del__" or code.co_filename == weakref.__file__:
+            return True
+        frame = frame.f_back
+    return False

@@ -8,7 +8,6 @@ objects are compared and hashed by identity only. Tensors are read inside :func:
 from __future__ import annotations
 
 import sys
-import threading
 import weakref
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator
@@ -37,7 +36,6 @@ storage_of: Callable[[Tensor], torch.UntypedStorage] = _TENSOR["untyped_storage"
 _data_address_of: Callable[[Tensor], int] = _TENSOR["data_ptr"]
 _offset_of: Callable[[Tensor], int] = _TENSOR["storage_offset"]
 _itemsize_of: Callable[[Tensor], int] = _TENSOR["element_size"]
-_strides_of: Callable[[Tensor], tuple[int, ...]] = _TENSOR["stride"]
 is_floating: Callable[[Tensor], bool] = _TENSOR["is_floating_point"]
 is_complex: Callable[[Tensor], bool] = _TENSOR["is_complex"]
 
@@ -62,8 +60,7 @@ def local_part(tensor: Tensor) -> Tensor:
 def storage_address(tensor: Tensor) -> int:
     """Return the address of a tensor's storage; 0 if it is empty or has none.
 
-    Creates no Python object for the storage: torch keeps that object as long as the storage, and a program that trains
-    in several threads has been seen to abort in torch when one of them is freed.
+    Creates no Python object for the storage, which torch would keep as long as the storage.
     """
     kinds = sys.modules.get("torch._subclasses.fake_tensor")
     if kinds is not None and issubclass(type(tensor), kinds.FakeTensor):
@@ -73,21 +70,6 @@ def storage_address(tensor: Tensor) -> int:
         return address - _offset_of(tensor) * _itemsize_of(tensor) if address else 0
     except (RuntimeError, NotImplementedError):  # functional and wrapper tensors raise
         return 0
-
-
-def storage_bytes(tensor: Tensor) -> int:
-    """Return the bytes of a tensor's storage.
-
-    If the program has several threads, returns the bytes from the storage's beginning to the tensor's last element. A
-    larger storage is not seen then, because asking for its size creates the object that :func:`storage_address` avoids.
-    """
-    if threading.active_count() == 1:
-        return storage_of(tensor).nbytes()
-    sizes = shape_of(tensor)
-    if 0 in sizes:
-        return 0
-    last = sum((size - 1) * stride for size, stride in zip(sizes, _strides_of(tensor), strict=True))
-    return (_offset_of(tensor) + last + 1) * _itemsize_of(tensor)
 
 
 def attributes_of(thing: object) -> dict[str, Any]:

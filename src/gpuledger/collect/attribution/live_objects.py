@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from gpuledger.collect.adapter.other_threads import others_run_backward, undisturbed
-from gpuledger.collect.adapter.program_objects import grad_of, is_leaf, without_overrides
+from gpuledger.collect.adapter.other_threads import gradients_of
+from gpuledger.collect.adapter.program_objects import is_leaf, without_overrides
 
 
 class LiveObjects:
@@ -30,17 +30,15 @@ class LiveObjects:
     def tensors(self) -> Iterator[torch.Tensor]:
         """Yield the tensors that have their own storage, and their gradients.
 
-        Skips wrappers (DTensor, fake tensors): the wrapped tensors are found themselves. Skips gradients while another
-        thread is in a backward pass: autograd could replace a gradient while it is read, which crashes the process.
+        Skips wrappers (DTensor, fake tensors): the wrapped tensors are found themselves. Skips gradients if another
+        thread could write them.
         """
         plain = torch.Tensor.__torch_dispatch__
         tensors = [tensor for tensor in self._walk()[0] if type(tensor).__torch_dispatch__ is plain]
         with without_overrides():
             yield from tensors
-            with undisturbed() as nobody_else:
-                alone = nobody_else and not others_run_backward()
-                gradients = [_gradient_of(tensor) for tensor in tensors] if alone else []
-            yield from (gradient for gradient in gradients if gradient is not None)
+            gradients = gradients_of([tensor for tensor in tensors if _is_leaf(tensor)])
+            yield from (gradient for gradient in gradients or () if gradient is not None)
 
     def _walk(self) -> tuple[list[Any], list[Any]]:
         if self._found is not None:
@@ -61,9 +59,9 @@ class LiveObjects:
         return self._found
 
 
-def _gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return a leaf's gradient; None for a view that was modified in place under no_grad, for which autograd raises."""
+def _is_leaf(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is a leaf; False for a view modified in place under no_grad (autograd raises)."""
     try:
-        return grad_of(tensor) if is_leaf(tensor) else None
+        return is_leaf(tensor)
     except RuntimeError:
-        return None
+        return False

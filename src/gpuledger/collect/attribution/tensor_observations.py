@@ -9,7 +9,7 @@ import torch
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.distributed_tensors import is_sharded
-from gpuledger.collect.adapter.other_threads import others_run_backward, undisturbed
+from gpuledger.collect.adapter.other_threads import gradients_of
 from gpuledger.collect.adapter.program_objects import (
     device_of,
     grad_of,
@@ -101,22 +101,27 @@ class TensorObservations:
     def see_gradients(self, *, of: Any = None) -> None:
         """Record the addresses of gradients: of all parameters, or of those that one optimizer updates.
 
-        While another thread is in a backward pass, only modules that this thread alone has called are included.
-        Autograd writes gradients without the GIL, and reading one at that moment crashes the process. An optimizer that
-        steps inside backward is included, because it is about to read its gradients itself.
+        If another thread could write gradients, only those of modules that this thread alone has called are included.
+        An optimizer that steps inside backward is included, because it is about to read its gradients itself.
         """
-        with undisturbed() as nobody_else:
-            inside_own = of is not None and torch_private.is_in_backward()
-            alone = nobody_else and (inside_own or not others_run_backward())
-            mine = None if of is None else {id(one) for group in parameter_groups(of) for one in group}
-            self._note(
-                (Identity.GRADIENT, name_id, module_id, grad_of(parameter), None)
+        mine = None if of is None else {id(one) for group in parameter_groups(of) for one in group}
+        with without_overrides():
+            known = [
+                (name_id, module_id, parameter)
                 for reference, name_id, module_id in self.registry.parameters
-                if (alone or self.registry.is_of_this_thread(module_id))
-                and (parameter := reference()) is not None
+                if (parameter := reference()) is not None
                 and (mine is None or id(parameter) in mine)
                 and is_leaf(parameter)
-            )
+            ]
+            inside_own = of is not None and torch_private.is_in_backward()
+            gradients = None if inside_own else gradients_of([parameter for *_, parameter in known])
+            if gradients is None:
+                known = [one for one in known if inside_own or self.registry.is_of_this_thread(one[1])]
+                gradients = [grad_of(parameter) for *_, parameter in known]
+        self._note(
+            (Identity.GRADIENT, name_id, module_id, gradient, None)
+            for (name_id, module_id, _), gradient in zip(known, gradients, strict=True)
+        )
 
     def see_optimizer(self, optimizer: Any, *, again: bool = False) -> None:
         """Record the addresses of an optimizer's state if it has grown since the last call, or if ``again`` is True."""

@@ -11,13 +11,7 @@ from typing import Any
 
 import torch
 
-from gpuledger.collect.adapter.program_objects import (
-    device_of,
-    grad_fn_of,
-    storage_address,
-    storage_bytes,
-    without_overrides,
-)
+from gpuledger.collect.adapter.program_objects import device_of, grad_fn_of, storage_of, without_overrides
 from gpuledger.collect.flight.holders import Named, named_objects
 
 BUDGET_NS = 50_000_000
@@ -80,11 +74,12 @@ class Census:
                 self.is_complete = False
                 return
             try:
-                address, size = storage_address(tensor), storage_bytes(tensor)
+                storage = storage_of(tensor)
+                address, size = storage.data_ptr(), storage.nbytes()
                 device, node = device_of(tensor), grad_fn_of(tensor)
             except (RuntimeError, NotImplementedError):  # without a storage, or a view that was modified in place
                 continue
-            if address and address not in seen:
+            if size and address not in seen:
                 seen.add(address)
                 index = -1 if device.type == "cpu" else device.index or 0
                 group = self.groups.setdefault((index, "leaf" if node is None else type(node).__name__), [0, 0])

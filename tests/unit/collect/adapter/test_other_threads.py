@@ -1,15 +1,19 @@
-"""Looking at other threads' frames keeps nothing of this thread alive."""
+"""Looking at other threads keeps nothing of this thread alive, and reads gradients only if nobody writes them."""
 
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from types import FrameType
 
 import pytest
+import torch
 
-from gpuledger.collect.adapter.other_threads import frames_of_others, others_run_backward
+from gpuledger.collect.adapter import other_threads
+from gpuledger.collect.adapter.other_threads import frames_of_others, gradients_of
 
 pytestmark = pytest.mark.torch
 
@@ -31,19 +35,125 @@ def waiting() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("waiting")
+def test_no_frame_of_this_thread_is_given() -> None:
+    frames = list(frames_of_others())
+    assert any(frame.f_code.co_name == "wait" for frame in frames)
+    assert not any(frame.f_code.co_name == "test_no_frame_of_this_thread_is_given" for frame in frames)
+
+
+def read_gradient(weight: torch.Tensor) -> list[torch.Tensor | None] | None:
+    return gradients_of([weight])
+
+
+@pytest.mark.usefixtures("waiting")
+def test_gradients_are_read_beside_threads_that_wait() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    weight.sum().backward()
+    found = gradients_of([weight, torch.ones(2, requires_grad=True)])
+    assert found is not None
+    assert found[0] is weight.grad
+    assert found[1] is None
+
+
+@pytest.mark.usefixtures("waiting")
 def test_a_callers_variables_go_when_it_returns() -> None:
     """Needs Python 3.12 to fail: earlier ones end a generator without keeping its callers' frames."""
 
     def caller() -> weakref.ref[Thing]:
         thing = Thing()
-        assert not others_run_backward()
+        assert gradients_of([]) == []
+        assert list(frames_of_others())
         return weakref.ref(thing)
 
     assert caller()() is None
 
 
-@pytest.mark.usefixtures("waiting")
-def test_no_frame_of_this_thread_is_given() -> None:
-    frames = list(frames_of_others())
-    assert any(frame.f_code.co_name == "wait" for frame in frames)
-    assert not any(frame.f_code.co_name == "test_no_frame_of_this_thread_is_given" for frame in frames)
+def test_gradients_are_not_read_while_another_thread_frees_one() -> None:
+    """Torch releases the GIL while it frees a gradient. Here the tensor's own attribute runs code at that moment."""
+    weight, found = torch.ones(2, requires_grad=True), []
+    weight.grad = torch.ones(2)
+    freed, looked = threading.Event(), threading.Event()
+
+    class Waits:
+        def __del__(self) -> None:
+            freed.set()
+            looked.wait()
+
+    weight.grad.waits = Waits()  # type: ignore[attr-defined]
+    thread = threading.Thread(target=lambda: setattr(weight, "grad", None))
+    thread.start()
+    freed.wait()
+    found.append(read_gradient(torch.ones(2, requires_grad=True)))
+    looked.set()
+    thread.join()
+    assert found == [None]
+
+
+def test_gradients_are_read_outside_of_backward_passes_only() -> None:
+    inside, goes_on = threading.Event(), threading.Event()
+
+    class Waits(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, value: torch.Tensor) -> torch.Tensor:
+            return value.clone()
+
+        @staticmethod
+        def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
+            inside.set()
+            goes_on.wait()
+            return gradient
+
+    loss = Waits.apply(torch.ones(2, requires_grad=True)).sum()  # type: ignore[no-untyped-call]
+    thread = threading.Thread(target=loss.backward)
+    thread.start()
+    inside.wait()
+    during = read_gradient(torch.ones(2, requires_grad=True))
+    goes_on.set()
+    thread.join()
+    assert during is None
+
+
+def test_no_other_thread_advances_between_the_check_and_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that waits for the GIL when the reading begins must not get it in between."""
+    counts, ended = [0] * 6, threading.Event()
+
+    def count(number: int) -> None:
+        while not ended.is_set():
+            counts[number] += 1
+
+    threads = [threading.Thread(target=count, args=(number,)) for number in range(len(counts))]
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    monkeypatch.setattr(other_threads, "_may_write_gradients", lambda frame: False)
+    for thread in threads:
+        thread.start()
+    try:
+        rounds = [gradients_of(list(range(6)) * 20_000, counts.__getitem__) for _ in range(20)]
+    finally:
+        ended.set()
+        sys.setswitchinterval(interval_s)
+        for thread in threads:
+            thread.join()
+    found = [one for one in rounds if one]
+    assert found == [one[:6] * 20_000 for one in found]
+    assert found[0] != found[-1]
+
+
+def test_a_thread_that_begins_after_the_check_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[threading.Thread] = []
+    goes_on = threading.Event()
+
+    def begins_another(frame: FrameType) -> bool:
+        begun.append(threading.Thread(target=goes_on.wait))
+        begun[-1].start()
+        return False
+
+    monkeypatch.setattr(other_threads, "_may_write_gradients", begins_another)
+    waits = threading.Thread(target=goes_on.wait)
+    waits.start()
+    try:
+        assert read_gradient(torch.ones(2, requires_grad=True)) is None
+    finally:
+        goes_on.set()
+        for thread in (waits, *begun):
+            thread.join()
