@@ -12,6 +12,9 @@ MAKEFLAGS += --no-print-directory
 .ONESHELL:
 .PHONY: demo test tested entrances coverage corpus checked compiled wheel lint docs pages site clean
 
+# Some containers set it. Without bytecode each worker and each process that a test starts compiles what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The first of these that runs and is new enough; `make PYTHON=… demo` chooses another.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && exit; done; echo python3)

@@ -6,10 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from folders import ROOT
+from libraries import needs
 
-pytest.importorskip("sphinx", reason="the site needs Sphinx")
+pytestmark = needs("sphinx")
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:

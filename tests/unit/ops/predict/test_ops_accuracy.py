@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 pytest.importorskip("sqlalchemy")
-pytest.importorskip("sklearn")
 
 from click.testing import CliRunner
+from libraries import needs
 
 from gpuledger.analyze.operator_work.formulas import work_of
 from gpuledger.cli.main import main
@@ -29,6 +29,8 @@ from gpuledger.ops.predict.roof import Roof
 from gpuledger.ops.totals.sum import Cost
 from gpuledger.ops.workloads.describe_json import tensor
 from gpuledger.ops.workloads.workload import Use, Workload
+
+pytestmark = needs("sklearn")
 
 ROOF = Roof("card", {"float32": 60.0}, 4.8e3, 132, 700.0, 50 << 20, "datasheet")
 

@@ -8,14 +8,16 @@ import pytest
 from click.testing import Result
 
 pytest.importorskip("sqlalchemy")
-pytest.importorskip("sklearn")
 
 from click.testing import CliRunner
+from libraries import needs
 
 from gpuledger.cli.main import main
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.operator_database import Environment, Record, open_database
 from gpuledger.ops.workloads.workload import Use, Workload
+
+pytestmark = needs("sklearn")
 
 Predict = Callable[..., Result]
 
