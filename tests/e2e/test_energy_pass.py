@@ -39,8 +39,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Rank:
 def test_the_passes_follow_each_other_and_none_is_in_another(whole: Rank) -> None:
     (energy,) = present(whole.manifest.energy)
     assert present(whole.manifest.window).last_step == 3
-    assert whole.manifest.time_steps == (4, 5)
-    assert 5 < energy.first_step <= energy.last_step - 9
+    assert whole.manifest.time_steps == (4, 6)
+    assert 6 < energy.first_step <= energy.last_step - 9
     inside = [p for p in whole.manifest.pauses if energy.start_ns <= p.start_ns < energy.end_ns - 10**6]
     assert inside == []
     assert whole.manifest.notes == ()

@@ -44,10 +44,10 @@ def test_a_generation_loop_is_told_apart_by_shape(tmp_path: Path) -> None:
     ended = recorded_with(["train.py"], tmp_path, ("-q", "--passes", "memory,energy,time"))
     assert (ended.status, ended.stdout) == (0, b"True\n")
     rank = load(tmp_path / "train.ledger").rank(0)
-    assert rank.manifest.time_steps == (4, 5)
+    assert rank.manifest.time_steps == (4, 6)
     times = break_down_time(rank)
     assert times is not None
-    assert times.steps == 2
+    assert times.steps == 3
     by_phase = {line.label: line for line in lines_by(rank, break_down(rank, find_peak(rank), ("phase",)), "phase")}
     evaluated = by_phase["evaluation"]
     assert "forward" not in by_phase

@@ -251,7 +251,7 @@ def test_all_passes_give_their_figures_as_values(step: Training) -> None:
     assert recording.sample_energy_j is None
     assert recording.gpu_busy_frac is None
     rank = recording.run().rank()
-    assert rank.manifest.time_steps == (4, 5)
+    assert rank.manifest.time_steps == (4, 6)
     assert present(rank.manifest.inputs).shape == (ROWS, 16)
     assert rank.manifest.energy == ()
     assert [note for note in rank.manifest.notes if note.startswith("Energy was not measured")]

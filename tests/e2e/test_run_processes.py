@@ -25,7 +25,7 @@ import torch.distributed as dist
 dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 8))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-for _ in range(16):
+for _ in range(17):
     optimizer.zero_grad()
     model(torch.ones(64 * (1 + dist.get_rank()), 16)).sum().backward()
     optimizer.step()
@@ -49,7 +49,7 @@ def ranks_of(run_directory: Path) -> list[tuple[int, str | None, int | None, int
     return found
 
 
-TWO_RANKS = [(0, "closed", 15, 64 * 16 * 4), (1, "closed", 15, 128 * 16 * 4)]
+TWO_RANKS = [(0, "closed", 16, 64 * 16 * 4), (1, "closed", 16, 128 * 16 * 4)]
 
 
 @pytest.mark.torch
@@ -57,7 +57,7 @@ def test_torchrun_makes_two_ranks_and_none_of_its_own(tmp_path: Path) -> None:
     write_script(tmp_path, DISTRIBUTED)
     ended = recorded(["--", *TORCHRUN], tmp_path, options=("--out", "two"), env=environment(GPULEDGER_PASSES=""))
     assert (ended.status, ended.stdout) == (0, b"")
-    to_the_end = [(number, status, 16, size) for number, status, _, size in TWO_RANKS]
+    to_the_end = [(number, status, 17, size) for number, status, _, size in TWO_RANKS]
     assert ranks_of(tmp_path / "two.ledger") == to_the_end
     assert b"imbalance" in ended.stderr
     assert b"not reached" not in ended.stderr
@@ -71,7 +71,7 @@ def test_the_variable_alone_records_every_process(tmp_path: Path) -> None:
     assert ended.status == 0
     assert ranks_of(tmp_path / "two.ledger") == TWO_RANKS
     timed = [rank.manifest.time_steps for rank in load(tmp_path / "two.ledger").ranks]
-    assert timed == [(4, 5), (4, 5)]
+    assert timed == [(4, 6), (4, 6)]
     run = manifest(tmp_path / "two.ledger")
     assert (run["status"], run["exit_status"], run["notes"]) == ("complete", None, [])
     assert run["settings"] == {"steps": {"value": "1:3", "origin": "environment"}}

@@ -98,13 +98,13 @@ def test_operators_find_their_modules_and_sum_to_the_work(tmp_path: Path) -> Non
     rank = rank_of(tmp_path)
     assert (rank.manifest.notes, rank.manifest.left_out) == ((), (WITHOUT_ENERGY,))
     assert rank.manifest.passes == ("energy", "memory", "time")
-    assert rank.manifest.time_steps == (4, 5)
+    assert rank.manifest.time_steps == (4, 6)
     assert not rank.manifest.energy_pass
     assert manifest(tmp_path / "train.ledger")["settings"]["passes"]["origin"] == "default"
     found = break_down_time(rank)
     assert found is not None
     assert found.on_host
-    assert found.steps == 2
+    assert found.steps == 3
     assert found.unprofiled.count == 10
     assert sum(account.time_ns for account in found.accounts) == pytest.approx(found.work_ns)
     assert 0 < found.busy_ns <= found.work_ns
@@ -181,10 +181,10 @@ def test_a_child_forked_inside_the_time_pass_inherits_no_profiler(tmp_path: Path
     write_script(tmp_path, TRAIN + FORKED)
     assert_unchanged(tmp_path)
     rank = rank_of(tmp_path)
-    assert rank.manifest.time_steps == (5, 6)
+    assert rank.manifest.time_steps == (5, 7)
     found = break_down_time(rank)
     assert found is not None
-    assert found.steps == 2
+    assert found.steps == 3
 
 
 def test_memory_alone_where_it_is_asked_for(tmp_path: Path) -> None:

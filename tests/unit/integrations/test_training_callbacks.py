@@ -40,15 +40,15 @@ def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Loop:
 def test_where_nothing_records_the_training_is_recorded(loop: Loop) -> None:
     training = RecordedTraining("own", {"passes": "memory,time"})
     training.begin()
-    for _ in range(16):
+    for _ in range(17):
         loop.step()
         training.mark()
     figures = training.end()
     assert figures["gpuledger/peak_allocated_bytes"] > 0
     assert figures["gpuledger/step_time_ns"] > 0
     rank = gpuledger.load("own.ledger").rank()
-    assert rank.manifest.time_steps == (4, 5)
-    assert rank.manifest.steps_seen == 15
+    assert rank.manifest.time_steps == (4, 6)
+    assert rank.manifest.steps_seen == 16
     assert {row["kind"] for row in rank.table("steps").to_pylist()} == {"marked"}
 
 
@@ -111,7 +111,7 @@ def test_the_transformers_trainer(loop: Loop, tmp_path: Path) -> None:
     trainer.train()
     assert any("gpuledger/peak_allocated_bytes" in entry for entry in trainer.state.log_history)
     rank = callback.recording.run().rank()
-    assert rank.manifest.time_steps == (4, 5)
+    assert rank.manifest.time_steps == (4, 6)
     assert {row["kind"] for row in rank.table("steps").to_pylist()} == {"marked"}
     assert rank.manifest.inputs.shape == (2, 16)
 
@@ -154,4 +154,4 @@ def test_lightning(loop: Loop, tmp_path: Path) -> None:
     )
     trainer.fit(Module(), torch.utils.data.DataLoader(Data(), batch_size=2))
     assert logger.logged["gpuledger/peak_allocated_bytes"] > 0
-    assert callback.recording.run().rank().manifest.time_steps == (4, 5)
+    assert callback.recording.run().rank().manifest.time_steps == (4, 6)

@@ -71,8 +71,8 @@ def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool,
     """Record the memory, time and energy of a program, layer by layer.
 
     The program runs unchanged: its output, signals and exit status stay the same. By default, memory is recorded from
-    the start of the process to the end of step 3. Unprofiled steps follow, for step time and GPU energy. Two profiled
-    steps follow, for layer times.
+    the start of the process to the end of step 3. Three profiled steps follow, for layer times. Unprofiled steps
+    follow, for step time and GPU energy.
 
     A step is one step of the first optimizer. In a program without an optimizer, it is one call of the outermost
     module. If the program calls gpuledger.step(), it marks the end of each step. --step-on selects one of these.

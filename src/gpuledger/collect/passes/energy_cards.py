@@ -71,6 +71,50 @@ def _wait_for_stream(device_idx: int) -> None:
         time.sleep(LOOK_S)
 
 
+class WorkEnd:
+    """When the GPUs finish the work that this process has launched, without waiting for it at every step.
+
+    Constructed while the GPUs are idle. :meth:`mark` launches an event, which a GPU reaches after all earlier work of
+    the current stream.
+
+    Args:
+        cards: ``(device_idx, UUID)`` of the GPUs.
+        started_ns: The present time, in Unix ns.
+    """
+
+    def __init__(self, cards: list[tuple[int, str]], started_ns: int) -> None:
+        self._started_ns = started_ns
+        devices = [] if is_capturing() else [device_idx for device_idx, _ in cards if device_idx >= 0]
+        self._starts = {one: self._launch(one) for one in devices}
+        self._ends: dict[int, torch.cuda.Event] = {}
+
+    def mark(self) -> None:
+        """Launch an event behind the work launched until now. Not during graph capture, where that fails."""
+        if self._starts and not is_capturing():
+            self._ends = {one: self._launch(one, self._ends.get(one)) for one in self._starts}
+
+    def reached_ns(self) -> int | None:
+        """Return when the GPUs had finished the work before the last mark, in Unix ns. Waits for them.
+
+        None without a mark, if a GPU does not finish within LONGEST_WAIT_S, or after a CUDA error of the program.
+        """
+        until_s = time.monotonic() + LONGEST_WAIT_S
+        try:
+            while not all(end.query() for end in self._ends.values()):
+                if time.monotonic() >= until_s:
+                    return None
+                time.sleep(LOOK_S)
+            spans_ms = [self._starts[one].elapsed_time(end) for one, end in self._ends.items()]
+        except RuntimeError:  # the program ends because of it
+            return None
+        return self._started_ns + round(max(spans_ms) * 1e6) if spans_ms else None
+
+    def _launch(self, device_idx: int, event: torch.cuda.Event | None = None) -> torch.cuda.Event:
+        event = event or torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(device_idx))
+        return event
+
+
 def is_capturing() -> bool:
     """Return whether this thread is capturing a CUDA graph."""
     return torch_private.has_cuda_context() and torch.cuda.is_current_stream_capturing()

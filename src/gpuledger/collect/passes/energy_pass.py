@@ -1,8 +1,9 @@
 """The energy measurement: unprofiled steps between two times that the GPU's energy counter is read for.
 
-During these steps, this process only reads the clock at the end of each step. It synchronizes with the GPU at the start
-and the end of the interval. After it, it leaves the GPU idle for a moment to measure the idle power. There is no such
-pause before the interval, because a short program does not reach its end. Another thread or process reads the counter.
+During these steps, this process only reads the clock and launches an event at the end of each step. It synchronizes
+with the GPU at the start and the end of the interval. After it, it leaves the GPU idle for a moment to measure the idle
+power. There is no such pause before the interval, because a short program does not reach its end. Another thread or
+process reads the counter.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class EnergyPass:
         self._marker: Path | None = None
         self._facts: dict[str, Any] = {}
         self._began_ns = self._began_step = self._out_ns = self._last_end_ns = 0
+        self._work: energy_cards.WorkEnd | None = None
 
     def begin(self) -> None:
         """Begin after the step that has just ended."""
@@ -89,6 +91,8 @@ class EnergyPass:
             return False
         if "end_ns" not in self._facts:
             if not self._is_long_enough(now_ns):
+                if self._work is not None:
+                    self._work.mark()
                 return False
             self._end(self._wait())
             self._out_ns = time.time_ns()
@@ -109,7 +113,7 @@ class EnergyPass:
             self.take_out()
             return
         if "end_ns" not in self._facts:
-            self._end(self._last_end_ns)
+            self._end(self._last_step_ns())
             count = self._steps.seen - self._facts["first_step"] + 1
             seconds = (self._facts["end_ns"] - self._facts["start_ns"]) / 1e9
             self._say(
@@ -153,8 +157,17 @@ class EnergyPass:
         enough_steps = self._steps.seen - self._facts["first_step"] + 1 >= self._least_steps
         return enough_steps and (not self._cards or now_ns - self._facts["start_ns"] >= LENGTH_NS)
 
+    def _last_step_ns(self) -> int:
+        """Return when the last step had ended on the CPU and on the GPUs, in Unix ns.
+
+        The CPU can have launched many steps that the GPUs have not begun yet.
+        """
+        reached_ns = None if self._work is None else self._work.reached_ns()
+        return max(self._last_end_ns, reached_ns or 0)
+
     def _start(self) -> None:
         self._facts["start_ns"] = self._wait()
+        self._work = energy_cards.WorkEnd(self._cards, self._facts["start_ns"])
         self._facts["first_step"] = self._steps.seen + 1
 
     def _end(self, end_ns: int) -> None:

@@ -1,6 +1,6 @@
 """Measurements after the memory recording: the timing measurement, then unprofiled steps for energy and step time.
 
-The timing measurement comes first because it takes two steps. The energy measurement takes seconds, which a short
+The timing measurement comes first because it takes three steps. The energy measurement takes seconds, which a short
 program does not have.
 
 A measurement that the user has requested always begins, and a note reports its outcome. A default measurement begins
@@ -28,8 +28,11 @@ from gpuledger.collect.passes.timing_preconditions import why_no_time_pass
 from gpuledger.collect.steps.step_counter import StepCounter
 from gpuledger.model.energy_window import WITHOUT_ENERGY
 
-TIME_STEPS = 2
-"""Number of profiled steps, if the user gives none."""
+TIME_STEPS, FEWEST_TIME_STEPS = 3, 2
+"""Number of profiled steps, if the user gives none, and the number with which a shorter program is timed completely.
+
+The variation of a layer's time is known from three steps on.
+"""
 
 TIME_TRIES = 2
 """Maximum number of attempts at the timing measurement.
@@ -186,13 +189,22 @@ class LaterPasses:
                 self._journal.fact(time_steps=None)
                 self._say("No timing measurement: the program ended in another thread during it.")
             elif self._steps.seen < self._last_step:
-                self._say("The timing measurement was cut short: the program ended during it.")
+                self._note_fewer_steps()
         self._may_measure_energy()
         wanted, self._wanted = self._wanted, []
         if wanted and self._steps.seen:
             missing = " and no ".join(MEASUREMENT[name] for name in wanted)
             fewer = " Use --steps 1:1 to record fewer steps before it." if self._settings.last_step > 1 else ""
             self._say(f"No {missing}: the program ended after step {self._steps.seen}, before it could start.{fewer}")
+
+    def _note_fewer_steps(self) -> None:
+        """Store which steps were profiled, of a program that has ended before the last one."""
+        first_step = self._last_step - self._time_steps + 1
+        fewest = self._settings.passes.get("time", 0) or FEWEST_TIME_STEPS
+        if self._steps.seen >= first_step:
+            self._journal.fact(time_steps=[first_step, self._steps.seen])
+        if self._steps.seen < first_step + fewest - 1:
+            self._say("The timing measurement was cut short: the program ended during it.")
 
     def take_out(self) -> None:
         """Remove everything. Unfinished measurements are dropped."""

@@ -141,3 +141,91 @@ def test_waiting_for_the_programs_own_work_is_not_a_pause(opened: Any, monkeypat
     assert len(waits_ns) >= 3
     for start_ns, duration_ns in zip(pauses["start_ns"].tolist(), pauses["duration_ns"].tolist(), strict=True):
         assert not any(start_ns <= wait_ns < start_ns + duration_ns for wait_ns in waits_ns)
+
+
+class SimulatedGpu:
+    """A GPU that finishes launched work later than the CPU launches it. Times are in Unix ns."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.free_ns = 0
+        """When the GPU has finished all launched work."""
+        self.queries = 0
+        gpu = self
+
+        class Event:
+            def __init__(self, *, enable_timing: bool) -> None:
+                assert enable_timing
+                self.reached_ns = 0
+
+            def record(self, stream: object) -> None:
+                self.reached_ns = max(gpu.free_ns, time.time_ns())
+
+            def query(self) -> bool:
+                gpu.queries += 1
+                return time.time_ns() >= self.reached_ns
+
+            def elapsed_time(self, end: Event) -> float:
+                return (end.reached_ns - self.reached_ns) / 1e6
+
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device_idx: None)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda device_idx: None)
+        monkeypatch.setattr(energy_cards, "cards_in_use", lambda: [(0, "GPU-simulated")])
+
+    def launch(self, duration_ns: int) -> None:
+        self.free_ns = max(self.free_ns, time.time_ns()) + duration_ns
+
+
+def interrupted(opened: Any, gpu: SimulatedGpu, step_ns: int) -> dict[str, Any]:
+    """Return what is stored of a measurement if the program ends after four queued steps."""
+    one, steps, journal, place = opened
+    one.take_out()
+    one.begin()
+    steps.seen += 1
+    assert not one.end_step()
+    for _ in range(4):
+        gpu.launch(step_ns)
+        steps.seen += 1
+        assert not one.end_step()
+    gpu.queries = 0
+    one.finish()
+    journal.write()
+    found: dict[str, Any] = facts_of(place)["energy_pass"]
+    return found
+
+
+def test_an_interrupted_measurement_ends_when_the_gpu_has_finished_its_steps(
+    opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = SimulatedGpu(monkeypatch)
+    facts = interrupted(opened, gpu, 20_000_000)
+    assert facts["end_ns"] <= gpu.free_ns
+    assert facts["end_ns"] - facts["start_ns"] >= 80_000_000
+    assert gpu.queries >= 2
+
+
+def test_a_gpu_that_has_failed_does_not_fail_the_recording(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = SimulatedGpu(monkeypatch)
+
+    def fail(_: object) -> bool:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda.Event, "query", fail)
+    facts = interrupted(opened, gpu, 20_000_000)
+    assert facts["start_ns"] <= facts["end_ns"] < gpu.free_ns
+
+
+def test_work_after_the_last_step_is_not_in_an_interrupted_measurement(
+    opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = SimulatedGpu(monkeypatch)
+    one = opened[0]
+    theirs = one.finish
+
+    def finish() -> None:
+        gpu.launch(40_000_000)
+        theirs()
+
+    monkeypatch.setattr(one, "finish", finish)
+    facts = interrupted(opened, gpu, 1_000_000)
+    assert facts["end_ns"] < gpu.free_ns - 30_000_000

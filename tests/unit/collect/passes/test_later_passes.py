@@ -66,7 +66,7 @@ def test_captured_graphs_are_left_alone(pool: tuple[int, int], held: bool, monke
     assert ("CUDA graphs" in str(timing_preconditions.why_no_time_pass(1_000))) == held
 
 
-@pytest.mark.parametrize(("captured", "timed"), [((), (4, 5)), ((3, 4), (6, 7)), ((5,), (4, 5))])
+@pytest.mark.parametrize(("captured", "timed"), [((), (4, 6)), ((3, 4), (6, 8)), ((6,), (4, 6))])
 def test_no_time_pass_begins_or_ends_in_a_capture(
     captured: tuple[int, ...], timed: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,7 +82,7 @@ def test_no_time_pass_begins_or_ends_in_a_capture(
     assert (rank.manifest.time_steps, rank.manifest.notes) == (timed, ())
     times = break_down_time(rank)
     assert times is not None
-    assert times.steps == 2
+    assert times.steps == 3
 
 
 def test_every_pass_has_the_steps_that_are_asked_for(tmp_path: Path) -> None:
@@ -98,6 +98,31 @@ def test_every_pass_has_the_steps_that_are_asked_for(tmp_path: Path) -> None:
     times = break_down_time(rank)
     assert times is not None
     assert (times.steps, times.unprofiled.count) == (4, 12)
+
+
+@pytest.mark.parametrize(
+    ("asked", "count", "timed", "is_noted"),
+    [
+        ("memory,time", 4, (4, 4), True),
+        ("memory,time", 5, (4, 5), False),
+        ("memory,time", 6, (4, 6), False),
+        ("memory,time:4", 6, (4, 6), True),
+    ],
+)
+def test_a_program_that_ends_inside_has_the_times_of_the_steps_there_were(
+    asked: str, count: int, timed: tuple[int, int], is_noted: bool, tmp_path: Path
+) -> None:
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters())
+    with gpuledger.record(out=tmp_path / "run", passes=asked, devices="cpu") as recording:
+        for _ in range(count):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+    rank = recording.run().rank()
+    times = break_down_time(rank)
+    assert times is not None
+    assert (rank.manifest.time_steps, times.steps) == (timed, timed[1] - timed[0] + 1)
+    assert any("cut short" in note for note in rank.manifest.notes) == is_noted
 
 
 @pytest.mark.parametrize(("at", "timed"), [(2, False), (5, False), (8, True), (18, True)])
@@ -144,9 +169,9 @@ def test_a_time_pass_is_of_the_thread_that_began_it_and_other_threads_steps_only
         gpuledger.record(out=tmp_path / "run", passes="memory,time", devices="cpu") as recording,
     ):
         for number in range(1, 20):
-            (others if number in (4, 5) else most).submit(call).result()
+            (others if number in (4, 5, 6) else most).submit(call).result()
     rank = recording.run().rank()
-    assert rank.manifest.time_steps == (4, 6)
+    assert rank.manifest.time_steps == (4, 7)
     assert not [note for note in rank.manifest.notes if "pass" in note]
     times = break_down_time(rank)
     assert times is not None
@@ -161,7 +186,7 @@ def test_outside_the_main_thread_there_is_no_time_pass_unasked() -> None:
     assert "outside the main thread" in why
 
 
-@pytest.mark.parametrize(("long_steps", "timed"), [((4,), (5, 6)), ((4, 5), None)])
+@pytest.mark.parametrize(("long_steps", "timed"), [((4,), (5, 7)), ((4, 5), None)])
 def test_a_step_that_goes_on_and_on_is_not_kept_in_memory(
     long_steps: tuple[int, ...], timed: tuple[int, int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
