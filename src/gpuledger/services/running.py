@@ -218,7 +218,8 @@ def _run(order: Order, run: RunWriter, settings: Mapping[str, Setting], listener
                 starts.append(beside.enter_context(meter).start)
             if live:
                 starts.append(lambda: beside.callback(_view_lines(run.path)))
-            starts.append(threading.Thread(target=_load_ahead, args=(listeners,), daemon=True).start)
+            ahead = threading.Thread(target=_load_ahead, args=(listeners,), kwargs={"on_gpu": bool(cards)}, daemon=True)
+            starts.append(ahead.start)
 
             def started(pid: int) -> None:
                 pids.append(pid)
@@ -239,14 +240,23 @@ def _run(order: Order, run: RunWriter, settings: Mapping[str, Setting], listener
     return status
 
 
-def _load_ahead(listeners: Listeners) -> None:
+def _load_ahead(listeners: Listeners, *, on_gpu: bool) -> None:
     """Import what builds and shows the run, while the program runs, so that its user does not wait for it at the end.
 
     Raises nothing: the same import fails again later, and is reported there.
     """
     with suppress(Exception):
+        import numpy.ma  # noqa: F401
+        import pyarrow.compute
+        import pyarrow.parquet  # noqa: F401
+
+        import gpuledger.files.npz
+        import gpuledger.model.parquet_parts
         import gpuledger.services.runs
 
+        if on_gpu:
+            import gpuledger.ops.predict.power
+            import gpuledger.ops.predict.watts
         if listeners.show is not None:
             import gpuledger.report.text.text  # noqa: F401
 

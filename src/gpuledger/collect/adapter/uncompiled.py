@@ -19,12 +19,17 @@ _WRAPS_THE_PROGRAM_S = "gpuledger.collect.attribution.scopes._wrapped"
 """Creates the functions that replace decorated ones. They are compiled together with the function that they wrap."""
 
 
+_marked: set[str] = set()
+"""Names of modules with functions that are marked."""
+
+
 def keep_uncompiled() -> None:
-    """Mark every loaded function of the package to run eagerly."""
+    """Mark every function of the package to run eagerly that was loaded since the last call."""
     for name, module in list(sys.modules.items()):
-        if name.startswith(PACKAGE):
+        if name.startswith(PACKAGE) and name not in _marked:
             for code in _codes(vars(module), name):
                 torch_private.never_compile(code)
+            _marked.add(name)
 
 
 def _codes(names: dict[str, Any], module_name: str) -> Iterator[CodeType]:

@@ -8,6 +8,7 @@ Python's options: ``-S`` loads no site module, and ``-I`` and ``-E`` ignore PYTH
 recorded. ``usercustomize`` and ``.pth`` files work as usual: the first is loaded after this file, the others before.
 """
 
+import gc
 import os
 import sys
 
@@ -65,11 +66,16 @@ def _start():
     if _is_hidden():
         _leave_note("%s was not recorded: the program has a module called gpuledger" % sys.executable)
         return
+    collects = gc.isenabled()
+    gc.disable()  # these objects stay: a collection would go through all of the program's in vain
     try:
         from gpuledger.collect.session.active import start_from_environment
     except Exception as error:
         _leave_note("%s was not recorded: %s: %s" % (sys.executable, type(error).__name__, error))
         return
+    finally:
+        if collects:
+            gc.enable()
     try:
         start_from_environment()
         if os.environ.get("GPULEDGER_LISTEN"):
