@@ -1,6 +1,6 @@
 """Turn the allocator's history, as torch returns it, into columns of the journal.
 
-The program is paused meanwhile. ``bench/time/drain.py`` measures how long.
+The program is paused meanwhile. ``bench/time/recording_parts.py`` measures how long.
 """
 
 from __future__ import annotations
