@@ -123,12 +123,13 @@ def _change_history(**how: Any) -> None:
         _ours_at_work.pop()
 
 
-_IN_ALL_THREADS = (
-    {"global_record_annotations": True}
-    if "global_record_annotations" in inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters
-    else {}
-)
+_HISTORY_OPTIONS = inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters
+
+_IN_ALL_THREADS = {"global_record_annotations": True} if "global_record_annotations" in _HISTORY_OPTIONS else {}
 """Record annotations of the history in all threads. Those of a single thread could only be stopped in that thread."""
+
+_FEWER_EVENTS = {"skip_actions": ["free_completed"]} if "skip_actions" in _HISTORY_OPTIONS else {}
+"""Leave out a third of the events. The ones left are enough to replay the allocations."""
 
 
 def start_history(*, stacks: bool, max_entries: int, clear: bool) -> None:
@@ -136,6 +137,10 @@ def start_history(*, stacks: bool, max_entries: int, clear: bool) -> None:
 
     A second call changes the mode without losing events.
     """
+    _start_history(stacks=stacks, max_entries=max_entries, clear=clear)
+
+
+def _start_history(*, stacks: bool, max_entries: int, clear: bool, **more: Any) -> None:
     _ring.is_on = False
     _change_history(
         enabled="all",
@@ -144,6 +149,7 @@ def start_history(*, stacks: bool, max_entries: int, clear: bool) -> None:
         max_entries=max_entries,
         clear_history=clear,
         **_IN_ALL_THREADS,
+        **more,
     )
 
 
@@ -188,8 +194,8 @@ def without_importing_compiler() -> Iterator[None]:
 
 
 def start_ring(max_entries: int) -> None:
-    """Keep the last ``max_entries`` events of the allocator, without stacks."""
-    start_history(stacks=False, max_entries=max_entries, clear=True)
+    """Keep the last ``max_entries`` allocations and requests to free of the allocator, without stacks."""
+    _start_history(stacks=False, max_entries=max_entries, clear=True, **_FEWER_EVENTS)
     _ring.is_on = True
 
 
