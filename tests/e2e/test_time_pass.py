@@ -132,7 +132,7 @@ CUT_SHORT = "The timing measurement was cut short: the program ended during it."
         (2, 0, 0, (WITHOUT_ENERGY, TOO_SHORT)),
         (4, 1, 0, (CUT_SHORT, WITHOUT_ENERGY)),
         (5, 2, 0, (WITHOUT_ENERGY,)),
-        (8, 2, 3, (WITHOUT_ENERGY,)),
+        (8, 2, 2, (WITHOUT_ENERGY,)),
         (30, 2, 10, (WITHOUT_ENERGY,)),
     ],
 )

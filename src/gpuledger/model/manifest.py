@@ -134,6 +134,14 @@ class KernelsAlone(JsonObject):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LineStep(JsonObject):
+    """The step after the profiled ones that shows which source lines launch the kernels, and its start."""
+
+    step: int
+    from_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class HostWait(JsonObject):
     """Idle time of a device, ``gap_ns``, and the part of it in which it waited for the CPU."""
 
@@ -280,6 +288,7 @@ class RecordedFacts(JsonObject):
     compilation: Compilation | None = None
     time_steps: tuple[int, int] | None = None
     kernels_alone: KernelsAlone | None = None
+    line_step: LineStep | None = None
     energy_pass: EnergyEdges | None = None
     oom: tuple[FailedAllocation, ...] = ()
     censuses: tuple[CensusFacts, ...] = ()

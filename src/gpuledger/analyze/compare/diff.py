@@ -16,8 +16,9 @@ from gpuledger.analyze.memory.live import device_indices, pick_device, title
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.overview.summary import device_name
 from gpuledger.analyze.step.energy import IDLE, EnergyAccount, break_down_energy
+from gpuledger.analyze.step.line_accounts import energies_by_line, times_by_line
 from gpuledger.analyze.step.steps import whole_steps
-from gpuledger.analyze.step.times import TimeAccount, break_down_time
+from gpuledger.analyze.step.times import TimeAccount, TimeBreakdown, break_down_time
 from gpuledger.errors import EmptyRunError, UsageError
 from gpuledger.model.shown import Shown
 from gpuledger.units import counted
@@ -40,10 +41,12 @@ class Side:
         breakdown: Peak memory by category. None if the run has no recorded blocks.
         step_breakdowns: Peak memory by category of each recorded step after the first. How much a category varies
             between these steps is the noise that a difference between two runs must exceed.
-        times: Time of one step by category and module. Empty if the run has no timing measurement.
-        energies: Energy of one step by category and module. Empty if the run has no energy measurement.
+        times: Time of one step by phase and module. Empty if the run has no timing measurement.
+        energies: Energy of one step by phase and module. Empty if the run has no energy measurement.
         classes: Module path -> class name.
         profiled_steps: Number of steps that ``times`` is the mean of.
+        work_by: What ``times`` and ``energies`` are divided by: ``module``, or ``line`` or ``function``. These stand in
+            place of the module.
     """
 
     run: str
@@ -57,6 +60,7 @@ class Side:
     energies: tuple[EnergyAccount, ...] = ()
     classes: Mapping[str, str] = field(default_factory=dict)
     profiled_steps: int = 0
+    work_by: str = "module"
 
 
 @dataclass(frozen=True)
@@ -76,8 +80,8 @@ class PlaceDiff:
         """Return the sums that differ, the largest change first. Their deltas add up to that of allocated bytes.
 
         Args:
-            word: ``category``, ``module``, ``phase``, ``tensor`` or ``scope`` sums by that word; None keeps every
-                combination.
+            word: ``category``, ``module``, ``phase``, ``tensor``, ``scope``, ``line`` or ``function`` sums by that
+                word; None keeps every combination.
         """
         if self.before.breakdown is None or self.after.breakdown is None:
             return ()
@@ -248,7 +252,9 @@ def _read_side(run: Run, rank: Rank, device_idx: int, how: tuple[tuple[str, ...]
             step_breakdowns = [break_down(rank, peak, by, depth) for peak in peaks]
     name = device_name(rank, device_idx)
     metrics = _with_spread(measure(rank, device_idx), step_breakdowns)
-    time, energy = break_down_time(rank, device_idx), break_down_energy(rank, device_idx)
+    time = break_down_time(rank, device_idx)
+    work_by = next((word for word in ("line", "function") if word in by), "module")
+    times, energies = _work(rank, device_idx, time, work_by, depth)
     return Side(
         run.name,
         rank.number,
@@ -257,10 +263,24 @@ def _read_side(run: Run, rank: Rank, device_idx: int, how: tuple[tuple[str, ...]
         metrics,
         breakdown,
         tuple(step_breakdowns),
+        times,
+        energies,
+        module_classes(rank) if work_by == "module" else {},
+        0 if time is None else time.steps,
+        work_by,
+    )
+
+
+def _work(
+    rank: Rank, device_idx: int, time: TimeBreakdown | None, work_by: str, depth: int | None
+) -> tuple[tuple[TimeAccount, ...], tuple[EnergyAccount, ...]]:
+    """Return time and energy of a step by ``module``, ``line`` or ``function``."""
+    if work_by != "module":
+        return times_by_line(rank, device_idx, work_by), energies_by_line(rank, device_idx, work_by)
+    energy = break_down_energy(rank, device_idx)
+    return (
         () if time is None else tuple(replace(one, module=fold_path(one.module, depth)) for one in time.accounts),
         () if energy is None else tuple(replace(one, module=fold_path(one.module, depth)) for one in energy.accounts),
-        module_classes(rank),
-        0 if time is None else time.steps,
     )
 
 

@@ -1,4 +1,4 @@
-"""Memory at one instant, broken down by category, module, phase, scope, tensor or source line."""
+"""Memory at one instant, broken down by category, module, phase, scope, tensor, source line or function."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuledger.analyze.memory.instant import Instant, module_paths
-from gpuledger.analyze.memory.lines.source_lines import line_words
+from gpuledger.analyze.memory.lines.source_lines import FUNCTION, line_words
 from gpuledger.analyze.memory.live import I64, distinct, read_labels, read_lives, read_numbers, reserved_curve
 from gpuledger.errors import UsageError
 from gpuledger.model.accounts import ROUNDING
@@ -32,6 +32,7 @@ class Account:
     blocks: int
     scope: str = ""
     line: str = ""
+    function: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ def break_down(
     Args:
         rank: One process of a run.
         instant: From :mod:`gpuledger.analyze.memory.instant`.
-        by: Any of ``category``, ``module``, ``phase``, ``scope``, ``tensor`` (its name, "" without one) and ``line``.
+        by: Any of ``category``, ``module``, ``phase``, ``scope``, ``tensor`` (its name, "" without one), ``line``
+            and ``function``.
         depth: Truncate module paths and scopes to their first ``depth`` components.
 
     Raises:
@@ -81,8 +83,12 @@ def break_down(
         requested_bytes=int(requested.sum()),
         active_bytes=int(lives.allocated_bytes[lives.active_at(instant.index)].sum()),
         reserved_bytes=reserved_curve(rank, instant.device_idx).at(instant.index),
-        accounts=tuple(sorted(accounts, key=lambda a: (-a.bytes, a.category, a.module, a.phase, a.name, a.line))),
+        accounts=tuple(sorted(accounts, key=_largest_first)),
     )
+
+
+def _largest_first(one: Account) -> tuple[int | str, ...]:
+    return -one.bytes, one.category, one.module, one.phase, one.name, one.line, one.function
 
 
 def fold_path(path: str, depth: int | None) -> str:
@@ -137,6 +143,10 @@ def _line_words(rank: Rank, device_idx: int, depth: int | None) -> Words:
     return line_words(rank, device_idx)
 
 
+def _function_words(rank: Rank, device_idx: int, depth: int | None) -> Words:
+    return line_words(rank, device_idx, FUNCTION)
+
+
 _READERS: dict[str, Callable[[Rank, int, int | None], Words]] = {
     "category": category_words,
     "module": module_words,
@@ -144,6 +154,7 @@ _READERS: dict[str, Callable[[Rank, int, int | None], Words]] = {
     "scope": _scope_words,
     "tensor": _name_words,
     "line": _line_words,
+    "function": _function_words,
 }
 
 
@@ -195,6 +206,7 @@ def _accounts(words: dict[str, Words], sizes: I64) -> list[Account]:
             blocks=blocks,
             scope=text(row, "scope"),
             line=text(row, "line"),
+            function=text(row, "function"),
         )
         for row, size, blocks in sum_by_words(list(words.values()), sizes)
     ]

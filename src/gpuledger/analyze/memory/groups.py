@@ -54,8 +54,8 @@ def label_of(account: Account, word: str) -> str:
         return account.module or OUTSIDE_PATH
     if word == "scope":
         return account.scope or NO_SCOPE
-    if word == "line":
-        return account.line
+    if word in ("line", "function"):
+        return account.line or account.function
     return account.phase or "(no phase)" if word == "phase" else account.name or UNNAMED
 
 

@@ -181,9 +181,9 @@ def _holder(rank: Rank) -> Holder | None:
 
 
 def _last_measured_step(rank: Rank) -> int:
-    window, times = rank.manifest.window, rank.manifest.time_steps
+    window, times, lines = rank.manifest.window, rank.manifest.time_steps, rank.manifest.line_step
     recorded = 0 if window is None or window.last_step is None else window.last_step
-    return max(recorded, times[1] if times else 0) + 1
+    return max(recorded, times[1] if times else 0, lines.step if lines else 0) + 1
 
 
 def _kept_by_recorded_steps(rank: Rank, device_idx: int) -> tuple[str, str, str]:

@@ -16,11 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.posting.graph_replays import match_replays
-from gpuledger.analyze.posting.kernels_alone import match_kernels
+from gpuledger.analyze.posting.kernels_alone import KernelMatches, match_kernels
 from gpuledger.analyze.posting.lane_scopes import NONE, LaneScopes, Mark, read_mark
+from gpuledger.analyze.posting.launch_lines import place_lines, read_line
 from gpuledger.analyze.posting.launched_work import SpanWork, span_work
 from gpuledger.model.accounts import Phase
-from gpuledger.model.journal.journal import FUSION_RANGE, MODULE_RANGE, NO_GRAD, PHASE_RANGE, ActivityKind
+from gpuledger.model.journal.journal import (
+    FUSION_RANGE,
+    LINE_RANGE,
+    MODULE_RANGE,
+    NO_GRAD,
+    NODE_EVENT,
+    PHASE_RANGE,
+    ActivityKind,
+)
 from gpuledger.model.journal.reading import Journal
 
 I64 = NDArray[np.int64]
@@ -28,7 +37,6 @@ I64 = NDArray[np.int64]
 SPAN_KINDS = ("phase", "kernel", "copy", "collective", "host")
 """Kinds of spans. A kind's number is its position."""
 
-_NODE = "autograd::engine::evaluate_function: "
 _COLLECTIVES = ("ncclDevKernel", "ncclKernel")
 
 
@@ -39,7 +47,8 @@ class OwnedSpans:
     ``operator_id`` is the name of the launching operator, or of the span itself if it is an operator; never of a range
     that gpuledger has opened. ``launched_ns`` is the start of its launch, -1 if not recorded. ``fusion_id`` is the
     compiled kernel around the launch; ``module_id`` is then the module that was called (:mod:`.fused_work`).
-    ``is_replayed`` is True for kernels launched by a CUDA graph.
+    ``is_replayed`` is True for kernels launched by a CUDA graph. ``stack_id`` is the Python stack of the call that
+    launched it.
     """
 
     kind: NDArray[np.int8]
@@ -57,6 +66,7 @@ class OwnedSpans:
     work: SpanWork
     fusion_id: I64
     is_replayed: NDArray[np.bool_]
+    stack_id: I64
 
 
 @dataclass(frozen=True)
@@ -72,6 +82,7 @@ class _Names:
     is_node: list[bool]
     mark: list[Mark | None]
     fusion: list[int]
+    is_line: list[bool]
     is_ours: NDArray[np.bool_]
 
 
@@ -130,15 +141,13 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
     names = _read_names(words)
     owners = _Walk(table, names, journal.names).owners()
     on_device = table["kind"] != ActivityKind.HOST
-    chosen = np.flatnonzero(on_device if on_device.any() else owners.outermost)
+    pattern_ns = (journal.facts.get("line_step") or {}).get("from_ns")
+    measured = np.ones(on_device.size, dtype=bool) if pattern_ns is None else table["start_ns"] < pattern_ns
+    chosen = np.flatnonzero(measured & (on_device if on_device.any() else owners.outermost))
     launch = _launchers(table, chosen) if on_device.any() else chosen
-    alone, steps_later = journal.facts.get("kernels_alone"), np.zeros(chosen.size, dtype=np.int64)
-    like = chosen
-    if alone is not None:
-        launched_ns = np.where(launch >= 0, table["start_ns"][np.where(launch >= 0, launch, 0)], -1)
-        found = match_kernels(table, chosen, launched_ns, int(alone["from_ns"]))
-        chosen, like, steps_later = found.rows, found.like, found.steps_later
-        launch = _launchers(table, like)
+    found = _with_later_steps(journal, chosen, launch)
+    chosen, like, steps_later = found.rows, found.like, found.steps_later
+    launch = _launchers(table, like) if on_device.any() else like
     replayed = match_replays(table, like, words, journal.facts.get("fusions") or [])
     placed = launch >= 0
     at = np.where(placed, launch, 0)
@@ -147,6 +156,7 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
     kind[collective[table["name_id"][chosen]]] = SPAN_KINDS.index("collective")
     start = table["start_ns"][chosen]
     step = _steps_at(journal, np.where(placed, table["start_ns"][at], table["start_ns"][like]))
+    lines = place_lines(table, words, owners.parent, _steps_at(journal, table["start_ns"]), pattern_ns)
     return OwnedSpans(
         kind=(kind if on_device.any() else np.full(chosen.size, SPAN_KINDS.index("host"))).astype(np.int8),
         device_idx=table["device_idx"][chosen].astype(np.int64),
@@ -163,7 +173,23 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
         work=span_work(table, journal.facts, chosen, launch, owners.parent, steps_later),
         fusion_id=np.where(replayed[like] >= 0, replayed[like], np.where(placed, owners.fusion[at], -1)),
         is_replayed=table["launch_id"][like] < 0,
+        stack_id=np.where(placed, lines[at], -1),
     )
+
+
+def _with_later_steps(journal: Journal, chosen: I64, launch: I64) -> KernelMatches:
+    """Return the measured activities, and for steps without operators the equivalent ones of the first step.
+
+    Args:
+        journal: The journal.
+        chosen: Rows of measured activities.
+        launch: Row of the host event that launched each; -1 if unknown.
+    """
+    table, alone = journal.tables["activities"], journal.facts.get("kernels_alone")
+    if alone is None:
+        return KernelMatches(chosen, chosen, np.zeros(chosen.size, dtype=np.int64))
+    launched_ns = np.where(launch >= 0, table["start_ns"][np.where(launch >= 0, launch, 0)], -1)
+    return match_kernels(table, chosen, launched_ns, int(alone["from_ns"]))
 
 
 def _read_names(words: list[str]) -> _Names:
@@ -171,10 +197,11 @@ def _read_names(words: list[str]) -> _Names:
         module=[_module_of(word) if word.startswith(MODULE_RANGE) else -1 for word in words],
         of_call=[Phase.EVALUATION if word.endswith(NO_GRAD) else Phase.FORWARD for word in words],
         phase=[int(word.removeprefix(PHASE_RANGE)) if word.startswith(PHASE_RANGE) else -1 for word in words],
-        is_node=[word.startswith(_NODE) for word in words],
+        is_node=[word.startswith(NODE_EVENT) for word in words],
         mark=[read_mark(word) for word in words],
         fusion=[_fusion_of(word) for word in words],
-        is_ours=np.array([word.startswith((MODULE_RANGE, PHASE_RANGE)) for word in words], dtype=bool),
+        is_line=[read_line(word) >= 0 for word in words],
+        is_ours=np.array([word.startswith((MODULE_RANGE, PHASE_RANGE, LINE_RANGE)) for word in words], dtype=bool),
     )
 
 
@@ -256,6 +283,8 @@ class _Walk:
                 now.module_id = -1
             elif now.phase == Phase.BACKWARD:
                 self._scopes.backward_begins(event.lane, event.end_ns)
+        elif names.is_line[name_id]:
+            now.is_operator = around.is_operator
         else:
             found.outermost[event.row] = not around.is_operator
             awaits_backward = event.sequence >= 0 and event.lane in self._in_forward

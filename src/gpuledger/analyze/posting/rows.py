@@ -293,6 +293,7 @@ def _work_rows(owned: OwnedSpans, first_name: int) -> dict[str, Any]:
         "moved_bytes": maybe(owned.work.moved_bytes, np.isnan(owned.work.moved_bytes), "float64"),
         "numbers": _words(owned.work.numbers),
         "fusion_id": _id(owned.fusion_id),
+        "stack_id": _id(owned.stack_id),
     }
 
 
@@ -321,6 +322,7 @@ def _phase_rows(history: DeviceHistory) -> dict[str, Any]:
         "moved_bytes": maybe(np.zeros(count), missing, "float64"),
         "numbers": _words(np.full(count, "", dtype=object)),
         "fusion_id": maybe(np.zeros(count, dtype=np.int32), missing, "int32"),
+        "stack_id": maybe(np.zeros(count, dtype=np.int32), missing, "int32"),
     }
 
 

@@ -9,8 +9,9 @@ expected powers are scaled so that they sum to the step's energy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.breakdown import fold_path, fold_scope
 from gpuledger.analyze.memory.instant import module_paths
+from gpuledger.analyze.memory.lines.source_lines import TEXTS, line_texts, read_stacks
 from gpuledger.analyze.operator_work.measured_watts import WattTable, table_of
 from gpuledger.analyze.operator_work.power_model import PowerModel, model_of
 from gpuledger.analyze.operator_work.work_class import CLASSES
@@ -205,7 +207,7 @@ def break_down_energy(rank: Rank, device_idx: int | None = None) -> EnergyBreakd
 
 
 def share_energy(rank: Rank, step: StepEnergy, by: Sequence[str], depth: int | None = None) -> tuple[Shared, ...]:
-    """Return the energy of one step by any of module, phase, scope, kernel, operator and kind, largest first.
+    """Return the energy of one step by any of module, phase, scope, line, function, kernel, operator and kind.
 
     The values sum to the step's energy. Idle energy has the phase ``idle`` and no other words.
     """
@@ -239,6 +241,8 @@ def work_by_class(rank: Rank, work: Work, by: Sequence[str], depth: int | None =
         "kind": (work.kind, str),
         "scope": (work.scope_id, lambda one: fold_scope(names.get(one, ""), depth)),
     }
+    for word in TEXTS.keys() & set(by):
+        words[word] = work.stack_id, partial(_text_of, line_texts(read_stacks(rank), word))
     first, which = alike(*(words[word][0] for word in by))
     texts = [[words[word][1](one) for one in words[word][0][first].tolist()] for word in by]
     places: dict[Key, int] = {}
@@ -247,6 +251,10 @@ def work_by_class(rank: Rank, work: Work, by: Sequence[str], depth: int | None =
     sums = np.zeros((len(places), column_count(table, model)), dtype=np.float64)
     np.add.at(sums, (place[which], columns_of(work, names, table, model)), work.duration_ns / 1e9 / work.steps)
     return list(places), sums
+
+
+def _text_of(texts: Mapping[int, str], number: int) -> str:
+    return texts.get(number, "")
 
 
 def weigh(

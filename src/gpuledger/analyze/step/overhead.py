@@ -10,7 +10,7 @@ import numpy as np
 from gpuledger.analyze.memory.live import to_numbers
 from gpuledger.analyze.step.energy import step_energy
 from gpuledger.analyze.step.gpu_steps import gpu_steps, synchronized_step_ns
-from gpuledger.analyze.step.steps import step_times
+from gpuledger.analyze.step.steps import profiled_steps, step_times
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
@@ -41,12 +41,14 @@ def find_overhead(rank: Rank, device_idx: int | None = None) -> Overhead:
     host runs ahead of the GPU, the times of steps are those of the GPU.
     """
     paused_ns = sum(pause.duration_ns for pause in rank.manifest.pauses)
-    step, timed = step_energy(rank, device_idx), rank.manifest.time_steps or (0, -1)
+    step, (first, last) = step_energy(rank, device_idx), profiled_steps(rank)
     table = rank.table("steps", ("step", "recorded", "start_ns", "end_ns", "paused_ns"))
     numbers, start, end, paused = (to_numbers(table[name], 0) for name in ("step", "start_ns", "end_ns", "paused_ns"))
     own_ns = end - start - paused
     recorded = np.array(table["recorded"].to_pylist(), dtype=bool)
-    in_pass = (numbers >= timed[0]) & (numbers <= timed[1])
+    in_pass = (numbers >= first) & (numbers <= last)
+    line_step = rank.manifest.line_step.step if rank.manifest.line_step else 0
+    measured = in_pass & (numbers != line_step)
     unprofiled_ns = step_times(rank).median_ns if numbers.size and (~recorded & ~in_pass).any() else None
     held_bytes = rank.manifest.recorder_bytes
 
@@ -63,7 +65,7 @@ def find_overhead(rank: Rank, device_idx: int | None = None) -> Overhead:
     return Overhead(
         recorder_bytes=held_bytes,
         paused_ns=paused_ns if rank.manifest.recorder.has_pauses else None,
-        profiled_step_frac=over_unprofiled(in_pass & (numbers >= first_alone)),
-        profiled_operators_step_frac=over_unprofiled(in_pass & (numbers < first_alone)),
+        profiled_step_frac=over_unprofiled(measured & (numbers >= first_alone)),
+        profiled_operators_step_frac=over_unprofiled(measured & (numbers < first_alone)),
         energy_j=None if step is None or step.base_w is None else step.base_w * paused_ns / 1e9,
     )

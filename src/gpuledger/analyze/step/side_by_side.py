@@ -1,4 +1,4 @@
-"""Memory, time and energy of the same modules, phases, scopes, operators or kernels, side by side."""
+"""Memory, time and energy of the same modules, phases, scopes, source lines, operators or kernels, side by side."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import NO_SCOPE, group_accounts
 from gpuledger.analyze.memory.instant import module_classes
+from gpuledger.analyze.memory.lines.source_lines import NO_LINE
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.step.energy import IDLE, StepEnergy, share_energy, step_energy, work_by_class
 from gpuledger.analyze.step.work import read_work
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from gpuledger.analyze.memory.breakdown import Breakdown
     from gpuledger.model.run import Rank
 
-WITH_BYTES = ("category", "module", "phase", "scope", "line")
-WITH_WORK = ("module", "phase", "scope", "operator", "kernel", "kind")
+WITH_BYTES = ("category", "module", "phase", "scope", "line", "function")
+WITH_WORK = ("module", "phase", "scope", "line", "function", "operator", "kernel", "kind")
 """Groupings that have time and energy. The allocator does not know kernels, and a kernel has no category."""
 
 FORWARD = ("forward", "evaluation")
@@ -28,6 +29,8 @@ SORTS = ("bytes", "time", "energy", "forward", "backward")
 NO_NAME = "(no name)"
 IDLE_LABEL = "(idle)"
 NO_PHASE = "(no phase)"
+_WITHOUT = {"module": OUTSIDE_PATH, "phase": NO_PHASE, "scope": NO_SCOPE, "line": NO_LINE, "function": NO_LINE}
+"""Label of rows without a module, phase, ..."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ def lines_by(
     Args:
         rank: One process.
         breakdown: The bytes at one instant, broken down by ``word``.
-        word: category, module, phase, scope, line, operator, kernel or kind.
+        word: category, module, phase, scope, line, function, operator, kernel or kind.
         depth: Truncate module paths and scopes to this number of components.
         sort: One of SORTS; None selects the first one available.
         fold: Merge modules with paths that differ only in a number.
@@ -139,7 +142,7 @@ def _folded(label: str, group: list[GroupLine]) -> GroupLine:
 def _label(text: str, word: str) -> str:
     if text:
         return text
-    return {"module": OUTSIDE_PATH, "phase": NO_PHASE, "scope": NO_SCOPE}.get(word, NO_NAME)
+    return _WITHOUT.get(word, NO_NAME)
 
 
 def _times(rank: Rank, device_idx: int, word: str, depth: int | None) -> dict[str, tuple[float, float, float]]:

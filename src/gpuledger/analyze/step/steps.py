@@ -71,8 +71,8 @@ def _host_times(rank: Rank) -> StepTimes:
     numbers, start, end, paused = (to_numbers(table[name], 0) for name in ("step", "start_ns", "end_ns", "paused_ns"))
     recorded = np.array(table["recorded"].to_pylist(), dtype=bool)
     _, once = np.unique(numbers, return_index=True)
-    timed = rank.manifest.time_steps or (0, -1)
-    in_time_pass = (numbers >= timed[0]) & (numbers <= timed[1])
+    first, last = profiled_steps(rank)
+    in_time_pass = (numbers >= first) & (numbers <= last)
     once = once[end[once] > start[once]]  # iterations of an older log have no times
     kinds = np.array(table["kind"].to_pylist(), dtype=object)
     chosen = once[~recorded[once] & ~in_time_pass[once]]
@@ -87,6 +87,12 @@ def _host_times(rank: Rank) -> StepTimes:
     own_ns = (end - start - paused)[chosen]
     source = f"host clock, {chosen.size} {kind} step{'s' if chosen.size > 1 else ''}"
     return StepTimes(int(chosen.size), round(np.median(own_ns)), round(np.percentile(own_ns, 95)), source)
+
+
+def profiled_steps(rank: Rank) -> tuple[int, int]:
+    """Return the first and the last step in which the profiler ran, including the one with source lines."""
+    first, last = rank.manifest.time_steps or (0, -1)
+    return first, last if rank.manifest.line_step is None else rank.manifest.line_step.step
 
 
 def whole_steps(rank: Rank, device_idx: int) -> list[int]:
@@ -104,9 +110,9 @@ def unprofiled_steps(rank: Rank, kind: str) -> dict[int, int]:
     if not rank.manifest.recorder.has_measured_times:
         return {}
     table = rank.table("steps", ("step", "kind", "recorded", "start_ns", "end_ns", "paused_ns"))
-    timed = rank.manifest.time_steps or (0, -1)
+    first, last = profiled_steps(rank)
     return {
         row["step"]: row["end_ns"] - row["start_ns"] - row["paused_ns"]
         for row in table.to_pylist()
-        if row["kind"] == kind and not row["recorded"] and not timed[0] <= row["step"] <= timed[1]
+        if row["kind"] == kind and not row["recorded"] and not first <= row["step"] <= last
     }

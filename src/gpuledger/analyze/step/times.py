@@ -1,4 +1,4 @@
-"""Time of a step by module and phase, and by scope, with the idle time that completes the step."""
+"""Time of a step by module and phase, by scope and by source line, with the idle time that completes the step."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.instant import module_paths
+from gpuledger.analyze.memory.lines.source_lines import line_texts, read_stacks
 from gpuledger.analyze.posting.activities import SPAN_KINDS
 from gpuledger.analyze.step.gpu_steps import gpu_steps
 from gpuledger.analyze.step.steps import StepTimes, step_times
@@ -46,17 +47,27 @@ class ScopeTime:
 
 
 @dataclass(frozen=True)
+class LineTime:
+    """Time of one source line in one phase, per step. ``time_ns`` is the sum of its spans, ``line`` "" without one."""
+
+    line: str
+    phase: str
+    time_ns: float
+    spans: float
+
+
+@dataclass(frozen=True)
 class TimeBreakdown:
     """One profiled step on one device, the mean of ``steps`` steps; times in ns.
 
     ``busy_ns`` is the time in which at least one span ran (the union). ``work_ns`` is the sum of all spans, which is
-    more if streams overlap; the accounts sum to it, and so do the scopes. ``step_ns`` is the time of an unprofiled
-    step. If the profiled steps were busy for longer than that, as with collectives that wait for another rank, it is
-    the time of a profiled step on the GPU, and ``of_profiled_step`` is True. ``idle_ns`` is ``step_ns`` minus busy
-    time; both are None without unprofiled steps, and idle on the host, where gaps between operators mean nothing.
-    ``idle_waiting_for_cpu_ns`` is the part of it in which the CPU had launched no work for the device, by the share of
-    such gaps in the profiled steps; None if unknown. ``between_ns`` is work that the program launched between two
-    steps, such as copies of its data. ``unplaced_ns`` is work without known module, phase and operator.
+    more if streams overlap; the accounts sum to it, and so do the scopes and the lines. ``step_ns`` is the time of an
+    unprofiled step. If the profiled steps were busy for longer than that, as with collectives that wait for another
+    rank, it is the time of a profiled step on the GPU, and ``of_profiled_step`` is True. ``idle_ns`` is ``step_ns``
+    minus busy time; both are None without unprofiled steps, and idle on the host, where gaps between operators mean
+    nothing. ``idle_waiting_for_cpu_ns`` is the part of it in which the CPU had launched no work for the device, by the
+    share of such gaps in the profiled steps; None if unknown. ``between_ns`` is work that the program launched between
+    two steps, such as copies of its data. ``unplaced_ns`` is work without known module, phase and operator.
 
     Source: Kineto (CUPTI on a GPU); the unprofiled step by the host clock.
     """
@@ -76,6 +87,7 @@ class TimeBreakdown:
     unprofiled: StepTimes
     accounts: tuple[TimeAccount, ...]
     scopes: tuple[ScopeTime, ...] = ()
+    lines: tuple[LineTime, ...] = ()
 
 
 def break_down_time(rank: Rank, device_idx: int | None = None) -> TimeBreakdown | None:
@@ -109,8 +121,9 @@ def break_down_time(rank: Rank, device_idx: int | None = None) -> TimeBreakdown 
         between_ns=float(duration[between & ~unplaced].sum()) / count,
         by_kind_ns=kinds,
         unprofiled=unprofiled,
-        accounts=tuple(TimeAccount(*row) for row in _sums(module_paths(rank), work.module_id, work)),
-        scopes=tuple(ScopeTime(*row[:4]) for row in _sums(names_of(rank), work.scope_id, work)),
+        accounts=tuple(TimeAccount(*row) for row in sums_of(module_paths(rank), work.module_id, work)),
+        scopes=tuple(ScopeTime(*row[:4]) for row in sums_of(names_of(rank), work.scope_id, work)),
+        lines=tuple(LineTime(*row[:4]) for row in sums_of(line_texts(read_stacks(rank)), work.stack_id, work)),
     )
 
 
@@ -127,7 +140,7 @@ def _idle_waiting_for_cpu_ns(rank: Rank, device_idx: int, idle_ns: float | None)
     return None if idle_ns is None or not found else idle_ns * found[0].host_ns / found[0].gap_ns
 
 
-def _sums(texts: dict[int, str], ids: I64, work: Work) -> list[tuple[str, str, float, float, float | None]]:
+def sums_of(texts: dict[int, str], ids: I64, work: Work) -> list[tuple[str, str, float, float, float | None]]:
     """Return text, phase, ns, spans and spread in ns of one step for each text that occurs, the longest first."""
     found: dict[tuple[str, str], dict[int, float]] = {}
     spans: Counter[tuple[str, str]] = Counter()

@@ -31,18 +31,21 @@ COLUMNS = (
     "stream",
     "operator_id",
     "scope_id",
+    "stack_id",
     "flops",
     "moved_bytes",
     "numbers",
 )
+
+_IDS = ("module_id", "name_id", "operator_id", "scope_id", "stack_id")
 
 
 @dataclass(frozen=True)
 class Work:
     """One entry per kernel, copy, collective or host operator, from ``steps`` profiled steps.
 
-    ``name_id``, ``operator_id`` and ``scope_id`` are ids in the table ``names``; -1 for none. ``flops`` and
-    ``moved_bytes`` are NaN if unknown, and ``numbers`` None.
+    ``name_id``, ``operator_id`` and ``scope_id`` are ids in the table ``names``, ``stack_id`` in ``stacks``; -1 for
+    none. ``flops`` and ``moved_bytes`` are NaN if unknown, and ``numbers`` None.
     """
 
     device_idx: int
@@ -54,6 +57,7 @@ class Work:
     name_id: I64
     operator_id: I64
     scope_id: I64
+    stack_id: I64
     step: I64
     start_ns: I64
     end_ns: I64
@@ -92,7 +96,7 @@ def read_work(rank: Rank, device_idx: int | None = None) -> Work | None:
     mine &= device == chosen
     if not mine.any():
         return None
-    ids = {column: to_numbers(table[column])[mine] for column in ("module_id", "name_id", "operator_id", "scope_id")}
+    ids = {column: to_numbers(table[column])[mine] for column in _IDS}
     return Work(
         device_idx=chosen,
         steps=len(np.unique(step[mine])),

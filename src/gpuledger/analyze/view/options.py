@@ -11,6 +11,7 @@ GROUPINGS = {
     "scope": ("category", "module", "scope"),
     "tensor": ("category", "module", "tensor", "line"),
     "line": ("category", "line"),
+    "function": ("category", "function"),
     "operator": ("category", "module"),
     "kernel": ("category", "module"),
     "fusion": ("category", "module"),

@@ -118,6 +118,11 @@ class DeviceView:
         return group_accounts(self.breakdown_by_line.accounts, "line")
 
     @cached_property
+    def line_amounts(self) -> tuple[GroupLine, ...]:
+        """Return bytes at the instant, and time and energy of a step, by source line, largest first."""
+        return lines_by(self.rank, self.breakdown_by_line, "line")
+
+    @cached_property
     def flame(self) -> tuple[FlameNode, ...]:
         """Return the nodes of the flame graph of source lines at the instant."""
         return build_flame(self.rank, self.instant)

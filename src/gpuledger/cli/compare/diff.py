@@ -42,6 +42,7 @@ WORDS = {
     "tensor": ("category", "module", "tensor"),
     "scope": ("category", "module", "scope"),
     "line": ("category", "line"),
+    "function": ("category", "function"),
 }
 """The columns that each ``--by`` groups by; ``--json`` always has category and module."""
 ROWS = 15

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Run
     from gpuledger.report.text.show_text import TableOptions
 
-BYTES_ALONE = ("category", "tensor", "line")
+BYTES_ALONE = ("category", "tensor")
 """Groupings of memory alone: kernels and operators have none of them."""
 TIME_ALONE = "fusion"
 """Grouping with a table of its own, sorted by time."""

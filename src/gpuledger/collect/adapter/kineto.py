@@ -175,10 +175,15 @@ class Profiler:
         self._puts_back = enable
         return True
 
-    def stop(self, *, wait: bool) -> list[Any]:
-        """Return Kineto's events. ``wait`` synchronizes the device first; otherwise the caller must have done so."""
+    def record_operators_again(self) -> None:
+        """Record operators again, in this thread."""
         if self._puts_back is not None:
             self._puts_back(True)
+            self._puts_back = None
+
+    def stop(self, *, wait: bool) -> list[Any]:
+        """Return Kineto's events. ``wait`` synchronizes the device first; otherwise the caller must have done so."""
+        self.record_operators_again()
         on_card = self._profile.use_device is not None
         before = _threads()
         if not wait:

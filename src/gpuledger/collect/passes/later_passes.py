@@ -18,6 +18,7 @@ from gpuledger.collect.adapter.guard import Guard, calling, do_all
 from gpuledger.collect.adapter.user_profiler import UserProfiler
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs
 from gpuledger.collect.launch.settings import MEASUREMENT, RecordSettings
 from gpuledger.collect.passes import energy_cards
@@ -80,6 +81,8 @@ class LaterPasses:
         self._tries_left = TIME_TRIES
         self._others_step = False
         """Whether profiled steps have ended in another thread than the one that started the profiler."""
+        self._has_lines = False
+        """Whether the step with source lines has begun. The profiled steps are complete then."""
         self._left_out: list[str] = []
         self._pid = os.getpid()
         self._wanted = [name for name in ("time", "energy") if name in settings.passes]
@@ -97,6 +100,10 @@ class LaterPasses:
     def divide_compiled(self, graphs: CompiledGraphs) -> None:
         """Attribute the kernels of compiled regions to their modules."""
         self._time_pass.divide_compiled(graphs)
+
+    def use_lines(self, stacks: StackTable) -> None:
+        """Record one more step with source lines after the profiled ones, with the ids of ``stacks``."""
+        self._time_pass.use_lines(stacks)
 
     def install(self) -> None:
         """Start watching for forks and for profilers that the program starts."""
@@ -148,6 +155,8 @@ class LaterPasses:
         if self._steps.seen < self._last_step or energy_cards.is_capturing() or torch_private.is_in_backward():
             self._leave_out_operators()
             return False
+        if not (self._has_lines or self._others_step) and self._begin_lines():
+            return False
         if self._others_step:
             self._journal.fact(time_steps=[self._last_step - self._time_steps + 1, self._steps.seen])
         self._end_times()
@@ -155,6 +164,14 @@ class LaterPasses:
         self._see_calls(True)
         self._steps.restart_clock()
         return True
+
+    def _begin_lines(self) -> bool:
+        """Begin the step with source lines. Return False if it is left out."""
+        self._see_calls(False)  # restored modes can lie below it
+        self._has_lines = self._time_pass.begin_lines(self._steps.seen + 1)
+        self._see_calls(True)
+        self._steps.restart_clock()
+        return self._has_lines
 
     def _end_times(self) -> bool:
         self._see_calls(False)
@@ -296,8 +313,10 @@ class LaterPasses:
         A child process is about to be forked and must not inherit a running profiler, or the step has too many calls.
         """
         self._see_calls(False)
-        self._time_pass.end(keep=False)
+        self._time_pass.end(keep=self._has_lines)
         self._see_calls(True)
+        if self._has_lines:
+            return
         self._wanted.insert(0, "time")
         self._journal.fact(time_steps=None)
 
@@ -307,7 +326,8 @@ class LaterPasses:
             self._journal.note(PROFILED_ENERGY)
         if self._time_pass.is_open:
             self._see_calls(False)
-            self._time_pass.end(keep=False)
-            self._journal.fact(time_steps=None)
-            self._say(f"No timing measurement: {OWN_PROFILER}.")
+            self._time_pass.end(keep=self._has_lines)
+            if not self._has_lines:
+                self._journal.fact(time_steps=None)
+                self._say(f"No timing measurement: {OWN_PROFILER}.")
             self._see_calls(True)

@@ -5,6 +5,7 @@ Every scope change leaves a mark. The journal stores Kineto's own events; they a
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,10 +20,12 @@ from gpuledger.collect.adapter.instrument import Observation, remove_all
 from gpuledger.collect.adapter.observer import Observer
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs
 from gpuledger.collect.compiled.compiled_ranges import CompiledRanges
 from gpuledger.collect.passes import energy_cards
 from gpuledger.collect.passes.kineto_columns import ALL_TIMES, read_activities
+from gpuledger.collect.passes.line_marks import LineMarks
 from gpuledger.collect.passes.scope_marks import ScopeMarks
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE
@@ -68,6 +71,7 @@ class TimePass:
         """
         self._scopes = ScopeMarks(registry, guard)
         self._compiled: CompiledRanges | None = None
+        self._lines: LineMarks | None = None
         self._texts: dict[int, str] = {}
         self._thread = 0
         self._alone: dict[str, int] | None = None
@@ -75,6 +79,10 @@ class TimePass:
     def divide_compiled(self, graphs: CompiledGraphs) -> None:
         """Attribute the kernels of compiled regions to their modules."""
         self._compiled = CompiledRanges(graphs, self._journal, self._guard)
+
+    def use_lines(self, stacks: StackTable) -> None:
+        """Allow :meth:`begin_lines`, with the ids of ``stacks``."""
+        self._lines = LineMarks(stacks, self._guard)
 
     @property
     def is_of_this_thread(self) -> bool:
@@ -89,15 +97,9 @@ class TimePass:
         self._alone = None
         self._profiler = kineto.Profiler()
         self.is_open = True
-        absorbs = self._guard.absorbs
-        backward = Observer(self._enter_backward, self._leave_range, self._fail_range, absorbs=absorbs)
-        call = Observer(self._enter_call, self._leave_range, self._fail_range, absorbs=absorbs)
-        for function, observer in (
-            (torch_entrances.module_call(), call),
-            (torch_entrances.backward(), backward),
-            (torch_entrances.grad(), backward),
-        ):
-            self._observations.append(Observation(function, observer))
+        call = Observer(self._enter_call, self._leave_range, self._fail_range, absorbs=self._guard.absorbs)
+        self._observations.append(Observation(torch_entrances.module_call(), call))
+        self._observe_backward()
         self._scopes.install()
         if self._compiled is not None:
             self._compiled.install()
@@ -116,6 +118,31 @@ class TimePass:
             self._alone = {"from_step": next_step, "from_ns": time.time_ns()}
             self._journal.pause("time", started_ns)
 
+    def _observe_backward(self) -> None:
+        backward = Observer(self._enter_backward, self._leave_range, self._fail_range, absorbs=self._guard.absorbs)
+        for function in (torch_entrances.backward(), torch_entrances.grad()):
+            self._observations.append(Observation(function, backward))
+
+    def begin_lines(self, step: int) -> bool:
+        """Record operators with the source lines that call them from now on, in the step after the measured ones.
+
+        Return False if that is not wanted, or could affect the program: it has its own dispatch modes, compiled code,
+        or other ranks that wait for it.
+        """
+        is_free = not (torch_private.has_dispatch_mode() or energy_cards.runs_with_others())
+        has_compiled = self._compiled is not None and self._compiled.has_code
+        if self._lines is None or self._profiler is None or has_compiled or not (is_free and self.is_of_this_thread):
+            return False
+        started_ns = time.time_ns()
+        energy_cards.wait_for(energy_cards.cards_in_use())
+        self._profiler.record_operators_again()
+        if self._alone is not None:
+            self._observe_backward()
+        self._journal.fact(line_step={"step": step, "from_ns": time.time_ns()})
+        self._lines.install()
+        self._journal.pause("time", started_ns)
+        return True
+
     def end(self, *, keep: bool = True) -> bool:
         """Stop the profiler and write Kineto's events, unless ``keep`` is False. The program is paused meanwhile.
 
@@ -127,7 +154,7 @@ class TimePass:
             events are dropped, and this method must be called again.
         """
         if self._profiler is None:
-            return True
+            return self._lines is None or self._lines.remove()
         while self._optimizer_ranges:
             self.leave_optimizer()
         self.is_open = False
@@ -158,7 +185,8 @@ class TimePass:
         self._optimizer_ranges.clear()
         self._end_ranges()
         compiled = [] if self._compiled is None else [self._compiled.remove]
-        do_all([lambda: remove_all(self._observations), self._scopes.remove, *compiled])
+        lines = [] if self._lines is None else [self._lines.remove]
+        do_all([lambda: remove_all(self._observations), self._scopes.remove, *compiled, *lines])
 
     def _opened(self, name: str) -> list[Any]:
         """Return a list with a range that has just been opened. The list is emptied when the range ends."""
@@ -217,7 +245,10 @@ class TimePass:
         """Open a range for a backward pass."""
         if not self.is_open or torch.compiler._is_compiling_flag:
             return None
-        return self._opened(f"{PHASE_RANGE}{int(Phase.BACKWARD)}")
+        opened = self._opened(f"{PHASE_RANGE}{int(Phase.BACKWARD)}")
+        if self._lines is not None and self._lines.is_on:
+            self._lines.mark(sys._getframe(1).f_back)
+        return opened
 
     def _leave_range(self, opened: list[Any], _result: Any) -> None:
         """Close a range, once."""

@@ -107,6 +107,8 @@ class Session:
             see_calls=self.calls.see,
         )
         self._later.divide_compiled(self.graphs)
+        if settings.stacks:
+            self._later.use_lines(self.stacks)
         self.mark_step = self.guard(self.steps.mark)
         """Mark the end of a step; called by the program."""
 

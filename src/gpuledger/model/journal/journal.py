@@ -104,6 +104,12 @@ MODULE_RANGE, PHASE_RANGE = "gpuledger.module.", "gpuledger.phase."
 FUSION_RANGE = "gpuledger.fusion."
 """Prefix of the name of a range around a kernel of compiled code. Its position in the fact ``fusions`` follows."""
 
+LINE_RANGE = "gpuledger.line."
+"""Prefix of the name of a range around an operator that Python calls. The id of the call's stack follows."""
+
+NODE_EVENT = "autograd::engine::evaluate_function: "
+"""Prefix of the name of the event that torch records around each graph node in backward."""
+
 NO_GRAD = "#"
 """Suffix of the name of a module's range if gradients were disabled when it was called."""
 

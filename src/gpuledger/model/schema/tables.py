@@ -224,6 +224,7 @@ SPANS = Table(
         Column("moved_bytes", "float64", "bytes", "and of the bytes it moves at least", _SHAPES, True),
         Column("numbers", "label", "", "kind of number that its operator computes with", "Kineto, kernel's name", True),
         Column("fusion_id", "int32", "", "compiled kernel, by its position in the rank's manifest", "recorder", True),
+        Column("stack_id", "int32", "", "Python stack of the call that launched it", "recorder", True),
     ),
 )
 
@@ -276,7 +277,7 @@ STACKS = Table(
     "stacks",
     "one frame of one stack, innermost first",
     (
-        Column("stack_id", "int32", "", "number used by blocks", "recorder"),
+        Column("stack_id", "int32", "", "number used by blocks and spans", "recorder"),
         Column("frame_idx", "int32", "", "0 is the innermost frame", "recorder"),
         Column("file", "string", "", "file name", "torch's stack capture"),
         Column("line", "int32", "", "line number", "torch's stack capture"),

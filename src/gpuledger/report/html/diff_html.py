@@ -57,11 +57,11 @@ def _place_parts(place: PlaceDiff, words: tuple[str, ...], *, named: bool) -> li
     for word in words:
         if place.changes(word):
             parts += [element("h2", f"Change of allocated bytes by {word}"), _changes(word, place.changes(word), "B")]
+    by = place.after.work_by
     if place.time_changes():
-        parts += [element("h2", "Change of a step's time by module"), _changes("module", place.time_changes(), "ns")]
+        parts += [element("h2", f"Change of a step's time by {by}"), _changes(by, place.time_changes(), "ns")]
     if place.energy_changes():
-        joules = _changes("module", place.energy_changes(), "J")
-        parts += [element("h2", "Change of a step's energy by module"), joules]
+        parts += [element("h2", f"Change of a step's energy by {by}"), _changes(by, place.energy_changes(), "J")]
     return parts
 
 

@@ -65,13 +65,14 @@ def _group_change_document(change: GroupChange) -> dict[str, Any]:
 
 
 def _place_document(place: PlaceDiff) -> dict[str, Any]:
+    by = place.after.work_by
     return {
         "before": _side_document(place.before),
         "after": _side_document(place.after),
         "figures": [{"name": change.key[0], **_change_document(change)} for change in place.figures],
         "breakdown": [_account_document(change) for change in place.changes()],
-        "time_by_module": [_module_document(change) for change in place.time_changes()],
-        "energy_by_module": [_module_document(change) for change in place.energy_changes()],
+        f"time_by_{by}": [_work_document(change, by) for change in place.time_changes()],
+        f"energy_by_{by}": [_work_document(change, by) for change in place.energy_changes()],
     }
 
 
@@ -88,9 +89,9 @@ def _side_document(side: Side) -> dict[str, Any]:
     }
 
 
-def _module_document(change: Change) -> dict[str, Any]:
-    """Return a change of time or energy; its module is null outside modules."""
-    return {"module": _module_of(change.key[0]), **_change_document(change)}
+def _work_document(change: Change, by: str) -> dict[str, Any]:
+    """Return a change of time or energy by module, line or function; the module is null outside modules."""
+    return {by: _module_of(change.key[0]), **_change_document(change)}
 
 
 def _module_of(path: str) -> str | None:

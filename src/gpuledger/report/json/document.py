@@ -141,11 +141,12 @@ def _device_document(view: DeviceView) -> dict[str, Any]:
 
 
 def _time_document(times: TimeBreakdown) -> dict[str, Any]:
-    """Return one profiled step; the breakdown by module and phase sums to ``work_ns``, and so do the scopes."""
+    """Return one profiled step; the breakdown by module and phase sums to ``work_ns``, and so do scopes and lines."""
     return {
         **{name: getattr(times, name) for name in _TIME_FIELDS},
         "breakdown": [{**asdict(account), "module": account.module or None} for account in times.accounts],
         "scopes": [{**asdict(one), "scope": one.scope or None} for one in times.scopes],
+        "lines": [{**asdict(one), "line": one.line or None} for one in times.lines],
     }
 
 
@@ -160,7 +161,8 @@ def _energy_document(energy: EnergyBreakdown) -> dict[str, Any]:
 def _account_document(account: Any, words: tuple[str, ...]) -> dict[str, Any]:
     """Return one row of a breakdown. A missing module, phase, scope, name or line is null."""
     optional = {"module": account.module, "phase": account.phase, "scope": account.scope, "name": account.name}
-    optional["line"] = account.line
-    asked = {"module": "module", "phase": "phase", "scope": "scope", "tensor": "name", "line": "line"}
+    optional |= {"line": account.line, "function": account.function}
+    asked = {"module": "module", "phase": "phase", "scope": "scope", "tensor": "name"}
+    asked |= {word: word for word in ("line", "function")}
     kept = {asked[word]: optional[asked[word]] or None for word in words if word in asked}
     return {"category": account.category, **kept, "bytes": account.bytes, "blocks": account.blocks}

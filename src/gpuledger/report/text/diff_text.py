@@ -119,7 +119,7 @@ def time_table(place: PlaceDiff, rows: int) -> Table:
     changes = place.time_changes()
     longest = max(abs(size) for change in changes for size in (change.before, change.after) if size)
     unit = Unit("ms", 1_000_000) if longest >= 10_000_000 else Unit("µs", 1_000)
-    return _change_table("time by module", changes, unit, rows, _classes(place))
+    return _change_table(f"time by {place.after.work_by}", changes, unit, rows, _classes(place))
 
 
 def energy_table(place: PlaceDiff, rows: int) -> Table:
@@ -130,7 +130,7 @@ def energy_table(place: PlaceDiff, rows: int) -> Table:
     )
     most = max(abs(size) for change in changes for size in (change.before, change.after) if size)
     unit = Unit("J", 1_000_000) if most >= 10_000_000 else Unit("mJ", 1_000)
-    return _change_table("energy by module", changes, unit, rows, _classes(place))
+    return _change_table(f"energy by {place.after.work_by}", changes, unit, rows, _classes(place))
 
 
 def _microjoules(energy_j: float | None) -> float | None:

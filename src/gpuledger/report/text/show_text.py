@@ -82,7 +82,7 @@ def closing_lines(view: RunView, path: str, terminal: Terminal) -> list[str]:
     return ["", *note_lines(notes, terminal), *next_lines(commands, terminal)]
 
 
-_WITHOUT_ENERGY = ("category", "tensor", "line", "fusion")
+_WITHOUT_ENERGY = ("category", "tensor", "fusion")
 """Groupings without energy in their table."""
 
 
@@ -112,20 +112,17 @@ def _table_lines(view: DeviceView, tables: TableOptions, terminal: Terminal) -> 
     has_lines = not view.uses_modules and any(one.label not in WITHOUT_LINE for one in view.source_lines)
     for word in (group_by,) if group_by else ("category", "line" if has_lines else "module"):
         rows = tables.rows or (ROWS if group_by else ROWS_OF_TWO)
-        if word == "line":
-            lines += ["", *group_table(view.breakdown_by_line, word, rows, view.classes).lines(terminal)]
-            continue
         lines += ["", *_table(view, word, rows, units).lines(terminal)]
     return lines
 
 
 def _table(view: DeviceView, word: str, rows: int, units: Units) -> Table:
     """Return a table of bytes with bars if nothing else was measured, otherwise a table of all values."""
-    lines = view.lines or view.lines_by(word)
+    lines = view.lines or (view.line_amounts if word == "line" else view.lines_by(word))
     names = _names([line.label for line in lines], word, view)
     bytes_alone = all(line.time_ns is None and line.energy_j is None for line in lines)
     if bytes_alone and not view.options.fold:
-        return group_table(view.breakdown, word, rows, view.classes)
+        return group_table(view.breakdown_by_line if word == "line" else view.breakdown, word, rows, view.classes)
     return ledger_table(lines, word, rows, units, names)
 
 

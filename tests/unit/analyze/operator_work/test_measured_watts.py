@@ -104,7 +104,7 @@ def test_a_types_watts_go_by_the_flops_and_bytes_of_a_call() -> None:
     ids = np.zeros(4, dtype=np.int64)
     words = {name: np.array([name] * 4, dtype=object) for name in ("kernel", "forward", "float32")}
     work = Work(
-        0, 1, False, words["kernel"], words["forward"], ids, ids, ids + 1, ids, ids, ids, ids + 100_000,
+        0, 1, False, words["kernel"], words["forward"], ids, ids, ids + 1, ids, ids, ids, ids, ids + 100_000,
         np.append(works[0], np.nan), np.append(works[1], np.nan), words["float32"],
     )  # fmt: skip
     columns = columns_of(work, {0: "a gemm", 1: "aten::mm"}, table, model)

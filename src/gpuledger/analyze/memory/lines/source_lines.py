@@ -22,6 +22,9 @@ NO_STACKS = "(no stacks recorded)"
 NO_STACK = "(no Python code)"
 WITHOUT_LINE = frozenset({BEFORE_RECORDING, NO_STACKS, NO_STACK})
 """Labels of blocks without a line, by reason."""
+NO_LINE = "(no line)"
+"""Label of time and energy without a line."""
+LINE, FUNCTION = "line", "function"
 
 _PACKAGES = r"[/\\](site|dist)-packages[/\\]"
 _LIBRARY = re.compile(rf"{_PACKAGES}|[/\\]lib(64)?[/\\]python3", re.ASCII)
@@ -113,13 +116,18 @@ def line_text(frame: Frame, directory: str) -> str:
     return f"{place} {frame.function}".rstrip()
 
 
-def line_words(rank: Rank, device_idx: int) -> tuple[I64, list[str]]:
+def function_text(frame: Frame, directory: str) -> str:
+    """Return ``file function``."""
+    return f"{short_file(frame.file, directory)} {frame.function}".rstrip()
+
+
+def line_words(rank: Rank, device_idx: int, word: str = LINE) -> tuple[I64, list[str]]:
     """Return each block's source line as a position in a list of texts, and that list.
 
-    A block without a stack has one of :data:`WITHOUT_LINE`.
+    A block without a stack has one of :data:`WITHOUT_LINE`. ``word`` is one of :data:`TEXTS`.
     """
     stacks = read_stacks(rank)
-    texts = line_texts(stacks)
+    texts = line_texts(stacks, word)
     none = NO_STACK if stacks else NO_STACKS
     stack_ids = read_numbers(rank, "blocks", "stack_id", device_idx)
     before = (stack_ids < 0) & (read_numbers(rank, "blocks", "alloc_index", device_idx) < 0)
@@ -130,11 +138,13 @@ def line_words(rank: Rank, device_idx: int) -> tuple[I64, list[str]]:
     return np.array([positions[text] for text in found], dtype=np.int64)[place], list(positions)
 
 
-def line_texts(stacks: Mapping[int, Stack]) -> dict[int, str]:
-    """Return the text of each stack's source line."""
-    directory = program_directory(stacks.values())
+TEXTS = {LINE: line_text, FUNCTION: function_text}
+"""What rows are made of -> the text of a frame."""
+
+
+def line_texts(stacks: Mapping[int, Stack], word: str = LINE) -> dict[int, str]:
+    """Return the text of each stack's source line, or of its function; ``word`` is one of :data:`TEXTS`."""
+    directory, text = program_directory(stacks.values()), TEXTS[word]
     return {
-        number: line_text(frame, directory)
-        for number, stack in stacks.items()
-        if (frame := source_frame(stack)) is not None
+        number: text(frame, directory) for number, stack in stacks.items() if (frame := source_frame(stack)) is not None
     }

@@ -1,18 +1,22 @@
-// Source lines at the peak: a flame graph of call paths, from the outermost frame down, and a table of lines.
+// Source lines: a flame graph of call paths at the peak, from the outermost frame down, and a table of lines.
 
 const FLAME_ROW = 22;
 const FLAME_LEAST = 0.001;
 
-/** Show the lines of `view`; the section is hidden if no block has one. */
+/** Show the lines of `view`; the section is hidden if nothing has one. */
 function drawLines(view) {
   const { flame, lines } = view;
-  byId("lines-section").hidden = !lines.bytes.length;
-  if (!lines.bytes.length) return;
+  byId("lines-section").hidden = !lines.label.length;
+  if (!lines.label.length) return;
   const children = flame.parent.map(() => []);
   flame.parent.forEach((parent, node) => { if (parent >= 0) children[parent].push(node); });
   drawFlame({ ...flame, children }, 0);
   const whole = view.instants[view.peak].allocated;
   byId("lines-body").replaceChildren(...lines.label.map((label, i) => lineRow(lines, i, label, whole)));
+  for (const [name, amounts] of [["time", lines.time_ns], ["energy", lines.energy_j]]) {
+    const unknown = amounts.every((amount) => amount === null);
+    byId("lines-section").querySelectorAll(`.column-${name}`).forEach((cell) => { cell.hidden = unknown; });
+  }
   byId("lines-note").textContent = lines.more ? `${groupDigits(lines.more)} more lines` : "";
 }
 
@@ -22,8 +26,10 @@ function lineRow(lines, i, label, whole) {
     ["name", element("span", { className: "path" }, printable(label))],
     ["amount", bytesElement(lines.bytes[i])],
     ["share", element("span", { className: "number" }, formatShare(lines.bytes[i], whole))],
+    ["time", element("span", { className: "number" }, lines.time_ns[i] ? formatNs(lines.time_ns[i]) : "–")],
+    ["energy", element("span", { className: "number" }, lines.energy_j[i] ? formatJoules(lines.energy_j[i]) : "–")],
     ["count", element("span", { className: "number" }, groupDigits(lines.blocks[i]))],
-    ["split", splitBar(parts, lines.bytes[0])],
+    ["split", splitBar(parts, Math.max(...lines.bytes))],
   ];
   return element("tr", {}, ...cells.map(([column, cell]) => element("td", { className: `column-${column}` }, cell)));
 }

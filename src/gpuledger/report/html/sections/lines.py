@@ -1,25 +1,28 @@
-"""Source lines at the peak: a flame graph of call paths, and a table of lines."""
+"""Source lines: a flame graph of call paths at the peak, and a table of lines with bytes, time and energy."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.analyze.memory.lines.source_lines import WITHOUT_LINE
+from gpuledger.analyze.memory.lines.source_lines import NO_LINE, WITHOUT_LINE
 from gpuledger.analyze.memory.tree import ROUNDING_PATH
+from gpuledger.analyze.step.side_by_side import IDLE_LABEL
 from gpuledger.report.html.definitions import of_column
 from gpuledger.report.html.sections.section import Page, Section, column, script, table
 
 if TYPE_CHECKING:
+    from gpuledger.analyze.memory.groups import Group
     from gpuledger.analyze.view.view import DeviceView
 
 MOST_LINES = 100
 
 
 def _data(device: DeviceView, page: Page) -> dict[str, Any]:
-    """Return the nodes of the flame graph and the largest lines; both are empty if no block has a line."""
-    groups = [group for group in device.source_lines if group.label != ROUNDING_PATH]
-    known = any(group.label not in WITHOUT_LINE for group in groups)
-    nodes, shown = (device.flame, groups[:MOST_LINES]) if known else ((), [])
+    """Return the nodes of the flame graph and the largest lines; both are empty if nothing has a line."""
+    groups = {group.label: group for group in device.source_lines}
+    lines = [line for line in device.line_amounts if line.label not in (ROUNDING_PATH, IDLE_LABEL)]
+    known = any(line.label not in (*WITHOUT_LINE, NO_LINE) for line in lines)
+    nodes, shown = (device.flame, lines[:MOST_LINES]) if known else ((), [])
     return {
         "flame": {
             "parent": [node.parent for node in nodes],
@@ -29,19 +32,27 @@ def _data(device: DeviceView, page: Page) -> dict[str, Any]:
             "category": [page.categories.get(node.category, 0) for node in nodes],
         },
         "lines": {
-            "label": [group.label for group in shown],
-            "bytes": [group.bytes for group in shown],
-            "blocks": [group.blocks for group in shown],
-            "parts": [[[page.categories[name], size] for name, size in group.by_category] for group in shown],
-            "more": len(groups) - len(shown),
+            "label": [line.label for line in shown],
+            "bytes": [line.bytes or 0 for line in shown],
+            "time_ns": [line.time_ns for line in shown],
+            "energy_j": [line.energy_j for line in shown],
+            "blocks": [groups[line.label].blocks if line.label in groups else 0 for line in shown],
+            "parts": [_parts(groups.get(line.label), page) for line in shown],
+            "more": len(lines) - len(shown),
         },
     }
+
+
+def _parts(group: Group | None, page: Page) -> list[list[int]]:
+    return [] if group is None else [[page.categories[name], size] for name, size in group.by_category]
 
 
 _COLUMNS = (
     column("Line", "name", "source_line"),
     column("Bytes", "amount"),
     column("Share", "share"),
+    column("Time of a step", "time"),
+    column("Energy of a step", "energy"),
     column("Blocks", "count"),
     column("Categories", "split"),
 )
@@ -53,7 +64,7 @@ _BODY = f"""<p id="flame-trail" class="trail"></p>
 
 SECTION = Section(
     name="lines",
-    heading="Source lines at the peak",
+    heading="Source lines",
     scripts=(script("lines.js"),),
     data=_data,
     help={

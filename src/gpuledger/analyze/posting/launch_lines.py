@@ -1,0 +1,190 @@
+"""Place profiled work on source lines: each host event gets the Python stack of the call that it belongs to.
+
+In one step after the measured ones, each operator that Python calls has a range with the id of its stack. This step is
+the pattern: a measured step that calls the same operators in the same order has the same lines. Operators of backward
+without Python code of their own have the line of the forward operator that created their node, or else the line that
+started backward. An operator without an equivalent in the pattern has no line.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.model.accounts import Phase
+from gpuledger.model.journal.journal import (
+    FUSION_RANGE,
+    LINE_RANGE,
+    MODULE_RANGE,
+    NODE_EVENT,
+    PHASE_RANGE,
+    SCOPE_RANGE,
+    ActivityKind,
+)
+
+I64 = NDArray[np.int64]
+
+NONE = -1
+PATTERN = -2
+"""Stands for the step with lines, as the number of a step."""
+
+_OURS = (MODULE_RANGE, PHASE_RANGE, FUSION_RANGE, LINE_RANGE, SCOPE_RANGE, "PythonDispatchMode")
+"""Events that are no operators. torch records the last one around each call of a dispatch mode."""
+_BACKWARD = f"{PHASE_RANGE}{int(Phase.BACKWARD)}"
+_MOST_PAIRS = 4_000_000
+"""Maximum size of two lists of operators, multiplied, that are compared if they differ. It takes about a second."""
+
+
+def read_line(word: str) -> int:
+    """Return the stack id in the name of a range; -1 for any other name."""
+    number = word.removeprefix(LINE_RANGE)
+    return int(number) if number != word and number.isdecimal() else NONE
+
+
+def place_lines(
+    table: dict[str, NDArray[Any]], words: Sequence[str], parent: I64, step: I64, pattern_ns: int | None
+) -> I64:
+    """Return the stack id of each activity on the host; -1 if its line is unknown, and for device events.
+
+    Args:
+        table: The journal's activities.
+        words: Names of activities.
+        parent: Row of the enclosing host event of each activity; -1 if there is none.
+        step: Step of each activity.
+        pattern_ns: Start of the step with lines, in Unix ns; None if there is none.
+    """
+    lines = np.array([read_line(word) for word in words], dtype=np.int64)
+    if not (lines >= 0).any():
+        return np.full(table["kind"].size, NONE, dtype=np.int64)
+    in_pattern = np.zeros(step.size, dtype=bool) if pattern_ns is None else table["start_ns"] >= pattern_ns
+    calls = _Calls(table, words, parent, np.where(in_pattern, PATTERN, step))
+    calls.compare()
+    return calls.lines()
+
+
+class _Calls:
+    """The operators of each thread and step as trees, by their rows among the activities."""
+
+    def __init__(self, table: dict[str, NDArray[Any]], words: Sequence[str], parent: I64, step: I64) -> None:
+        host = np.flatnonzero(table["kind"] == ActivityKind.HOST)
+        end_ns = table["start_ns"] + table["duration_ns"]
+        self._order: list[int] = host[np.lexsort((-end_ns[host], table["start_ns"][host]))].tolist()
+        self._start_ns, self._end_ns = table["start_ns"].tolist(), end_ns.tolist()
+        self._lane, self._name = table["lane"].tolist(), table["name_id"].tolist()
+        self._sequence, self._made_by = table["sequence"].tolist(), table["forward_lane"].tolist()
+        self._parent, self._step, self._words = parent.tolist(), step.tolist(), words
+        count = table["kind"].size
+        self._operator_above = [NONE] * count
+        self._range_above = [NONE] * count
+        self._first = [NONE] * count
+        """The first line inside each event."""
+        self._mixed = [False] * count
+        self._found = [NONE] * count
+        self._children: defaultdict[int, list[int]] = defaultdict(list)
+        self._roots: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        self._backwards: defaultdict[int, list[int]] = defaultdict(list)
+        self._is_operator = [not word.startswith(_OURS) for word in words]
+        self._line_of = [read_line(word) for word in words]
+        for row in self._order:
+            self._add(row)
+
+    def _add(self, row: int) -> None:
+        above, name = self._parent[row], self._name[row]
+        if above >= 0:
+            is_operator = self._is_operator[self._name[above]]
+            self._operator_above[row] = above if is_operator else self._operator_above[above]
+            line = self._line_of[self._name[above]]
+            self._range_above[row] = line if line >= 0 else self._range_above[above]
+        if self._line_of[name] >= 0:
+            self._add_line(row, self._line_of[name])
+        elif self._words[name] == _BACKWARD:
+            self._backwards[self._step[row]].append(row)
+        elif self._is_operator[name] and self._range_above[row] < 0:
+            outer = self._operator_above[row]
+            siblings = self._roots[self._lane[row], self._step[row]] if outer < 0 else self._children[outer]
+            siblings.append(row)
+
+    def _add_line(self, row: int, line: int) -> None:
+        above = self._parent[row]
+        if above >= 0 and self._words[self._name[above]] == _BACKWARD:
+            self._first[above] = line
+        above = self._operator_above[row]
+        while above >= 0:
+            if self._first[above] < 0:
+                self._first[above] = line
+            elif self._first[above] != line:
+                self._mixed[above] = True
+            above = self._operator_above[above]
+
+    def compare(self) -> None:
+        """Give the operators of measured steps the lines of their equivalents in the pattern."""
+        for (lane, step), rows in list(self._roots.items()):
+            if step != PATTERN:
+                self._compare(rows, self._roots.get((lane, PATTERN), []))
+        for step, rows in self._backwards.items():
+            if step != PATTERN and len(rows) == len(self._backwards.get(PATTERN, ())):
+                for row, like in zip(rows, self._backwards[PATTERN], strict=True):
+                    self._found[row] = self._first[like]
+
+    def _compare(self, rows: list[int], likes: list[int]) -> None:
+        names = [[self._name[row] for row in some] for some in (rows, likes)]
+        for place, like_place in _alike(*names):
+            row, like = rows[place], likes[like_place]
+            if self._mixed[like]:
+                self._compare(self._children[row], self._children[like])
+            if self._found[row] < 0:
+                self._found[row] = self._first[like]
+
+    def lines(self) -> I64:
+        """Return the stack id of each row."""
+        found = self._found
+        makers: dict[tuple[int, int], int] = {}
+        last_node: dict[int, int] = {}
+        backward = NONE
+        for row in self._order:
+            name, lane, above = self._name[row], self._lane[row], self._parent[row]
+            is_node = self._words[name].startswith(NODE_EVENT)
+            if self._words[name] == _BACKWARD:
+                backward = row
+            if found[row] < 0:
+                found[row] = self._range_above[row] if self._range_above[row] >= 0 else self._first[row]
+            if found[row] < 0 and is_node:
+                found[row] = self._line_of_node(row, makers, last_node)
+            if found[row] < 0 and above >= 0:
+                found[row] = found[above]
+            if found[row] < 0 and is_node and backward >= 0 and self._start_ns[row] < self._end_ns[backward]:
+                found[row] = found[backward]
+            if is_node:
+                last_node[lane] = row
+            elif self._sequence[row] >= 0 and not self._made_by[row]:
+                makers[lane, self._sequence[row]] = makers[0, self._sequence[row]] = row
+        return np.array(found, dtype=np.int64)
+
+    def _line_of_node(self, row: int, makers: dict[tuple[int, int], int], last_node: dict[int, int]) -> int:
+        """Return the line of the operator that created a node; without a sequence number, of the node before."""
+        if self._sequence[row] < 0:
+            before = last_node.get(self._lane[row])
+            return NONE if before is None else self._found[before]
+        maker = makers.get((self._made_by[row], self._sequence[row]), makers.get((0, self._sequence[row])))
+        return NONE if maker is None else self._found[maker]
+
+
+def _alike(names: list[int], likes: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield the positions of equal names in both lists, in order; those of differences are left out."""
+    if names == likes:
+        yield from zip(range(len(names)), range(len(likes)), strict=True)
+        return
+    most = min(len(names), len(likes))
+    first = next((place for place in range(most) if names[place] != likes[place]), most)
+    last = next((place for place in range(most - first) if names[-1 - place] != likes[-1 - place]), most - first)
+    yield from ((place, place) for place in range(first))
+    middle, other = names[first : len(names) - last], likes[first : len(likes) - last]
+    if len(middle) * len(other) <= _MOST_PAIRS:
+        for block in SequenceMatcher(None, middle, other, autojunk=False).get_matching_blocks():
+            yield from ((first + block.a + one, first + block.b + one) for one in range(block.size))
+    yield from ((len(names) - 1 - place, len(likes) - 1 - place) for place in range(last))

@@ -1,0 +1,128 @@
+"""Source lines in a profiled step: a range around every operator that Python calls, with the id of its Python stack.
+
+A dispatch mode opens the ranges. Operators of backward that autograd calls itself get none: they belong to the line of
+their forward operator.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.autograd import graph
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.guard import Guard, forget_own_frames
+from gpuledger.collect.adapter.inference_blocks import may_take_out_mode
+from gpuledger.collect.attribution.stacks import StackTable
+from gpuledger.model.journal.journal import LINE_RANGE
+
+_TORCH_FILES = torch.__file__.removesuffix("__init__.py")
+
+
+class LineMarks:
+    """Opens ranges between :meth:`install` and :meth:`remove`, in the calling thread and its backward passes.
+
+    Args:
+        stacks: Assigns ids to Python stacks.
+        guard: Handles exceptions raised in gpuledger's code. After an error of gpuledger, no more ranges are opened.
+    """
+
+    def __init__(self, stacks: StackTable, guard: Guard) -> None:
+        self._stacks = stacks
+        self._guard = guard
+        self._mode: _LineMode | None = None
+        self._texts: dict[int, str] = {}
+        self.is_on = False
+
+    def install(self) -> None:
+        """Start opening ranges."""
+        self.is_on = True
+        self._mode = _LineMode(self)
+        self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+
+    def remove(self) -> bool:
+        """Stop opening ranges, and remove the mode. Return False if it cannot be removed now; then call it again."""
+        self.is_on = False
+        self._stacks.forget_code()
+        if self._mode is None:
+            return True
+        can_remove = not torch_private.is_in_backward() and may_take_out_mode(self._guard.absorbs)
+        if can_remove and torch_private.take_out_dispatch_mode(self._mode):
+            self._mode = None
+        return self._mode is None
+
+    def mark(self, frame: FrameType | None) -> None:
+        """Leave a mark with the line of ``frame``: a range that is closed as soon as it is opened."""
+        opened = self._opened(frame)
+        if opened is not None:
+            opened.__exit__(None, None, None)
+
+    def around(self, frame: FrameType | None) -> Any:
+        """Return an open range for an operator called from ``frame``; None if it gets none."""
+        if not self.is_on or (torch_private.current_node() is not None and not _is_of_program(frame)):
+            return None
+        return self._opened(frame)
+
+    def _opened(self, frame: FrameType | None) -> Any:
+        try:
+            number = self._stacks.intern_frame(frame)
+            if number < 0:
+                return None
+            opened = torch_private.open_range(self._texts.get(number) or self._text(number))
+            opened.__enter__()
+        except RecursionError:
+            return None
+        except BaseException as error:
+            self.is_on = False
+            if not self._guard.absorbs(error):
+                raise
+            return None
+        return opened
+
+    def _text(self, number: int) -> str:
+        text = self._texts[number] = f"{LINE_RANGE}{number}"
+        return text
+
+
+def _is_of_program(frame: FrameType | None) -> bool:
+    """Return whether code outside torch calls an operator in backward, such as that of an ``autograd.Function``."""
+    while frame is not None and frame.f_code.co_filename.startswith(_TORCH_FILES):
+        if frame.f_code is graph._engine_run_backward.__code__:
+            return False
+        frame = frame.f_back
+    return frame is not None
+
+
+class _LineMode(TorchDispatchMode):
+    """Sees every operator, and does not affect ``torch.compile``."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, marks: LineMarks) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+        self._marks = marks
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Tell torch that compiled code needs no fallback because of this mode."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        try:
+            opened = self._marks.around(sys._getframe().f_back)
+            try:
+                return func(*args, **(kwargs or {}))
+            finally:
+                if opened is not None:
+                    opened.__exit__(None, None, None)
+        except BaseException as error:
+            forget_own_frames(error)
+            raise

@@ -1,0 +1,105 @@
+"""Milliseconds by source line and function, of programs that are not changed for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from programs import environment, write_script
+from quick import recorded
+
+from gpuledger.analyze.compare.diff import diff_runs
+from gpuledger.analyze.memory.lines.source_lines import NO_LINE
+from gpuledger.analyze.step.times import TimeBreakdown, break_down_time
+from gpuledger.cli.main import main
+from gpuledger.report.json.diff_document import diff_document
+from gpuledger.services.runs import load
+
+pytestmark = pytest.mark.torch
+
+FUNCTIONS = """
+import torch
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return 2 * x * gradient  # derivative
+
+def loss_of(weight, x):
+    hidden = x @ weight  # product
+    return Square.apply(hidden).mean()  # loss
+
+weight = torch.randn(64, 64, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range({steps}):
+    x = torch.randn(256, 64)
+    loss = loss_of(weight, x)
+    optimizer.zero_grad()
+    loss.backward()  # start
+    optimizer.step()
+"""
+
+
+def place(text: str) -> str:
+    """Return the place of the source line that contains ``text``, as it is in the views."""
+    line = next(number for number, one in enumerate(FUNCTIONS.splitlines(), 1) if text in one)
+    return f"train.py:{line}"
+
+
+def where(line: str) -> str:
+    """Return the file without its directory, and the number of a line."""
+    return line.rpartition("/")[2].split(" ")[0]
+
+
+def times_of(directory: Path, steps: int = 8) -> TimeBreakdown:
+    write_script(directory, FUNCTIONS.replace("{steps}", str(steps)))
+    recorded(["train.py"], directory, env=environment(GPULEDGER_PASSES=""))
+    found = break_down_time(load(directory / "train.ledger").rank())
+    assert found is not None
+    return found
+
+
+def test_every_operator_is_on_its_line_and_backward_on_that_of_its_forward(tmp_path: Path) -> None:
+    found = times_of(tmp_path)
+    assert sum(line.time_ns for line in found.lines) == pytest.approx(found.work_ns)
+    phases = {(where(line.line), line.phase) for line in found.lines}
+    assert {(place("# product"), "backward"), (place("# loss"), "backward")} <= phases
+    assert (place("# derivative"), "backward") in phases  # it has code of its own in backward
+    assert not [line for line in found.lines if not line.line]
+    assert {where(line.line) for line in found.lines if line.phase == "optimizer"} == {
+        place("optimizer.step"),
+    }
+
+
+def test_a_program_that_ends_before_the_step_with_lines_has_times_without_lines(tmp_path: Path) -> None:
+    found = times_of(tmp_path, steps=5)
+    assert found.steps == 2
+    assert {line.line for line in found.lines} == {""}
+
+
+def test_show_and_diff_have_times_by_line_and_function(tmp_path: Path) -> None:
+    found = times_of(tmp_path)
+    for word, label in (("line", f"{place('# product')} loss_of"), ("function", "train.py loss_of")):
+        command = ["show", str(tmp_path / "train.ledger"), "--by", word]
+        shown = CliRunner().invoke(main, [*command, "--json"])
+        lines = {line["label"].rpartition("/")[2]: line for line in json.loads(shown.stdout)["lines"]}
+        assert sum(line["time_ns"] for line in lines.values()) == pytest.approx(found.work_ns)
+        assert lines[label]["backward_ns"] > 0
+        assert lines[label]["bytes"] > 0
+        assert NO_LINE not in lines
+        text = CliRunner().invoke(main, command).stdout
+        assert label in text
+        assert "all ms" in text
+    run = load(tmp_path / "train.ledger")
+    place_diff = diff_runs(run, run, by=("category", "line")).main
+    assert place_diff.after.work_by == "line"
+    assert sum(one.time_ns for one in place_diff.after.times) == pytest.approx(found.work_ns)
+    assert diff_document(diff_runs(run, run, by=("category", "function")))["time_by_function"] == []

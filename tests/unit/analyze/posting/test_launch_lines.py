@@ -1,0 +1,92 @@
+"""Source lines of kernels and operators, from journals with a known answer: a measured step, then one with lines."""
+
+from __future__ import annotations
+
+import pytest
+from traced import ENGINE, MAIN, NODE, Trace
+
+from gpuledger.analyze.posting.launch_lines import read_line
+from gpuledger.model.accounts import Phase
+from gpuledger.model.journal.journal import LINE_RANGE, PHASE_RANGE
+
+BACKWARD = f"{PHASE_RANGE}{int(Phase.BACKWARD)}"
+SHIFT = 2_000
+MIX, INPUT, LOSS, START, OWN = range(5)
+"""Stacks: a call that runs two operators, one before it, the loss, the call of backward, and code inside backward."""
+
+
+class Pair(Trace):
+    """A measured step at 0 and one with lines SHIFT later, in which each call of Python has a range."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part.stacks = [[("train.py", number, "step")] for number in range(5)]
+        self.part.facts["line_step"] = {"step": 5, "from_ns": SHIFT}
+        self.later_steps = [(5, SHIFT, SHIFT + 1_000)]
+        self.kernels: list[int] = []
+
+    def call(self, name: str, start: int, line: int, *, pattern: bool, sequence: int = -1, lane: int = MAIN) -> None:
+        """Add an operator of 8 ns with one kernel; in the pattern with the range and the operator inside it."""
+        shift = SHIFT if pattern else 0
+        launch = self.host(name, start + shift, start + 8 + shift, sequence=sequence + 100 * pattern, lane=lane)
+        if pattern:
+            self.host("PythonDispatchMode", start + 1 + shift, start + 7 + shift, lane=lane)
+            self.host(f"{LINE_RANGE}{line}", start + 2 + shift, start + 6 + shift, lane=lane)
+            launch = self.host(name, start + 3 + shift, start + 5 + shift, lane=lane)
+        self.device(name, 400 + start + shift, 405 + start + shift, launch)
+
+    def lines(self) -> list[int]:
+        return self.owned().stack_id.tolist()
+
+
+def both(*, other: bool = False) -> Pair:
+    """Return a training step twice; with ``other``, the measured one has an operator more."""
+    pair = Pair()
+    for pattern in (False, True):
+        shift = SHIFT if pattern else 0
+        pair.call("aten::randn", 0, INPUT, pattern=pattern)
+        if other and not pattern:
+            pair.call("aten::sort", 10, NONE, pattern=False)
+        pair.host("Mix", 20 + shift, 50 + shift, sequence=5)
+        pair.call("aten::mm", 22, MIX, pattern=pattern)
+        pair.call("aten::add", 32, OWN, pattern=pattern)
+        pair.call("aten::sum", 60, LOSS, pattern=pattern, sequence=6)
+        pair.host(BACKWARD, 70 + shift, 200 + shift)
+        if pattern:
+            pair.host(f"{LINE_RANGE}{START}", 71 + shift, 71 + shift)
+        for node, start, sequence in (("Sum", 80, 6), ("Mix", 100, 5), ("Old", 120, 3)):
+            number = sequence + 100 * pattern
+            pair.host(f"{NODE}{node}Backward", start + shift, start + 10 + shift, sequence=number, lane=ENGINE)
+            launch = pair.host(f"aten::{node}", start + 1 + shift, start + 9 + shift, lane=ENGINE)
+            pair.device(node, 400 + start + shift, 405 + start + shift, launch)
+        pair.host(f"{NODE}AccumulateGrad", 140 + shift, 150 + shift, lane=ENGINE)
+        pair.call("aten::add_", 141, OWN, pattern=pattern, lane=ENGINE)
+    return pair
+
+
+NONE = -1
+
+
+def test_each_kernel_has_the_line_that_called_its_operator() -> None:
+    sum_line, mix_line, unknown_line = LOSS, MIX, START  # a node that no profiled operator has created
+    assert both().lines() == [INPUT, MIX, OWN, LOSS, sum_line, mix_line, unknown_line, OWN]
+
+
+def test_kernels_of_the_step_with_lines_are_not_measured() -> None:
+    assert set(both().owned().step.tolist()) == {4}
+
+
+def test_an_operator_without_an_equivalent_has_no_line_and_the_others_keep_theirs() -> None:
+    assert both(other=True).lines() == [INPUT, NONE, MIX, OWN, LOSS, LOSS, MIX, START, OWN]
+
+
+def test_without_a_step_with_lines_nothing_has_one() -> None:
+    pair = Pair()
+    del pair.part.facts["line_step"]
+    pair.call("aten::randn", 0, INPUT, pattern=False)
+    assert pair.lines() == [NONE]
+
+
+@pytest.mark.parametrize(("word", "line"), [(f"{LINE_RANGE}7", 7), (f"{LINE_RANGE}x", NONE), ("aten::mm", NONE)])
+def test_a_range_names_its_stack(word: str, line: int) -> None:
+    assert read_line(word) == line
