@@ -142,6 +142,14 @@ class LineStep(JsonObject):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TimedProgram(JsonObject):
+    """Operators of a program without steps that were timed; ``is_whole`` is False if they are only the first ones."""
+
+    operators: int
+    is_whole: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class HostWait(JsonObject):
     """Idle time of a device, ``gap_ns``, and the part of it in which it waited for the CPU."""
 
@@ -289,6 +297,7 @@ class RecordedFacts(JsonObject):
     time_steps: tuple[int, int] | None = None
     kernels_alone: KernelsAlone | None = None
     line_step: LineStep | None = None
+    timed_program: TimedProgram | None = None
     energy_pass: EnergyEdges | None = None
     oom: tuple[FailedAllocation, ...] = ()
     censuses: tuple[CensusFacts, ...] = ()

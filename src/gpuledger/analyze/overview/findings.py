@@ -142,7 +142,7 @@ def _batch(facts: PeakFacts) -> Finding | None:
     blocks = facts.of(*GROWS_WITH_BATCH)
     size = facts.held(blocks)
     inputs = facts.rank.manifest.inputs
-    if size < 0.5 * facts.peak_bytes or (inputs is not None and inputs.shape[0] == 1):
+    if size < 0.5 * facts.peak_bytes or (inputs is not None and inputs.shape[0] == 1) or not facts.uses_modules:
         return None
     return Finding(
         f"Memory that grows with the batch size is {facts.share(size)} of the peak",
@@ -236,8 +236,7 @@ def _outside_modules(facts: PeakFacts) -> Finding | None:
     """Suggest less memory in the code outside modules: often the logits and the loss of a training step."""
     blocks = facts.of(*_OF_A_STEP) & (facts.module_id < 0)
     size = facts.held(blocks)
-    is_known = not facts.rank.manifest.recorder.is_imported and (facts.module_id >= 0).any()
-    if size < 0.1 * facts.peak_bytes or not is_known:
+    if size < 0.1 * facts.peak_bytes or facts.rank.manifest.recorder.is_imported or not facts.uses_modules:
         return None
     largest, line = int(facts.lives.allocated_bytes[blocks & facts.at_peak].max()), facts.line_of(blocks)
     return Finding(
@@ -250,6 +249,28 @@ def _outside_modules(facts: PeakFacts) -> Finding | None:
         "the peak, at most",
         facts.show("--by", "line", "-n", "50"),
         OUTSIDE_PATH,
+        is_upper_bound=True,
+    )
+
+
+def _one_line(facts: PeakFacts) -> Finding | None:
+    """Suggest less memory on the source line with most of it, in a program without modules."""
+    blocks = facts.of(*_OF_A_STEP)
+    line = "" if facts.uses_modules else facts.line_of(blocks)
+    here = blocks & facts.is_on(line) if line else blocks
+    size = facts.held(here)
+    if not line or size < 0.1 * facts.peak_bytes:
+        return None
+    largest = int(facts.lives.allocated_bytes[here & facts.at_peak].max())
+    return Finding(
+        f"{line} alone uses {facts.share(size)} of the peak",
+        f"{format_bytes(size)} of temporaries, the largest block {format_bytes(largest)}",
+        f"reduce the memory of {line}",
+        "compute it in parts, or in place with out= or an operator that ends in _",
+        facts.saving(here),
+        "the peak, at most",
+        facts.show("--by", "line", "-n", "50"),
+        "",
         is_upper_bound=True,
     )
 
@@ -340,6 +361,7 @@ RULES: tuple[Callable[[PeakFacts], Finding | None], ...] = (
     _late_zero_grad,
     _one_module,
     _outside_modules,
+    _one_line,
     _kept_activations,
     _fragmentation,
     _other_processes,

@@ -58,6 +58,11 @@ class PeakFacts:
         return bool("backward" in words and (codes == words.index("backward")).any())
 
     @cached_property
+    def uses_modules(self) -> bool:
+        """Return whether any block is attributed to a module."""
+        return bool((self.module_id >= 0).any())
+
+    @cached_property
     def is_sharded(self) -> bool:
         """Return whether the model is sharded over the ranks already: FSDP and DeepSpeed show it in their classes."""
         return any(name.startswith(_SHARDED) for name in self.classes.values())
@@ -74,10 +79,19 @@ class PeakFacts:
     def line_of(self, blocks: Mask) -> str:
         """Return the source line that allocates most of these blocks' bytes at the peak; "" if it is not known."""
         found = blocks & self.at_peak
-        codes, texts = line_words(self.rank, self.device_idx)
+        codes, texts = self._lines
         sizes = np.bincount(codes[found], weights=self.lives.allocated_bytes[found], minlength=len(texts))
         line = texts[int(sizes.argmax())] if found.any() else ""
         return "" if line in WITHOUT_LINE else line
+
+    def is_on(self, line: str) -> Mask:
+        """Return which blocks a source line allocates."""
+        codes, texts = self._lines
+        return codes == texts.index(line)
+
+    @cached_property
+    def _lines(self) -> tuple[I64, list[str]]:
+        return line_words(self.rank, self.device_idx)
 
     def saving(self, blocks: Mask, fraction: float = 1.0, during: Mask | None = None) -> int:
         """Return by how much the peak falls without ``fraction`` of these blocks' bytes (only at events ``during``)."""

@@ -44,6 +44,8 @@ _IDS = ("module_id", "name_id", "operator_id", "scope_id", "stack_id")
 class Work:
     """One entry per kernel, copy, collective or host operator, from ``steps`` profiled steps.
 
+    A timed program without steps counts as one step.
+
     ``name_id``, ``operator_id`` and ``scope_id`` are ids in the table ``names``, ``stack_id`` in ``stacks``; -1 for
     none. ``flops`` and ``moved_bytes`` are NaN if unknown, and ``numbers`` None.
     """
@@ -88,7 +90,7 @@ def read_work(rank: Rank, device_idx: int | None = None) -> Work | None:
     table = rank.table("spans", COLUMNS)
     kind, phase = (_words(table, name) for name in ("kind", "phase"))
     device, start, end, step = (to_numbers(table[name]) for name in ("device_idx", "start_ns", "end_ns", "step"))
-    timed = rank.manifest.time_steps or (0, -1)
+    timed = rank.manifest.time_steps or ((0, -1) if rank.manifest.timed_program is None else (0, 0))
     mine = (kind != "phase") & (step >= timed[0]) & (step <= timed[1])
     if not mine.any():
         return None

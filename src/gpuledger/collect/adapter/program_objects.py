@@ -230,3 +230,12 @@ class WeakIdentitySet:
 
     def __bool__(self) -> bool:
         return any(True for _ in self)
+
+
+def local_tensors(value: Any) -> Iterable[torch.Tensor]:
+    """Yield the tensors of an operator's results or arguments, including those in lists and tuples."""
+    if is_tensor(value):
+        yield local_part(value)
+    elif issubclass(type(value), (tuple, list)):
+        for inner in value:
+            yield from local_tensors(inner)

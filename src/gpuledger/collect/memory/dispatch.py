@@ -27,9 +27,8 @@ from gpuledger.collect.adapter.guard import Guard, forget_own_frames
 from gpuledger.collect.adapter.inference_blocks import may_take_out_mode
 from gpuledger.collect.adapter.program_objects import (
     device_of,
-    is_tensor,
     layout_of,
-    local_part,
+    local_tensors,
     storage_of,
     without_overrides,
 )
@@ -37,6 +36,7 @@ from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.attribution.tensor_observations import storage_place
+from gpuledger.collect.memory.operator_times import OperatorTimes
 from gpuledger.model.journal.journal import REASONS, Action, BlockState, Part
 
 _PSEUDO_ADDRESS = 1 << 56
@@ -94,6 +94,7 @@ class DispatchRecorder:
         self._stacks = stacks
         self._tags = tags
         self.guard = guard
+        self.times: OperatorTimes | None = None
         self._kinds = frozenset(devices)
         self._token = _Token()
         self._thread = threading.get_ident()
@@ -139,6 +140,11 @@ class DispatchRecorder:
     def set_stacks(self, on: bool) -> None:
         """Start or stop recording Python stacks."""
         self._with_stacks = on
+
+    def time_operators(self) -> OperatorTimes:
+        """Start measuring the time of operators. Return the object that keeps it."""
+        self.times = OperatorTimes(self._stacks, self.guard.absorbs)
+        return self.times
 
     def counts(self) -> dict[int, tuple[int, int]]:
         """Return ``device_idx -> (allocations, frees)`` since the recorder opened."""
@@ -217,9 +223,9 @@ class DispatchRecorder:
             with without_overrides():
                 if self._ended:
                     self._note_ended()
-                for tensor in _tensors(arguments):
+                for tensor in local_tensors(arguments):
                     self._note(tensor, None)
-                for tensor in _tensors(results):
+                for tensor in local_tensors(results):
                     self._note(tensor, operator)
             if len(self._events) > MOST_EVENTS and threading.get_ident() == self._thread:
                 self.on_full()
@@ -375,7 +381,8 @@ class _Mode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
-            result = func(*args, **(kwargs or {}))
+            times = None if self._recorder is None else self._recorder.times
+            result = func(*args, **(kwargs or {})) if times is None else times.call(func, args, kwargs or {})
             if self._recorder is not None:
                 try:
                     self._recorder.see(func, result, args)
@@ -385,12 +392,3 @@ class _Mode(TorchDispatchMode):
             forget_own_frames(error)
             raise
         return result
-
-
-def _tensors(value: Any) -> Iterable[torch.Tensor]:
-    """Yield the tensors of an operator's results or arguments, including those in lists and tuples."""
-    if is_tensor(value):
-        yield local_part(value)
-    elif issubclass(type(value), (tuple, list)):
-        for inner in value:
-            yield from _tensors(inner)

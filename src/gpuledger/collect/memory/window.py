@@ -25,6 +25,7 @@ from gpuledger.collect.compiled.compiled_memory import CompiledMemory
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.memory.first_collectives import FirstCollectives
+from gpuledger.collect.memory.operator_times import OperatorTimes
 from gpuledger.collect.sharding.fully_shard import FullyShardedGroups
 from gpuledger.collect.sharding.layouts import Layouts
 from gpuledger.collect.steps.step_counter import StepCounter
@@ -97,6 +98,7 @@ class MemoryWindow:
             guard=guard,
         )
         self._compiled: CompiledMemory | None = None
+        self._times: OperatorTimes | None = None
         self._guard = guard
         self._sharded = FullyShardedGroups(
             self.phases, self._registry, self.sightings, recorder.see_resized, guard, journal.note
@@ -176,6 +178,8 @@ class MemoryWindow:
             return
         started_ns = time.time_ns()
         self.take_out()
+        if self._times is not None:
+            self._times.write(self._journal)
         if self._scanned:
             self.see_again()
         else:
@@ -212,6 +216,7 @@ class MemoryWindow:
     def end_step(self) -> bool:
         """End the recording after the last selected step; before that, drain if needed. Return whether it has ended."""
         self._awaits_call = False
+        self._has_steps()
         self.read_counters("step_end")
         if not self._scanned:
             self.scan()
@@ -233,9 +238,19 @@ class MemoryWindow:
         self._tracker.intern_stack = self._stacks.intern_frame
         if self._compiled is not None:
             self._compiled.with_stacks = True
+        time_operators = getattr(self.recorder, "time_operators", None)
+        if time_operators is not None and not self._steps.seen and "time" in self._settings.passes:
+            self._times = time_operators()
+
+    def _has_steps(self) -> None:
+        """Record that the program has steps, or what can be one. Their time is measured after the recorded ones."""
+        if self._times is not None:
+            self._times.drop()
+            self._times = None
 
     def before_optimizer(self, optimizer: Any) -> None:
         """Record the start of an optimizer step."""
+        self._has_steps()
         self._phases_before.append(self.phases.phase)
         self._meet(optimizer)
         if self.phases.phase == Phase.BACKWARD:
@@ -262,6 +277,7 @@ class MemoryWindow:
             self.read_counters("call")  # the CUDA context exists, and few libraries are loaded
         self._sharded.install()
         if self._registry.holds_tensors(module_id):
+            self._has_steps()
             self._steps.call_began(module_id, self.expects_training)
             if not self.is_open and torch.is_grad_enabled():  # it ended here, so this call's end is not observed
                 self._steps.call_ended(module_id, self.expects_training)

@@ -10,17 +10,14 @@ import sys
 from types import FrameType
 from typing import Any
 
-import torch
-from torch.autograd import graph
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.backward_code import is_autograds_own
 from gpuledger.collect.adapter.guard import Guard, forget_own_frames
 from gpuledger.collect.adapter.inference_blocks import may_take_out_mode
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.model.journal.journal import LINE_RANGE
-
-_TORCH_FILES = torch.__file__.removesuffix("__init__.py")
 
 
 class LineMarks:
@@ -63,7 +60,7 @@ class LineMarks:
 
     def around(self, frame: FrameType | None) -> Any:
         """Return an open range for an operator called from ``frame``; None if it gets none."""
-        if not self.is_on or (torch_private.current_node() is not None and not _is_of_program(frame)):
+        if not self.is_on or is_autograds_own(frame):
             return None
         return self._opened(frame)
 
@@ -86,15 +83,6 @@ class LineMarks:
     def _text(self, number: int) -> str:
         text = self._texts[number] = f"{LINE_RANGE}{number}"
         return text
-
-
-def _is_of_program(frame: FrameType | None) -> bool:
-    """Return whether code outside torch calls an operator in backward, such as that of an ``autograd.Function``."""
-    while frame is not None and frame.f_code.co_filename.startswith(_TORCH_FILES):
-        if frame.f_code is graph._engine_run_backward.__code__:
-            return False
-        frame = frame.f_back
-    return frame is not None
 
 
 class _LineMode(TorchDispatchMode):

@@ -19,7 +19,7 @@ from gpuledger.report.base.phrases import (
 from gpuledger.report.text.growth_text import growth_text
 from gpuledger.report.text.oom_text import CELLS, out_of_memory_lines
 from gpuledger.report.text.tables import imbalance_line
-from gpuledger.units import format_bytes, format_joules, format_ns
+from gpuledger.units import counted, format_bytes, format_joules, format_ns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,6 +56,7 @@ def first_screen(view: RunView, terminal: Terminal) -> list[str]:
     elif sizes := {one.label: one.bytes for one in device.source_lines if one.label not in _NO_LINES}:
         lines += _largest("Largest lines", sizes, device, terminal)
     lines += entry(terminal, "Main loop", *_loop(device), cells=CELLS)
+    lines += entry(terminal, "Operators", *_timed_program(device), cells=CELLS)
     lines += entry(terminal, "Fits", *_fits(device), cells=CELLS)
     lines += entry(terminal, "To lower the peak", *(_saving(one, device) for one in _replayed(device)), cells=CELLS)
     lines += entry(terminal, "Step time", *_step_time(device), cells=CELLS)
@@ -75,6 +76,15 @@ def compilation_texts(done: Compilation | None) -> list[str]:
     breaks = sorted((done.breaks or {}).items(), key=lambda item: -item[1])
     texts += [f"graph break, {count:,} ×: {reason[:REASON_CELLS]}" for reason, count in breaks[:LARGEST]]
     return texts
+
+
+def _timed_program(device: DeviceView) -> list[str]:
+    """Return the time of the operators of a program without steps; empty if the program has some."""
+    timed, times = device.rank.manifest.timed_program, device.times
+    if timed is None or times is None:
+        return []
+    which = "" if timed.is_whole else "the first "
+    return [f"{format_ns(times.work_ns)} for {which}{counted(timed.operators, 'operator')} of the program"]
 
 
 def short_screen(view: RunView, terminal: Terminal) -> list[str]:

@@ -1,0 +1,106 @@
+"""Time of operators with the lines that call them, for CPU programs without steps: their whole run is one step.
+
+The dispatch mode that records memory sees every operator, so no profiler is needed. An operator of backward has the
+line of the operator that created its node.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import FrameType
+from typing import Any
+
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.backward_code import is_autograds_own
+from gpuledger.collect.adapter.instrument import Absorbs
+from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.attribution.stacks import StackTable
+from gpuledger.model.accounts import Phase
+from gpuledger.model.journal.journal import LINE_RANGE, PHASE_RANGE, ActivityKind
+
+MOST_OPERATORS = 100_000
+"""Maximum number of operators. Each takes about 200 bytes of host memory until the program ends."""
+
+_COLUMNS = ("kind", "device_idx", "lane", "name_id", "start_ns", "duration_ns")
+_UNUSED = {"launch_id": 0, "sequence": -1, "forward_lane": 0, "inputs_id": -1}
+_BACKWARD = f"{PHASE_RANGE}{int(Phase.BACKWARD)}"
+_Row = tuple[int, int, Any, int, bool]
+
+
+class OperatorTimes:
+    """The operators of a program, in order.
+
+    Args:
+        stacks: Assigns ids to Python stacks.
+        absorbs: Handles an exception raised in gpuledger's code.
+    """
+
+    def __init__(self, stacks: StackTable, absorbs: Absorbs) -> None:
+        self._stacks = stacks
+        self._absorbs = absorbs
+        self._is_on = True
+        self._next_sequence = torch_private.sequence_reader()
+        self._rows: list[_Row] = []
+        self._made: dict[int, int] = {}
+        """Sequence number of a graph node -> stack of the operator that created it."""
+        self._last_node = -1
+
+    def call(self, operator: Any, args: Any, kwargs: Any) -> Any:
+        """Return the result of an operator that a dispatch mode has received, and add its time."""
+        if not self._is_on or len(self._rows) >= MOST_OPERATORS:
+            return operator(*args, **kwargs)
+        start_ns = time.time_ns()
+        result = operator(*args, **kwargs)
+        end_ns = time.time_ns()
+        try:
+            self._add(operator, start_ns, end_ns, sys._getframe(1).f_back)
+        except RecursionError:
+            pass
+        except BaseException as error:
+            if not self._absorbs(error):
+                raise
+        return result
+
+    def drop(self) -> None:
+        """Stop, and forget all times: the program has steps, which are measured in another way."""
+        self._is_on = False
+        self._rows.clear()
+        self._made.clear()
+
+    def _add(self, operator: Any, start_ns: int, end_ns: int, frame: FrameType | None) -> None:
+        node: Any = torch_private.current_node()
+        stack_id = self._of_node(node, frame) if is_autograds_own(frame) else self._stacks.intern_frame(frame)
+        self._made.setdefault(self._next_sequence() - 1, stack_id)
+        self._rows.append((start_ns, max(end_ns - start_ns, 1), operator, stack_id, node is not None))
+
+    def _of_node(self, node: Any, frame: FrameType | None) -> int:
+        """Return the stack of a node; gradients are accumulated on the line of the node before."""
+        known = self._made.get(node._sequence_nr())
+        if known is not None:
+            self._last_node = known
+        return self._last_node if self._last_node >= 0 else self._stacks.intern_frame(frame)
+
+    def write(self, journal: RankJournal) -> None:
+        """Write the operators as activities of one step without a number."""
+        names: dict[str, int] = {}
+        rows = []
+        for start_ns, duration_ns, operator, stack_id, in_backward in self._rows:
+            ranges = [_BACKWARD] if in_backward else []
+            inner = [f"{LINE_RANGE}{stack_id}"] if stack_id >= 0 else []
+            nested = (*ranges, _name_of(operator), *inner)
+            ids = [names.setdefault(name, len(names)) for name in nested]
+            rows += [(int(ActivityKind.HOST), -1, 0, name_id, start_ns, duration_ns) for name_id in ids]
+        if rows:
+            journal.part.add("activities", **dict(zip(_COLUMNS, zip(*rows, strict=True), strict=True)), **_UNUSED)
+            is_whole = len(self._rows) < MOST_OPERATORS
+            journal.fact(
+                activity_names=list(names),
+                operator_inputs=[],
+                timed_program={"operators": len(self._rows), "is_whole": is_whole},
+            )
+
+
+def _name_of(operator: Any) -> str:
+    """Return the name of an operator as the profiler has it."""
+    return str(getattr(operator, "_schema", operator)).partition("(")[0].partition(".")[0]
