@@ -12,8 +12,8 @@ from types import FrameType
 from typing import Any
 
 from gpuledger.collect.adapter import torch_private
-from gpuledger.collect.adapter.backward_code import is_autograds_own
 from gpuledger.collect.adapter.instrument import Absorbs
+from gpuledger.collect.attribution.backward_code import is_autograds_own
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.model.accounts import Phase

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -99,6 +100,8 @@ class MemoryWindow:
         )
         self._compiled: CompiledMemory | None = None
         self._times: OperatorTimes | None = None
+        self.on_steps: Callable[[], None] = lambda: None
+        """Called when the program has steps, or what can be one."""
         self._guard = guard
         self._sharded = FullyShardedGroups(
             self.phases, self._registry, self.sightings, recorder.see_resized, guard, journal.note
@@ -247,6 +250,7 @@ class MemoryWindow:
         if self._times is not None:
             self._times.drop()
             self._times = None
+        self.on_steps()
 
     def before_optimizer(self, optimizer: Any) -> None:
         """Record the start of an optimizer step."""

@@ -24,6 +24,7 @@ from gpuledger.collect.launch.settings import MEASUREMENT, RecordSettings
 from gpuledger.collect.passes import energy_cards
 from gpuledger.collect.passes.energy_pass import STEPS as UNPROFILED_STEPS
 from gpuledger.collect.passes.energy_pass import EnergyPass
+from gpuledger.collect.passes.program_times import ProgramTimes
 from gpuledger.collect.passes.time_pass import CALLS, TimePass
 from gpuledger.collect.passes.timing_preconditions import why_no_time_pass
 from gpuledger.collect.steps.step_counter import StepCounter
@@ -81,6 +82,7 @@ class LaterPasses:
         self._tries_left = TIME_TRIES
         self._others_step = False
         """Whether profiled steps have ended in another thread than the one that started the profiler."""
+        self._program: ProgramTimes | None = None
         self._has_lines = False
         """Whether the step with source lines has begun. The profiled steps are complete then."""
         self._left_out: list[str] = []
@@ -104,6 +106,18 @@ class LaterPasses:
     def use_lines(self, stacks: StackTable) -> None:
         """Record one more step with source lines after the profiled ones, with the ids of ``stacks``."""
         self._time_pass.use_lines(stacks)
+
+    def watch_program(self) -> None:
+        """Measure the times of a GPU program that turns out to have no steps. Ends with :meth:`expect_steps`."""
+        if self._user_profiler is not None:
+            self._program = ProgramTimes(self._time_pass, self._journal, self._user_profiler, self._guard)
+            self._program.install()
+
+    def expect_steps(self) -> None:
+        """Record that the program has steps, or what can be one."""
+        program, self._program = self._program, None
+        if program is not None:
+            program.drop()
 
     def install(self) -> None:
         """Start watching for forks and for profilers that the program starts."""
@@ -200,6 +214,8 @@ class LaterPasses:
             end_last_steps: Records the steps that end with the program. The energy measurement has ended before them.
         """
         self._energy_pass.finish()
+        if self._program is not None:
+            self._program.end()
         end_last_steps()
         if self._time_pass.is_open:
             if not self._end_times():
@@ -227,7 +243,7 @@ class LaterPasses:
         """Remove everything. Unfinished measurements are dropped."""
         self._wanted = []
         watch = [] if self._user_profiler is None else [self._user_profiler.remove]
-        do_all([self._energy_pass.take_out, self._take_out_times, *watch])
+        do_all([self._energy_pass.take_out, self.expect_steps, self._take_out_times, *watch])
 
     def _take_out_times(self) -> None:
         if os.getpid() != self._pid:
@@ -304,7 +320,9 @@ class LaterPasses:
         self._journal.fact(left_out=self._left_out)
 
     def _before_any_fork(self) -> None:
-        if self._time_pass.is_open and self._time_pass.is_of_this_thread:
+        if self._program is not None and self._program.is_open:
+            self._program.end()
+        elif self._time_pass.is_open and self._time_pass.is_of_this_thread:
             self._drop_times()
 
     def _drop(self) -> None:
@@ -324,7 +342,9 @@ class LaterPasses:
         """Stop the timing measurement and drop its data, because the program starts its own profiler."""
         if self._energy_pass.is_open:
             self._journal.note(PROFILED_ENERGY)
-        if self._time_pass.is_open:
+        if self._program is not None:
+            self._program.end()
+        elif self._time_pass.is_open:
             self._see_calls(False)
             self._time_pass.end(keep=self._has_lines)
             if not self._has_lines:

@@ -7,15 +7,17 @@ their forward operator.
 from __future__ import annotations
 
 import sys
+import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuledger.collect.adapter import torch_private
-from gpuledger.collect.adapter.backward_code import is_autograds_own
 from gpuledger.collect.adapter.guard import Guard, forget_own_frames
 from gpuledger.collect.adapter.inference_blocks import may_take_out_mode
+from gpuledger.collect.attribution.backward_code import is_autograds_own
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.model.journal.journal import LINE_RANGE
 
@@ -33,7 +35,9 @@ class LineMarks:
         self._guard = guard
         self._mode: _LineMode | None = None
         self._texts: dict[int, str] = {}
+        self._on_operator: Callable[[], None] | None = None
         self.is_on = False
+        self._thread = 0
 
     def install(self) -> None:
         """Start opening ranges."""
@@ -41,15 +45,36 @@ class LineMarks:
         self._mode = _LineMode(self)
         self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
 
+    def count(self, on_operator: Callable[[], None]) -> None:
+        """Call ``on_operator``, which must not raise, after each operator of this thread. No range is opened yet."""
+        self._on_operator, self._thread = on_operator, threading.get_ident()
+        if self._mode is None:
+            self.install()
+            self.is_on = False
+
+    def operator_ended(self) -> None:
+        """Count an operator."""
+        if self._on_operator is not None and threading.get_ident() == self._thread:
+            self._on_operator()
+
+    @staticmethod
+    def is_in_operator() -> bool:
+        """Return whether the calling thread is inside an operator that the mode handles."""
+        frame: FrameType | None = sys._getframe()
+        while frame is not None and frame.f_code is not _LineMode.__torch_dispatch__.__code__:
+            frame = frame.f_back
+        return frame is not None
+
     def remove(self) -> bool:
         """Stop opening ranges, and remove the mode. Return False if it cannot be removed now; then call it again."""
         self.is_on = False
         self._stacks.forget_code()
         if self._mode is None:
             return True
-        can_remove = not torch_private.is_in_backward() and may_take_out_mode(self._guard.absorbs)
-        if can_remove and torch_private.take_out_dispatch_mode(self._mode):
-            self._mode = None
+        if torch_private.is_in_backward() or self.is_in_operator() or not may_take_out_mode(self._guard.absorbs):
+            return False
+        if torch_private.take_out_dispatch_mode(self._mode):
+            self._mode = self._on_operator = None
         return self._mode is None
 
     def mark(self, frame: FrameType | None) -> None:
@@ -111,6 +136,7 @@ class _LineMode(TorchDispatchMode):
             finally:
                 if opened is not None:
                     opened.__exit__(None, None, None)
+                self._marks.operator_ended()
         except BaseException as error:
             forget_own_frames(error)
             raise

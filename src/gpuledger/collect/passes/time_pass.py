@@ -143,6 +143,32 @@ class TimePass:
         self._journal.pause("time", started_ns)
         return True
 
+    def count_operators(self, on_operator: Callable[[], None]) -> None:
+        """Call ``on_operator`` after each operator of this thread, until :meth:`stop_counting`."""
+        if self._lines is not None:
+            self._lines.count(on_operator)
+
+    @property
+    def is_in_operator(self) -> bool:
+        """Return whether this thread is inside an operator that is counted."""
+        return self._lines is not None and self._lines.is_in_operator()
+
+    def begin_program(self) -> None:
+        """Record operators and kernels with their lines, while operators are counted."""
+        started_ns = time.time_ns()
+        self._thread = threading.get_ident()
+        self._alone = None
+        self._profiler = kineto.Profiler()
+        self.is_open = True
+        self._observe_backward()
+        if self._lines is not None:
+            self._lines.is_on = True
+        self._journal.pause("time", started_ns)
+
+    def stop_counting(self) -> bool:
+        """Stop counting operators. Return False if that is not possible now; then call it again."""
+        return self._lines is None or self._lines.remove()
+
     def end(self, *, keep: bool = True) -> bool:
         """Stop the profiler and write Kineto's events, unless ``keep`` is False. The program is paused meanwhile.
 

@@ -168,8 +168,11 @@ class Session:
         self.window.divide_compiled(self.graphs)
         if self.flight is not None:
             self.flight.begin(lambda: self.window, on_card=self._on_card)
+        self.window.on_steps = self._later.expect_steps
         if self.window.may_open():
             self.window.open()
+            if self._on_card and self.settings.stacks:
+                self._later.watch_program()
         self.calls.see(not self.window.is_open or self.steps.module_name is not None)
 
     # -- ending ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,104 @@
+"""Timing measurement of a GPU program without modules and steps: the kernels of its first operators, with their lines.
+
+After :data:`AWAITED` operators, the program is searched for modules and optimizers. If it has some, it will have steps,
+and nothing is measured here. Otherwise the profiler runs for :data:`MOST_OPERATORS` operators, or until the program
+ends.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from torch.optim import Optimizer
+
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.adapter.user_profiler import UserProfiler
+from gpuledger.collect.attribution.live_objects import LiveObjects
+from gpuledger.collect.attribution.module_registry import holds_tensors
+from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.passes import energy_cards
+from gpuledger.collect.passes.main_thread import call_soon
+from gpuledger.collect.passes.time_pass import TimePass
+from gpuledger.collect.passes.timing_preconditions import why_no_time_pass
+
+AWAITED = 64
+MOST_OPERATORS = 5_000
+"""Maximum number of operators. Their trace takes about 30 KB of host memory for each, until it is written."""
+
+
+class ProgramTimes:
+    """Counts operators from :meth:`install` on. Call :meth:`drop` as soon as the program has steps.
+
+    Args:
+        time_pass: Records kernels.
+        journal: Where facts are written.
+        watch: Detects profilers of the program, and must not take this one for one of them.
+        guard: Wraps what is called between two instructions of the program.
+    """
+
+    def __init__(self, time_pass: TimePass, journal: RankJournal, watch: UserProfiler, guard: Guard) -> None:
+        self._time_pass = time_pass
+        self._journal = journal
+        self._watch = watch
+        self._next: tuple[int, Callable[..., None]] = (AWAITED, guard(self._begin))
+        self._end_soon = guard(self.end)
+        self._remove_soon = guard(self._remove)
+        self._count = self._begun = 0
+
+    def install(self) -> None:
+        """Start counting operators, unless something prevents it."""
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if in_main_thread and not (torch_private.has_dispatch_mode() or energy_cards.runs_with_others()):
+            self._time_pass.count_operators(self._count_one)
+
+    def _count_one(self) -> None:
+        self._count += 1
+        if self._count == self._next[0]:
+            call_soon(self._begin_or_end)
+
+    def _begin_or_end(self) -> None:
+        """Do what is next. Inside an operator that is about to end, wait for its end; in backward, for the next one."""
+        if self._time_pass.is_in_operator:
+            call_soon(self._begin_or_end)
+        elif torch_private.is_in_backward():
+            self._next = (self._count + 1, self._next[1])
+        else:
+            self._next[1]()
+
+    def _begin(self) -> None:
+        """Begin if the program has no modules with parameters and no optimizers."""
+        has_modules = any(isinstance(one, Optimizer) or holds_tensors(one) for one in LiveObjects().modules())
+        is_free = not (self._watch.seen or torch_private.is_profiling() or energy_cards.is_capturing())
+        if has_modules or not is_free or why_no_time_pass(0) is not None:
+            self._remove()
+            return
+        self._begun = self._count
+        self._next = (self._count + MOST_OPERATORS, self._end_soon)
+        self._watch.ours_begins()
+        self._time_pass.begin_program()
+        self._watch.ours_ends()
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether kernels are recorded."""
+        return self._time_pass.is_open
+
+    def end(self) -> None:
+        """Stop, and keep what was measured."""
+        if self._time_pass.is_open and self._time_pass.end():
+            self._journal.fact(timed_program={"operators": self._count - self._begun, "is_whole": False})
+            self._journal.write()
+        self._remove()
+
+    def drop(self) -> None:
+        """Stop, and keep nothing: the program has steps, and their time is measured later."""
+        if self._time_pass.is_open:
+            self._time_pass.end(keep=False)
+        self._remove()
+
+    def _remove(self) -> None:
+        """Remove the dispatch mode. If that is not possible now, try again after the next operator."""
+        self._next = (self._count + 1, self._remove_soon)
+        self._time_pass.stop_counting()

@@ -1,0 +1,101 @@
+"""Kernel times of a GPU program without steps, with the CPU in place of the GPU: when it is measured, and what is left.
+
+The recorder of a GPU installs no dispatch mode. Here the one of the CPU is hidden, does not time operators itself, and
+does not stop for a profiler.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from folders import BENCH
+from programs import write_script
+from quick import bare
+
+from gpuledger.analyze.step.times import break_down_time
+from gpuledger.collect.passes.program_times import AWAITED
+from gpuledger.services.runs import load
+
+pytestmark = pytest.mark.torch
+
+START = """
+import sys
+import torch
+sys.path.insert(0, {lib!r})
+import gpuledger
+from numeric_programs import HEAD, PROGRAMS
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.passes import program_times
+from gpuledger.collect.session.active import current
+from gpuledger.collect.passes.line_marks import _LineMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+def modes():
+    return sum(isinstance(one, _LineMode) for one in _get_current_dispatch_mode_stack())
+
+recording = gpuledger.record(out="run", passes="memory,time", devices="cpu")
+recording.__enter__()
+session = current()
+session.window.recorder.times = session.window._times = None
+session._recorders.stop_watching()
+seen, torch_private.has_dispatch_mode = torch_private.has_dispatch_mode, lambda: False
+session._later.watch_program()
+torch_private.has_dispatch_mode = seen
+print("watched", modes())
+"""
+END = """
+print("left", modes())
+recording.__exit__(None, None, None)
+print("end", modes(), torch.autograd._profiler_enabled())
+"""
+LOOP = "x = torch.ones(64, 64)\nfor _ in range({count}):\n    x = torch.tanh(x @ x)\n"
+TRAINING = """
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(8):
+    optimizer.zero_grad()
+    model(x).sum().backward()
+    optimizer.step()
+"""
+
+
+def run(directory: Path, source: str) -> list[str]:
+    write_script(directory, START.format(lib=str(BENCH / "lib")) + source + END)
+    ended = bare(["train.py"], directory)
+    assert ended.status == 0, ended.stderr.decode()
+    return ended.stdout.decode().splitlines()
+
+
+@pytest.mark.parametrize("name", ["k-means", "custom function", "factorization", "meta-learning"])
+def test_the_first_operators_are_on_their_lines(name: str, tmp_path: Path) -> None:
+    said = run(tmp_path, f"exec(compile(HEAD + PROGRAMS[{name!r}], 'numeric.py', 'exec'), {{}})\n")
+    assert said == ["watched 1", "left 1", "end 0 False"]
+    rank = load(tmp_path / "run.ledger").rank()
+    assert rank.manifest.timed_program is not None
+    times = break_down_time(rank)
+    assert times is not None
+    known = sum(line.time_ns for line in times.lines if line.line.startswith("numeric.py:"))
+    assert known >= 0.95 * times.work_ns
+
+
+def test_it_ends_after_enough_operators_and_the_mode_is_removed(tmp_path: Path) -> None:
+    said = run(tmp_path, "program_times.MOST_OPERATORS = 100\n" + LOOP.format(count=400))
+    assert said == ["watched 1", "left 0", "end 0 False"]
+    timed = load(tmp_path / "run.ledger").rank().manifest.timed_program
+    assert timed is not None
+    assert 100 <= timed.operators <= 110
+
+
+def test_a_program_with_modules_is_left_to_the_measurement_of_its_steps(tmp_path: Path) -> None:
+    said = run(tmp_path, "other = torch.nn.Linear(4, 4)\n" + LOOP.format(count=AWAITED) + TRAINING)
+    assert said == ["watched 1", "left 0", "end 0 False"]
+    manifest = load(tmp_path / "run.ledger").rank().manifest
+    assert (manifest.timed_program, manifest.time_steps) == (None, (4, 5))
+
+
+def test_a_training_that_follows_drops_what_was_measured_before(tmp_path: Path) -> None:
+    said = run(tmp_path, LOOP.format(count=AWAITED) + TRAINING)
+    assert said == ["watched 1", "left 0", "end 0 False"]
+    manifest = load(tmp_path / "run.ledger").rank().manifest
+    assert (manifest.timed_program, manifest.time_steps) == (None, (4, 5))
