@@ -10,6 +10,7 @@ from quick import recorded
 
 from gpuledger.analyze.overview.summary import summarize
 from gpuledger.collect.steps.call_steps import SWITCH_CALLS
+from gpuledger.collect.steps.step_counter import SWITCH_STEPS
 from gpuledger.services.runs import load
 
 pytestmark = pytest.mark.torch
@@ -176,6 +177,128 @@ model = transformers.GPT2LMHeadModel(settings).eval()
 ids = torch.ones(1, 4, dtype=torch.long)
 model.generate(ids, max_new_tokens=8, do_sample=False, pad_token_id=0, eos_token_id=None)
 """
+REINFORCEMENT = """
+policy, critic = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), nn.Linear(4, 1)
+optimizer = torch.optim.Adam([*policy.parameters(), *critic.parameters()], lr=0.01)
+for _ in range(8):
+    state, states, actions = torch.randn(4, 4), [], []
+    with torch.no_grad():
+        for _ in range(6):
+            action = torch.distributions.Categorical(logits=policy(state)).sample()
+            states.append(state)
+            actions.append(action)
+            state = state + torch.randn(4, 4)
+    states, actions = torch.cat(states), torch.cat(actions)
+    gain = states.sum(1) - critic(states)[:, 0]
+    chosen = torch.distributions.Categorical(logits=policy(states)).log_prob(actions)
+    loss = -(chosen * gain.detach()).mean() + gain.square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+CLOSURE = """
+model = nn.Linear(8, 4)
+optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+x = torch.randn(16, 8)
+def closure():
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    return loss
+for _ in range(8):
+    optimizer.step(closure)
+"""
+META_LEARNING = """
+from torch.func import functional_call
+model = nn.Linear(8, 8)
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(8):
+    weights = dict(model.named_parameters())
+    for _ in range(2):
+        loss = functional_call(model, weights, torch.randn(4, 8)).square().mean()
+        gradients = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
+        weights = {name: weight - 0.1 * one for (name, weight), one in zip(weights.items(), gradients)}
+    optimizer.zero_grad()
+    functional_call(model, weights, torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
+TWO_GROUPS = """
+words, head = nn.Embedding(10, 8, sparse=True), nn.Linear(8, 4)
+optimizers = [torch.optim.SparseAdam(words.parameters()), torch.optim.Adam(head.parameters())]
+for _ in range(8):
+    head(words(torch.randint(10, (4,)))).square().mean().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+LAZY_AND_CHECKED = """
+model = nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, 4))
+model(torch.randn(1, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with torch.no_grad():
+    for _ in range(2):
+        model(torch.randn(4, 8))
+for _ in range(8):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
+FOLDS = """
+for _ in range(2):
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+    with torch.no_grad():
+        model(torch.randn(4, 8))
+"""
+EXPONENTIAL_AVERAGE = """
+import copy
+student = nn.Linear(8, 4)
+teacher = copy.deepcopy(student).requires_grad_(False)
+optimizer = torch.optim.AdamW(student.parameters())
+for _ in range(8):
+    x = torch.randn(4, 8)
+    loss = (student(x) - teacher(x + 0.1)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        for mean, weight in zip(teacher.parameters(), student.parameters()):
+            mean.lerp_(weight, 0.1)
+"""
+ENSEMBLE = """
+models = [nn.Linear(8, 4).eval() for _ in range(3)]
+criterion = nn.CrossEntropyLoss()
+with torch.inference_mode():
+    for _ in range(8):
+        x, y = torch.randn(4, 8), torch.randint(4, (4,))
+        mean = torch.stack([model(x).softmax(-1) for model in models]).mean(0)
+        criterion(mean.log(), y).item()
+"""
+FROZEN_THEN_WHOLE = """
+model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+head = torch.optim.Adam(model[2].parameters())
+whole = torch.optim.Adam(model.parameters())
+for optimizer, count in ((head, 3), (whole, 16)):
+    for _ in range(count):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+"""
+MANY_CRITIC_STEPS = """
+generator, critic = nn.Linear(8, 16), nn.Linear(16, 1)
+first, second = torch.optim.Adam(generator.parameters()), torch.optim.Adam(critic.parameters())
+for _ in range(8):
+    (-critic(generator(torch.randn(4, 8))).mean()).backward()
+    first.step()
+    for _ in range(5):
+        second.zero_grad()
+        (critic(torch.randn(4, 16)).mean() - critic(generator(torch.randn(4, 8)).detach()).mean()).backward()
+        second.step()
+"""
 PROGRAMS = {
     "a GAN": GAN,
     "a GAN that calls its critic first": GAN_CRITIC_FIRST,
@@ -185,6 +308,14 @@ PROGRAMS = {
     "four batches a step": ACCUMULATION,
     "a retriever and a reader": RETRIEVER,
     "helpers before the training": HELPERS_BEFORE,
+    "rollouts of a policy before each update": REINFORCEMENT,
+    "a closure that is called several times": CLOSURE,
+    "an inner loop of updates by hand": META_LEARNING,
+    "an optimizer for each group of weights": TWO_GROUPS,
+    "a lazy model, and validation before the training": LAZY_AND_CHECKED,
+    "a new model and optimizer for each fold": FOLDS,
+    "a teacher that averages the student": EXPONENTIAL_AVERAGE,
+    "five steps of the critic for one of the generator": MANY_CRITIC_STEPS,
 }
 CALLS = {
     "inference": INFERENCE,
@@ -192,6 +323,7 @@ CALLS = {
     "inference with parametrizations": CONSTRAINED_INFERENCE,
     "a part called before": PART_CALLED_BEFORE,
     "updates by hand": AUTOGRAD_GRAD,
+    "an ensemble, and a loss for its evaluation": ENSEMBLE,
     "a pipeline": PIPELINE,
     "a pipeline with gradients": PIPELINE.replace("with torch.no_grad():", "if True:"),
     "generate": GENERATE_DIRECTLY,
@@ -230,6 +362,10 @@ def test_without_an_optimizer_steps_are_calls(name: str, tmp_path: Path) -> None
 def test_a_denoiser_called_after_the_encoder_is_followed(tmp_path: Path) -> None:
     once = PIPELINE.replace("range(8)", "range(1)").replace("range(3)", "range(17)")
     assert len(kinds_of(tmp_path, once)) == 1 + 17 - SWITCH_CALLS
+
+
+def test_an_optimizer_that_takes_over_is_followed(tmp_path: Path) -> None:
+    assert len(kinds_of(tmp_path, FROZEN_THEN_WHOLE)) == 3 + 16 - SWITCH_STEPS
 
 
 def test_every_token_of_transformers_is_a_step(tmp_path: Path) -> None:

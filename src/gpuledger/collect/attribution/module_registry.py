@@ -318,7 +318,8 @@ class ModuleRegistry:
     def weights_version(self) -> tuple[int, int]:
         """Return the number of parameters, and a number that changes with every in-place update of one of them.
 
-        The second number also changes if the first does, because a new parameter has been filled in place.
+        The second number also changes if the first does, because a new parameter has been filled in place. Tensors that
+        take the place of parameters for one call, as in ``functional_call``, are not counted.
         """
         with without_overrides():
             versions = [
@@ -326,6 +327,7 @@ class ModuleRegistry:
                 for reference in self._holders
                 if (module := reference()) is not None
                 for _, weight in parameters_of(module)
+                if isinstance(weight, nn.Parameter)
             ]
         return len(versions), sum(versions)
 

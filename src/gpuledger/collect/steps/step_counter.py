@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,9 @@ from gpuledger.collect.adapter.program_objects import WeakIdentitySet
 from gpuledger.collect.launch.settings import AUTO, MARK, MODULE, OPTIMIZER, name_of_call
 from gpuledger.collect.steps.call_steps import FollowedModule, HeldCalls
 
+SWITCH_STEPS = 8
+"""Number of steps of another optimizer, without one of the followed one, after which the other one is followed."""
+
 NAMED = 0
 """Stands for the modules that the user has named, as the id of one."""
 
@@ -23,7 +27,8 @@ NAMED = 0
 class StepCounter:
     """Counts steps: marked by the program, or else steps of the first optimizer, or else calls of the first module.
 
-    A second optimizer (of a GAN), one optimizer per parameter, and steps that GradScaler skips do not add steps. Counts
+    A second optimizer (of a GAN), one optimizer per parameter, and steps that GradScaler skips do not add steps. If the
+    first optimizer no longer exists, or another one has stepped SWITCH_STEPS times since, that one is followed. Counts
     between :meth:`install` and :meth:`remove`.
 
     Args:
@@ -65,6 +70,7 @@ class StepCounter:
         self._weights_version = weights_version
         self._version: tuple[int, int] | None = None
         self._first: weakref.ref[Any] | None = None
+        self._other_steps: Counter[int] = Counter()
         self._started_ns = time.time_ns()
         self._ending = threading.RLock()
         """A model can be called in several threads at once."""
@@ -171,6 +177,7 @@ class StepCounter:
     def _call_ends(self, module_id: int, expects_training: Callable[[], bool]) -> None:
         if torch.is_grad_enabled():
             self._call_under_way = module_id
+            self._version = self._weights_version()  # a lazy module fills its weights inside its first call
         elif not self._waits_for(expects_training):
             self._end_call()
 
@@ -206,10 +213,19 @@ class StepCounter:
 
     def _after_step(self, optimizer: Any) -> None:
         self._after(optimizer)
-        if self._first is None:
-            self._first = weakref.ref(optimizer)
-        if self._first() is optimizer and not self._marked and self._step_on in (AUTO, OPTIMIZER):
+        if self._is_followed(optimizer) and not self._marked and self._step_on in (AUTO, OPTIMIZER):
             self._end("optimizer")
+
+    def _is_followed(self, optimizer: Any) -> bool:
+        """Return whether steps of this optimizer are counted."""
+        first = None if self._first is None else self._first()
+        if first is not optimizer:
+            self._other_steps[id(optimizer)] += 1
+            if first is not None and self._other_steps[id(optimizer)] <= SWITCH_STEPS:
+                return False
+            self._first = weakref.ref(optimizer)
+        self._other_steps.clear()
+        return True
 
     def _end(self, kind: str) -> None:
         with self._ending:
