@@ -1,6 +1,6 @@
-"""A plain training of one model, as it is or with one change that a finding suggests.
+"""A plain training of one model, as it is and with changes that a finding suggests, one after the other.
 
-Usage: python bench/lib/train_changed.py gpt2 --change half
+Usage: python bench/lib/train_changed.py gpt2 --change half --change checkpoint=transformer.h.*
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import functools
+import gc
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -53,21 +54,37 @@ def train_step(loss: Callable[[], Tensor], optimizer: torch.optim.Optimizer, par
     optimizer.step()
 
 
+def train(name: str, change: str, steps: int = 4) -> dict[str, int]:
+    """Train a new model with one change, such as ``checkpoint=transformer.h.*``; return its peak bytes."""
+    kind, _, pattern = change.partition("=")
+    gc.collect()
+    torch.cuda.empty_cache()
+    if hasattr(torch._C, "_cuda_clearCublasWorkspaces"):  # each training allocates its own
+        torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.reset_peak_memory_stats()
+    left_bytes = torch.cuda.memory_allocated()
+    torch.manual_seed(0)
+    parts = 2 if kind == "half" else 1
+    workload = MODELS[name].build("cuda", batch_size=SAMPLES[name] // parts)
+    (model,), (optimizer,) = workload.models, workload.optimizers
+    count = checkpoint_modules(model, pattern) if kind == "checkpoint" else 0
+    for _ in range(steps):
+        train_step(lambda: loss_of(model, workload.make_batch()), optimizer, parts, low=kind == "autocast")
+    return {
+        "peak_allocated_bytes": torch.cuda.max_memory_allocated() - left_bytes,
+        "left_bytes": left_bytes,
+        "checkpointed": count,
+    }
+
+
 def main() -> None:
-    """Train four steps and print one line of JSON with the peak bytes."""
+    """Train four steps for each change, and print one line of JSON: change -> peak bytes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", choices=SAMPLES)
-    parser.add_argument("--change", choices=CHANGES, default="none")
-    parser.add_argument("--modules", default="", help="paths of the modules to checkpoint, with *")
+    parser.add_argument("--change", action="append", help=f"one of {', '.join(CHANGES)}; checkpoint=PATHS, with *")
     arguments = parser.parse_args()
-    torch.manual_seed(0)
-    parts = 2 if arguments.change == "half" else 1
-    workload = MODELS[arguments.model].build("cuda", batch_size=SAMPLES[arguments.model] // parts)
-    (model,), (optimizer,) = workload.models, workload.optimizers
-    count = checkpoint_modules(model, arguments.modules) if arguments.change == "checkpoint" else 0
-    for _ in range(4):
-        train_step(lambda: loss_of(model, workload.make_batch()), optimizer, parts, low=arguments.change == "autocast")
-    print(json.dumps({"peak_allocated_bytes": torch.cuda.max_memory_allocated(), "checkpointed": count}))
+    torch.cuda.init()
+    print(json.dumps({change: train(arguments.model, change) for change in arguments.change or ["none"]}))
 
 
 if __name__ == "__main__":

@@ -27,17 +27,21 @@ FIRST_WORDS = {"halve": "half", "checkpoint": "checkpoint", "use autocast": "aut
 """How the action of a finding begins -> the change of the training."""
 
 
-def train(name: str, before: tuple[str, ...] = (), *options: str) -> dict[str, Any]:
-    """Train one model in a process of its own; return what it printed."""
-    command = [sys.executable, *before, SCRIPT, name, *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+def train(name: str, before: tuple[str, ...], changes: list[str]) -> dict[str, Any]:
+    """Train one model in a process of its own, once for each change; return what it printed."""
+    asked = [word for change in changes for word in ("--change", change)]
+    command = [sys.executable, *before, SCRIPT, name, *asked]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}: exit status {done.returncode}\n{done.stderr}")
     printed: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return printed
 
 
 def change_of(finding: Finding) -> str | None:
-    """Return the change that a finding suggests; None if it is not one of those that are tried."""
-    return next((change for words, change in FIRST_WORDS.items() if finding.action.startswith(words)), None)
+    """Return the change that a finding suggests, with the modules to checkpoint; None if it is not tried."""
+    kind = next((change for words, change in FIRST_WORDS.items() if finding.action.startswith(words)), None)
+    return f"{kind}={modules_of(finding)}" if kind == "checkpoint" else kind
 
 
 def modules_of(finding: Finding) -> str:
@@ -45,11 +49,9 @@ def modules_of(finding: Finding) -> str:
     return finding.action.rpartition(" of ")[2].rpartition(" (")[0]
 
 
-def judge(name: str, finding: Finding, change: str, peak_bytes: int) -> dict[str, Any]:
+def judge(finding: Finding, printed: dict[str, int], peak_bytes: int) -> dict[str, Any]:
     """Return predicted and measured saving of one finding."""
-    options = ("--change", change, *(("--modules", modules_of(finding)) if change == "checkpoint" else ()))
-    printed = train(name, (), *options)
-    measured = peak_bytes - int(printed["peak_allocated_bytes"])
+    measured = peak_bytes - printed["peak_allocated_bytes"]
     return {
         "action": finding.action,
         "predicted_bytes": finding.saving_bytes,
@@ -60,13 +62,20 @@ def judge(name: str, finding: Finding, change: str, peak_bytes: int) -> dict[str
 
 
 def measure(name: str, directory: Path) -> dict[str, Any]:
-    """Record one model, then train it with each suggested change."""
+    """Record one model, then train it as it is and with each suggested change."""
     run = directory / f"{name}.ledger"
-    recorded = train(name, ("-m", "gpuledger", "run", "-q", "--passes", "memory", "--out", str(run)))
-    peak_bytes = int(recorded["peak_allocated_bytes"])
-    findings = [(finding, change_of(finding)) for finding in find_findings(load(run).rank(0))]
-    judged = {change: judge(name, finding, change, peak_bytes) for finding, change in findings if change is not None}
-    return {"peak_allocated_bytes": peak_bytes, "changes": judged, "actions": [one.action for one, _ in findings]}
+    train(name, ("-m", "gpuledger", "run", "-q", "--passes", "memory", "--out", str(run)), ["none"])
+    findings = find_findings(load(run).rank(0))
+    tried = {change: finding for finding in findings if (change := change_of(finding)) is not None}
+    printed = train(name, (), ["none", *tried])
+    peak_bytes = int(printed["none"]["peak_allocated_bytes"])
+    return {
+        "peak_allocated_bytes": peak_bytes,
+        "changes": {
+            change.partition("=")[0]: judge(finding, printed[change], peak_bytes) for change, finding in tried.items()
+        },
+        "actions": [finding.action for finding in findings],
+    }
 
 
 def main() -> None:

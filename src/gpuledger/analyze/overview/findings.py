@@ -79,7 +79,7 @@ def _optimizer_state(facts: PeakFacts) -> Finding | None:
     """Suggest a smaller optimizer state, if it is a large part of the peak."""
     state = facts.of("optimizer_state", "sharded_optimizer_state")
     size, weights = facts.held(state), facts.held(facts.of("weight", "sharded_weight"))
-    if size < 0.1 * facts.peak_bytes:
+    if size < 0.1 * facts.peak_bytes or facts.has_small_state:
         return None
     beside = f", {size / weights:.1f} times the weights" if weights else ""
     return Finding(

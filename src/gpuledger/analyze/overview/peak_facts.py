@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 Mask = NDArray[np.bool_]
+_SMALL_STATE_BYTES = 2.5
+"""Bytes of the optimizer's state for each trained number up to which 8-bit states would save little."""
 _SHARDED = ("FSDP", "FullyShardedDataParallel", "DeepSpeedEngine")
 
 
@@ -66,6 +68,24 @@ class PeakFacts:
     def is_sharded(self) -> bool:
         """Return whether the model is sharded over the ranks already: FSDP and DeepSpeed show it in their classes."""
         return any(name.startswith(_SHARDED) for name in self.classes.values())
+
+    @cached_property
+    def has_small_state(self) -> bool:
+        """Return whether the optimizer has few bytes for each number that it trains, such as two in 8-bit Adam.
+
+        The numbers are counted by their gradients, and by the weights if no gradient was recorded.
+        """
+        trained_bytes = self._most_held("gradient", "sharded_gradient") or self._most_held("weight", "sharded_weight")
+        precision = self.rank.manifest.precision
+        in_32_bits = precision is None or precision.float32_frac is None or precision.float32_frac >= 0.5
+        state_bytes = self._most_held("optimizer_state", "sharded_optimizer_state")
+        return state_bytes <= _SMALL_STATE_BYTES * trained_bytes / (4 if in_32_bits else 2)
+
+    def _most_held(self, *categories: str) -> int:
+        """Return the highest bytes of some categories at one time."""
+        blocks, lives = self.of(*categories), self.lives
+        held = running_sum(lives.allocated_bytes[blocks], lives.alloc_index[blocks], lives.free_requested_index[blocks])
+        return int(held.bytes.max(initial=0))
 
     def born_in(self, phase: str) -> Mask:
         """Return which blocks were allocated in this phase."""

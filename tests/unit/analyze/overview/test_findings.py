@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +249,31 @@ def test_a_checkpointed_model_is_not_told_to_checkpoint(tmp_path: Path) -> None:
         lambda row: {"phase": "backward", "category": "activation"} if row["alloc_index"] == again else {},
     )
     assert not named(recomputed, "Activations of transformer.h.*")
+
+
+@pytest.mark.parametrize(("dtype", "advised"), [("float32", True), ("uint8", False)])
+def test_an_optimizer_with_small_states_is_not_told_to_make_them_smaller(
+    dtype: str, advised: bool, tmp_path: Path
+) -> None:
+    class TwoStates(torch.optim.Optimizer):
+        def __init__(self, weights: Iterator[torch.nn.Parameter]) -> None:
+            super().__init__(weights, {})
+
+        @torch.no_grad()
+        def step(self, closure: None = None) -> None:  # type: ignore[override]
+            for weight in self.param_groups[0]["params"]:
+                if not self.state[weight]:
+                    for name in ("mean", "square"):
+                        self.state[weight][name] = torch.zeros_like(weight, dtype=getattr(torch, dtype))
+
+    model = torch.nn.Linear(512, 512)
+    optimizer = TwoStates(model.parameters())
+    with gpuledger.record(out=tmp_path / "run", steps=(1, 3), passes="memory", devices="cpu") as recording:
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.ones(4, 512)).sum().backward()
+            optimizer.step()
+    assert bool(named(recording.run().rank(), "Optimizer state")) == advised
 
 
 def test_logits_and_loss_outside_modules_are_named(tmp_path: Path) -> None:
