@@ -2,7 +2,9 @@
 
 The encoder has strided convolutions, a grouped positional convolution with weight normalization, and bf16 autocast. It
 trains with the timing measurement of gpuledger, then in torch.profiler, then bare. Each gives the kernels of a step:
-their sum, the time in which at least one ran, the streams, and the pairs that overlap on one stream.
+their sum, the time in which at least one ran, the streams, the pairs that overlap on one stream, and those with the
+same times. A bare step that was launched while the GPU was kept waiting takes the busy time if that one is true, and
+the sum if kernels do not overlap.
 
 Usage: python bench/time/overlapping_kernels.py --out bench/time/results/h200/overlapping_kernels.json [--small]
 """
@@ -30,9 +32,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 from environment import describe_environment, write_results
 
 import gpuledger
-from gpuledger.analyze.step.work import names_of, read_work, union_ns
+from gpuledger.analyze.step.times import break_down_time
+from gpuledger.analyze.step.work import names_of, union_ns
 
 STEPS = 12
+WAITING_CYCLES = 300_000_000
+"""GPU clock cycles before a queued step, about 0.15 s."""
 
 
 class Encoder(nn.Module):
@@ -80,12 +85,14 @@ def summarize(start: np.ndarray, end: np.ndarray, stream: np.ndarray, names: lis
         rows = np.flatnonzero(stream == number)
         rows = rows[np.argsort(start[rows], kind="stable")]
         late = np.flatnonzero(start[rows][1:] < end[rows][:-1])
+        twice = (np.diff(start[rows]) == 0) & (np.diff(end[rows]) == 0)
         pairs.update(f"{names[rows[one]][:60]} > {names[rows[one + 1]][:60]}" for one in late.tolist())
         streams[number] = {
             "kernels": int(rows.size),
             "sum_ms": float((end[rows] - start[rows]).sum()) / steps / 1e6,
             "busy_ms": union_ns(start[rows], end[rows]) / steps / 1e6,
             "overlapping_pairs": int(late.size),
+            "same_times": int(twice.sum()),
         }
     total = {"sum_ms": float((end - start).sum()) / steps / 1e6, "busy_ms": union_ns(start, end) / steps / 1e6}
     return {**total, "steps": steps, "streams": streams, "pairs": dict(pairs.most_common(12))}
@@ -98,19 +105,23 @@ def by_gpuledger(step: Callable[[], None]) -> dict[str, Any]:
             for _ in range(STEPS):
                 step()
         rank = recording.run().rank()
-        work, words = read_work(rank), names_of(rank)
-        assert work is not None
-        table = rank.table("spans", ("kind", "stream", "step", "start_ns", "device_idx")).to_pylist()
-        place = {row["start_ns"]: row["stream"] for row in table if row["kind"] != "phase"}
-        stream = np.array([place[one] for one in work.start_ns.tolist()])
-        names = [words.get(one, "") for one in work.name_id.tolist()]
-        found = summarize(work.start_ns, work.end_ns, stream, names, work.steps)
-        per_step = {}
-        for number in np.unique(work.step).tolist():
-            mine = work.step == number
-            own = [name for name, is_mine in zip(names, mine.tolist(), strict=True) if is_mine]
-            per_step[number] = summarize(work.start_ns[mine], work.end_ns[mine], stream[mine], own, 1)
-        return {**found, "profiled": rank.manifest.time_steps, "by_step": per_step}
+        words, timed, shown = names_of(rank), rank.manifest.time_steps, break_down_time(rank)
+        assert timed is not None
+        assert shown is not None
+        rows = [
+            row
+            for row in rank.table("spans").to_pylist()
+            if row["kind"] != "phase" and timed[0] <= row["step"] <= timed[1] and row["device_idx"] == shown.device_idx
+        ]
+        per_step = {number: of_rows([row for row in rows if row["step"] == number], words, 1) for number in timed}
+        in_view = {"sum_ms": shown.work_ns / 1e6, "busy_ms": shown.busy_ns / 1e6}
+        return {**of_rows(rows, words, shown.steps), "shown": in_view, "profiled": timed, "by_step": per_step}
+
+
+def of_rows(rows: list[dict[str, Any]], words: dict[int, str], steps: int) -> dict[str, Any]:
+    """Return the summary of rows of the table ``spans``."""
+    start, end, stream = (np.array([row[name] for row in rows]) for name in ("start_ns", "end_ns", "stream"))
+    return summarize(start, end, stream, [words.get(row["name_id"], "") for row in rows], steps)
 
 
 def by_torch(step: Callable[[], None]) -> dict[str, Any] | None:
@@ -126,6 +137,24 @@ def by_torch(step: Callable[[], None]) -> dict[str, Any] | None:
     end = start + np.array([one.duration_ns() for one in events])
     stream = np.array([one.device_resource_id() for one in events])
     return summarize(start, end, stream, [one.name() for one in events], 2)
+
+
+def queued_ms(step: Callable[[], None]) -> float:
+    """Return the median time that the GPU takes for a step that was launched while it was kept waiting, in ms.
+
+    The GPU does not wait for the CPU then, unless a step launches more kernels than its queue has room for.
+    """
+    times = []
+    for _ in range(STEPS):
+        torch.cuda.synchronize()
+        torch.cuda._sleep(WAITING_CYCLES)
+        before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        before.record()
+        step()
+        after.record()
+        torch.cuda.synchronize()
+        times.append(before.elapsed_time(after))
+    return statistics.median(times)
 
 
 def bare_ms(step: Callable[[], None], wait: Callable[[], None]) -> float:
@@ -151,11 +180,17 @@ def main() -> None:
     step, wait = make_step(device, small=options.small), torch.cuda.synchronize if on_card else (lambda: None)
     for _ in range(3):
         step()
-    results = {"bare_ms": bare_ms(step, wait), "gpuledger": by_gpuledger(step)}
+    results = {"bare_ms": bare_ms(step, wait), "queued_ms": queued_ms(step) if on_card else None}
+    results["gpuledger"] = by_gpuledger(step)
     results["torch_profiler"] = by_torch(step) if on_card else None
     results["bare_after_ms"] = bare_ms(step, wait)
     write_results(options.out, {"environment": describe_environment(device), **results})
-    print({name: value if isinstance(value, float) else value and value["busy_ms"] for name, value in results.items()})
+    print(
+        {
+            name: value if not isinstance(value, dict) else (value["busy_ms"], value["sum_ms"])
+            for name, value in results.items()
+        }
+    )
 
 
 if __name__ == "__main__":
