@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +13,7 @@ from simulated_card import TICK_NS
 
 from gpuledger.cards.card import BareCard
 from gpuledger.cards.energy_edges import EdgeFinder, find_edge
+from gpuledger.cards.tick_phase import TickPhase
 from gpuledger.model.energy_window import NVML_COUNTER, Edge, EnergyCounter, measure_window
 
 WATTS = 300.0
@@ -247,3 +251,59 @@ def test_a_journal_that_describes_its_counter_has_that() -> None:
     assert EnergyCounter.of_facts(vars(own)) == own
     assert EnergyCounter.of_facts(vars(own) | {"period_ns": 10**400}) == NVML_COUNTER
     assert EnergyCounter.of_facts(vars(own) | {"jitter_ns": -1}) == NVML_COUNTER
+
+
+def test_a_tick_before_the_first_that_was_seen_lies_a_period_earlier() -> None:
+    """The period is not known yet, so the earlier tick is as uncertain as it: the longest and the shortest before."""
+    phase = TickPhase(NVML_COUNTER)
+    seen_ns = 10_000 * MS
+    assert phase.saw(seen_ns, seen_ns + MS) == (seen_ns, seen_ns + MS)
+    at_ns = seen_ns - NVML_COUNTER.longest_ns
+    assert phase.last_before(at_ns) == (seen_ns - NVML_COUNTER.longest_ns, seen_ns + MS - NVML_COUNTER.shortest_ns)
+    assert phase.next_after(at_ns) == (seen_ns, seen_ns + MS)
+    assert phase.next_after(seen_ns + MS) == (
+        seen_ns + NVML_COUNTER.shortest_ns,
+        seen_ns + MS + NVML_COUNTER.longest_ns,
+    )
+
+
+def test_a_phase_is_confirmed_by_a_tick_that_came_as_predicted_and_until_it_is_forgotten() -> None:
+    phase = TickPhase(NVML_COUNTER)
+    assert not phase.is_confirmed
+    phase.saw(0, MS)
+    assert not phase.is_confirmed
+    phase.saw(TICK_NS, TICK_NS + MS)
+    assert phase.is_confirmed
+    phase.forget()
+    assert not phase.is_confirmed
+    assert phase.next_after(2 * TICK_NS) is None
+
+
+def test_a_period_is_never_known_better_than_clocks_are() -> None:
+    """After an hour of exact ticks, those of the next seconds are certain to 40 millionths of the time."""
+    phase = TickPhase(NVML_COUNTER)
+    for count in range(36_000):
+        phase.saw(count * TICK_NS - 1, count * TICK_NS + 1)
+    last_ns = 35_999 * TICK_NS
+    for periods in (10, 1_000):
+        low_ns, high_ns = present(phase.next_after(last_ns + periods * TICK_NS - TICK_NS // 2))
+        assert low_ns <= last_ns + periods * TICK_NS <= high_ns
+        assert high_ns - low_ns == pytest.approx(40e-6 * periods * TICK_NS, rel=0.1)
+
+
+def test_the_power_around_both_edges_is_what_is_uncertain() -> None:
+    """A window of ten seconds at 250 W on average, which began at 200 W and ended at 300 W, between two ticks each."""
+    counter = replace(NVML_COUNTER, period_ns=100 * MS, jitter_ns=0)
+    start = Edge(60 * MS, 100 * MS, 0, 0, 200.0, 0, None, counter)
+    end = Edge(10_070 * MS, 10_100 * MS, 2_500_000, 0, 300.0, 0, None, counter)
+    found = measure_window(start, end)
+    assert found.energy_j == pytest.approx(2_500 + 0.04 * 200 - 0.03 * 300)
+    assert found.uncertainty_j == pytest.approx(0.04 * 50 + 0.07 * 50)
+    assert found.ticks == 100
+    known = measure_window(replace(start, off_w=10.0), replace(end, off_w=20.0))
+    assert known.uncertainty_j == pytest.approx(0.04 * 10 + 0.03 * 20)
+    jitter = replace(counter, jitter_ns=MS)
+    shaky = measure_window(
+        replace(start, off_w=0.0, reading_ns=2 * MS, counter=jitter), replace(end, off_w=0.0, counter=jitter)
+    )
+    assert shaky.uncertainty_j == pytest.approx(math.hypot(0.002 * 200, 0.001 * 300))

@@ -95,6 +95,17 @@ def test_the_seven_columns_have_times_and_count_reused_memory_once(tmp_path: Pat
     assert any("1 row (8,192 bytes)" in note for note in run.rank().manifest.notes)
 
 
+def test_rows_of_reused_memory_are_counted_with_their_sizes(tmp_path: Path) -> None:
+    """A size that is not known is written as -1 and adds nothing."""
+    text = SEVEN.read_text(encoding="utf-8")
+    (reused,) = [line for line in text.splitlines() if line.endswith(",1")]
+    head = reused.rsplit(",", 3)[0]
+    place = tmp_path / SEVEN.name
+    place.write_text(text + "".join(f"{head},{size},{size},1\n" for size in (100, 20, -1)), encoding="utf-8")
+    run = make("mxnet", tmp_path, place)
+    assert any("4 rows (8,312 bytes)" in note for note in run.rank().manifest.notes)
+
+
 def test_the_tree_gives_the_tags_back(tmp_path: Path) -> None:
     assert words(make("mxnet", tmp_path, TREE)) == [
         ("hybridsequential:dense0:in_arg:weight", "weight", "hybridsequential.dense0", 5120),

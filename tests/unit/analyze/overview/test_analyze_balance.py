@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import synthetic
 from random_runs import to_table
@@ -10,7 +12,8 @@ from synthetic import load_run, make_run
 from synthetic_lives import STEP_NS
 
 from gpuledger.analyze.memory.breakdown import break_down
-from gpuledger.analyze.overview.balance import Balance, build_balance
+from gpuledger.analyze.memory.instant import resolve_instant
+from gpuledger.analyze.overview.balance import Balance, _free_segment_bytes, _nearest, build_balance
 from gpuledger.analyze.overview.summary import summarize
 from gpuledger.analyze.step.steps import step_times
 from gpuledger.errors import EmptyRunError
@@ -201,3 +204,36 @@ def test_cpu_summary_and_empty_run(tmp_path: Path) -> None:
     for ask in (summarize, build_balance):
         with pytest.raises(EmptyRunError):
             ask(empty)
+
+
+@pytest.mark.parametrize(
+    ("samples", "wanted", "best"),
+    [
+        ([5, 15], 20, 15),  # the nearest of those before
+        ([25, 30], 20, 25),  # and of those after
+        ([9, 20], 10, 20),  # after rather than before, though farther
+        ([10, 15], 10, 10),  # the sample of the instant itself is not before it
+        ([18, 25], 21, 18),  # rather before than on the other side of a change of segments
+        ([99, 101], 100, 101),  # the segment of event 100 is there at event 100
+        ([25, 40], 41, 40),
+    ],
+)
+def test_the_sample_with_the_same_segments_is_taken_then_a_later_one_then_the_nearest(
+    samples: list[int], wanted: int, best: int, tmp_path: Path
+) -> None:
+    def held_at(rows: Rows) -> Rows:
+        return [{**rows[0], "alloc_index": 22, "free_index": 41}, {**rows[0], "alloc_index": 100, "free_index": None}]
+
+    rank = changed(tmp_path / "one.ledger", "segments", held_at)
+    place = _nearest(rank, 0, np.array(samples), wanted)
+    assert samples[place] == best
+
+
+def test_a_segment_is_there_from_its_event_until_the_one_that_releases_it(tmp_path: Path) -> None:
+    def one_far_away(rows: Rows) -> Rows:
+        return [{**rows[0], "address": 1 << 50, "bytes": 7 << 20, "alloc_index": 50, "free_index": 60}]
+
+    rank = changed(tmp_path / "one.ledger", "segments", one_far_away)
+    instant = resolve_instant(rank, "end", 0, None)
+    free = {index: _free_segment_bytes(rank, replace(instant, index=index)) for index in (49, 50, 59, 60)}
+    assert free == {49: 0, 50: 7 << 20, 59: 7 << 20, 60: 0}

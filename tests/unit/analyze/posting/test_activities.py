@@ -259,3 +259,14 @@ def test_what_a_module_launches_without_an_operator_has_no_operator() -> None:
     spans = trace.owned()
     assert places(spans) == [("kernel", 3, "forward", 4)]
     assert spans.operator_id.tolist() == [-1]
+
+
+def test_a_kernel_is_of_the_step_in_which_its_operator_begins() -> None:
+    """A step has its first moment and not its last; what begins outside all steps is of none."""
+    trace = Trace()
+    trace.later_steps = [(5, 1_200, 1_500)]
+    starts = {0: 4, 999: 4, 1_000: 0, 1_199: 0, 1_200: 5, 1_499: 5, 1_500: 0}
+    launches = [trace.host("aten::relu", start, start + 1) for start in starts]
+    for number, launch in enumerate(launches):
+        trace.device("kernel", 2_000 + 10 * number, 2_005 + 10 * number, launch)
+    assert [step for *_, step in places(trace.owned())] == list(starts.values())

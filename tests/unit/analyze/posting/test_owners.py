@@ -7,7 +7,7 @@ from pathlib import Path
 from gpuledger.analyze.posting.device import DeviceHistory, device_histories
 from gpuledger.analyze.posting.owners import spread_tags
 from gpuledger.model.accounts import CATEGORIES, Identity, Phase
-from gpuledger.model.journal.journal import Action, JournalWriter, Part
+from gpuledger.model.journal.journal import COLUMNS, REASONS, Action, JournalWriter, Part
 from gpuledger.model.journal.reading import Journal, read_journal
 
 ALLOC, GIVEN_BACK, DONE = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
@@ -96,3 +96,25 @@ def test_what_a_module_made_is_no_input_of_the_next(tmp_path: Path) -> None:
         see(part, Identity.INPUT, address, 3, 0, name_id=-1)
     (history,) = device_histories(written(part, tmp_path))
     assert categories(history) == ["activation", "input", "activation_gradient"]
+
+
+def test_what_a_tag_says_of_its_own_event_is_not_of_the_next(tmp_path: Path) -> None:
+    """An event without a tag has step and phase of the one before it; flags, stack and scope stay with their event."""
+    part = with_events((ALLOC, 64, 0), (ALLOC, 128, -1))
+    part.add("tags", tag_id=0, step=1, phase=Phase.FORWARD, visit=3, module_id=5, scope_id=4, stack_id=6, flags=1)
+    journal = written(part, tmp_path)
+    tags = spread_tags(journal, journal.tables["events"]["tag_id"].astype("int64"))
+    assert tags.flags.tolist() == [1, 0]
+    assert tags.stack_id.tolist() == [6, -1]
+    assert tags.scope_id.tolist() == [4, -1]
+    assert tags.visit.tolist() == [3, 3]
+
+
+def test_a_block_outlives_its_step_if_the_step_ends_after_it(tmp_path: Path) -> None:
+    """What is made between steps and alive at the end is the next step's input, if no step has ended since."""
+    part = with_events(*[(ALLOC, 64 * (1 + n), 0) for n in range(4)])
+    tag(part, 0, Phase.BETWEEN, 1)
+    sizes = dict.fromkeys(COLUMNS["counters"], 0)
+    part.add("counters", **{**sizes, "device_idx": -1, "reason": REASONS.index("step_end"), "alloc_count": 2})
+    (history,) = device_histories(written(part, tmp_path))
+    assert categories(history) == ["other", "other", "input", "input"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from gpuledger.analyze.operator_work.measured_watts import MeasuredType, WattTable
 from gpuledger.analyze.operator_work.work_class import CLASSES, class_of
-from gpuledger.analyze.step.energy import ONE_BASE_FRAC, StepEnergy, _base, apportion, weigh
+from gpuledger.analyze.step.energy import ONE_BASE_FRAC, StepEnergy, Weights, _base, apportion, weigh
 from gpuledger.model.manifest import PassEnergy
 
 MATRIX, MEMORY = (position for position, one in enumerate(CLASSES) if one.name in ("matrix", "memory"))
@@ -157,3 +158,41 @@ def test_a_spread_that_was_measured_is_narrower_than_an_assumed_one() -> None:
 )
 def test_kinds_of_work_are_told_by_name(name: str, kind: str, expected: str) -> None:
     assert CLASSES[class_of(name, kind)].name == expected
+
+
+@given(
+    durations_s=arrays(np.float64, st.tuples(st.integers(2, 6), st.just(3)), elements=st.floats(0.01, 0.1)),
+    base_w=st.floats(50, 100),
+    off_w=st.floats(1, 20),
+)
+def test_plus_or_minus_is_what_another_base_power_would_change(
+    durations_s: np.ndarray, base_w: float, off_w: float
+) -> None:
+    """Where the power of each kind of work is known, the base power alone is uncertain."""
+    watts = np.array([700.0, 300.0, 100.0])
+    weights = Weights(watts, watts, watts, 1.0, 0.0)
+    length_s = 1.2 * float(durations_s.sum())
+    step = StepEnergy(0, 1, 400.0 * length_s, 0.0, length_s, base_w, off_w, ())
+    busy_s = float(durations_s.sum())
+    energies_j, off_j, idle_j, idle_off_j = apportion(durations_s, busy_s, step, weights)
+    other_j, _, other_idle_j, _ = apportion(durations_s, busy_s, replace(step, base_w=base_w + off_w), weights)
+    assert np.abs(other_j - energies_j) == pytest.approx(off_j, abs=1e-6)
+    assert abs(other_idle_j - idle_j) == pytest.approx(idle_off_j, abs=1e-6)
+
+
+def test_the_counters_uncertainty_is_shared_as_the_energy_is() -> None:
+    watts = np.array([700.0, 300.0])
+    step = StepEnergy(0, 1, 100.0, 3.0, 0.2, 100.0, 0.0, ())
+    energies_j, off_j, idle_j, idle_off_j = apportion(
+        np.diag([0.05, 0.05]), 0.1, step, Weights(watts, watts, watts, 1.0, 0.0)
+    )
+    assert off_j == pytest.approx(0.03 * energies_j)
+    assert idle_off_j == pytest.approx(0.03 * idle_j)
+
+
+def test_bounds_of_power_become_half_the_range_of_each_share() -> None:
+    """Of 80 J above the base, work of 1 to 3 and of 2 W shares 1/3 to 3/5; both are off by half of that."""
+    weights = Weights(np.array([2.0, 2.0]), np.array([1.0, 2.0]), np.array([3.0, 2.0]), 1.0, 0.0)
+    step = StepEnergy(0, 1, 100.0, 0.0, 0.2, 100.0, 0.0, ())
+    _, off_j, _, _ = apportion(np.diag([0.1, 0.1]), 0.2, step, weights)
+    assert off_j == pytest.approx(np.full(2, 80 * (3 / 5 - 1 / 3) / 2))

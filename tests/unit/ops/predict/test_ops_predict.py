@@ -18,6 +18,7 @@ from gpuledger.analyze.operator_work.formulas import FAMILIES, work_of
 from gpuledger.errors import EmptyRunError, InputError
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.records import Record
+from gpuledger.ops.predict import predict
 from gpuledger.ops.predict.features import NAMES, Features, shape_family
 from gpuledger.ops.predict.fit import Example, Model, Quantity, examples_of, fit, folds_of, group_numbers, out_of_range
 from gpuledger.ops.predict.predict import FittedPredictor, load_model, save_model
@@ -335,3 +336,30 @@ def test_arguments_that_no_call_has_are_named(key: OperatorKey, model: Model) ->
     with pytest.raises(InputError, match=key.operator.split(".")[1]):
         FittedPredictor(model).costs([product(64, 64, 64), key], [False, False])
     assert FittedPredictor(model).costs([product(64, 64, 64)], [False])[0].time_ns > 0
+
+
+def test_power_is_never_above_the_limit_of_the_card(examples: list[Example]) -> None:
+    hot = fit([replace(example, power_w=900.0) for example in examples], ROOF, "digest")
+    for cost in FittedPredictor(hot).costs([product(512, 256, 512)], [False]):
+        assert cost.energy_j == pytest.approx(700.0 * cost.time_ns / 1e9)
+        assert cost.energy_high_j == pytest.approx(700.0 * present(cost.time_high_ns) / 1e9)
+
+
+def test_each_end_of_the_energy_is_of_the_same_end_of_time_and_power() -> None:
+    times, powers = ([2e9], [1e9], [4e9]), ([300.0], [200.0], [500.0])
+    cost = FittedPredictor._cost(0, times, powers)
+    assert (cost.energy_j, cost.energy_low_j, cost.energy_high_j) == (600.0, 200.0, 2_000.0)
+    assert (cost.time_ns, cost.time_low_ns, cost.time_high_ns) == (2e9, 1e9, 4e9)
+    assert FittedPredictor._cost(0, times, None).energy_j is None
+
+
+def test_what_is_drawn_to_the_best_of_its_kind_gets_shorter_at_all_three_ends(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = product(512, 256, 512)
+    monkeypatch.setattr(predict, "drawn_to_best", lambda *_: np.zeros(1))
+    (plain,) = FittedPredictor(model).costs([key], [False])
+    monkeypatch.setattr(predict, "drawn_to_best", lambda *_: np.full(1, -1.0))
+    (drawn,) = FittedPredictor(model).costs([key], [False])
+    for end in ("time_ns", "time_low_ns", "time_high_ns"):
+        assert getattr(drawn, end) == pytest.approx(getattr(plain, end) / 2)

@@ -220,3 +220,11 @@ def test_calls_launched_one_by_one_are_a_moment_apart() -> None:
     total = sum_up(workload_of(Use(known, 2), Use(unknown, 5)), [told, record_of(unknown, 100.0)], ENVIRONMENT)
     assert total.busy_ns == 2_500
     assert total.queued_ns == total.step_ns == pytest.approx(2 * 1_300 + 5 * (100 + 300))
+
+
+def test_a_call_launched_alone_takes_at_least_its_time_in_a_graph() -> None:
+    """Its last output can be in the cache, which makes it look faster; the gap of such a call is none."""
+    known, other = key_of_size(1), key_of_size(2)
+    told = replace(record_of(known, 1_000.0), blocks=({"kind": "summary", "queued_ns": 900.0, "host_ns": 10.0},))
+    total = sum_up(workload_of(Use(known, 3), Use(other, 2)), [told, record_of(other, 100.0)], ENVIRONMENT)
+    assert total.queued_ns == pytest.approx(3 * 1_000 + 2 * 100)

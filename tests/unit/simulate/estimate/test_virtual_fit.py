@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -235,3 +237,17 @@ def test_the_argument_is_found_in_both_spellings() -> None:
     for wrong in (("t.py",), ("t.py", "--batch-size", "0"), ("t.py", "--batch-size=many")):
         with pytest.raises(UsageError):
             find_argument(wrong, "batch-size")
+
+
+def test_the_upper_bound_decides_whether_a_program_fits() -> None:
+    """An estimate below the GPU's memory is not enough: on the edge, until the upper bound is below it as well."""
+    card = find_card("t4")
+    reserved_bytes = card.usable_bytes - card.outside_bytes - MIB
+    requests = requests_of(reserved_bytes // (2 * MIB) * 2 * MIB)
+    peaks = peaks_on(card, reserved_bytes, reserved_bytes, 0.95)
+    assert peaks.process_bytes < card.usable_bytes < peaks.upper_bytes
+    assert fit_card(card, peaks, requests, 0.95).verdict == EDGE
+    upper_mib = -(-peaks.upper_bytes // MIB) + card.driver_reserve_mib.value
+    for memory_mib, verdict in ((upper_mib - 1, EDGE), (upper_mib, FITS)):
+        found = fit_card(replace(card, memory_mib=replace(card.memory_mib, value=memory_mib)), peaks, requests, 0.95)
+        assert (found.verdict, found.upper_bytes) == (verdict, peaks.upper_bytes)

@@ -1,0 +1,103 @@
+"""When the GPUs of an energy measurement are sampled, and which power they show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from simulated_card import MS, Clock, SimulatedCard
+
+from gpuledger.cards.card import Card, SensorReading
+from gpuledger.collect.sampling import energy_meter
+from gpuledger.collect.sampling.energy_meter import LINGER_PERIODS, EnergyMeter
+from gpuledger.model.energy_window import ENERGY_MARKER, NVML_COUNTER
+
+LINGER_NS = round(LINGER_PERIODS * NVML_COUNTER.period_ns)
+
+
+class Meter:
+    """Stands in for the thread that samples one GPU."""
+
+    made: list[Meter]
+
+    def __init__(self, card: Card, number: int) -> None:
+        self.counts, self.running, self.failure = True, False, None
+        Meter.made.append(self)
+
+    def start(self) -> None:
+        self.running = True
+
+    def end(self) -> None:
+        self.running = False
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    Meter.made = []
+    monkeypatch.setattr(energy_meter, "CardMeter", Meter)
+    (tmp_path / "rank-0").mkdir()
+    return tmp_path
+
+
+def begin(run: Path, *, until_end: bool = False) -> EnergyMeter:
+    return EnergyMeter(run, [SimulatedCard(Clock())], until_end=until_end, pid=lambda: None)
+
+
+def open_measurement(run: Path, card: str) -> Path:
+    place = run / "rank-0" / ENERGY_MARKER
+    place.write_text(json.dumps({"cards": [card]}), encoding="utf-8")
+    return place
+
+
+@pytest.mark.parametrize("until_end", [False, True])
+def test_a_card_is_sampled_for_two_periods_and_a_half_after_its_measurement(until_end: bool, run: Path) -> None:
+    meter = begin(run, until_end=until_end)
+    meter.look(0)
+    assert Meter.made == []
+    marker = open_measurement(run, SimulatedCard(Clock()).uuid)
+    meter.look(10 * MS)
+    meter.look(20 * MS)
+    (sampled,) = Meter.made
+    marker.unlink()
+    meter.look(30 * MS)
+    meter.look(30 * MS + LINGER_NS)
+    assert (sampled.counts, sampled.running) == (True, True)
+    meter.look(30 * MS + LINGER_NS + 1)
+    assert (sampled.counts, sampled.running) == (False, until_end)
+
+
+def test_a_measurement_that_opens_again_starts_the_wait_anew(run: Path) -> None:
+    meter = begin(run)
+    uuid = SimulatedCard(Clock()).uuid
+    open_measurement(run, uuid)
+    meter.look(0)
+    (run / "rank-0" / ENERGY_MARKER).unlink()
+    meter.look(10 * MS)
+    open_measurement(run, uuid)
+    meter.look(20 * MS)
+    (run / "rank-0" / ENERGY_MARKER).unlink()
+    meter.look(30 * MS + LINGER_NS)
+    (sampled,) = Meter.made
+    assert sampled.counts
+    meter.look(30 * MS + 2 * LINGER_NS + 1)
+    assert not sampled.counts
+
+
+def test_a_measurement_of_a_card_that_is_not_this_runs_is_left_alone(run: Path) -> None:
+    meter = begin(run)
+    open_measurement(run, "GPU-of-others")
+    meter.look(0)
+    assert Meter.made == []
+
+
+@pytest.mark.parametrize(
+    ("average_w", "instant_w", "power_w"), [(100.0, 90.0, 90.0), (100.0, None, 100.0), (None, 90.0, 90.0)]
+)
+def test_the_power_of_a_moment_is_preferred_to_that_of_a_second(
+    average_w: float | None, instant_w: float | None, power_w: float
+) -> None:
+    card: Any = SimpleNamespace(read_sensors=lambda: SensorReading(average_w, instant_w, 1.0, 1980, 55, 0))
+    assert energy_meter._power_w(cast(Card, card)) == power_w

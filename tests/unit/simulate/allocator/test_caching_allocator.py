@@ -1,0 +1,119 @@
+"""Which cached blocks a request may take, what is split, and what is released if the GPU is full: as in PyTorch."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuledger.analyze.posting.replay import AllocatorSettings
+from gpuledger.simulate.allocator.allocator import CachingAllocator
+from gpuledger.simulate.allocator.pools import Limits
+
+MIB = 1 << 20
+SPLIT_LIMIT = AllocatorSettings(max_split_bytes=64 * MIB)
+
+
+def with_cached(
+    *sizes_mib: int, kept_mib: int = 0, capacity_mib: int | None = None, settings: AllocatorSettings = SPLIT_LIMIT
+) -> CachingAllocator:
+    """Return an allocator with cached segments of these sizes and one that is in use."""
+    limits = Limits(capacity_bytes=None if capacity_mib is None else capacity_mib * MIB)
+    allocator = CachingAllocator(settings, limits)
+    if kept_mib:
+        allocator.malloc(kept_mib * MIB)
+    for address in [allocator.malloc(size * MIB) for size in sizes_mib]:
+        allocator.free(address)
+    return allocator
+
+
+def reserved_mib(allocator: CachingAllocator) -> float:
+    return allocator.counters.reserved_bytes / MIB
+
+
+@pytest.mark.parametrize(
+    ("requested_bytes", "segment_bytes"),
+    [
+        (1, 2 * MIB),
+        (1 * MIB, 2 * MIB),
+        (1 * MIB + 1, 20 * MIB),
+        (10 * MIB - 512, 20 * MIB),
+        (10 * MIB, 10 * MIB),
+        (10 * MIB + 1, 12 * MIB),
+    ],
+)
+def test_a_segment_has_the_size_of_its_class(requested_bytes: int, segment_bytes: int) -> None:
+    allocator = CachingAllocator()
+    allocator.malloc(requested_bytes)
+    assert allocator.counters.reserved_bytes == segment_bytes
+
+
+@pytest.mark.parametrize(
+    ("cached_mib", "requested_mib", "taken"),
+    [
+        (62, 40, True),
+        (64, 40, False),  # a small request takes no block that is too large to be split
+        (82, 64, True),  # a large request takes one whose rest is below 20 MiB
+        (84, 64, False),
+        (84, 65, True),
+    ],
+)
+def test_max_split_size_limits_which_blocks_a_request_takes(cached_mib: int, requested_mib: int, taken: bool) -> None:
+    allocator = with_cached(cached_mib)
+    allocator.malloc(requested_mib * MIB)
+    assert reserved_mib(allocator) == cached_mib + (0 if taken else requested_mib)
+
+
+@pytest.mark.parametrize(("cached_mib", "requested_mib", "split"), [(62, 50, True), (82, 64, False)])
+def test_a_request_of_max_split_size_takes_a_whole_block(cached_mib: int, requested_mib: int, split: bool) -> None:
+    """The next request fits into what a split leaves."""
+    allocator = with_cached(cached_mib)
+    allocator.malloc(requested_mib * MIB)
+    allocator.malloc(11 * MIB)
+    assert reserved_mib(allocator) == cached_mib + (0 if split else 12)
+    assert SPLIT_LIMIT.splits(requested_mib * MIB, 12 * MIB) is split
+
+
+@pytest.mark.parametrize(
+    ("rounded_bytes", "rest_bytes", "split"),
+    [
+        (512, 512, True),
+        (512, 511, False),
+        (1 * MIB, 512, True),
+        (2 * MIB, 1 * MIB, False),
+        (2 * MIB, 1 * MIB + 512, True),
+    ],
+)
+def test_a_rest_is_split_off_if_the_pool_can_use_it(rounded_bytes: int, rest_bytes: int, split: bool) -> None:
+    assert AllocatorSettings().splits(rounded_bytes, rest_bytes) is split
+    assert AllocatorSettings(expandable=True).splits(rounded_bytes, rest_bytes) is (rest_bytes >= 512)
+
+
+def test_one_segment_that_is_large_enough_is_released_first() -> None:
+    allocator = with_cached(64, 160, kept_mib=76, capacity_mib=300)
+    allocator.malloc(130 * MIB)
+    assert reserved_mib(allocator) == 76 + 64 + 130
+    assert allocator.counters.retries == 0
+
+
+def test_segments_are_released_from_the_largest_until_they_are_enough() -> None:
+    allocator = with_cached(64, 64, 96, kept_mib=76, capacity_mib=300)
+    allocator.malloc(160 * MIB)
+    assert reserved_mib(allocator) == 76 + 64 + 160
+    assert allocator.counters.retries == 0
+
+
+def test_segments_below_max_split_size_are_released_with_the_whole_cache_only() -> None:
+    allocator = with_cached(62, 96, kept_mib=142, capacity_mib=300)
+    allocator.malloc(140 * MIB)
+    assert reserved_mib(allocator) == 142 + 140
+    assert allocator.counters.retries == 1
+    kept = with_cached(62, 70, 70, kept_mib=98, capacity_mib=300)
+    kept.malloc(136 * MIB)
+    assert reserved_mib(kept) == 98 + 62 + 136
+    assert kept.counters.retries == 0
+
+
+def test_without_max_split_size_the_whole_cache_is_released() -> None:
+    allocator = with_cached(64, 160, kept_mib=76, capacity_mib=300, settings=AllocatorSettings())
+    allocator.malloc(170 * MIB)
+    assert reserved_mib(allocator) == 76 + 170
+    assert allocator.counters.retries == 1

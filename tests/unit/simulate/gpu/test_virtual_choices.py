@@ -1,0 +1,119 @@
+"""Which kernels a program takes on a simulated GPU, where PyTorch would choose others without one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpuledger.model.journal.journal import Action
+from gpuledger.simulate.allocator.allocator import CachingAllocator
+from gpuledger.simulate.catalogue import find_card
+from gpuledger.simulate.gpu.card import in_place
+from gpuledger.simulate.gpu.device import VirtualDevice
+
+pytestmark = pytest.mark.torch
+ENTRIES = 1 << 20
+
+
+@pytest.fixture
+def device() -> Iterator[VirtualDevice]:
+    made = VirtualDevice(find_card("h200"), CachingAllocator())
+    with in_place(made, lambda _: None):
+        yield made
+
+
+class Calls(TorchDispatchMode):
+    """Keeps the arguments of an operator's calls."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.arguments: list[tuple[Any, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if str(func).startswith(f"aten.{self.name}."):
+            self.arguments.append(args)
+        return func(*args, **(kwargs or {}))
+
+
+def sizes_of(device: VirtualDevice, work: Callable[[], object]) -> list[int]:
+    """Return the bytes of each allocation of some work."""
+    before = len(device.events)
+    kept = work()
+    assert kept is not None
+    return [event[2] for event in device.events[before:] if event[0] == Action.ALLOC]
+
+
+@pytest.mark.parametrize(
+    ("p", "training", "inplace", "masks"),
+    [(0.5, True, False, 1), (0.5, False, False, 0), (0.0, True, False, 0), (1.0, True, False, 0), (0.5, True, True, 0)],
+)
+def test_dropout_keeps_a_mask_of_bytes_only_where_it_is_fused(
+    p: float, training: bool, inplace: bool, masks: int, device: VirtualDevice
+) -> None:
+    data = torch.zeros(ENTRIES, device="cuda")
+    sizes = sizes_of(device, lambda: F.dropout(data, p, training, inplace))
+    assert sizes.count(ENTRIES) == masks
+
+
+def test_dropout_of_cpu_tensors_is_left_to_torch(device: VirtualDevice) -> None:
+    assert sizes_of(device, lambda: F.dropout(torch.zeros(ENTRIES), 0.5)) == []
+
+
+@pytest.mark.parametrize(("bias", "weights_each"), [(True, 4), (False, 2)])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_cudnn_gets_two_weights_and_two_biases_for_each_layer(
+    kind: Any, bias: bool, weights_each: int, device: VirtualDevice
+) -> None:
+    layer = kind(16, 32, 2, bias=bias, batch_first=True, dropout=0.25).cuda()
+    with Calls("_cudnn_rnn") as calls:
+        layer(torch.zeros(4, 7, 16, device="cuda"))
+    ((_, weights, stride, buffer, _, cell, mode, hidden, projected, layers, batch_first, *rest),) = calls.arguments
+    assert (len(weights), stride, buffer) == (2 * weights_each, weights_each, None)
+    assert (mode, hidden, projected, layers, batch_first) == ({nn.LSTM: 2, nn.GRU: 3}[kind], 32, 0, 2, True)
+    assert (cell is None) == (kind is nn.GRU)
+    assert rest[:4] == [0.25, True, False, []]
+
+
+def test_weights_are_put_together_only_where_they_are_apart_and_on_the_card(device: VirtualDevice) -> None:
+    layer: Any = nn.LSTM(16, 32).cuda()
+    assert sizes_of(device, lambda: (layer.flatten_parameters(), layer)) == []
+    layer.weight_hh_l0.data = layer.weight_hh_l0.data.clone()
+    (flat,) = sizes_of(device, lambda: (layer.flatten_parameters(), layer))
+    assert flat == 4 * sum(weight.numel() for weight in layer.parameters())
+    elsewhere: Any = nn.LSTM(16, 32)
+    assert sizes_of(device, lambda: (elsewhere.flatten_parameters(), elsewhere)) == []
+
+
+@pytest.mark.parametrize(
+    ("differentiable", "use_fused", "chosen"),
+    [
+        (False, False, (False, True)),
+        (False, True, (True, False)),
+        (True, False, (False, False)),
+        (True, True, (False, False)),
+    ],
+)
+def test_optimizers_are_foreach_unless_fused_or_differentiable(
+    differentiable: bool, use_fused: bool, chosen: tuple[bool, bool], device: VirtualDevice
+) -> None:
+    adam: Any = sys.modules["torch.optim.adam"]
+    assert adam._default_to_fused_or_foreach([], differentiable, use_fused) == chosen
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+@pytest.mark.parametrize(("asked", "entry_bytes"), [(torch.float32, 4), (None, 2)])
+def test_softmax_of_half_precision_converts_in_its_own_kernel(
+    name: str, asked: torch.dtype | None, entry_bytes: int, device: VirtualDevice
+) -> None:
+    data = torch.zeros(8, ENTRIES // 8, dtype=torch.half, device="cuda")
+    assert sizes_of(device, lambda: getattr(torch, name)(data, -1, dtype=asked)) == [entry_bytes * ENTRIES]
