@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 
 import hypothesis
@@ -17,6 +18,10 @@ hypothesis.settings.load_profile("gpuledger")
 # torch and NumPy are loaded, here and in every program that a test starts.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# A shell has what it starts in the background ignore these, and what tests start would inherit that.
+for _number, _action in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _action)
 
 MANY_MODULES = 200
 
