@@ -57,6 +57,36 @@ def test_operators_add_up_to_their_models(mode: str, mean_frac: float, shelf: En
     assert max(away) < 0.09
 
 
+@pytest.mark.parametrize(("mode", "mean_frac"), [("inference", 0.06), ("training", 0.05)])
+def test_the_energy_of_operators_adds_up_to_that_of_their_models(
+    mode: str, mean_frac: float, shelf: EnvironmentRecords, pairs: Path
+) -> None:
+    away = []
+    for place in sorted((pairs / mode).glob("*.whole.json")):
+        whole = json.loads(place.read_text())["whole"]
+        if place.name.startswith(OTHERWISE_AS_GRAPHS) or whole["graph_energy_j"] is None:
+            continue
+        workload = read_workload(place.with_name(place.name.replace(".whole.", ".workload.")))
+        total = sum_up(workload, shelf.records, shelf.environment)
+        away.append(abs(present(total.busy_energy_j) / whole["graph_energy_j"]["median"] - 1))
+    assert len(away) >= 18
+    assert sum(away) / len(away) < mean_frac
+    assert sorted(away)[len(away) // 2] < 0.04
+
+
+@pytest.mark.parametrize("name", OTHERWISE_AS_GRAPHS)
+def test_operators_of_float32_transformers_add_up_to_the_eager_model(
+    name: str, shelf: EnvironmentRecords, pairs: Path
+) -> None:
+    """In these the GPU is slower than the CPU, so the eager model takes the time of its operators."""
+    (place,) = [found for found in (pairs / "inference").glob(f"{name}-*.whole.json") if "bfloat16" not in found.name]
+    whole = json.loads(place.read_text())["whole"]
+    workload = read_workload(place.with_name(place.name.replace(".whole.", ".workload.")))
+    total = sum_up(workload, shelf.records, shelf.environment)
+    assert present(total.step_ns) == pytest.approx(whole["time_ns"]["median"], rel=0.015)
+    assert present(total.energy_j) == pytest.approx(whole["energy_j"]["median"], rel=0.05)
+
+
 def test_the_kernels_of_all_operators_are_named(shelf: EnvironmentRecords) -> None:
     named = {record.key_digest for record in shelf.records if record.kernels}
     measured = {record.key_digest for record in shelf.records}

@@ -137,10 +137,16 @@ def test_more_memory_than_any_batch_needs_ends() -> None:
 
 
 @given(st.floats(0.5, 0.99), st.sampled_from([FOLLOWED, GUESSED]))
-def test_the_upper_end_covers_the_share_asked_for(level: float, kind: str) -> None:
-    factor = upper_factor(level, kind)
-    assert factor > 1
-    assert np.mean(np.array(list(worst_by_model(grid_errors(kind)).values())) <= factor) >= level
+def test_the_upper_end_covers_the_share_asked_for_of_models_it_does_not_know(level: float, kind: str) -> None:
+    """Each model against the bound that is made of the others; one of them may be above by chance."""
+    errors, worst = grid_errors(kind), worst_by_model(grid_errors(kind))
+    above = [
+        model
+        for model, ratio in worst.items()
+        if ratio > excess_factor({name: one for name, one in errors.items() if name.partition("-")[0] != model}, level)
+    ]
+    assert len(above) <= (1 - level) * len(worst) + 1
+    assert upper_factor(level, kind) == excess_factor(errors, level) > 1
 
 
 @given(st.lists(st.floats(0.9, 1.1), min_size=1, max_size=40), st.floats(0.5, 0.99), st.floats(0.5, 0.99))
