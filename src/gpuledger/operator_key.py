@@ -114,7 +114,11 @@ class OperatorKey:
 
     def tensors(self) -> Iterator[dict[str, Any]]:
         """Yield the descriptions of the tensors, in the order of the arguments."""
-        yield from tensors_in(self.inputs)
+        yield from self._tensors
+
+    @cached_property
+    def _tensors(self) -> tuple[dict[str, Any], ...]:
+        return tuple(tensors_in(self.inputs))
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON value that :meth:`from_json` reads."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuledger.ops.database.operator_database import OperatorDatabase
     from gpuledger.ops.measure.measure import Tell
     from gpuledger.ops.measure.place import Place
-    from gpuledger.ops.predict.choose import EnvironmentRecords
+    from gpuledger.ops.predict.choose import EnvironmentRecords, FitProgress
     from gpuledger.ops.totals.coverage import Coverage
     from gpuledger.ops.totals.sum import Sum
     from gpuledger.ops.workloads.workload import Workload
@@ -117,7 +117,7 @@ def sum_workloads(
     shelf: EnvironmentRecords,
     types: Sequence[str] | None = None,
     *,
-    say: Callable[[str], None],
+    fitting: FitProgress | None = None,
 ) -> list[Summed]:
     """Return each workload's sum from the database records of one GPU model.
 
@@ -125,12 +125,12 @@ def sum_workloads(
         asked: The workloads, from :func:`asked_of`.
         shelf: The records, from :func:`gpuledger.ops.predict.choose.open_environment_records`.
         types: Count only operators in layers of these types, or with these names; None counts all.
-        say: Called with a sentence before a long operation.
+        fitting: Returns a context around a long fit of the model that predicts missing operators.
     """
     from gpuledger.ops.predict.choose import captured_on
 
     workloads = [one(captured_on(shelf.environment)) for one in asked]
-    return _sum(workloads, shelf, [_chosen(one, types) for one in workloads], say)
+    return _sum(workloads, shelf, [_chosen(one, types) for one in workloads], fitting)
 
 
 def measure_until(
@@ -140,7 +140,7 @@ def measure_until(
     types: Sequence[str] | None = None,
     *,
     progress: Callable[[], AbstractContextManager[Tell | None]] = nullcontext,
-    say: Callable[[str], None],
+    fitting: FitProgress | None = None,
 ) -> list[Summed]:
     """Return the sums after measuring the operators that are expected to add most.
 
@@ -161,7 +161,7 @@ def measure_until(
                     energy_share_frac=measuring.energy_share_frac,
                 )  # fmt: skip
         counted = [None] * len(chosen) if types is None else chosen
-        found = _sum(workloads, records_of_environment(database, place.environment), counted, say)
+        found = _sum(workloads, records_of_environment(database, place.environment), counted, fitting)
         more = [
             frozenset(following.line.use.key.digest for following in one.coverage.needed(target_frac)) - held
             for one, held in zip(found, chosen, strict=True)
@@ -185,13 +185,13 @@ def _sum(
     workloads: Sequence[Workload],
     shelf: EnvironmentRecords,
     chosen: Sequence[frozenset[str] | None],
-    say: Callable[[str], None],
+    fitting: FitProgress | None,
 ) -> list[Summed]:
     from gpuledger.ops.predict.choose import cache_folder, stand_in
     from gpuledger.ops.totals.coverage import cover
     from gpuledger.ops.totals.sum import sum_up
 
-    predictor, _ = stand_in(shelf, cache_folder(), say)
+    predictor, _ = stand_in(shelf, cache_folder(), fitting)
     found = []
     for workload, wanted in zip(workloads, chosen, strict=True):
         records = shelf.records_for(workload)

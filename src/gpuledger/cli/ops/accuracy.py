@@ -41,11 +41,11 @@ def accuracy_command(database_url: str, gpu: str | None, held_out: tuple[str, ..
     operator is predicted from a model that was fitted without it, and without the same layer at other batch sizes.
     """
     workloads = [open_workload(text) for text in held_out]
-    from gpuledger.ops.database.operator_database import open_existing
+    from gpuledger.ops.database.readable import open_readable
     from gpuledger.ops.predict.accuracy import validate
     from gpuledger.ops.predict.choose import open_environment_records, roof_of_records
 
-    shelf = open_environment_records(open_existing(database_url), gpu)
+    shelf = open_environment_records(open_readable(database_url), gpu)
     found = validate(shelf.examples, roof_of_records(shelf), workloads)
     if as_json:
         print_json(asdict(found))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -80,9 +81,26 @@ def workload_argument() -> Decorator:
     return click.argument("workload_path", metavar="WORKLOAD")
 
 
-def say_note(text: str) -> None:
-    """Say on stderr what takes a while."""
-    print_notes([f"gpuledger: {text}"])
+@contextmanager
+def fit_bar(count: int) -> Iterator[Callable[[float], None]]:
+    """Show the progress of a fit to ``count`` measurements: a bar on a terminal, one line elsewhere."""
+    text = f"fitting a model to {count:,} measurements (cached until the database changes)"
+    if not sys.stderr.isatty():
+        print_notes([f"gpuledger: {text}"])
+        yield lambda _done_frac: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        shown = bar.add_task(text, total=1.0)
+        yield lambda done_frac: bar.update(shown, completed=done_frac)
 
 
 def print_safe(lines: Iterable[str]) -> None:

@@ -117,13 +117,13 @@ def compare_command(flags: CompareFlags) -> None:
 
 
 def _compare_recorded(flags: CompareFlags, workloads: Sequence[Workload], place_of_picture: Path | None) -> None:
-    from gpuledger.ops.database.operator_database import open_existing
+    from gpuledger.ops.database.readable import open_readable
     from gpuledger.ops.predict.choose import open_environment_records
     from gpuledger.ops.totals.compare import pairs_document
     from gpuledger.services.campaign import compare_recorded
     from gpuledger.services.workloads import refuse_left_out
 
-    shelf = open_environment_records(open_existing(flags.database_url), flags.gpu)
+    shelf = open_environment_records(open_readable(flags.database_url), flags.gpu)
     failures: list[str] = []
 
     def say_failed(wanted: WorkloadSpec, error: GpuLedgerError) -> None:

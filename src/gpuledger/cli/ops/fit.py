@@ -8,7 +8,7 @@ import click
 
 from gpuledger.cli.common import force_option, gpu_option, json_option, output_option, print_json, print_lines
 from gpuledger.cli.inspect.report import choose_file
-from gpuledger.cli.ops.common import database_option, say_note
+from gpuledger.cli.ops.common import database_option, fit_bar
 
 
 @click.command(
@@ -31,12 +31,12 @@ def fit_command(database_url: str, gpu: str | None, output: str | None, force: b
     """
     if output is not None:
         choose_file(output, "operators.model", force=force)
-    from gpuledger.ops.database.operator_database import open_existing
+    from gpuledger.ops.database.readable import open_readable
     from gpuledger.ops.predict.choose import cache_folder, model_of, open_environment_records
     from gpuledger.ops.predict.predict import save_model
 
-    shelf = open_environment_records(open_existing(database_url), gpu)
-    model = model_of(shelf, cache_folder(), say_note)
+    shelf = open_environment_records(open_readable(database_url), gpu)
+    model = model_of(shelf, cache_folder(), fit_bar)
     if output is not None:
         save_model(model, Path(output))
     document = {

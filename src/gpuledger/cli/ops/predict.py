@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines, print_notes
-from gpuledger.cli.ops.common import database_option, input_option, say_note, table_lines, train_option
+from gpuledger.cli.ops.common import database_option, fit_bar, input_option, table_lines, train_option
 from gpuledger.errors import UsageError
 from gpuledger.services.sums import BATCH, capture_named, is_workload, open_workload
 from gpuledger.units import format_frac, format_joules, format_ns
@@ -51,13 +51,13 @@ def predict_command(
     the others are predicted. For a GPU without measurements, all are predicted from another GPU and the data sheets of
     both, and a note says so.
     """
-    from gpuledger.ops.database.operator_database import open_existing
+    from gpuledger.ops.database.readable import open_readable
     from gpuledger.ops.predict.choose import cache_folder, captured_on, predictor_for, roof_of_records
     from gpuledger.ops.predict.forecast import forecast
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.text.text import note_lines
 
-    predictor, shelf, notes = predictor_for(open_existing(database_url), gpu, cache_folder(), say_note)
+    predictor, shelf, notes = predictor_for(open_readable(database_url), gpu, cache_folder(), fit_bar)
     roof = predictor.roof if notes else roof_of_records(shelf)
     found = [
         (batch, forecast(workload, predictor, shelf, roof, is_measured=not notes))

@@ -11,9 +11,9 @@ import click
 from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines, print_notes, rows_option, takes
 from gpuledger.cli.ops.common import (
     database_option,
+    fit_bar,
     input_option,
     print_safe,
-    say_note,
     table_lines,
     train_option,
 )
@@ -87,9 +87,10 @@ Examples:
 def sum_command(flags: SumFlags) -> None:
     """Sum the measured time and energy of a workload.
 
-    Shows the totals and a row for each operator type, with 95 % confidence intervals. A model given by name, such as
-    torchvision:resnet50, is captured first. Operators missing from the database are counted but not summed. The covered
-    share of time and energy is estimated by predicting them.
+    Shows the totals and a row for each operator type, with 95 % confidence intervals. There are no totals if less than
+    95 % of the calls are measured. A model given by name, such as torchvision:resnet50, is captured first. Operators
+    missing from the database are counted but not summed. The covered share of time and energy is estimated by
+    predicting them.
     """
     target_frac = None if flags.min_coverage is None else parse_share("--min-coverage", flags.min_coverage)
     if flags.measure_missing and target_frac is None:
@@ -102,7 +103,8 @@ def sum_command(flags: SumFlags) -> None:
         for shape in flags.inputs or (None,)
     ]
     types = None if flags.only is None else [name for name in flags.only.split(",") if name.strip()]
-    from gpuledger.ops.database.operator_database import open_database, open_existing
+    from gpuledger.ops.database.operator_database import open_database
+    from gpuledger.ops.database.readable import open_readable
     from gpuledger.ops.measure.place import find_place
     from gpuledger.ops.predict.choose import open_environment_records
     from gpuledger.services.sums import Measuring, measure_until, sum_workloads
@@ -110,10 +112,10 @@ def sum_command(flags: SumFlags) -> None:
     if flags.measure_missing and target_frac is not None:
         place, method = find_place(flags.device, force=flags.allow_busy), method_of(flags)
         measuring = Measuring(open_database(flags.database_url), place, method, energy_coverage_of(flags))
-        summed = measure_until(asked, measuring, target_frac, types, progress=progress_bar, say=say_note)
+        summed = measure_until(asked, measuring, target_frac, types, progress=progress_bar, fitting=fit_bar)
     else:
-        records = open_environment_records(open_existing(flags.database_url), flags.gpu)
-        summed = sum_workloads(asked, records, types, say=say_note)
+        records = open_environment_records(open_readable(flags.database_url), flags.gpu)
+        summed = sum_workloads(asked, records, types, fitting=fit_bar)
     if flags.as_json:
         print_json([_document(one) for one in summed])
     else:
@@ -156,15 +158,30 @@ def _print(one: Summed, rows: int) -> None:
 def _head_lines(one: Summed) -> list[str]:
     total = one.total
     card = total.environment.title if total.environment is not None else ""
-    time = format_ns(total.step_ns) + _plus_minus(total.busy_half_ns, format_ns)
-    if total.energy_j is not None:
-        time += f", {format_joules(total.energy_j)}{_plus_minus(total.energy_half_j, format_joules)}"
     return [
-        f"{total.workload.name} on {card}: {time if total.calls_frac else 'nothing measured'}",
+        f"{total.workload.name} on {card}: {_total_text(total)}",
         _share_line(one),
         *_around_lines(total),
         *(f"note: {note}" for note in total.notes),
     ]
+
+
+def _total_text(total: Sum) -> str:
+    """Return time and energy; or why there is no total."""
+    from gpuledger.ops.totals.coverage import TOTAL_FRAC, has_total
+
+    if not total.calls_frac:
+        return "nothing measured"
+    if not has_total(total):
+        return f"no total, because less than {format_frac(TOTAL_FRAC, 0)} of the calls are measured"
+    return _cost_text(total)
+
+
+def _cost_text(total: Sum) -> str:
+    text = format_ns(total.step_ns) + _plus_minus(total.busy_half_ns, format_ns)
+    if total.energy_j is not None:
+        text += f", {format_joules(total.energy_j)}{_plus_minus(total.energy_half_j, format_joules)}"
+    return text
 
 
 def _plus_minus(half: float | None, text_of: Callable[[float], str]) -> str:
@@ -201,14 +218,18 @@ def _around_lines(total: Sum) -> list[str]:
 
 
 def _share_line(one: Summed) -> str:
-    words = [f"measured: {format_frac(one.total.calls_frac)} of the calls"]
+    from gpuledger.ops.totals.coverage import has_total, measured_calls_frac
+
+    words = [f"measured: {format_frac(measured_calls_frac(one.total))} of the calls"]
     words.append(f"{format_frac(one.coverage.time_frac)} of the time")
     if one.coverage.energy_frac is not None:
         words.append(f"{format_frac(one.coverage.energy_frac)} of the energy")
-    return ", ".join(words)
+    part = "" if has_total(one.total) or not one.total.calls_frac else f"; this part: {_cost_text(one.total)}"
+    return ", ".join(words) + part
 
 
 def _document(one: Summed) -> dict[str, Any]:
+    from gpuledger.ops.totals.coverage import has_total, measured_calls_frac
     from gpuledger.ops.totals.type_totals import by_type
 
     total, coverage = one.total, one.coverage
@@ -216,6 +237,7 @@ def _document(one: Summed) -> dict[str, Any]:
         "workload": total.workload.name,
         "mode": total.workload.mode,
         "environment": None if total.environment is None else total.environment.to_json(),
+        "is_total": has_total(total),
         "time_ns": total.step_ns,
         "busy_ns": total.busy_ns,
         "queued_ns": total.queued_ns,
@@ -225,7 +247,7 @@ def _document(one: Summed) -> dict[str, Any]:
         "energy_j": total.energy_j,
         "half_interval_j": total.energy_half_j,
         "attributed": {
-            "calls_frac": total.calls_frac,
+            "calls_frac": measured_calls_frac(total),
             "time_frac": coverage.time_frac,
             "energy_frac": coverage.energy_frac,
         },

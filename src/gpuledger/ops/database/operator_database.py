@@ -58,12 +58,7 @@ def open_database(url: str | Path, *, retry_s: float = RETRY_S) -> OperatorDatab
         UsageError: no such kind of URL, or its driver is not installed.
     """
     parsed = parse_url(str(url))
-    if str(url).endswith(PARQUET):
-        shown = hide_credentials(str(url))
-        raise InputError(
-            f"{shown}: an exported file, not a database",
-            hint=f"Import it with: gpuledger ops merge {shown} --database FILE",
-        )
+    _refuse_export(str(url))
     shown = shown_url(parsed)
     if is_file(parsed):
         refuse_foreign(Path(shown))

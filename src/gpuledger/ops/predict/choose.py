@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpuledger.analyze.operator_work.formulas import work_of
 from gpuledger.errors import EmptyRunError, InputError, UsageError
 from gpuledger.operator_key import OperatorKey
-from gpuledger.ops.database.operator_database import OperatorDatabase
+from gpuledger.ops.database.readable import ReadableDatabase
 from gpuledger.ops.database.records import Environment, Record, digest_of
 from gpuledger.ops.predict.fit import LEAST_EXAMPLES, Example, Model, examples_of, fit
+from gpuledger.ops.predict.fitting import Tell, tell_nothing
 from gpuledger.ops.predict.predict import FittedPredictor, RoofPredictor, load_model, save_model
 from gpuledger.ops.predict.roof import Roof, roof_of_card, roof_of_measurements
 from gpuledger.ops.totals.near_keys import records_for
@@ -19,12 +21,13 @@ from gpuledger.ops.totals.sum import Sum, sum_up
 from gpuledger.ops.workloads.workload import Workload
 from gpuledger.simulate.catalogue import Card, find_card
 
-Say = Callable[[str], None]
+FitProgress = Callable[[int], AbstractContextManager[Tell]]
+"""Returns a context around a long fit to this number of measurements. It yields what to call with the share done."""
 UNMEASURED = "unmeasured GPU"
 STAND_IN = "h200"
 """GPU on which models are captured if the catalogue does not have the requested one."""
 MANY_RECORDS = 1000
-"""Number of records from which a fit takes long enough (up to a minute) to print a message."""
+"""Number of records from which a fit takes long enough (some seconds) to show its progress."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class EnvironmentRecords:
         return digest_of(sorted(record.digest for record in self.records))
 
 
-def open_environment_records(database: OperatorDatabase, card: str | None = None) -> EnvironmentRecords:
+def open_environment_records(database: ReadableDatabase, card: str | None = None) -> EnvironmentRecords:
     """Return the records of the GPU ``card``, or by default of the device measured last.
 
     Raises:
@@ -76,12 +79,12 @@ def open_environment_records(database: OperatorDatabase, card: str | None = None
     return _environment_records(database, environments, records, chosen)
 
 
-def records_of_environment(database: OperatorDatabase, environment: Environment) -> EnvironmentRecords:
+def records_of_environment(database: ReadableDatabase, environment: Environment) -> EnvironmentRecords:
     """Return the records of exactly this device and software, possibly none."""
     return _environment_records(database, *_environments_and_records(database), environment)
 
 
-def _environments_and_records(database: OperatorDatabase) -> tuple[dict[str, Environment], list[Record]]:
+def _environments_and_records(database: ReadableDatabase) -> tuple[dict[str, Environment], list[Record]]:
     """Return all environments by digest, and all records.
 
     Raises:
@@ -94,7 +97,7 @@ def _environments_and_records(database: OperatorDatabase) -> tuple[dict[str, Env
 
 
 def _environment_records(
-    database: OperatorDatabase,
+    database: ReadableDatabase,
     environments: Mapping[str, Environment],
     records: Sequence[Record],
     environment: Environment,
@@ -137,8 +140,8 @@ def roof_of_records(shelf: EnvironmentRecords) -> Roof:
     return roof_of_measurements(shelf.environment.title, [(one.key, work_of(one.key), one.time_ns) for one in examples])
 
 
-def model_of(shelf: EnvironmentRecords, cache: Path | None = None, say: Say | None = None) -> Model:
-    """Return the model fitted to the records, cached in the folder ``cache``. ``say`` is called before a long fit.
+def model_of(shelf: EnvironmentRecords, cache: Path | None = None, progress: FitProgress | None = None) -> Model:
+    """Return the model fitted to the records, cached in the folder ``cache``. ``progress`` is around a long fit.
 
     Raises:
         EmptyRunError: too few records.
@@ -150,9 +153,9 @@ def model_of(shelf: EnvironmentRecords, cache: Path | None = None, say: Say | No
             return load_model(place)
         except InputError:  # from an older gpuledger: fit again
             place.unlink()
-    if say is not None and len(shelf.records) >= MANY_RECORDS:
-        say(f"fitting a model to {len(shelf.records):,} measurements (cached until the database changes)")
-    model = fit(shelf.examples, roof_of_records(shelf), shelf.digest)
+    is_long = progress is not None and len(shelf.records) >= MANY_RECORDS
+    with progress(len(shelf.records)) if progress is not None and is_long else nullcontext(tell_nothing) as tell:
+        model = fit(shelf.examples, roof_of_records(shelf), shelf.digest, tell)
     if place is not None:
         place.parent.mkdir(parents=True, exist_ok=True)
         save_model(model, place)
@@ -160,13 +163,13 @@ def model_of(shelf: EnvironmentRecords, cache: Path | None = None, say: Say | No
 
 
 def stand_in(
-    shelf: EnvironmentRecords, cache: Path | None = None, say: Say | None = None
+    shelf: EnvironmentRecords, cache: Path | None = None, progress: FitProgress | None = None
 ) -> tuple[FittedPredictor | RoofPredictor, str]:
     """Return a predictor for operators missing from the database, and a short description of it."""
     examples = shelf.examples
     if len(examples) >= LEAST_EXAMPLES:
         try:
-            return FittedPredictor(model_of(shelf, cache, say)), f"fitted to {len(examples)} measured operators"
+            return FittedPredictor(model_of(shelf, cache, progress)), f"fitted to {len(examples)} measured operators"
         except UsageError:  # scikit-learn is an extra
             pass
     roof = roof_of_records(shelf)
@@ -190,7 +193,7 @@ def is_catalogued(name: str) -> bool:
 
 
 def predictor_for(
-    database: OperatorDatabase, gpu: str | None, cache: Path | None = None, say: Say | None = None
+    database: ReadableDatabase, gpu: str | None, cache: Path | None = None, progress: FitProgress | None = None
 ) -> tuple[FittedPredictor, EnvironmentRecords, tuple[str, ...]]:
     """Return a predictor for a GPU: from its own records, or else from those of the GPU measured last.
 
@@ -215,8 +218,8 @@ def predictor_for(
                 f"{cards_text(database.environments().values())}",
             ) from error
         note = f"{card.name}: {UNMEASURED}; predicted from {shelf.environment.card}'s measurements and both datasheets"
-        return FittedPredictor(model_of(shelf, cache, say), roof_of_card(card)), shelf, (note,)
-    return FittedPredictor(model_of(shelf, cache, say)), shelf, ()
+        return FittedPredictor(model_of(shelf, cache, progress), roof_of_card(card)), shelf, (note,)
+    return FittedPredictor(model_of(shelf, cache, progress)), shelf, ()
 
 
 def cache_folder() -> Path:

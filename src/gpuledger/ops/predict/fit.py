@@ -16,6 +16,7 @@ from gpuledger.ops.database.method import Mode
 from gpuledger.ops.database.records import Record
 from gpuledger.ops.predict.beyond import Best, best_of
 from gpuledger.ops.predict.features import Features, Floats, features_of, shape_family
+from gpuledger.ops.predict.fitting import Tell, one_thread, part_of, tell_nothing
 from gpuledger.ops.predict.law import Laws, Operation, learn_laws, times_ns
 from gpuledger.ops.predict.process import Process, learn_process
 from gpuledger.ops.predict.roof import Roof
@@ -30,6 +31,8 @@ UNSURE = 0.8
 """Standard deviation of the process, in doublings, above which only the trees are used."""
 LEAST_WEIGHT = 0.05
 """Least weight for which the trees are evaluated."""
+PREPARED_FRAC, HALF_FRAC = 0.2, 0.55
+"""Shares of a fit's duration until the features are computed, and until half of the rest is done."""
 RANGE_SLACK = 1.0
 """Doublings beyond the largest and the smallest example that still count as within the range."""
 
@@ -133,8 +136,8 @@ def is_share(record: Record) -> bool:
     return str(record.method.get("value", "")).startswith("share of ")
 
 
-def fit(examples: Sequence[Example], roof: Roof, database_digest: str = "") -> Model:
-    """Return the model fitted to the examples.
+def fit(examples: Sequence[Example], roof: Roof, database_digest: str = "", tell: Tell = tell_nothing) -> Model:
+    """Return the model fitted to the examples. ``tell`` is called with the share of the fit that is done.
 
     Raises:
         EmptyRunError: there are too few.
@@ -145,6 +148,11 @@ def fit(examples: Sequence[Example], roof: Roof, database_digest: str = "") -> M
             f"the database has {len(examples)} measured operators, but a prediction needs at least {LEAST_EXAMPLES}",
             hint="Measure more operators with: gpuledger ops measure",
         )
+    with one_thread():
+        return _fit(examples, roof, database_digest, tell)
+
+
+def _fit(examples: Sequence[Example], roof: Roof, database_digest: str, tell: Tell) -> Model:
     powers = [example.power_w for example in examples if example.power_w]
     if roof.power_limit_w is None and powers:
         roof = replace(roof, power_limit_w=max(powers))
@@ -157,16 +165,17 @@ def fit(examples: Sequence[Example], roof: Roof, database_digest: str = "") -> M
         [operation.work for operation in operations],
         [operation.held for operation in operations],
     )
+    tell(PREPARED_FRAC)
     groups = group_numbers(examples)
     powered = np.array([bool(one.power_w) for one in examples])
     power = None
     if np.count_nonzero(powered) >= LEAST_EXAMPLES and roof.power_limit_w:
         shares = np.log2([one.power_w / roof.power_limit_w for one in examples if one.power_w])
-        power = _quantity(features[powered], shares, groups[powered])
+        power = _quantity(features[powered], shares, groups[powered], part_of(tell, PREPARED_FRAC, HALF_FRAC))
     target = time_target(examples, roof, laws, operations)
-    time = _quantity(features, target, groups)
+    time = _quantity(features, target, groups, part_of(tell, HALF_FRAC, 1.0))
     return Model(
-        roof, laws, best_of(operations, target, roof), time, power, _ranges(examples), len(examples), database_digest
+        roof, laws, best_of(operations, target, roof), time, power, _ranges(operations), len(examples), database_digest
     )
 
 
@@ -196,23 +205,25 @@ def folds_of(groups: npt.NDArray[np.int64], folds: int, seed: int = 0) -> npt.ND
     return np.asarray(places[groups])
 
 
-def _quantity(features: Features, target: Floats, groups: npt.NDArray[np.int64]) -> Quantity:
+def _quantity(features: Features, target: Floats, groups: npt.NDArray[np.int64], tell: Tell) -> Quantity:
     """Return the model of a quantity, with an interval that contains 90 % of new operators.
 
     Each shape family is left out in turn. The errors of its operators, in standard deviations of the process, determine
     the width of the interval (conformal prediction).
     """
-    process = learn_process(features, target, groups)
+    process = learn_process(features, target, groups, part_of(tell, 0.0, HALF_FRAC))
     misses, deviations = process.left_out(groups)
     widen = float(np.quantile(np.abs(misses) / deviations, INSIDE_FRAC))
     levels, without = learn_levels(features.kinds, target, groups)
-    return Quantity(process, levels, learn(np.column_stack([features.values, without]), target), widen)
+    forest = learn(np.column_stack([features.values, without]), target)
+    tell(1.0)
+    return Quantity(process, levels, forest, widen)
 
 
-def _ranges(examples: Sequence[Example]) -> dict[str, Range]:
+def _ranges(operations: Sequence[Operation]) -> dict[str, Range]:
     sizes: dict[str, list[tuple[float, float]]] = {}
-    for one in examples:
-        work = work_of(one.key)
+    for one in operations:
+        work = one.work
         sizes.setdefault(one.key.name, []).append((float(np.log2(work.flops + 1)), float(np.log2(work.bytes + 1))))
     return {
         name: Range(

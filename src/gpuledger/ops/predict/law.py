@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuledger.analyze.operator_work.formulas import Work
-from gpuledger.errors import UsageError
 from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.predict.fitting import no_scikit_learn
 from gpuledger.ops.predict.roof import FLOOR_NS, Roof, uses_cores
 from gpuledger.ops.predict.workspaces import Held
 
@@ -112,9 +112,7 @@ def _learn(parts: Floats, took_ns: Floats) -> tuple[float, ...]:
     try:
         from scipy.optimize import nnls
     except ImportError as error:
-        raise UsageError(
-            "predictions need scikit-learn, which is not installed", hint="pip install 'gpuledger[predict]'"
-        ) from error
+        raise no_scikit_learn() from error
     weights, factors = 1 / took_ns, np.zeros(parts.shape[1])
     for _ in range(ROUNDS):
         factors, _residual = nnls(parts * weights[:, None], took_ns * weights)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpuledger.errors import GpuLedgerError, UsageError
+from gpuledger.errors import GpuLedgerError
+from gpuledger.ops.predict.fitting import no_scikit_learn
 
 Floats = npt.NDArray[np.float64]
 
@@ -106,11 +107,8 @@ def learn(features: Floats, target: Floats) -> Forest:
     """
     try:
         from sklearn.ensemble import HistGradientBoostingRegressor
-        from threadpoolctl import threadpool_limits
     except ImportError as error:
-        raise UsageError(
-            "predictions need scikit-learn, which is not installed", hint="pip install 'gpuledger[predict]'"
-        ) from error
+        raise no_scikit_learn() from error
     features = np.where(np.isnan(features).all(axis=0), 0.0, features)  # it cannot bin a feature that is always NaN
     models = [
         HistGradientBoostingRegressor(
@@ -125,17 +123,17 @@ def learn(features: Floats, target: Floats) -> Forest:
         )
         for seed in range(FORESTS)
     ]
-    with threadpool_limits(1, "openmp"):  # for a few thousand rows, threads cost more than they save
-        for model in models:
-            model.fit(features, target)
+    few = features[:50]
+    for model in models:
+        model.fit(features, target)
+    expected = np.mean([model.predict(few) for model in models], axis=0)
     try:
         forest = _forest_of(models)
     except (AttributeError, KeyError, ValueError, IndexError) as error:
         raise GpuLedgerError(
             "this version of scikit-learn is not supported", hint="pip install 'scikit-learn>=1.4,<1.10'"
         ) from error
-    few = features[:50]
-    if not np.allclose(forest.predict(few), np.mean([model.predict(few) for model in models], axis=0), atol=TOLERANCE):
+    if not np.allclose(forest.predict(few), expected, atol=TOLERANCE):
         raise GpuLedgerError(
             "this version of scikit-learn is not supported", hint="pip install 'scikit-learn>=1.4,<1.10'"
         )

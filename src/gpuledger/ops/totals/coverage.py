@@ -8,8 +8,23 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpuledger.errors import UsageError
-from gpuledger.ops.totals.sum import MEASURED, OperatorLine, Sum, share
+from gpuledger.ops.totals.sum import MEASURED, NOT_ASKED, OperatorLine, Sum, share
 from gpuledger.ops.workloads.workload import Workload
+
+TOTAL_FRAC = 0.95
+"""Least share of the calls that is measured for a total. With less, the sum says little about the model."""
+
+
+def measured_calls_frac(total: Sum) -> float:
+    """Return the share of the requested calls with a measured time."""
+    asked = [line for line in total.lines if line.reason != NOT_ASKED]
+    measured = sum(line.use.count for line in asked if line.source == MEASURED)
+    return share(measured, sum(line.use.count for line in asked)) or 0.0
+
+
+def has_total(total: Sum) -> bool:
+    """Return whether enough of the requested calls is measured for a total."""
+    return measured_calls_frac(total) >= TOTAL_FRAC
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,11 @@ from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.contents import Contents, contents_of, merge, read_parquet, write_parquet
 from gpuledger.ops.database.database_diff import diff_databases
 from gpuledger.ops.database.operator_database import open_database
+from gpuledger.ops.database.readable import open_readable
 from gpuledger.ops.database.records import Environment, Record
 from gpuledger.ops.exchange.import_lists import read_list
 from gpuledger.ops.workloads.rebuild import rebuild
-from gpuledger.ops.workloads.workload import read_workload
+from gpuledger.ops.workloads.workload import Use, Workload, read_workload
 
 pytestmark = pytest.mark.torch
 HERE = Environment("NVIDIA H200", "570.1", "2.13.0", "13.0", {"benchmark": False, "l2": 50})
@@ -134,9 +135,35 @@ def test_a_database_that_is_not_there_is_not_made(words: str, tmp_path: Path) ->
 def test_an_export_is_not_written_to_and_the_way_to_a_database_is_told(database: str, tmp_path: Path) -> None:
     place = str(tmp_path / "out.parquet")
     ops("export", "--database", database, "--to", "parquet", "-o", place)
-    result = ops("fit", "--database", place)
+    result = ops("merge", database, "--database", place)
     assert result.exit_code == 3
     assert f"hint: Import it with: gpuledger ops merge {place} --database FILE" in result.stderr
+
+
+def test_an_export_is_read_like_the_database_it_was_made_of(database: str, tmp_path: Path) -> None:
+    place = str(tmp_path / "out.parquet")
+    ops("export", "--database", database, "--to", "parquet", "-o", place)
+    store, export = open_readable(database), open_readable(place)
+    held = {one.digest for one in store.records()}
+    assert export.url == place
+    assert export.environments() == store.environments()
+    assert [one.digest for one in export.records()] == [one.digest for one in store.records()]
+    assert {digest: key for digest, key in store.keys().items() if digest in held} == {
+        digest: key for digest, key in export.keys().items() if digest in held
+    }
+
+
+@pytest.mark.parametrize("words", ["sum w.json", "predict w.json", "fit", "accuracy"])
+def test_commands_that_only_read_take_an_export(words: str, database: str, tmp_path: Path) -> None:
+    place, workload = str(tmp_path / "out.parquet"), tmp_path / "w.json"
+    Workload("w", "inference", (Use(KEYS[0], 3), Use(KEYS[1], 1))).write(workload)
+    ops("export", "--database", database, "--to", "parquet", "-o", place)
+    words = words.replace("w.json", str(workload))
+    of_store, of_export = (ops(*words.split(), "--database", where, "--json") for where in (database, place))
+    assert (of_export.exit_code, of_export.stdout) == (of_store.exit_code, of_store.stdout)
+    assert of_export.stderr == of_store.stderr
+    if words.startswith("sum"):
+        assert json.loads(of_export.stdout)[0]["time_ns"] == pytest.approx(3 * 10 + 0.3)
 
 
 # -- questions --------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from present import present
+from threadpoolctl import threadpool_info
 
 from gpuledger.analyze.operator_work.formulas import FAMILIES, work_of
 from gpuledger.errors import EmptyRunError, InputError
@@ -24,7 +25,7 @@ from gpuledger.ops.predict.fit import Example, Model, Quantity, examples_of, fit
 from gpuledger.ops.predict.predict import FittedPredictor, load_model, save_model
 from gpuledger.ops.predict.process import Process, Scales, _negative_log_likelihood, learn_process
 from gpuledger.ops.predict.roof import Roof
-from gpuledger.ops.predict.trees import DRAWN, learn, learn_levels
+from gpuledger.ops.predict.trees import DRAWN, Forest, learn, learn_levels
 
 Floats = npt.NDArray[np.float64]
 Noisy = tuple[Features, Floats, npt.NDArray[np.int64], Process]
@@ -63,6 +64,24 @@ def model(examples: list[Example]) -> Model:
 def errors_of(model: Model, keys: Sequence[OperatorKey]) -> Floats:
     costs = FittedPredictor(model).costs(keys, [False] * len(keys))
     return np.array([abs(cost.time_ns / law_ns(key) - 1) for cost, key in zip(costs, keys, strict=True)])
+
+
+def test_a_fit_tells_how_far_it_is_and_uses_one_thread(
+    examples: list[Example], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[float] = []
+    threads: list[int] = []
+
+    def learn_and_look(features: Floats, target: Floats) -> Forest:
+        threads.extend(one["num_threads"] for one in threadpool_info())
+        return learn(features, target)
+
+    monkeypatch.setattr("gpuledger.ops.predict.fit.learn", learn_and_look)
+    fit(examples, ROOF, "digest", told.append)
+    assert set(threads) == {1}
+    assert told == sorted(told)
+    assert len(told) > 20
+    assert (told[0] > 0, told[-1]) == (True, 1.0)
 
 
 def test_a_law_is_learned_for_shapes_that_were_not_seen(model: Model) -> None:

@@ -13,6 +13,7 @@ from present import present
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.method import Mode, mode_weights
 from gpuledger.ops.database.records import Environment, Record
+from gpuledger.ops.totals.coverage import has_total, measured_calls_frac
 from gpuledger.ops.totals.sum import FAILED, MEASURED, PREDICTED, UNKNOWN, Cost, sum_up
 from gpuledger.ops.totals.type_totals import by_type
 from gpuledger.ops.workloads.workload import Use, Workload
@@ -228,3 +229,21 @@ def test_a_call_launched_alone_takes_at_least_its_time_in_a_graph() -> None:
     told = replace(record_of(known, 1_000.0), blocks=({"kind": "summary", "queued_ns": 900.0, "host_ns": 10.0},))
     total = sum_up(workload_of(Use(known, 3), Use(other, 2)), [told, record_of(other, 100.0)], ENVIRONMENT)
     assert total.queued_ns == pytest.approx(3 * 1_000 + 2 * 100)
+
+
+@pytest.mark.parametrize(("measured", "is_total"), [(94, False), (95, True), (100, True)])
+def test_a_total_needs_95_of_100_calls(measured: int, is_total: bool) -> None:
+    known, missing = key_of_size(1), key_of_size(2)
+    uses = [Use(known, measured), *([Use(missing, 100 - measured)] if measured < 100 else [])]
+    total = sum_up(workload_of(*uses), [record_of(known, 10.0)], ENVIRONMENT)
+    assert measured_calls_frac(total) == pytest.approx(measured / 100)
+    assert has_total(total) == is_total
+
+
+def test_only_requested_calls_count_towards_the_share_that_a_total_needs() -> None:
+    known, missing = key_of_size(1), key_of_size(2)
+    total = sum_up(
+        workload_of(Use(known, 1), Use(missing, 99)), [record_of(known, 10.0)], ENVIRONMENT, only={known.digest}
+    )
+    assert measured_calls_frac(total) == 1.0
+    assert has_total(total)
