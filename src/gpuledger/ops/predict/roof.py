@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpuledger.analyze.operator_work.formulas import Work
 from gpuledger.operator_key import OperatorKey
+from gpuledger.ops.predict.sustained import sustained_frac
 
 if TYPE_CHECKING:
     from gpuledger.simulate.catalogue import Card
@@ -87,13 +88,16 @@ class Roof:
 
 
 def roof_of_card(card: Card) -> Roof:
-    """Return the roofline of a GPU in the catalogue.
+    """Return the roofline of a GPU in the catalogue. Its float32 rate is the sustained one.
 
-    Source: its data sheet.
+    Source: its data sheet, and :mod:`.sustained`.
     """
+    rates = {name: tflop_s * 1e3 for name, tflop_s in card.peak_tflop_s.items()}
+    if "float32" in rates:
+        rates["float32"] *= sustained_frac(card)
     return Roof(
         card.name,
-        {name: tflop_s * 1e3 for name, tflop_s in card.peak_tflop_s.items()},
+        rates,
         float(card.bandwidth_gb_s.value),
         card.multiprocessors,
         float(card.power_limit_w),
