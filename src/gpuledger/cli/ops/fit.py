@@ -40,7 +40,7 @@ def fit_command(database_url: str, gpu: str | None, output: str | None, force: b
     if output is not None:
         save_model(model, Path(output))
     document = {
-        "gpu": model.roof.card,
+        "gpu": shelf.environment.title,
         "examples": model.examples,
         "operators": len(model.ranges),
         "energy": model.power is not None,
@@ -50,4 +50,6 @@ def fit_command(database_url: str, gpu: str | None, output: str | None, force: b
         print_json(document)
         return
     what = "time and energy" if model.power is not None else "time"
-    print_lines([f"{model.roof.card}: {what} of {model.examples:,} measured operators of {len(model.ranges)} types"])
+    print_lines(
+        [f"{shelf.environment.title}: {what} of {model.examples:,} measured operators of {len(model.ranges)} types"]
+    )

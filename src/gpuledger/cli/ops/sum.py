@@ -87,8 +87,8 @@ Examples:
 def sum_command(flags: SumFlags) -> None:
     """Sum the measured time and energy of a workload.
 
-    Shows the totals and a row for each operator type, with 95 % confidence intervals. There are no totals if less than
-    95 % of the calls are measured. A model given by name, such as torchvision:resnet50, is captured first. Operators
+    Shows the totals and a row for each operator type. The interval of the totals is that of the whole model (90 %); those
+    of the rows are those of the measurements (95 %). There are no totals if less than 95 % of the calls are measured. A model given by name, such as torchvision:resnet50, is captured first. Operators
     missing from the database are counted but not summed. The covered share of time and energy is estimated by
     predicting them.
     """
@@ -161,6 +161,7 @@ def _head_lines(one: Summed) -> list[str]:
     return [
         f"{total.workload.name} on {card}: {_total_text(total)}",
         _share_line(one),
+        *_interval_lines(total),
         *_around_lines(total),
         *(f"note: {note}" for note in total.notes),
     ]
@@ -174,14 +175,33 @@ def _total_text(total: Sum) -> str:
         return "nothing measured"
     if not has_total(total):
         return f"no total, because less than {format_frac(TOTAL_FRAC, 0)} of the calls are measured"
-    return _cost_text(total)
+    return _cost_text(total, *_halves(total))
 
 
-def _cost_text(total: Sum) -> str:
-    text = format_ns(total.step_ns) + _plus_minus(total.busy_half_ns, format_ns)
+def _halves(total: Sum) -> tuple[float | None, float | None]:
+    """Return half the intervals of time in ns and energy in J: of the whole model, or of the measurements of a part."""
+    from gpuledger.ops.totals.whole_interval import interval_of_whole
+
+    interval = interval_of_whole(total)
+    if interval is None:
+        return total.busy_half_ns, total.energy_half_j
+    return interval.time_half_ns, interval.energy_half_j
+
+
+def _cost_text(total: Sum, half_ns: float | None, half_j: float | None) -> str:
+    text = format_ns(total.step_ns) + _plus_minus(half_ns, format_ns)
     if total.energy_j is not None:
-        text += f", {format_joules(total.energy_j)}{_plus_minus(total.energy_half_j, format_joules)}"
+        text += f", {format_joules(total.energy_j)}{_plus_minus(half_j, format_joules)}"
     return text
+
+
+def _interval_lines(total: Sum) -> list[str]:
+    from gpuledger.ops.totals.whole_interval import LEVEL_FRAC, interval_of_whole
+
+    interval = interval_of_whole(total)
+    if interval is None:
+        return []
+    return [f"±: {format_frac(LEVEL_FRAC, 0)} interval of the eager model, from n = {interval.pairs} {interval.source}"]
 
 
 def _plus_minus(half: float | None, text_of: Callable[[float], str]) -> str:
@@ -224,15 +244,21 @@ def _share_line(one: Summed) -> str:
     words.append(f"{format_frac(one.coverage.time_frac)} of the time")
     if one.coverage.energy_frac is not None:
         words.append(f"{format_frac(one.coverage.energy_frac)} of the energy")
-    part = "" if has_total(one.total) or not one.total.calls_frac else f"; this part: {_cost_text(one.total)}"
+    part = (
+        ""
+        if has_total(one.total) or not one.total.calls_frac
+        else f"; this part: {_cost_text(one.total, *_halves(one.total))}"
+    )
     return ", ".join(words) + part
 
 
 def _document(one: Summed) -> dict[str, Any]:
     from gpuledger.ops.totals.coverage import has_total, measured_calls_frac
     from gpuledger.ops.totals.type_totals import by_type
+    from gpuledger.ops.totals.whole_interval import interval_of_whole
 
-    total, coverage = one.total, one.coverage
+    total, coverage, interval = one.total, one.coverage, interval_of_whole(one.total)
+    half_ns, half_j = _halves(total)
     return {
         "workload": total.workload.name,
         "mode": total.workload.mode,
@@ -243,9 +269,10 @@ def _document(one: Summed) -> dict[str, Any]:
         "queued_ns": total.queued_ns,
         "host_ns": total.host_ns,
         "modules_and_autograd": None if total.around is None else vars(total.around),
-        "half_interval_ns": total.busy_half_ns,
+        "half_interval_ns": half_ns,
         "energy_j": total.energy_j,
-        "half_interval_j": total.energy_half_j,
+        "half_interval_j": half_j,
+        "interval_pairs": None if interval is None else interval.pairs,
         "attributed": {
             "calls_frac": measured_calls_frac(total),
             "time_frac": coverage.time_frac,
