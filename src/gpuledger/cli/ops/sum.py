@@ -87,10 +87,10 @@ Examples:
 def sum_command(flags: SumFlags) -> None:
     """Sum the measured time and energy of a workload.
 
-    Shows the totals and a row for each operator type. The interval of the totals is that of the whole model (90 %); those
-    of the rows are those of the measurements (95 %). There are no totals if less than 95 % of the calls are measured. A model given by name, such as torchvision:resnet50, is captured first. Operators
-    missing from the database are counted but not summed. The covered share of time and energy is estimated by
-    predicting them.
+    Shows the totals and a row for each operator type. The interval of a total is that of the whole model (90 %), the
+    intervals of the rows are those of the measurements (95 %). There is no total if less than 95 % of the calls are
+    measured. A model given by name, such as torchvision:resnet50, is captured first. Operators missing from the
+    database are counted but not summed. The covered share of time and energy is estimated by predicting them.
     """
     target_frac = None if flags.min_coverage is None else parse_share("--min-coverage", flags.min_coverage)
     if flags.measure_missing and target_frac is None:
