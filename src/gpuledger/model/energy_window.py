@@ -28,6 +28,8 @@ ENERGY_PASS = "energy"  # noqa: S105 - a name, not a password
 """Name of the energy measurement's interval."""
 
 
+BURSTS = 8.0
+"""How much higher the power next to an edge can be than the mean, as a multiple of the difference from it."""
 _LONGEST_PERIOD_NS = 1_000_000_000_000
 
 
@@ -139,9 +141,12 @@ def _power_after(at_ns: int, length_ns: int, powers_w: tuple[float, float, float
 def measure_window(start: Edge, end: Edge) -> WindowEnergy:
     """Return the energy between two edges.
 
-    The uncertainty has two parts: jitter and read duration of the two ticks, times the power there; and the unknown
-    power between each edge and the ticks around it. The second is at most what it would be if the interval's mean power
-    lasted up to the edge.
+    Loads begin and end with intervals, so the power between the ticks around an edge is not even. If it is below the
+    interval's mean, the energy inside the interval is between that of an even power and all that came between the two
+    ticks. The middle is taken: an even power would lose 12 J of a burst on average.
+
+    The uncertainty has two parts: jitter and read duration of the two ticks, times the power there; and half of that
+    range for each edge.
 
     Source: the GPU's energy counter.
     """
@@ -157,21 +162,26 @@ def measure_window(start: Edge, end: Edge) -> WindowEnergy:
     before_s, after_s = (start.tick_ns - start.at_ns) / 1e9, (end.tick_ns - end.at_ns) / 1e9
     energy_j = counted_j + before_s * start.power_w - after_s * end.power_w
     mean_w = counted_j / seconds
-    spread_j = _spread_j(start, before_s, before_s, mean_w) + _spread_j(end, after_s, period_s - after_s, mean_w)
+    mean_w = max(mean_w, (counted_j - end.power_w * period_s) / max(seconds - period_s, period_s))
+    first, last = _part(start, before_s, before_s, mean_w), _part(end, after_s, period_s - after_s, mean_w)
+    energy_j, spread_j = energy_j + first[0] + last[0], first[1] + last[1]
     jitter_j = [(jitter_ns + edge.reading_ns / 2) / 1e9 * edge.power_w for edge in (start, end)]
     uncertainty_j = (jitter_j[0] ** 2 + jitter_j[1] ** 2) ** 0.5 + spread_j
     return WindowEnergy(start.at_ns, end.at_ns, max(energy_j, 0.0), uncertainty_j, ticks, throttled_ns)
 
 
-def _spread_j(edge: Edge, to_tick_s: float, inside_s: float, mean_w: float) -> float:
-    """Return the maximum error from the power between an edge and its tick.
+def _part(edge: Edge, to_tick_s: float, inside_s: float, mean_w: float) -> tuple[float, float]:
+    """Return the energy that an even power leaves out at an edge, and its maximum error, in J.
 
-    ``inside_s`` is the part inside the interval.
-
-    The part inside the interval cannot contain more energy than the whole period.
+    ``inside_s`` is the part of the tick's period inside the interval, ``mean_w`` the power inside the interval. That is
+    a mean: next to the edge, the power can be several times as high. The part inside the interval cannot contain more
+    energy than the whole period.
     """
     if edge.off_w is not None:
-        return abs(to_tick_s) * edge.off_w
+        return 0.0, abs(to_tick_s) * edge.off_w
     outside_s = edge.counter.period_ns / 1e9 - inside_s
     spread_j = max(inside_s, 0.0) * abs(edge.power_w - mean_w)
-    return spread_j if mean_w < edge.power_w or outside_s < 0 else min(spread_j, outside_s * edge.power_w)
+    if outside_s < 0:
+        return 0.0, spread_j
+    range_j = min(BURSTS * spread_j, outside_s * edge.power_w)
+    return (0.0, max(range_j, spread_j)) if mean_w < edge.power_w else (range_j / 2, range_j / 2)
