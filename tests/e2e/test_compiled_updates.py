@@ -8,7 +8,9 @@ pytest.importorskip("torch")
 import torch
 from recorded import Recorded, record_run
 from torch import nn
+from torch._dynamo import compiled_autograd
 
+from gpuledger import scope
 from gpuledger.collect.adapter.torch_private import is_compilers_own
 
 pytestmark = pytest.mark.torch
@@ -38,6 +40,34 @@ def test_an_update_that_no_hook_tells_of_ends_a_step(accumulated: int) -> None:
     assert run.bytes_of("optimizer_state") == 2 * (64 * 64 + 64) * 4 + 2 * 4
     starts = [row["start_ns"] for row in run.tables["steps"]]
     assert starts == sorted(starts)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch reads .grad of tensors that are no leaves
+def test_compiled_autograd_gets_none_of_our_hooks() -> None:
+    seen: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
+        seen.append(graph)
+        return graph
+
+    def program(_: object) -> object:
+        net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for _step in range(2):
+            with scope("forward"):
+                loss = net(torch.ones(4, 8)).sum()
+            with compiled_autograd._enable(keep):
+                loss.backward()
+            optimizer.step()
+        return net, optimizer
+
+    program(None)
+    bare = [graph.print_readable(print_output=False) for graph in seen]
+    seen.clear()
+    compiled_autograd.reset()
+    run = record_run(program, steps=(1, 2))
+    assert [graph.print_readable(print_output=False) for graph in seen] == bare
+    assert {step for step, _, _ in run.steps} == {1, 2}
 
 
 def test_a_graph_of_the_compiler_is_no_module_of_the_program() -> None:

@@ -89,6 +89,11 @@ def is_in_backward() -> bool:
     return current_node() is not None if task_id is None else bool(task_id() != -1)
 
 
+def compiles_backward() -> bool:
+    """Return whether compiled autograd is on, which compiles the hooks of a graph together with its nodes."""
+    return bool(getattr(sys.modules.get("torch._dynamo.compiled_autograd"), "compiled_autograd_enabled", False))
+
+
 def set_memory_metadata() -> Callable[[str], None]:
     """Return the function that sets the metadata of the calling thread's next CUDA allocations."""
     return _C._cuda_setMemoryMetadata

@@ -31,6 +31,7 @@ from gpuledger.collect.adapter.observer import Observer
 from gpuledger.collect.adapter.program_objects import grad_fn_of, is_tensor, tensors_in, without_overrides
 from gpuledger.collect.attribution.communication import CommunicationMarks
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.node_hooks import first_node
 from gpuledger.collect.attribution.phases import OUTSIDE, Phases, ThreadState
 from gpuledger.collect.attribution.scope_tracker import ScopeTracker
 from gpuledger.collect.attribution.tags import suffix
@@ -45,10 +46,6 @@ that the parent has created nodes that no input leads to.
 
 _Backward = tuple[Phase, str, str, bool]
 """A backward pass in progress: phase, token and scope to restore, and True for ``backward()``, False for ``grad()``."""
-
-_FIRST_NODE_SEARCH = 64
-"""Maximum number of nodes searched for a module's first node. Beyond that, the parent's nodes count as the module's."""
-
 
 RESULT_LEVELS = 2
 """Maximum nesting depth of a module's result that is searched for tensors."""
@@ -261,7 +258,7 @@ class ModuleTracker:
                     self._claim(state, node, number, module_id, stack_id)
                 if hidden:
                     hidden = False
-                    self._give_back(node, start, end, state.stack)
+                    self._give_back(state, node, start, end)
 
     def _claim(self, state: ThreadState, node: Any, number: int, module_id: int, stack_id: int) -> None:
         """Hook a node so that its module, and its scope if there are scopes, are set before it runs.
@@ -273,7 +270,7 @@ class ModuleTracker:
         if self._scopes.used:
             state.scope_claimed.add(number)
             hook = partial(self._say_scope, state, number, hook)
-        node.register_prehook(hook)
+        state.node_hooks.add_before(node, hook)
 
     def _say_scope(self, made_in: ThreadState, number: int, say_module: Callable[[Any], None], gradients: Any) -> None:
         """Set the scope that was found for a node on the thread that runs it, then its module."""
@@ -287,12 +284,12 @@ class ModuleTracker:
             if not self._guard.absorbs(error):
                 raise
 
-    def _give_back(self, node: Any, start: int, end: int, stack: list[list[int]]) -> None:
+    def _give_back(self, state: ThreadState, node: Any, start: int, end: int) -> None:
         """Set the parent as current module after the module's first node: the nodes that run next are the parent's."""
-        first = _first_node(node, start, end)
-        if first is not None and stack:
-            back = self._hook(stack[-1][0], -1)
-            first.register_hook(lambda _inputs, _outputs: back(None))
+        first = first_node(node, start, end)
+        if first is not None and state.stack:
+            back = self._hook(state.stack[-1][0], -1)
+            state.node_hooks.add_after(first, lambda _inputs, _outputs: back(None))
 
     def _hook(self, module_id: int, stack_id: int) -> Callable[[Any], None]:
         """Return the hook that sets a module's token on the thread that runs its backward.
@@ -340,6 +337,9 @@ class ModuleTracker:
             if phases.phase != Phase.BACKWARD:
                 phases.change(Phase.BACKWARD)
                 phases.put(OUTSIDE, 0, self._call_stack_id())
+            if torch_private.compiles_backward():
+                state.node_hooks.remove()
+                return before
             with without_overrides():
                 nodes = [node for root in tensors_in(roots, RESULT_LEVELS) if (node := grad_fn_of(root)) is not None]
                 for node in nodes:
@@ -372,30 +372,9 @@ class ModuleTracker:
             if whole:
                 self._on_backward_end()
                 self.phases.threads.claimed.clear()
+                self.phases.threads.node_hooks.forget()
                 self.phases.threads.scope_claimed.clear()
             self.phases.after_backward(phase, whole=whole)
         except BaseException as error:
             if not self._guard.absorbs(error):
                 raise
-
-
-def _first_node(node: Any, start: int, end: int) -> Any:
-    """Return the node with the lowest sequence number from ``start`` up to ``end`` that is reachable from ``node``.
-
-    None if the search reached its limit. Gradient accumulators have the maximum sequence number, so they are skipped.
-    """
-    best, best_number = None, end
-    seen: set[int] = set()
-    waiting = [node]
-    while waiting and len(seen) < _FIRST_NODE_SEARCH:
-        current = waiting.pop()
-        number = current._sequence_nr()
-        if not start <= number < end or number in seen:
-            continue
-        if number == start:
-            return current
-        seen.add(number)
-        if number < best_number:
-            best, best_number = current, number
-        waiting += [following for following, _ in current.next_functions if following is not None]
-    return best if not waiting else None

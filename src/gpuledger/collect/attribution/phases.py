@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.node_hooks import NodeHooks
 from gpuledger.collect.attribution.tags import TagTable, module_id_of, suffix
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import TagFlag
@@ -23,6 +24,7 @@ class ThreadState:
         stack: ``[module_id, last_sequence_number]`` of each module call in progress, outermost first.
         token: The current token without the scope.
         claimed: Numbers of the nodes that have a module's hook.
+        node_hooks: The hooks of graphs whose backward has not run yet.
         scope: Piece of the current scope.
         scope_starts: Numbers at which the scope changed, ascending.
         scope_pieces: Pieces of the scopes that begin there.
@@ -37,6 +39,7 @@ class ThreadState:
 
     __slots__ = (
         "claimed",
+        "node_hooks",
         "scope",
         "scope_awaited",
         "scope_changes",
@@ -55,6 +58,7 @@ class ThreadState:
         self.stack: list[list[int]] = []
         self.token = ""
         self.claimed: set[int] = set()
+        self.node_hooks = NodeHooks()
         self.scope = ""
         self.scope_claimed: set[int] = set()
         self.scope_awaited: set[int] = set()

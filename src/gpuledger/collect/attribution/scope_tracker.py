@@ -255,7 +255,7 @@ class ScopeTracker:
         hook = self._hooks.get(piece)
         if hook is None:
             hook = self._hooks[piece] = self._make_hook(piece)
-        node.register_prehook(hook)
+        state.node_hooks.add_before(node, hook)
 
     def _make_hook(self, piece: str) -> Callable[[Any], None]:
         tracker, phases, local = self, self._phases, self._phases.local

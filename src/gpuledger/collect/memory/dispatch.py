@@ -362,6 +362,9 @@ class DispatchRecorder:
 class _Mode(TorchDispatchMode):
     """Sees every operator, and does not affect ``torch.compile``."""
 
+    supports_higher_order_operators = True
+    """Without it, torch refuses operators such as ``torch.cond`` while this mode is active."""
+
     def __init__(self, recorder: DispatchRecorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
         self._recorder: DispatchRecorder | None = recorder

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._prims.rng_prims import run_and_save_rng_state
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from gpuledger.collect.adapter.guard import Guard
@@ -53,6 +54,12 @@ def held(recorder: DispatchRecorder) -> int:
     part = Part()
     recorder.read_counters(part, 0, "step_end", 0)
     return int(part.arrays()["counters.allocated_bytes"].sum())
+
+
+def test_an_operator_that_takes_an_operator_runs_and_its_results_are_recorded(recorder: DispatchRecorder) -> None:
+    before = held(recorder)
+    state, made = run_and_save_rng_state(torch.ops.aten.rand.default, [1024], device="cpu")
+    assert held(recorder) - before == state.untyped_storage().nbytes() + made.untyped_storage().nbytes()
 
 
 def test_a_profiler_of_the_program_s_own_sees_operators_twice_while_we_record_and_once_after() -> None:
