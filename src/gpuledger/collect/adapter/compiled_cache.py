@@ -1,8 +1,9 @@
-"""Keep what was read of a compiled graph, for later processes that load its code from Inductor's cache.
+"""Keep what was read of a compiled graph, for later compilations that load its code from Inductor's cache.
 
 Inductor's cache keeps the generated code without the nodes that it was made from. So a small file with their places is
 written at the first compilation: ``$XDG_CACHE_HOME/gpuledger/compiled/NAME.json``, where NAME is that of the generated
-file, which is a hash of its content. It is used only if every module in it exists in the program, with the same class.
+file, which is a hash of its content. It is used only for a captured graph with as many nodes, in modules of the same
+classes. Their paths can differ: equal blocks of one model have the same code.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +19,13 @@ from typing import Any
 
 import torch
 
-from gpuledger.collect.adapter.inductor import CompiledGraph, Kernel, Place
+from gpuledger.collect.adapter.compiled_lines import common_place
+from gpuledger.collect.adapter.inductor import CapturedGraph, CompiledGraph, Kernel, Place
 from gpuledger.files.reading import read_json_file
 from gpuledger.files.shapes import Fields, ListOf, MappingOf, check_shape
 from gpuledger.files.writing import write_whole
 
-VERSION = 1
+VERSION = 2
 FILES = 1_000
 """Number of files above which the oldest half is deleted."""
 
@@ -32,7 +34,9 @@ _SHAPE = Fields(
         "version": int,
         "torch": str,
         "content": str,
-        "places": ListOf(Fields({"path": str, "class_name": str, "frames": ListOf(ListOf(object, 3, 3))})),
+        "modules": ListOf(ListOf(str, 2, 2)),
+        "nodes": int,
+        "places": ListOf(Fields({"path": str, "class_name": str, "frames": ListOf(ListOf(object, 3, 3)), "node": int})),
         "buffers": MappingOf(int),
         "kernels": ListOf(
             Fields(
@@ -44,11 +48,8 @@ _SHAPE = Fields(
             )
         ),
     },
-    ("version", "torch", "content", "places", "buffers", "kernels"),
+    ("version", "torch", "content", "modules", "nodes", "places", "buffers", "kernels"),
 )
-
-Modules = Mapping[str, tuple[int, str]]
-"""Path of a module -> its key and class name; see :class:`gpuledger.collect.adapter.inductor.Place`."""
 
 
 def cache_directory(environment: Mapping[str, str]) -> Path:
@@ -57,30 +58,47 @@ def cache_directory(environment: Mapping[str, str]) -> Path:
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "gpuledger" / "compiled"
 
 
-def keep(graph: CompiledGraph, directory: Path) -> None:
-    """Write what is known of a graph. Does nothing if the file cannot be written."""
+def keep(graph: CompiledGraph, directory: Path, possible: Iterable[CapturedGraph]) -> None:
+    """Write what is known of a graph. Does nothing if the file cannot be written.
+
+    Args:
+        graph: The graph as it was compiled.
+        directory: Where the files are.
+        possible: The captured graphs that it can be of. The first one with its modules is taken.
+    """
     with suppress(Exception):  # a full disk, a read-only home: the cache is a convenience
+        wanted = {(place.path, place.module_key) for place in _places_of(graph) if place.path}
+        captured = next(one for one in possible if wanted <= {(path, key) for path, (key, _) in one.modules.items()})
         directory.mkdir(parents=True, exist_ok=True)
         _make_room(directory)
-        write_whole(_file_of(graph, directory), json.dumps(_to_json(graph)).encode())
+        write_whole(_file_of(graph, directory), json.dumps(_to_json(graph, captured)).encode())
 
 
-def recall(graph: CompiledGraph, directory: Path, known: Iterable[Modules]) -> CompiledGraph | None:
+def recall(graph: CompiledGraph, directory: Path, possible: Iterable[CapturedGraph]) -> CompiledGraph | None:
     """Return a graph from a cache with its places, from the process that compiled it; None if there is no file.
 
     Args:
         graph: The graph as it was loaded.
         directory: Where :func:`keep` writes.
-        known: The modules of each graph that was compiled in this process. All modules of one of them must match.
+        possible: The captured graphs that it can be of. If several match, each place is the module around theirs.
     """
     try:
         value = read_json_file(_file_of(graph, directory))
         check_shape(value, _SHAPE, "")
         if (value["version"], value["torch"], value["content"]) != (VERSION, torch.__version__, _digest(graph.file)):
             return None
-        return next((found for modules in known if (found := _from_json(graph, value, modules)) is not None), None)
+        found = [places for captured in possible if (places := _places_in(captured, value)) is not None]
+        if not found:
+            return None
+        return _from_json(graph, value, [common_place(list(places)) for places in zip(*found, strict=True)])
     except Exception:  # missing, unreadable or not of this form
         return None
+
+
+def _places_of(graph: CompiledGraph) -> Iterator[Place]:
+    yield from graph.buffers.values()
+    for kernel in graph.kernels:
+        yield from (place for place, _ in kernel.parts)
 
 
 def _file_of(graph: CompiledGraph, directory: Path) -> Path:
@@ -98,11 +116,11 @@ def _make_room(directory: Path) -> None:
             old.unlink(missing_ok=True)
 
 
-def _to_json(graph: CompiledGraph) -> dict[str, Any]:
+def _to_json(graph: CompiledGraph, captured: CapturedGraph) -> dict[str, Any]:
     numbers: dict[Place, int] = {}
 
     def number(place: Place) -> int:
-        return numbers.setdefault(place._replace(module_key=0), len(numbers))
+        return numbers.setdefault(place, len(numbers))
 
     buffers = {name: number(place) for name, place in graph.buffers.items()}
     kernels = [
@@ -114,26 +132,52 @@ def _to_json(graph: CompiledGraph) -> dict[str, Any]:
         }
         for one in graph.kernels
     ]
-    places = [{"path": one.path, "class_name": one.class_name, "frames": one.frames} for one in numbers]
+    nodes = list(captured.nodes.values())
+    first = {place: at for at, place in reversed(list(enumerate(nodes)))}
+    places = [
+        {"path": one.path, "class_name": one.class_name, "frames": one.frames, "node": first.get(one, -1)}
+        for one in numbers
+    ]
     return {
         "version": VERSION,
         "torch": torch.__version__,
         "content": _digest(graph.file),
+        "modules": [(path, class_name) for path, (_, class_name) in captured.modules.items()],
+        "nodes": len(nodes),
         "places": places,
         "buffers": buffers,
         "kernels": kernels,
     }
 
 
-def _from_json(graph: CompiledGraph, value: dict[str, Any], modules: Modules) -> CompiledGraph | None:
-    """Return the graph with the modules of this process; None if one is missing or has another class."""
+def _places_in(captured: CapturedGraph, value: dict[str, Any]) -> list[Place] | None:
+    """Return the places of a file in a captured graph; None if that graph has other nodes or modules."""
+    nodes = list(captured.nodes.values())
+    if len(nodes) != value["nodes"]:
+        return None
+    classes = [class_name for _, class_name in captured.modules.values()]
+    has_same = classes == [class_name for _, class_name in value["modules"]]
+    now = {old: new for (old, _), new in zip(value["modules"], captured.modules.items(), strict=has_same)}
     places = []
     for one in value["places"]:
-        key, class_name = modules.get(one["path"], (0, "")) if one["path"] else (0, one["class_name"])
-        if class_name != one["class_name"]:
-            return None
         frames = tuple((str(file), int(line), str(name)) for file, line, name in one["frames"])
-        places.append(Place(key, one["path"], class_name, frames))
+        if one["node"] >= 0:
+            places.append(nodes[one["node"]])
+        elif not one["path"]:
+            places.append(Place(0, "", one["class_name"], frames))
+        elif has_same:
+            path, (key, class_name) = now[one["path"]]
+            places.append(Place(key, path, class_name, frames))
+        else:
+            return None
+        names = {places[-1].class_name, one["class_name"]} - {""}  # Dynamo does not name the class of its own module
+        if len(names) > 1:
+            return None
+    return places
+
+
+def _from_json(graph: CompiledGraph, value: dict[str, Any], places: list[Place]) -> CompiledGraph:
+    """Return the graph with its places."""
     kernels = [
         Kernel(
             tuple(one["outputs"]),

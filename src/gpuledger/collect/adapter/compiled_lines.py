@@ -46,7 +46,8 @@ def find_modules(
     traces = {one.line: frames_at(lines, one.line) for one in kernels}
     for one in captured:
         by_frames = _by_frames(one)
-        if any(name in one.nodes for found in names.values() for name in found) or any(
+        known = _by_name(one)
+        if any(name in known for found in names.values() for name in found) or any(
             frames in by_frames for frames in traces.values() if frames
         ):
             return _with_places(graph, kernels, one, names, {k: by_frames.get(v, []) for k, v in traces.items()})
@@ -75,6 +76,14 @@ def _by_frames(captured: CapturedGraph) -> dict[Frames, list[Place]]:
     return found
 
 
+def _by_name(captured: CapturedGraph) -> dict[str, list[Place]]:
+    """Return the places of each name. Nodes of several bodies can have one name."""
+    found: dict[str, list[Place]] = {}
+    for name, place in captured.nodes.items():
+        found.setdefault(name.rpartition("/")[2], []).append(place)
+    return found
+
+
 def _with_places(
     graph: CompiledGraph,
     kernels: list[Statement],
@@ -82,12 +91,13 @@ def _with_places(
     names: dict[int, list[str]],
     traced: dict[int, list[Place]],
 ) -> CompiledGraph:
-    order = {name: number for number, name in enumerate(captured.nodes)}
+    by_name = _by_name(captured)
+    order = {name: number for number, name in enumerate(by_name)}
     made: dict[str, Place] = {}
     found: list[Kernel] = []
     for one in kernels:
         known = sorted((name for name in names.get(one.line, ()) if name in order), key=lambda name: order[name])
-        place = captured.nodes[known[-1]] if known else common_place(traced[one.line])
+        place = common_place(by_name[known[-1]]) if known else common_place(traced[one.line])
         outputs = tuple(name for name in one.names if name.startswith("buf") and name not in made)
         made.update(dict.fromkeys(outputs, place))
         written = outputs or one.names[-1:]
@@ -99,6 +109,8 @@ def common_place(places: list[Place]) -> Place:
     """Return the place that all of some places have, or the module around them."""
     if not places:
         return NOWHERE
+    if len(set(places)) == 1:
+        return places[0]
     paths = [place.path.split(".") for place in places]
     shared = []
     for parts in zip(*paths, strict=False):
@@ -107,4 +119,5 @@ def common_place(places: list[Place]) -> Place:
         shared.append(parts[0])
     path = ".".join(shared)
     same = next((place for place in places if place.path == path), None)
-    return same if same is not None else Place(0, path, "", places[0].frames)
+    frames = places[0].frames if len({place.frames for place in places}) == 1 else ()
+    return same if same is not None else Place(0, path, "", frames)

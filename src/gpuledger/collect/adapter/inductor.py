@@ -94,7 +94,10 @@ class CompiledGraph:
 
 @dataclass(frozen=True)
 class CapturedGraph:
-    """A graph that Dynamo captured: path of a module -> its key and class name, and name of a node -> its place."""
+    """A graph that Dynamo captured: path of a module -> its key and class name, and name of a node -> its place.
+
+    Nodes of a body, such as a checkpointed function, have the body's name and "/" before their own.
+    """
 
     modules: dict[str, tuple[int, str]]
     nodes: dict[str, Place]
@@ -117,13 +120,22 @@ class CompilerWatch:
         self.captured: deque[CapturedGraph] = deque(maxlen=CAPTURED)
         """The graphs that Dynamo captured, the last one first."""
         self._watches_graphs = False
-        self._lowering = 0
+        self._compiling = self._lowering = 0
         self._seen: set[int] = set()
+
+    @property
+    def possible(self) -> tuple[CapturedGraph, ...]:
+        """Return the graphs that generated code can be of: the one that is being compiled, else all.
+
+        A backward graph can be compiled later than its forward.
+        """
+        return tuple(self.captured)[:1] if self._compiling else tuple(self.captured)
 
     def install(self) -> None:
         """Observe the compiler, which the program need not have imported yet."""
         wrapper = vars(getattr(torch, "_TorchCompileInductorWrapper", object)).get("__call__")
-        self._observe("torch._TorchCompileInductorWrapper.__call__", wrapper, self._enter_compile, self._leave_compile)
+        name = "torch._TorchCompileInductorWrapper.__call__"
+        self._observe(name, wrapper, self._enter_compile, self._leave_compile, self._fail_compile)
         if _COMPILER in sys.modules:
             self._watch_graphs()
             self.look_for_loaded()
@@ -156,10 +168,14 @@ class CompilerWatch:
 
             self._watch_graphs()
         self.captured.appendleft(_read_captured(captured))
+        self._compiling += 1
         return True
 
     def _leave_compile(self, _token: Any, _result: Any) -> None:
-        """Do nothing: the graph was reported when it was lowered or loaded."""
+        self._compiling -= 1
+
+    def _fail_compile(self, _token: Any) -> None:
+        self._compiling -= 1
 
     def _watch_graphs(self) -> None:
         self._watches_graphs = True
@@ -212,12 +228,22 @@ def _is_generated(module: Any) -> bool:
 def _read_captured(captured: Any) -> CapturedGraph:
     """Return the modules and nodes of a graph that Dynamo captured."""
     found = CapturedGraph({}, {})
-    for node in getattr(getattr(captured, "graph", None), "nodes", ()):
-        for key, (name, cls) in (node.meta.get("nn_module_stack") or {}).items():
-            place = _place(key, name, cls, ())
+    for name, node in _nodes_in(captured, "", set()):
+        for key, (path, cls) in (node.meta.get("nn_module_stack") or {}).items():
+            place = _place(key, path, cls, ())
             found.modules[place.path] = place.module_key, place.class_name
-        found.nodes[str(node.name)] = place_of_node(node)
+        found.nodes[name] = place_of_node(node)
     return found
+
+
+def _nodes_in(captured: Any, prefix: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """Yield names and nodes of a graph and of the bodies that it calls, each once."""
+    for node in getattr(getattr(captured, "graph", None), "nodes", ()):
+        body = getattr(captured, str(node.target), None) if getattr(node, "op", "") == "get_attr" else None
+        if hasattr(body, "graph") and id(body) not in seen:
+            seen.add(id(body))
+            yield from _nodes_in(body, f"{prefix}{node.name}/", seen)
+        yield f"{prefix}{node.name}", node
 
 
 def source_lines(file: str) -> list[tuple[int, Frames]]:

@@ -326,7 +326,11 @@ def has_compiled_frames() -> bool:
 
 def is_compilers_own(module: Any) -> bool:
     """Return whether a module is a graph created by torch.compile. Its tensors are the program's, under other names."""
-    return "compile_subgraph_reason" in attributes_of(module)
+    attributes = attributes_of(module)
+    if "compile_subgraph_reason" in attributes:
+        return True
+    code = getattr(attributes.get("_graph"), "_codegen", None)  # AOTAutograd's graphs take their inputs as one list
+    return type(code).__name__ == "_BoxedCodeGen"
 
 
 _MODE_FLAGS = (

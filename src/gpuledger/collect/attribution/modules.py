@@ -145,7 +145,7 @@ class ModuleTracker:
                 raise
             return None
 
-    def _entered(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int) -> _Call:
+    def _entered(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int) -> _Call | None:
         phases = self.phases
         state = phases.local.state
         stack = state.stack
@@ -153,6 +153,8 @@ class ModuleTracker:
             self.registry.forget_gone()
         module_id = self._module_ids.get(id(module), -1)
         if module_id < 0:
+            if torch_private.is_compilers_own(module):
+                return None
             module_id = self.registry.register(module, inside=stack[-1][0] if stack else -1)
         start = self._sequence()
         outermost = hidden = False

@@ -189,10 +189,9 @@ class CompiledGraphs:
     def add(self, graph: CompiledGraph) -> None:
         """Add a compiled graph."""
         if not graph.unknown:
-            keep(graph, self._cache)
+            keep(graph, self._cache, self._watch.possible)
         elif graph.unknown == CACHED_CODE:
-            modules = [captured.modules for captured in self._watch.captured]
-            graph = recall(graph, self._cache, modules) or graph
+            graph = recall(graph, self._cache, self._watch.possible) or graph
         try:
             functions = read_functions(graph.module)
             graph = self._found_again(graph, functions)
@@ -217,7 +216,7 @@ class CompiledGraphs:
             return graph
         statements = [one for function in functions for one in function.statements]
         text = Path(graph.file).read_text(encoding="utf-8")
-        return find_modules(graph, statements, text, self._watch.captured) or graph
+        return find_modules(graph, statements, text, self._watch.possible) or graph
 
     def note_called(self, function: ObservedFunction) -> None:
         """Record that a function runs in the recording, with a note if its modules are unknown."""

@@ -9,12 +9,21 @@ import pytest
 from generated import load_generated
 
 from gpuledger.collect.adapter.compiled_cache import cache_directory, keep, recall
-from gpuledger.collect.adapter.inductor import CompiledGraph, Kernel, Place
+from gpuledger.collect.adapter.inductor import CapturedGraph, CompiledGraph, Kernel, Place
 from gpuledger.model.journal.journal import CACHED_CODE
 
 FRAMES = (("net.py", 7, "forward"),)
 FC = Place(11, "fc", "Linear", FRAMES)
 ROOT = Place(0, "", "", FRAMES)
+
+
+def captured(key: int, path: str = "fc", class_name: str = "Linear", line: int = 7) -> CapturedGraph:
+    modules = {path: (key, class_name)}
+    frames = (("net.py", line, "forward"),)
+    return CapturedGraph(modules, {"x": Place(0, "", "", ()), path: Place(key, path, class_name, frames)})
+
+
+COMPILED = [captured(11)]
 
 
 def graph_in(directory: Path) -> CompiledGraph:
@@ -28,8 +37,8 @@ def loaded(graph: CompiledGraph) -> CompiledGraph:
 
 def test_a_graph_is_found_with_the_modules_of_this_process(tmp_path: Path) -> None:
     graph = graph_in(tmp_path)
-    keep(graph, tmp_path / "kept")
-    found = recall(loaded(graph), tmp_path / "kept", [{"fc": (22, "Linear")}])
+    keep(graph, tmp_path / "kept", COMPILED)
+    found = recall(loaded(graph), tmp_path / "kept", [captured(22)])
     assert found is not None
     fc = FC._replace(module_key=22)
     assert found.buffers == {"buf0": fc, "buf1": ROOT}
@@ -37,31 +46,59 @@ def test_a_graph_is_found_with_the_modules_of_this_process(tmp_path: Path) -> No
     assert not found.unknown
 
 
-@pytest.mark.parametrize("modules", [{}, {"fc": (22, "Conv2d")}, {"other": (22, "Linear")}])
-def test_other_modules_are_never_taken(tmp_path: Path, modules: dict[str, tuple[int, str]]) -> None:
+OTHERS = {
+    "no modules": CapturedGraph({}, {}),
+    "another class": captured(22, class_name="Conv2d"),
+    "another node": CapturedGraph({"fc": (22, "Linear")}, {"fc": FC}),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_modules_are_never_taken(tmp_path: Path, name: str) -> None:
     graph = graph_in(tmp_path)
-    keep(graph, tmp_path / "kept")
-    assert recall(loaded(graph), tmp_path / "kept", [modules]) is None
+    keep(graph, tmp_path / "kept", COMPILED)
+    assert recall(loaded(graph), tmp_path / "kept", [OTHERS[name]]) is None
+
+
+def test_an_equal_block_at_another_path_has_its_own_modules_and_lines(tmp_path: Path) -> None:
+    graph = graph_in(tmp_path)
+    keep(graph, tmp_path / "kept", COMPILED)
+    found = recall(loaded(graph), tmp_path / "kept", [captured(33, "two.fc", line=9)])
+    assert found is not None
+    assert found.buffers["buf0"] == Place(33, "two.fc", "Linear", (("net.py", 9, "forward"),))
+
+
+def test_code_that_can_be_of_several_graphs_is_on_the_module_around_them(tmp_path: Path) -> None:
+    graph = graph_in(tmp_path)
+    keep(graph, tmp_path / "kept", COMPILED)
+    found = recall(loaded(graph), tmp_path / "kept", [captured(33, "h.two.fc", line=9), captured(44, "h.one.fc")])
+    assert found is not None
+    assert found.buffers["buf0"][:2] == (0, "h")
+
+
+def test_a_graph_of_modules_that_were_not_captured_is_not_kept(tmp_path: Path) -> None:
+    keep(graph_in(tmp_path), tmp_path / "kept", [captured(11, "other")])
+    assert not (tmp_path / "kept").exists()
 
 
 def test_a_file_of_other_content_or_another_version_is_not_used(tmp_path: Path) -> None:
     graph = graph_in(tmp_path)
     kept = tmp_path / "kept"
-    keep(graph, kept)
+    keep(graph, kept, COMPILED)
     (place,) = kept.iterdir()
     good = json.loads(place.read_text())
     for change in ({"torch": "1.0"}, {"content": "0"}, {"version": 0}, {"places": 3}, {"buffers": {"buf0": 99}}):
         place.write_text(json.dumps({**good, **change}))
-        assert recall(loaded(graph), kept, [{"fc": (22, "Linear")}]) is None, change
+        assert recall(loaded(graph), kept, [captured(22)]) is None, change
     place.write_text("{")
-    assert recall(loaded(graph), kept, [{"fc": (22, "Linear")}]) is None
+    assert recall(loaded(graph), kept, [captured(22)]) is None
 
 
 def test_a_directory_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
     graph = graph_in(tmp_path)
     (tmp_path / "file").write_text("")
-    keep(graph, tmp_path / "file" / "below")
-    assert recall(loaded(graph), tmp_path / "file" / "below", [{}]) is None
+    keep(graph, tmp_path / "file" / "below", COMPILED)
+    assert recall(loaded(graph), tmp_path / "file" / "below", COMPILED) is None
 
 
 def test_the_directory_is_that_of_the_users_cache() -> None:

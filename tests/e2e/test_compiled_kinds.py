@@ -1,0 +1,171 @@
+"""Kinds of compiled programs: memory is on the modules that compute it, and the program computes what it does alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+pytest.importorskip("torch")
+import torch
+from recorded import Recorded, record_run
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # Dynamo reads attributes that warn
+
+WIDTH = 32
+
+
+@pytest.fixture(scope="module", autouse=True)
+def caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the compiler's caches and gpuledger's to this file."""
+    place = tmp_path_factory.mktemp("caches")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(place / "inductor"))
+        patch.setenv("XDG_CACHE_HOME", str(place / "ours"))
+        patch.setattr("torch._inductor.config.compile_threads", 1)
+        yield
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(self.fc(x))
+
+
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = Layer(), Layer()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = checkpoint(self.one, x, use_reentrant=False)
+        return checkpoint(self.two, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+
+class Broken(nn.Module):
+    """Two equal regions between graph breaks: the second takes its code from the cache that the first has filled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.zero, self.one, self.two = Layer(), Layer(), Layer()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.zero(x)
+        torch._dynamo.graph_break()
+        x = self.one(x)
+        torch._dynamo.graph_break()
+        x = self.two(x)
+        torch._dynamo.graph_break()
+        return x
+
+
+class Blocks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = Layer(), Layer()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(self.one(x))  # type: ignore[no-any-return]
+
+
+def whole(net: nn.Module) -> None:
+    net.compile()
+
+
+def each(net: nn.Module) -> None:
+    for child in net.children():
+        child.compile()
+
+
+def fails(_graph: torch.fx.GraphModule, _inputs: object) -> Callable[..., object]:
+    raise RuntimeError("planted")
+
+
+def falls_back(net: nn.Module) -> None:
+    net.compile(backend=fails)
+
+
+KINDS: dict[str, tuple[type[nn.Module], Callable[[nn.Module], None]]] = {
+    "checkpointed": (Checkpointed, whole),
+    "equal regions": (Broken, whole),
+    "regional": (Blocks, each),
+    "dynamic": (Blocks, lambda net: net.compile(dynamic=True)),
+    "aot_eager": (Blocks, lambda net: net.compile(backend="aot_eager")),
+    "falls back": (Blocks, falls_back),
+}
+
+
+def train(kind: str) -> tuple[list[float], dict[str, int], object]:
+    """Return the losses of three steps, the counters of the compiler, and what must be kept alive."""
+    make, compile_it = KINDS[kind]
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    with torch._dynamo.config.patch(suppress_errors=kind == "falls back"):
+        losses, kept = take_steps(make(), compile_it)
+    return losses, dict(torch._dynamo.utils.counters["stats"]), kept
+
+
+def take_steps(net: nn.Module, compile_it: Callable[[nn.Module], None]) -> tuple[list[float], object]:
+    """Return the losses of three steps, and what must be kept alive."""
+    torch.manual_seed(0)
+    for parameter in net.parameters():
+        nn.init.normal_(parameter, std=0.1)
+    compile_it(net)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    losses = []
+    for _step in range(3):
+        loss = net(torch.randn(64, WIDTH)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, (net, optimizer)
+
+
+def bytes_by_module(run: Recorded) -> Counter[str]:
+    """Return the bytes that forward and backward allocate in modules."""
+    found: Counter[str] = Counter()
+    for block in run.blocks:
+        if block.category in ("activation", "temporary", "activation_gradient") and block.module:
+            found[block.module] += block.bytes
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_compiled_program_does_what_it_does_alone(kind: str) -> None:
+    outcomes = []
+
+    def program(_: object) -> object:
+        losses, counters, kept = train(kind)
+        outcomes.append((losses, counters))
+        return kept
+
+    run = record_run(program, steps=(2, 3))
+    losses, counters, _ = train(kind)
+    assert outcomes == [(losses, counters)]
+    assert run.manifest.compiled_unread is None
+    found = bytes_by_module(run)
+    if kind == "aot_eager":
+        assert set(found) <= {run.paths[0]}, found  # this backend keeps no modules, and its graphs are none
+        return
+    outermost = run.paths[0]
+    inner = sum(size for path, size in found.items() if path not in ("", outermost))
+    assert inner >= (0.75 if kind == "equal regions" else 0.97) * found.total(), found
+
+
+def test_code_of_another_region_is_never_on_its_modules() -> None:
+    def program(_: object) -> object:
+        return train("equal regions")[2]
+
+    found = bytes_by_module(record_run(program, steps=(2, 3)))
+    layers: Counter[str] = Counter()
+    for path, size in found.items():
+        layers[path.partition(".")[0]] += size
+    assert layers["one"] == layers["two"] > 0
