@@ -11,6 +11,7 @@ from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.distributed_tensors import is_sharded
 from gpuledger.collect.adapter.other_threads import gradients_of
 from gpuledger.collect.adapter.program_objects import (
+    WeakIdentitySet,
     device_of,
     grad_of,
     is_leaf,
@@ -76,6 +77,8 @@ class TensorObservations:
         self._weights_seen = 0
         self._updated: dict[int, int] = {}
         self._partitions: set[int] = set()
+        self.parts = WeakIdentitySet()
+        """Parameters that are this rank's part of larger ones, although they are plain tensors."""
 
     def see_weights(self) -> None:
         """Record the addresses of parameters and buffers that are new or have moved."""
@@ -130,13 +133,17 @@ class TensorObservations:
             return
         self._state_sizes[id(optimizer)] = len(state)
         is_part = id(optimizer) in self._partitions
-        kind = Identity.SHARDED_OPTIMIZER_STATE if is_part else Identity.OPTIMIZER_STATE
+        whole, part, parts = Identity.OPTIMIZER_STATE, Identity.SHARDED_OPTIMIZER_STATE, self.part_ids()
         owners = {id(p): (n, m) for r, n, m in self.registry.parameters if (p := r()) is not None}
         self._note(
-            (kind, *owners.get(id(parameter), (-1, -1)), tensor, None)
+            (part if is_part or id(parameter) in parts else whole, *owners.get(id(parameter), (-1, -1)), tensor, None)
             for parameter, values in state
             for tensor in tensors_in(values)
         )
+
+    def part_ids(self) -> set[int]:
+        """Return the ids of :attr:`parts`."""
+        return {id(one) for one in self.parts}
 
     def meet(self, optimizer: Any) -> None:
         """Record which optimizer keeps this rank's part of the state, if ``optimizer`` divides it among ranks."""

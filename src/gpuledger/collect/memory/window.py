@@ -27,8 +27,8 @@ from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.memory.first_collectives import FirstCollectives
 from gpuledger.collect.memory.operator_times import OperatorTimes
-from gpuledger.collect.sharding.fully_shard import FullyShardedGroups
 from gpuledger.collect.sharding.layouts import Layouts
+from gpuledger.collect.sharding.sharded_training import ShardedTraining
 from gpuledger.collect.steps.step_counter import StepCounter
 from gpuledger.model.accounts import Phase
 
@@ -88,7 +88,10 @@ class MemoryWindow:
         self.phases = Phases(recorder.set_token, tags)
         self.sightings = TensorObservations(self._registry, recorder.counts, recorder.place_of)
         self.inputs = InputShapes()
-        self._layouts = Layouts(self._registry)
+        self._sharded = ShardedTraining(
+            self.phases, self._registry, self.sightings, recorder.see_resized, guard, journal.note
+        )
+        self._layouts = Layouts(self._registry, self.sightings, self._sharded.layout_rows)
         journal.sources += [self.sightings, self.inputs, self._layouts]
         self._tracker = ModuleTracker(
             self.phases,
@@ -103,9 +106,6 @@ class MemoryWindow:
         self.on_steps: Callable[[], None] = lambda: None
         """Called when the program has steps, or what can be one."""
         self._guard = guard
-        self._sharded = FullyShardedGroups(
-            self.phases, self._registry, self.sightings, recorder.see_resized, guard, journal.note
-        )
         if isinstance(recorder, FillsUp):
             recorder.on_full = self._drain_when_full
         self._journal = journal

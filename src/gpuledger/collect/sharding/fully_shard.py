@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpuledger.collect.adapter.guard import Guard
-from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, remove_all
-from gpuledger.collect.adapter.observer import Observer
+from gpuledger.collect.adapter.instrument import CannotInstrumentError
 from gpuledger.collect.adapter.program_objects import attributes_of, grad_of, is_tensor
-from gpuledger.collect.adapter.torch_entrances import torchs_own
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.phases import OUTSIDE, Phases
 from gpuledger.collect.attribution.tensor_observations import Sighting, TensorObservations
+from gpuledger.collect.sharding.marked_calls import MarkedCalls, nothing
 from gpuledger.model.accounts import Identity
 from gpuledger.model.journal.journal import TagFlag
 
@@ -29,13 +28,6 @@ GROUP_MODULE = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 UNKNOWN_TORCH = (
     "Memory of fully_shard is attributed by its lifetime only, because this version of PyTorch is not supported: {}."
 )
-
-_Call = tuple[str, Any]
-"""A method in progress: the token to restore, and the group."""
-
-
-def _nothing(_group: Any) -> None:
-    """Record nothing."""
 
 
 class FullyShardedGroups:
@@ -59,11 +51,9 @@ class FullyShardedGroups:
         guard: Guard,
         note: Callable[[str], None],
     ) -> None:
-        self._observations: list[Observation] = []
         self._asked = False
-        self._guard, self._note = guard, note
-        self._phases, self._registry = phases, registry
-        self._sightings, self._resized = sightings, resized
+        self._note, self._registry, self._sightings, self._resized = note, registry, sightings, resized
+        self._calls = MarkedCalls(phases, self._module_of, guard)
 
     def install(self) -> None:
         """Observe the groups if the program has imported FSDP2 and they are not observed yet."""
@@ -73,43 +63,21 @@ class FullyShardedGroups:
         group = getattr(sys.modules[GROUP_MODULE], "FSDPParamGroup", None)
         gathers, reduces = int(TagFlag.COMMUNICATION), int(TagFlag.REDUCE_SCATTER)
         methods = (
-            ("unshard", gathers, _nothing, _nothing),
-            ("wait_for_unshard", gathers, _nothing, self._see_gathered),
+            ("unshard", gathers, nothing, nothing),
+            ("wait_for_unshard", gathers, nothing, self._see_gathered),
             ("post_backward", reduces, self._see_gradients, self._see_reduced),
-            ("reshard", gathers, _nothing, self._see_resharded),
+            ("reshard", gathers, nothing, self._see_resharded),
         )
         try:
             for name, flag, before, after in methods:
-                self._observe(torchs_own(getattr(group, name)), flag, before, after)
+                self._calls.mark(getattr(group, name), flag, before, after)
         except (AttributeError, CannotInstrumentError) as error:
             self._note(UNKNOWN_TORCH.format(error))
             self.remove()
 
     def remove(self) -> None:
         """Stop observing."""
-        remove_all(self._observations)
-
-    def _observe(
-        self,
-        function: Callable[..., Any],
-        flag: int,
-        before: Callable[[Any], None],
-        after: Callable[[Any], None],
-    ) -> None:
-        def enter(group: Any, *_: Any) -> _Call:
-            token = self._phases.threads.token
-            before(group)
-            self._phases.put(self._module_of(group), flag)
-            return token, group
-
-        def leave(call: _Call, _result: Any) -> None:
-            self._phases.restore(call[0])
-            after(call[1])
-
-        def fail(call: _Call) -> None:
-            self._phases.restore(call[0])
-
-        self._observations.append(Observation(function, Observer(enter, leave, fail, absorbs=self._guard.absorbs)))
+        self._calls.remove()
 
     def _module_of(self, group: Any) -> int:
         """Return the id of the module that ``fully_shard`` was called with."""

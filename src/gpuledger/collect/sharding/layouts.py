@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import distributed
@@ -10,10 +11,14 @@ from torch import distributed
 from gpuledger.collect.adapter.distributed_tensors import Layout, layout_of_shards
 from gpuledger.collect.adapter.program_objects import is_leaf, shape_of, without_overrides
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.tensor_observations import TensorObservations
 from gpuledger.model.journal.journal import Part
 
 MOST_PARAMETERS = 20_000
 """Maximum number of parameters whose part is stored."""
+
+LayoutRow = tuple[int, int, int, int, int]
+"""Name, module, whole bytes, bytes of this rank's part, and the number of parts of one parameter."""
 
 
 class Layouts:
@@ -21,11 +26,15 @@ class Layouts:
 
     Args:
         registry: The modules and their parameters.
+        sightings: Knows the plain tensors that are parts of flat parameters.
+        flat_rows: Yields the parts of flat parameters.
     """
 
-    def __init__(self, registry: ModuleRegistry) -> None:
-        self._registry = registry
-        self._rows: list[tuple[int, int, int, int, int]] = []
+    def __init__(
+        self, registry: ModuleRegistry, sightings: TensorObservations, flat_rows: Callable[[], Iterable[LayoutRow]]
+    ) -> None:
+        self._registry, self._sightings, self._flat_rows = registry, sightings, flat_rows
+        self._rows: list[LayoutRow] = []
         self._mesh: Layout | None = None
         self._world: tuple[int, int] | None = None
 
@@ -38,13 +47,14 @@ class Layouts:
             return
         self._world = ranks, rank
         with without_overrides():
-            rows = (self._row(*known) for known in self._registry.parameters[:MOST_PARAMETERS])
-            self._rows = [row for row in rows if row is not None]
+            parts = self._sightings.part_ids()
+            rows = (self._row(*known, parts) for known in self._registry.parameters[:MOST_PARAMETERS])
+            self._rows = [*(row for row in rows if row is not None), *self._flat_rows()]
 
-    def _row(self, held: Any, name_id: int, module_id: int) -> tuple[int, int, int, int, int] | None:
-        """Return name, module, whole bytes, bytes of this rank's part, and the number of parts of one parameter."""
+    def _row(self, held: Any, name_id: int, module_id: int, parts: set[int]) -> LayoutRow | None:
+        """Return the row of one parameter; None if it is part of a flat parameter."""
         tensor = held()
-        if tensor is None or not is_leaf(tensor):
+        if tensor is None or id(tensor) in parts or not is_leaf(tensor):
             return None
         layout = layout_of_shards(tensor)
         item_bytes = int(tensor.dtype.itemsize)

@@ -1,0 +1,155 @@
+"""Memory of ``FullyShardedDataParallel`` (FSDP1): gathered weights, shards of gradients, and buffers of collectives.
+
+FSDP1 keeps the parameters of a module in one flat parameter per handle, and resizes storages instead of allocating
+tensors. The methods that gather and reduce it are observed in place while steps are recorded, and the tensors that it
+holds are recorded. No tensor is kept. Nothing is imported: a program that does not use FSDP1 is not observed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.adapter.instrument import CannotInstrumentError
+from gpuledger.collect.adapter.program_objects import WeakIdentitySet, attributes_of, grad_of, is_tensor
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.phases import OUTSIDE, Phases
+from gpuledger.collect.attribution.tensor_observations import Sighting, TensorObservations
+from gpuledger.collect.sharding.layouts import LayoutRow
+from gpuledger.collect.sharding.marked_calls import MarkedCalls
+from gpuledger.model.accounts import Identity
+from gpuledger.model.journal.journal import TagFlag
+
+HANDLE_MODULE = "torch.distributed.fsdp._flat_param"
+"""Module of torch with the class ``FlatParamHandle``."""
+RUNTIME_MODULE = "torch.distributed.fsdp._runtime_utils"
+"""Module of torch with the functions that reduce gradients."""
+STORAGE_MODULE = "torch.distributed.utils"
+"""Module of torch with the functions that resize storages."""
+
+UNKNOWN_TORCH = (
+    "Memory of FullyShardedDataParallel is attributed by its lifetime only, because this version of PyTorch is not "
+    "supported: {}."
+)
+NAME = "_flat_param"
+"""Name of a flat parameter in its module."""
+SIZES = ("_unpadded_unsharded_size", "_sharded_size")
+"""Attributes of a flat parameter: the whole shape without padding, and the shape of a part."""
+
+
+class FlatParameters:
+    """Observes the handles of ``FullyShardedDataParallel``, between :meth:`install` and :meth:`remove`.
+
+    Args:
+        phases: The tokens of each thread.
+        registry: Ids of modules.
+        sightings: Records the addresses of tensors.
+        resized: Called with tensors that got or lost their memory without an operator.
+        guard: Handles exceptions of gpuledger's code.
+        note: Called with a sentence for the user.
+    """
+
+    def __init__(
+        self,
+        phases: Phases,
+        registry: ModuleRegistry,
+        sightings: TensorObservations,
+        resized: Callable[[list[object]], None],
+        guard: Guard,
+        note: Callable[[str], None],
+    ) -> None:
+        self._asked = False
+        self._note, self._registry, self._sightings, self._resized = note, registry, sightings, resized
+        self._calls = MarkedCalls(phases, self._module_of, guard)
+        self._handles = WeakIdentitySet()
+
+    def install(self) -> None:
+        """Observe the handles if the program has imported FSDP1 and they are not observed yet."""
+        if self._asked or RUNTIME_MODULE not in sys.modules:
+            return
+        self._asked = True
+        runtime, storages = sys.modules[RUNTIME_MODULE], sys.modules.get(STORAGE_MODULE)
+        handle = getattr(sys.modules.get(HANDLE_MODULE), "FlatParamHandle", None)
+        gathers, reduces = int(TagFlag.COMMUNICATION), int(TagFlag.REDUCE_SCATTER)
+        try:
+            for name in ("_alloc_storage", "_free_storage"):
+                self._calls.tell(getattr(storages, name), lambda tensor: self._resized([tensor]))
+            self._calls.mark(handle.pre_unshard, gathers, self._meet)  # type: ignore[union-attr]
+            self._calls.mark(handle.unshard, gathers, after=self._see_gathered)  # type: ignore[union-attr]
+            self._calls.mark(runtime._post_backward_reshard, gathers, self._see_gradient, place=1)
+            self._calls.mark(runtime._reduce_grad, reduces, self._see_gradient, self._see_reduced, place=1)
+        except (AttributeError, CannotInstrumentError) as error:
+            self._note(UNKNOWN_TORCH.format(error))
+            self.remove()
+
+    def remove(self) -> None:
+        """Stop observing."""
+        self._calls.remove()
+
+    def layout_rows(self) -> Iterator[LayoutRow]:
+        """Yield the part of each flat parameter that this rank has to hold."""
+        for handle in self._handles:
+            whole, part = (attributes_of(self._flat(handle)).get(name) for name in SIZES)
+            ranks, tensor = attributes_of(handle).get("world_size"), self._shard(handle)
+            if whole is not None and part is not None and ranks and tensor is not None:
+                item_bytes = int(tensor.dtype.itemsize)
+                whole_bytes, part_bytes = (int(size.numel()) * item_bytes for size in (whole, part))
+                yield *self._place(handle), whole_bytes, part_bytes, int(ranks)
+
+    # -- what a handle holds ----------------------------------------------------------------------------------------
+
+    def _meet(self, handle: Any) -> None:
+        """Record the shard of a flat parameter, and that the parameters in it are parts."""
+        if self._is_whole(handle):
+            return
+        self._handles.add(handle)
+        flat = self._flat(handle)
+        views = attributes_of(flat).get("_params")
+        self._sightings.parts.update([flat, *(views if isinstance(views, list) else ())])
+        self._see(handle, Identity.SHARDED_WEIGHT, self._shard(handle))
+
+    def _see_gathered(self, handle: Any) -> None:
+        """Record the gathered weights."""
+        if not self._is_whole(handle):
+            held = attributes_of(self._flat(handle))
+            for name in ("_full_param_padded", "_full_prec_full_param_padded"):
+                self._see(handle, Identity.GATHERED_WEIGHT, held.get(name))
+
+    def _see_gradient(self, handle: Any) -> None:
+        """Record the gradient of the gathered weights, before it is cast or reduced."""
+        self._see(handle, Identity.GRADIENT, grad_of(self._flat(handle)))
+
+    def _see_reduced(self, handle: Any) -> None:
+        """Record the shard of the gradient."""
+        held = attributes_of(self._flat(handle))
+        for name in ("_saved_grad_shard", "_cpu_grad"):
+            self._see(handle, Identity.SHARDED_GRADIENT, held.get(name))
+
+    def _see(self, handle: Any, identity: Identity, tensor: Any) -> None:
+        if is_tensor(tensor):
+            sighting: Sighting = (identity, *self._place(handle), tensor)
+            self._sightings.see([sighting])
+
+    # -- parts of a handle ------------------------------------------------------------------------------------------
+
+    def _flat(self, handle: Any) -> Any:
+        return attributes_of(handle).get("flat_param")
+
+    def _shard(self, handle: Any) -> Any:
+        """Return the flat parameter's part of this rank; None before the first forward."""
+        return attributes_of(self._flat(handle)).get("_local_shard")
+
+    def _is_whole(self, handle: Any) -> bool:
+        """Return whether every rank holds the whole parameter."""
+        return getattr(attributes_of(handle).get("_sharding_strategy"), "name", "NO_SHARD") == "NO_SHARD"
+
+    def _module_of(self, handle: Any) -> int:
+        """Return the id of the module that was wrapped."""
+        return self._registry.module_ids.get(id(attributes_of(handle).get("_fully_sharded_module")), OUTSIDE)
+
+    def _place(self, handle: Any) -> tuple[int, int]:
+        """Return the ids of name and module of a flat parameter."""
+        module = attributes_of(handle).get("_fully_sharded_module")
+        return (-1, OUTSIDE) if module is None else self._registry.named(module, NAME)

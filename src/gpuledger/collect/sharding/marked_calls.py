@@ -1,0 +1,84 @@
+"""Functions of torch that build buffers of sharded training: allocations during a call carry its module and a flag."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.adapter.instrument import Observation, Observer, remove_all
+from gpuledger.collect.adapter.torch_entrances import torchs_own
+from gpuledger.collect.attribution.phases import Phases
+
+_Call = tuple[str, Any]
+"""A call in progress: the token to restore, and the group of parameters."""
+
+
+def nothing(_group: Any) -> None:
+    """Record nothing."""
+
+
+class MarkedCalls:
+    """Observes functions in place, until :meth:`remove`.
+
+    Args:
+        phases: The tokens of each thread.
+        module_of: Returns the module id of a group of parameters.
+        guard: Handles exceptions of gpuledger's code.
+    """
+
+    def __init__(self, phases: Phases, module_of: Callable[[Any], int], guard: Guard) -> None:
+        self._phases, self._module_of, self._guard = phases, module_of, guard
+        self._observations: list[Observation] = []
+
+    def remove(self) -> None:
+        """Stop observing."""
+        remove_all(self._observations)
+
+    def mark(
+        self,
+        function: Callable[..., Any],
+        flag: int,
+        before: Callable[[Any], None] = nothing,
+        after: Callable[[Any], None] = nothing,
+        place: int = 0,
+    ) -> None:
+        """Flag the allocations of a function whose argument at ``place`` is a group of parameters.
+
+        Raises:
+            CannotInstrumentError: it is no function of PyTorch's that can be observed.
+        """
+
+        def enter(*arguments: Any) -> _Call:
+            group = arguments[place]
+            token = self._phases.threads.token
+            before(group)
+            self._phases.put(self._module_of(group), flag)
+            return token, group
+
+        def leave(call: _Call, _result: Any) -> None:
+            self._phases.restore(call[0])
+            after(call[1])
+
+        def fail(call: _Call) -> None:
+            self._phases.restore(call[0])
+
+        self._observe(function, Observer(enter, leave, fail, absorbs=self._guard.absorbs))
+
+    def tell(self, function: Callable[..., Any], after: Callable[[Any], None]) -> None:
+        """Call ``after`` with the first argument of a function at the end of each call.
+
+        Raises:
+            CannotInstrumentError: it is no function of PyTorch's that can be observed.
+        """
+
+        def leave(first: tuple[Any], _result: Any) -> None:
+            after(first[0])
+
+        self._observe(
+            function,
+            Observer(lambda *given: given[:1], leave, lambda _: None, absorbs=self._guard.absorbs),
+        )
+
+    def _observe(self, function: Callable[..., Any], observer: Observer) -> None:
+        self._observations.append(Observation(torchs_own(function), observer))
