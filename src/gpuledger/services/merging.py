@@ -43,28 +43,38 @@ def merge_runs(paths: Sequence[str], out: str | None, *, force: bool = False) ->
     )
     made = RunWriter.open(place, replace(manifest, status="running"), replace=force)
     with made.placing():
-        for rank in ranks:
-            _copy(rank, made.directory / rank.directory.name)
+        for number, rank in ranks.items():
+            _copy(rank, made.directory / f"rank-{number}")
         write_run_manifest(made.directory, manifest)
     return read_run(place)
 
 
-def _ranks_of(runs: Sequence[Run]) -> list[Rank]:
-    """Return the ranks of all runs in order.
+def _ranks_of(runs: Sequence[Run]) -> dict[int, Rank]:
+    """Return the ranks of all runs by their number in the job, in order.
 
     Raises:
         UsageError: two runs have the same rank.
     """
     found: dict[int, Rank] = {}
     for run in runs:
-        for rank in run.ranks:
-            if rank.number in found:
+        for number, rank in _numbered(run.ranks).items():
+            if number in found:
                 raise UsageError(
-                    f"rank {rank.number}: is in {found[rank.number].directory.parent} and in {run.path}",
+                    f"rank {number}: is in {found[number].directory.parent} and in {run.path}",
                     hint="Leave one of the two runs out",
                 )
-            found[rank.number] = rank
-    return [found[number] for number in sorted(found)]
+            found[number] = rank
+    return dict(sorted(found.items()))
+
+
+def _numbered(ranks: Sequence[Rank]) -> dict[int, Rank]:
+    """Return the ranks of one run by their number in the job.
+
+    Source: the program's process group, if it gives each of them a number; else the number in the run. A process that
+    records itself, and a process of a host without a launcher's numbers, do not have that of the job in their run.
+    """
+    of_job = {rank.manifest.world.rank: rank for rank in ranks if rank.manifest.world is not None}
+    return of_job if len(of_job) == len(ranks) else {rank.number: rank for rank in ranks}
 
 
 def _copy(rank: Rank, directory: Path) -> None:

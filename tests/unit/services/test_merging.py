@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,29 @@ def test_ranks_of_two_hosts_stand_together(tmp_path: Path) -> None:
     assert ranks is not None
     assert [line.rank for line in ranks.lines] == [0, 1, 2, 3]
     assert "The merged runs were recorded with different commands." in merged.manifest.notes
+
+
+def number_in_job(rank_directory: Path, rank: int, size: int) -> None:
+    path = rank_directory / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(manifest | {"world": {"size": size, "rank": rank}}), encoding="utf-8")
+
+
+def test_ranks_have_their_numbers_in_the_job(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / f"{name}.ledger", blocks=20, ranks=2) for name in "ab"]
+    for run, first in zip(runs, (2, 0), strict=True):
+        for number in (0, 1):
+            number_in_job(run / f"rank-{number}", first + 1 - number, 4)
+    merged = merge_runs([str(run) for run in runs], str(tmp_path / "all"))
+    assert [rank.number for rank in merged.ranks] == [0, 1, 2, 3]
+    assert [rank.manifest.world and rank.manifest.world.rank for rank in merged.ranks] == [0, 1, 2, 3]
+
+
+def test_a_number_that_two_ranks_of_a_run_have_is_not_used(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a.ledger", blocks=20, ranks=2)
+    for number in (0, 1):
+        number_in_job(run / f"rank-{number}", 7, 8)
+    assert [rank.number for rank in merge_runs([str(run)], str(tmp_path / "all")).ranks] == [0, 1]
 
 
 def test_the_same_rank_twice_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -12,13 +12,22 @@ from typing import Any
 from gpuledger.errors import GpuLedgerError
 from gpuledger.model.run_writer import RunWriter, check_run, new_manifest
 
+RANK = "RANK"
+"""Set by torchrun, ``accelerate launch``, DeepSpeed's launcher and Ray Train, and by programs themselves."""
+_OF_LAUNCHERS = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+"""Rank and number of ranks by Open MPI's mpirun, by that of MPICH and Intel MPI, and by srun."""
+
 
 def claim_rank(run_directory: Path) -> Path:
     """Create and return the rank directory of this process.
 
-    The rank is ``RANK`` if a launcher set it and it is free. A second process of the same rank gets a number after the
-    last rank of the launcher's world, with a note. Without ``RANK``, it is the first free number. The first process of
-    a run without a manifest writes the manifest.
+    The rank is the launcher's if it is free. A second process of the same rank gets a number after the last rank of the
+    launcher's world, with a note. Without a launcher, it is the first free number. The first process of a run without
+    a manifest writes the manifest.
 
     Raises:
         RunReplacedError: another recording has replaced the run for which this process was started.
@@ -27,10 +36,8 @@ def claim_rank(run_directory: Path) -> Path:
     check_launched_run(run_directory)
     if not (run_directory / "manifest.json").exists():
         _begin_run(run_directory)
-    wanted = os.environ.get("RANK", "")
-    world = os.environ.get("WORLD_SIZE", "")
-    number = first = int(wanted) if wanted.isdecimal() else 0
-    free_from = int(world) if wanted.isdecimal() and world.isdecimal() else 0
+    variable, wanted, free_from = _launched()
+    number = wanted
     while True:
         directory = run_directory / f"rank-{number}"
         try:
@@ -38,9 +45,21 @@ def claim_rank(run_directory: Path) -> Path:
         except FileExistsError:
             number = max(number + 1, free_from)
             continue
-        if wanted.isdecimal() and number != first:
-            leave_note(run_directory, f"Rank {number} of this run is another process with RANK={first}.")
+        if variable and number != wanted:
+            leave_note(run_directory, f"Rank {number} of this run is another process with {variable}={wanted}.")
         return directory
+
+
+def _launched() -> tuple[str, int, int]:
+    """Return the launcher's variable, rank and number of ranks; "", 0 and 0 without a launcher of several ranks."""
+    rank, world = os.environ.get(RANK, ""), os.environ.get("WORLD_SIZE", "")
+    if rank.isdecimal():
+        return RANK, int(rank), int(world) if world.isdecimal() else 0
+    for name, of_world in _OF_LAUNCHERS:
+        rank, world = os.environ.get(name, ""), os.environ.get(of_world, "")
+        if rank.isdecimal() and world.isdecimal() and int(rank) < int(world) and int(world) > 1:
+            return name, int(rank), int(world)
+    return "", 0, 0
 
 
 def check_launched_run(run_directory: Path) -> None:

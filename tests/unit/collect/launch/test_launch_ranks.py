@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 from pathlib import Path
@@ -11,10 +12,16 @@ import pytest
 from gpuledger.collect.launch.ranks import claim_rank
 from gpuledger.model.run import read_run
 
+OTHERS = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+
 
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE"):
+    for name in ("RANK", "WORLD_SIZE", *itertools.chain(*OTHERS)):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -47,6 +54,25 @@ def test_one_more_process_of_a_rank_comes_after_the_world_with_a_note(
     assert note.read_text().splitlines() == [
         f"Rank {number} of this run is another process with RANK=2." for number in (4, 5)
     ]
+
+
+@pytest.mark.parametrize(("rank", "world"), OTHERS)
+def test_ranks_of_mpirun_and_srun(rank: str, world: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(world, "4")
+    monkeypatch.setenv(rank, "2")
+    assert [claim_rank(run).name for _ in range(2)] == ["rank-2", "rank-4"]
+    (note,) = (run / "notes").iterdir()
+    assert note.read_text() == f"Rank 4 of this run is another process with {rank}=2.\n"
+    monkeypatch.setenv("RANK", "1")  # torchrun, started by srun on each host
+    assert claim_rank(run).name == "rank-1"
+
+
+@pytest.mark.parametrize("tasks", ["", "1", "x", "0"])
+def test_a_job_of_one_task_is_no_rank(tasks: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", tasks)
+    assert [claim_rank(run).name for _ in range(2)] == ["rank-0", "rank-1"]
+    assert not (run / "notes").exists()
 
 
 @pytest.mark.parametrize("rank", ["", "-1", "x", "½"])
