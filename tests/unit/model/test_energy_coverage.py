@@ -64,7 +64,8 @@ class Counter:
 def windows(gpus: int, *, is_aligned: bool, seed: int) -> tuple[Floats, Floats]:
     """Return the error and the stated uncertainty of each window, in J; those of two GPUs are added."""
     random = np.random.default_rng(seed)
-    errors, stated = [], []
+    errors: list[float] = []
+    stated: list[float] = []
     while len(errors) < WINDOWS:
         load = Load(random)
         start_ns, end_ns = load.ends(random, is_aligned=is_aligned)

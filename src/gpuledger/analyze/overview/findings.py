@@ -232,6 +232,28 @@ def _one_module(facts: PeakFacts) -> Finding | None:
     )
 
 
+def _whole_on_every_rank(facts: PeakFacts) -> Finding | None:
+    """Suggest to shard the largest weights of a module that are whole on every rank, if other weights are sharded."""
+    divided, of_rank = max(facts.parts.values(), default=1), facts.of("weight", "gradient", "optimizer_state")
+    whole = [module for module, parts in facts.parts.items() if parts == 1 < divided]
+    sizes = {module: facts.held(of_rank & (facts.module_id == module)) for module in whole}
+    module_id = max(sizes, key=lambda module: sizes[module], default=-1)
+    if not sizes.get(module_id):
+        return None
+    name = module_label(facts.paths.get(module_id, ""), facts.classes)
+    return Finding(
+        f"{name} is whole on every rank",
+        f"{format_bytes(sizes[module_id])} of weights, gradients and optimizer state at the peak; other weights are "
+        f"divided into {divided} parts",
+        f"shard {name} too",
+        "pass it to fully_shard, or add it to the plan of parallelize_module",
+        facts.saving(of_rank & (facts.module_id == module_id), 1 - 1 / divided),
+        f"the peak, with {divided} parts",
+        facts.show("--by", "module", "-n", "50"),
+        facts.paths.get(module_id, ""),
+    )
+
+
 def _outside_modules(facts: PeakFacts) -> Finding | None:
     """Suggest less memory in the code outside modules: often the logits and the loss of a training step."""
     blocks = facts.of(*_OF_A_STEP) & (facts.module_id < 0)
@@ -360,6 +382,7 @@ RULES: tuple[Callable[[PeakFacts], Finding | None], ...] = (
     _autocast,
     _late_zero_grad,
     _one_module,
+    _whole_on_every_rank,
     _outside_modules,
     _one_line,
     _kept_activations,

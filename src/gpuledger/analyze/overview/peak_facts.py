@@ -87,6 +87,16 @@ class PeakFacts:
         held = running_sum(lives.allocated_bytes[blocks], lives.alloc_index[blocks], lives.free_requested_index[blocks])
         return int(held.bytes.max(initial=0))
 
+    @cached_property
+    def parts(self) -> dict[int, int]:
+        """Return ``module_id ->`` number of parts of its parameters on the ranks, the fewest where they differ."""
+        table = self.rank.table("shards", ("module_id", "parts"))
+        found: dict[int, int] = {}
+        for module_id, parts in zip(table["module_id"].to_pylist(), table["parts"].to_pylist(), strict=True):
+            if module_id is not None:
+                found[module_id] = min(parts, found.get(module_id, parts))
+        return found
+
     def born_in(self, phase: str) -> Mask:
         """Return which blocks were allocated in this phase."""
         codes, words = read_labels(self.rank, "blocks", "phase", self.device_idx)

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from gpuledger.collect.adapter import torch_private
-from gpuledger.collect.adapter.instrument import Absorbs
+from gpuledger.collect.adapter.observer import Absorbs
 from gpuledger.collect.attribution.backward_code import is_autograds_own
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import StackTable

@@ -14,9 +14,9 @@ from torch.optim import Optimizer
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.adapter.program_objects import holds_tensors
 from gpuledger.collect.adapter.user_profiler import UserProfiler
 from gpuledger.collect.attribution.live_objects import LiveObjects
-from gpuledger.collect.attribution.module_registry import holds_tensors
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.passes import energy_cards
 from gpuledger.collect.passes.main_thread import call_soon

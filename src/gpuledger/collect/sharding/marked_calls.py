@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuledger.collect.adapter.guard import Guard
-from gpuledger.collect.adapter.instrument import Observation, Observer, remove_all
+from gpuledger.collect.adapter.instrument import Observation, remove_all
+from gpuledger.collect.adapter.observer import Observer
 from gpuledger.collect.adapter.torch_entrances import torchs_own
 from gpuledger.collect.attribution.phases import Phases
 

@@ -238,6 +238,34 @@ def test_a_sharded_model_is_not_told_to_shard(tmp_path: Path) -> None:
     assert ["sharding" in one.advice for one in (before, after)] == [True, False]
 
 
+def with_shards(rank: Rank, rows: list[tuple[int, int]]) -> Rank:
+    """Return a rank with rows in the table of shards: module and number of parts."""
+    table = [
+        {"name_id": None, "module_id": module_id, "whole_bytes": 4, "shard_bytes": 4 // parts, "parts": parts}
+        for module_id, parts in rows
+    ]
+    write_table(rank.directory, rows_to_table("shards", table), "shards")
+    return Rank(rank.number, rank.directory, rank.manifest)
+
+
+def test_weights_that_are_whole_on_every_rank_are_found(tmp_path: Path) -> None:
+    rank = post_recording("gpt2", tmp_path)
+    paths = {row["path"]: row["module_id"] for row in rank.table("modules").to_pylist()}
+    head, layer = paths["transformer.wte"], paths["transformer.h.0.mlp.c_fc"]
+    found = named(with_shards(rank, [(head, 1), (layer, 4)]), "transformer.wte")
+    assert found is not None
+    assert found.title == "transformer.wte is whole on every rank"
+    assert found.evidence.endswith("divided into 4 parts")
+    held = sum(
+        row["allocated_bytes"]
+        for row in rank.table("blocks").to_pylist()
+        if row["module_id"] == head and row["category"] in ("weight", "gradient", "optimizer_state")
+    )
+    assert 0 < found.saving_bytes <= 0.75 * held
+    for rows in ([(head, 1), (layer, 1)], [(head, 4), (layer, 4)], []):
+        assert named(with_shards(rank, rows), "transformer.wte is whole") is None
+
+
 def test_a_checkpointed_model_is_not_told_to_checkpoint(tmp_path: Path) -> None:
     rank = post_recording("gpt2", tmp_path)
     members = find_families(rank)[0].members
