@@ -32,6 +32,7 @@ def sum_errors() -> str:
 
 
 def main() -> None:
+    """Write the errors."""
     PLACE.write_text(sum_errors(), encoding="utf-8")
 
 

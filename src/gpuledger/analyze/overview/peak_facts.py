@@ -100,7 +100,8 @@ class PeakFacts:
     def born_in(self, phase: str) -> Mask:
         """Return which blocks were allocated in this phase."""
         codes, words = read_labels(self.rank, "blocks", "phase", self.device_idx)
-        return codes == words.index(phase) if phase in words else np.zeros(codes.size, dtype=bool)
+        found: Mask = codes == words.index(phase) if phase in words else np.zeros(codes.size, dtype=bool)
+        return found
 
     def held(self, blocks: Mask) -> int:
         """Return the bytes of these blocks at the peak."""
