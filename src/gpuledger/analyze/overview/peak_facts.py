@@ -118,7 +118,8 @@ class PeakFacts:
     def is_on(self, line: str) -> Mask:
         """Return which blocks a source line allocates."""
         codes, texts = self._lines
-        return codes == texts.index(line)
+        found: Mask = codes == texts.index(line)
+        return found
 
     @cached_property
     def _lines(self) -> tuple[I64, list[str]]:
