@@ -132,8 +132,8 @@ CUT_SHORT = "The timing measurement was cut short: the program ended during it."
         (2, 0, 0, (WITHOUT_ENERGY, TOO_SHORT)),
         (4, 1, 0, (CUT_SHORT, WITHOUT_ENERGY)),
         (5, 2, 0, (WITHOUT_ENERGY,)),
-        (8, 2, 2, (WITHOUT_ENERGY,)),
-        (30, 2, 10, (WITHOUT_ENERGY,)),
+        (8, 3, 2, (WITHOUT_ENERGY,)),
+        (30, 3, 10, (WITHOUT_ENERGY,)),
     ],
 )
 def test_a_short_script_gets_what_fits_and_nobody_is_alarmed(
