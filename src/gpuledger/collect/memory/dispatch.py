@@ -385,9 +385,13 @@ class _Mode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
             times = None if self._recorder is None else self._recorder.times
-            result = func(*args, **(kwargs or {})) if times is None else times.call(func, args, kwargs or {})
+            started_ns = 0 if times is None else time.time_ns()
+            result = func(*args, **(kwargs or {}))
+            ended_ns = 0 if times is None else time.time_ns()
             if self._recorder is not None:
                 try:
+                    if times is not None and times.is_on:
+                        times.add(func, started_ns, ended_ns, sys._getframe().f_back)
                     self._recorder.see(func, result, args)
                 except RecursionError:  # no room for the call at the recursion limit
                     self._recorder.guard.lacked_room = True

@@ -6,8 +6,6 @@ line of the operator that created its node.
 
 from __future__ import annotations
 
-import sys
-import time
 from types import FrameType
 from typing import Any
 
@@ -46,21 +44,20 @@ class OperatorTimes:
         """Sequence number of a graph node -> stack of the operator that created it."""
         self._last_node = -1
 
-    def call(self, operator: Any, args: Any, kwargs: Any) -> Any:
-        """Return the result of an operator that a dispatch mode has received, and add its time."""
-        if not self._is_on or len(self._rows) >= MOST_OPERATORS:
-            return operator(*args, **kwargs)
-        start_ns = time.time_ns()
-        result = operator(*args, **kwargs)
-        end_ns = time.time_ns()
+    @property
+    def is_on(self) -> bool:
+        """Return whether operators are timed."""
+        return self._is_on and len(self._rows) < MOST_OPERATORS
+
+    def add(self, operator: Any, start_ns: int, end_ns: int, frame: FrameType | None) -> None:
+        """Add an operator that was called from ``frame``."""
         try:
-            self._add(operator, start_ns, end_ns, sys._getframe(1).f_back)
+            self._add(operator, start_ns, end_ns, frame)
         except RecursionError:
             pass
         except BaseException as error:
             if not self._absorbs(error):
                 raise
-        return result
 
     def drop(self) -> None:
         """Stop, and forget all times: the program has steps, which are measured in another way."""

@@ -52,11 +52,6 @@ class LineMarks:
             self.install()
             self.is_on = False
 
-    def operator_ended(self) -> None:
-        """Count an operator."""
-        if self._on_operator is not None and threading.get_ident() == self._thread:
-            self._on_operator()
-
     @staticmethod
     def is_in_operator() -> bool:
         """Return whether the calling thread is inside an operator that the mode handles."""
@@ -79,30 +74,42 @@ class LineMarks:
 
     def mark(self, frame: FrameType | None) -> None:
         """Leave a mark with the line of ``frame``: a range that is closed as soon as it is opened."""
-        opened = self._opened(frame)
+        opened = self.around(frame)
         if opened is not None:
             opened.__exit__(None, None, None)
 
     def around(self, frame: FrameType | None) -> Any:
         """Return an open range for an operator called from ``frame``; None if it gets none."""
-        if not self.is_on or is_autograds_own(frame):
-            return None
-        return self._opened(frame)
-
-    def _opened(self, frame: FrameType | None) -> Any:
         try:
-            number = self._stacks.intern_frame(frame)
-            if number < 0:
-                return None
-            opened = torch_private.open_range(self._texts.get(number) or self._text(number))
-            opened.__enter__()
+            return None if not self.is_on or is_autograds_own(frame) else self._opened(frame)
         except RecursionError:
             return None
         except BaseException as error:
-            self.is_on = False
-            if not self._guard.absorbs(error):
-                raise
+            self._fail(error)
             return None
+
+    def operator_ended(self) -> None:
+        """Count an operator."""
+        try:
+            if self._on_operator is not None and threading.get_ident() == self._thread:
+                self._on_operator()
+        except RecursionError:
+            pass
+        except BaseException as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Open no more ranges after an error of gpuledger; an error of the program is raised again."""
+        self.is_on = False
+        if not self._guard.absorbs(error):
+            raise error
+
+    def _opened(self, frame: FrameType | None) -> Any:
+        number = self._stacks.intern_frame(frame)
+        if number < 0:
+            return None
+        opened = torch_private.open_range(self._texts.get(number) or self._text(number))
+        opened.__enter__()
         return opened
 
     def _text(self, number: int) -> str:
@@ -130,13 +137,19 @@ class _LineMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
-            opened = self._marks.around(sys._getframe().f_back)
+            try:
+                opened = self._marks.around(sys._getframe().f_back)
+            except RecursionError:  # no room for the call at the recursion limit
+                opened = None
             try:
                 return func(*args, **(kwargs or {}))
             finally:
                 if opened is not None:
                     opened.__exit__(None, None, None)
-                self._marks.operator_ended()
+                try:
+                    self._marks.operator_ended()
+                except RecursionError:
+                    opened = None
         except BaseException as error:
             forget_own_frames(error)
             raise

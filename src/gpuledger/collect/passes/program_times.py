@@ -59,10 +59,13 @@ class ProgramTimes:
             call_soon(self._begin_or_end)
 
     def _begin_or_end(self) -> None:
-        """Do what is next. Inside an operator that is about to end, wait for its end; in backward, for the next one."""
+        """Do what is next. Inside an operator that is about to end, wait for its end.
+
+        In backward, and during the capture of a CUDA graph, wait for the next operator.
+        """
         if self._time_pass.is_in_operator:
             call_soon(self._begin_or_end)
-        elif torch_private.is_in_backward():
+        elif torch_private.is_in_backward() or energy_cards.is_capturing():
             self._next = (self._count + 1, self._next[1])
         else:
             self._next[1]()
@@ -70,7 +73,7 @@ class ProgramTimes:
     def _begin(self) -> None:
         """Begin if the program has no modules with parameters and no optimizers."""
         has_modules = any(isinstance(one, Optimizer) or holds_tensors(one) for one in LiveObjects().modules())
-        is_free = not (self._watch.seen or torch_private.is_profiling() or energy_cards.is_capturing())
+        is_free = not (self._watch.seen or torch_private.is_profiling())
         if has_modules or not is_free or why_no_time_pass(0) is not None:
             self._remove()
             return
