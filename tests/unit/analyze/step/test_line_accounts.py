@@ -1,0 +1,75 @@
+"""Time and energy by source line and function: they sum to those of the step, and rows without a line are one row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from synthetic_work import load_timed
+
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.memory.lines.source_lines import NO_LINE
+from gpuledger.analyze.step.energy import step_energy
+from gpuledger.analyze.step.line_accounts import energies_by_line, times_by_line
+from gpuledger.analyze.step.side_by_side import IDLE_LABEL, lines_by
+from gpuledger.analyze.step.times import break_down_time
+from gpuledger.model.run import KeptRank, Rank
+from gpuledger.model.schema.tables import TABLES
+
+PLACES = (("train.py", 3, "loss"), ("train.py", 8, "loss"), ("train.py", 12, "main"))
+
+
+@pytest.fixture
+def rank(tmp_path: Path) -> Rank:
+    """Return a rank in which every fourth kernel has no line, and the others have one of three."""
+    run = load_timed(tmp_path / "run.ledger")
+    found = run.rank()
+    tables = {name: found.table(name) for name in TABLES}
+    spans, column = tables["spans"], TABLES["spans"].column_names.index("stack_id")
+    ids = [None if place % 4 == 3 else place % 4 for place in range(spans.num_rows)]
+    tables["spans"] = spans.set_column(column, spans.schema.field(column), pa.array(ids, pa.int32()))
+    rows = [
+        {"stack_id": number, "frame_idx": 0, "file": file, "line": line, "function": function}
+        for number, (file, line, function) in enumerate(PLACES)
+    ]
+    tables["stacks"] = pa.Table.from_pylist(rows, TABLES["stacks"].arrow_schema())
+    return KeptRank(0, found.directory, found.manifest, tables=tables)
+
+
+@pytest.mark.parametrize(
+    ("word", "labels"),
+    [
+        ("line", {"train.py:3 loss", "train.py:8 loss", "train.py:12 main", NO_LINE}),
+        ("function", {"train.py loss", "train.py main", NO_LINE}),
+    ],
+)
+def test_lines_sum_to_the_step(rank: Rank, word: str, labels: set[str]) -> None:
+    times, step, energies = break_down_time(rank), step_energy(rank, 0), energies_by_line(rank, 0, word)
+    assert times is not None
+    assert step is not None
+    by_line = times_by_line(rank, 0, word)
+    assert {one.module for one in by_line} == labels
+    assert sum(one.time_ns for one in by_line) == pytest.approx(times.work_ns)
+    assert {one.module for one in energies if one.module} == labels
+    assert sum(one.energy_j for one in energies) == pytest.approx(step.energy_j)
+    assert sum(line.time_ns for line in times.lines) == pytest.approx(times.work_ns)
+
+
+def test_a_table_by_line_has_bytes_time_and_energy(rank: Rank) -> None:
+    breakdown = break_down(rank, find_peak(rank, 0), by=("category", "line"))
+    lines, step, times = lines_by(rank, breakdown, "line"), step_energy(rank, 0), break_down_time(rank)
+    assert step is not None
+    assert times is not None
+    assert sum(line.bytes or 0 for line in lines) == breakdown.allocated_bytes
+    assert sum(line.time_ns or 0 for line in lines) == pytest.approx(times.work_ns)
+    assert sum(line.energy_j or 0 for line in lines) == pytest.approx(step.energy_j)
+    assert {NO_LINE, IDLE_LABEL, "train.py:3 loss"} <= {line.label for line in lines}
+
+
+def test_a_run_without_measurements_has_none(tmp_path: Path) -> None:
+    found = load_timed(tmp_path / "run.ledger").rank()
+    without = {name: found.table(name) for name in TABLES} | {"spans": TABLES["spans"].arrow_schema().empty_table()}
+    bare = KeptRank(0, found.directory, found.manifest, tables=without)
+    assert times_by_line(bare, 0, "line") == ()
