@@ -94,8 +94,9 @@ def test_a_program_with_modules_is_left_to_the_measurement_of_its_steps(tmp_path
     assert (manifest.timed_program, manifest.time_steps) == (None, (4, 5))
 
 
-def test_a_training_that_follows_drops_what_was_measured_before(tmp_path: Path) -> None:
-    said = run(tmp_path, LOOP.format(count=AWAITED) + TRAINING)
+@pytest.mark.parametrize("most", [100, 5_000])
+def test_a_training_that_follows_drops_what_was_measured_before(most: int, tmp_path: Path) -> None:
+    said = run(tmp_path, f"program_times.MOST_OPERATORS = {most}\n" + LOOP.format(count=AWAITED * 2) + TRAINING)
     assert said == ["watched 1", "left 0", "end 0 False"]
     manifest = load(tmp_path / "run.ledger").rank().manifest
     assert (manifest.timed_program, manifest.time_steps) == (None, (4, 5))

@@ -215,7 +215,7 @@ class LaterPasses:
         """
         self._energy_pass.finish()
         if self._program is not None:
-            self._program.end()
+            self._program.finish()
         end_last_steps()
         if self._time_pass.is_open:
             if not self._end_times():

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from torch.optim import Optimizer
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.guard import Guard
-from gpuledger.collect.adapter.program_objects import holds_tensors
+from gpuledger.collect.adapter.program_objects import attributes_of, holds_tensors
 from gpuledger.collect.adapter.user_profiler import UserProfiler
 from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.rank_journal import RankJournal
@@ -45,7 +46,7 @@ class ProgramTimes:
         self._next: tuple[int, Callable[..., None]] = (AWAITED, guard(self._begin))
         self._end_soon = guard(self.end)
         self._remove_soon = guard(self._remove)
-        self._count = self._begun = 0
+        self._count = self._begun = self._operators = 0
 
     def install(self) -> None:
         """Start counting operators, unless something prevents it."""
@@ -72,7 +73,7 @@ class ProgramTimes:
 
     def _begin(self) -> None:
         """Begin if the program has no modules with parameters and no optimizers."""
-        has_modules = any(isinstance(one, Optimizer) or holds_tensors(one) for one in LiveObjects().modules())
+        has_modules = any(map(_is_trained, LiveObjects().modules()))
         is_free = not (self._watch.seen or torch_private.is_profiling())
         if has_modules or not is_free or why_no_time_pass(0) is not None:
             self._remove()
@@ -89,19 +90,31 @@ class ProgramTimes:
         return self._time_pass.is_open
 
     def end(self) -> None:
-        """Stop, and keep what was measured."""
-        if self._time_pass.is_open and self._time_pass.end():
-            self._journal.fact(timed_program={"operators": self._count - self._begun, "is_whole": False})
-            self._journal.write()
+        """Stop, and hold what was measured until :meth:`finish`, because the program can still have steps."""
+        if self._time_pass.is_open and self._time_pass.end(hold=True):
+            self._operators = self._count - self._begun
         self._remove()
+
+    def finish(self) -> None:
+        """Stop at the end of the program, and write what was measured."""
+        self.end()
+        if self._operators:
+            self._time_pass.write_held()
+            self._journal.fact(timed_program={"operators": self._operators, "is_whole": False})
+            self._journal.write()
 
     def drop(self) -> None:
         """Stop, and keep nothing: the program has steps, and their time is measured later."""
-        if self._time_pass.is_open:
-            self._time_pass.end(keep=False)
+        self._operators = 0
+        self._time_pass.end(keep=False)
         self._remove()
 
     def _remove(self) -> None:
         """Remove the dispatch mode. If that is not possible now, try again after the next operator."""
         self._next = (self._count + 1, self._remove_soon)
         self._time_pass.stop_counting()
+
+
+def _is_trained(one: Any) -> bool:
+    """Return whether an object is an optimizer, or a module with parameters or buffers."""
+    return issubclass(type(one), Optimizer) or ("_parameters" in attributes_of(one) and holds_tensors(one))

@@ -73,6 +73,7 @@ class TimePass:
         self._compiled: CompiledRanges | None = None
         self._lines: LineMarks | None = None
         self._texts: dict[int, str] = {}
+        self._held: list[Any] = []
         self._thread = 0
         self._alone: dict[str, int] | None = None
 
@@ -169,16 +170,24 @@ class TimePass:
         """Stop counting operators. Return False if that is not possible now; then call it again."""
         return self._lines is None or self._lines.remove()
 
-    def end(self, *, keep: bool = True) -> bool:
+    def write_held(self) -> None:
+        """Write the events that :meth:`end` has held back."""
+        self._write(self._held)
+        self._held = []
+
+    def end(self, *, keep: bool = True, hold: bool = False) -> bool:
         """Stop the profiler and write Kineto's events, unless ``keep`` is False. The program is paused meanwhile.
 
-        A second call continues with what could not be removed.
+        With ``hold``, they are not written before :meth:`write_held`. A second call continues with what could not be
+        removed.
 
         Returns:
             False inside a backward pass, because autograd would restore the profiler at the end of it, and in another
             thread than the profiler's, because a profiler belongs to a thread. The profiler then keeps running, its
             events are dropped, and this method must be called again.
         """
+        if not keep:
+            self._held = []
         if self._profiler is None:
             return self._lines is None or self._lines.remove()
         while self._optimizer_ranges:
@@ -193,7 +202,9 @@ class TimePass:
         started_ns = time.time_ns()  # until here, the GPU was finishing the program's own work
         events = self._profiler.stop(wait=is_alone)
         self._profiler = None
-        if keep:
+        if keep and hold:
+            self._held = events
+        elif keep:
             self._journal.fact(kernels_alone=self._alone)
             if self._compiled is not None:
                 self._compiled.write()
