@@ -38,6 +38,7 @@ OWN_TYPE = {
     ("--to", "export"): "forms of a run",
     ("--to", "ops export"): "forms of an operator database",
     ("--by", "ops list"): "layers or operators",
+    ("--by", "ops predict"): "modules only",
     ("--by", "show"): "also operators and kernels",
 }
 """Options that take something else in a command, and what."""

@@ -10,6 +10,7 @@ import click
 
 from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines, print_notes
 from gpuledger.cli.ops.common import database_option, fit_bar, input_option, table_lines, train_option
+from gpuledger.cli.ops.predict_modules import is_run, module_lines, print_run_modules
 from gpuledger.errors import UsageError
 from gpuledger.services.sums import BATCH, capture_named, is_workload, open_workload
 from gpuledger.units import format_frac, format_joules, format_ns
@@ -27,14 +28,16 @@ MOST_BATCHES = 32
     epilog="""\b
 Examples:
   gpuledger ops predict torchvision:resnet50 --gpu h200 --batch 1:64
+  gpuledger ops predict train.ledger --gpu a100-80gb --by module
   gpuledger ops predict vit_b_16.workload.json --gpu b200 --json""",
 )
-@click.argument("model", metavar="MODEL|WORKLOAD")
+@click.argument("model", metavar="MODEL|WORKLOAD|RUN")
 @database_option()
 @gpu_option("GPU model, in the database or listed by `gpuledger gpus`.  [default: the GPU measured last]")
 @click.option("--batch", "batches", metavar="N|A:B", help="Batch size; A:B doubles it from A to B.  [default: 32]")
 @input_option()
 @train_option()
+@click.option("--by", type=click.Choice(["module"]), help="Show a row for each module.")
 @json_option()
 def predict_command(
     model: str,
@@ -43,6 +46,7 @@ def predict_command(
     batches: str | None,
     inputs: tuple[str, ...],
     train: bool,
+    by: str | None,
     as_json: bool,
 ) -> None:
     """Predict time and energy of a model on a given GPU.
@@ -50,10 +54,19 @@ def predict_command(
     Each value has its 90 % prediction interval. Operators that were measured on this GPU are taken from the database;
     the others are predicted. For a GPU without measurements, all are predicted from another GPU and the data sheets of
     both, and a note says so.
+
+    For a recorded run, --gpu and --by module are needed, and no database: the time of each kernel is scaled by the data
+    sheets of both GPUs.
     """
+    if is_run(model):
+        if gpu is None or by is None:
+            raise UsageError(f"predict {model}: a recorded run", hint="Add --gpu NAME --by module")
+        print_run_modules(model, gpu, as_json=as_json)
+        return
     from gpuledger.ops.database.readable import open_readable
     from gpuledger.ops.predict.choose import cache_folder, captured_on, predictor_for, roof_of_records
     from gpuledger.ops.predict.forecast import forecast
+    from gpuledger.ops.predict.modules import modules_of_lines
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.text.text import note_lines
 
@@ -64,9 +77,16 @@ def predict_command(
         for batch, workload in _workloads(model, batches, inputs, (gpu, captured_on(shelf.environment)), train=train)
     ]
     if as_json:
-        print_json([_document(batch, one, notes) for batch, one in found])
+        documents = [_document(batch, one, notes) for batch, one in found]
+        if by is not None:
+            for document, (_, one) in zip(documents, found, strict=True):
+                document["modules"] = [vars(module) for module in modules_of_lines(one.total.lines)]
+        print_json(documents)
         return
     print_lines(_lines(roof.card, found))
+    if by is not None:
+        for _, one in found:
+            print_lines(["", *module_lines(modules_of_lines(one.total.lines))])
     warnings = list(dict.fromkeys(text for _, one in found for text in one.warnings))
     shown = [*notes, *warnings[:WARNINGS_SHOWN]]
     if len(warnings) > WARNINGS_SHOWN:

@@ -40,7 +40,10 @@ class Roof:
 
     def peak(self, key: OperatorKey) -> float:
         """Return the peak FLOP/ns of an operator's dtype, or of the closest known one."""
-        wanted = compute_type(key)
+        return self.peak_of(compute_type(key))
+
+    def peak_of(self, wanted: str) -> float:
+        """Return the peak FLOP/ns of a dtype, or of the closest known one."""
         for name in (wanted, *_FALLBACKS.get(wanted, ()), "float32"):
             if name in self.flop_per_ns:
                 return self.flop_per_ns[name]
