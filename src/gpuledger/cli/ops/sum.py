@@ -244,12 +244,10 @@ def _share_line(one: Summed) -> str:
     words.append(f"{format_frac(one.coverage.time_frac)} of the time")
     if one.coverage.energy_frac is not None:
         words.append(f"{format_frac(one.coverage.energy_frac)} of the energy")
-    part = (
-        ""
-        if has_total(one.total) or not one.total.calls_frac
-        else f"; this part: {_cost_text(one.total, *_halves(one.total))}"
-    )
-    return ", ".join(words) + part
+    text = ", ".join(words)
+    if has_total(one.total) or not one.total.calls_frac:
+        return text
+    return f"{text}; this part: {_cost_text(one.total, *_halves(one.total))}"
 
 
 def _document(one: Summed) -> dict[str, Any]:

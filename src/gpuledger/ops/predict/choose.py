@@ -153,8 +153,8 @@ def model_of(shelf: EnvironmentRecords, cache: Path | None = None, progress: Fit
             return load_model(place)
         except InputError:  # from an older gpuledger: fit again
             place.unlink()
-    is_long = progress is not None and len(shelf.records) >= MANY_RECORDS
-    with progress(len(shelf.records)) if progress is not None and is_long else nullcontext(tell_nothing) as tell:
+    is_shown = progress is not None and len(shelf.records) >= MANY_RECORDS
+    with progress(len(shelf.records)) if progress and is_shown else nullcontext(tell_nothing) as tell:
         model = fit(shelf.examples, roof_of_records(shelf), shelf.digest, tell)
     if place is not None:
         place.parent.mkdir(parents=True, exist_ok=True)
