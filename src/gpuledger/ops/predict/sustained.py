@@ -17,7 +17,10 @@ WIDE = ((8, 6), 0.78)
 Source: the best tenth of 164 large products on an H200.
 """
 NARROW_FRAC = 0.92
-"""Share that products reach with 64 lanes. Source: chosen with a V100 and an A100 of NeuSight's measurements in sight."""
+"""Share that products reach with 64 lanes.
+
+Source: chosen with a V100 and an A100 of NeuSight's measurements in sight.
+"""
 POWER_FRAC = 0.72
 """Share of the power limit that is assumed to be left for arithmetic."""
 J_PER_TFLOP = (((8, 9), 4.0), ((8, 0), 8.0), ((0, 0), 11.0))
