@@ -48,10 +48,15 @@ class CompiledRanges:
             self._journal.fact(fusions=self._kernels)
 
     def names_of(self, function: ObservedFunction) -> list[str]:
-        """Return the name of the range of each site; "" for a statement that launches nothing."""
+        """Return the name of the range of each site; "" for a statement that launches nothing.
+
+        Kernels in the body of a nested region have no places of their own. They have no range either, so that they
+        belong to the call of the body.
+        """
         names = []
         for site in function.sites:
-            names.append(f"{FUSION_RANGE}{len(self._kernels)}" if site.kernel else "")
+            has_range = bool(site.kernel and (site.parts or function.unknown))
+            names.append(f"{FUSION_RANGE}{len(self._kernels)}" if has_range else "")
             if site.kernel:
                 self._kernels.append(self._graphs.describe(function, site))
         return names

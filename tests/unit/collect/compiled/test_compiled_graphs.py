@@ -10,11 +10,22 @@ from generated import TEXT, line_of, load_generated
 from torch import nn
 
 from gpuledger.collect.adapter.generated_code import read_functions
-from gpuledger.collect.adapter.inductor import CompiledGraph, CompilerWatch, Kernel, Place, parse_trace, read_graph
+from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.adapter.inductor import (
+    NOWHERE,
+    CompiledGraph,
+    CompilerWatch,
+    Kernel,
+    Place,
+    parse_trace,
+    read_graph,
+)
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import StackTable
-from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs, Site, sites_of
+from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs, ObservedFunction, Site, sites_of
+from gpuledger.collect.compiled.compiled_ranges import CompiledRanges
+from gpuledger.model.journal.journal import FUSION_RANGE
 
 
 def place(path: str, line: int = 1) -> Place:
@@ -86,6 +97,15 @@ def test_a_path_that_the_calling_module_lacks_is_on_the_calling_module() -> None
     registry = ModuleRegistry()
     base = registry.register(net)
     assert graphs_of(registry).resolve(Place(12345, "gone.fc", "Linear", ()), base) == base
+
+
+def test_a_kernel_without_a_place_belongs_to_the_range_around_it(tmp_path: Path) -> None:
+    (generated,) = read_functions(load_generated(tmp_path))
+    two = (Site(3, "body", MM, ((MM, 10),)), Site(4, "inner", NOWHERE))
+    ranges = CompiledRanges(graphs_of(ModuleRegistry()), RankJournal(Path, []), Guard(lambda _error: None))
+    assert ranges.names_of(ObservedFunction("f.py", generated, two)) == [f"{FUSION_RANGE}0", ""]
+    unread = ObservedFunction("f.py", generated, two, "loaded from a cache")
+    assert ranges.names_of(unread) == [f"{FUSION_RANGE}2", f"{FUSION_RANGE}3"]
 
 
 class Node:
