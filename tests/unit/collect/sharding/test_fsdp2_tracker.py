@@ -1,0 +1,138 @@
+"""PyTorch's own memory tracker of fully_shard says the same: bytes at the peak, by category."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from fake_ranks import fake_ranks
+from recorded import Recorded, record_run
+from torch import Tensor, distributed, nn
+
+if not distributed.is_available():
+    pytest.skip("this torch has no torch.distributed", allow_module_level=True)
+
+from torch.distributed._composable import checkpoint
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+pytestmark = pytest.mark.torch
+
+WIDTH, BATCH, LAYERS = 128, 512, 4
+THEIRS = {
+    "SHARDED_PARAM": ("sharded_weight",),
+    "UNSHARDED_PARAM": ("gathered_weight",),
+    "SHARDED_GRAD": ("sharded_gradient",),
+    "ACT": ("activation",),
+    "ALL_GATHER": ("communication",),
+    "REDUCE_SCATTER": ("reduce_scatter",),
+    "OPT": ("sharded_optimizer_state", "optimizer_state"),
+    "INP": ("input",),
+}
+"""Their category -> ours. Their other ones together are our gradients, activation gradients and temporaries."""
+SLACK_BYTES = 64
+"""Scalars, such as the loss, are in other categories."""
+
+
+class Mlp(nn.Module):
+    """The feed-forward block of PyTorch's tests of the tracker."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_proj, self.out_proj = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the block's output."""
+        result: Tensor = self.out_proj(torch.relu(self.in_proj(x)))
+        return result
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ranks() -> Iterator[None]:
+    with fake_ranks(4):
+        yield
+
+
+def make(*, checkpointed: bool = False, **policy: Any) -> tuple[nn.Module, torch.optim.Optimizer]:
+    mesh = init_device_mesh("cpu", (4,))
+    model = nn.Sequential(*(Mlp() for _ in range(LAYERS)))
+    for block in model:
+        if checkpointed:
+            checkpoint(block)
+        fully_shard(block, mesh=mesh, **policy)
+    fully_shard(model, mesh=mesh, **policy)
+    return model, torch.optim.Adam(model.parameters(), lr=1e-2, foreach=True)
+
+
+def train(run: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer, x: Tensor, between: Any = None) -> None:
+    for _ in range(2):
+        run(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if between is not None:
+            between()
+
+
+def by_tracker(only_first: bool, **policy: Any) -> dict[str, int]:
+    """Return the tracker's bytes at the peak, by its categories."""
+    model, optimizer = make(**policy)
+    x = torch.randn(BATCH, WIDTH)
+    tracker = FSDPMemTracker(model, optimizer)
+    tracker.track_inputs((x,))
+    with tracker:
+        train(model[0] if only_first else model, optimizer, x, tracker.reset_mod_stats)  # type: ignore[index]
+    peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
+    return {str(getattr(kind, "name", kind)): int(size) for kind, size in peak.items()}
+
+
+def at_peak(run: Recorded) -> Counter[str]:
+    """Return the bytes at the peak by category, without what was alive before the program began."""
+    blocks = [block for block in run.blocks if block.alloc_index >= 0]
+    changes = [(block.alloc_index, block.bytes) for block in blocks]
+    changes += [(block.free_index, -block.bytes) for block in blocks if block.free_index is not None]
+    size = highest = peak = 0
+    for index, change in sorted(changes):
+        size += change
+        if size > highest:
+            highest, peak = size, index
+    alive = [one for one in blocks if one.alloc_index <= peak and (one.free_index is None or one.free_index > peak)]
+    found: Counter[str] = Counter()
+    for block in alive:
+        found[block.category] += block.bytes
+    return found
+
+
+@pytest.mark.parametrize("only_first", [False, True])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"reshard_after_forward": True},
+        {"reshard_after_forward": False},
+        {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.float16, reduce_dtype=torch.float32)},
+        {"checkpointed": True},
+    ],
+    ids=["reshard", "keep", "mixed", "checkpointed"],
+)
+def test_bytes_at_the_peak_are_those_of_torchs_tracker(policy: dict[str, Any], only_first: bool) -> None:
+    theirs = by_tracker(only_first, **policy)
+    gc.collect()
+
+    def program(_: object) -> object:
+        model, optimizer = make(**policy)
+        x = torch.randn(BATCH, WIDTH)
+        train(model[0] if only_first else model, optimizer, x)  # type: ignore[index]
+        return model, optimizer, x
+
+    ours = at_peak(record_run(program))
+    assert sum(ours.values()) == pytest.approx(theirs["Total"], abs=SLACK_BYTES)
+    differences = {
+        kind: (theirs[kind], sum(ours[name] for name in names))
+        for kind, names in THEIRS.items()
+        if abs(theirs[kind] - sum(ours[name] for name in names)) > SLACK_BYTES
+    }
+    assert differences == {}
