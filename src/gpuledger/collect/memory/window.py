@@ -28,6 +28,7 @@ from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.memory.first_collectives import FirstCollectives
 from gpuledger.collect.memory.operator_times import OperatorTimes
 from gpuledger.collect.sharding.layouts import Layouts
+from gpuledger.collect.sharding.marked_calls import Watch
 from gpuledger.collect.sharding.sharded_training import ShardedTraining
 from gpuledger.collect.steps.step_counter import StepCounter
 from gpuledger.model.accounts import Phase
@@ -89,7 +90,7 @@ class MemoryWindow:
         self.sightings = TensorObservations(self._registry, recorder.counts, recorder.place_of)
         self.inputs = InputShapes()
         self._sharded = ShardedTraining(
-            self.phases, self._registry, self.sightings, recorder.see_resized, guard, journal.note
+            Watch(self.phases, self._registry, self.sightings, recorder.see_resized, guard, journal.note)
         )
         self._layouts = Layouts(self._registry, self.sightings, self._sharded.layout_rows)
         journal.sources += [self.sightings, self.inputs, self._layouts]

@@ -8,17 +8,15 @@ holds are recorded. No tensor is kept. Nothing is imported: a program that does 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.instrument import CannotInstrumentError
 from gpuledger.collect.adapter.program_objects import WeakIdentitySet, attributes_of, grad_of, is_tensor
-from gpuledger.collect.attribution.module_registry import ModuleRegistry
-from gpuledger.collect.attribution.phases import OUTSIDE, Phases
-from gpuledger.collect.attribution.tensor_observations import Sighting, TensorObservations
+from gpuledger.collect.attribution.phases import OUTSIDE
+from gpuledger.collect.attribution.tensor_observations import Sighting
 from gpuledger.collect.sharding.layouts import LayoutRow
-from gpuledger.collect.sharding.marked_calls import MarkedCalls
+from gpuledger.collect.sharding.marked_calls import MarkedCalls, Watch
 from gpuledger.model.accounts import Identity
 from gpuledger.model.journal.journal import TagFlag
 
@@ -43,26 +41,13 @@ class FlatParameters:
     """Observes the handles of ``FullyShardedDataParallel``, between :meth:`install` and :meth:`remove`.
 
     Args:
-        phases: The tokens of each thread.
-        registry: Ids of modules.
-        sightings: Records the addresses of tensors.
-        resized: Called with tensors that got or lost their memory without an operator.
-        guard: Handles exceptions of gpuledger's code.
-        note: Called with a sentence for the user.
+        watch: What is written to.
     """
 
-    def __init__(
-        self,
-        phases: Phases,
-        registry: ModuleRegistry,
-        sightings: TensorObservations,
-        resized: Callable[[list[object]], None],
-        guard: Guard,
-        note: Callable[[str], None],
-    ) -> None:
+    def __init__(self, watch: Watch) -> None:
         self._asked = False
-        self._note, self._registry, self._sightings, self._resized = note, registry, sightings, resized
-        self._calls = MarkedCalls(phases, self._module_of, guard)
+        self._watch = watch
+        self._calls = MarkedCalls(watch, self._module_of)
         self._handles = WeakIdentitySet()
 
     def install(self) -> None:
@@ -75,13 +60,13 @@ class FlatParameters:
         gathers, reduces = int(TagFlag.COMMUNICATION), int(TagFlag.REDUCE_SCATTER)
         try:
             for name in ("_alloc_storage", "_free_storage"):
-                self._calls.tell(getattr(storages, name), lambda tensor: self._resized([tensor]))
+                self._calls.tell(getattr(storages, name), lambda tensor: self._watch.resized([tensor]))
             self._calls.mark(handle.pre_unshard, gathers, self._meet)  # type: ignore[union-attr]
             self._calls.mark(handle.unshard, gathers, after=self._see_gathered)  # type: ignore[union-attr]
             self._calls.mark(runtime._post_backward_reshard, gathers, self._see_gradient, place=1)
             self._calls.mark(runtime._reduce_grad, reduces, self._see_gradient, self._see_reduced, place=1)
         except (AttributeError, CannotInstrumentError) as error:
-            self._note(UNKNOWN_TORCH.format(error))
+            self._watch.note(UNKNOWN_TORCH.format(error))
             self.remove()
 
     def remove(self) -> None:
@@ -107,7 +92,7 @@ class FlatParameters:
         self._handles.add(handle)
         flat = self._flat(handle)
         views = attributes_of(flat).get("_params")
-        self._sightings.parts.update([flat, *(views if isinstance(views, list) else ())])
+        self._watch.sightings.parts.update([flat, *(views if isinstance(views, list) else ())])
         self._see(handle, Identity.SHARDED_WEIGHT, self._shard(handle))
 
     def _see_gathered(self, handle: Any) -> None:
@@ -130,7 +115,7 @@ class FlatParameters:
     def _see(self, handle: Any, identity: Identity, tensor: Any) -> None:
         if is_tensor(tensor):
             sighting: Sighting = (identity, *self._place(handle), tensor)
-            self._sightings.see([sighting])
+            self._watch.sightings.see([sighting])
 
     # -- parts of a handle ------------------------------------------------------------------------------------------
 
@@ -147,9 +132,9 @@ class FlatParameters:
 
     def _module_of(self, handle: Any) -> int:
         """Return the id of the module that was wrapped."""
-        return self._registry.module_ids.get(id(attributes_of(handle).get("_fully_sharded_module")), OUTSIDE)
+        return self._watch.registry.module_ids.get(id(attributes_of(handle).get("_fully_sharded_module")), OUTSIDE)
 
     def _place(self, handle: Any) -> tuple[int, int]:
         """Return the ids of name and module of a flat parameter."""
         module = attributes_of(handle).get("_fully_sharded_module")
-        return (-1, OUTSIDE) if module is None else self._registry.named(module, NAME)
+        return (-1, OUTSIDE) if module is None else self._watch.registry.named(module, NAME)

@@ -9,16 +9,14 @@ called. Nothing is imported: a program that does not use FSDP2 is not observed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.instrument import CannotInstrumentError
 from gpuledger.collect.adapter.program_objects import attributes_of, grad_of, is_tensor
-from gpuledger.collect.attribution.module_registry import ModuleRegistry
-from gpuledger.collect.attribution.phases import OUTSIDE, Phases
-from gpuledger.collect.attribution.tensor_observations import Sighting, TensorObservations
-from gpuledger.collect.sharding.marked_calls import MarkedCalls, nothing
+from gpuledger.collect.attribution.phases import OUTSIDE
+from gpuledger.collect.attribution.tensor_observations import Sighting
+from gpuledger.collect.sharding.marked_calls import MarkedCalls, Watch, nothing
 from gpuledger.model.accounts import Identity
 from gpuledger.model.journal.journal import TagFlag
 
@@ -34,26 +32,13 @@ class FullyShardedGroups:
     """Observes the groups of ``fully_shard``, between :meth:`install` and :meth:`remove`.
 
     Args:
-        phases: The tokens of each thread.
-        registry: Ids of modules.
-        sightings: Records the addresses of tensors.
-        resized: Called with tensors that got or lost their memory without an operator.
-        guard: Handles exceptions of gpuledger's code.
-        note: Called with a sentence for the user.
+        watch: What is written to.
     """
 
-    def __init__(
-        self,
-        phases: Phases,
-        registry: ModuleRegistry,
-        sightings: TensorObservations,
-        resized: Callable[[list[object]], None],
-        guard: Guard,
-        note: Callable[[str], None],
-    ) -> None:
+    def __init__(self, watch: Watch) -> None:
         self._asked = False
-        self._note, self._registry, self._sightings, self._resized = note, registry, sightings, resized
-        self._calls = MarkedCalls(phases, self._module_of, guard)
+        self._watch = watch
+        self._calls = MarkedCalls(watch, self._module_of)
 
     def install(self) -> None:
         """Observe the groups if the program has imported FSDP2 and they are not observed yet."""
@@ -72,7 +57,7 @@ class FullyShardedGroups:
             for name, flag, before, after in methods:
                 self._calls.mark(getattr(group, name), flag, before, after)
         except (AttributeError, CannotInstrumentError) as error:
-            self._note(UNKNOWN_TORCH.format(error))
+            self._watch.note(UNKNOWN_TORCH.format(error))
             self.remove()
 
     def remove(self) -> None:
@@ -82,7 +67,7 @@ class FullyShardedGroups:
     def _module_of(self, group: Any) -> int:
         """Return the id of the module that ``fully_shard`` was called with."""
         modules = attributes_of(group).get("modules")
-        known = self._registry.module_ids
+        known = self._watch.registry.module_ids
         return next((known[id(one)] for one in modules or () if id(one) in known), OUTSIDE)
 
     # -- what a group holds -----------------------------------------------------------------------------------------
@@ -90,27 +75,27 @@ class FullyShardedGroups:
     def _see_gathered(self, group: Any) -> None:
         """Record the gathered weights."""
         self._tell_resized(group)
-        self._sightings.see(self._of_parameters(group, Identity.GATHERED_WEIGHT, "all_gather_outputs"))
+        self._watch.sightings.see(self._of_parameters(group, Identity.GATHERED_WEIGHT, "all_gather_outputs"))
 
     def _see_gradients(self, group: Any) -> None:
         """Record the gradients of gathered weights, before they are reduced."""
-        self._sightings.see(self._gradients(group, "_unsharded_param"))
+        self._watch.sightings.see(self._gradients(group, "_unsharded_param"))
 
     def _see_reduced(self, group: Any) -> None:
         """Record the shards of the gradients, and gradients that wait for a later reduction."""
         self._tell_resized(group)
-        self._sightings.see(self._gradients(group, "sharded_param"))
-        self._sightings.see(self._of_parameters(group, Identity.GRADIENT, "unsharded_accumulated_grad"))
+        self._watch.sightings.see(self._gradients(group, "sharded_param"))
+        self._watch.sightings.see(self._of_parameters(group, Identity.GRADIENT, "unsharded_accumulated_grad"))
 
     def _see_resharded(self, group: Any) -> None:
         """Record the weights that are kept between forward and backward on fewer ranks."""
         self._tell_resized(group)
         kept = "_sharded_post_forward_param_data"
-        self._sightings.see(self._of_parameters(group, Identity.GATHERED_WEIGHT, kept))
+        self._watch.sightings.see(self._of_parameters(group, Identity.GATHERED_WEIGHT, kept))
 
     def _tell_resized(self, group: Any) -> None:
         gathered = self._of_parameters(group, Identity.GATHERED_WEIGHT, "all_gather_outputs")
-        self._resized([tensor for *_, tensor in gathered])
+        self._watch.resized([tensor for *_, tensor in gathered])
 
     def _of_parameters(self, group: Any, identity: Identity, attribute: str) -> Iterator[Sighting]:
         """Yield the tensors in an attribute of a group's parameters."""
@@ -133,4 +118,4 @@ class FullyShardedGroups:
             where = attributes_of(attributes_of(parameter).get("_module_info"))
             module, name = where.get("module"), where.get("param_name")
             if module is not None and isinstance(name, str):
-                yield parameter, self._registry.named(module, name)
+                yield parameter, self._watch.registry.named(module, name)

@@ -3,13 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.instrument import Observation, remove_all
 from gpuledger.collect.adapter.observer import Observer
 from gpuledger.collect.adapter.torch_entrances import torchs_own
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.phases import Phases
+from gpuledger.collect.attribution.tensor_observations import TensorObservations
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What observers of sharded training write to.
+
+    Args:
+        phases: The tokens of each thread.
+        registry: Ids of modules.
+        sightings: Records the addresses of tensors.
+        resized: Called with tensors that got or lost their memory without an operator.
+        guard: Handles exceptions of gpuledger's code.
+        note: Called with a sentence for the user.
+    """
+
+    phases: Phases
+    registry: ModuleRegistry
+    sightings: TensorObservations
+    resized: Callable[[list[object]], None]
+    guard: Guard
+    note: Callable[[str], None]
+
 
 _Call = tuple[str, Any]
 """A call in progress: the token to restore, and the group of parameters."""
@@ -23,13 +48,12 @@ class MarkedCalls:
     """Observes functions in place, until :meth:`remove`.
 
     Args:
-        phases: The tokens of each thread.
+        watch: The tokens of each thread, and the guard.
         module_of: Returns the module id of a group of parameters.
-        guard: Handles exceptions of gpuledger's code.
     """
 
-    def __init__(self, phases: Phases, module_of: Callable[[Any], int], guard: Guard) -> None:
-        self._phases, self._module_of, self._guard = phases, module_of, guard
+    def __init__(self, watch: Watch, module_of: Callable[[Any], int]) -> None:
+        self._phases, self._guard, self._module_of = watch.phases, watch.guard, module_of
         self._observations: list[Observation] = []
 
     def remove(self) -> None:

@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from gpuledger.collect.adapter.guard import Guard, do_all
-from gpuledger.collect.attribution.module_registry import ModuleRegistry
-from gpuledger.collect.attribution.phases import Phases
-from gpuledger.collect.attribution.tensor_observations import TensorObservations
+from gpuledger.collect.adapter.guard import do_all
 from gpuledger.collect.sharding.flat_parameters import FlatParameters
 from gpuledger.collect.sharding.fully_shard import FullyShardedGroups
 from gpuledger.collect.sharding.layouts import LayoutRow
+from gpuledger.collect.sharding.marked_calls import Watch
 
 
 class ShardedTraining:
     """Observes FSDP1 and FSDP2, between :meth:`install` and :meth:`remove`.
 
     Args:
-        phases: The tokens of each thread.
-        registry: Ids of modules.
-        sightings: Records the addresses of tensors.
-        resized: Called with tensors that got or lost their memory without an operator.
-        guard: Handles exceptions of gpuledger's code.
-        note: Called with a sentence for the user.
+        watch: What is written to.
     """
 
-    def __init__(
-        self,
-        phases: Phases,
-        registry: ModuleRegistry,
-        sightings: TensorObservations,
-        resized: Callable[[list[object]], None],
-        guard: Guard,
-        note: Callable[[str], None],
-    ) -> None:
-        given = (phases, registry, sightings, resized, guard, note)
-        self._groups, self._flat = FullyShardedGroups(*given), FlatParameters(*given)
+    def __init__(self, watch: Watch) -> None:
+        self._groups, self._flat = FullyShardedGroups(watch), FlatParameters(watch)
 
     def install(self) -> None:
         """Observe what the program has imported since the last call."""

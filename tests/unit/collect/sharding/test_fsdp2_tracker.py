@@ -87,6 +87,8 @@ def by_tracker(only_first: bool, **policy: Any) -> dict[str, int]:
     with tracker:
         train(model[0] if only_first else model, optimizer, x, tracker.reset_mod_stats)  # type: ignore[index]
     peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
+    for parameter in model.parameters():  # the tracker keeps the last model that it has tracked
+        parameter.to_local().untyped_storage().resize_(0)  # type: ignore[attr-defined]
     return {str(getattr(kind, "name", kind)): int(size) for kind, size in peak.items()}
 
 
