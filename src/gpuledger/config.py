@@ -30,6 +30,7 @@ OPTIONS: dict[str, Option] = {
     "stacks": Option(True, bool),
     "devices": Option("auto", str, ("auto", "cuda", "cpu")),
     "flight_recorder": Option(True, bool),
+    "ranks": Option("all", str),
     "quiet": Option(False, bool),
 }
 """Every setting, by the name it has everywhere: ``--NAME``, ``GPULEDGER_NAME``, ``[tool.gpuledger] NAME``."""

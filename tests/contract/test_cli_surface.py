@@ -16,7 +16,7 @@ from gpuledger.cli.main import COMMANDS, main
 
 SURFACE = {
     "run": "--steps --step-on --passes --until-end --out --force --stacks --no-stacks --flight-recorder"
-    " --no-flight-recorder --devices --repeat --live -q --quiet",
+    " --no-flight-recorder --devices --ranks --repeat --live -q --quiet",
     "watch": "--interval --gpu --out --force --pid --variants --vary --repeat -q --quiet",
     "estimate": "--gpu --steps --confidence --alloc-conf --require-fit --find-batch --out --force -q --quiet --json"
     " --gpu-memory --sm",
@@ -37,7 +37,7 @@ SURFACE = {
     "budget": "--headroom -o --output --force",
     "import": "--out --force --interval --columns",
     "export": "--to --table -o --output --force",
-    "merge": "--out --force",
+    "merge": "--out --force --ranks",
     "sql": "--json --csv --memory-limit --timeout -n",
     "doctor": "--json",
     "calibrate": "--json",

@@ -31,6 +31,7 @@ def test_each_source_wins_over_the_next(tmp_path: Path) -> None:
         "stacks": Setting(True, "environment"),
         "devices": Setting("cpu", "pyproject.toml"),
         "flight_recorder": Setting(True, "default"),
+        "ranks": Setting("all", "default"),
         "quiet": Setting(False, "default"),
     }
 

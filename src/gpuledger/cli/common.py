@@ -146,6 +146,9 @@ def at_option() -> Decorator:
     )
 
 
+RANKS_HELP = "Ranks to keep allocator events of: all, sample, or numbers such as 0,8-11.  [default: all]"
+
+
 def rank_option() -> Decorator:
     """Return the option --rank."""
     return click.option("--rank", "rank_text", metavar="N|all", help="Rank of the process to show.  [default: all]")

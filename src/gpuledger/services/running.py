@@ -231,7 +231,8 @@ def _run(order: Order, run: RunWriter, settings: Mapping[str, Setting], listener
         return _refuse(order.command, error, listeners.say)
     notes += killed_notes(status, kills)
     if run.directory == run.path:
-        _close(run, status, [*notes, *_failures(sampler, meter)], listeners)
+        settle = partial(_settle, listeners=listeners, ranks=settings["ranks"].value)
+        _close(run, status, [*notes, *_failures(sampler, meter)], listeners, settle)
     else:
         run.discard()
         listeners.say(
@@ -329,10 +330,10 @@ def _refuse(command: tuple[str, ...], error: OSError, say: Callable[[str], None]
     return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
 
 
-def _close(run: RunWriter, status: int, notes: list[str], listeners: Listeners) -> None:
+def _close(run: RunWriter, status: int, notes: list[str], listeners: Listeners, settle: Callable[[Path], None]) -> None:
     """Close the run, build its tables and show it. The program has ended, so errors must not propagate."""
     try:
-        run.close(notes, status=status, post=partial(_settle, listeners=listeners))
+        run.close(notes, status=status, post=settle)
     except KeyboardInterrupt:
         listeners.say(f"gpuledger: interrupted: the next command that reads {run.path} will finish it")
     except Exception as error:
@@ -351,8 +352,8 @@ def _what(devices: str, count: int) -> str:
     return f"CPU tensors ({why})"
 
 
-def _settle(run_directory: Path, *, listeners: Listeners) -> None:
-    """Build the tables of a recording, and show it."""
+def _settle(run_directory: Path, *, listeners: Listeners, ranks: str) -> None:
+    """Build the tables of a recording, keep the events of the chosen ranks, and show it."""
     from gpuledger.model.run_directory import rank_directories
     from gpuledger.model.run_manifest import read_run_manifest
 
@@ -361,8 +362,9 @@ def _settle(run_directory: Path, *, listeners: Listeners) -> None:
             for note in read_run_manifest(run_directory).notes:
                 listeners.note(f"gpuledger: nothing was recorded: {note}")
         return
+    from gpuledger.services.keeping_events import keep_events
     from gpuledger.services.runs import settle
 
-    run = settle(run_directory)
+    run = keep_events(settle(run_directory), ranks)
     if listeners.show is not None:
         listeners.show(run)

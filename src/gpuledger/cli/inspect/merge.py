@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from gpuledger.cli.common import force_option, out_option, print_lines, print_notes
+from gpuledger.cli.common import RANKS_HELP, force_option, out_option, print_lines, print_notes
 from gpuledger.units import counted
 
 
@@ -20,16 +20,20 @@ Examples:
 @click.argument("runs", metavar="RUN…", nargs=-1, required=True)
 @out_option(".  [default: name of the first run with -merged, numbered]")
 @force_option()
-def merge_command(runs: Sequence[str], out: str | None, force: bool) -> None:
+@click.option("--ranks", default="all", metavar="LIST", help=RANKS_HELP)
+def merge_command(runs: Sequence[str], out: str | None, force: bool, ranks: str) -> None:
     """Combine the runs that several hosts recorded of one job.
 
     Each rank is copied into the new run. Two runs with the same rank are refused. The path of the new run is printed to
-    stdout; the first screen of `show` names ranks that are missing.
+    stdout; the first screen of `show` names ranks that are missing. With --ranks, the other ranks have summaries only.
     """
     from gpuledger.analyze.ranks.problems import list_problems
+    from gpuledger.collect.launch.settings import parse_ranks
+    from gpuledger.services.keeping_events import keep_events
     from gpuledger.services.merging import merge_runs
 
-    merged = merge_runs(runs, out, force=force)
+    parse_ranks(ranks)
+    merged = keep_events(merge_runs(runs, out, force=force), ranks)
     print_lines([str(merged.path)])
     notes = [f"gpuledger: merged {counted(len(merged.ranks), 'rank')} of {counted(len(runs), 'run')}"]
     print_notes([*notes, *(f"gpuledger: {problem}" for problem in list_problems(merged.ranks))])

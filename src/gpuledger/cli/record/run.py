@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.cli.common import PROGRAM, ProgramCommand, force_option, out_option
+from gpuledger.cli.common import PROGRAM, RANKS_HELP, ProgramCommand, force_option, out_option
 from gpuledger.errors import GpuLedgerError
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ Examples:
     help="Record counters of every step, and out-of-memory errors in any step.  [default: on]",
 )
 @click.option("--devices", type=click.Choice(["auto", "cuda", "cpu"]), help="Devices to record.  [default: auto]")
+@click.option("--ranks", metavar="LIST", help=RANKS_HELP)
 @click.option(
     "--repeat",
     type=click.IntRange(min=1),
@@ -80,7 +81,7 @@ def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool,
     Exits with the status of the program, or with status 125 if gpuledger itself fails. With --repeat, it is the status
     of the first run that fails.
     """
-    from gpuledger.collect.launch.settings import parse_passes, parse_step_on, parse_steps
+    from gpuledger.collect.launch.settings import parse_passes, parse_ranks, parse_step_on, parse_steps
     from gpuledger.config import resolve
     from gpuledger.services.running import Listeners, command_of, record_program, record_repeats
 
@@ -89,6 +90,7 @@ def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool,
     parse_steps(settings["steps"].value)
     parse_step_on(settings["step_on"].value)
     parse_passes(settings["passes"].value)
+    parse_ranks(settings["ranks"].value)
     listeners = Listeners(_say) if settings["quiet"].value else Listeners(_say, _say, _show)
 
     def record(name: str | None) -> int:

@@ -32,6 +32,31 @@ def parse_steps(text: str) -> tuple[int, int]:
     return pair
 
 
+ALL_RANKS, SAMPLE = "all", "sample"
+"""Ranks with events beside their summaries: all, or some that stand for the others; or a list of numbers."""
+_RANKS_HINT = f"Use {ALL_RANKS}, {SAMPLE}, or numbers such as 0,8-11"
+
+
+def parse_ranks(text: str) -> str | frozenset[int]:
+    """Return ``all``, ``sample``, or the numbers of a list such as ``0,8-11``.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if text in (ALL_RANKS, SAMPLE):
+        return text
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isdecimal() and (last.isdecimal() if dash else True)) or len(first + last) > 12:
+            raise UsageError(f"--ranks {text}: not a list of ranks", hint=_RANKS_HINT)
+        numbers = range(int(first), int(last or first) + 1)
+        if not numbers or len(numbers) > 1_000_000:
+            raise UsageError(f"--ranks {text}: {part.strip()} is not a range of ranks", hint=_RANKS_HINT)
+        found.update(numbers)
+    return frozenset(found)
+
+
 AUTO, MODULE, OPTIMIZER, MARK, CALL = "auto", "module", "optimizer", "mark", "call:"
 """What ends a step: chosen by what the program does, a call of the outermost module, a step of the first optimizer, a
 call of :func:`gpuledger.step`, or (followed by a name) a call of the modules with that path or class."""
