@@ -8,12 +8,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from synthetic import make_run
 
+from gpuledger.analyze.memory.empty import why_empty
 from gpuledger.analyze.memory.live import device_indices
 from gpuledger.analyze.ranks.rank_set import RankSet, build_rank_set
 from gpuledger.analyze.view.options import ViewOptions
 from gpuledger.analyze.view.view import build_view
+from gpuledger.cli.main import main
 from gpuledger.collect.launch.settings import parse_ranks
 from gpuledger.errors import UsageError
 from gpuledger.model.run import Run
@@ -63,6 +66,15 @@ def test_a_list_of_ranks(run: Run) -> None:
     assert (after.lines, after.categories, after.matrix) == (before.lines, before.categories, before.matrix)
     post_missing(run.path)
     assert with_events(load(run.path)) == {0, 2, 3}
+
+
+def test_show_has_the_merged_view_of_ranks_without_events(run: Run) -> None:
+    summarized(run)
+    keep_events(run, "0")
+    shown = CliRunner().invoke(main, ["show", str(run.path)])
+    assert shown.output.splitlines()[0].startswith("Missing or failed")
+    assert "5 ranks on" in shown.output
+    assert why_empty([load(run.path).rank(1)]) == "only its summary was kept (--ranks); gpuledger show RUN has it"
 
 
 def test_a_sample_has_the_highest_rank_and_ranks_that_failed(run: Run) -> None:

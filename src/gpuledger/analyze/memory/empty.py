@@ -23,6 +23,8 @@ def why_empty(ranks: Sequence[Rank]) -> str:
         return (
             "it has only samples of a GPU; draw them with gpuledger plot RUN, or sum them up with gpuledger compare RUN"
         )
+    if any(len(rank.table("rank_summary", ("device_idx",))) for rank in ranks):
+        return "only its summary was kept (--ranks); gpuledger show RUN has it"
     return "no tensor was allocated during the recording"
 
 

@@ -156,7 +156,9 @@ def _view(flags: ShowFlags, run: Run) -> RunView:
     )
     if flags.rank_text is None and flags.device_idx is None and len(run.ranks) > MOST_VIEWS:
         return build_view(run, options)
-    return build_view(run, options, devices=choose_devices(choose_ranks(run, flags.rank_text), flags.device_idx))
+    ranks = choose_ranks(run, flags.rank_text)
+    devices = choose_devices(ranks, flags.device_idx)
+    return build_view(run, options, ranks=ranks if flags.device_idx is None else None, devices=devices)
 
 
 def _refuse_mixed(flags: ShowFlags) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, distributed, nn
 if not distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
 
-from torch.distributed._composable import checkpoint
+from torch.distributed._composable.checkpoint_activation import checkpoint
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
