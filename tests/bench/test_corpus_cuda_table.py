@@ -36,8 +36,13 @@ def bench() -> Iterator[ModuleType]:
 
 def test_the_runner_finds_every_program_and_understands_its_header(bench: ModuleType) -> None:
     programs = bench.find_programs("cuda")
-    assert [program.path for program in programs] == PROGRAMS
+    own = [program for program in programs if "cuda" not in program.devices]
+    shared = [program for program in programs if "cuda" in program.devices]
+    assert [program.path for program in own] == PROGRAMS
     assert len(programs) >= 40
+    assert len(shared) >= 10
+    assert {dict(program.environment)["CORPUS_DEVICE"] for program in shared} == {"cuda"}
+    assert len({program.name for program in programs}) == len(programs)
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: f"{path.parent.name}/{path.stem}")

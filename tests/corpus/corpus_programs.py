@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -17,7 +17,7 @@ FRESH_ONLY = frozenset({"hooks", "exits", "imports", "processes", "signals"})
 FRESH_IN_THIRD = 3
 """Programs with interpreters of their own in the third of the corpus that the tests run."""
 
-_HEADER = re.compile(r"# (status|needs|arguments|environment|allowed|also|launch|stdin|alone): (.+)")
+_HEADER = re.compile(r"# (status|needs|arguments|environment|allowed|also|launch|stdin|alone|devices): (.+)")
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Program:
     - ``launch``: what stands before the script on Python's command line, such as ``-m torch.distributed.run``.
     - ``also``: options of ``gpuledger run`` with which it is recorded once more; may be given several times.
     - ``alone``: ``yes`` for a program that a fork of a loaded interpreter does not serve.
+    - ``devices``: ``cpu cuda`` for a program that runs on ``corpus_state.DEVICE``, and so on a GPU, too.
     - ``allowed``: ``walks frames``, where its output may name frames of the recorder; ``recording ends early``, where
       the recorder may give way.
     """
@@ -46,6 +47,7 @@ class Program:
     stdin: str = ""
     also: tuple[tuple[str, ...], ...] = ()
     alone: bool = False
+    devices: tuple[str, ...] = ("cpu",)
     allowed: frozenset[str] = frozenset()
 
     @property
@@ -87,6 +89,13 @@ def _is_there(need: str) -> bool:
 def find_programs(kind: str = "cpu", pattern: str = "") -> list[Program]:
     """Return the programs of a kind in order, those whose name contains ``pattern``."""
     programs = [read_program(path) for path in sorted(KINDS[kind].glob("*/*.py"))]
+    if kind == "cuda":
+        set_device = (("CORPUS_DEVICE", "cuda"),)
+        programs += [
+            replace(program, environment=program.environment + set_device)
+            for program in find_programs("cpu")
+            if "cuda" in program.devices
+        ]
     return [program for program in programs if pattern in program.name]
 
 
@@ -128,5 +137,6 @@ def read_program(path: Path) -> Program:
         stdin=one.get("stdin", ""),
         also=tuple(tuple(shlex.split(options)) for options in found.get("also", ())),
         alone=one.get("alone") == "yes",
+        devices=tuple(one.get("devices", "cpu").split()),
         allowed=frozenset(found.get("allowed", ())),
     )

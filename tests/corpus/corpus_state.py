@@ -22,6 +22,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 PLACE = os.environ.get("CORPUS_STATE")
+DEVICE = os.environ.get("CORPUS_DEVICE", "cpu")
+"""Where a program that runs on several devices puts its tensors."""
 _STANDARD = sysconfig.get_path("stdlib")
 
 

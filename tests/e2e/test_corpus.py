@@ -30,7 +30,7 @@ def test_a_program_runs_recorded_as_it_runs_bare(program: Program, zygote: Zygot
 
 def test_the_third_is_one_and_the_corpus_is_large() -> None:
     third = fixed_third(PROGRAMS)
-    assert len(PROGRAMS) >= 150
+    assert len(PROGRAMS) >= 200
     assert len({program.name for program in third}) == len(third) >= len(PROGRAMS) / 3
     assert len({program.category for program in third}) >= 15
 
@@ -38,3 +38,10 @@ def test_the_third_is_one_and_the_corpus_is_large() -> None:
 def test_no_program_is_called_like_a_standard_module() -> None:
     names = {path.stem for directory in KINDS.values() for path in directory.glob("*/*.py")}
     assert names & sys.stdlib_module_names == set()  # its own directory comes first on sys.path
+
+
+def test_common_loops_run_on_both_kinds_of_device() -> None:
+    """On a GPU, bench/harm/corpus_cuda.py compares their memory peaks."""
+    loops = [program for program in PROGRAMS if program.category == "loops"]
+    assert len(loops) >= 20
+    assert sum("cuda" in program.devices for program in loops) >= 10
