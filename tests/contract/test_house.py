@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,16 @@ def figures() -> dict[str, Any]:
 
 def test_no_folder_holds_more_than_20_modules(figures: dict[str, Any]) -> None:
     assert figures["folders_over_20_modules"] == []
+
+
+def test_a_package_names_modules_to_start_with_that_it_has() -> None:
+    missing = []
+    for place in (ROOT / "src" / "gpuledger").rglob("__init__.py"):
+        sentence = re.search(r"Start reading at (.*?)\.(?:\s|\"|$)", place.read_text(encoding="utf-8"), re.DOTALL)
+        for name in re.findall(r"``(\w+)``", sentence[1] if sentence else ""):
+            if not ((place.parent / f"{name}.py").exists() or (place.parent / name).is_dir()):
+                missing.append(f"{place.parent.name}: {name}")
+    assert missing == []
 
 
 def test_no_modules_import_each_other_in_a_circle(figures: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
 """Views as HTML: the report, a diff and notebook cells.
 
-May import ``base``. Start reading at ``data`` and ``payload``.
+May import ``base``. Start reading at ``html`` and ``payload``.
 """

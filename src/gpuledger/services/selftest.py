@@ -1,7 +1,7 @@
 """The self-test: small tensors computed on each device, recorded, and every byte found again.
 
 ``gpuledger doctor`` runs it as a child job, so that a torch that crashes or hangs is a finding and not the end.
-``python -m gpuledger.cli.record.selftest`` prints its outcome.
+``python -m gpuledger.services.selftest`` prints its outcome.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from gpuledger.cards.nvidia import NVIDIA
 from gpuledger.cards.opening import OpenCards
 from gpuledger.cards.vendor import CardList
 from gpuledger.cli.main import main
-from gpuledger.cli.record import doctor
-from gpuledger.cli.record.doctor import Check, driver_checks, selftest_check, torch_checks
-from gpuledger.cli.record.selftest import compare, run_selftest
+from gpuledger.services import machine_checks
+from gpuledger.services.machine_checks import Check, driver_checks, selftest_check, torch_checks
+from gpuledger.services.selftest import compare, run_selftest
 
 
 class H200(BareCard):
@@ -135,25 +135,26 @@ def test_a_card_without_a_driver_is_in_the_way(tmp_path: Path) -> None:
 
 def test_a_card_tells_what_it_holds_and_what_may_not_be_read() -> None:
     assert (
-        doctor.card_check(H200()).found == "NVIDIA H200, 140.4 GiB, 618.0 MiB in use + 615.0 MiB reserved by the driver"
+        machine_checks.card_check(H200()).found
+        == "NVIDIA H200, 140.4 GiB, 618.0 MiB in use + 615.0 MiB reserved by the driver"
     )
     denied = H200(memory=None)
     denied.reasons[Quantity.MEMORY] = "Insufficient Permissions"
-    check = doctor.card_check(denied)
+    check = machine_checks.card_check(denied)
     assert (check.status, check.found) == ("fail", "NVIDIA H200: memory: Insufficient Permissions")
-    hidden = doctor.card_check(H200(processes=None, energy=None))
+    hidden = machine_checks.card_check(H200(processes=None, energy=None))
     assert hidden.status == "ok"
     untold = "not reported by this GPU's driver"
     assert hidden.found.endswith(f"; not readable: processes: {untold}; energy: {untold}")
 
 
 def test_a_directory_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert doctor.directory(tmp_path).status == "ok"
+    assert machine_checks.directory(tmp_path).status == "ok"
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert doctor.directory(tmp_path).status == "fail"
+    assert machine_checks.directory(tmp_path).status == "fail"
 
 
 def test_the_verdict_names_what_is_in_the_way() -> None:
     good, bad = Check("test cpu", "ok", "x"), Check("driver", "fail", "x")
-    assert doctor.verdict([good]) == "ready to record on cpu; next: gpuledger run train.py"
-    assert doctor.verdict([good, bad]) == "fix before recording: driver"
+    assert machine_checks.verdict([good]) == "ready to record on cpu; next: gpuledger run train.py"
+    assert machine_checks.verdict([good, bad]) == "fix before recording: driver"
