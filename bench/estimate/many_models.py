@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
-import signal
 import sys
 import tempfile
 import time
@@ -26,6 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from environment import describe_environment, write_results
+from forks import in_a_fork
 from many_programs import programs
 
 LIMIT_S = 120
@@ -49,23 +48,8 @@ def follow_one(run: Callable[[], None]) -> dict[str, Any]:
 
 def in_a_child(run: Callable[[], None]) -> dict[str, Any]:
     """Return how a program ended, followed in a fork that has the libraries loaded."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(reading)
-        signal.alarm(LIMIT_S)
-        try:
-            found = follow_one(run)
-        except BaseException as error:
-            found = {"answer": False, "why": f"{type(error).__name__}: {error}"[:300]}
-        with os.fdopen(writing, "w") as file:
-            json.dump(found, file)
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as file:
-        text = file.read()
-    os.waitpid(child, 0)
-    return json.loads(text) if text else {"answer": False, "why": "the process died or took too long"}  # type: ignore[no-any-return]
+    found = in_a_fork(partial(follow_one, run), LIMIT_S)
+    return {"answer": False, "why": found["error"][:300]} if "error" in found else found
 
 
 def chosen(only: str) -> Iterator[tuple[str, Callable[[], None]]]:

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import tempfile
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from environment import describe_environment, write_results
+from forks import in_a_fork
 from strangers_train import STEPS, train
 
 GPUS = {
@@ -85,22 +86,8 @@ def one_estimate(requests: Requests, card: Card) -> dict[str, Any]:
 
 def in_a_child(row: dict[str, Any]) -> dict[str, Any]:
     """Return the estimate of one training, made in a fork that has the libraries loaded."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(reading)
-        try:
-            found = estimate_row(row)
-        except BaseException as error:
-            found = {"failed": f"{type(error).__name__}: {error}"[:200]}
-        with os.fdopen(writing, "w") as file:
-            json.dump(found, file)
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as file:
-        text = file.read()
-    os.waitpid(child, 0)
-    return json.loads(text) if text else {"failed": "the process died"}  # type: ignore[no-any-return]
+    found = in_a_fork(partial(estimate_row, row))
+    return {"failed": found["error"][:200]} if "error" in found else found
 
 
 def error_of(row: dict[str, Any], policy: str, library_bytes: int) -> float:

@@ -8,7 +8,6 @@ Usage: python bench/memory/out_of_memory.py --out bench/memory/results/h200/out_
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -28,6 +27,7 @@ LIB = Path(__file__).resolve().parents[1] / "lib"
 sys.path.insert(0, str(LIB))
 
 from environment import describe_environment, write_results
+from one_by_one import names_in_time, out_and_only
 
 from gpuledger.analyze.memory.failures.oom import explain_oom
 from gpuledger.analyze.posting.posting import post_rank
@@ -310,19 +310,14 @@ def forked(program: Callable[[], None], directory: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Run every program and print a line for each."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", default="", help="name of one program")
-    arguments = parser.parse_args()
+    arguments = out_and_only(__doc__, "program")
     results: dict[str, Any] = {}
-    until_s = time.monotonic() + 135
+    programs = {program.__name__: program for program in PROGRAMS}
     with tempfile.TemporaryDirectory() as directory:
-        for program, planted in PROGRAMS.items():
-            if arguments.only not in ("", program.__name__) or time.monotonic() > until_s:
-                continue
-            found = forked(program, Path(directory))
-            results[program.__name__] = {"planted": planted, "right": found.get("kind") == planted, **found}
-            words = (program.__name__, planted, found.get("kind"), found.get("sentence"))
+        for name in names_in_time(programs, arguments.only, 135):
+            planted, found = PROGRAMS[programs[name]], forked(programs[name], Path(directory))
+            results[name] = {"planted": planted, "right": found.get("kind") == planted, **found}
+            words = (name, planted, found.get("kind"), found.get("sentence"))
             print(*words, f"{found['took_s']} s", flush=True)
             write_results(arguments.out, {"programs": results})
     write_results(arguments.out, {"environment": describe_environment("cuda"), "programs": results})

@@ -23,13 +23,10 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
-import json
-import os
 import statistics
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,6 +36,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from environment import describe_environment, write_results
+from forks import in_a_fork
 from models import EIGHT, MODELS
 
 import gpuledger
@@ -139,25 +137,6 @@ def measure(given: argparse.Namespace, model: str, variant: str) -> dict[str, An
             recording.__exit__(None, None, None)
         profiled = gpuledger.load(out).rank().manifest.time_steps if out.exists() else None
     return {"before": before, "after": after, "profiled": profiled}
-
-
-def in_a_fork(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return what ``run`` returns in a forked process, which has loaded torch and not used the GPU yet."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            text = json.dumps(run())
-        except BaseException:
-            text = json.dumps({"error": traceback.format_exc()})
-        with os.fdopen(writing, "w") as file:
-            file.write(text)
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as file:
-        text = file.read()
-    os.waitpid(child, 0)
-    return json.loads(text) if text else {"error": "the process ended without a result"}
 
 
 def slowdown(

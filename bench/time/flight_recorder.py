@@ -8,7 +8,6 @@ Usage: python bench/time/flight_recorder.py --out bench/time/results/h200/flight
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
 import sys
@@ -23,6 +22,7 @@ sys.path.insert(0, str(LIB))
 
 from environment import describe_environment, write_results
 from models import EIGHT, MODELS
+from one_by_one import names_in_time, out_and_only
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.flight.census import Census
@@ -97,15 +97,9 @@ def _counters_ns() -> float:
 
 def main() -> None:
     """Measure every model and print a line for each."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", default="", help="name of one model")
-    arguments = parser.parse_args()
+    arguments = out_and_only(__doc__, "model")
     results: dict[str, Any] = {}
-    until_s = time.monotonic() + 120
-    for name in EIGHT:
-        if arguments.only not in ("", name) or time.monotonic() > until_s:
-            continue
+    for name in names_in_time(EIGHT, arguments.only, 120):
         found = results[name] = measure(name)
         print(name, f"{found['step_s'] * 1e3:.2f} ms, x {found['ratio']:.4f}", f"{found['events']} events", flush=True)
         write_results(arguments.out, {"models": results})
