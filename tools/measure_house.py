@@ -209,7 +209,9 @@ def find_unused(checkout: Path) -> list[str]:
     patterns = [f"{folder}/**/*.{kind}" for folder, names in kinds.items() for kind in names]
     files = [path for pattern in (*patterns, "README.md", "pyproject.toml") for path in checkout.glob(pattern)]
     words = {path: Counter(re.findall(r"\w+", path.read_text(encoding="utf-8"))) for path in files}
-    seen: Counter[str] = sum(words.values(), Counter())
+    seen: Counter[str] = Counter()
+    for counted in words.values():
+        seen.update(counted)
     defined: Counter[str] = Counter()
     unused: set[str] = set()
     for path in (checkout / "src").rglob("*.py"):

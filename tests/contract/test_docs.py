@@ -8,11 +8,11 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from folders import ROOT
+from quick import quick_gpuledger
 
 BUILT = ROOT / "docs" / "_build"
 PAGES = sorted([*ROOT.glob("*.md"), *(page for page in (ROOT / "docs").rglob("*.md") if BUILT not in page.parents)])
@@ -56,7 +56,7 @@ def test_the_page_of_the_format_is_current() -> None:
 @pytest.mark.torch
 def test_every_key_of_a_manifest_is_in_the_page_of_the_format(tmp_path: Path) -> None:
     shutil.copy(ROOT / "tests" / "data" / "docs" / "train.py", tmp_path)
-    command = [sys.executable, "-m", "gpuledger", "run", "-q", "train.py"]
+    command = [*quick_gpuledger(), "run", "-q", "train.py"]
     subprocess.run(command, cwd=tmp_path, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, check=True)
     page = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
     place = tmp_path / "train.ledger"

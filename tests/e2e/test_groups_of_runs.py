@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from folders import RECORDINGS
 from programs import TRAIN, write_script
-from programs import recorded as run_recorded
+from quick import recorded as run_recorded
 from synthetic_work import load_timed
 
 from gpuledger.analyze.compare.diff import diff_runs

@@ -7,7 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from programs import GPULEDGER, environment, recorded, write_script
+from programs import environment, recorded, write_script
+from quick import quick_gpuledger
+from quick import recorded as recorded_quickly
 from torch import distributed
 
 from gpuledger.analyze.ranks.rank_set import RankSet, build_rank_set
@@ -66,7 +68,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     place = tmp_path_factory.mktemp("two")
     write_script(place, TRAIN)
     write_script(place, LAUNCH, "launch.py")
-    ended = recorded(["launch.py", str(place / "store")], place, ("-q", "--out", "two"))
+    ended = recorded_quickly(["launch.py", str(place / "store")], place, ("-q", "--out", "two"))
     assert ended.status == 0, ended.stderr.decode()
     return load(place / "two.ledger")
 
@@ -98,7 +100,7 @@ def test_coordinates_and_world_are_recorded(run: Run, ranks: RankSet) -> None:
 
 
 def test_show_begins_with_all_ranks(run: Run) -> None:
-    shown = [*GPULEDGER, "show", str(run.path)]
+    shown = [*quick_gpuledger(), "show", str(run.path)]
     text = subprocess.run(shown, capture_output=True, check=True, text=True, env=environment()).stdout
     assert text.startswith("Highest peak ")
     assert "is whole on every rank: 2.0 MiB each" in text
@@ -107,7 +109,7 @@ def test_show_begins_with_all_ranks(run: Run) -> None:
     assert [line["rank"] for line in found["lines"]] == [0, 1]
     query = "SELECT rank, sum(bytes) AS bytes FROM breakdown WHERE category = 'weight' GROUP BY rank ORDER BY rank"
     asked = subprocess.run(
-        [*GPULEDGER, "sql", str(run.path), query, "--json"], capture_output=True, check=True, text=True
+        [*quick_gpuledger(), "sql", str(run.path), query, "--json"], capture_output=True, check=True, text=True
     ).stdout
     assert [row["bytes"] for row in json.loads(asked)] == [HEAD, HEAD]
 
