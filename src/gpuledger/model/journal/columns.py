@@ -2,6 +2,25 @@
 
 from __future__ import annotations
 
+_SEGMENT = {
+    "device_idx": "i4",
+    "address": "i8",
+    "bytes": "i8",
+    "stream": "i8",
+    "small": "i1",
+    "expandable": "i1",
+    "pool_id": "i4",
+}
+"""A segment in a snapshot of the allocator."""
+_BLOCK = {
+    "device_idx": "i4",
+    "segment_address": "i8",
+    "address": "i8",
+    "bytes": "i8",
+    "requested_bytes": "i8",
+    "state": "i1",
+}
+"""A block in a snapshot of the allocator."""
 COLUMNS: dict[str, dict[str, str]] = {
     "events": {
         "device_idx": "i4",
@@ -25,26 +44,8 @@ COLUMNS: dict[str, dict[str, str]] = {
         "flags": "i4",
     },
     "snapshots": {"snapshot_id": "i4", "reason": "i1", "device_idx": "i4", "event_count": "i8", "t_ns": "i8"},
-    "snapshot_segments": {
-        "snapshot_id": "i4",
-        "device_idx": "i4",
-        "address": "i8",
-        "bytes": "i8",
-        "stream": "i8",
-        "small": "i1",
-        "expandable": "i1",
-        "pool_id": "i4",
-    },
-    "snapshot_blocks": {
-        "snapshot_id": "i4",
-        "device_idx": "i4",
-        "segment_address": "i8",
-        "address": "i8",
-        "bytes": "i8",
-        "requested_bytes": "i8",
-        "state": "i1",
-        "stack_id": "i4",
-    },
+    "snapshot_segments": {"snapshot_id": "i4", **_SEGMENT},
+    "snapshot_blocks": {"snapshot_id": "i4", **_BLOCK, "stack_id": "i4"},
     "identities": {
         "device_idx": "i4",
         "address": "i8",
@@ -117,25 +118,8 @@ COLUMNS: dict[str, dict[str, str]] = {
         "retries": "i4",
         "host": "i4",
     },
-    "failure_blocks": {
-        "failure_id": "i4",
-        "device_idx": "i4",
-        "segment_address": "i8",
-        "address": "i8",
-        "bytes": "i8",
-        "requested_bytes": "i8",
-        "state": "i1",
-    },
-    "failure_segments": {
-        "failure_id": "i4",
-        "device_idx": "i4",
-        "address": "i8",
-        "bytes": "i8",
-        "stream": "i8",
-        "small": "i1",
-        "expandable": "i1",
-        "pool_id": "i4",
-    },
+    "failure_blocks": {"failure_id": "i4", **_BLOCK},
+    "failure_segments": {"failure_id": "i4", **_SEGMENT},
     "failure_events": {
         "failure_id": "i4",
         "device_idx": "i4",
