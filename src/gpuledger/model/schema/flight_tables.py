@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from gpuledger.model.schema.table import Column, Table
+from gpuledger.model.schema.table import DEVICE, Column, Table
 
-_DEVICE = Column("device_idx", "int32", "", "torch's device index; -1 is the CPU", "torch")
 _COUNTER = "allocator counter, rounded up to 512 B"
 _SNAPSHOT = "allocator's snapshot at the error"
 _FAILURE = Column("failure_id", "int32", "", "position in the manifest's list of out-of-memory errors", "recorder")
@@ -13,7 +12,7 @@ STEP_MEMORY = Table(
     "step_memory",
     "memory at the end of one step on one device",
     (
-        _DEVICE,
+        DEVICE,
         Column("step", "int32", "", "step that had just ended", "step marks"),
         Column("t_ns", "int64", "ns", "time of the end of the step, in whole ms", "host clock (Unix time)"),
         Column("allocated_bytes", "int64", "B", "bytes of allocated blocks; null where not known", _COUNTER, True),
@@ -45,7 +44,7 @@ FAILURE_BLOCKS = Table(
     "one block at an out-of-memory error",
     (
         _FAILURE,
-        _DEVICE,
+        DEVICE,
         Column("segment_address", "int64", "", "first byte of its segment", _SNAPSHOT),
         Column("address", "int64", "", "first byte", _SNAPSHOT),
         Column("allocated_bytes", "int64", "B", "size of the block", _SNAPSHOT),
@@ -71,7 +70,7 @@ FAILURE_SEGMENTS = Table(
     "one segment at an out-of-memory error",
     (
         _FAILURE,
-        _DEVICE,
+        DEVICE,
         Column("address", "int64", "", "first byte", _SNAPSHOT),
         Column("bytes", "int64", "B", "size", _SNAPSHOT),
         Column("stream", "int64", "", "stream it serves", _SNAPSHOT),
@@ -86,7 +85,7 @@ FAILURE_EVENTS = Table(
     "one of the last events before an out-of-memory error",
     (
         _FAILURE,
-        _DEVICE,
+        DEVICE,
         Column("action", "label", "", "alloc, free_requested, free_completed, segment_alloc and so on", "allocator"),
         Column("address", "int64", "", "first byte", "allocator's history, exact"),
         Column("bytes", "int64", "B", "bytes asked for, or of the segment", "allocator's history, exact"),

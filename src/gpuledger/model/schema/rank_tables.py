@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from gpuledger.model.schema.table import Column, Table
+from gpuledger.model.schema.table import DEVICE, Column, Table
 
 _HISTORY = "caching allocator's history"
-_DEVICE = Column("device_idx", "int32", "", "torch's device index; -1 for CPU tensors", "recorder")
 _MESH = "device mesh and placements of the parameter"
 _OF_STEP = "mean of the profiled steps"
 
@@ -25,7 +24,7 @@ BREAKDOWN = Table(
     "breakdown",
     "one category of one module at the peak of a device; written for runs with several ranks",
     (
-        _DEVICE,
+        DEVICE,
         Column("category", "label", "", "category; empty for time and energy", "rules on this page"),
         Column("module", "string", "", "module path; empty outside modules", "named_modules"),
         Column("bytes", "int64", "B", "allocated at the peak", "derived from blocks"),
@@ -39,7 +38,7 @@ RANK_SUMMARY = Table(
     "rank_summary",
     "one device of one rank; written for runs with several ranks",
     (
-        _DEVICE,
+        DEVICE,
         Column("device_name", "string", "", "name of the device", "torch"),
         Column("coordinate", "string", "", "place in the device mesh, such as dp=0,tp=1", "device mesh"),
         Column("status", "string", "", "closed or cut off", "recorder"),

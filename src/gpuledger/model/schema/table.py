@@ -55,3 +55,7 @@ class Table:
         return pa.schema(
             pa.field(column.name, kinds[column.type], column.nullable, {"unit": column.unit}) for column in self.columns
         )
+
+
+DEVICE = Column("device_idx", "int32", "", "torch's device index; -1 is the CPU", "torch")
+"""The column that says on which device, in every table that has one."""

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from gpuledger.model.schema.flight_tables import FAILURE_BLOCKS, FAILURE_EVENTS, FAILURE_SEGMENTS, STEP_MEMORY
 from gpuledger.model.schema.rank_tables import BREAKDOWN, RANK_SUMMARY, SHARDS
+from gpuledger.model.schema.table import DEVICE
 from gpuledger.model.schema.table import Column as Column
 from gpuledger.model.schema.table import Table as Table
 
 SCHEMA_VERSION = 1
 """Incremented if the meaning of a column changes or a column is removed; not if one is added."""
 
-
 _HISTORY = "caching allocator's history, exact"
 _REPLAY = "address replay of the history, exact, checked against the closing snapshot"
 _CLOCK = "host clock (Unix time); ties are possible, order is by index"
 _TAG = "tag of the thread that allocated, set when a module is entered, left or run backward"
 _SHAPES = "formulas of the shapes from PyTorch's profiler"
-_DEVICE = Column("device_idx", "int32", "", "torch's device index; -1 is the CPU", "torch")
 
 SAMPLES = Table(
     "samples",
     "one sample of one GPU",
     (
         Column("t_ns", "int64", "ns", "time of the reading", "host clock (Unix time)"),
-        _DEVICE,
+        DEVICE,
         Column(
             "used_bytes",
             "int64",
@@ -58,7 +57,7 @@ PROCESS_SAMPLES = Table(
     "one process's bytes on one GPU",
     (
         Column("t_ns", "int64", "ns", "time of the reading", "host clock (Unix time)"),
-        _DEVICE,
+        DEVICE,
         Column(
             "pid", "int64", "", "process id as NVML gives it (in a container it can be the host's)", "NVML process list"
         ),
@@ -77,7 +76,7 @@ COUNTERS = Table(
             "time of the reading; equal to a row of samples when the GPU was read too",
             "host clock (Unix time)",
         ),
-        _DEVICE,
+        DEVICE,
         Column("step", "int32", "", "step that had just ended; 0 before the first", "step marks"),
         Column("reason", "label", "", "open, step_end, drain, close, oom or exit", "recorder"),
         Column(
@@ -121,7 +120,7 @@ BLOCKS = Table(
     "blocks",
     "one allocation's life",
     (
-        _DEVICE,
+        DEVICE,
         Column("stream", "int64", "", "stream the block belongs to", _HISTORY),
         Column(
             "pool_id",
@@ -191,7 +190,7 @@ SEGMENTS = Table(
     "segments",
     "one piece taken from the driver",
     (
-        _DEVICE,
+        DEVICE,
         Column("address", "int64", "", "first byte", _HISTORY),
         Column("bytes", "int64", "B", "size", _HISTORY),
         Column("stream", "int64", "", "stream it serves", _HISTORY),
@@ -207,7 +206,7 @@ SPANS = Table(
     "spans",
     "one interval of work",
     (
-        _DEVICE,
+        DEVICE,
         Column("kind", "label", "", "phase, kernel, copy, collective or host", "recorder"),
         Column("name_id", "int32", "", "what ran", "recorder", True),
         Column("start_ns", "int64", "ns", "start", "host clock for phases, CUPTI for kernels"),
@@ -233,7 +232,7 @@ STEPS = Table(
     "one step on one device",
     (
         Column("step", "int32", "", "number, from 1", "step marks"),
-        _DEVICE,
+        DEVICE,
         Column("kind", "label", "", "optimizer, call or marked: what ended it", "step marks"),
         Column("recorded", "bool", "", "whether its allocations were recorded", "recorder"),
         Column("start_ns", "int64", "ns", "host time at its start", _CLOCK),
@@ -289,7 +288,7 @@ WINDOWS = Table(
     "windows",
     "one energy window",
     (
-        _DEVICE,
+        DEVICE,
         Column("start_ns", "int64", "ns", "start", "host clock (Unix time)"),
         Column("end_ns", "int64", "ns", "end", "host clock (Unix time)"),
         Column("energy_j", "float64", "J", "energy used", "NVML energy counter from tick to tick", True),
