@@ -5,12 +5,12 @@
 # make coverage   the tests and the lines they reach
 # make corpus   every program of tests/corpus in fresh processes, bare and recorded; takes an hour on two cores
 # make docs   the generated pages; make pages: measured figures in the pages; make site: all pages as a site
-# make clean   back to a fresh clone
+# make mutants   single-line defects in the core, and which of them the tests find; make clean: back to a fresh clone
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .ONESHELL:
-.PHONY: demo test tested entrances coverage corpus checked compiled wheel lint docs pages site clean
+.PHONY: demo test tested entrances coverage corpus checked compiled wheel lint docs pages mutants site clean
 
 # Some containers set it. Without bytecode each worker and each process that a test starts compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -79,6 +79,11 @@ docs:
 pages:
 	@$(PYTHON) tools/prepare.py test
 	$(BIN)/python tools/make_pages.py
+
+# Not part of the tests: single-line defects in the core, one after the other, half an hour on one core.
+mutants:
+	@$(PYTHON) tools/prepare.py test
+	nice -n 10 $(BIN)/python bench/house/mutants.py
 
 # Also one of the tests; a link that leads nowhere is an error.
 site:

@@ -307,3 +307,11 @@ def test_the_power_around_both_edges_is_what_is_uncertain() -> None:
         replace(start, off_w=0.0, reading_ns=2 * MS, counter=jitter), replace(end, off_w=0.0, counter=jitter)
     )
     assert shaky.uncertainty_j == pytest.approx(math.hypot(0.002 * 200, 0.001 * 300))
+
+
+def test_an_edge_is_no_more_uncertain_than_what_its_period_can_hold() -> None:
+    """At an edge with less power than on average, the rest of the period cannot have had more than its own energy."""
+    counter = replace(NVML_COUNTER, period_ns=100 * MS, jitter_ns=0)
+    start = Edge(10 * MS, 100 * MS, 0, 0, 50.0, 0, None, counter)
+    end = Edge(10_100 * MS, 10_100 * MS, 5_000_000, 0, 500.0, 0, 0.0, counter)
+    assert measure_window(start, end).uncertainty_j == pytest.approx(0.01 * 50)

@@ -195,3 +195,9 @@ def test_a_window_is_counted_in_the_ticks_of_its_own_counter() -> None:
     found = measure_pass(0, edges(1000, 3000), readings(ticks=ticks, counter=QUARTER))
     assert found.ticks == 8
     assert found.energy_j == pytest.approx(WATTS * 2.0)
+
+
+@pytest.mark.parametrize(("ticks", "counted"), [(0, False), (1, False), (2, True)])
+def test_two_ticks_of_the_counter_are_needed_and_enough(ticks: int, counted: bool) -> None:
+    found = measure_pass(0, edges(), readings(ticks=steady_ticks(throttled_ns=0)[:ticks]))
+    assert (found.source == COUNTER) is counted

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from gpuledger.analyze.posting.replay import NEVER, AllocatorSettings, Replay, replay
-from gpuledger.model.journal.journal import Action
+from gpuledger.analyze.posting.replay import NEVER, AllocatorSettings, OpenState, Replay, replay
+from gpuledger.model.journal.journal import Action, BlockState
 
 PIECE = 20 << 20
 START = 1 << 40
@@ -71,3 +73,28 @@ def test_a_segment_is_released_whole_or_the_event_is_counted() -> None:
     assert used.unmatched_events == 1
     unknown = replayed((Action.SEGMENT_FREE, START, PIECE))
     assert unknown.unmatched_events == 1
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        ({}, AllocatorSettings()),
+        ({"expandable_segments": True}, AllocatorSettings(expandable=True)),
+        ({"max_split_size": 64 << 20}, AllocatorSettings(max_split_bytes=64 << 20)),
+        ({"max_split_size": -1}, AllocatorSettings()),
+        ({"max_split_size": 0}, AllocatorSettings()),
+        ({"max_split_size": (1 << 64) - 1}, AllocatorSettings()),
+    ],
+)
+def test_what_a_snapshot_does_not_say_is_pytorchs_default(kept: dict[str, Any], expected: AllocatorSettings) -> None:
+    assert AllocatorSettings.from_snapshot(kept) == expected
+
+
+def test_a_block_that_waits_when_the_recording_begins_was_freed_before_it() -> None:
+    blocks = np.array([[START, 512, 500, BlockState.AWAITING_FREE]], dtype=np.int64)
+    segments = np.array([[START, PIECE, 0, 0]], dtype=np.int64)
+    opening = OpenState(segments, blocks, np.zeros(1, np.int64))
+    none = np.zeros(0, np.int64)
+    found = replay(none.astype(np.int8), none, none, none, opening, AllocatorSettings())
+    assert found.free_requested_index.tolist() == [-1]
+    assert found.free_index.tolist() == [NEVER]

@@ -22,7 +22,7 @@ from gpuledger.ops.database.records import Record
 from gpuledger.ops.predict import predict
 from gpuledger.ops.predict.features import NAMES, Features, shape_family
 from gpuledger.ops.predict.fit import Example, Model, Quantity, examples_of, fit, folds_of, group_numbers, out_of_range
-from gpuledger.ops.predict.predict import FittedPredictor, load_model, save_model
+from gpuledger.ops.predict.predict import GUESS, FittedPredictor, RoofPredictor, load_model, save_model
 from gpuledger.ops.predict.process import Process, Scales, _negative_log_likelihood, learn_process
 from gpuledger.ops.predict.roof import Roof
 from gpuledger.ops.predict.trees import DRAWN, Forest, learn, learn_levels
@@ -382,3 +382,17 @@ def test_what_is_drawn_to_the_best_of_its_kind_gets_shorter_at_all_three_ends(
     (drawn,) = FittedPredictor(model).costs([key], [False])
     for end in ("time_ns", "time_low_ns", "time_high_ns"):
         assert getattr(drawn, end) == pytest.approx(getattr(plain, end) / 2)
+
+
+def test_with_few_examples_the_roof_predicts_and_the_interval_is_wide() -> None:
+    """Twice the roof's time and 350 W, as the examples; the interval is a factor to either side."""
+    keys = [product(512, 512, 512), product(1024, 1024, 1024)]
+    examples = [Example(key, False, 2 * ROOF.time_ns(key, work_of(key)), 350.0, shape_family(key)) for key in keys]
+    (cost,) = RoofPredictor(ROOF, examples).costs([keys[0]], [False])
+    assert cost.time_ns == pytest.approx(examples[0].time_ns)
+    for end, factor in (("", 1.0), ("_low", 1 / GUESS), ("_high", GUESS)):
+        assert getattr(cost, f"time{end}_ns") == pytest.approx(factor * examples[0].time_ns)
+        assert getattr(cost, f"energy{end}_j") == pytest.approx(350.0 * factor * examples[0].time_ns / 1e9)
+    (bare,) = RoofPredictor(ROOF, []).costs([keys[0]], [False])
+    assert bare.time_ns == pytest.approx(examples[0].time_ns / 2)
+    assert bare.energy_j is None

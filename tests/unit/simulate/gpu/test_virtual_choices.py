@@ -90,6 +90,8 @@ def test_weights_are_put_together_only_where_they_are_apart_and_on_the_card(devi
     layer.weight_hh_l0.data = layer.weight_hh_l0.data.clone()
     (flat,) = sizes_of(device, lambda: (layer.flatten_parameters(), layer))
     assert flat == 4 * sum(weight.numel() for weight in layer.parameters())
+    layer.weight_ih_l0 = nn.Parameter(torch.zeros(128, 16))  # now some are on the CPU
+    assert sizes_of(device, lambda: (layer.flatten_parameters(), layer)) == []
     elsewhere: Any = nn.LSTM(16, 32)
     assert sizes_of(device, lambda: (elsewhere.flatten_parameters(), elsewhere)) == []
 
