@@ -5,6 +5,7 @@ Usage: python bench/lib/line_tests.py MAP.json MODULE… -- TEST_FOLDER…
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
 from collections import defaultdict
@@ -94,8 +95,6 @@ def make_map(place: Path, modules: list[str], folders: list[str]) -> None:
 @cache
 def first_lines(source: str) -> dict[int, int]:
     """Return, for each line of a statement that has several, the line where the statement begins."""
-    import ast
-
     found: dict[int, int] = {}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.stmt) and not hasattr(node, "body"):
