@@ -159,3 +159,31 @@ def stopped_campaign() -> list[str]:
         f"In a campaign in which a worker was stopped, {kept['records']} records were measured, {kept['failed']}",
         f"failed and {again} were measured twice. Measured: {about(results, 'operators/ray_campaign.py')}.",
     )
+
+
+OTHER_GPUS = "operators/results/cpu/neusight.json"
+GPUS = {
+    "NVIDIA_H100_80GB_HBM3": "H100",
+    "NVIDIA_A100-PCIE-40GB": "A100 40 GB",
+    "Tesla_V100-PCIE-32GB": "V100",
+    "NVIDIA_L4": "L4",
+    "Tesla_T4": "T4",
+}
+"""A GPU in NeuSight's data -> its name on the page."""
+MODES = {"inf": "inference", "train": "training"}
+
+
+@block("predictions on other GPUs")
+def predictions_on_other_gpus() -> list[str]:
+    """Return median and worst error of whole models on GPUs that others measured, beside their own predictor's."""
+    ways = ("predicted_frac", "one_gpu_left_out_frac", "neusight_frac")
+    rows = []
+    for name, wholes in read(OTHER_GPUS)["wholes"].items():
+        gpu, _, mode = name.partition(", ")
+        if gpu not in GPUS:
+            continue
+        errors_by_way = [f"{percent(wholes[way]['median_frac'])}, {percent(wholes[way]['worst_frac'])}" for way in ways]
+        row = [f"{GPUS[gpu]}, {MODES[mode]}", str(wholes["predicted_frac"]["n"]), *errors_by_way]
+        rows.append(row)
+    head = ["GPU, mode", "models", "error", "without what was learned of this GPU", "NeuSight"]
+    return [*wrap(f"{about(read(OTHER_GPUS), 'operators/neusight.py')}."), "", *table(head, sorted(rows), 1)]
