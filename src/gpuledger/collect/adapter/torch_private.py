@@ -346,6 +346,12 @@ def has_dispatch_mode() -> bool:
     return bool(_C._len_torch_dispatch_stack())
 
 
+def innermost_dispatch_mode() -> Any:
+    """Return the dispatch mode that handles the calling thread's operators; None without one."""
+    count = _C._len_torch_dispatch_stack()
+    return _C._get_dispatch_stack_at(count - 1) if count else None
+
+
 def bypass_python_without_modes() -> None:
     """Stop sending this thread's operators to Python if no dispatch mode is active."""
     if not has_dispatch_mode():

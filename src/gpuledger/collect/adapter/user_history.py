@@ -8,14 +8,19 @@ from typing import Any
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.instrument import Observation
 from gpuledger.collect.adapter.observer import Absorbs, Observer
-from gpuledger.collect.adapter.torch_entrances import record_memory_history, set_memory_tags, take_snapshot
+from gpuledger.collect.adapter.torch_entrances import (
+    list_segments,
+    record_memory_history,
+    set_memory_tags,
+    take_snapshot,
+)
 
 
 class UserHistory:
     """Detects when the program starts its own memory history or sets its own allocation metadata.
 
-    The recording ends before that. A snapshot that the program takes during the recording contains no event of
-    gpuledger.
+    The recording ends before that. A snapshot that the program takes during the recording contains no event and no
+    stack of gpuledger.
     """
 
     def __init__(self, give_way: Callable[[], None], absorbs: Absorbs) -> None:
@@ -30,6 +35,7 @@ class UserHistory:
         self._observations = [
             Observation(record_memory_history(), Observer(enter, absorbs=absorbs)),
             Observation(take_snapshot(), snapshot),
+            Observation(list_segments(), Observer(lambda *_: True, _without_our_stacks, absorbs=absorbs)),
         ]
         tags = set_memory_tags()
         if tags is not None:
@@ -41,6 +47,14 @@ class UserHistory:
             self._observations.pop().remove()
 
 
-def _without_our_events(_token: bool, snapshot: Any) -> None:
+def _without_our_events(token: bool, snapshot: Any) -> None:
     for trace in snapshot.get("device_traces", ()):
         trace.clear()
+    _without_our_stacks(token, snapshot.get("segments", ()))
+
+
+def _without_our_stacks(_token: bool, segments: Any) -> None:
+    for segment in segments:
+        for held in (segment, *segment["blocks"]):
+            if "frames" in held:
+                held["frames"] = []

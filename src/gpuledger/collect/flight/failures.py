@@ -83,8 +83,8 @@ class Failures:
             "allocated_bytes": allocated,
             "allocations": allocations,
             "times": 1,
-            "thread": threading.current_thread().name,
-            "is_main_thread": threading.current_thread() is threading.main_thread(),
+            "thread": _thread_name(),
+            "is_main_thread": threading.get_ident() == threading.main_thread().ident,
             "is_capturing": torch_private.is_capturing(),
             "ring_from_ns": self.ring_from_ns or None,
             "limit_frac": torch_private.memory_fraction(facts["device_idx"]),
@@ -165,3 +165,11 @@ def _shapes(values: object) -> list[list[int]]:
     with without_overrides():
         tensors = [tensor for tensor, _ in zip(tensors_in(values, 3), range(_SHAPES), strict=False)]
         return [[int(size) for size in shape_of(tensor)] for tensor in tensors]
+
+
+def _thread_name() -> str:
+    """Return the name of the calling thread; "" for one that Python has not started, such as autograd's.
+
+    ``threading.current_thread()`` would add such a thread to those of the program.
+    """
+    return next((thread.name for thread in threading.enumerate() if thread.ident == threading.get_ident()), "")

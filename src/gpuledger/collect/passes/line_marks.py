@@ -1,7 +1,7 @@
 """Source lines in a profiled step: a range around every operator that Python calls, with the id of its Python stack.
 
-A dispatch mode opens the ranges. Operators of backward that autograd calls itself get none: they belong to the line of
-their forward operator.
+A dispatch mode opens the ranges. It is taken out during backward, whose operators belong to the line of their forward
+operator: with a dispatch mode, autograd adds up gradients in new tensors instead of in place, which takes more memory.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter import torch_entrances, torch_private
 from gpuledger.collect.adapter.guard import Guard, forget_own_frames
 from gpuledger.collect.adapter.inference_blocks import may_take_out_mode
+from gpuledger.collect.adapter.instrument import Observation, remove_all
+from gpuledger.collect.adapter.observer import Observer
 from gpuledger.collect.attribution.backward_code import is_autograds_own
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.model.journal.journal import LINE_RANGE
 
 
 class LineMarks:
-    """Opens ranges between :meth:`install` and :meth:`remove`, in the calling thread and its backward passes.
+    """Opens ranges between :meth:`install` and :meth:`remove` in the calling thread, outside of its backward passes.
 
     Args:
         stacks: Assigns ids to Python stacks.
@@ -38,12 +40,33 @@ class LineMarks:
         self._on_operator: Callable[[], None] | None = None
         self.is_on = False
         self._thread = 0
+        self._observations: list[Observation] = []
+        self._is_suspended = False
 
     def install(self) -> None:
-        """Start opening ranges."""
+        """Start opening ranges.
+
+        Raises:
+            CannotInstrumentError: the functions of backward are not those of a supported torch.
+        """
+        around = Observer(self._suspend, self._resume, self._resume, absorbs=self._guard.absorbs)
+        for function in (torch_entrances.backward(), torch_entrances.grad()):
+            self._observations.append(Observation(function, around))
         self.is_on = True
         self._mode = _LineMode(self)
         self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+
+    def _suspend(self, *_: Any) -> bool | None:
+        """Take the mode out before a backward pass, unless a mode of the program is above it."""
+        if self._mode is None or torch_private.innermost_dispatch_mode() is not self._mode:
+            return None
+        self._is_suspended = torch_private.take_out_dispatch_mode(self._mode)
+        return self._is_suspended or None
+
+    def _resume(self, *_: Any) -> None:
+        self._is_suspended = False
+        if self._mode is not None:
+            self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
 
     def count(self, on_operator: Callable[[], None]) -> None:
         """Call ``on_operator``, which must not raise, after each operator of this thread. No range is opened yet."""
@@ -64,12 +87,15 @@ class LineMarks:
         """Stop opening ranges, and remove the mode. Return False if it cannot be removed now; then call it again."""
         self.is_on = False
         self._stacks.forget_code()
-        if self._mode is None:
+        if self._mode is None or self._is_suspended:
+            self._mode = self._on_operator = None
+            remove_all(self._observations)
             return True
         if torch_private.is_in_backward() or self.is_in_operator() or not may_take_out_mode(self._guard.absorbs):
             return False
         if torch_private.take_out_dispatch_mode(self._mode):
             self._mode = self._on_operator = None
+            remove_all(self._observations)
         return self._mode is None
 
     def mark(self, frame: FrameType | None) -> None:

@@ -1,4 +1,5 @@
 """Dropout inside a CUDA graph: the generator's state goes on with every replay."""
+# allowed: notes
 
 import corpus_state
 import torch

@@ -1,4 +1,5 @@
 """Two graphs of different batch sizes share one memory pool, captured inside training."""
+# allowed: notes
 # also: --passes memory,time
 
 import corpus_state
