@@ -86,7 +86,7 @@ def _without_recorder(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_history(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state without whether the allocator keeps its last events, as the flight recorder lets it until the end."""
+    """Return a state without whether the allocator keeps events: with the flight recorder, it does until the end."""
     cuda = state.get("cuda")
     return {**state, "cuda": {k: v for k, v in cuda.items() if k != "history"}} if isinstance(cuda, dict) else state
 
