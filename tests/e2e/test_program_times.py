@@ -91,7 +91,7 @@ def test_a_program_with_modules_is_left_to_the_measurement_of_its_steps(tmp_path
     said = run(tmp_path, "other = torch.nn.Linear(4, 4)\n" + LOOP.format(count=AWAITED) + TRAINING)
     assert said == ["watched 1", "left 0", "end 0 False"]
     manifest = load(tmp_path / "run.ledger").rank().manifest
-    assert (manifest.timed_program, manifest.time_steps) == (None, (4, 5))
+    assert (manifest.timed_program, manifest.time_steps) == (None, (4, 6))
 
 
 @pytest.mark.parametrize("most", [100, 5_000])
@@ -99,4 +99,4 @@ def test_a_training_that_follows_drops_what_was_measured_before(most: int, tmp_p
     said = run(tmp_path, f"program_times.MOST_OPERATORS = {most}\n" + LOOP.format(count=AWAITED * 2) + TRAINING)
     assert said == ["watched 1", "left 0", "end 0 False"]
     manifest = load(tmp_path / "run.ledger").rank().manifest
-    assert (manifest.timed_program, manifest.time_steps) == (None, (4, 5))
+    assert (manifest.timed_program, manifest.time_steps) == (None, (4, 6))

@@ -73,7 +73,7 @@ for _ in range(8):
 def test_a_program_with_steps_has_the_times_of_its_steps_only(tmp_path: Path) -> None:
     device = view_of(tmp_path, STEPS_LATER)
     assert device.rank.manifest.timed_program is None
-    assert device.rank.manifest.time_steps == (4, 5)
+    assert device.rank.manifest.time_steps == (4, 6)
     assert {line.label.rpartition("/")[2] for line in device.line_amounts if line.time_ns} == {
         "train.py:10 <module>",
         "train.py:11 <module>",

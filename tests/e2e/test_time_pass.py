@@ -60,7 +60,7 @@ def installed():
     places = (torch.nn.Module, "__call__"), (torch.autograd, "backward"), (torch.autograd.profiler.profile, "__init__")
     ours = [[n for n in getattr(*place).__code__.co_varnames if "gpuledger" in n] for place in places]
     return ours, len(optimizers._global_optimizer_pre_hooks)
-for _ in range(16):
+for _ in range(20):
     step()
     for wrong in (lambda: model(torch.ones(8, 17)), lambda: model(torch.ones(8, 16)).backward()):
         try: wrong()
@@ -132,7 +132,7 @@ CUT_SHORT = "The timing measurement was cut short: the program ended during it."
         (2, 0, 0, (WITHOUT_ENERGY, TOO_SHORT)),
         (4, 1, 0, (CUT_SHORT, WITHOUT_ENERGY)),
         (5, 2, 0, (WITHOUT_ENERGY,)),
-        (8, 3, 2, (WITHOUT_ENERGY,)),
+        (8, 3, 1, (WITHOUT_ENERGY,)),
         (30, 3, 10, (WITHOUT_ENERGY,)),
     ],
 )
@@ -150,7 +150,7 @@ def test_a_short_script_gets_what_fits_and_nobody_is_alarmed(
     assert (0 if found is None else found.steps) == profiled
     times = step_times(rank)
     assert times.median_ns
-    assert times.source.endswith(f"{unprofiled} unprofiled steps") == bool(unprofiled)
+    assert (f"{unprofiled} unprofiled step" in times.source) == bool(unprofiled)
     if not unprofiled:
         assert times.source.endswith("recorded step" if count == 2 else "2 recorded steps")  # without the first
     assert (find_overhead(rank).profiled_step_frac is not None) == bool(unprofiled)

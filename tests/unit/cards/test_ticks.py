@@ -76,7 +76,7 @@ def test_steady_power_is_measured_within_what_is_stated(
         assert window.energy_j is not None
         assert window.uncertainty_j is not None
         off_j = abs(window.energy_j - expected_j)
-        assert off_j <= WATTS * (2 * read_ns + 5 * MS) / 1e9 + 0.002
+        assert off_j <= 1.001 * WATTS * (2 * read_ns + 5 * MS) / 1e9 + 0.002
         assert off_j <= window.uncertainty_j
         assert window.uncertainty_j < WATTS * (2 * 1_900_000 + 2 * read_ns + 12 * MS) / 1e9 + 0.01 * expected_j
         assert window.throttled_ns == 0
@@ -297,8 +297,10 @@ def test_the_power_around_both_edges_is_what_is_uncertain() -> None:
     start = Edge(60 * MS, 100 * MS, 0, 0, 200.0, 0, None, counter)
     end = Edge(10_070 * MS, 10_100 * MS, 2_500_000, 0, 300.0, 0, None, counter)
     found = measure_window(start, end)
-    assert found.energy_j == pytest.approx(2_500 + 0.04 * 200 - 0.03 * 300)
-    assert found.uncertainty_j == pytest.approx(0.04 * 50 + 0.07 * 50)
+    possible_j = 0.06 * 200  # what came outside of the window in the first period, if its power was even
+    assert found.energy_j == pytest.approx(2_500 + 0.04 * 200 - 0.03 * 300 + possible_j / 2)
+    assert found.uncertainty_j is not None
+    assert possible_j / 2 + 0.07 * 50 < found.uncertainty_j < possible_j / 2 + 0.07 * 300
     assert found.ticks == 100
     known = measure_window(replace(start, off_w=10.0), replace(end, off_w=20.0))
     assert known.uncertainty_j == pytest.approx(0.04 * 10 + 0.03 * 20)
@@ -314,4 +316,4 @@ def test_an_edge_is_no_more_uncertain_than_what_its_period_can_hold() -> None:
     counter = replace(NVML_COUNTER, period_ns=100 * MS, jitter_ns=0)
     start = Edge(10 * MS, 100 * MS, 0, 0, 50.0, 0, None, counter)
     end = Edge(10_100 * MS, 10_100 * MS, 5_000_000, 0, 500.0, 0, 0.0, counter)
-    assert measure_window(start, end).uncertainty_j == pytest.approx(0.01 * 50)
+    assert measure_window(start, end).uncertainty_j == pytest.approx(0.01 * 50 / 2)

@@ -40,7 +40,7 @@ def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Loop:
 def test_where_nothing_records_the_training_is_recorded(loop: Loop) -> None:
     training = RecordedTraining("own", {"passes": "memory,time"})
     training.begin()
-    for _ in range(17):
+    for _ in range(20):
         loop.step()
         training.mark()
     figures = training.end()
@@ -48,7 +48,7 @@ def test_where_nothing_records_the_training_is_recorded(loop: Loop) -> None:
     assert figures["gpuledger/step_time_ns"] > 0
     rank = gpuledger.load("own.ledger").rank()
     assert rank.manifest.time_steps == (4, 6)
-    assert rank.manifest.steps_seen == 16
+    assert rank.manifest.steps_seen == 17
     assert {row["kind"] for row in rank.table("steps").to_pylist()} == {"marked"}
 
 

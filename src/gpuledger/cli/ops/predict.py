@@ -28,8 +28,7 @@ MOST_BATCHES = 32
     epilog="""\b
 Examples:
   gpuledger ops predict torchvision:resnet50 --gpu h200 --batch 1:64
-  gpuledger ops predict train.ledger --gpu a100-80gb --by module
-  gpuledger ops predict vit_b_16.workload.json --gpu b200 --json""",
+  gpuledger ops predict train.ledger --gpu a100-80gb --by module""",
 )
 @click.argument("model", metavar="MODEL|WORKLOAD|RUN")
 @database_option()

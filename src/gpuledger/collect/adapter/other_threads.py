@@ -18,11 +18,14 @@ from operator import call, eq
 from types import FrameType
 from typing import Any
 
+import torch
 from torch.autograd import graph
 
 from gpuledger.collect.adapter.program_objects import grad_of
 
 _STANDARD_LIBRARY = os.path.dirname(threading.__file__) + os.sep
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _section = threading.Lock()
 _LONG_S = 1.0
 """Thread switch interval during the inspection; longer than any of it takes. A thread that computes in Python alone can
@@ -72,9 +75,9 @@ def gradients_of(leaves: Sequence[Any], read: Callable[[Any], Any] = grad_of) ->
     (``weight.grad = None``), torch releases the GIL to free the tensor, before the weight forgets it. Who reads it in
     between uses freed memory: the program crashes, or torch aborts later, where a storage is freed.
 
-    So every other thread must be in a function of the standard library, such as one that waits, and neither in a
-    backward pass nor in a finalizer. Iterators written in C check that this has not changed, and then read, in one call
-    that never releases the GIL.
+    So every other thread must be in a function of the standard library, such as one that waits, or of a library that
+    does not use torch, and neither in a backward pass nor in a finalizer. Iterators written in C check that this has
+    not changed, and then read, in one call that never releases the GIL.
 
     Args:
         leaves: Leaf tensors.
@@ -95,8 +98,7 @@ def gradients_of(leaves: Sequence[Any], read: Callable[[Any], Any] = grad_of) ->
 
 def _may_write_gradients(innermost: FrameType) -> bool:
     """Return whether a thread could be writing a gradient."""
-    file = innermost.f_code.co_filename
-    if not file.startswith(_STANDARD_LIBRARY) or "site-packages" in file:
+    if not _is_harmless(innermost):
         return True
     engine: Any = graph._engine_run_backward
     frame: FrameType | None = innermost
@@ -106,3 +108,11 @@ def _may_write_gradients(innermost: FrameType) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _is_harmless(frame: FrameType) -> bool:
+    """Return whether a frame is of the standard library, or of an installed module that does not use torch."""
+    file = frame.f_code.co_filename
+    if any(folder in file for folder in _INSTALLED):
+        return not file.startswith(_TORCH) and all(value is not torch for value in list(frame.f_globals.values()))
+    return file.startswith(_STANDARD_LIBRARY)

@@ -7,13 +7,15 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 import torch
 
 from gpuledger.collect.adapter import other_threads
-from gpuledger.collect.adapter.other_threads import frames_of_others, gradients_of
+from gpuledger.collect.adapter.other_threads import _is_harmless, frames_of_others, gradients_of
 
 pytestmark = pytest.mark.torch
 
@@ -157,3 +159,11 @@ def test_a_thread_that_begins_after_the_check_is_found(monkeypatch: pytest.Monke
         goes_on.set()
         for thread in (waits, *begun):
             thread.join()
+
+
+@pytest.mark.parametrize(("source", "is_harmless"), [("import json", True), ("import torch", False)])
+def test_a_library_is_harmless_if_it_does_not_use_torch(tmp_path: Path, source: str, is_harmless: bool) -> None:
+    file = tmp_path / "site-packages" / "library.py"
+    names: dict[str, Any] = {}
+    exec(compile(f"{source}\nimport sys\nframe = sys._getframe()", str(file), "exec"), names)
+    assert _is_harmless(names["frame"]) == is_harmless
