@@ -243,7 +243,7 @@ PROGRAMS: dict[Callable[[], None], str] = {
     optimizer_state: "optimizer_state",
     evaluation: "evaluation",
     second_process: "other_processes",
-    nccl_start: "nccl",
+    nccl_start: "library",
     private_pool: "private_pool",
     memory_fraction: "memory_fraction",
 }
@@ -261,7 +261,9 @@ def run(program: Callable[[], None], directory: Path) -> dict[str, Any]:
         program()
     except Exception as raised:
         error = f"{type(raised).__name__}: {raised}"
-    session.finish("exit")
+        session.finish("exit")  # inside, because the error of a library is seen at the end
+    else:
+        session.finish("exit")
     rank = Rank(0, rank_directory, post_rank(rank_directory))
     found = explain_oom(rank)
     growth = next((one.cause for one in found if one.cause), None)

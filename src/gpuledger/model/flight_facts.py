@@ -20,7 +20,8 @@ class FailedAllocation(JsonObject):
     errors from this one to the next that is recorded, until ``last_step``. ``frames`` are file, line and function of
     the program, innermost first; ``inputs`` the shapes of the outermost module's inputs. ``limit_frac`` is the share of
     the GPU that the process may use. ``is_training`` is the mode of the outermost module that was running.
-    ``ring_from_ns`` is the time since which the allocator kept its last events.
+    ``ring_from_ns`` is the time since which the allocator kept its last events. ``library`` is the one that could not
+    allocate, such as NCCL, "" for PyTorch: its error ended the program, and the state is that of the end.
     """
 
     device_idx: Annotated[int | None, maybe(Whole(*DEVICE))] = None
@@ -47,6 +48,7 @@ class FailedAllocation(JsonObject):
     is_training: bool | None = None
     grad_enabled: bool | None = None
     alloc_conf: str = ""
+    library: str = ""
     took_ns: int | None = None
 
 

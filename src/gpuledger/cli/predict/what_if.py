@@ -46,7 +46,11 @@ def what_if_command(run_path: str, rank_text: str | None, device_idx: int | None
     from gpuledger.simulate.estimate.what_if import rank_settings
 
     outcomes = rank_settings(rank, device)
-    failures = [one for one in rank.manifest.oom if one.failure_id is not None and one.device_idx == device]
+    failures = [
+        one
+        for one in rank.manifest.oom
+        if one.failure_id is not None and one.device_idx == device and not one.library  # no setting is about these
+    ]
     verdicts = [failure_verdicts(rank, failure) for failure in failures]
     if as_json:
         pairs = zip(failures, verdicts, strict=True)

@@ -26,7 +26,8 @@ MOST_KEPT = 2
 """The first error and the worst: the one with the most allocated bytes."""
 
 _CALL = nn.Module._call_impl.__code__
-_OUTSIDE = ("torch", "gpuledger")
+OUTSIDE = ("torch", "gpuledger")
+"""Packages with frames that are not the program's."""
 _SHAPES = 6
 
 
@@ -48,7 +49,10 @@ class Failures:
         self._highest_bytes = -1
 
     def happened(self, facts: dict[str, Any], step: int) -> None:
-        """Record an error before the program receives it. ``facts`` are those of the allocator's observer."""
+        """Record an error before the program receives it, or one of a library that ends the program.
+
+        ``facts`` are those of the allocator's observer, or of :func:`library_failures.find_library_failure`.
+        """
         if not self._busy.acquire(blocking=False):  # a second one, in another thread, while the first is written
             self._count(step)
             return
@@ -66,7 +70,8 @@ class Failures:
     def _record(self, facts: dict[str, Any], step: int) -> None:
         allocated, allocations = _allocated(facts["device_idx"])
         is_worst = allocated > self._highest_bytes
-        if self.facts and not (is_worst and len(self.facts) < MOST_KEPT):
+        ends_program = "library" in facts
+        if self.facts and not ends_program and not (is_worst and len(self.facts) < MOST_KEPT):
             self._count(step)
             if not (is_worst and allocated > 1.01 * self._highest_bytes):
                 return
@@ -76,6 +81,7 @@ class Failures:
         started_ns = time.time_ns()
         snapshot = torch_private.full_snapshot() if torch_private.ring_is_on() else torch_private.light_snapshot()
         fact = {
+            **self._request(sys._getframe(1)),
             **facts,
             "failure_id": number,
             "step": step,
@@ -89,7 +95,6 @@ class Failures:
             "ring_from_ns": self.ring_from_ns or None,
             "limit_frac": torch_private.memory_fraction(facts["device_idx"]),
             "alloc_conf": _settings_of(snapshot),
-            **self._request(sys._getframe(1)),
         }
         add_snapshot(self._journal.part, number, facts["device_idx"], snapshot)
         del snapshot
@@ -119,7 +124,7 @@ class Failures:
             place = str(frame.f_globals.get("__name__", ""))
             found["in_optimizer"] |= place.startswith("torch.optim.")
             package = place.partition(".")[0]
-            if package not in _OUTSIDE:
+            if package not in OUTSIDE:
                 frames.append([code.co_filename, frame.f_lineno, code.co_name])
             frame = frame.f_back
         numbers = [self._registry.register(module) for module in reversed(modules)]  # the outermost knows the paths

@@ -25,6 +25,7 @@ from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs
 from gpuledger.collect.flight.flight_recorder import FlightRecorder
+from gpuledger.collect.flight.library_failures import see_last_error
 from gpuledger.collect.launch.ranks import claim_rank
 from gpuledger.collect.launch.settings import ALL_STEPS, AUTO, RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
@@ -204,6 +205,7 @@ class Session:
             self.guard.settle()
             if self.guard.lacked_room:
                 self.journal.note(AT_THE_LIMIT)
+            self.guard.for_good(see_last_error)(self.ran_out_of_memory)
             if self._stood_by():
                 self._close_recorder()
                 self.end()

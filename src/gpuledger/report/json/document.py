@@ -86,6 +86,7 @@ def oom_document(rank: int, failure: OutOfMemory) -> dict[str, Any]:
         **{name: getattr(failure, name) for name in names},
         "line": failure.line or None,
         "module": failure.module or None,
+        "library": failure.library or None,
         "cause": None if failure.cause is None else asdict(failure.cause),
         "state": None if failure.state is None else asdict(failure.state),
         "remedies": [asdict(one) for one in failure.remedies],

@@ -46,7 +46,8 @@ def remedy_text(remedy: Remedy) -> str:
 
 
 def _request(rank: Rank, failure: OutOfMemory) -> list[str]:
-    tried = "an allocation" if failure.tried_bytes is None else format_bytes(failure.tried_bytes)
+    by = f" of {failure.library}" if failure.library else ""
+    tried = f"an allocation{by}" if failure.tried_bytes is None else format_bytes(failure.tried_bytes)
     where = device_label(failure.device_idx) + (f" of rank {rank.number}" if rank.number else "")
     when = "" if failure.step is None or failure.state is None else f" in step {failure.step:,}"
     parts = [f"{tried} did not fit on {where}{when}"]
@@ -70,7 +71,7 @@ def _held(failure: OutOfMemory) -> list[str]:
             "held by " + _sizes(_accounts(failure, word)) for word in ("category", "module") if _accounts(failure, word)
         ]
     state = failure.state
-    if state is None:
+    if state is None or not state.blocks:
         return []
     texts = ["held by " + _sizes(sizes) for sizes in (state.categories, state.modules) if sizes]
     known = format_frac(state.known_frac, 0)
@@ -89,8 +90,8 @@ def _sizes(sizes: Mapping[str, int]) -> str:
 
 
 def _free(failure: OutOfMemory) -> list[str]:
-    """Return the free memory inside the process's segments, by whether this request could use it."""
-    if failure.state is None:
+    """Return the free memory inside the process's segments, by whether this request could use it. No library can."""
+    if failure.state is None or failure.library:
         return []
     free = failure.state.free
     kinds = {

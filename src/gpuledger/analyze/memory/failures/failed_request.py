@@ -41,7 +41,8 @@ class FailedState:
     """The memory of a device at an out-of-memory error.
 
     ``categories`` and ``modules`` are bytes, largest first. ``known_frac`` is the share of the allocated bytes with a
-    known category. ``private_bytes`` are allocated in private pools.
+    known category. ``private_bytes`` are allocated in private pools, ``unused_segments_bytes`` are those of segments
+    without a block in use, which emptying the cache gives back.
     """
 
     reserved_bytes: int
@@ -52,22 +53,29 @@ class FailedState:
     known_frac: float
     free: FreeBytes
     private_bytes: int
+    unused_segments_bytes: int = 0
+
+
+NOTHING = FailedState(0, 0, 0, {}, {}, 1.0, FreeBytes(), 0)
+"""The state of a process in which PyTorch's allocator has reserved no memory."""
 
 
 def read_failed_state(rank: Rank, failure: FailedAllocation) -> FailedState | None:
     """Return the memory at an error; None if only its size was recorded.
 
+    If a library could not allocate, the state can be :data:`NOTHING`.
+
     Source: the allocator's snapshot at the error. Categories and modules are those of the recorded steps' blocks with
     the same address, the same place in a step, or the same size.
     """
     if failure.failure_id is None:
-        return None
+        return NOTHING if failure.library else None
     names = ("failure_id", "device_idx", "segment_address", "allocated_bytes", "module_id")
     table = rank.table("failure_blocks", (*names, "state", "category"))
     ids = table.column("failure_id").to_numpy(zero_copy_only=False)
     mine = np.flatnonzero(ids == failure.failure_id)
     if not mine.size:
-        return None
+        return NOTHING if failure.library else None
     state = np.array(table.column("state").to_pylist(), dtype=object)[mine]
     size = table.column("allocated_bytes").to_numpy(zero_copy_only=False)[mine]
     segment = table.column("segment_address").to_numpy(zero_copy_only=False)[mine]
@@ -90,6 +98,7 @@ def read_failed_state(rank: Rank, failure: FailedAllocation) -> FailedState | No
         known_frac=1 - categories[UNKNOWN] / total if total else 1.0,
         free=_free_bytes(failure.tried_bytes or 0, size[idle], segment[idle], pool, stream, small),
         private_bytes=int(size[held & private].sum()),
+        unused_segments_bytes=int(size[~np.isin(segment, segment[~idle])].sum()),
     )
 
 

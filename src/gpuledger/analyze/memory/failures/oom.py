@@ -27,7 +27,8 @@ class OutOfMemory:
 
     ``holders`` are the bytes in use when it failed, by category and module, if it failed in a recorded step; None
     otherwise. ``state``, ``cause`` and ``remedies`` are from the flight recorder, None and empty without it. ``line``
-    and ``module`` are where the program asked; "" if unknown.
+    and ``module`` are where the program asked; "" if unknown. ``library`` is the one that could not allocate, such as
+    NCCL; "" for PyTorch.
     """
 
     device_idx: int
@@ -43,6 +44,7 @@ class OutOfMemory:
     state: FailedState | None = None
     cause: Cause | None = None
     remedies: tuple[Remedy, ...] = ()
+    library: str = ""
 
 
 def explain_oom(rank: Rank) -> tuple[OutOfMemory, ...]:
@@ -66,6 +68,7 @@ def _explain(rank: Rank, failure: FailedAllocation) -> OutOfMemory:
         line=_line(failure),
         module="" if failure.module_id is None else module_path(rank, failure.module_id),
         state=state,
+        library=failure.library,
     )
     if state is None:
         return found

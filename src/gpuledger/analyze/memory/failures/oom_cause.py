@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _CONTEXT_BYTES = 1 << 30
 """Upper bound of CUDA's context and libraries in one process."""
+_MUCH_FRAC = 0.1
+"""Share of the GPU from which on other processes are named."""
 _LARGE_FRAC = 0.5
 """Share of the limit from which on a single request is the cause by itself."""
 _LARGER_STEP = 1.25
@@ -66,6 +68,21 @@ def find_cause(evidence: Evidence) -> Cause:
     return Cause("full", _full(evidence))
 
 
+def _library(of: Evidence) -> str:
+    library = of.failure.library
+    if not library:
+        return ""
+    state, free_bytes, other = of.state, of.failure.free_bytes, _other_bytes(of)
+    parts = [] if free_bytes is None else [f"{format_bytes(free_bytes)} were free after the error"]
+    if state.reserved_bytes:
+        unused = format_bytes(state.reserved_bytes - state.allocated_bytes)
+        parts.append(f"PyTorch reserves {format_bytes(state.reserved_bytes)}, of which {unused} are free")
+    if other and other >= _MUCH_FRAC * (of.capacity_bytes or 0):
+        parts.append(f"other processes use {format_bytes(other)}")
+    failed = f"{library[0].upper()}{library[1:]}" if library.startswith("a ") else library
+    return f"{failed} could not allocate GPU memory" + (f": {'; '.join(parts)}" if parts else "")
+
+
 def _one_large_request(of: Evidence) -> str:
     limit = of.limit_bytes
     if not limit or of.tried_bytes < _LARGE_FRAC * limit:
@@ -96,11 +113,17 @@ def _private_pool(of: Evidence) -> str:
     return f"{sizes} in private pools of CUDA graphs or MemPools are free, but this request cannot use them"
 
 
+def _other_bytes(of: Evidence) -> int | None:
+    """Return the bytes of other processes; without the driver's answer, at least these, from what is not free."""
+    capacity, free = of.capacity_bytes, of.failure.free_bytes
+    if of.other_bytes is not None or not capacity or free is None:
+        return of.other_bytes
+    return capacity - free - of.state.reserved_bytes - _CONTEXT_BYTES
+
+
 def _other_processes(of: Evidence) -> str:
-    other, capacity, free = of.other_bytes, of.capacity_bytes, of.failure.free_bytes
-    if other is None and capacity and free is not None:
-        other = capacity - free - of.state.reserved_bytes - _CONTEXT_BYTES
-    if other is None or other < max(of.tried_bytes, 0.1 * (capacity or 0)):
+    other = _other_bytes(of)
+    if other is None or other < max(of.tried_bytes, _MUCH_FRAC * (of.capacity_bytes or 0)):
         return ""
     return (
         f"Other processes use {format_bytes(other)} of the GPU, more than the request of {format_bytes(of.tried_bytes)}"
@@ -170,7 +193,7 @@ def _largest(of: Evidence) -> str:
 
 
 RULES: tuple[Callable[[Evidence], str], ...] = (
-    *(_one_large_request, _memory_fraction, _other_processes, _private_pool, _growth),
+    *(_library, _one_large_request, _memory_fraction, _other_processes, _private_pool, _growth),
     *(_fragmentation, _optimizer_state, _evaluation, _larger_inputs, _larger_step),
 )
 """The rules in their order. Each returns a sentence, or "" if it does not apply."""

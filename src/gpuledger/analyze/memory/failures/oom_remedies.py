@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gpuledger.analyze.memory.failures.failed_request import FailedState
     from gpuledger.analyze.memory.failures.oom_cause import Evidence
 
 _OF_THE_BATCH = ("activation", "activation_gradient", "temporary", "input")
+_SMALLER = "halve the batch size"
 _HAZARD = "expandable_segments together with max_split_size_mb can reserve many times more (pytorch#193400)"
 _GRAPHS = "expandable_segments with CUDA graphs and NCCL can hang (pytorch#158029)"
 
@@ -34,6 +36,8 @@ def find_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
 
     Source: the allocator's snapshot at the error, and the categories of blocks as far as they are known.
     """
+    if evidence.failure.library:
+        return _for_a_library(evidence)
     state, failure = evidence.state, evidence.failure
     unreserved = _unreserved_bytes(evidence)
     free = state.free
@@ -41,18 +45,9 @@ def find_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
         Remedy("empty the cache (torch.cuda.empty_cache())", 0, False),
         _expandable(evidence, unreserved),
     ]
-    sizes = state.categories
-    batch = sum(sizes.get(name, 0) for name in _OF_THE_BATCH)
-    is_known = state.known_frac > 0.5
-    changes = (
-        ("halve the batch size", batch // 2, failure.tried_bytes is not None),
-        ("checkpoint activations", round(0.8 * sizes.get("activation", 0)), False),
-        ("use 8-bit optimizer states", round(0.75 * sizes.get("optimizer_state", 0)), False),
-    )
-    for action, saving, shrinks in changes:
-        if saving and is_known:
-            needed = evidence.tried_bytes // (2 if shrinks else 1)
-            found.append(Remedy(action, saving, needed <= unreserved + saving + free.largest_bytes))
+    for action, saving in _changes(state):
+        needed = evidence.tried_bytes // (2 if action == _SMALLER and failure.tried_bytes is not None else 1)
+        found.append(Remedy(action, saving, needed <= unreserved + saving + free.largest_bytes))
     if evidence.growth is not None:
         saving = evidence.growth.grown_bytes
         found.append(Remedy("free what grows step after step", saving, evidence.tried_bytes <= unreserved + saving))
@@ -60,6 +55,31 @@ def find_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
         saving = evidence.other_bytes
         found.append(Remedy("end other processes on the GPU", saving, evidence.tried_bytes <= unreserved + saving))
     return tuple(sorted(found, key=lambda one: (not one.fits, -one.saving_bytes)))
+
+
+def _for_a_library(evidence: Evidence) -> tuple[Remedy, ...]:
+    """Return changes that leave more of the GPU to a library. The size of its request is not known."""
+    state = evidence.state
+    found = [Remedy(action, saving, None) for action, saving in _changes(state)]
+    if state.unused_segments_bytes:
+        found.append(Remedy("empty the cache first (torch.cuda.empty_cache())", state.unused_segments_bytes, None))
+    if evidence.other_bytes:
+        found.append(Remedy("end other processes on the GPU", evidence.other_bytes, None))
+    found.sort(key=lambda one: -one.saving_bytes)
+    return (*found, Remedy("let PyTorch reserve less (torch.cuda.set_per_process_memory_fraction())", 0, None))
+
+
+def _changes(state: FailedState) -> list[tuple[str, int]]:
+    """Return changes of the training and the bytes that each frees; empty if most categories are not known."""
+    if state.known_frac <= 0.5:
+        return []
+    sizes = state.categories
+    changes = [
+        (_SMALLER, sum(sizes.get(name, 0) for name in _OF_THE_BATCH) // 2),
+        ("checkpoint activations", round(0.8 * sizes.get("activation", 0))),
+        ("use 8-bit optimizer states", round(0.75 * sizes.get("optimizer_state", 0))),
+    ]
+    return [(action, saving) for action, saving in changes if saving]
 
 
 def _expandable(evidence: Evidence, unreserved: int) -> Remedy:

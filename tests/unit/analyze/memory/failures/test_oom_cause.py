@@ -27,6 +27,11 @@ def failing(**changes: Any) -> Evidence:
 
 
 CASES = {
+    "library": (
+        replace(failing(library="cuBLAS", tried_bytes=None), other_bytes=40 * GIB),
+        "cuBLAS could not allocate GPU memory: 1.0 GiB were free after the error; PyTorch reserves 76.0 GiB, of which "
+        "1.0 GiB are free; other processes use 40.0 GiB",
+    ),
     "one_large_request": (failing(tried_bytes=50 * GIB), "One request of 50.0 GiB is 62 % of the 80.0 GiB"),
     "memory_fraction": (failing(total_bytes=20 * GIB, free_bytes=58 * GIB), "only 20.0 GiB of the GPU"),
     "other_processes": (replace(USUAL, other_bytes=40 * GIB), "Other processes use 40.0 GiB"),
