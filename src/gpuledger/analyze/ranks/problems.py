@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from gpuledger.analyze.memory.failures.oom import first_error_ns
 from gpuledger.units import counted
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ MOST_NAMED = 8
 
 def list_problems(ranks: Sequence[Rank]) -> tuple[str, ...]:
     """Return a sentence for each thing that went wrong on some ranks; empty if nothing did."""
-    found = [*_missing(ranks), *_out_of_memory(ranks), *_cut_off(ranks), *_unequal_steps(ranks), *_versions(ranks)]
+    found = [*_missing(ranks), *who_ran_out(ranks), *_cut_off(ranks), *_unequal_steps(ranks), *_versions(ranks)]
     return tuple(found)
 
 
@@ -48,33 +47,27 @@ def _missing(ranks: Sequence[Rank]) -> list[str]:
     ]
 
 
-def _out_of_memory(ranks: Sequence[Rank]) -> list[str]:
-    """Name the first rank that ran out of memory, and the ranks that were cut off after it."""
-    failed = {rank.number: time_ns for rank in ranks if (time_ns := _time_of_oom(rank)) is not None}
+def who_ran_out(ranks: Sequence[Rank]) -> list[str]:
+    """Return a sentence with the first rank that ran out of memory and the ranks that ended after it, or nothing.
+
+    No rank is called the first if the time of an error is not known.
+    """
+    failed = {rank.number: rank for rank in ranks if rank.manifest.oom}
     if not failed:
         return []
-    first = min(failed, key=lambda number: failed[number])
-    others = sorted(set(failed) - {first})
+    times = {number: time_ns for number, rank in failed.items() if (time_ns := first_error_ns(rank)) is not None}
     victims = [rank.number for rank in ranks if rank.number not in failed and rank.manifest.status == "cut off"]
-    text = f"Rank {first} ran out of memory first"
-    if others:
-        text += f", then {name_ranks(others)}"
+    if len(failed) > 1 and len(times) < len(failed):
+        text = f"{name_ranks(sorted(failed)).capitalize()} ran out of memory"
+    else:
+        first = min(failed, key=lambda number: times.get(number, 0))
+        others = sorted(set(failed) - {first})
+        step = failed[first].manifest.oom[0].step
+        text = f"Rank {first} ran out of memory first" + ("" if step is None else f", in step {step:,}")
+        text += f", then {name_ranks(others)}" if others else ""
     if victims:
         text += f". {name_ranks(victims).capitalize()} ended because of it, without an out-of-memory error"
     return [f"{text}."]
-
-
-def _time_of_oom(rank: Rank) -> int | None:
-    """Return the Unix time in ns of a rank's first out-of-memory error; None if there is none."""
-    if not rank.manifest.oom:
-        return None
-    counters = rank.table("counters", ("t_ns", "reason"))
-    times = [
-        int(time_ns)
-        for time_ns, reason in zip(counters["t_ns"].to_pylist(), counters["reason"].to_pylist(), strict=True)
-        if reason == "oom"
-    ]
-    return min(times, default=np.iinfo(np.int64).max)
 
 
 def _cut_off(ranks: Sequence[Rank]) -> list[str]:

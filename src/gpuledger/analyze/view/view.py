@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuledger.analyze.memory.account_series import AccountSeries, build_account_series, choose_instants, keep_instants
 from gpuledger.analyze.memory.breakdown import Account, Breakdown, break_down
-from gpuledger.analyze.memory.failures.oom import OutOfMemory, explain_oom
+from gpuledger.analyze.memory.failures.oom import OutOfMemory, explain_ranks
 from gpuledger.analyze.memory.groups import Group, group_accounts
 from gpuledger.analyze.memory.growth import Growth, find_growth
 from gpuledger.analyze.memory.instant import Instant, module_classes, resolve_instant
@@ -22,6 +22,7 @@ from gpuledger.analyze.overview.findings import Finding, find_findings
 from gpuledger.analyze.overview.process_bytes import read_outside
 from gpuledger.analyze.overview.ranks import Imbalance, find_imbalance
 from gpuledger.analyze.overview.summary import Summary, summarize
+from gpuledger.analyze.ranks.problems import who_ran_out
 from gpuledger.analyze.ranks.rank_set import RankSet, build_rank_set
 from gpuledger.analyze.step.energy import EnergyBreakdown, break_down_energy
 from gpuledger.analyze.step.fusions import FusedKernel, fused_kernels
@@ -253,10 +254,9 @@ class DeviceView:
     def account_series(self) -> AccountSeries:
         """Return the breakdown at as many instants as fit in the file, including the peak."""
         count = _share_of(INSTANTS_OF_FILE, self.devices_in_run, INSTANTS, FEWEST_INSTANTS)
-        room = RUNS_OF_FILE // self.devices_in_run
         instants = choose_instants(self.rank, self.timeline, self.summary.instant, count)
         series = build_account_series(self.rank, self.device_idx, instants)
-        while series.bytes.size > room and len(instants) > FEWEST_INSTANTS:
+        while series.bytes.size > RUNS_OF_FILE // self.devices_in_run and len(instants) > FEWEST_INSTANTS:
             instants = instants[: max(FEWEST_INSTANTS, len(instants) * 3 // 4)]
             series = keep_instants(series, instants)
         return series
@@ -333,8 +333,13 @@ class RunView:
 
     @cached_property
     def out_of_memory(self) -> tuple[tuple[Rank, OutOfMemory], ...]:
-        """Return each out-of-memory error, with its rank."""
-        return tuple((rank, failure) for rank in self.ranks for failure in explain_oom(rank))
+        """Return each out-of-memory error, with its rank. The rank that failed first comes first."""
+        return explain_ranks(self.ranks)
+
+    @property
+    def ran_out(self) -> list[str]:
+        """Return which of several ranks ran out of memory first."""
+        return who_ran_out(self.ranks) if len(self.ranks) > 1 else []
 
     @cached_property
     def growth(self) -> tuple[Growth, ...]:

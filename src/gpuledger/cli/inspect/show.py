@@ -207,13 +207,13 @@ def _print_failures(run: Run) -> bool:
     from gpuledger.analyze.memory.live import device_indices
     from gpuledger.analyze.view.view import build_view
     from gpuledger.report.base.terminal import Terminal
-    from gpuledger.report.text.oom_text import out_of_memory_lines
+    from gpuledger.report.text.oom_text import failure_lines
 
     if any(device_indices(rank) for rank in run.ranks):
         return False
-    terminal, failures = Terminal.of(sys.stdout), build_view(run).out_of_memory
-    print_lines([line for rank, failure in failures for line in out_of_memory_lines(rank, failure, terminal)])
-    return bool(failures)
+    lines = failure_lines(build_view(run), Terminal.of(sys.stdout))
+    print_lines(lines)
+    return bool(lines)
 
 
 def _print_time_log(run: Run) -> bool:

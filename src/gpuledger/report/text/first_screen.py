@@ -17,7 +17,7 @@ from gpuledger.report.base.phrases import (
     place_text,
 )
 from gpuledger.report.text.growth_text import growth_text
-from gpuledger.report.text.oom_text import CELLS, out_of_memory_lines
+from gpuledger.report.text.oom_text import CELLS, failure_lines
 from gpuledger.report.text.tables import imbalance_line
 from gpuledger.units import counted, format_bytes, format_joules, format_ns
 
@@ -46,8 +46,7 @@ def first_screen(view: RunView, terminal: Terminal) -> list[str]:
     """Return the first screen of a run. Of several devices, it is about the one with the highest peak."""
     device = view.highest
     lines = _memory(view, terminal)
-    for rank, failure in view.out_of_memory:
-        lines += out_of_memory_lines(rank, failure, terminal)
+    lines += failure_lines(view, terminal)
     lines += growth_lines(view, terminal)
     lines += _largest("Largest categories", _sizes(device.breakdown, "category"), device, terminal)
     modules = _sizes(device.breakdown, "module")

@@ -15,13 +15,33 @@ if TYPE_CHECKING:
 
     from gpuledger.analyze.memory.failures.oom import OutOfMemory
     from gpuledger.analyze.memory.failures.oom_remedies import Remedy
+    from gpuledger.analyze.view.view import RunView
     from gpuledger.model.run import Rank
     from gpuledger.report.base.terminal import Terminal
 
 CELLS = 20
 """Column of the texts after the labels."""
 LARGEST = 3
+MOST_LATER = 4
+"""Number of errors of other ranks that are shown."""
 VERDICTS = {True: "would have fitted", False: "would not have fitted", None: "not known"}
+
+
+def failure_lines(view: RunView, terminal: Terminal) -> list[str]:
+    """Return the out-of-memory errors of a run.
+
+    Of several ranks, those of the rank that failed first are complete. The others have a line each.
+    """
+    if not view.out_of_memory:
+        return []
+    first = view.out_of_memory[0][0]
+    lines = entry(terminal, "Ranks", *view.ran_out, cells=CELLS)
+    for rank, failure in view.out_of_memory:
+        if rank is first:
+            lines += out_of_memory_lines(rank, failure, terminal)
+    later = [request_text(rank, failure) for rank, failure in view.out_of_memory if rank is not first]
+    left_out = [f"and {counted(len(later) - MOST_LATER, 'more error')}"] if len(later) > MOST_LATER else []
+    return lines + entry(terminal, "Then", *later[:MOST_LATER], *left_out, cells=CELLS)
 
 
 def out_of_memory_lines(rank: Rank, failure: OutOfMemory, terminal: Terminal) -> list[str]:

@@ -14,7 +14,7 @@ from gpuledger.analyze.view.view import build_view
 from gpuledger.report.base.phrases import entry
 from gpuledger.report.base.terminal import BOLD, Terminal
 from gpuledger.report.text.first_screen import first_screen
-from gpuledger.report.text.oom_text import out_of_memory_lines
+from gpuledger.report.text.oom_text import failure_lines
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Run
@@ -34,8 +34,7 @@ def run_summary_lines(run: Run, terminal: Terminal) -> list[str]:
         lines = first_screen(view, terminal)
     else:
         lines = entry(terminal, "Nothing recorded", why_empty(run.ranks))
-        for rank, failure in view.out_of_memory:
-            lines += out_of_memory_lines(rank, failure, terminal)
+        lines += failure_lines(view, terminal)
     return [
         *lines,
         *note_lines(closing_notes(view), terminal),

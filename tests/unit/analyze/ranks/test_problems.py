@@ -45,6 +45,11 @@ def of_world(size: int, *numbers: int) -> list[Rank]:
             [rank(0, status="cut off"), rank(1, oom_ns=10)],
             ["Rank 1 ran out of memory first. Rank 0 ended because of it"],
         ),
+        (
+            [rank(0, oom=[{"t_ns": 20, "step": 812}]), rank(1, oom=[{"t_ns": 10, "step": 1812}])],
+            ["Rank 1 ran out of memory first, in step 1,812, then rank 0."],
+        ),
+        ([rank(0, oom=[{}]), rank(1, oom=[{"t_ns": 10}])], ["Ranks 0 and 1 ran out of memory."]),
         ([rank(0, torch_version="2.11"), rank(1, torch_version="2.13")], ["The ranks ran different versions"]),
     ],
 )

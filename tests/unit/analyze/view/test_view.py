@@ -168,7 +168,16 @@ def called_in(module: str) -> set[str]:
 ANALYSES = {
     *("summarize", "break_down", "build_timeline", "thin", "read_lines", "find_findings", "build_balance"),
     *("break_down_time", "break_down_energy", "find_rates", "find_overhead", "step_parts", "build_account_series"),
-    *("find_imbalance", "explain_oom", "list_unknown", "lines_by", "resolve_instant", "find_peak"),
+    *(
+        "find_imbalance",
+        "explain_oom",
+        "explain_ranks",
+        "who_ran_out",
+        "list_unknown",
+        "lines_by",
+        "resolve_instant",
+        "find_peak",
+    ),
 }
 
 

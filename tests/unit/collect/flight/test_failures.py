@@ -48,9 +48,9 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any], int], Non
 class Recorded:
     """A process that ran out of memory, and what its run says."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, number: int = 0) -> None:
         self.directory = directory / "oom.ledger"
-        self.rank_directory = self.directory / "rank-0"
+        self.rank_directory = self.directory / f"rank-{number}"
         self.rank_directory.mkdir(parents=True)
         write_json(self.directory / "manifest.json", new_manifest("oom.ledger", ["train.py"], {}).to_json())
         self.registry = ModuleRegistry()
@@ -221,3 +221,20 @@ def test_the_report_has_the_cause_and_a_map_of_segments(card: Callable[..., None
     ]
     (fewer,), left = read_memory_map(rank, rank.manifest.oom[0], most=1)
     assert (fewer.bytes, left) == (40 * MIB, 3)
+
+
+def test_of_several_ranks_the_first_that_failed_is_complete_and_the_others_have_a_line(
+    card: Callable[..., None], tmp_path: Path
+) -> None:
+    card(snapshot([79 * 1024 * MIB], []), 79 * 1024 * MIB)
+    first, later = Recorded(tmp_path, number=1), Recorded(tmp_path, number=0)
+    for recorded, step in ((first, 811), (later, 812)):
+        recorded.failures.happened({**FACTS, "tried_bytes": 300 * MIB}, step)
+        recorded.journal.write()
+    result = CliRunner().invoke(main, ["show", str(first.directory)])
+    text = " ".join(result.output.split())
+    assert text.startswith("Ranks Rank 1 ran out of memory first, in step 811, then rank 0. Out of memory The GPU is")
+    assert text.count("The GPU is full") == 1
+    complete, _, others = text.partition(" Then ")
+    assert "300.0 MiB did not fit on cuda:0 of rank 1 in step 811" in complete
+    assert others.startswith("300.0 MiB did not fit on cuda:0 in step 812")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,9 @@ from gpuledger.analyze.memory.live import device_indices, read_labels, read_numb
 if TYPE_CHECKING:
     from gpuledger.model.flight_facts import FailedAllocation
     from gpuledger.model.run import Rank
+
+_NEVER_NS = 1 << 63
+"""Later than every time."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,27 @@ def explain_oom(rank: Rank) -> tuple[OutOfMemory, ...]:
     its snapshot after the recorded steps, or at the peak if the time is not known.
     """
     return tuple(_explain(rank, failure) for failure in rank.manifest.oom)
+
+
+def explain_ranks(ranks: Sequence[Rank]) -> tuple[tuple[Rank, OutOfMemory], ...]:
+    """Return every out-of-memory error of several ranks, with its rank. The rank that failed first comes first."""
+    in_order = sorted(ranks, key=lambda rank: first_error_ns(rank) or _NEVER_NS)
+    return tuple((rank, failure) for rank in in_order for failure in explain_oom(rank))
+
+
+def first_error_ns(rank: Rank) -> int | None:
+    """Return the Unix time in ns of a rank's first out-of-memory error; None without an error or its time.
+
+    Source: the flight recorder, or without it the allocator's counters, which are read at an error in a recorded step.
+    """
+    if not rank.manifest.oom:
+        return None
+    known = [one.t_ns for one in rank.manifest.oom if one.t_ns is not None]
+    if not known:
+        table = rank.table("counters", ("t_ns", "reason"))
+        rows = zip(table["t_ns"].to_pylist(), table["reason"].to_pylist(), strict=True)
+        known = [int(time_ns) for time_ns, reason in rows if reason == "oom"]
+    return min(known, default=None)
 
 
 def _explain(rank: Rank, failure: FailedAllocation) -> OutOfMemory:
