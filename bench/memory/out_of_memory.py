@@ -89,19 +89,16 @@ def one_large_request() -> None:
 
 
 def fragmentation() -> None:
-    """Half of each 20 MiB segment is kept."""
-    training = warmed()
-    kept = []
-    free = torch.cuda.mem_get_info()[0]
-    for _ in range(int(free * 0.98) // (20 << 20)):
-        first, second = block(9 << 20), block(9 << 20)
-        kept.append(first)
-        del second
-    training.step()
-    holes = kept[::2]
+    """One of the two blocks in each segment of 20 MiB is freed, and then a third of the limit is requested."""
+    warmed()
+    limit = min(8 * GIB, torch.cuda.mem_get_info()[0] // 2)
+    torch.cuda.set_per_process_memory_fraction(limit / capacity())
+    segments = int(0.9 * limit - torch.cuda.memory_reserved()) // (20 << 20)
+    blocks = [block(9 << 20) for _ in range(2 * segments)]
+    kept = blocks[::2]
+    del blocks
+    block(limit // 3)
     del kept
-    block(int(0.4 * capacity()))
-    del holes
 
 
 def _leak(keep: Callable[[Training, torch.Tensor], None]) -> None:

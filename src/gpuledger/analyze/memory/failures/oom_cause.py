@@ -95,8 +95,8 @@ def _memory_fraction(of: Evidence) -> str:
     total, capacity, free = of.failure.total_bytes, of.capacity_bytes, of.failure.free_bytes
     fraction = of.failure.limit_frac
     is_capped = bool(total and capacity and total < 0.98 * capacity) or (fraction is not None and fraction < 0.98)
-    if not is_capped or free is None or free < of.tried_bytes:
-        return ""
+    if not is_capped or free is None or free < of.tried_bytes or _fragmentation(of):
+        return ""  # a limit with enough memory below it is not the cause
     limit = total if total and capacity and total < 0.98 * capacity else round((fraction or 1) * (capacity or 0))
     return (
         f"The process may use only {format_bytes(limit)} of the GPU (set_per_process_memory_fraction), although "

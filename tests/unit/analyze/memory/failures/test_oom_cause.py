@@ -62,6 +62,13 @@ def test_each_cause_is_named(kind: str) -> None:
     assert (found.kind, words in found.sentence) == (kind, True), found.sentence
 
 
+def test_fragmentation_below_a_limit_of_the_process_is_not_the_limit() -> None:
+    capped = failing(total_bytes=20 * GIB, free_bytes=58 * GIB)
+    pieces = replace(STATE, free=FreeBytes(5 * GIB, 18 << 20, 300))
+    assert find_cause(capped).kind == "memory_fraction"
+    assert find_cause(replace(capped, state=pieces)).kind == "fragmentation"
+
+
 def test_every_rule_has_a_case() -> None:
     assert {rule.__name__.strip("_") for rule in RULES} | {"full"} == set(CASES)
 
