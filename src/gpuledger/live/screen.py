@@ -10,6 +10,7 @@ from gpuledger.analyze.memory.groups import Group, group_accounts
 from gpuledger.report.base.colors import category_color
 from gpuledger.report.base.phrases import MISSING, column_unit, percent, place_of
 from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, Column, Table, Terminal
+from gpuledger.report.text.growth_text import growth_rate_text, growth_text
 from gpuledger.units import format_bytes, format_frac, format_joules, format_ns
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from gpuledger.live.watched_run import RunNow
 
 HISTORY = 240
+MOST_GROWTH = 2
+"""Number of devices with growing memory that are shown."""
 LEVELS, ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
 KEYS = "q quit   b by category/module   s by size/name   d record memory now"
 _CARD_COLOR = "#4e79a7"
@@ -63,7 +66,7 @@ def frame(
     rows: int,
 ) -> list[str]:
     """Return the lines of one frame, at most ``rows`` of them, none wider than the terminal."""
-    lines = [_head(run, now_ns, terminal), *_card_lines(gauges, history, terminal)]
+    lines = [_head(run, now_ns, terminal), *_card_lines(gauges, history, terminal), *_growth_lines(run, terminal)]
     room = max(rows - len(lines) - 4, 1)
     if run is not None:
         lines += ["", *_account_lines(run, choice, room, terminal)]
@@ -78,6 +81,7 @@ def one_line(gauges: Sequence[Gauge], run: RunNow | None, clock: str) -> str:
         parts.append(f"{run.name} {run.status}")
         if run.breakdown is not None:
             parts.append(f"step {run.step} peak {format_bytes(run.breakdown.allocated_bytes)}")
+        parts += [f"memory grows, {growth_rate_text(one)}" for one in run.growth[:MOST_GROWTH]]
     return " | ".join(parts)
 
 
@@ -135,6 +139,12 @@ def _history_line(number: int, row: Sequence[int], gauge: Gauge, width: int, ter
         levels[min(int(used / whole * len(levels)), len(levels) - 1)] for used in row[-(width - len(label)) :]
     )
     return label + terminal.painted(marks, _CARD_COLOR)
+
+
+def _growth_lines(run: RunNow | None, terminal: Terminal) -> list[str]:
+    """Return a line for each device with memory that grows, the first :data:`MOST_GROWTH` of them."""
+    growth = () if run is None else run.growth[:MOST_GROWTH]
+    return [_cut(terminal.text(f"Memory grows: {growth_text(one)}"), terminal) for one in growth]
 
 
 def _account_lines(run: RunNow, choice: Choice, room: int, terminal: Terminal) -> list[str]:

@@ -12,6 +12,7 @@ from glob import escape
 from pathlib import Path
 
 from gpuledger.analyze.memory.breakdown import Breakdown, break_down
+from gpuledger.analyze.memory.growth import Growth, find_growth
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.memory.live import device_indices, pick_device
 from gpuledger.analyze.posting.posting import post_rank
@@ -27,7 +28,10 @@ from gpuledger.model.run_manifest import read_run_manifest
 
 @dataclass(frozen=True)
 class RunNow:
-    """State of a run. ``breakdown`` is that of the peak of the last recorded step, once there is one."""
+    """State of a run. ``breakdown`` is that of the peak of the last recorded step, once there is one.
+
+    ``growth`` is the memory growth until the last step that is written.
+    """
 
     name: str
     status: str
@@ -35,6 +39,16 @@ class RunNow:
     step: int
     breakdown: Breakdown | None
     note: str = ""
+    growth: tuple[Growth, ...] = ()
+
+
+@dataclass(frozen=True)
+class _RanksNow:
+    """What one look at the tables of one or all ranks found."""
+
+    step: int = 0
+    breakdown: Breakdown | None = None
+    growth: tuple[Growth, ...] = ()
 
 
 class WatchedRun:
@@ -44,7 +58,7 @@ class WatchedRun:
         self._path = path
         self._scratch = Path(tempfile.mkdtemp(prefix="gpuledger-live-"))
         self._seen: tuple[Path, int, int] | None = None
-        self._last: tuple[int, Breakdown | None, str] = (0, None, "nothing is recorded yet")
+        self._last, self._note = _RanksNow(), "nothing is recorded yet"
 
     def read(self) -> RunNow:
         """Return the run as it is now.
@@ -65,10 +79,11 @@ class WatchedRun:
         seen = recorded, len(parts), sum(place.stat().st_size for place in parts)
         if seen != self._seen and parts:
             self._seen = seen
-            self._last = self._read_breakdown()
-        step, breakdown, note = self._last
-        name = self._path.name.removesuffix(".ledger")
-        return RunNow(name, manifest.status or "", manifest.started_ns or 0, step, breakdown, note)
+            self._last = self._read_ranks()
+            self._note = "" if self._last.breakdown is not None else "no step is recorded yet"
+        last = self._last
+        name, started_ns = self._path.name.removesuffix(".ledger"), manifest.started_ns or 0
+        return RunNow(name, manifest.status or "", started_ns, last.step, last.breakdown, self._note, last.growth)
 
     def ask(self) -> str:
         """Request a memory recording from the run's process now. Return a message with the outcome."""
@@ -97,27 +112,30 @@ class WatchedRun:
         """Remove the directory of ours."""
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _read_breakdown(self) -> tuple[int, Breakdown | None, str]:
+    def _read_ranks(self) -> _RanksNow:
+        """Return step and breakdown of the rank with the highest peak, and the growth of all ranks."""
         found = [self._of_rank(number, directory) for number, directory in rank_directories(self._recorded())]
-        known = [(step, breakdown, "") for step, breakdown in found if breakdown is not None]
-        return max(known, key=lambda one: one[1].allocated_bytes, default=(0, None, "no step is recorded yet"))
+        sizes = [-1 if one.breakdown is None else one.breakdown.allocated_bytes for one in found]
+        highest = found[sizes.index(max(sizes))] if found else _RanksNow()
+        return _RanksNow(highest.step, highest.breakdown, tuple(growth for one in found for growth in one.growth))
 
-    def _of_rank(self, number: int, directory: Path) -> tuple[int, Breakdown | None]:
+    def _of_rank(self, number: int, directory: Path) -> _RanksNow:
         if not (directory / "journal").is_dir():
-            return _breakdown_of(Rank(number, directory, read_rank_manifest(directory)))
+            return _look_at(Rank(number, directory, read_rank_manifest(directory)))
         copy = self._scratch / directory.parent.name / directory.name
         shutil.rmtree(copy, ignore_errors=True)
         try:
             shutil.copytree(directory / "journal", copy / "journal")
             rank = Rank(number, copy, post_rank(copy))
-            return _breakdown_of(rank)
+            return _look_at(rank)
         except (OSError, GpuLedgerError, ValueError):
-            return 0, None  # a part was being written while it was copied; the next look finds it whole
+            return _RanksNow()  # a part was being written while it was copied; the next look finds it whole
 
 
-def _breakdown_of(rank: Rank) -> tuple[int, Breakdown | None]:
+def _look_at(rank: Rank) -> _RanksNow:
+    growth = find_growth(rank)
     if not device_indices(rank):
-        return 0, None
+        return _RanksNow(growth=growth)
     device = pick_device(rank)
     step = max(whole_steps(rank, device), default=None)
-    return step or 0, break_down(rank, find_peak(rank, device, step))
+    return _RanksNow(step or 0, break_down(rank, find_peak(rank, device, step)), growth)

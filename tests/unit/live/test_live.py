@@ -26,6 +26,8 @@ from synthetic import HOSTILE, make_run
 from gpuledger.cards.nvml import NvmlSource
 from gpuledger.cli.main import main
 from gpuledger.cli.record import live as live_cli
+from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.flight.step_counters import DeviceCounters, StepCounters
 from gpuledger.live import gauges as gauges_module
 from gpuledger.live.gauges import Gauge, Gauges
 from gpuledger.live.screen import Choice, History, frame, one_line
@@ -35,7 +37,7 @@ from gpuledger.model.manifest import read_json
 from gpuledger.model.run_directory import write_json
 from gpuledger.report.base.terminal import Terminal
 
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 CARD = Gauge("NVIDIA H200", 71 * GIB, 140 * GIB, 612.4, 64, 0.93, 12_345.0, None)
 BLIND = Gauge("unknown GPU", None, None, None, None, None, None, None)
 
@@ -166,6 +168,40 @@ def test_a_running_run_is_read_and_not_touched(tmp_path: Path) -> None:
     assert now.step >= 1
     assert files(place) == before
     assert watched.read().breakdown is now.breakdown, "what has not changed is not read again"
+    watched.close()
+
+
+def test_memory_that_grows_is_shown_while_the_run_is_written(tmp_path: Path) -> None:
+    place = tmp_path / "leak.ledger"
+    rank_directory = place / "rank-0"
+    rank_directory.mkdir(parents=True)
+    write_json(place / "manifest.json", {"schema_version": 1, "status": "running", "started_ns": 1})
+    allocated = count(100 * MIB, 8 * MIB)
+    blocks = count(10)
+
+    def read() -> list[DeviceCounters]:
+        size = next(allocated)
+        return [DeviceCounters(0, size, size, size, next(blocks), 0, 0)]
+
+    counters = StepCounters(read, lambda: -1)
+    journal = RankJournal(lambda: rank_directory, [counters])
+    devices = [{"device_idx": 0, "name": "GPU", "total_bytes": 80 * GIB}]
+    journal.fact(recorder="cuda-history", devices=devices)
+    watched = WatchedRun(place)
+    for step in range(1, 101):
+        counters.read(step, step)
+        if step == 12:
+            journal.append()
+            assert watched.read().growth == (), "too few steps"
+    journal.append()
+    now = watched.read()
+    assert [(round(one.step_bytes), one.last_step) for one in now.growth] == [(8 * MIB, 100)]
+    lines = frame([], History(), now, 0, Choice(), Terminal(200), 24)
+    marked = [line for line in lines if line.startswith("Memory grows: cuda:0: +8.0 MiB per step since step ")]
+    assert len(marked) == 1
+    assert "memory grows, cuda:0: +8.0 MiB per step since step" in one_line([], now, "12:00:00")
+    narrow = frame([], History(), now, 0, Choice(), Terminal(40), 24)
+    assert max(cell_len(line) for line in narrow) <= 40
     watched.close()
 
 

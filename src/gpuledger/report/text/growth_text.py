@@ -13,12 +13,7 @@ if TYPE_CHECKING:
 
 def growth_text(growth: Growth) -> str:
     """Return how fast memory grows, since when, until when, and what holds it."""
-    where = "host memory" if growth.device_idx < 0 else device_label(growth.device_idx)
-    where += f" of rank {growth.rank}" if growth.rank else ""
-    parts = [
-        f"{where}: +{format_bytes(round(growth.step_bytes))} per step since step {growth.since_step}, "
-        f"{format_bytes(growth.grown_bytes)} until step {growth.last_step}"
-    ]
+    parts = [f"{growth_rate_text(growth)}, {format_bytes(growth.grown_bytes)} until step {growth.last_step}"]
     if growth.steps_left is not None:
         parts.append(f"out of memory in about {_rounded(growth.steps_left):,} steps")
     if growth.holder is not None:
@@ -27,6 +22,13 @@ def growth_text(growth: Growth) -> str:
     if any(origin):
         parts.append(" ".join(part for part in origin if part))
     return "; ".join(parts)
+
+
+def growth_rate_text(growth: Growth) -> str:
+    """Return how fast memory grows and since when."""
+    where = "host memory" if growth.device_idx < 0 else device_label(growth.device_idx)
+    where += f" of rank {growth.rank}" if growth.rank else ""
+    return f"{where}: +{format_bytes(round(growth.step_bytes))} per step since step {growth.since_step}"
 
 
 def _held(growth: Growth) -> str:
