@@ -177,6 +177,15 @@ def test_a_program_is_followed_to_its_second_step(tmp_path: Path) -> None:
     assert len(found.layers) == 3
 
 
+def test_a_compiled_program_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = TRAIN.replace("optimizer = ", "model = torch.compile(model)\noptimizer = ", 1).replace("sys.argv[1]", "2")
+    outcome = followed(tmp_path, source, monkeypatch)
+    assert outcome["message"].startswith("torch.compile is used here")
+    assert outcome["place"].endswith(".py:5")
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+    assert followed(tmp_path, source, monkeypatch) == {}
+
+
 def followed(directory: Path, source: str, monkeypatch: pytest.MonkeyPatch, gpu: str = "cpu") -> dict[str, Any]:
     """Return how the child would end, without a child."""
     monkeypatch.setattr(sys, "argv", [])

@@ -225,6 +225,41 @@ def test_a_script_is_followed_unchanged(tmp_path: Path, monkeypatch: pytest.Monk
     assert Path("train-on-t4.ledger").is_dir()
 
 
+def test_a_compiled_script_is_estimated_uncompiled_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = "optimizer = torch.optim.Adam"
+    Path("plain.py").write_text(TRAIN)
+    Path("train.py").write_text(TRAIN.replace(made, f"model.compile(mode='reduce-overhead')\n{made}"))
+    options = ("--steps", "2", "--gpu", "l4")
+    plain, compiled = (
+        json.loads(ask("estimate", "--json", "-q", *options, name, "--batch-size", "65536").stdout)
+        for name in ("plain.py", "train.py")
+    )
+    line = next(
+        number for number, text in enumerate(Path("train.py").read_text().splitlines(), 1) if ".compile(" in text
+    )
+    assert compiled["uncompiled"] == [f"train.py:{line}"]
+    assert (plain["uncompiled"], plain["lower_bytes"]) == ([], plain["peak_process_bytes"])
+    assert compiled["upper_bytes"] == plain["upper_bytes"]
+    assert compiled["lower_bytes"] < compiled["peak_process_bytes"] == plain["peak_process_bytes"]
+    assert any("CUDA graphs is not included" in note for note in compiled["notes"])
+    told = ask("estimate", "-q", *options, "train.py", "--batch-size", "65536").stdout.splitlines()
+    assert " GiB at the peak, -1.4 +" in told[0]
+    assert told[1].startswith(f"estimated without torch.compile (train.py:{line}); the compiled program may need ")
+    assert any(
+        "torch.compile" in note for note in json.loads(Path(compiled["run"], "manifest.json").read_text())["notes"]
+    )
+
+
+def test_a_model_that_was_compiled_before_is_estimated_uncompiled() -> None:
+    model, plain_step = make_step(64)
+    compiled: Any = torch.compile(model)
+    found = gpuledger.estimate(lambda data: compiled(data).sum().backward(), torch.randn(4, 64), steps=1)
+    assert found.uncompiled
+    assert found.lower_bytes < found.peak_process_bytes
+    assert not gpuledger.estimate(plain_step, torch.randn(4, 64), steps=1).uncompiled
+
+
 @pytest.mark.parametrize(
     ("script", "code", "message"),
     [

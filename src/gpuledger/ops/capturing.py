@@ -21,7 +21,7 @@ def capture(step: Callable[[], Any], *, name: str = "step", device: str | None =
         device: ``cuda`` or ``cpu``: whose operators are captured. Without it the GPU's, where there is one.
 
     Raises:
-        InputError: the step did nothing on that device.
+        InputError: the step did nothing on that device, or uses ``torch.compile``.
     """
     chosen = device or (CUDA if torch.cuda.is_available() else CPU)
     place = Place(chosen, torch.cuda.get_device_name() if chosen == CUDA else "CPU")

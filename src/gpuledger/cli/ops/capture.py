@@ -88,7 +88,8 @@ def capture_command(ctx: click.Context, /, **flags: Any) -> None:
     includes backward and optimizer. Without a GPU the step is simulated: tensors have a shape but no data, and nothing
     is computed. A program is stopped after the step.
 
-    Exits with status 3 if a model could not be captured.
+    Exits with status 3 if a model could not be captured, or if the program uses torch.compile. Set
+    TORCHDYNAMO_DISABLE=1 to capture it uncompiled.
     """
     program = script_of(ctx)
     if sum(bool(one) for one in (program, flags["model"], flags["config"])) != 1 or program == ("-m",):

@@ -12,7 +12,7 @@ from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.terminal import Column, Table, Terminal
 from gpuledger.simulate.catalogue import Card
 from gpuledger.simulate.estimate.fit import Fit, category_spread, kind_on
-from gpuledger.simulate.estimate.run import Estimate
+from gpuledger.simulate.estimate.run import Estimate, some_of
 from gpuledger.simulate.estimate.search import Search
 from gpuledger.units import format_bytes
 
@@ -20,10 +20,14 @@ _GIB = 1 << 30
 
 
 def verdict_line(found: Estimate) -> str:
-    """Return the answer in one line: ``fits on h200 (71.2 of 139.8 GiB at the peak, ±1.4)``."""
+    """Return the answer in one line: ``fits on h200 (71.2 of 139.8 GiB at the peak, ±1.4)``.
+
+    The interval of a program that uses ``torch.compile`` has its saving: ``-20.3 +1.4``.
+    """
     card, peaks = found.card, found.peaks
     spread = (peaks.upper_bytes - peaks.process_bytes) / _GIB
-    sizes = f"{peaks.process_bytes / _GIB:.1f} of {card.usable_bytes / _GIB:.1f} GiB at the peak, ±{spread:.1f}"
+    interval = f"-{peaks.saving_bytes / _GIB:.1f} +{spread:.1f}" if found.uncompiled else f"±{spread:.1f}"
+    sizes = f"{peaks.process_bytes / _GIB:.1f} of {card.usable_bytes / _GIB:.1f} GiB at the peak, {interval}"
     return f"{found.fit.verdict} on {card.key} ({sizes})"
 
 
@@ -32,6 +36,7 @@ def estimate_lines(found: Estimate, terminal: Terminal, rows: int) -> list[str]:
     peaks = found.peaks
     lines = [
         terminal.styled(terminal.text(verdict_line(found)), "bold"),
+        *([terminal.text(_uncompiled_line(found))] if found.uncompiled else []),
         terminal.text(
             f"allocated {format_bytes(peaks.allocated_bytes)}   reserved {format_bytes(peaks.reserved_bytes)}   "
             f"context and libraries {format_bytes(found.card.outside_bytes)}   simulated steps {found.steps}, "
@@ -42,6 +47,11 @@ def estimate_lines(found: Estimate, terminal: Terminal, rows: int) -> list[str]:
     for word in ("category", "module"):
         lines += [*_accounts(found, word, rows).lines(terminal), ""]
     return [*lines, *_cards(found.others).lines(terminal)]
+
+
+def _uncompiled_line(found: Estimate) -> str:
+    sizes = f"{format_bytes(found.lower_bytes)} to {format_bytes(found.peak_process_bytes)}"
+    return f"estimated without torch.compile ({some_of(found.uncompiled)}); the compiled program may need {sizes}"
 
 
 def _accounts(found: Estimate, word: str, rows: int) -> Table:
@@ -80,7 +90,9 @@ def estimate_document(found: Estimate) -> dict[str, Any]:
         "peak_allocated_bytes": peaks.allocated_bytes,
         "peak_reserved_bytes": peaks.reserved_bytes,
         "peak_process_bytes": peaks.process_bytes,
+        "lower_bytes": peaks.lower_bytes,
         "upper_bytes": peaks.upper_bytes,
+        "uncompiled": list(found.uncompiled),
         "capacity_bytes": found.card.usable_bytes,
         "confidence": found.confidence,
         "steps": found.steps,
@@ -110,10 +122,18 @@ def search_lines(found: Search, card: Card, name: str, terminal: Terminal) -> li
     first = f"largest {flag} on {card.key}: {found.largest}" if found.largest else f"no {flag} fits {card.key}"
     rows = tuple((str(trial.value), format_bytes(trial.process_bytes), trial.verdict) for trial in found.trials)
     table = Table((Column(flag, right=True), Column("peak", right=True), Column("verdict")), rows)
+    if any(trial.is_uncompiled for trial in found.trials):
+        first += " (estimated without torch.compile)"
     return [terminal.styled(terminal.text(first), "bold"), "", *table.lines(terminal)]
 
 
 def search_document(found: Search, card: Card, name: str) -> dict[str, Any]:
     """Return a search as one JSON document."""
     trials = [{"value": t.value, "peak_process_bytes": t.process_bytes, "verdict": t.verdict} for t in found.trials]
-    return {"gpu": card.key, "argument": name, "largest": found.largest, "trials": trials}
+    return {
+        "gpu": card.key,
+        "argument": name,
+        "largest": found.largest,
+        "trials": trials,
+        "is_uncompiled": any(trial.is_uncompiled for trial in found.trials),
+    }

@@ -34,6 +34,7 @@ _FACTS = Fields(
         "operators": maybe(ListOf(str)),
         "shards": maybe(ListOf(ListOf(int, 5, 5))),
         "cublas_handles": int,
+        "uncompiled": MappingOf(str),
         "compiled_graphs": maybe(int),
         "step_memory_from_ns": maybe(int),
     }

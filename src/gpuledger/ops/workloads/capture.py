@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -24,6 +24,8 @@ from gpuledger.operator_key import OperatorKey, tensor_bytes
 from gpuledger.ops.workloads.describe import IsOnCard, describe_tensor, key_of
 from gpuledger.ops.workloads.reuse import ReuseMeter
 from gpuledger.ops.workloads.tally import LayerCall, Tally
+from gpuledger.simulate.gpu.compiling import run_uncompiled
+from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.gpu.values import tensors_in
 
 NO_KERNEL = frozenset(
@@ -71,6 +73,9 @@ class Capture:
         self._reuse = ReuseMeter()
         self._layers: list[list[int]] = []
         self._node: object = None
+        self.uncompiled: dict[str, str] = {}
+        """Place of a use of ``torch.compile`` -> its mode. Its code is not run."""
+        self._patches = Patches()
         self._mode = _Mode(self)
         self._hooks: list[Any] = []
         self._scanned = False
@@ -93,6 +98,7 @@ class Capture:
         self.steps.install()
         self._phases.start()
         self._tracker.install()
+        run_uncompiled(self._patches, self.uncompiled.setdefault)
         self._hooks = [
             register_module_forward_pre_hook(self._layer_began),
             register_module_forward_hook(self._layer_ended),
@@ -104,6 +110,7 @@ class Capture:
         self._mode.__exit__(*error)  # type: ignore[no-untyped-call]  # torch has not annotated it
         for hook in self._hooks:
             hook.remove()
+        self._patches.undo()
         self._tracker.remove()
         self.steps.remove()
 
@@ -228,6 +235,15 @@ class _Mode(TorchDispatchMode):
             own = any(has_kernel(func.name(), backend) for backend in _BACKENDS)
             known = self._composite[func] = not own and has_kernel(func.name(), _IMPLICIT)
         return known
+
+
+def why_compiled(uncompiled: Mapping[str, str]) -> dict[str, str]:
+    """Return the place, message and hint of an error for a program with these uses of ``torch.compile``."""
+    return {
+        "place": next(iter(uncompiled)),
+        "message": "torch.compile is used here, and the kernels of compiled code cannot be captured as operators",
+        "hint": "Capture the uncompiled model, or set TORCHDYNAMO_DISABLE=1",
+    }
 
 
 def operators_of(

@@ -14,7 +14,7 @@ from torch import nn
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.errors import InputError, UsageError
 from gpuledger.operator_key import OperatorKey
-from gpuledger.ops.workloads.capture import Capture
+from gpuledger.ops.workloads.capture import Capture, why_compiled
 from gpuledger.ops.workloads.card_names import as_on_card
 from gpuledger.ops.workloads.models import RANDOM, ModelName, build_model, parse_model, without_initial_weights
 from gpuledger.ops.workloads.steps import (
@@ -195,11 +195,18 @@ def _no_record(_: logging.LogRecord) -> bool:
 
 
 def capture_step(step: Callable[[], Any], place: Place) -> Tally:
-    """Return the operators of the second of two calls of ``step`` on a device."""
+    """Return the operators of the second of two calls of ``step`` on a device.
+
+    Raises:
+        InputError: the step uses ``torch.compile``.
+    """
     with Capture(place.holds, place.device, renamed=place.renamed) as capture:
         for _ in range(2):
             step()
             capture.mark_step()
+    if capture.uncompiled:
+        found = why_compiled(capture.uncompiled)
+        raise InputError(f"{found['place']}: {found['message']}", hint=found["hint"])
     assert capture.finished is not None
     return capture.finished
 

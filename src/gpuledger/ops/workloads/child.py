@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gpuledger.ops.workloads.capture import Capture
+from gpuledger.ops.workloads.capture import Capture, why_compiled
 from gpuledger.ops.workloads.captures import CPU, place_named
 from gpuledger.ops.workloads.workload import Mode, Workload
 from gpuledger.processes.child_job import serve_job
@@ -35,6 +35,8 @@ def follow(order: dict[str, Any], program: list[str]) -> dict[str, Any]:
             failure = _run(program)
     if failure:
         return failure
+    if capture.uncompiled:
+        return why_compiled(capture.uncompiled)
     if not capture.finished or not capture.finished.uses:
         return _why_nothing(capture, place.title)
     if capture.steps.seen < order["steps"]:

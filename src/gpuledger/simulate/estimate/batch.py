@@ -27,7 +27,7 @@ def search_argument(order: Order, name: str, say: Callable[[str], None]) -> Sear
         with tempfile.TemporaryDirectory() as directory:
             found = estimate_program(replace(order, program=program), Path(directory) / "trial.ledger")
         say(f"gpuledger: --{name.lstrip('-')} {value}: {format_bytes(found.peak_process_bytes)}, {found.fit.verdict}")
-        return Trial(value, found.peak_process_bytes, found.fit.verdict, found.upper_bytes)
+        return Trial(value, found.peak_process_bytes, found.fit.verdict, found.upper_bytes, bool(found.uncompiled))
 
     return find_largest(try_value, start, usable_bytes=order.card.usable_bytes)
 

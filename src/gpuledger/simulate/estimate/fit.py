@@ -32,6 +32,8 @@ LEAST_EXCESS = 0.005
 """Minimum relative width of the interval. The rules were written with knowledge of the same measurements."""
 _ROUNDING = 1e-9
 """Rounding error of products such as 20 x 0.95."""
+SHRINKING = ("activation", "activation_gradient", "temporary")
+"""Categories of memory that ``torch.compile`` can save."""
 _GUESSED = ("aten.convolution", "aten._cudnn_rnn")
 
 
@@ -45,6 +47,13 @@ class Peaks:
     upper_bytes: int
     kind: str = GUESSED
     assumed: Assumed | None = None
+    saving_bytes: int = 0
+    """Bytes of the peak that ``torch.compile`` may save. The other figures are of the uncompiled program."""
+
+    @property
+    def lower_bytes(self) -> int:
+        """Return the process's peak if ``torch.compile`` saves as much as it may."""
+        return self.process_bytes - self.saving_bytes
 
 
 @dataclass(frozen=True)
@@ -101,6 +110,28 @@ def category_spread() -> dict[str, float]:
     return dict(_kept_errors()["by_category"])
 
 
+def largest_saving_bytes(by_category: Mapping[str, int]) -> int:
+    """Return the bytes that ``torch.compile`` may save of a peak.
+
+    This is the largest measured saving, relative to activations, their gradients and temporary memory. Weights,
+    gradients, optimizer state and inputs are the same in a compiled program.
+
+    Source: ``bench/time/compiled.py`` on an H200, stored in ``compiled_savings.toml``.
+    """
+    shrinking_bytes = sum(by_category.get(name, 0) for name in SHRINKING)
+    return int(shrinking_bytes * max(measured_savings().values()))
+
+
+@cache
+def measured_savings() -> dict[str, float]:
+    """Return training -> bytes that ``torch.compile`` saved at its peak, relative to those of :data:`SHRINKING`."""
+    text = files("gpuledger.simulate.estimate").joinpath("compiled_savings.toml").read_text(encoding="utf-8")
+    return {
+        name: (one["eager_bytes"] - one["compiled_bytes"]) / one["eager_shrinking_bytes"]
+        for name, one in tomllib.loads(text).items()
+    }
+
+
 def upper_factor(level: float, kind: str = GUESSED) -> float:
     """Return the factor from an estimate to its upper bound: the true value is below it with probability ``level``."""
     return excess_factor(grid_errors(kind), level)
@@ -154,12 +185,13 @@ def peaks_on(
     level: float,
     kind: str = GUESSED,
     assumed: Assumed | None = None,
+    saving_bytes: int = 0,
 ) -> Peaks:
     """Return the peaks of a step on a GPU, with the upper bound for its kind of program and for assumed values."""
     process_bytes = reserved_bytes + card.outside_bytes
     largest_bytes = max(reserved_bytes, (assumed and assumed.largest_reserved_bytes) or 0) + card.outside_bytes
     upper_bytes = int(largest_bytes * upper_factor(level, kind_on(card, kind)))
-    return Peaks(allocated_bytes, reserved_bytes, process_bytes, upper_bytes, kind, assumed)
+    return Peaks(allocated_bytes, reserved_bytes, process_bytes, upper_bytes, kind, assumed, saving_bytes)
 
 
 class Requests:
@@ -202,14 +234,19 @@ class Requests:
 
 
 def fit_card(card: Card, peaks: Peaks, requests: Requests, level: float) -> Fit:
-    """Return whether a program with known peaks and requests fits a GPU."""
-    own = peaks_on(card, peaks.allocated_bytes, peaks.reserved_bytes, level, peaks.kind, peaks.assumed)
+    """Return whether a program with known peaks and requests fits a GPU.
+
+    A program that may fit because of what ``torch.compile`` saves is on the edge.
+    """
+    measured = (peaks.allocated_bytes, peaks.reserved_bytes)
+    own = peaks_on(card, *measured, level, peaks.kind, peaks.assumed, peaks.saving_bytes)
     if own.upper_bytes <= card.usable_bytes:
         return Fit(card, FITS, own.process_bytes, own.upper_bytes)
     room = card.usable_bytes - card.outside_bytes
     full = requests.replay(capacity_bytes=room)
     if full is None:
-        return Fit(card, TOO_LARGE, own.process_bytes, own.upper_bytes)
+        may_fit = own.saving_bytes and own.lower_bytes <= card.usable_bytes
+        return Fit(card, EDGE if may_fit else TOO_LARGE, own.process_bytes, own.upper_bytes)
     # Near the limit, the allocator returns cached memory to the driver, so that less is reserved.
     reserved_bytes = full.counters.peak_reserved_bytes
     return Fit(card, EDGE, min(own.process_bytes, reserved_bytes + card.outside_bytes), own.upper_bytes)

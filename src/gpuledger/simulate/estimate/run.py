@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.posting.posting import post_ranks
 from gpuledger.analyze.posting.replay import AllocatorSettings
@@ -21,11 +22,24 @@ from gpuledger.model.simulated import SIMULATED
 from gpuledger.processes.child_job import run_program_job
 from gpuledger.simulate.assumptions import EXPECTED, LARGEST, LEAST
 from gpuledger.simulate.catalogue import HANDLES, Card
-from gpuledger.simulate.estimate.fit import Assumed, Fit, Peaks, Requests, fit_card, fit_catalogue, kind_of, peaks_on
+from gpuledger.simulate.estimate.fit import (
+    Assumed,
+    Fit,
+    Peaks,
+    Requests,
+    fit_card,
+    fit_catalogue,
+    kind_of,
+    largest_saving_bytes,
+    measured_savings,
+    peaks_on,
+)
 from gpuledger.units import format_bytes
 
 DEFAULT_STEPS = 3
 DEFAULT_CONFIDENCE, LOWEST_CONFIDENCE, HIGHEST_CONFIDENCE = 0.95, 0.5, 0.999
+_WITH_GRAPHS = frozenset({"reduce-overhead", "max-autotune"})
+"""Modes of ``torch.compile`` that use CUDA graphs."""
 WHAT_TO_TELL = "Declare the shape of its result with gpuledger.fake_output (docs/estimate.md), or run it on a GPU"
 
 
@@ -41,6 +55,8 @@ class Estimate:
     confidence: float
     notes: tuple[str, ...]
     run: Run
+    uncompiled: tuple[str, ...] = ()
+    """Places in the program that use ``torch.compile``, as FILE:LINE. The estimate is of the uncompiled program."""
 
     def __repr__(self) -> str:
         sizes = [format_bytes(size) for size in (self.peak_process_bytes, self.upper_bytes, self.card.usable_bytes)]
@@ -70,6 +86,11 @@ class Estimate:
     def peak_process_bytes(self) -> int:
         """Return the peak of the process's bytes on the GPU: reserved, context and libraries."""
         return self.peaks.process_bytes
+
+    @property
+    def lower_bytes(self) -> int:
+        """Return the peak of the process's bytes if ``torch.compile`` saves as much as it may."""
+        return self.peaks.lower_bytes
 
     @property
     def upper_bytes(self) -> int:
@@ -120,11 +141,14 @@ def estimate_program(
 
 def finish(order: Order, writer: RunWriter, notes: tuple[str, ...], assumed: Assumed | None = None) -> Estimate:
     """Return the estimate from a followed program's journal. Closes the run and builds its tables."""
-    writer.close((f"Estimated for {order.card.name}{SIMULATED}: nothing ran on a GPU.",), post=post_ranks)
     journal = read_journal(writer.directory / "rank-0" / "journal")
+    uncompiled: dict[str, str] = journal.facts.get("uncompiled", {})
+    own_notes = tuple(_notes_on_uncompiled(uncompiled))
+    writer.close((f"Estimated for {order.card.name}{SIMULATED}: nothing ran on a GPU.", *own_notes), post=post_ranks)
     counters = journal.tables["counters"]
     handles = int(journal.facts.get("cublas_handles", HANDLES))
     card = order.card.with_handles(handles)
+    run = read_run(writer.directory)
     peaks = peaks_on(
         card,
         int(counters["peak_allocated_bytes"].max()),
@@ -132,6 +156,7 @@ def finish(order: Order, writer: RunWriter, notes: tuple[str, ...], assumed: Ass
         order.confidence,
         kind_of(journal.facts.get("operators", ())),
         assumed,
+        _saving_bytes(run) if uncompiled else 0,
     )
     requests = Requests(journal, order.settings)
     fit = fit_card(card, peaks, requests, order.confidence)
@@ -147,9 +172,37 @@ def finish(order: Order, writer: RunWriter, notes: tuple[str, ...], assumed: Ass
         fit_catalogue(peaks, requests, order.confidence, handles),
         steps,
         order.confidence,
-        notes,
-        read_run(writer.directory),
+        (*own_notes, *notes),
+        run,
+        tuple(uncompiled),
     )
+
+
+def some_of(places: Sequence[str], most: int = 3) -> str:
+    """Return the first places, and the number of the others."""
+    more = [f"{len(places) - most} more"] if len(places) > most else []
+    return ", ".join([*places[:most], *more])
+
+
+def _saving_bytes(run: Run) -> int:
+    rank = run.rank(0)
+    accounts = break_down(rank, find_peak(rank), by=("category",)).accounts
+    return largest_saving_bytes({account.category: account.bytes for account in accounts})
+
+
+def _notes_on_uncompiled(uncompiled: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is not simulated of a program that uses ``torch.compile``."""
+    if not uncompiled:
+        return
+    name, saving_frac = max(measured_savings().items(), key=lambda item: item[1])
+    yield (
+        f"torch.compile is not simulated ({some_of(tuple(uncompiled))}). The estimate is of the uncompiled program. "
+        f"The lower bound assumes the largest measured saving: in the training of {name} on an H200, activations and "
+        f"temporary memory were {saving_frac:.0%} smaller."
+    )
+    modes = sorted({mode for mode in uncompiled.values() if mode in _WITH_GRAPHS})
+    if modes:
+        yield f"Memory of CUDA graphs is not included (mode {', '.join(modes)})."
 
 
 def _describe(outcome: dict[str, Any], assumed: Assumed | None) -> Iterator[str]:

@@ -21,6 +21,8 @@ class Trial:
     process_bytes: int | None
     verdict: str
     upper_bytes: int | None = None
+    is_uncompiled: bool = False
+    """Whether the program uses ``torch.compile``, and was estimated without it."""
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,7 @@ class VirtualSession(Session):
         card = self.device.card.with_handles(self.device.handles)
         self.journal.fact(
             cublas_handles=self.device.handles,
+            uncompiled=self.device.uncompiled,
             libraries={
                 "context_bytes": card.context_bytes.value,
                 "library_bytes": card.library_bytes.value,

@@ -16,6 +16,7 @@ import torch
 from gpuledger.simulate.assumptions import EXPECTED
 from gpuledger.simulate.gpu.autocast import install_autocast
 from gpuledger.simulate.gpu.choices import install_choices
+from gpuledger.simulate.gpu.compiling import run_uncompiled
 from gpuledger.simulate.gpu.device import VirtualDevice
 from gpuledger.simulate.gpu.dispatch import VirtualMode, Where
 from gpuledger.simulate.gpu.facade import CudaFacade
@@ -71,6 +72,7 @@ def in_place(
     patches = Patches()
     CudaFacade(device, say).install(patches)
     install_choices(patches, functions, say)
+    run_uncompiled(patches, device.uncompiled.setdefault)
     install_more(patches)
     remove_autocast = install_autocast(patches)
     try:

@@ -285,14 +285,10 @@ def _flatten_weights(functions: VirtualFunctions, module: Any) -> None:
 
 
 def _patch_programs(patches: Patches, say: Callable[[str], None]) -> None:
-    """Disable saving, compiling, worker processes of data loaders, and checks of values in distributions."""
+    """Disable saving, worker processes of data loaders, and checks of values in distributions."""
 
     def save(*_args: Any, **_kwargs: Any) -> None:
         say("torch.save: the file was not written, because nothing is computed.")
-
-    def compile_(model: Any = None, **_how: Any) -> Any:
-        say("torch.compile is not supported on a simulated GPU, so the program ran without it.")
-        return model if model is not None else lambda function: function
 
     from torch.utils.data import DataLoader
 
@@ -309,5 +305,4 @@ def _patch_programs(patches: Patches, say: Callable[[str], None]) -> None:
 
     patches.put(torch, "save", save)
     patches.put(torch.distributions.Distribution, "_validate_args", False)
-    patches.put(torch, "compile", compile_)
     patches.put(DataLoader, "__init__", init)

@@ -48,6 +48,8 @@ class VirtualDevice:
         self.kept: dict[object, int] = {}
         self.convolutions: dict[tuple[int, ...], bool] = {}
         """Shape of a convolution -> whether all its cuDNN workspaces were measured."""
+        self.uncompiled: dict[str, str] = {}
+        """Place of a use of ``torch.compile``, as FILE:LINE -> its mode (:mod:`.compiling`)."""
         self.module_now: Callable[[], str] = str
         """Returns the path of the running module; "" outside modules."""
         self.at_first_bytes: Callable[[], None] | None = None

@@ -380,3 +380,13 @@ def test_a_virtual_cards_batch_norms_are_those_of_the_measured_card() -> None:
         "native_batch_norm",
         "native_batch_norm_backward",
     }
+
+
+def test_a_compiled_step_is_refused() -> None:
+    """A dispatcher sees what a compiled program runs in place of its operators."""
+    model = nn.Linear(4, 4)
+    model.compile()
+    with pytest.raises(InputError, match=r"torch\.compile") as caught:
+        ops.capture(lambda: model(torch.ones(1, 4)), device="cpu")
+    assert caught.value.hint is not None
+    assert "TORCHDYNAMO_DISABLE=1" in caught.value.hint

@@ -29,6 +29,8 @@ from gpuledger.simulate.estimate.fit import (
     fit_catalogue,
     grid_errors,
     kind_of,
+    largest_saving_bytes,
+    measured_savings,
     peaks_on,
     tail_excess,
     upper_factor,
@@ -257,3 +259,22 @@ def test_the_upper_bound_decides_whether_a_program_fits() -> None:
     for memory_mib, verdict in ((upper_mib - 1, EDGE), (upper_mib, FITS)):
         found = fit_card(replace(card, memory_mib=replace(card.memory_mib, value=memory_mib)), peaks, requests, 0.95)
         assert (found.verdict, found.upper_bytes) == (verdict, peaks.upper_bytes)
+
+
+def test_a_saving_is_of_what_compiled_code_does_not_keep() -> None:
+    by_category = {"weight": 10 * GIB, "optimizer_state": 10 * GIB, "activation": 4 * GIB, "temporary": GIB}
+    saved = largest_saving_bytes(by_category)
+    assert 0 < saved < 5 * GIB
+    assert saved == largest_saving_bytes({"activation": 5 * GIB})
+    assert largest_saving_bytes({"weight": GIB}) == 0
+    assert all(0 < frac < 1 for frac in measured_savings().values())
+
+
+@pytest.mark.parametrize(("saving_bytes", "verdict"), [(0, TOO_LARGE), (1 * GIB, TOO_LARGE), (8 * GIB, EDGE)])
+def test_a_compiled_program_may_fit_where_it_does_not_uncompiled(saving_bytes: int, verdict: str) -> None:
+    card = find_card("t4")
+    size_bytes = card.usable_bytes + 4 * GIB
+    requests = requests_of(size_bytes)
+    peaks = peaks_on(card, size_bytes, size_bytes, 0.95, FOLLOWED, saving_bytes=saving_bytes)
+    assert peaks.lower_bytes == peaks.process_bytes - saving_bytes
+    assert fit_card(card, peaks, requests, 0.95).verdict == verdict

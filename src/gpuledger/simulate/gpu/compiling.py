@@ -1,0 +1,79 @@
+"""Run programs that use ``torch.compile`` uncompiled, and remember where they use it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpuledger.simulate.gpu.patches import Patches
+
+COMPILED_BEFORE = "a function that was compiled before"
+"""Place of a use for which no call of ``torch.compile`` was seen."""
+
+Used = Callable[[str, str], object]
+"""Gets the place of a use of ``torch.compile``, as FILE:LINE, and its mode."""
+
+_WITHOUT_FUSION = ("eager", "aot_eager")
+"""Backends that run the program's own operators."""
+_LIBRARY = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
+
+
+def run_uncompiled(patches: Patches, used: Used) -> None:
+    """Have ``torch.compile`` return what it is given, and run functions uncompiled that were compiled before.
+
+    Args:
+        patches: Receives the replaced functions of torch.
+        used: Called when a model is compiled, and when a compiled function is called. A function that a library
+            compiles and nobody calls is not in use.
+    """
+
+    def compile_(model: Any = None, *, mode: str | None = None, **how: Any) -> Any:
+        if model is None:
+            return lambda function: compile_(function, mode=mode, **how)
+        if not _is_compiled(**how):
+            return model
+        place = _callers_place()
+        if isinstance(model, nn.Module):
+            used(place, mode or "")
+            return model
+
+        @wraps(model)
+        def uncompiled(*args: Any, **kwargs: Any) -> Any:
+            used(place, mode or "")
+            return model(*args, **kwargs)
+
+        return uncompiled
+
+    patches.put(torch, "compile", compile_)
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    if frames is not None:  # otherwise, nothing was compiled yet
+        _stop_compiling(patches, frames, used)
+
+
+def _is_compiled(backend: object = "inductor", disable: bool = False, **_how: Any) -> bool:
+    """Return whether code is generated with these arguments of ``torch.compile``."""
+    return not disable and backend not in _WITHOUT_FUSION and os.environ.get("TORCHDYNAMO_DISABLE") != "1"
+
+
+def _stop_compiling(patches: Patches, frames: Any, used: Used) -> None:
+    """Run compiled functions without Dynamo, as ``torch.compiler.set_stance("force_eager")`` does."""
+
+    def without(callback: object) -> None:
+        if callback not in (None, False):  # these run without it anyway
+            used(COMPILED_BEFORE, "")
+
+    patches.put(frames, "_callback_from_stance", without)
+
+
+def _callers_place() -> str:
+    """Return the innermost line of the stack that is not torch's, as FILE:LINE."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARY):
+        frame = frame.f_back
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
