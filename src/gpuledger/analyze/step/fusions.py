@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +33,11 @@ class FusedKernel:
     moved_bytes: int
     time_ns: float
     is_shared: bool
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Return ``sources`` without directories."""
+        return tuple(dict.fromkeys(PurePath(source).name for source in self.sources))
 
 
 def fused_kernels(rank: Rank, device_idx: int) -> tuple[FusedKernel, ...]:

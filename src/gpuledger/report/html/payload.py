@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 REPORT_PARTS = (
     *("summary", "timeline", "bands", "modules", "account_series", "tensors", "balance", "findings", "windows"),
-    *("times", "parts", "energy", "rates", "overhead", "source_lines", "line_amounts", "flame"),
+    *("times", "parts", "energy", "rates", "overhead", "source_lines", "line_amounts", "flame", "fusions"),
 )
 """Parts of a device that are computed from its tables; the other parts are computed from these."""
 

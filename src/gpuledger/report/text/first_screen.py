@@ -70,8 +70,7 @@ def compilation_texts(done: Compilation | None) -> list[str]:
     """Return how long torch.compile took, and the most frequent graph breaks; empty if it did nothing."""
     if done is None:
         return []
-    graphs = "1 graph" if done.graphs == 1 else f"{done.graphs:,} graphs"
-    texts = [f"{done.seconds:,.1f} s for {graphs} of torch.compile"]
+    texts = [f"{done.seconds:,.1f} s for {counted(done.graphs, 'graph')} of torch.compile"]
     breaks = sorted((done.breaks or {}).items(), key=lambda item: -item[1])
     texts += [f"graph break, {count:,} ×: {reason[:REASON_CELLS]}" for reason, count in breaks[:LARGEST]]
     return texts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from gpuledger.report.base.phrases import MISSING, column_unit
@@ -31,15 +30,18 @@ def fusion_table(kernels: Sequence[FusedKernel], rows: int, outside: str) -> Tab
         return tuple(Cell(text, style) for text in (*texts, *amounts))
 
     body = [
-        row((one.kernel, ", ".join(path or outside for path in one.modules), ", ".join(one.nodes), _lines(one)), [one])
+        row(
+            (
+                one.kernel,
+                ", ".join(path or outside for path in one.modules),
+                ", ".join(one.nodes),
+                ", ".join(one.lines),
+            ),
+            [one],
+        )
         for one in kernels[:rows]
     ]
     if len(kernels) > rows:
         body.append(row((f"… {len(kernels) - rows:,} more", "", "", ""), kernels[rows:], DIM))
     body.append(row(("total", "", "", ""), kernels, BOLD))
     return Table(tuple(columns), tuple(body))
-
-
-def _lines(one: FusedKernel) -> str:
-    """Return the source lines without directories."""
-    return ", ".join(dict.fromkeys(PurePath(source).name for source in one.sources))

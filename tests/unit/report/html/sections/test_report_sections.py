@@ -59,7 +59,7 @@ def test_what_is_not_registered_is_not_in_the_page(tmp_path: Path) -> None:
 def test_a_watched_card_goes_without_what_it_has_no_data_for(toy: Section, tmp_path: Path) -> None:
     run = watch_run(tmp_path / "w.ledger", [1, 2])
     (view,) = build_payload(build_view(run), (*SECTIONS, toy))["views"]
-    assert view["without"] == ["findings", "lines", "bars", "balance", "toy"]
+    assert view["without"] == ["findings", "lines", "bars", "compiled", "balance", "toy"]
 
 
 def test_every_section_has_its_script_register_it() -> None:
