@@ -3,6 +3,10 @@
 A collective starts on each rank when the rank reaches it, and runs until all ranks have arrived. So its time on a rank
 has two parts: the wait for the rank that comes last, and the communication itself. The clocks of the ranks are aligned
 by the ends of the collectives, which are almost simultaneous.
+
+A wait beside which the rank computes costs nothing, so it counts as overlapped communication. All times are medians
+over the profiled steps before which the recorder did not pause the program. Its pauses do not take equally long on all
+ranks, so the ranks wait for each other after them.
 """
 
 from __future__ import annotations
@@ -10,8 +14,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,16 +31,19 @@ I64 = NDArray[np.int64]
 
 MOST_RANKS = 128
 """Maximum number of ranks whose spans are read."""
+LEAST_CAUSED_FRAC, LEAST_OF_EQUAL, LEAST_STEP_FRAC = 0.5, 1.5, 0.01
+"""A straggler causes more than this share of the waiting, this multiple of an equal share, and this share of a step."""
 _COMPUTE, _COLLECTIVE = ("kernel", "copy"), "collective"
 
 
 @dataclass(frozen=True)
 class RankTime:
-    """Times of one rank in ns, per profiled step. They do not overlap.
+    """Times of one rank in ns: medians over profiled steps. They do not overlap.
 
     ``exposed_communication_ns`` is communication during which nothing was computed, ``waiting_ns`` the same before the
     last rank had arrived. ``overlapped_communication_ns`` ran beside computation. ``came_last_frac`` is the share of
-    collectives to which this rank came last, ``caused_wait_ns`` the mean wait of the other ranks for it.
+    collectives to which this rank came last. ``caused_wait_ns`` is the mean ``waiting_ns`` of the other ranks for it,
+    and ``caused_wait_frac`` its share of what all ranks cause.
     """
 
     rank: int
@@ -46,12 +53,19 @@ class RankTime:
     waiting_ns: float
     came_last_frac: float
     caused_wait_ns: float
+    caused_wait_frac: float
+
+    @property
+    def busy_ns(self) -> float:
+        """Return the time in which the rank computed, communicated or waited."""
+        return self.compute_ns + self.exposed_communication_ns + self.waiting_ns
 
 
 @dataclass(frozen=True)
 class Waits:
     """Times of the ranks on aligned clocks.
 
+    ``steps`` are the profiled steps that they are medians of; of an even number, the lower of the two in the middle.
     ``uncertainty_ns`` is the median difference between the ends of a collective on two ranks after the alignment. A
     shorter wait means nothing.
 
@@ -59,27 +73,38 @@ class Waits:
     """
 
     ranks: tuple[RankTime, ...]
+    steps: tuple[int, ...]
     collectives: int
     uncertainty_ns: float
 
     @property
     def straggler(self) -> RankTime | None:
-        """Return the rank that the others wait for; None if the waits are within the uncertainty."""
+        """Return the rank that the others wait for; None if no rank causes much more of the waiting than the others.
+
+        A rank that is late at the beginning of each step comes last to one collective of a step only. So what counts
+        is how long the others wait for it, and not how often.
+        """
         worst = max(self.ranks, key=lambda one: one.caused_wait_ns)
-        is_usual = worst.came_last_frac > 1.5 / len(self.ranks)
-        return worst if is_usual and worst.caused_wait_ns > self.uncertainty_ns else None
+        least_ns = max(self.uncertainty_ns, LEAST_STEP_FRAC * worst.busy_ns)
+        least_frac = max(LEAST_CAUSED_FRAC, LEAST_OF_EQUAL / len(self.ranks))
+        return worst if worst.caused_wait_ns > least_ns and worst.caused_wait_frac > least_frac else None
 
 
 @dataclass(frozen=True)
 class _Spans:
-    """Spans of one rank, ordered by start. ``keys`` are name and position among the collectives of that name."""
+    """Spans of one rank. ``keys`` are name and position among the collectives of that name, ordered by start.
+
+    ``pauses`` are the times at which the recorder paused the program.
+    """
 
     keys: tuple[tuple[str, int], ...]
     start: I64
     end: I64
+    step: I64
     compute_start: I64
     compute_end: I64
-    steps: int
+    compute_step: I64
+    pauses: I64
 
 
 def find_waits(ranks: Sequence[Rank], lines: Sequence[RankLine]) -> Waits | None:
@@ -102,7 +127,7 @@ def find_waits(ranks: Sequence[Rank], lines: Sequence[RankLine]) -> Waits | None
         return None
     common = set.intersection(*(set(one.keys) for one in spans.values()))
     keys = [key for key in next(iter(spans.values())).keys if key in common]
-    return _align(spans, keys) if keys else None
+    return _align({rank: _only(one, keys) for rank, one in spans.items()}) if keys else None
 
 
 def _read(rank: Rank, device_idx: int) -> _Spans:
@@ -121,47 +146,96 @@ def _read(rank: Rank, device_idx: int) -> _Spans:
         name = names.get(one, "")
         keys.append((name, seen[name]))
         seen[name] += 1
-    steps = int(np.unique(step[collective]).size)
-    return _Spans(tuple(keys), start[collective], end[collective], start[compute], end[compute], steps)
+    columns = (one[chosen] for chosen in (collective, compute) for one in (start, end, step))
+    pauses = np.array([pause.start_ns for pause in rank.manifest.pauses], dtype=np.int64)
+    return _Spans(tuple(keys), *columns, pauses)
 
 
-def _align(spans: dict[int, _Spans], keys: list[tuple[str, int]]) -> Waits:
-    """Return the times of the ranks after their clocks were aligned."""
-    places = {rank: [one.keys.index(key) for key in keys] for rank, one in spans.items()}
-    end = np.array([spans[rank].end[places[rank]] for rank in spans])
-    start = np.array([spans[rank].start[places[rank]] for rank in spans])
+def _only(one: _Spans, keys: list[tuple[str, int]]) -> _Spans:
+    """Return the spans of a rank with some of its collectives, in their order."""
+    places = {key: place for place, key in enumerate(one.keys)}
+    chosen = np.array([places[key] for key in keys])
+    return replace(one, keys=tuple(keys), start=one.start[chosen], end=one.end[chosen], step=one.step[chosen])
+
+
+def _align(spans: dict[int, _Spans]) -> Waits:
+    """Return the times of ranks with the same collectives, after their clocks were aligned."""
+    start, end = (np.array([getattr(one, name) for one in spans.values()]) for name in ("start", "end"))
     offset = np.median(end - end[0], axis=1, keepdims=True).astype(np.int64)
-    end, start = end - offset, start - offset
-    uncertainty_ns = float(np.median(end.max(axis=0) - end.min(axis=0)))
+    start, end = start - offset, end - offset
     last = start.argmax(axis=0)
     wait = np.clip(start.max(axis=0) - start, 0, end - start)
+    waiting = np.array([_alone(one.start, one.start + ns, one) for one, ns in zip(spans.values(), wait, strict=True)])
+    steps, step = np.unique(next(iter(spans.values())).step, return_inverse=True)
+    usual = _without_pauses(spans, step)
+
+    def per_step(values: NDArray[Any]) -> float:
+        return _median(np.bincount(step, values, steps.size)[usual])
+
+    others = waiting.sum(axis=0) / (len(spans) - 1)
+    caused = [per_step(others * (last == row)) for row in range(len(spans))]
     times = []
     for row, (rank, one) in enumerate(spans.items()):
-        compute = _union_ns(one.compute_start, one.compute_end)
-        starts, ends = one.start[places[rank]], one.end[places[rank]]
-        exposed = _beyond(starts, ends, one)
-        waiting = _beyond(starts, starts + wait[row], one)
-        mine = last == row
-        others = np.delete(wait, row, axis=0)
+        exposed = _alone(one.start, one.end, one)
         times.append(
             RankTime(
                 rank=rank,
-                compute_ns=compute / one.steps,
-                overlapped_communication_ns=(_union_ns(starts, ends) - exposed) / one.steps,
-                exposed_communication_ns=(exposed - waiting) / one.steps,
-                waiting_ns=waiting / one.steps,
-                came_last_frac=float(mine.mean()),
-                caused_wait_ns=float(others[:, mine].mean(axis=0).sum()) / one.steps if mine.any() else 0.0,
+                compute_ns=_median([_compute_ns(one, number) for number in steps[usual].tolist()]),
+                overlapped_communication_ns=per_step(_alone(one.start, one.end) - exposed),
+                exposed_communication_ns=per_step(exposed - waiting[row]),
+                waiting_ns=per_step(waiting[row]),
+                came_last_frac=float((last == row).mean()),
+                caused_wait_ns=caused[row],
+                caused_wait_frac=caused[row] / max(1.0, sum(caused)),
             )
         )
-    return Waits(tuple(times), len(keys), uncertainty_ns)
+    uncertainty_ns = float(np.median(end.max(axis=0) - end.min(axis=0)))
+    return Waits(tuple(times), tuple(steps[usual].tolist()), last.size, uncertainty_ns)
 
 
-def _beyond(start: I64, end: I64, one: _Spans) -> int:
-    """Return how long some spans ran while nothing was computed."""
-    both = _union_ns(np.concatenate([start, one.compute_start]), np.concatenate([end, one.compute_end]))
-    return both - _union_ns(one.compute_start, one.compute_end)
+def _without_pauses(spans: dict[int, _Spans], step: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return for each step whether the recorder paused no rank after the collectives of the step before.
+
+    Before the first step it always did, to start the profiler. If no other step is left, all of them are.
+    """
+    chosen = np.ones(step.max() + 1, dtype=np.bool_)
+    chosen[0] = False
+    for one in spans.values():
+        until = np.array([one.end[step == place].max() for place in range(chosen.size)])
+        paused = np.searchsorted(until, one.pauses)
+        chosen[paused[paused < chosen.size]] = False
+    return chosen if chosen.any() else ~chosen
 
 
-def _union_ns(start: I64, end: I64) -> int:
-    return union_ns(start, end) if start.size else 0
+def _alone(start: I64, end: I64, one: _Spans | None = None) -> I64:
+    """Return how long each interval ran, without the time in which an earlier one ran or the rank ``one`` computed."""
+    order, begin, until = _without_overlaps(start, end)
+    alone = np.empty_like(start)
+    alone[order] = until - begin
+    if one is not None and one.compute_start.size:
+        alone[order] -= _computed_until(one, until) - _computed_until(one, begin)
+    return alone
+
+
+def _computed_until(one: _Spans, times_ns: I64) -> I64:
+    """Return for how long a rank had computed at each time."""
+    _, begin, until = _without_overlaps(one.compute_start, one.compute_end)
+    place = np.searchsorted(begin, times_ns, side="right")
+    before = np.concatenate(([0], np.cumsum(until - begin)))
+    return before[place] - np.where(place > 0, np.maximum(until[place - 1] - times_ns, 0), 0)
+
+
+def _without_overlaps(start: I64, end: I64) -> tuple[I64, I64, I64]:
+    """Return the order of intervals by start, and their begins and ends without the time of earlier ones."""
+    order = np.argsort(start, kind="stable")
+    until = np.maximum.accumulate(end[order])
+    return order, np.maximum(start[order], np.concatenate((start[order][:1], until[:-1]))), until
+
+
+def _compute_ns(one: _Spans, step: int) -> int:
+    mine = one.compute_step == step
+    return union_ns(one.compute_start[mine], one.compute_end[mine]) if mine.any() else 0
+
+
+def _median(values: Sequence[float] | NDArray[Any]) -> float:
+    return float(np.quantile(values, 0.5, method="lower"))

@@ -69,8 +69,9 @@ def _waiting(ranks: RankSet) -> tuple[str, ...]:
     one, steps = ranks.waits.straggler, [line.step_time_ns for line in ranks.lines if line.step_time_ns]
     of_step = f" ({percent(one.caused_wait_ns, max(steps))} of a step)" if steps else ""
     return (
-        f"the other ranks wait {format_ns(one.caused_wait_ns)}{of_step} for rank {one.rank}, which comes last to "
-        f"{percent(one.came_last_frac, 1)} of {ranks.waits.collectives} collectives",
+        f"the other ranks wait {format_ns(one.caused_wait_ns)}{of_step} for rank {one.rank}, which causes "
+        f"{percent(one.caused_wait_frac, 1)} of the waiting and comes last to {percent(one.came_last_frac, 1)} of "
+        f"{ranks.waits.collectives} collectives",
     )
 
 
