@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -96,36 +97,46 @@ def view_figures(run: Run) -> dict[str, Any]:
 
 
 def wait_figures(run: Run, recorded: list[Printed]) -> dict[str, Any]:
-    """Return each rank's waits by the merged view beside waits by CUDA events around the same collectives."""
-    columns = run.ranks[0].table("spans", ("kind", "step"))
-    spans = zip(columns["kind"].to_pylist(), columns["step"].to_pylist(), strict=True)
-    profiled = sorted({step for kind, step in spans if kind == "collective"})
-    direct = direct_waits_ns({one["rank"]: one["collectives_ms"] for one in recorded}, profiled)
+    """Return each rank's waits by the merged view beside waits by CUDA events before the same collectives.
+
+    They agree if they differ by at most WAIT_FRAC of the longest wait.
+    """
+    printed = {one["rank"]: one for one in recorded}
     view = view_figures(run)
-    viewed = {one["rank"]: one["waiting_ns"] for one in (view["waits"] or {"ranks": []})["ranks"]}
+    waits = view["waits"] or {"ranks": [], "steps": []}
+    measured = direct_waits_ns(printed, waits["steps"])
+    direct = {rank: statistics.median_low(times_ns) for rank, times_ns in measured.items() if times_ns}
+    viewed = {one["rank"]: one["waiting_ns"] for one in waits["ranks"]}
     return {
         **view,
-        "profiled_steps": profiled,
         "direct_waits_ns": {str(rank): time_ns for rank, time_ns in direct.items()},
         "viewed_waits_ns": {str(rank): time_ns for rank, time_ns in viewed.items()},
-        "difference_frac": {
-            str(rank): (viewed[rank] - direct[rank]) / direct[rank] for rank in viewed if direct.get(rank)
+        "waits_are_within": {
+            str(rank): abs(time_ns - direct[rank]) <= WAIT_FRAC * max(viewed.values())
+            for rank, time_ns in viewed.items()
         },
         "limit_frac": WAIT_FRAC,
+        "direct_waits_of_all_steps_ns": direct_waits_ns(printed, range(1, len(recorded[0]["arrivals_ms"]) + 1)),
+        "pauses": {str(rank.number): [asdict(one) for one in rank.manifest.pauses] for rank in run.ranks},
+        "printed": recorded,
     }
 
 
-def direct_waits_ns(collectives_ms: dict[int, list[list[float]]], steps: list[int]) -> dict[int, float]:
-    """Return each rank's mean wait in a step: the time of its collectives beyond that of the rank that came last.
+def direct_waits_ns(printed: dict[int, Printed], steps: Iterable[int]) -> dict[int, list[float]]:
+    """Return how long each rank waits for others in each step: from its arrival at each collective to the last one's.
+
+    A collective at the begin of the step ends at the same time on all ranks. Arrivals at the others are counted from
+    there. The wait at the first one is its time beyond that of the rank with the shortest.
 
     Args:
-        collectives_ms: For each rank and step, how long each collective took.
-        steps: The steps to take the mean of, numbered from 1.
+        printed: What each rank wrote.
+        steps: Steps, numbered from 1.
     """
-    waits: dict[int, float] = dict.fromkeys(collectives_ms, 0.0)
+    waits: dict[int, list[float]] = {rank: [] for rank in printed}
     for step in steps:
-        times = {rank: one[step - 1] for rank, one in collectives_ms.items()}
-        shortest = sum(min(same) for same in zip(*times.values(), strict=True))
-        for rank, one in times.items():
-            waits[rank] += sum(one) - shortest
-    return {rank: wait_ms * 1e6 / max(1, len(steps)) for rank, wait_ms in waits.items()}
+        shortest_ms = min(one["first_ms"][step - 1] for one in printed.values())
+        last_ms = [max(same) for same in zip(*(one["arrivals_ms"][step - 1] for one in printed.values()), strict=True)]
+        for rank, one in printed.items():
+            wait_ms = one["first_ms"][step - 1] - shortest_ms + sum(last_ms) - sum(one["arrivals_ms"][step - 1])
+            waits[rank].append(wait_ms * 1e6)
+    return waits

@@ -100,12 +100,12 @@ class Model(nn.Module):
 
 @dataclass
 class Job:
-    """One training. ``step()`` runs forward and backward. ``events`` are begin and end of this step's collectives."""
+    """One training. ``step()`` runs forward and backward. ``events`` are recorded before this step's collectives."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     step: Callable[[], None]
-    events: list[tuple[Any, Any]] = field(default_factory=list)
+    events: list[Any] = field(default_factory=list)
 
 
 def build(way: str, size: str, device: torch.device, extra_bytes: int = 0) -> Job:
@@ -157,7 +157,8 @@ def divide(model: Model, way: str, device: torch.device) -> nn.Module:
             fully_shard(layer, **policy)
         return fully_shard(model, **policy)
     if way.startswith(("ddp", "zero")):
-        return DistributedDataParallel(model, gradient_as_bucket_view=way == "ddp_views")
+        options = {"bucket_cap_mb": 1024} if way == "ddp_events" else {}
+        return DistributedDataParallel(model, gradient_as_bucket_view=way == "ddp_views", **options)
     if way == "tp":
         mesh = init_device_mesh(device.type, (world,), mesh_dim_names=("tp",))
         plan: dict[str, Any] = dict.fromkeys(("q", "k", "v", "gate", "up"), ColwiseParallel())
@@ -182,17 +183,19 @@ def loss_of(logits: Tensor, target: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits.flatten(0, -2).float(), target.flatten())
 
 
-def timed_all_reduce(events: list[tuple[Any, Any]], bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    """Average a bucket's gradients over the ranks in the compute stream, between two CUDA events."""
+def timed_all_reduce(events: list[Any], bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """Average a bucket's gradients over the ranks in the compute stream, after a CUDA event."""
     gradients = bucket.buffer().div_(dist.get_world_size())
-    on_gpu = gradients.is_cuda
-    begin, end = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) if on_gpu else (None,) * 2
-    if on_gpu:
-        begin.record()
+    if gradients.is_cuda:
+        events.append(record_event())
     dist.all_reduce(gradients)
-    if on_gpu:
-        end.record()
-        events.append((begin, end))
     done: torch.futures.Future[Tensor] = torch.futures.Future()
     done.set_result(gradients)
     return done
+
+
+def record_event() -> Any:
+    """Return a CUDA event with a time, recorded in the current stream."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from sharded_models import SIZES, SMALLER, WAYS, build
+from sharded_models import SIZES, SMALLER, WAYS, build, record_event
 from torch import _dynamo  # noqa: F401  what the first optimizer loads
 
 MIB = 1 << 20
@@ -31,16 +31,27 @@ def wait_for_turn(rank: int) -> None:
         time.sleep(0.02)
 
 
+def begin_together(device: torch.device) -> tuple[Any, Any]:
+    """Return CUDA events before and after a small collective. The later one is at the same time on all ranks."""
+    before = record_event()
+    dist.all_reduce(torch.zeros(1, device=device))
+    return before, record_event()
+
+
 def train(way: str, given: argparse.Namespace, device: torch.device, rank: int) -> dict[str, Any]:
     """Train in one way; return this rank's figures."""
     on_gpu = device.type == "cuda"
     size = SMALLER.get(given.size, {}).get(way, given.size)
     torch.manual_seed(0)
     job = build(way, size, device, extra_bytes=round(given.imbalance_mib * MIB) if rank == 1 else 0)
-    times_s, collectives_ms, peak_after_window = [], [], 0
+    times_s, first_ms, arrivals_ms, peak_after_window = [], [], [], 0
+    is_timed = on_gpu and way == "ddp_events"
     for step in range(given.steps):
         begin = time.perf_counter()
+        before, together = begin_together(device) if is_timed else (None, None)
         if given.sleep_ms and rank == 1:
+            if on_gpu:
+                torch.cuda.synchronize()
             time.sleep(given.sleep_ms / 1e3)
         job.step()
         job.optimizer.step()
@@ -48,15 +59,18 @@ def train(way: str, given: argparse.Namespace, device: torch.device, rank: int) 
         if on_gpu:
             torch.cuda.synchronize()
         times_s.append(time.perf_counter() - begin)
-        collectives_ms.append([begin.elapsed_time(end) for begin, end in job.events])
-        job.events.clear()
+        if before is not None and together is not None:
+            first_ms.append(before.elapsed_time(together))
+            arrivals_ms.append([together.elapsed_time(event) for event in job.events])
+            job.events.clear()
         if step + 1 == given.window:
             peak_after_window = torch.cuda.max_memory_allocated() if on_gpu else 0
     return {
         "rank": rank,
         "size": size,
         "step_times_s": times_s,
-        "collectives_ms": collectives_ms,
+        "first_ms": first_ms,
+        "arrivals_ms": arrivals_ms,
         "peak_after_window_bytes": peak_after_window,
         "peak_allocated_bytes": torch.cuda.max_memory_allocated() if on_gpu else 0,
         "peak_reserved_bytes": torch.cuda.max_memory_reserved() if on_gpu else 0,

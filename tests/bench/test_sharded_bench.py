@@ -75,12 +75,15 @@ def test_a_failed_job_leaves_the_others(bench: Any, tmp_path: Path) -> None:
     assert "third" not in jobs.results
 
 
-def test_the_wait_of_a_rank_is_its_time_beyond_that_of_the_last(bench: Any) -> None:
+def test_the_wait_of_a_rank_is_from_its_arrival_to_the_last(bench: Any) -> None:
     direct_waits_ns = bench("sharded_figures").direct_waits_ns
-    took_ms = {0: [[9.0], [3.0, 1.0], [5.0]], 1: [[9.0], [1.0, 2.0], [1.0]]}
-    assert direct_waits_ns(took_ms, [2]) == {0: 2e6, 1: 1e6}
-    assert direct_waits_ns(took_ms, [2, 3]) == {0: 3e6, 1: 0.5e6}
-    assert direct_waits_ns(took_ms, []) == {0: 0.0, 1: 0.0}
+    printed = {
+        0: {"first_ms": [9.0, 1.5], "arrivals_ms": [[4.0], [10.0, 52.0]]},
+        1: {"first_ms": [1.0, 1.0], "arrivals_ms": [[4.0], [40.0, 50.0]]},
+    }
+    assert direct_waits_ns(printed, [2]) == {0: [30.5e6], 1: [2e6]}
+    assert direct_waits_ns(printed, [1, 2]) == {0: [8e6, 30.5e6], 1: [0.0, 2e6]}
+    assert direct_waits_ns(printed, []) == {0: [], 1: []}
 
 
 def test_overhead_leaves_the_first_step_out(bench: Any) -> None:
