@@ -8,7 +8,6 @@ Python's options: ``-S`` loads no site module, and ``-I`` and ``-E`` ignore PYTH
 recorded. ``usercustomize`` and ``.pth`` files work as usual: the first is loaded after this file, the others before.
 """
 
-import gc
 import os
 import sys
 
@@ -66,6 +65,8 @@ def _start():
     if _is_hidden():
         _leave_note("%s was not recorded: the program has a module called gpuledger" % sys.executable)
         return
+    import gc  # here, because a program without torch may not have it
+
     collects = gc.isenabled()
     gc.disable()  # these objects stay: a collection would go through all of the program's in vain
     try:
