@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpuledger.analyze.step.energy import EnergyBreakdown
     from gpuledger.analyze.step.times import TimeBreakdown
     from gpuledger.analyze.view.view import DeviceView, RunView
+    from gpuledger.model.manifest import RankManifest
 
 
 _TIME_FIELDS = (
@@ -93,6 +94,17 @@ def oom_document(rank: int, failure: OutOfMemory) -> dict[str, Any]:
     }
 
 
+def host_memory_document(manifest: RankManifest) -> dict[str, Any] | None:
+    """Return the latest value and the peak of each kind of host memory as JSON; None without the flight recorder.
+
+    ``workers`` are the processes that it started. ``dev_shm`` is what all processes of the machine have there.
+    """
+    if not manifest.host_memory:
+        return None
+    kinds = {one.kind: {"bytes": one.bytes, "peak_bytes": one.peak_bytes} for one in manifest.host_memory}
+    return {"limit_bytes": manifest.host_limit_bytes, "kinds": kinds}
+
+
 def growth_document(growth: Growth) -> dict[str, Any]:
     """Return memory that grows as JSON. What is not known is null."""
     holder = growth.holder
@@ -128,6 +140,7 @@ def _device_document(view: DeviceView) -> dict[str, Any]:
         "requested_bytes": breakdown.requested_bytes,
         "active_bytes": breakdown.active_bytes,
         "reserved_bytes": None if summary.recorded_peak_reserved_bytes is None else breakdown.reserved_bytes,
+        "host_memory": host_memory_document(view.rank.manifest),
         "time": None if view.times is None else _time_document(view.times),
         "energy": None if view.energy is None else _energy_document(view.energy),
         "rates": None if view.rates is None else asdict(view.rates),

@@ -17,6 +17,7 @@ from gpuledger.report.base.phrases import (
     place_text,
 )
 from gpuledger.report.text.growth_text import growth_text
+from gpuledger.report.text.host_text import host_memory_text
 from gpuledger.report.text.oom_text import CELLS, failure_lines
 from gpuledger.report.text.tables import imbalance_line
 from gpuledger.units import counted, format_bytes, format_joules, format_ns
@@ -54,6 +55,8 @@ def first_screen(view: RunView, terminal: Terminal) -> list[str]:
         lines += _largest("Largest modules", _of_layers(modules, device.classes), device, terminal)
     elif sizes := {one.label: one.bytes for one in device.source_lines if one.label not in _NO_LINES}:
         lines += _largest("Largest lines", sizes, device, terminal)
+    if host := host_memory_text(device.rank.manifest):
+        lines += entry(terminal, "Host memory", host, cells=CELLS)
     lines += entry(terminal, "Main loop", *_loop(device), cells=CELLS)
     lines += entry(terminal, "Operators", *_timed_program(device), cells=CELLS)
     lines += entry(terminal, "Fits", *_fits(device), cells=CELLS)

@@ -13,11 +13,13 @@ from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.failures.oom import explain_oom
 from gpuledger.analyze.memory.groups import group_accounts
 from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.view.view import build_view
 from gpuledger.model.manifest import read_json
 from gpuledger.model.run import Run, read_run, write_table
 from gpuledger.model.run_directory import write_json
 from gpuledger.model.schema.tables import TABLES
 from gpuledger.report.base.terminal import Terminal
+from gpuledger.report.json.document import show_document
 from gpuledger.report.text.text import print_run_summary, run_summary_lines
 
 
@@ -80,6 +82,24 @@ def test_out_of_memory_is_explained(run: Path) -> None:
     held = next(line for line in text.splitlines() if "held by" in line)
     assert top.category in held
     assert text.count("held by") == 2
+
+
+def test_host_memory_has_the_peak_of_each_kind(run: Path) -> None:
+    kinds = [
+        {"kind": "resident", "bytes": 2 << 30, "peak_bytes": 3 << 30},
+        {"kind": "shared", "bytes": 1 << 30, "peak_bytes": 1 << 30},
+        {"kind": "pinned", "bytes": 0, "peak_bytes": 0},
+        {"kind": "workers", "bytes": 1 << 30, "peak_bytes": 5 << 30},
+        {"kind": "dev_shm", "bytes": 0, "peak_bytes": 256 << 20},
+    ]
+    assert "Host memory" not in summary(read_run(run))
+    recorded = changed(run, host_memory=kinds, host_limit_bytes=64 << 30)
+    peaks = "peaks: resident 3.0 GiB, started processes 5.0 GiB, /dev/shm of all processes 256.0 MiB"
+    assert f"Host memory         {peaks}; limit of the cgroup 64.0 GiB" in summary(recorded)
+    document = show_document(build_view(recorded))["host_memory"]
+    assert document["limit_bytes"] == 64 << 30
+    assert document["kinds"]["workers"] == {"bytes": 1 << 30, "peak_bytes": 5 << 30}
+    assert document["kinds"].keys() == {one["kind"] for one in kinds}
 
 
 def test_out_of_memory_before_any_block(run: Path) -> None:
