@@ -374,7 +374,7 @@ def test_a_compiled_model_keeps_its_names_and_the_run_says_so(whole: bool) -> No
     )
     assert all(check.ok for check in run.manifest.checks)
     assert sizes(run, "weight") == sizes(run, "gradient") == {f"net.{name}": size for name, size in MLP_BYTES.items()}
-    assert {b.module for b in run.of("activation") if b.bytes == 256} == {"OptimizedModule" if whole else "Doubling"}
+    assert {b.module for b in run.of("activation") if b.bytes == 256} == {"Doubling"}
 
 
 class Doubling(nn.Module):

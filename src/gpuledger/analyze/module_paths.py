@@ -8,6 +8,9 @@ from typing import Any
 
 from gpuledger.files.reading import storable
 
+_COMPILED = "OptimizedModule"
+"""Class of what ``torch.compile`` returns for a module."""
+
 
 def module_rows(modules: list[dict[str, Any]], called_roots: Collection[int]) -> list[dict[str, Any]]:
     """Return the rows of the ``modules`` table.
@@ -72,12 +75,19 @@ def _join(label: str, path: str, *, plain: bool) -> str:
 
 
 def _root_labels(modules: list[dict[str, Any]]) -> dict[int, str]:
-    """Return ``root id -> label``: its class, with ``#2``, ``#3``, … where the class repeats."""
+    """Return ``root id -> label``: its class, with ``#2``, ``#3``, … where the class repeats.
+
+    A compiled module goes by the class of the module that was compiled, so that it has the name of an uncompiled run.
+    """
+    inside = {
+        entry["root"]: entry for number, entry in enumerate(modules) if entry["root"] != number and not entry["path"]
+    }
     seen: Counter[str] = Counter()
     labels = {}
     for number, entry in enumerate(modules):
         if entry["root"] == number:
-            name = str(entry["class_name"])
+            named = inside.get(number, entry) if entry["class_name"] == _COMPILED else entry
+            name = str(named["class_name"])
             seen[name] += 1
             labels[number] = name if seen[name] == 1 else f"{name}#{seen[name]}"
     return labels

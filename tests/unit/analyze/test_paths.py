@@ -49,6 +49,13 @@ def test_a_called_module_without_parameters_takes_nobody_s_name() -> None:
     assert paths(NET + loss, [0, 3]) == ["Net", "a", "a.b", "Loss"]
 
 
+def test_a_compiled_module_goes_by_the_class_that_was_compiled() -> None:
+    whole = [entry("", 0, "OptimizedModule", parameters=0), entry("", 0, "Net", parent=0), entry("a", 0, parent=1)]
+    assert paths(whole, [0]) == ["Net", "Net", "a"]
+    assert paths([*whole, entry("", 3, "Net")], [0, 3]) == ["Net", "Net", "Net.a", "Net#2"]
+    assert paths([entry("", 0, "OptimizedModule")], [0]) == ["OptimizedModule"]
+
+
 def test_nothing_called_and_nothing_known() -> None:
     assert paths(NET, []) == ["Net", "Net.a", "Net.a.b"]
     assert paths([], []) == []

@@ -21,7 +21,7 @@ from gpuledger.analyze.step.steps import whole_steps
 from gpuledger.analyze.step.times import TimeAccount, TimeBreakdown, break_down_time
 from gpuledger.errors import EmptyRunError, UsageError
 from gpuledger.model.shown import Shown
-from gpuledger.units import counted
+from gpuledger.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run
@@ -47,6 +47,7 @@ class Side:
         profiled_steps: Number of steps that ``times`` is the mean of.
         work_by: What ``times`` and ``energies`` are divided by: ``module``, or ``line`` or ``function``. These stand in
             place of the module.
+        is_compiled: Whether ``torch.compile`` compiled a part of the program.
     """
 
     run: str
@@ -61,6 +62,7 @@ class Side:
     classes: Mapping[str, str] = field(default_factory=dict)
     profiled_steps: int = 0
     work_by: str = "module"
+    is_compiled: bool = False
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,7 @@ def diff_runs(
             how = (by, depth, at, step)
             sides = _read_side(before, old, old_device, how), _read_side(after, new, new_device, how)
             places.append(PlaceDiff(*sides))
-            notes += _lone_passes(*sides)
+            notes += [*_lone_passes(*sides), *_compiled_notes(*sides)]
     if not any(side.metrics or side.breakdown for place in places for side in (place.before, place.after)):
         raise EmptyRunError(f"{before.name}, {after.name}: neither run has values that can be compared")
     notes += own_notes(before, after)
@@ -268,6 +270,7 @@ def _read_side(run: Run, rank: Rank, device_idx: int, how: tuple[tuple[str, ...]
         module_classes(rank) if work_by == "module" else {},
         0 if time is None else time.steps,
         work_by,
+        rank.manifest.compilation is not None or bool(rank.manifest.fusions),
     )
 
 
@@ -303,6 +306,19 @@ def _lone_passes(before: Side, after: Side) -> list[str]:
         f"Only {(before if old else after).run} has {measurement}, so {values} by module cannot be compared."
         for measurement, values, old, new in passes
         if bool(old) != bool(new)
+    ]
+
+
+def _compiled_notes(before: Side, after: Side) -> list[str]:
+    """Return how much memory compilation saves, if only one side is compiled and both have a breakdown."""
+    if before.is_compiled == after.is_compiled or before.breakdown is None or after.breakdown is None:
+        return []
+    compiled, plain = (after, before) if after.is_compiled else (before, after)
+    sizes = [side.breakdown.allocated_bytes for side in (plain, compiled) if side.breakdown is not None]
+    saved_bytes = sizes[0] - sizes[1]
+    word = "less" if saved_bytes >= 0 else "more"
+    return [
+        f"Only {compiled.run} is compiled. It has {format_bytes(abs(saved_bytes))} {word} allocated than {plain.run}."
     ]
 
 

@@ -71,7 +71,8 @@ def _side(label: str, side: Side) -> str:
         size = side.breakdown.allocated_bytes
         lines.append(element("p", format_bytes(size), class_="value", title=exactly(size, "B")))
         lines.append(element("p", html_text(place_of(side.breakdown.instant))))
-    lines.append(element("p", html_text(f"{device_label(side.device_idx)} · {side.device_name}"), class_="muted"))
+    words = [device_label(side.device_idx), side.device_name, *(["compiled"] if side.is_compiled else [])]
+    lines.append(element("p", html_text(" · ".join(words)), class_="muted"))
     return element("div", *lines, class_="side")
 
 

@@ -80,6 +80,7 @@ def _side_document(side: Side) -> dict[str, Any]:
     return {
         "run": side.run,
         **place_document(side),
+        "is_compiled": side.is_compiled,
         "instant": None if side.breakdown is None else instant_document(side.breakdown.instant),
         "allocated_bytes": None if side.breakdown is None else side.breakdown.allocated_bytes,
         "metrics": {

@@ -376,3 +376,22 @@ def test_a_sampled_figure_without_a_known_spread_is_marked(runs: Path) -> None:
     lines = ask("diff", runs / "one", runs / "other").stdout.splitlines()
     assert next(line for line in lines if line.startswith("peak of the process")).endswith("noise unknown")
     assert not next(line for line in lines if line.startswith("peak reserved")).endswith("noise unknown")
+
+
+def test_the_compiled_one_of_two_runs_is_named_with_what_it_saves(runs: Path, tmp_path: Path) -> None:
+    place = tmp_path / "compiled.ledger"
+    shutil.copytree(runs / "other.ledger", place)
+    manifest = place / "rank-0" / "manifest.json"
+    write_json(manifest, {**json.loads(manifest.read_text()), "compilation": {"graphs": 1, "seconds": 2.0}})
+    eager, compiled = read_run(runs / "one.ledger"), read_run(place)
+    for before, after in ((eager, compiled), (compiled, eager)):
+        found = diff_runs(before, after)
+        heads = head_rows(found.main, Terminal())
+        assert [", compiled" in head for head in heads] == [before is compiled, after is compiled]
+        sizes = [present(side.breakdown).allocated_bytes for side in (found.main.before, found.main.after)]
+        word = "less" if sizes[[before, after].index(compiled)] <= min(sizes) else "more"
+        assert (
+            f"Only compiled is compiled. It has {format_bytes(abs(sizes[0] - sizes[1]))} {word} allocated than one."
+            in found.notes
+        )
+    assert not any("Only" in note for note in diff_runs(compiled, compiled).notes)
