@@ -146,9 +146,9 @@ def _read(rank: Rank, device_idx: int) -> _Spans:
         name = names.get(one, "")
         keys.append((name, seen[name]))
         seen[name] += 1
-    columns = (one[chosen] for chosen in (collective, compute) for one in (start, end, step))
-    pauses = np.array([pause.start_ns for pause in rank.manifest.pauses], dtype=np.int64)
-    return _Spans(tuple(keys), *columns, pauses)
+    columns = [one[chosen] for chosen in (collective, compute) for one in (start, end, step)]
+    columns.append(np.array([pause.start_ns for pause in rank.manifest.pauses], dtype=np.int64))
+    return _Spans(tuple(keys), *columns)
 
 
 def _only(one: _Spans, keys: list[tuple[str, int]]) -> _Spans:
