@@ -1,0 +1,65 @@
+"""What was measured of recordings of sharded training."""
+
+from __future__ import annotations
+
+from pages.blocks import block
+from pages.results import GIB, MIB, Results, about, percent, read, table, wrap
+
+SHARDED = "memory/results/h200/sharded.json"
+
+
+def row(way: str, found: Results) -> list[str]:
+    """Return the cells of one way, with the larger figure of its ranks."""
+    ranks = found["ranks"].values()
+    finished = all(one["torch_peak_allocated_bytes"] for one in ranks)
+    equal = sum(one["peak_is_equal"] for one in ranks)
+    overhead = [found.get("overhead_in_window"), found.get("overhead_after_window")]
+    return [
+        f"`{way}`",
+        f"{max(one['recorded_peak_allocated_bytes'] for one in ranks) / GIB:.1f} GiB",
+        f"{equal} of {len(ranks)} ranks" if finished else "not finished",
+        percent(max(one["other_frac"] for one in ranks)),
+        f"{max(one['balance']['nccl'] for one in ranks) / MIB:.0f} MiB",
+        f"{max(abs(one['unaccounted_bytes']) for one in ranks) / MIB:.1f} MiB",
+        *("" if one is None else f"× {one:.2f}" for one in overhead),
+    ]
+
+
+def other_peaks(results: Results) -> list[str]:
+    """Return the ways whose peak without a recording is another one."""
+    bare = results["results"]["bare"]["torch_peak_of_program_bytes"]
+    return [
+        f"`{way}` ({max(bare[way]) / GIB:.1f} GiB)"
+        for way in results["ways"].split(",")
+        if (found := results["results"].get(way)) and bare[way]
+        if bare[way] != [one["torch_peak_of_program_bytes"] for one in found["ranks"].values()]
+        if abs(max(bare[way]) / max(one["recorded_peak_allocated_bytes"] for one in found["ranks"].values()) - 1) > 0.01
+    ]
+
+
+@block("sharded training")
+def sharded_training() -> list[str]:
+    """Return peaks, categories and overhead of sharded training in each way."""
+    results = read(SHARDED)
+    ways = [way for way in results["ways"].split(",") if results["results"].get(way)]
+    head = ["way", "peak", "equal to torch's", "`other`", "NCCL", "unaccounted", "recorded steps", "later steps"]
+    failed = [f"`{way}`" for way in results["failed"] if way in ways]
+    stopped = [
+        f"`{way}`" for way, peaks in results["results"]["bare"]["torch_peak_of_program_bytes"].items() if not peaks
+    ]
+    left_out = [f"`{way}`" for way in results["not_run"]]
+    return [
+        *wrap(
+            f"{results['ranks']} × {about(results, 'memory/sharded.py')}. Llama-shaped model with 1.3 billion weights,",
+            f"one run of {results['steps']} steps for each way, of which {results['window']} were recorded. The last",
+            "columns are median step times as a multiple of those without a recording.",
+        ),
+        "",
+        *table(head, [row(way, results["results"][way]) for way in ways]),
+        "",
+        *wrap(
+            f"The time was over in {', '.join(failed)}, which trains a smaller model. Before {', '.join(left_out)}, no",
+            f"time was left. Without a recording, one process trains all ways. It stopped in {', '.join(stopped)}, and",
+            f"its peaks are higher in {', '.join(other_peaks(results))}.",
+        ),
+    ]
