@@ -59,7 +59,7 @@ Examples:
   gpuledger estimate --gpu a100-80gb train.py --batch-size 32
   gpuledger estimate --gpu l4 --find-batch batch-size train.py --batch-size 8""",
 )
-@gpu_option("GPU model, as listed by `gpuledger gpus`.", default="h200")
+@gpu_option("GPU model, as listed by `gpuledger gpus`, or all for one table of all of them.", default="h200")
 @click.option("--gpu-memory", metavar="MEMORY", help="Memory of a GPU that is not listed, such as 24GiB. Needs --sm.")
 @click.option("--sm", metavar="X.Y", help="Compute capability of that GPU, such as 8.9.")
 @click.option(
@@ -107,28 +107,48 @@ def estimate_command(ctx: click.Context, /, **flags: Any) -> None:
 
     order = Order(program, _card(flags), flags["steps"], flags["confidence"], parse_alloc_conf(flags["alloc_conf"]))
     output = None if flags["quiet"] else sys.stderr
+    every = _is_every(flags)
     if flags["find_batch"]:
         _find_batch(order, flags["find_batch"], as_json=flags["as_json"])
         return
     stem = Path(program[1] if program[0] == "-m" else program[0]).stem
     directory = choose_directory(flags["out"], force=flags["force"], stem=f"{stem}-on-{order.card.key}")
     found = estimate_program(order, directory, output, replace=flags["force"])
-    _tell(found, as_json=flags["as_json"])
+    _tell(found, every=every, as_json=flags["as_json"])
     if flags["require_fit"] and not found.fits:
         raise BudgetExceededError(f"{found.fit.verdict} on {order.card.key}", hint="gpuledger estimate --find-batch …")
 
 
+EVERY_GPU = "all"
+"""Value of ``--gpu`` for all GPUs of the catalogue."""
+
+
+def _is_every(flags: dict[str, Any]) -> bool:
+    """Return whether the result is for all GPUs.
+
+    Raises:
+        UsageError: another option needs one GPU.
+    """
+    if flags["gpu"].strip().lower() != EVERY_GPU or flags["gpu_memory"] is not None:
+        return False
+    for name in ("find_batch", "require_fit"):
+        if flags[name]:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} and --gpu all cannot be combined", hint=f"Name one GPU with {option}")
+    return True
+
+
 def _card(flags: dict[str, Any]) -> Card:
-    """Return the GPU that the options name.
+    """Return the GPU that the options name; for all GPUs, the one on which the rules were measured.
 
     Raises:
         UsageError: it is not listed, or only one of the two options of another GPU is given or valid.
     """
-    from gpuledger.simulate.catalogue import find_card, make_card
+    from gpuledger.simulate.catalogue import REFERENCE, find_card, make_card
 
     memory, capability = flags["gpu_memory"], flags["sm"]
     if memory is None and capability is None:
-        return find_card(flags["gpu"])
+        return find_card(REFERENCE if _is_every(flags) else flags["gpu"])
     if memory is None or capability is None:
         raise UsageError("--gpu-memory and --sm belong together", hint="For example --gpu-memory 24GiB --sm 8.9")
     found = re.fullmatch(r"(\d{1,2})\.(\d)", capability)
@@ -137,15 +157,18 @@ def _card(flags: dict[str, Any]) -> Card:
     return make_card(parse_bytes(memory), (int(found[1]), int(found[2])))
 
 
-def _tell(found: Estimate, *, as_json: bool) -> None:
-    from gpuledger.cli.predict.estimate_text import estimate_document, estimate_lines
+def _tell(found: Estimate, *, every: bool, as_json: bool) -> None:
+    from gpuledger.cli.predict import estimate_text as text
     from gpuledger.report.base.terminal import Terminal
 
     if as_json:
-        print_json(estimate_document(found))
+        print_json(text.every_gpu_document(found) if every else text.estimate_document(found))
         return
     terminal = Terminal.of(sys.stdout)
-    print_lines(estimate_lines(found, terminal, _ACCOUNTS_SHOWN))
+    if every:
+        print_lines(text.every_gpu_lines(found, terminal))
+    else:
+        print_lines(text.estimate_lines(found, terminal, _ACCOUNTS_SHOWN))
     print_notes(_closing(found, Terminal.of(sys.stderr)))
 
 

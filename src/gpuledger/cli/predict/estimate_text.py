@@ -11,7 +11,7 @@ from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.terminal import Column, Table, Terminal
 from gpuledger.simulate.catalogue import Card
-from gpuledger.simulate.estimate.fit import Fit, category_spread, kind_on
+from gpuledger.simulate.estimate.fit import FITS, Fit, category_spread, kind_on
 from gpuledger.simulate.estimate.run import Estimate, some_of
 from gpuledger.simulate.estimate.search import Search
 from gpuledger.units import format_bytes
@@ -71,11 +71,58 @@ def _label(account: Account, word: str) -> str:
 
 
 def _cards(fits: tuple[Fit, ...]) -> Table:
-    columns = (Column("GPU"), Column("memory", right=True), Column("left", right=True), Column("verdict"))
-    return Table(
-        columns,
-        tuple((f.card.key, format_bytes(f.card.total_bytes), format_bytes(f.free_bytes), f.verdict) for f in fits),
-    )
+    names = ("memory", "peak", "upper bound", "left")
+    columns = (Column("GPU"), *(Column(name, right=True) for name in names), Column("verdict"))
+    rows = []
+    for fit in fits:
+        sizes = (fit.card.total_bytes, fit.process_bytes, fit.upper_bytes, fit.free_bytes)
+        verdict = f"{fit.verdict}, approximate" if fit.approximate else fit.verdict
+        rows.append((fit.card.key, *map(format_bytes, sizes), verdict))
+    return Table(columns, tuple(rows))
+
+
+def every_gpu_line(found: Estimate) -> str:
+    """Return the answer for all GPUs in one line: ``fits on 14 of 25 GPUs; the smallest is rtx-4080 (16.0 GiB)``."""
+    fitting = [fit.card for fit in found.others if fit.verdict == FITS]
+    line = f"fits on {len(fitting)} of {len(found.others)} GPUs"
+    if not fitting:
+        return line
+    smallest = min(fitting, key=lambda card: card.total_bytes)
+    return f"{line}; the smallest is {smallest.key} ({format_bytes(smallest.total_bytes)})"
+
+
+def every_gpu_lines(found: Estimate, terminal: Terminal) -> list[str]:
+    """Return the answer for all GPUs, and a table of them."""
+    steps = f"simulated steps {found.steps}, peak in step {found.peak_step}"
+    first = terminal.styled(terminal.text(every_gpu_line(found)), "bold")
+    return [first, terminal.text(steps), "", *_cards(found.others).lines(terminal)]
+
+
+def every_gpu_document(found: Estimate) -> dict[str, Any]:
+    """Return the result for all GPUs as one JSON document."""
+    return {
+        "gpu": "all",
+        "confidence": found.confidence,
+        "steps": found.steps,
+        "peak_step": found.peak_step,
+        "gpus": _gpu_documents(found.others),
+        "notes": list(found.notes),
+        "run": str(found.run.path),
+    }
+
+
+def _gpu_documents(fits: tuple[Fit, ...]) -> list[dict[str, Any]]:
+    return [
+        {
+            "gpu": fit.card.key,
+            "verdict": fit.verdict,
+            "peak_process_bytes": fit.process_bytes,
+            "upper_bytes": fit.upper_bytes,
+            "capacity_bytes": fit.card.usable_bytes,
+            "approximate": fit.approximate,
+        }
+        for fit in fits
+    ]
 
 
 def estimate_document(found: Estimate) -> dict[str, Any]:
@@ -101,16 +148,7 @@ def estimate_document(found: Estimate) -> dict[str, Any]:
         "interval_from": kind_on(found.card, peaks.kind),
         "by_category": {account.category: account.bytes for account in breakdown.accounts},
         "by_category_spread": {name: int(share * peaks.allocated_bytes) for name, share in category_spread().items()},
-        "gpus": [
-            {
-                "gpu": fit.card.key,
-                "verdict": fit.verdict,
-                "peak_process_bytes": fit.process_bytes,
-                "upper_bytes": fit.upper_bytes,
-                "capacity_bytes": fit.card.usable_bytes,
-            }
-            for fit in found.others
-        ],
+        "gpus": _gpu_documents(found.others),
         "notes": list(found.notes),
         "run": str(found.run.path),
     }

@@ -14,6 +14,7 @@ from gpuledger.simulate.convolutions.convolution_guess import Workspace, workspa
 from gpuledger.simulate.convolutions.convolution_rows import FIRST, LAST, OTHER, PLACE, Row, backward_row, forward_row
 from gpuledger.simulate.convolutions.convolution_terms import DATA_GRADIENT, FORWARD, WEIGHT_GRADIENT, key_of
 from gpuledger.simulate.convolutions.sums import sum_bytes
+from gpuledger.simulate.traits import Sizing, reference_sizing
 
 Sizes = tuple[int, ...]
 
@@ -72,49 +73,65 @@ def needs_workspace(data: Any, capability: tuple[int, int]) -> bool:
 CUDNN = "cuDNN workspace"
 """Label of memory that cuDNN does without if the GPU is full: torch then tries the next algorithm."""
 _MEASURED_CAPABILITY, _FLOAT_BYTES = (9, 0), 4
-_NO_WORKSPACE = Workspace(0, False)
 
 
-def forward_held(args: Any, capability: tuple[int, int] = _MEASURED_CAPABILITY) -> Held:
-    """Return the temporary memory of ``aten.convolution``, without its result."""
+def _workspace(data: Any, key: Row, operation: int, sizing: Sizing) -> Workspace:
+    """Return cuDNN's workspace of an operation."""
+    found = workspace_of(key, operation)
+    size_bytes = sizing.one(lambda gpu: found.size_bytes if needs_workspace(data, gpu.compute_capability) else 0)
+    measured = found.measured and needs_workspace(data, sizing.own.compute_capability)
+    return Workspace(size_bytes, measured)
+
+
+def forward_held(args: Any, sizing: Sizing | None = None) -> Held:
+    """Return the temporary memory of ``aten.convolution``, without its result.
+
+    Args:
+        args: Arguments of the operator.
+        sizing: Computes sizes that depend on the GPU; by default for the one that was measured.
+    """
     row = forward_row(args)
     if row is None:
         return Held(beside=((),))
     key = key_of(row)
-    needed = needs_workspace(args[0], capability)
-    found = workspace_of(key, DATA_GRADIENT if args[6] else FORWARD) if needed else _NO_WORKSPACE
+    found = _workspace(args[0], key, DATA_GRADIENT if args[6] else FORWARD, sizing or reference_sizing())
     copied = _other_copy(row, "data_format", args[0])
     return Held(copied, ((*_weight_copy(row, args[1]), found.size_bytes),), (), key, (found,))
 
 
-def backward_held(args: Any, multiprocessors: int, capability: tuple[int, int] = _MEASURED_CAPABILITY) -> Held:
-    """Return the temporary memory of ``aten.convolution_backward``, without its three gradients."""
+def backward_held(args: Any, sizing: Sizing | None = None) -> Held:
+    """Return the temporary memory of ``aten.convolution_backward``, without its three gradients.
+
+    Args:
+        args: Arguments of the operator.
+        sizing: Computes sizes that depend on the GPU; by default for the one that was measured.
+    """
+    sizing = sizing or reference_sizing()
     row = backward_row(args)
     if row is None:
         return Held(beside=((), (), ()))
     gradient, data, weight, transposed, mask = args[0], args[1], args[2], args[7], args[10]
     key = key_of(row)
-    of_data = of_weight = _NO_WORKSPACE
-    if needs_workspace(data, capability):
-        of_data = workspace_of(key, FORWARD if transposed else DATA_GRADIENT)
-        of_weight = workspace_of(key, WEIGHT_GRADIENT)
+    of_data = _workspace(data, key, FORWARD if transposed else DATA_GRADIENT, sizing)
+    of_weight = _workspace(data, key, WEIGHT_GRADIENT, sizing)
     again = _other_copy(row, "gradient_format", gradient)
     twice = bool(again and mask[0] and not _is_last(row) and not transposed and not _is_depthwise(row))
     before = _other_copy(row, "data_format", data) + (() if twice else again)
     beside_data = (again if twice else ()) + _weight_copy(row, weight)
     return Held(
         before,
-        ((*beside_data, of_data.size_bytes), (of_weight.size_bytes,), _bias_bytes(gradient, row, multiprocessors)),
+        ((*beside_data, of_data.size_bytes), (of_weight.size_bytes,), _bias_bytes(gradient, row, sizing)),
         again if twice else (),
         key,
         (of_data, of_weight) if mask[0] else (of_weight,),
     )
 
 
-def _bias_bytes(gradient: Any, row: Row, multiprocessors: int) -> Sizes:
+def _bias_bytes(gradient: Any, row: Row, sizing: Sizing) -> Sizes:
     """Return the temporary memory of summing a gradient over images and positions."""
     if not row[PLACE["bias"]]:
         return ()
     places = math.prod(gradient.shape[2:])
     along_places = row[PLACE["gradient_format"]] in (FIRST, OTHER) and places > 1
-    return sum_bytes(gradient.shape[0] * places, gradient.shape[1], multiprocessors, along_inputs=along_places)
+    inputs, outputs = gradient.shape[0] * places, gradient.shape[1]
+    return sizing.many(lambda gpu: sum_bytes(inputs, outputs, gpu.multiprocessors, along_inputs=along_places))

@@ -6,6 +6,8 @@ sums over a convolution's result that used any, of 11,886 on an H200 (bench/esti
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 _THREADS, _WARP, _THREADS_PER_PROCESSOR = 512, 32, 2048
 _LEAST_VALUES, _MOST_VALUES = 16, 256
 _FLOAT_BYTES = 4
@@ -15,6 +17,7 @@ def _last_power(number: int) -> int:
     return 1 << (number.bit_length() - 1)
 
 
+@lru_cache(maxsize=1 << 16)
 def sum_bytes(inputs: int, outputs: int, multiprocessors: int, *, along_inputs: bool) -> tuple[int, ...]:
     """Return the sizes of a reduction's two buffers: partial sums and counters. Empty if single thread blocks suffice.
 

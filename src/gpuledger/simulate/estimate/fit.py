@@ -6,9 +6,10 @@ import copy
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from importlib.resources import files
+from typing import cast
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.allocator.pools import Limits, OutOfMemoryError
 from gpuledger.simulate.catalogue import HANDLES, Card, catalogue
 from gpuledger.simulate.convolutions.convolutions import CUDNN
+from gpuledger.simulate.estimate.requests_elsewhere import RequestsElsewhere, Row
+from gpuledger.simulate.traits import traits_of
 
 FITS, EDGE, TOO_LARGE = "fits", "on the edge", "does not fit"
 
@@ -66,12 +69,14 @@ class Assumed:
 
 @dataclass(frozen=True)
 class Fit:
-    """The result for one GPU. ``retries`` is the number of times the allocator had to release cached segments."""
+    """The result for one GPU."""
 
     card: Card
     verdict: str
     process_bytes: int
     upper_bytes: int
+    approximate: bool = False
+    """Whether the program may run other operators on this GPU than those that were followed."""
 
     @property
     def free_bytes(self) -> int:
@@ -195,16 +200,42 @@ def peaks_on(
 
 
 class Requests:
-    """A program's allocator requests and frees in order, to be replayed on another GPU."""
+    """A program's allocator requests and frees in order, to be replayed on another GPU.
+
+    Args:
+        journal: The events of a followed program.
+        settings: Settings of the allocator.
+    """
 
     def __init__(self, journal: Journal, settings: AllocatorSettings) -> None:
         events = journal.tables["events"]
         wanted = np.isin(events["action"], (int(Action.ALLOC), int(Action.FREE_REQUESTED)))
         columns = ("action", "address", "bytes", "stream", "operator_id")
-        self._rows = list(zip(*(events[name][wanted].tolist() for name in columns), strict=True))
+        self._rows: list[Row] = list(zip(*(events[name][wanted].tolist() for name in columns), strict=True))
         operators = list(journal.facts.get("operators", ()))
         self._cudnn = operators.index(CUDNN) if CUDNN in operators else None
         self.settings = settings
+        self._elsewhere = RequestsElsewhere.of(journal.facts.get("elsewhere"))
+        self._found: dict[tuple[int, ...], Requests] = {}
+
+    def on(self, card: Card) -> Requests:
+        """Return the requests that the program would make on another GPU; ``self`` if they are the same."""
+        sizes = self._elsewhere.sizes_on(traits_of(card))
+        if sizes not in self._found:
+            other = copy.copy(self)
+            other._rows = self._elsewhere.rows_on(self._rows, sizes)
+            self._found[sizes] = self if other._rows == self._rows else other
+        return self._found[sizes]
+
+    def is_approximate(self, card: Card) -> bool:
+        """Return whether the program may run other operators on a GPU than those that were followed."""
+        return traits_of(card) in self._elsewhere.approximate
+
+    @cached_property
+    def peak_bytes(self) -> tuple[int, int]:
+        """Peaks of allocated and reserved bytes on a GPU with enough memory."""
+        counters = cast(CachingAllocator, self.replay()).counters
+        return counters.peak_allocated_bytes, counters.peak_reserved_bytes
 
     def without_cudnn(self) -> Requests:
         """Return the same requests without cuDNN's workspaces."""
@@ -253,6 +284,27 @@ def fit_card(card: Card, peaks: Peaks, requests: Requests, level: float) -> Fit:
 
 
 def fit_catalogue(peaks: Peaks, requests: Requests, level: float, handles: int = HANDLES) -> tuple[Fit, ...]:
-    """Return the result for every GPU, the largest first, for a program with ``handles`` cuBLAS handles."""
+    """Return the result for every GPU, the largest first, for a program with ``handles`` cuBLAS handles.
+
+    Requests that depend on the GPU have the sizes of that GPU: workspaces of cuBLAS and cuDNN, sums and dropout states.
+    """
     cards = sorted((card.with_handles(handles) for card in catalogue().values()), key=lambda card: -card.total_bytes)
-    return tuple(fit_card(card, peaks, requests, level) for card in cards)
+    found = []
+    for card in cards:
+        there = requests.on(card)
+        fit = fit_card(card, peaks if there is requests else peaks_of(there, peaks), there, level)
+        found.append(replace(fit, approximate=requests.is_approximate(card)))
+    return tuple(found)
+
+
+def peaks_of(requests: Requests, peaks: Peaks) -> Peaks:
+    """Return the peaks of a program with other requests. Assumed values change reserved bytes by as much as before."""
+    allocated_bytes, reserved_bytes = requests.peak_bytes
+    more_bytes = reserved_bytes - peaks.reserved_bytes
+    assumed = peaks.assumed
+    if assumed is not None:
+        least, largest = assumed.least_reserved_bytes, assumed.largest_reserved_bytes
+        assumed = Assumed(
+            None if least is None else max(least + more_bytes, 0), None if largest is None else largest + more_bytes
+        )
+    return replace(peaks, allocated_bytes=allocated_bytes, reserved_bytes=reserved_bytes, assumed=assumed)

@@ -160,6 +160,7 @@ def finish(order: Order, writer: RunWriter, notes: tuple[str, ...], assumed: Ass
     )
     requests = Requests(journal, order.settings)
     fit = fit_card(card, peaks, requests, order.confidence)
+    others = fit_catalogue(peaks, requests, order.confidence, handles)
     if fit.process_bytes < peaks.process_bytes:
         peaks = dataclasses.replace(
             peaks, process_bytes=fit.process_bytes, reserved_bytes=fit.process_bytes - card.outside_bytes
@@ -169,10 +170,10 @@ def finish(order: Order, writer: RunWriter, notes: tuple[str, ...], assumed: Ass
         card,
         peaks,
         fit,
-        fit_catalogue(peaks, requests, order.confidence, handles),
+        others,
         steps,
         order.confidence,
-        (*own_notes, *notes),
+        (*own_notes, *notes, *_describe_approximate(others)),
         run,
         tuple(uncompiled),
     )
@@ -203,6 +204,16 @@ def _notes_on_uncompiled(uncompiled: Mapping[str, str]) -> Iterator[str]:
     modes = sorted({mode for mode in uncompiled.values() if mode in _WITH_GRAPHS})
     if modes:
         yield f"Memory of CUDA graphs is not included (mode {', '.join(modes)})."
+
+
+def _describe_approximate(others: tuple[Fit, ...]) -> Iterator[str]:
+    """Yield a note on the GPUs with approximate results."""
+    names = [fit.card.key for fit in others if fit.approximate]
+    if names:
+        yield (
+            f"Approximate results: on {', '.join(names)}, attention may use another kernel, or the script asks for the "
+            "GPU's properties. Estimate for one of these GPUs with --gpu NAME."
+        )
 
 
 def _describe(outcome: dict[str, Any], assumed: Assumed | None) -> Iterator[str]:

@@ -29,7 +29,7 @@ class VirtualRecorders:
         self._device.module_now = lambda: context.current_module_path
         session.journal.fact(
             devices=[{"device_idx": DEVICE_IDX, "name": card.name, "total_bytes": card.total_bytes}],
-            workspace_bytes=sorted({cublas_bytes(self._device), CUBLASLT_BYTES}),
+            workspace_bytes=sorted({cublas_bytes(self._device.sizing.own), CUBLASLT_BYTES}),
         )
         session.adopt(VirtualRecorder(self._device, session.tags, context), None)
 
@@ -72,6 +72,7 @@ class VirtualSession(Session):
         self.journal.fact(
             cublas_handles=self.device.handles,
             uncompiled=self.device.uncompiled,
+            elsewhere=self.device.elsewhere.fact(),
             libraries={
                 "context_bytes": card.context_bytes.value,
                 "library_bytes": card.library_bytes.value,

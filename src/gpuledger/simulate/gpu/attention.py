@@ -9,12 +9,16 @@ import torch
 from torch.nn import functional as F
 
 from gpuledger.simulate.gpu.autocast import without_autocast
+from gpuledger.simulate.gpu.device import VirtualDevice
 from gpuledger.simulate.gpu.functions import VirtualFunctions, cast_for_autocast
 from gpuledger.simulate.gpu.patches import Patches
+from gpuledger.simulate.traits import Traits, listed_traits
 
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
 _WIDEST_FLASH, _MASK_ALIGNMENT = 256, 8
+FLASH, EFFICIENT, PLAIN = "flash", "efficient", "plain"
+"""Kernels of attention."""
 
 
 def patch_attention(patches: Patches, functions: VirtualFunctions) -> None:
@@ -41,17 +45,30 @@ def patch_attention(patches: Patches, functions: VirtualFunctions) -> None:
         if attn_mask is not None and attn_mask.dtype != torch.bool:
             attn_mask = cast_for_autocast(attn_mask)[0]
         with without_autocast():
-            capability = functions.device.card.compute_capability
-            if _takes_flash(query, key, value, attn_mask, is_causal) and capability >= (8, 0):
+            kernel = _choose(functions.device, query, key, value, attn_mask, is_causal)
+            if kernel == FLASH:
                 return _flash(query, key, value, dropout_p, is_causal, scale)
-            if _takes_efficient(query, key, value, attn_mask) and not (
-                query.dtype == torch.bfloat16 and capability < (8, 0)
-            ):
+            if kernel == EFFICIENT:
                 return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
             return _plain(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
     patches.put(F, "scaled_dot_product_attention", attention)
     patches.put(torch._C._nn, "scaled_dot_product_attention", attention)
+
+
+def _choose(device: VirtualDevice, query: Any, key: Any, value: Any, mask: Any, causal: bool) -> str:
+    """Return the kernel that CUDA chooses, and record the GPUs for which it chooses another."""
+    flash, efficient = _takes_flash(query, key, value, mask, causal), _takes_efficient(query, key, value, mask)
+
+    def chosen(gpu: Traits) -> str:
+        recent = gpu.compute_capability >= (8, 0)
+        if flash and recent:
+            return FLASH
+        return EFFICIENT if efficient and (recent or query.dtype != torch.bfloat16) else PLAIN
+
+    own = chosen(device.sizing.own)
+    device.elsewhere.approximate.update(gpu for gpu in listed_traits() if chosen(gpu) != own)
+    return own
 
 
 def _has_dense_rows(*tensors: Any) -> bool:

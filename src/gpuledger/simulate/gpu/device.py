@@ -15,9 +15,14 @@ from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.allocator.pools import Counters
 from gpuledger.simulate.catalogue import Card
 from gpuledger.simulate.convolutions.convolutions import Held
+from gpuledger.simulate.gpu.elsewhere import Elsewhere
+from gpuledger.simulate.traits import Size, Sizing, traits_of
 
 Event = tuple[int, int, int, int, int, str, int]
 """Action, address, bytes, stream, time, token and operator number."""
+
+REQUESTS = (Action.ALLOC, Action.FREE_REQUESTED)
+"""Events that a program asks for; the others are the allocator's own."""
 
 
 def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
@@ -39,6 +44,8 @@ class VirtualDevice:
     def __init__(self, card: Card, allocator: CachingAllocator) -> None:
         self.card = card
         self.allocator = allocator
+        self.sizing = Sizing(traits_of(card))
+        self.elsewhere = Elsewhere()
         self.events: list[Event] = []
         self.token = ""
         self.stream = 0
@@ -60,6 +67,7 @@ class VirtualDevice:
         self.requested_bytes = 0
         """Bytes of all requests until now."""
         self._copied: dict[int, int] = {}
+        self._requests = 0
         self._operator = -1
         self._live: dict[int, tuple[weakref.ref[Any], int, int]] = {}
         self._busy = False
@@ -144,6 +152,8 @@ class VirtualDevice:
         try:
             self._operator = self._number(operator)
             self.requested_bytes += size_bytes
+            if isinstance(size_bytes, Size):
+                self.elsewhere.replace(self._requests, size_bytes)
             return self.allocator.malloc(size_bytes, self.stream)
         finally:
             self._busy = False
@@ -164,10 +174,17 @@ class VirtualDevice:
     @contextmanager
     def borrow(self, sizes_bytes: Iterable[int], operator: Any) -> Iterator[None]:
         """Allocate temporary memory while an operator runs, as its kernels do."""
-        addresses = [self.malloc(size, operator) for size in sizes_bytes if size]
+        addresses, added = [], []
+        for size in sizes_bytes:
+            if size:
+                addresses.append(self.malloc(size, operator))
+            elif isinstance(size, Size):
+                added.append(self.elsewhere.add(self._requests, size, self.stream, self._number(operator)))
         try:
             yield
         finally:
+            for number in reversed(added):
+                self.elsewhere.remove(self._requests, number)
             for address in reversed(addresses):
                 self.allocator.free(address)
 
@@ -180,4 +197,5 @@ class VirtualDevice:
 
     def _heard(self, action: Action, address: int, size_bytes: int, stream: int) -> None:
         operator = self._operator if action == Action.ALLOC else -1
+        self._requests += action in REQUESTS
         self.events.append((int(action), address, size_bytes, stream, time.time_ns(), self.token, operator))

@@ -13,6 +13,7 @@ from gpuledger.simulate.gpu.device import VirtualDevice
 from gpuledger.simulate.gpu.functions import CPU, CUDA
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.gpu.sizes import caller
+from gpuledger.simulate.traits import listed_traits
 
 
 class VirtualStream:
@@ -88,6 +89,7 @@ class CudaFacade:
         def ask(*args: Any, **kwargs: Any) -> Any:
             place = caller()
             if "/site-packages/" not in place.file:
+                self.device.elsewhere.approximate.update(set(listed_traits()) - {self.device.sizing.own})
                 self._say(
                     f"{place}: torch.cuda.{name} returned that of the simulated GPU; the script may decide by it."
                 )

@@ -56,7 +56,7 @@ def _convolution_backward(mode: VirtualMode, func: Any, args: Any, kwargs: Any) 
     """Return the gradients of data, weight and bias, allocated in this order with their temporary memory."""
     made = mode.fake(func, args, kwargs)
     device = mode.device
-    held = backward_held(args, device.card.multiprocessors, device.card.compute_capability)
+    held = backward_held(args, device.sizing)
     device.note_convolution(held)
     with ExitStack() as taken:
         taken.enter_context(device.borrow(held.before, func))

@@ -57,7 +57,7 @@ def _rnn(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
     data, hidden, shape = given["input"], given["hx"], _shape_of(given)
     turned = [data.numel() * data.element_size()] if given["batch_first"] else []
     if shape.drops and shape.layers > 1:
-        state_bytes = mode.device.card.multiprocessors * _DROPOUT_STATE_BYTES
+        state_bytes = mode.device.sizing.one(lambda gpu: gpu.multiprocessors * _DROPOUT_STATE_BYTES)
         mode.device.keep(("cudnn dropout", mode.device.stream), state_bytes, func)
     with mode.device.borrow(turned, func):
         output = mode.make((*_rows_of(given), shape.width * shape.directions), data)

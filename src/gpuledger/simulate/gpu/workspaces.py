@@ -16,6 +16,7 @@ import torch
 from gpuledger.simulate.convolutions.convolutions import CUDNN, forward_held
 from gpuledger.simulate.convolutions.sums import sum_bytes
 from gpuledger.simulate.gpu.device import VirtualDevice
+from gpuledger.simulate.traits import Traits
 
 aten = torch.ops.aten
 MIB = 1 << 20
@@ -50,19 +51,19 @@ def _bytes(tensor: Any) -> int:
 # -- matrix products ----------------------------------------------------------------------------------------------
 
 
-def cublas_bytes(device: VirtualDevice) -> int:
+def cublas_bytes(traits: Traits) -> int:
     """Return the workspace of one cuBLAS handle and stream. It is never freed.
 
     Source: torch's rule (aten/src/ATen/cuda/CublasHandlePool.cpp): 32 MiB from compute capability 9 on, else
     8,519,680 bytes. Measured: one for forward and one for backward, which runs in another thread with its
     own handle.
     """
-    return 32 * MIB if device.card.compute_capability >= (9, 0) else 8_519_680
+    return 32 * MIB if traits.compute_capability >= (9, 0) else 8_519_680
 
 
 def _product(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
     key = ("cublas", device.stream, device.in_backward)
-    return Spaces("cuBLAS workspace", kept=((key, cublas_bytes(device)),))
+    return Spaces("cuBLAS workspace", kept=((key, device.sizing.one(cublas_bytes)),))
 
 
 def _product_with_bias(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
@@ -87,7 +88,7 @@ def _sum(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces | None:
         return None
     inputs = math.prod(tensor.shape[: len(reduced)])
     outputs = math.prod(tensor.shape[len(reduced) :])
-    held = sum_bytes(inputs, outputs, device.card.multiprocessors, along_inputs=False)
+    held = device.sizing.many(lambda gpu: sum_bytes(inputs, outputs, gpu.multiprocessors, along_inputs=False))
     return Spaces("sum over rows", (), held) if held else None
 
 
@@ -172,7 +173,7 @@ def _softmax_backward(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
 
 
 def _convolution(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
-    held = forward_held(args, device.card.compute_capability)
+    held = forward_held(args, device.sizing)
     device.note_convolution(held)
     return Spaces(CUDNN, held.before, held.beside[0])
 

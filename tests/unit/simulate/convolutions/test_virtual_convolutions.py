@@ -18,7 +18,6 @@ from gpuledger.simulate.convolutions.convolution_terms import describe, key_of, 
 from gpuledger.simulate.convolutions.convolutions import Held, backward_held, forward_held  # noqa: E402
 
 pytestmark = pytest.mark.torch
-PROCESSORS = 132
 MEASURED = DATA / "h200" / "conv_workspaces.npz"
 
 
@@ -40,7 +39,7 @@ def held_in(load: Load, row: Any) -> tuple[Held, Held, list[bool]]:
     bias_sizes = None if tensors[2] is None else list(tensors[2].shape)
     mask = [bool(row[PLACE["data_gradient"]]), True, bias_sizes is not None]
     gradient = rows.gradient_like(aten.convolution(*tensors, *rest), row)
-    backward = backward_held((gradient, *tensors[:2], bias_sizes, *rest, mask), PROCESSORS)
+    backward = backward_held((gradient, *tensors[:2], bias_sizes, *rest, mask))
     return forward_held((*tensors, *rest)), backward, mask
 
 
@@ -125,7 +124,7 @@ def test_a_type_that_was_not_measured_holds_nothing() -> None:
     rest = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     assert forward_held((data, weight, None, *rest)) == Held(beside=((),))
     gradient = torch.empty(2, 8, 8, 8, dtype=torch.float64, device="meta")
-    assert not any(backward_held((gradient, data, weight, None, *rest, [True] * 3), PROCESSORS).beside)
+    assert not any(backward_held((gradient, data, weight, None, *rest, [True] * 3)).beside)
 
 
 @pytest.mark.parametrize(("card", "borrowed"), [("h200", False), ("b200", True)])
