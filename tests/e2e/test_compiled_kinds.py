@@ -23,10 +23,11 @@ WIDTH = 32
 def caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep the compiler's caches and gpuledger's to this file."""
     place = tmp_path_factory.mktemp("caches")
-    with pytest.MonkeyPatch.context() as patch:
+    from torch._inductor import config
+
+    with pytest.MonkeyPatch.context() as patch, config.patch(compile_threads=1):
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(place / "inductor"))
         patch.setenv("XDG_CACHE_HOME", str(place / "ours"))
-        patch.setattr("torch._inductor.config.compile_threads", 1)
         yield
 
 

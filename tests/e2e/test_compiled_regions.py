@@ -97,12 +97,13 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     Kernels without vector instructions, here and in programs that are started, take half as long to compile.
     """
     place = tmp_path_factory.mktemp("caches")
-    with pytest.MonkeyPatch.context() as patch:
+    from torch._inductor import config
+
+    how = {"cpp.vec_isa_ok": False, "compile_threads": 1}
+    with pytest.MonkeyPatch.context() as patch, config.patch(how):  # an undone setattr would hide the option
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(place / "inductor"))
         patch.setenv("XDG_CACHE_HOME", str(place / "ours"))
         patch.setenv("TORCHINDUCTOR_VEC_ISA_OK", "0")
-        patch.setattr("torch._inductor.config.cpp.vec_isa_ok", False)
-        patch.setattr("torch._inductor.config.compile_threads", 1)
         yield place
 
 

@@ -6,7 +6,7 @@ import gc
 import tempfile
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,12 @@ def record_run(function: Callable[[Any], Any], **options: Any) -> Recorded:
             keep = function(recording)
         del keep
         return read_recorded(recording.run().rank())
+
+
+def record_own(function: Callable[[Any], Any], **options: Any) -> Recorded:
+    """Return a recording with the blocks of ``function`` alone: other tests' tensors can be alive in this process."""
+    found = record_run(function, **options)
+    return replace(found, blocks=tuple(block for block in found.blocks if block.alloc_index >= 0))
 
 
 def read_recorded(rank: Rank) -> Recorded:

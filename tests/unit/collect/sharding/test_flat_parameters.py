@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from fake_ranks import Block, Net, fake_ranks, train
-from recorded import Recorded, record_run
+from recorded import Recorded, record_own
 from torch import distributed
 
 if not distributed.is_available():
@@ -48,7 +48,7 @@ def record_training(steps: int = 3, **options: Any) -> Recorded:
         train(model, optimizer, steps)
         return model, optimizer
 
-    return record_run(program)
+    return record_own(program)
 
 
 def sizes(run: Recorded, category: str, step: int, least: int = 1024) -> Counter[int]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from fake_ranks import fake_ranks
-from recorded import Recorded, record_run
+from recorded import Recorded, record_own
 from torch import Tensor, distributed, nn
 
 if not distributed.is_available():
@@ -130,7 +130,7 @@ def test_bytes_at_the_peak_are_those_of_torchs_tracker(policy: dict[str, Any], o
         train(model[0] if only_first else model, optimizer, x)  # type: ignore[index]
         return model, optimizer, x
 
-    ours = at_peak(record_run(program))
+    ours = at_peak(record_own(program))
     assert sum(ours.values()) == pytest.approx(theirs["Total"], abs=SLACK_BYTES)
     differences = {
         kind: (theirs[kind], sum(ours[name] for name in names))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from fake_ranks import Block, Net, fake_ranks, train
-from recorded import Recorded, record_run
+from recorded import Recorded, record_own
 from torch import distributed, nn
 
 if not distributed.is_available():
@@ -52,7 +52,7 @@ def record_training(dims: tuple[int, ...] = (4,), steps: int = 3, **policy: Any)
         train(model, optimizer, steps)
         return model, optimizer
 
-    return record_run(program)
+    return record_own(program)
 
 
 def sizes(run: Recorded, category: str, step: int) -> Counter[tuple[str, int]]:
@@ -121,7 +121,7 @@ def test_gradients_that_wait_for_a_later_reduction_are_gradients() -> None:
         model(torch.randint(0, 128, (4, 16))).sum().backward()
         return model
 
-    run = record_run(program)
+    run = record_own(program)
     kept = Counter((block.module, block.bytes) for block in run.of("gradient") if block.kept)
     assert kept["blocks.0.up", MATRIX] == 1
     assert run.of("reduce_scatter") == []
@@ -141,7 +141,7 @@ def test_tensors_that_are_not_distributed_keep_their_categories() -> None:
         optimizer.step()
         return model, optimizer
 
-    run = record_run(program)
+    run = record_own(program)
     assert Counter(block.module for block in run.of("weight") if block.bytes > 16) == {"1.up": 1, "1.down": 1}
     assert run.bytes_of("optimizer_state") >= 2 * 2 * MATRIX
 

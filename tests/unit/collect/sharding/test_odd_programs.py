@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from fake_ranks import Net, fake_ranks, train
-from recorded import Recorded, record_run
+from recorded import Recorded, record_own
 from torch import distributed, nn
 
 if not distributed.is_available():
@@ -44,7 +44,7 @@ def kept(run: Recorded, least: int = 1024) -> Counter[str]:
 
 
 def record_all(program: Any) -> Recorded:
-    run = record_run(program)
+    run = record_own(program)
     assert [check for check in run.manifest.checks if not check.ok] == []
     assert run.manifest.notes == ()
     return run

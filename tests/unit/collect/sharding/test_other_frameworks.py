@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from fake_ranks import Block, fake_ranks
-from recorded import Recorded, record_run
+from recorded import Recorded, record_own
 from torch import distributed, nn
 
 if not distributed.is_available():
@@ -49,7 +49,7 @@ def test_tensor_parallel_has_shards_and_whole_weights() -> None:
             optimizer.step()
         return model, optimizer
 
-    run = record_run(program)
+    run = record_own(program)
     found = categories(run)
     halves, whole = {("0", MATRIX // 2), ("1", MATRIX // 2)}, {("2", MATRIX)}
     assert found["sharded_weight"] == found["sharded_gradient"] == found["sharded_optimizer_state"] == halves
@@ -71,7 +71,7 @@ def test_a_divided_optimizer_keeps_shards_of_the_state() -> None:
             optimizer.step()
         return model, optimizer
 
-    run = record_run(program)
+    run = record_own(program)
     state = [block for block in run.blocks if block.category == "sharded_optimizer_state" and block.bytes == MATRIX]
     assert len(state) == 2 * 2  # two of four matrices, two tensors each
     assert not [block for block in run.of("optimizer_state") if block.bytes == MATRIX]
@@ -80,7 +80,7 @@ def test_a_divided_optimizer_keeps_shards_of_the_state() -> None:
 def test_one_rank_of_one_has_no_world() -> None:
     distributed.destroy_process_group()
     try:
-        run = record_run(lambda _: nn.Linear(8, 8)(torch.randn(2, 8)))
+        run = record_own(lambda _: nn.Linear(8, 8)(torch.randn(2, 8)))
     finally:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
