@@ -1,6 +1,7 @@
 """Writes the workspaces of recurrent layers that estimates use, and measures the error of layers that are left out.
 
-Needs no GPU. The reserve, which has a formula, is compared with every measured layer.
+Needs no GPU. The reserve, which has a formula, is compared with every measured layer. Packed sequences are not in the
+table: their rows differ in length.
 
 Usage: python bench/estimate/recurrent_fit.py --measured bench/estimate/results/h200/recurrent_buffers.json
            --out bench/estimate/results/h200/recurrent_fit.json
@@ -38,6 +39,12 @@ def shape_of(case: dict[str, Any]) -> RecurrentShape:
     )  # fmt: skip
 
 
+def equal_reserves(layers: list[MeasuredLayer]) -> dict[str, int]:
+    """Return how many layers trained, and how many of their reserves are equal to the byte."""
+    trained = [one for one in layers if one.reserve_bytes]
+    return {"layers": len(trained), "equal": sum(one.shape.reserve_bytes == one.reserve_bytes for one in trained)}
+
+
 def main() -> None:
     """Write the table and the errors."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -47,10 +54,14 @@ def main() -> None:
     measured = json.loads(arguments.measured.read_text(encoding="utf-8"))
     cases = [case for case in measured["cases"] if "error" not in case]
     taken = [[size for size in case["forward"] if size > 0] for case in cases]
-    layers = [
+    measured_layers = [
         MeasuredLayer(shape_of(case), *((sizes[-2], sizes[-1]) if case["training"] else (sizes[-1], 0)))
         for case, sizes in zip(cases, taken, strict=True)
     ]
+    layers, packed = (
+        [one for one, case in zip(measured_layers, cases, strict=True) if case["packed"] == is_packed]
+        for is_packed in (False, True)
+    )
     with TABLE.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow([*(field.name for field in fields(RecurrentShape)), "workspace_bytes", "reserve_bytes"])
@@ -59,16 +70,13 @@ def main() -> None:
     for layer in layers:
         like = min((one for one in layers if one is not layer), key=lambda one: layer.shape.distance(one.shape))
         errors.append(abs(layer.shape.workspace_like(like) / layer.workspace_bytes - 1))
-    trained = [one for one in layers if one.reserve_bytes]
     write_results(
         arguments.out,
         {
             "environment": describe_environment("cpu"),
             "measured_on": measured["environment"],
-            "reserves": {
-                "layers": len(trained),
-                "equal": sum(one.shape.reserve_bytes == one.reserve_bytes for one in trained),
-            },
+            "reserves": equal_reserves(layers),
+            "reserves_of_packed_sequences": equal_reserves(packed),
             "workspaces_left_out": {
                 "layers": len(errors),
                 "median_error": statistics.median(errors),
