@@ -10,8 +10,10 @@ import sys
 import hypothesis
 import pytest
 
-# A slow machine fails no test.
-hypothesis.settings.register_profile("gpuledger", deadline=None)
+# A slow machine fails no test. The examples are the same every time, so that a change fails by itself only;
+# `pytest --hypothesis-profile=random` looks for others.
+hypothesis.settings.register_profile("random", deadline=None)
+hypothesis.settings.register_profile("gpuledger", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("gpuledger")
 
 # Two workers have two cores: threads that wait for each other in operators of a few numbers only burn them. Read when

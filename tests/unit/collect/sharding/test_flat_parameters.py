@@ -91,7 +91,8 @@ def test_mixed_precision_gathers_casted_shards() -> None:
 
 def test_the_table_of_shards_has_flat_parameters() -> None:
     run = record_training(steps=1)
-    rows = Counter((row["whole_bytes"], row["shard_bytes"], row["parts"]) for row in run.tables["shards"])
+    divided = [row for row in run.tables["shards"] if row["parts"] > 1]  # modules of other tests can be alive
+    rows = Counter((row["whole_bytes"], row["shard_bytes"], row["parts"]) for row in divided)
     assert rows == Counter(
         [(BLOCK, BLOCK // RANKS, RANKS), (BLOCK, BLOCK // RANKS, RANKS), (ROOT, ROOT // RANKS, RANKS)]
     )

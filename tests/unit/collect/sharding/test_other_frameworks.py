@@ -57,8 +57,10 @@ def test_tensor_parallel_has_shards_and_whole_weights() -> None:
     mesh = run.manifest.mesh
     assert mesh is not None
     assert mesh.coordinates() == {"tp": 0}
-    shards = {(row["whole_bytes"], row["shard_bytes"], row["parts"]) for row in run.tables["shards"]}
-    assert shards == {(MATRIX, MATRIX // 2, 2), (MATRIX, MATRIX, 1)}
+    of_program = [row for row in run.tables["shards"] if run.paths[row["module_id"]] in {"0", "1", "2"}]
+    assert [(row["whole_bytes"], row["shard_bytes"], row["parts"]) for row in of_program] == [
+        (MATRIX, MATRIX // 2, 2), (MATRIX, MATRIX // 2, 2), (MATRIX, MATRIX, 1)
+    ]  # fmt: skip
 
 
 def test_a_divided_optimizer_keeps_shards_of_the_state() -> None:
