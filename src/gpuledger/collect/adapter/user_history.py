@@ -19,23 +19,29 @@ from gpuledger.collect.adapter.torch_entrances import (
 class UserHistory:
     """Detects when the program starts its own memory history or sets its own allocation metadata.
 
-    The recording ends before that. A snapshot that the program takes during the recording contains no event and no
-    stack of gpuledger.
+    The recording ends before that. A snapshot that the program takes before it contains no event and no stack of
+    gpuledger. Blocks keep their stacks after the recording, so keep this until the measurements have ended.
     """
 
     def __init__(self, give_way: Callable[[], None], absorbs: Absorbs) -> None:
+        has_own = False
+
         def enter(*_: Any) -> None:
+            nonlocal has_own
             if not torch_private.history_is_ours():
+                has_own = True
                 give_way()
 
         def give_way_to_tags(*_: Any) -> None:
             give_way()
 
-        snapshot = Observer(lambda *_: True, _without_our_events, absorbs=absorbs)
+        def is_without(*_: Any) -> bool | None:
+            return None if has_own else True
+
         self._observations = [
             Observation(record_memory_history(), Observer(enter, absorbs=absorbs)),
-            Observation(take_snapshot(), snapshot),
-            Observation(list_segments(), Observer(lambda *_: True, _without_our_stacks, absorbs=absorbs)),
+            Observation(take_snapshot(), Observer(is_without, _without_our_events, absorbs=absorbs)),
+            Observation(list_segments(), Observer(is_without, _without_our_stacks, absorbs=absorbs)),
         ]
         tags = set_memory_tags()
         if tags is not None:

@@ -66,12 +66,18 @@ class ProcessRecorders:
         if not torch.cuda.is_initialized():
             self._begin_dispatch(session, "the program did not use the GPU")
 
+    def window_ended(self) -> None:
+        """Remove the detector of the program's own profilers. Blocks keep the stacks that the window recorded."""
+        if self._user_profiler is not None:
+            self._user_profiler.remove()
+            self._user_profiler = None
+
     def stop_watching(self) -> None:
         """Remove the detectors of the program's own memory history and profilers."""
-        for watch in (self._user_history, self._user_profiler):
-            if watch is not None:
-                watch.remove()
-        self._user_history = self._user_profiler = None
+        self.window_ended()
+        if self._user_history is not None:
+            self._user_history.remove()
+            self._user_history = None
 
     def _begin_cuda(self, session: Session) -> None:
         """Begin after the program has initialized CUDA."""

@@ -319,7 +319,7 @@ class Session:
         if self._is_recording and self.window is not None:
             if self.window.end_step():
                 self._close_recorder()
-                self._recorders.stop_watching()
+                self._recorders.window_ended()
                 self._begin_later_passes()
         elif self.window is not None and not self.window.was_opened:
             self._open_window(self.window)

@@ -1,0 +1,71 @@
+"""What snapshots of the program's own show of the recording's events and stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from gpuledger.collect.adapter import user_history
+from gpuledger.collect.adapter.observer import absorbs_nothing
+from gpuledger.collect.adapter.user_history import UserHistory
+
+pytestmark = pytest.mark.torch
+
+
+def record_own_history(**_how: Any) -> None:
+    """Stand in for ``torch.cuda.memory._record_memory_history``."""
+    return
+
+
+def snapshot() -> dict[str, Any]:
+    """Stand in for ``torch.cuda.memory._snapshot``: one event, and one block with a stack."""
+    return {"device_traces": [[{"action": "alloc"}]], "segments": segments()}
+
+
+def segments() -> list[dict[str, Any]]:
+    """Stand in for ``torch.cuda.memory.memory_snapshot``."""
+    return [{"frames": ["line"], "blocks": [{"frames": ["line"]}, {}]}]
+
+
+def hidden() -> tuple[bool, bool, bool]:
+    """Return whether events, stacks of a snapshot, and stacks of a list of segments are left out."""
+    taken, listed = snapshot(), segments()
+    return (
+        taken["device_traces"] == [[]],
+        taken["segments"] == [{"frames": [], "blocks": [{"frames": []}, {}]}],
+        listed == [{"frames": [], "blocks": [{"frames": []}, {}]}],
+    )
+
+
+@pytest.fixture
+def given_way(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    monkeypatch.setattr(user_history, "record_memory_history", lambda: record_own_history)
+    monkeypatch.setattr(user_history, "take_snapshot", lambda: snapshot)
+    monkeypatch.setattr(user_history, "list_segments", lambda: segments)
+    found: list[str] = []
+    detector = UserHistory(lambda: found.append("gave way"), absorbs_nothing)
+    yield found
+    detector.remove()
+    assert hidden() == (False, False, False)
+
+
+def test_a_snapshot_before_the_programs_own_history_shows_nothing_of_the_recording(given_way: list[str]) -> None:
+    assert hidden() == (True, True, True)
+    assert given_way == []
+
+
+def test_the_programs_own_history_is_shown_whole(given_way: list[str]) -> None:
+    record_own_history(enabled="all")
+    assert given_way == ["gave way"]
+    assert hidden() == (False, False, False)
+
+
+def test_the_recordings_own_history_stays_hidden(given_way: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_history.torch_private, "history_is_ours", lambda: True)
+    record_own_history(enabled="all")
+    assert given_way == []
+    assert hidden() == (True, True, True)
