@@ -10,10 +10,21 @@ from __future__ import annotations
 import argparse
 import sys
 
-from pages import convolutions, energy, estimates, looking, memory, operators, overhead, sharded, summary
+from pages import (
+    convolutions,
+    energy,
+    estimates,
+    looking,
+    memory,
+    operators,
+    out_of_memory,
+    overhead,
+    sharded,
+    summary,
+)
 from pages.blocks import FILES, ROOT, pages, wanted_of
 
-MAKERS = (convolutions, energy, estimates, looking, memory, operators, overhead, sharded, summary)
+MAKERS = (convolutions, energy, estimates, looking, memory, operators, out_of_memory, overhead, sharded, summary)
 
 
 def main() -> int:
