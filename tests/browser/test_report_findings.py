@@ -51,10 +51,7 @@ def test_they_are_those_of_the_run_with_their_commands(opened: Opened, findings:
 def test_a_click_searches_for_what_it_names(opened: Opened, findings: tuple[Finding, ...]) -> None:
     place = next(number for number, finding in enumerate(findings) if finding.search)
     opened.page.locator(".finding-title").nth(place).click()
-    # The finding is a link: the browser reports the new address after the click.
-    opened.page.wait_for_function(
-        "word => document.querySelector('#search').value === word", arg=findings[place].search
-    )
+    opened.wait_for_search(findings[place].search)
     assert "parts match" in opened.text("#matched")
     assert opened.complaints == []
 

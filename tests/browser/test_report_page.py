@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -287,14 +288,14 @@ def test_an_address_reaches_nothing_that_objects_inherit(open_report: Callable[.
 def test_cards_lead_to_what_they_say(opened: Opened) -> None:
     opened.page.click("#to-end")
     opened.page.click('[data-card="recorded_peak_allocated_bytes"]')
-    assert opened.text("#instant-name") == "At the peak"
+    opened.page.locator("#instant-name", has_text=re.compile("^At the peak$")).wait_for()
     opened.page.click('[data-card="largest_category"]')
     category = opened.text('[data-card="largest_category"] .card-value')
-    assert opened.page.input_value("#search").replace("_", " ") == category
+    opened.wait_for_search(category.replace(" ", "_"))
     opened.page.click('[data-card="step_time_ns"]')
-    assert "zoom=" in opened.state
+    opened.page.wait_for_url("**zoom=**")
     opened.page.click('[data-card="recorded_peak_reserved_bytes"]')
-    assert opened.page.locator("#scale").get_attribute("aria-pressed") == "true"
+    opened.page.locator('#scale[aria-pressed="true"]').wait_for()
 
 
 def test_a_category_can_be_hidden(opened: Opened) -> None:

@@ -26,6 +26,10 @@ class Opened:
         """Return the exact value that a GPU holds."""
         return self.page.locator(f'[data-card="{key}"] .card-value').get_attribute("data-value") or ""
 
+    def wait_for_search(self, words: str) -> None:
+        """Wait until the report searches for these words. After a click on a link, the new address comes later."""
+        self.page.wait_for_function("words => document.querySelector('#search').value === words", arg=words)
+
     @property
     def state(self) -> str:
         """Return what the address says of the state."""
