@@ -28,6 +28,7 @@ from gpuledger.units import counted
 
 if TYPE_CHECKING:
     from gpuledger.ops.measure.campaign import Campaigned
+    from gpuledger.ops.measure.campaign_file import CampaignFile
     from gpuledger.ops.measure.fill import Filled
     from gpuledger.ops.measure.place import Place
     from gpuledger.ops.totals.compare import Pair
@@ -84,29 +85,15 @@ def campaign_command(flags: CampaignFlags) -> None:
     Run the same command again to resume, or to measure models that you added to the file. Exits with
     status 3 if a model could not be captured.
     """
-    if flags.ray_address and flags.time_limit:
-        raise UsageError(
-            "campaign: --time-limit and --ray cannot be combined",
-            hint="Leave --time-limit out, stop with Ctrl-C, and run the same command again to resume",
-        )
-    if flags.ray_address:
-        from gpuledger.ops.measure.ray_crew import load_ray
-
-        load_ray()  # before anything is captured
+    _check_ray(flags)
     method = method_of(flags)
     time_limit_ns = None if flags.time_limit is None else parse_time_limit_ns(flags.time_limit)
     from gpuledger.ops.database.operator_database import open_database
-    from gpuledger.ops.measure.campaign_file import read_campaign
     from gpuledger.ops.measure.place import find_place
     from gpuledger.services.campaign import Campaign, RayWorkers, measure_campaign
     from gpuledger.services.workloads import capture_all, refuse_left_out
 
-    listed = read_campaign(Path(flags.config), trusted=flags.trust_files)
-    if listed.database and not flags.database_url and not flags.trust_files:
-        raise InputError(
-            f"{flags.config}: database: the file may not choose the database without --trust-files",
-            hint="Use --database, or --trust-files if you trust the file",
-        )
+    listed = _read_listed(flags)
     place = find_place(flags.device, force=flags.allow_busy)
     database, folder = open_database(flags.database_url or listed.database or DEFAULT_DATABASE), Path(flags.output)
     failures: list[str] = []
@@ -131,6 +118,32 @@ def campaign_command(flags: CampaignFlags) -> None:
         )
     _show(pairs, place, folder, as_json=flags.as_json)
     refuse_left_out(len(failures), len(listed.wanted), next(iter(failures), None))
+
+
+def _check_ray(flags: CampaignFlags) -> None:
+    """Refuse options that do not go with Ray, and a missing Ray, before anything is captured."""
+    if flags.ray_address and flags.time_limit:
+        raise UsageError(
+            "campaign: --time-limit and --ray cannot be combined",
+            hint="Leave --time-limit out, stop with Ctrl-C, and run the same command again to resume",
+        )
+    if flags.ray_address:
+        from gpuledger.ops.measure.ray_crew import load_ray
+
+        load_ray()
+
+
+def _read_listed(flags: CampaignFlags) -> CampaignFile:
+    """Return the models in the file. A file that is not trusted does not choose the database."""
+    from gpuledger.ops.measure.campaign_file import read_campaign
+
+    listed = read_campaign(Path(flags.config), trusted=flags.trust_files)
+    if listed.database and not flags.database_url and not flags.trust_files:
+        raise InputError(
+            f"{flags.config}: database: the file may not choose the database without --trust-files",
+            hint="Use --database, or --trust-files if you trust the file",
+        )
+    return listed
 
 
 def _said(done: Filled | Campaigned) -> list[str]:

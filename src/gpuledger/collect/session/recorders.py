@@ -39,6 +39,9 @@ class RecorderFactory(Protocol):
     def begin_after_step(self, session: Session) -> None:
         """Record that an optimizer has stepped before the session has a recorder."""
 
+    def window_ended(self) -> None:
+        """Remove the observers of the program that only the recorded steps need."""
+
     def stop_watching(self) -> None:
         """Remove all observers of the program. Can be called more than once."""
 

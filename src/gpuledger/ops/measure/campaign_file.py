@@ -34,7 +34,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 @dataclass(frozen=True)
-class Campaign:
+class CampaignFile:
     """The models of a campaign. Their progress is in the database."""
 
     wanted: tuple[WorkloadSpec, ...]
@@ -42,7 +42,7 @@ class Campaign:
     database: str | None = None
 
 
-def read_campaign(path: Path, *, trusted: bool = False) -> Campaign:
+def read_campaign(path: Path, *, trusted: bool = False) -> CampaignFile:
     """Return the campaign in a file, or in a folder of older ``summary.yml`` files.
 
     Args:
@@ -60,17 +60,17 @@ def read_campaign(path: Path, *, trusted: bool = False) -> Campaign:
     return campaign
 
 
-def _read_campaign(path: Path) -> Campaign:
+def _read_campaign(path: Path) -> CampaignFile:
     if path.is_dir():
         places = sorted(path.rglob(OLD_NAME))
         if not places:
             raise InputError(
                 f"{path}: the directory has no {OLD_NAME} file", hint="Name a file, for example --config campaign.yml"
             )
-        return Campaign(tuple(_read_old(place) for place in places))
+        return CampaignFile(tuple(_read_old(place) for place in places))
     value = _load(path)
     if path.name == OLD_NAME:
-        return Campaign((_read_old(path),))
+        return CampaignFile((_read_old(path),))
     _check(path, "", value, TOP_KEYS)
     models = value.get("models")
     if not isinstance(models, list) or not models:
@@ -79,7 +79,7 @@ def _read_campaign(path: Path) -> Campaign:
         )
     shared = {name: value[name] for name in MODEL_KEYS[1:] if name in value}
     wanted = [one for number, model in enumerate(models) for one in _wanted(path, number, model, shared)]
-    return Campaign(tuple(dict.fromkeys(wanted)), value.get("gpu"), value.get("database"))
+    return CampaignFile(tuple(dict.fromkeys(wanted)), value.get("gpu"), value.get("database"))
 
 
 def _load(path: Path) -> dict[str, Any]:

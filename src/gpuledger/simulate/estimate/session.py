@@ -36,6 +36,9 @@ class VirtualRecorders:
     def begin_after_step(self, session: Session) -> None:
         """Do nothing: the session has its recorder already."""
 
+    def window_ended(self) -> None:
+        """Do nothing: nothing of the program is observed."""
+
     def stop_watching(self) -> None:
         """Do nothing: nothing of the program is observed."""
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from gpuledger.collect.adapter import user_history
+from gpuledger.collect.adapter import torch_private, user_history
 from gpuledger.collect.adapter.observer import absorbs_nothing
 from gpuledger.collect.adapter.user_history import UserHistory
 
@@ -65,7 +65,7 @@ def test_the_programs_own_history_is_shown_whole(given_way: list[str]) -> None:
 
 
 def test_the_recordings_own_history_stays_hidden(given_way: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_history.torch_private, "history_is_ours", lambda: True)
+    monkeypatch.setattr(torch_private, "history_is_ours", lambda: True)
     record_own_history(enabled="all")
     assert given_way == []
     assert hidden() == (True, True, True)

@@ -329,6 +329,9 @@ class LateRecorders:
         self.windows_before.append(session.window)
         session.adopt(DispatchRecorder(session.stacks, session.tags, session.guard), None)
 
+    def window_ended(self) -> None:
+        """Do nothing: nothing is observed."""
+
     def stop_watching(self) -> None:
         self.stopped += 1
 
