@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,11 +12,12 @@ from rich.cells import cell_len
 
 from gpuledger.analyze.memory.groups import module_label
 from gpuledger.report.base.terminal import BOLD, Terminal
-from gpuledger.units import format_bytes, format_frac, format_joules, format_ns, parse_bytes, share_frac
+from gpuledger.units import counted, format_bytes, format_frac, format_joules, format_ns, parse_bytes, share_frac
 
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.instant import Instant
     from gpuledger.analyze.step.overhead import Overhead
+    from gpuledger.model.run_manifest import RunManifest
 
 MISSING = "–"
 _LABEL_CELLS = 8
@@ -119,6 +121,16 @@ def place_of(instant: Instant) -> str:
     """Return the position in the program: ``step 2 · backward · layers.31.mlp``."""
     step = f"step {instant.step}" if instant.step else ""
     return " · ".join(part for part in (step, instant.phase, instant.module) if part)
+
+
+def failure_text(manifest: RunManifest, steps: int | None) -> str:
+    """Return how a program failed: ``with exit status 1 after 5 steps``; "" if it did not, or if that is unknown."""
+    if manifest.signal:
+        known = {int(number): number.name for number in signal.Signals}
+        how = f"with {known.get(manifest.signal, f'signal {manifest.signal}')}"
+    else:
+        how = f"with exit status {manifest.exit_status}" if manifest.exit_status else ""
+    return f"{how} after {counted(steps, 'step')}" if how and steps else how
 
 
 def entry(terminal: Terminal, label: str, *texts: str, cells: int | None = None) -> list[str]:

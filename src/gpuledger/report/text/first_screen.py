@@ -11,6 +11,7 @@ from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.phrases import (
     device_text,
     entry,
+    failure_text,
     instant_title,
     overhead_parts,
     percent,
@@ -47,6 +48,7 @@ def first_screen(view: RunView, terminal: Terminal) -> list[str]:
     """Return the first screen of a run. Of several devices, it is about the one with the highest peak."""
     device = view.highest
     lines = _memory(view, terminal)
+    lines += entry(terminal, "Program ended", *_failed(view), cells=CELLS)
     lines += failure_lines(view, terminal)
     lines += growth_lines(view, terminal)
     lines += _largest("Largest categories", _sizes(device.breakdown, "category"), device, terminal)
@@ -67,6 +69,12 @@ def first_screen(view: RunView, terminal: Terminal) -> list[str]:
     if device.overhead.paused_ns is not None:
         lines += entry(terminal, "Overhead", *_joined(overhead_parts(device.overhead)), cells=CELLS)
     return lines
+
+
+def _failed(view: RunView) -> list[str]:
+    """Return how the program failed; empty if it did not. An out-of-memory error has lines of its own."""
+    text = failure_text(view.run.manifest, view.highest.rank.manifest.steps_seen)
+    return [text] if text and not view.out_of_memory else []
 
 
 def compilation_texts(done: Compilation | None) -> list[str]:

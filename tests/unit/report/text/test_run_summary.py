@@ -102,6 +102,24 @@ def test_host_memory_has_the_peak_of_each_kind(run: Path) -> None:
     assert document["kinds"].keys() == {one["kind"] for one in kinds}
 
 
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"exit_status": 1}, "with exit status 1 after 5 steps"),
+        ({"exit_status": 137, "signal": 9}, "with SIGKILL after 5 steps"),
+        ({"exit_status": 250, "signal": 122}, "with signal 122 after 5 steps"),
+        ({"exit_status": 0}, None),
+    ],
+)
+def test_a_program_that_failed_says_how(run: Path, facts: dict[str, int], expected: str | None) -> None:
+    write_json(run / "manifest.json", read_json(run / "manifest.json") | facts)
+    recorded = changed(run, steps_seen=5)
+    line = next((line for line in summary(recorded).splitlines() if line.startswith("Program ended")), None)
+    assert line == (None if expected is None else f"Program ended       {expected}")
+    document = show_document(build_view(recorded))
+    assert (document["exit_status"], document["signal"]) == (facts.get("exit_status"), facts.get("signal"))
+
+
 def test_out_of_memory_before_any_block(run: Path) -> None:
     failure = {"device_idx": 0, "tried_bytes": 2 * GIB, "total_bytes": None, "free_bytes": None}
     text = summary(changed(empty(run), oom=[failure]))
