@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -14,21 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # Dynamo reads attributes that warn
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore"),  # Dynamo reads attributes that warn
+    pytest.mark.usefixtures("compiler_caches"),
+]
 
 WIDTH = 32
-
-
-@pytest.fixture(scope="module", autouse=True)
-def caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the compiler's caches and gpuledger's to this file."""
-    place = tmp_path_factory.mktemp("caches")
-    from torch._inductor import config
-
-    with pytest.MonkeyPatch.context() as patch, config.patch(compile_threads=1):
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(place / "inductor"))
-        patch.setenv("XDG_CACHE_HOME", str(place / "ours"))
-        yield
 
 
 class Layer(nn.Module):

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,7 +25,11 @@ from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.text.show_text import TableOptions, show_lines
 from gpuledger.services.runs import load
 
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # Dynamo reads attributes that warn
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore"),  # Dynamo reads attributes that warn
+    pytest.mark.usefixtures("compiler_caches"),
+]
 
 
 class Attention(nn.Module):
@@ -88,23 +92,6 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnet": (residual, (8, 3, 34, 34)),
     "moe": (lambda: transformer(Experts), (8, 64, 32)),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Keep the compiler's caches and gpuledger's to this file.
-
-    Kernels without vector instructions, here and in programs that are started, take half as long to compile.
-    """
-    place = tmp_path_factory.mktemp("caches")
-    from torch._inductor import config
-
-    how = {"cpp.vec_isa_ok": False, "compile_threads": 1}
-    with pytest.MonkeyPatch.context() as patch, config.patch(how):  # an undone setattr would hide the option
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(place / "inductor"))
-        patch.setenv("XDG_CACHE_HOME", str(place / "ours"))
-        patch.setenv("TORCHINDUCTOR_VEC_ISA_OK", "0")
-        yield place
 
 
 def train(name: str, *, compiled: bool) -> Recorded:
