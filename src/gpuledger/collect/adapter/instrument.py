@@ -12,8 +12,8 @@ from __future__ import annotations
 import __future__
 
 import ast
-import copy
 import inspect
+import itertools
 import os
 import threading
 import tokenize
@@ -177,35 +177,45 @@ def _compile_observed(function: FunctionType) -> CodeType:
     plain = function.__code__
     if set(plain.co_freevars) - {"__class__"}:
         raise CannotInstrumentError(f"{function.__qualname__} has variables of a function around it")
-    tree, definition = _parse(function)
+    source = _source_of(function)
+    (tree, definition), (_, again) = _parse(function, source), _parse(function, source)
     if not _same(_compiled(tree, plain), plain):
         raise CannotInstrumentError(f"{plain.co_filename}: line {plain.co_firstlineno} is not what was compiled")
-    _observe(definition, has_torch="torch" in function.__globals__)
+    _observe(definition, again.body, has_torch="torch" in function.__globals__)
     observed = _compiled(tree, plain)
     if observed.co_freevars != plain.co_freevars or _signature(observed) != _signature(plain):
         raise CannotInstrumentError(f"{function.__qualname__} changed its signature")
     return observed
 
 
-def _parse(function: FunctionType) -> tuple[ast.Module, ast.FunctionDef]:
-    """Return a module that contains the function at its own lines and columns, inside its class if it has one."""
+def _source_of(function: FunctionType) -> str:
+    """Return a module's source with the function alone at its own lines and columns, inside its class if it has one."""
     code = function.__code__
-    around = code.co_qualname.rpartition(".")[0]
+    around = code.co_qualname.rpartition(".")[0].rpartition(".")[2]
     try:
         with tokenize.open(code.co_filename) as file:
             lines = file.readlines()
         block = "".join(inspect.getblock(lines[code.co_firstlineno - 1 :]))
-        tree = ast.parse(f"class {around.rpartition('.')[2]}:\n{block}" if around else block)
     except (OSError, SyntaxError, ValueError, IndexError) as error:
         raise CannotInstrumentError(f"{Path(code.co_filename).name}: {error}") from error
-    ast.increment_lineno(tree, code.co_firstlineno - (2 if around else 1))
-    definition = cast("ast.ClassDef", tree.body[0]).body[0] if around else tree.body[0]
+    before = code.co_firstlineno - 1
+    return "\n" * (before - 1) + f"class {around}:\n{block}" if around else "\n" * before + block
+
+
+def _parse(function: FunctionType, source: str) -> tuple[ast.Module, ast.FunctionDef]:
+    """Return a module that contains the function, and the function in it."""
+    code = function.__code__
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        raise CannotInstrumentError(f"{Path(code.co_filename).name}: {error}") from error
+    definition = tree.body[0].body[0] if isinstance(tree.body[0], ast.ClassDef) else tree.body[0]
     if not isinstance(definition, ast.FunctionDef) or definition.name != code.co_name:
         raise CannotInstrumentError(f"no plain function {code.co_name} where it was compiled from")
     imported = _imported_names(function)
     if imported:
-        tree.body.insert(0, ast.Import([ast.alias(name) for name in imported]))
-    return ast.fix_missing_locations(tree), definition
+        tree.body.insert(0, ast.fix_missing_locations(ast.Import([ast.alias(name) for name in imported])))
+    return tree, definition
 
 
 def _imported_names(function: FunctionType) -> list[str]:
@@ -241,8 +251,8 @@ def _signature(code: CodeType) -> tuple[int, ...]:
     return code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
 
 
-def _observe(function: ast.FunctionDef, *, has_torch: bool) -> None:
-    """Wrap a function's body in observer calls."""
+def _observe(function: ast.FunctionDef, again: list[ast.stmt], *, has_torch: bool) -> None:
+    """Wrap a function's body in observer calls; ``again`` is its body once more, for the calls that are observed."""
     documented = isinstance(function.body[0], ast.Expr) and isinstance(function.body[0].value, ast.Constant)
     head, body = function.body[:documented], function.body[documented:]
     if not body:
@@ -254,10 +264,8 @@ def _observe(function: ast.FunctionDef, *, has_torch: bool) -> None:
     gate.body = body
     call = entering.body[0].value
     call.args = [ast.copy_location(ast.Name(name, ast.Load()), place) for name in _parameters(function.args)]
-    leaving = _Leaving(place).visit(ast.Module(copy.deepcopy(body), []))
-    observing.body = [*leaving.body, *_leave(None, place)]
+    observing.body = [*_leaving(again[documented:], place), *_leave(None, place)]
     function.body = [*head, *([gate] if has_torch else []), entering, observing]
-    ast.fix_missing_locations(function)
 
 
 def _parameters(arguments: ast.arguments) -> list[str]:
@@ -281,27 +289,20 @@ def _leave(value: ast.expr | None, place: ast.AST) -> list[ast.stmt]:
     return statements
 
 
-class _Leaving(ast.NodeTransformer):
-    """Replaces every ``return`` of a function, but not those of functions nested in it."""
-
-    def __init__(self, place: ast.AST) -> None:
-        self._place = place
-
-    def visit_Return(self, node: ast.Return) -> list[ast.stmt]:
-        """Replace a ``return``."""
-        return _leave(node.value, node.value or self._place)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        """Skip nested functions."""
-        return node
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        """Skip nested functions."""
-        return node
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        """Skip nested classes."""
-        return node
+def _leaving(block: list[ast.stmt], place: ast.AST) -> list[ast.stmt]:
+    """Return a function's statements with every ``return`` replaced, but not those of functions nested in it."""
+    statements: list[ast.stmt] = []
+    for statement in block:
+        if isinstance(statement, ast.Return):
+            statements += _leave(statement.value, statement.value or place)
+            continue
+        if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            parts = (statement, *getattr(statement, "handlers", ()), *getattr(statement, "cases", ()))
+            for part, name in itertools.product(parts, ("body", "orelse", "finalbody")):
+                if hasattr(part, name):
+                    setattr(part, name, _leaving(getattr(part, name), place))
+        statements.append(statement)
+    return statements
 
 
 def _with_observer(template: CodeType, observer: Observer) -> CodeType:
