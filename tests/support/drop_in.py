@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from gpuledger import memory_profiler
+from gpuledger.collect.adapter.observer import Observers
 from gpuledger.integrations.memory_table import MemoryReport
 
 WIDTH, BATCH = 1000, 64
@@ -56,10 +58,19 @@ def hooks_of(model: nn.Module) -> list[Any]:
     return [*found, *(parameter._post_accumulate_grad_hooks for parameter in model.parameters())]
 
 
+def observed_by(function: Any) -> tuple[CodeType, list[Any]]:
+    """Return a function's code, and what observes it.
+
+    Code that can be observed stays after a test in which the compiler met it: then nothing observes.
+    """
+    code = function.__code__
+    return code, [one for constant in code.co_consts if isinstance(constant, Observers) for one in constant.installed]
+
+
 def installed() -> tuple[Any, ...]:
     return (
-        nn.Module.__call__.__code__,
-        torch.autograd.backward.__code__,
+        observed_by(nn.Module.__call__),
+        observed_by(torch.autograd.backward),
         torch.autograd.grad,
         dict(_global_optimizer_pre_hooks),
         dict(_global_optimizer_post_hooks),

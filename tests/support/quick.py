@@ -76,12 +76,8 @@ def _start(words: list[str], environment: dict[str, str], log: Path) -> int:
     return os.posix_spawn(words[0], words, environment, file_actions=said, setsid=True)
 
 
-_KEPT: list[socket.socket] = []
-"""Connections that end with this process."""
-
-
 def _keep_at_work(place: Path) -> bool:
-    """Return whether there is a server; it stays as long as this process does."""
+    """Return whether there is a server; it stays as long as this process does, with which the connection ends."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.connect(str(place))
@@ -89,7 +85,7 @@ def _keep_at_work(place: Path) -> bool:
         connection.close()
         return False
     connection.send(bytes(4))
-    _KEPT.append(connection)
+    connection.detach()
     return True
 
 
