@@ -108,10 +108,11 @@ def _end_session(session: int) -> int:
 
 def _of_session(session: int) -> list[psutil.Process]:
     found = []
-    for process in psutil.process_iter():
+    for number in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(psutil.Error, ProcessLookupError):
-            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+            if os.getsid(int(number)) == session:
+                process = psutil.Process(int(number))
+                found += [process] if process.status() != psutil.STATUS_ZOMBIE else []
     return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 import torch
+from quick import quick_python
 from recorded import Recorded, record_run
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -165,13 +165,13 @@ with open(sys.argv[1], "w") as out:
 
 
 def run_program(directory: Path, name: str, *before: str) -> dict[str, dict[str, int]]:
-    """Return the counters of the compiler in a process of its own."""
+    """Return the counters of the compiler in a process in which it has compiled nothing yet."""
     script = directory / "program.py"
     script.write_text(PROGRAM)
     out = directory / f"{name}.json"
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(directory / "inductor")}
     environment["XDG_CACHE_HOME"] = str(directory / "ours")
-    subprocess.run([sys.executable, *before, str(script), str(out)], check=True, env=environment, timeout=240)
+    subprocess.run([quick_python(), *before, str(script), str(out)], check=True, env=environment, timeout=240)
     found: dict[str, dict[str, int]] = json.loads(out.read_text())
     return found
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from programs import recorded, write_script
+from programs import write_script
+from quick import recorded
 
 pytestmark = pytest.mark.torch
 

@@ -55,7 +55,8 @@ TWO_RANKS = [(0, "closed", 16, 64 * 16 * 4), (1, "closed", 16, 128 * 16 * 4)]
 @pytest.mark.torch
 def test_torchrun_makes_two_ranks_and_none_of_its_own(tmp_path: Path) -> None:
     write_script(tmp_path, DISTRIBUTED)
-    ended = recorded(["--", *TORCHRUN], tmp_path, options=("--out", "two"), env=environment(GPULEDGER_PASSES=""))
+    command = ["--", quick_python(), *TORCHRUN[1:]]
+    ended = recorded_quick(command, tmp_path, options=("--out", "two"), env=environment(GPULEDGER_PASSES=""))
     assert (ended.status, ended.stdout) == (0, b"")
     to_the_end = [(number, status, 17, size) for number, status, _, size in TWO_RANKS]
     assert ranks_of(tmp_path / "two.ledger") == to_the_end

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from programs import environment, recorded, write_script
+from programs import environment, write_script
 from quick import quick_gpuledger
 from quick import recorded as recorded_quickly
 from torch import distributed
@@ -117,7 +117,7 @@ def test_show_begins_with_all_ranks(run: Run) -> None:
 def test_a_killed_rank_is_named(tmp_path: Path) -> None:
     write_script(tmp_path, TRAIN)
     write_script(tmp_path, LAUNCH, "launch.py")
-    ended = recorded(["launch.py", str(tmp_path / "store"), "dies"], tmp_path, ("-q", "--out", "dies"))
+    ended = recorded_quickly(["launch.py", str(tmp_path / "store"), "dies"], tmp_path, ("-q", "--out", "dies"))
     assert ended.status != 0
     found = build_rank_set(load(tmp_path / "dies.ledger"))
     assert found is not None

@@ -10,6 +10,7 @@ import atexit
 import gc
 import importlib
 import json
+import operator
 import os
 import pkgutil
 import re
@@ -36,7 +37,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 from torch.optim import optimizer as optimizers  # noqa: E402
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack  # noqa: E402
 
-from gpuledger.collect.adapter import user_profiler  # noqa: E402
+from gpuledger.collect.adapter import instrument, user_profiler  # noqa: E402
 from gpuledger.collect.attribution import scopes  # noqa: E402
 from gpuledger.collect.launch import bootstrap  # noqa: E402
 from gpuledger.collect.session import active  # noqa: E402
@@ -137,8 +138,16 @@ def _run(program: Program, code: Any, target: tuple[int, str] | None, *, recorde
         "ended": ended,
         "exited": installed(),
         "reached": list(planted.PLANTS.reached),
+        "observed": [(function.__module__, function.__qualname__) for function in instrument._sites],
         "raised": not hung,
     }
+
+
+def compile_observed(names: list[tuple[str, str]]) -> None:
+    """Compile functions of torch for observers as a recording does, once for all processes that are forked."""
+    for module, qualname in names:
+        with suppress(AttributeError, instrument.CannotInstrumentError):  # behind a decorator: in each process
+            instrument._site_of(operator.attrgetter(qualname)(sys.modules.get(module)))
 
 
 KINETO_TIME = re.compile(r"(?<=USDT:)[-0-9]+ [:0-9]+ [:0-9]+")
@@ -154,13 +163,17 @@ def _notes(directory: Path) -> list[str]:
     return notes
 
 
-def forked(program: Program, code: Any, target: tuple[int, str] | None = None, *, recorded: bool) -> dict[str, Any]:
-    """Return how a program ended in a process of its own."""
+def forked(
+    program: Program, code: Any, target: tuple[int, str] | None = None, *, recorded: bool, compiled: bool = False
+) -> dict[str, Any]:
+    """Return how a program ended in a process of its own; ``compiled`` if observed functions may be so by now."""
     directory = Path(tempfile.mkdtemp(prefix="planted-"))
     child = os.fork()
     if not child:
         try:
             os.chdir(directory)
+            if not compiled:
+                instrument._sites.clear()
             for number, name in ((1, "stdout"), (2, "stderr")):
                 place = os.open(name, os.O_WRONLY | os.O_CREAT)
                 os.dup2(place, number)
@@ -234,6 +247,7 @@ def walk(name: str, walked: set[tuple[int, str]], orders: dict[str, Any]) -> dic
     code = compile(program.source, f"{name}.py", "exec")
     bare = forked(program, code, recorded=False)
     plain = forked(program, code, recorded=True)
+    compile_observed(plain.get("observed", []))
     reached = [(number, at) for number, at in plain.get("reached", [])]
     chosen = [
         one for one in reached if one not in walked and (every_statement or planted.PLANTS.places[one[0]].is_first)
@@ -243,7 +257,9 @@ def walk(name: str, walked: set[tuple[int, str]], orders: dict[str, Any]) -> dic
     failures: list[dict[str, Any]] = []
     unguarded: list[dict[str, Any]] = []
     for number, at in chosen:
-        found = forked(program, code, (number, at), recorded=True)
+        found = forked(program, code, (number, at), recorded=True, compiled=True)
+        if not found.get("raised"):
+            found = forked(program, code, (number, at), recorded=True)
         place = planted.PLANTS.places[number]
         wrong = differences(bare, found, plain)
         if not found.get("raised"):

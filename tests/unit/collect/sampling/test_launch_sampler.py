@@ -133,7 +133,10 @@ def test_a_card_that_cannot_be_read_any_more(cards: FakeCards, tmp_path: Path) -
     assert not list(tmp_path.iterdir())
 
 
-def test_what_cannot_be_written_ends_the_readings_with_a_note(cards: FakeCards, tmp_path: Path) -> None:
+def test_what_cannot_be_written_ends_the_readings_with_a_note(
+    cards: FakeCards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(samplers, "READINGS_IN_PART", 1)
     (tmp_path / "samples").write_text("a file where the directory should be")
     with make(cards, tmp_path) as sampler:
         cards.used_bytes["GPU-a"] = 5
