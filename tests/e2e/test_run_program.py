@@ -21,7 +21,7 @@ START_UP_LIMIT_S = 0.4
 @pytest.mark.torch
 def test_training_is_recorded_and_told_on_stderr(tmp_path: Path) -> None:
     write_script(tmp_path, TRAIN_WITH_COMPILER + "for _ in range(5): print(step().item() > 0)")
-    ended = recorded(["train.py"], tmp_path, options=("--devices", "cpu"))
+    ended = quick.recorded(["train.py"], tmp_path, options=("--devices", "cpu"))
     assert (ended.status, ended.stdout) == (0, b"True\n" * 5)
     lines = ended.stderr.decode().splitlines()
     start = "gpuledger: recording to train.ledger, CPU tensors (--devices cpu)"
@@ -71,7 +71,7 @@ def test_torch_imported_and_not_used(tmp_path: Path) -> None:
 
 def test_a_program_without_torch(tmp_path: Path) -> None:
     write_script(tmp_path, "print('ran')")
-    ended = recorded(["train.py"], tmp_path, options=("--devices", "cpu"))
+    ended = quick.recorded(["train.py"], tmp_path, options=("--devices", "cpu"))
     assert (ended.status, ended.stdout) == (0, b"ran\n")
     lines = ended.stderr.decode().splitlines()
     assert len(lines) == 2
@@ -101,7 +101,7 @@ def test_the_manifest_says_what_was_run_and_why_so(tmp_path: Path) -> None:
     write_script(tmp_path, "print('ran')")
     (tmp_path / "pyproject.toml").write_text("[tool.gpuledger]\nstacks = false\nsteps = '7:8'\n")
     words = ["train.py", "--wandb-key", "hunter2", "--token=hunter2", "--lr", "0.1"]
-    assert recorded(words, tmp_path, options=("-q", "--steps", "2:4")).status == 0
+    assert quick.recorded(words, tmp_path, options=("-q", "--steps", "2:4")).status == 0
     run = manifest(tmp_path / "train.ledger")
     assert run["command"][1:] == ["train.py", "--wandb-key", "***", "--token=***", "--lr", "0.1"]
     assert run["settings"]["steps"] == {"value": "2:4", "origin": "flag"}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
+from quick import quick_python
 
 READS = 30_000
 
@@ -37,5 +37,5 @@ print(0 < sum(found) < len(found))
 @pytest.mark.torch
 def test_the_process_survives() -> None:
     """Without the look at the other thread's frame, this dies within the first thousands of reads."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([quick_python(), "-c", PROGRAM], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr

@@ -18,7 +18,7 @@ def refused(directory: Path, *options: str, **env: str) -> str:
     """Return the message of a refusal, which comes before the program starts."""
     write_script(directory, LEAVES_A_MARK)
     before = sorted(directory.rglob("*"))
-    ended = execute([*GPULEDGER, "run", *options, "train.py"], directory, env=environment(**env))
+    ended = quick.recorded(["train.py"], directory, options, env=environment(**env))
     assert (ended.status, ended.stdout) == (2, b"")
     assert sorted(directory.rglob("*")) == before
     return ended.stderr.decode()
@@ -57,13 +57,13 @@ def test_a_wrong_key_is_refused(tmp_path: Path) -> None:
 
 def test_force_replaces_a_run_and_nothing_else(tmp_path: Path) -> None:
     write_script(tmp_path, LEAVES_A_MARK)
-    assert recorded(["train.py"], tmp_path, options=("--out", "one")).status == 0
+    assert quick.recorded(["train.py"], tmp_path, options=("--out", "one")).status == 0
     first = manifest(tmp_path / "one.ledger")
-    assert recorded(["train.py"], tmp_path, options=("--out", "one.ledger", "--force")).status == 0
+    assert quick.recorded(["train.py"], tmp_path, options=("--out", "one.ledger", "--force")).status == 0
     assert manifest(tmp_path / "one.ledger")["started_ns"] > first["started_ns"]
     (tmp_path / "two.ledger").mkdir()
     (tmp_path / "two.ledger" / "thesis.tex").write_text("years")
-    ended = recorded(["train.py"], tmp_path, options=("--out", "two", "--force"))
+    ended = quick.recorded(["train.py"], tmp_path, options=("--out", "two", "--force"))
     assert (ended.status, ended.stdout) == (2, b"")
     assert (tmp_path / "two.ledger" / "thesis.tex").exists()
 
@@ -82,7 +82,7 @@ def test_names_are_numbered_also_when_runs_begin_at_once(tmp_path: Path) -> None
 def test_where_nothing_can_be_written_the_program_runs_unrecorded(out: str, tmp_path: Path) -> None:
     write_script(tmp_path, "import os\nprint(os.environ.get('GPULEDGER_RUN'), os.environ.get('PYTHONPATH'))\nexit(4)")
     (tmp_path / "broken.ledger").symlink_to("train.py/run")
-    ended = recorded(["train.py"], tmp_path, options=("--out", out))
+    ended = quick.recorded(["train.py"], tmp_path, options=("--out", out))
     assert (ended.status, ended.stdout) == (4, b"None None\n")
     assert ended.stderr.startswith(b"gpuledger: error: ")
     assert ended.stderr.endswith(b"the program runs without being recorded\n")
@@ -173,6 +173,6 @@ def test_a_command_that_does_not_start(command: str, status: int, words: bytes, 
 
 def test_nothing_to_run(tmp_path: Path) -> None:
     for words in ([], ["--"], ["-m"]):
-        ended = recorded(words, tmp_path)
+        ended = quick.recorded(words, tmp_path)
         assert ended.status == 2
         assert b"no program given" in ended.stderr
