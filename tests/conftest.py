@@ -28,6 +28,11 @@ for _number, _action in ((signal.SIGINT, signal.default_int_handler), (signal.SI
 MANY_MODULES = 200
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, or one worker would be at it when all others have ended."""
+    items.sort(key=lambda item: item.get_closest_marker("first") is None)
+
+
 def pytest_collection_finish() -> None:
     """Keep what is loaded by now, torch above all, out of the hundreds of walks over all objects that recordings do."""
     set_aside_what_is_loaded()

@@ -50,15 +50,20 @@ SLEEPS = """
 import os, time
 from gpuledger.collect.launch.child import Lifetime
 from gpuledger.collect.launch.launch import run_child
-for _ in range(60):
+near = 0
+for _ in range(1000):
     lifetime = Lifetime()
     run_child(["sleep", "0.02"], os.environ, lambda _: time.sleep(0.03), lifetime)
-    print((lifetime.ended_ns - lifetime.started_ns) / 1e6)
+    took_ms = (lifetime.ended_ns - lifetime.started_ns) / 1e6
+    print(took_ms)
+    near += took_ms < 21.5
+    if near == 10:
+        break
 """
 
 
 def test_the_lifetime_is_from_the_program_s_start_to_its_end_and_not_to_ours() -> None:
-    """20 ms are 20 ms ± 1 where the machine wakes us in time; what a busy one adds is never taken off."""
+    """20 ms are 20 ms ± 1 where the machine wakes us in time, which a busy one does now and then."""
     took_ms = sorted(map(float, subprocess.check_output([sys.executable, "-c", SLEEPS], text=True).split()))
     assert took_ms[0] >= 19
-    assert took_ms[2] == pytest.approx(20, abs=1.5), took_ms
+    assert took_ms[9] < 21.5, took_ms
