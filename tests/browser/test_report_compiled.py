@@ -49,7 +49,7 @@ def test_kernels_and_graph_breaks_are_shown_as_text(browser: Browser, tmp_path: 
     page = opened(browser, tmp_path / "compiled.html", render_html(view))
     assert page.locator("#compiled-section").is_visible()
     assert page.locator("#compiled-summary").inner_text() == "Compile time: 12.3 s for 2 graphs of torch.compile."
-    breaks = page.locator("#compiled-breaks li").all_inner_texts()
+    breaks = page.locator("#compiled-lines li").all_inner_texts()
     assert breaks[0].startswith("Graph break, 3 ×: <img src=x")
     assert breaks[1] == "Graph break, 1 ×: call of print"
     first, second = (row.locator("td").all_inner_texts() for row in page.locator("#compiled-body tr").all())

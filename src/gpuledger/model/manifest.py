@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from gpuledger.files.shapes import Fields, ListOf, MappingOf, Whole, check_shape, maybe
 from gpuledger.model.bounds import DEVICE
+from gpuledger.model.compilation import Compilation
 from gpuledger.model.flight_facts import CensusFacts, HostMemoryKind
 from gpuledger.model.flight_facts import FailedAllocation as FailedAllocation
 from gpuledger.model.json_object import JsonObject, shape_of
@@ -230,15 +231,6 @@ class Mesh(JsonObject):
     def coordinates(self) -> dict[str, int]:
         """Return this rank's place in each dimension of the mesh, by name."""
         return dict(zip(self.names, self.coordinate, strict=False))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Compilation(JsonObject):
-    """What ``torch.compile`` did: the number of graphs, the time it took, and graph breaks by reason."""
-
-    graphs: int
-    seconds: float
-    breaks: Mapping[str, int] | None = None
 
 
 _MEASURED_TYPE = Fields(

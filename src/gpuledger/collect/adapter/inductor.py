@@ -270,16 +270,6 @@ def parse_trace(text: str | None) -> Frames:
     return tuple(reversed(found))
 
 
-def compilations() -> tuple[int, float, dict[str, int]]:
-    """Return graphs, seconds, and the number of graph breaks by reason, since the process started; zeros if unknown."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    counters = getattr(utils, "counters", {})
-    spent_ns = getattr(utils, "cumulative_time_spent_ns", {})
-    nanoseconds = sum(spent_ns.get(name, 0) for name in ("entire_frame_compile", "entire_backward_compile"))
-    breaks = {str(reason): int(count) for reason, count in dict(counters.get("graph_break", {})).items()}
-    return int(counters.get("stats", {}).get("unique_graphs", 0)), nanoseconds / 1e9, breaks
-
-
 # -- reading a compiled graph ---------------------------------------------------------------------------------------
 
 

@@ -29,13 +29,13 @@ from gpuledger.collect.adapter.inductor import (
     CompilerWatch,
     Kernel,
     Place,
-    compilations,
     frames_at,
     source_lines,
 )
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import StackTable
+from gpuledger.collect.compiled.compile_log import CompileLog, totals
 from gpuledger.model.journal.journal import CACHED_CODE, FOUND_BY_LINES
 
 OUTSIDE = -1
@@ -120,11 +120,12 @@ class CompiledGraphs:
         self._wanted: Callable[[Site], bool] = lambda _site: True
         self._sees_buffers = False
         self._unread: dict[str, str] = {}
-        self._before = compilations()
+        self._before = totals()
+        self._log = CompileLog()
 
     def install(self) -> None:
         """Begin to watch the compiler."""
-        self._before = compilations()
+        self._before, self._log = totals(), CompileLog()
         self._watch.install()
         if self._watch.lost:
             lost = "; ".join(dict.fromkeys(LOST_WITHOUT[name] for name in self._watch.lost))
@@ -137,13 +138,15 @@ class CompiledGraphs:
         self._watch.remove()
 
     def _note_compilations(self) -> None:
+        self._log.read()
+        found = self._log.describe()
         graphs_before, seconds_before, breaks_before = self._before
-        graphs, seconds, breaks = compilations()
-        if graphs > graphs_before:
+        graphs, seconds, breaks = totals()
+        if graphs > graphs_before or found:
             new = {reason: count - breaks_before.get(reason, 0) for reason, count in breaks.items()}
             new = {reason.strip().partition("\n")[0]: count for reason, count in new.items() if count > 0}
-            facts = {"graphs": graphs - graphs_before, "seconds": seconds - seconds_before, "breaks": new}
-            self._journal.fact(compilation=facts)
+            facts = {"graphs": max(graphs - graphs_before, 0), "seconds": max(seconds - seconds_before, 0.0)}
+            self._journal.fact(compilation={**facts, "breaks": new, **found})
 
     # -- observing lines ----------------------------------------------------------------------------------------
 
@@ -188,6 +191,7 @@ class CompiledGraphs:
 
     def add(self, graph: CompiledGraph) -> None:
         """Add a compiled graph."""
+        self._log.read()
         if not graph.unknown:
             keep(graph, self._cache, self._watch.possible)
         elif graph.unknown == CACHED_CODE:

@@ -17,6 +17,7 @@ from gpuledger.report.base.phrases import (
     percent,
     place_text,
 )
+from gpuledger.report.text.compile_text import compilation_texts
 from gpuledger.report.text.growth_text import growth_text
 from gpuledger.report.text.host_text import host_memory_text
 from gpuledger.report.text.oom_text import CELLS, failure_lines
@@ -33,15 +34,12 @@ if TYPE_CHECKING:
     from gpuledger.analyze.step.step_parts import StepParts
     from gpuledger.analyze.step.times import TimeBreakdown
     from gpuledger.analyze.view.view import DeviceView, RunView
-    from gpuledger.model.manifest import Compilation
     from gpuledger.report.base.terminal import Terminal
 
 OVERLAP = 1.01
 """Kernels overlap if the sum of their times is more than busy time by this factor."""
 LARGEST, SAVINGS = 3, 2
 _NO_LINES = WITHOUT_LINE | {ROUNDING_PATH}
-REASON_CELLS = 100
-"""Maximum length of the reason of a graph break."""
 
 
 def first_screen(view: RunView, terminal: Terminal) -> list[str]:
@@ -64,7 +62,7 @@ def first_screen(view: RunView, terminal: Terminal) -> list[str]:
     lines += entry(terminal, "Fits", *_fits(device), cells=CELLS)
     lines += entry(terminal, "To lower the peak", *(_saving(one, device) for one in _replayed(device)), cells=CELLS)
     lines += entry(terminal, "Step time", *_step_time(device), cells=CELLS)
-    lines += entry(terminal, "Compile time", *compilation_texts(device.rank.manifest.compilation), cells=CELLS)
+    lines += entry(terminal, "Compile time", *compilation_texts(device.rank.manifest.compilation, LARGEST), cells=CELLS)
     lines += _energy(device, terminal)
     if device.overhead.paused_ns is not None:
         lines += entry(terminal, "Overhead", *_joined(overhead_parts(device.overhead)), cells=CELLS)
@@ -75,16 +73,6 @@ def _failed(view: RunView) -> list[str]:
     """Return how the program failed; empty if it did not. An out-of-memory error has lines of its own."""
     text = failure_text(view.run.manifest, view.highest.rank.manifest.steps_seen)
     return [text] if text and not view.out_of_memory else []
-
-
-def compilation_texts(done: Compilation | None) -> list[str]:
-    """Return how long torch.compile took, and the most frequent graph breaks; empty if it did nothing."""
-    if done is None:
-        return []
-    texts = [f"{done.seconds:,.1f} s for {counted(done.graphs, 'graph')} of torch.compile"]
-    breaks = sorted((done.breaks or {}).items(), key=lambda item: -item[1])
-    texts += [f"graph break, {count:,} ×: {reason[:REASON_CELLS]}" for reason, count in breaks[:LARGEST]]
-    return texts
 
 
 def _timed_program(device: DeviceView) -> list[str]:

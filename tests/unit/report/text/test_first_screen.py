@@ -12,11 +12,11 @@ from synthetic import make_run
 
 from gpuledger.analyze.view.view import build_view
 from gpuledger.cli.main import main
-from gpuledger.model.manifest import Compilation, read_json
+from gpuledger.model.manifest import read_json
 from gpuledger.model.run import read_run
 from gpuledger.model.run_directory import write_json
 from gpuledger.report.base.terminal import Terminal
-from gpuledger.report.text.first_screen import compilation_texts, first_screen
+from gpuledger.report.text.first_screen import first_screen
 from gpuledger.report.text.text import run_summary_lines
 from gpuledger.units import format_bytes
 
@@ -118,12 +118,3 @@ def test_a_simulated_gpu_has_no_step_time(tmp_path: Path) -> None:
     assert "(simulated)" in lines[0]
     assert "Step time           not measured: the GPU is simulated, so nothing ran" in lines
     assert not any(line.startswith("Overhead") for line in lines)
-
-
-def test_compile_time_and_graph_breaks_are_lines_of_the_screen() -> None:
-    done = Compilation(graphs=2, seconds=38.25, breaks={"Tensor.item()": 1, "print" + "x" * 200: 5})
-    first, most, least = compilation_texts(done)
-    assert first == "38.2 s for 2 graphs of torch.compile"
-    assert most == f"graph break, 5 ×: print{'x' * 95}"
-    assert least == "graph break, 1 ×: Tensor.item()"
-    assert compilation_texts(None) == []

@@ -1,13 +1,13 @@
-// Compiled code: the compile time, graph breaks with their reasons, and the longest kernels of a step.
+// Compiled code: the compile time, its regions and graph breaks, and the longest kernels of a step.
 
 const COMPILED_PARTS_SHOWN = 4;
 
 /** Show the compiled code of `view`; the section is hidden if nothing was compiled. */
 function drawCompiled(view) {
-  const { summary, breaks, kernels, step_ns: stepNs, more, note } = view.compiled;
+  const { summary, lines, kernels, step_ns: stepNs, more, note } = view.compiled;
   byId("compiled-section").hidden = !summary.length && !kernels.length;
   byId("compiled-summary").textContent = summary.map((text) => `Compile time: ${text}.`).join("");
-  byId("compiled-breaks").replaceChildren(...breaks.map(([reason, count]) => element("li", {}, `Graph break, ${groupDigits(count)} ×: ${printable(reason)}`)));
+  byId("compiled-lines").replaceChildren(...lines.map((line) => element("li", {}, printable(line))));
   byId("compiled-table").hidden = !kernels.length;
   byId("compiled-body").replaceChildren(...kernels.map((kernel) => compiledRow(kernel, stepNs)));
   const others = more ? [`${groupDigits(more)} more kernels.`] : [];

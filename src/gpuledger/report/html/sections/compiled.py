@@ -1,4 +1,4 @@
-"""Compiled code: the compile time, graph breaks with their reasons, and a table of kernels."""
+"""Compiled code: compile time, regions that were compiled again or not at all, graph breaks, and a table of kernels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.report.html.definitions import Definition
 from gpuledger.report.html.sections.section import Page, Section, column, script, table
-from gpuledger.report.text.first_screen import compilation_texts
+from gpuledger.report.text.compile_text import compilation_texts
 from gpuledger.report.text.fusion_table import SHARED
 
 if TYPE_CHECKING:
@@ -15,17 +15,18 @@ if TYPE_CHECKING:
     from gpuledger.analyze.view.view import DeviceView
 
 MOST_KERNELS = 100
+MOST_LINES = 50
+"""Maximum number of lines of each kind above the table."""
 
 
 def _data(device: DeviceView, page: Page) -> dict[str, Any]:
     """Return what was compiled, and the longest kernels; all of it is empty if nothing was compiled."""
-    done = device.rank.manifest.compilation
-    breaks = {} if done is None else done.breaks or {}
+    texts = compilation_texts(device.rank.manifest.compilation, MOST_LINES)
     kernels = device.fusions[:MOST_KERNELS]
     return {
         "compiled": {
-            "summary": compilation_texts(done)[:1],
-            "breaks": sorted(breaks.items(), key=lambda item: (-item[1], item[0])),
+            "summary": texts[:1],
+            "lines": [text[:1].upper() + text[1:] for text in texts[1:]],
             "kernels": [_kernel(one) for one in kernels],
             "step_ns": sum(one.time_ns for one in device.fusions),
             "more": len(device.fusions) - len(kernels),
@@ -73,7 +74,7 @@ SECTION = Section(
         ),
     },
     body=f"""<p id="compiled-summary"></p>
-<ul id="compiled-breaks"></ul>
+<ul id="compiled-lines"></ul>
 {table("compiled-body", _COLUMNS, frame_id="compiled-table")}
 <p id="compiled-note" class="caption"></p>""",
     is_hidden=True,

@@ -1,0 +1,84 @@
+"""Compilations and graph breaks of Dynamo, read while it keeps the last ones only, become regions of the run."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace as Thing
+from typing import Any
+
+import pytest
+
+from gpuledger.collect.compiled import compile_log
+from gpuledger.collect.compiled.compile_log import CompileLog, totals
+
+
+@pytest.fixture
+def dynamo(monkeypatch: pytest.MonkeyPatch) -> Thing:
+    """Stand in for Dynamo's module of figures."""
+    found = Thing(metrics=[], graph_break_reasons=[])
+    found.get_compilation_metrics = lambda: list(found.metrics)
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", found)
+    return found
+
+
+def compiled(frame: str, started_us: int, name: str | None = "forward", **facts: Any) -> Thing:
+    known = {"co_filename": "net.py", "co_firstlineno": 5, "duration_us": 1_000_000, "has_guarded_code": True}
+    if name is None:
+        known = {"duration_us": 500_000, "is_forward": False}
+    return Thing(compile_id=frame, start_time_us=started_us, co_name=name, **{**known, **facts})
+
+
+def test_each_compilation_counts_once_also_if_dynamo_drops_it_later(dynamo: Thing) -> None:
+    dynamo.metrics = [compiled("0/0", 1, "before")]
+    log = CompileLog()
+    dynamo.metrics += [compiled("1/0", 2), compiled("1/0", 3, None)]
+    log.read()
+    log.read()
+    dynamo.metrics = [compiled("1/1", 4, recompile_reason="1/0: x.size()[0] == 4      # net.py\nUser stack trace:\n")]
+    log.read()
+    (region,) = log.describe()["regions"]
+    assert region == {
+        **{"source": "net.py:5", "function": "forward", "compilations": 2, "seconds": 2.5},
+        **{"recompilations": 1, "reasons": ["x.size()[0] == 4"]},
+    }
+
+
+def test_a_region_at_its_limit_is_known_by_its_frame(dynamo: Thing) -> None:
+    log = CompileLog()
+    failed = {"fail_type": "Unsupported", "fail_reason": "limit exceeded\n  Explanation: it is", "co_filename": None}
+    dynamo.metrics = [compiled("3/0", 1), compiled("9/0", 2, None), compiled("3/1", 3, None, **failed)]
+    log.read()
+    (region,) = log.describe()["regions"]
+    assert (region["compilations"], region["failure"], region["seconds"]) == (1, "limit exceeded", 1.5)
+
+
+def test_code_after_a_graph_break_is_the_cost_of_the_break_in_every_caller(dynamo: Thing) -> None:
+    log = CompileLog()
+    stack = [Thing(filename="net.py", lineno=7), Thing(filename="layer.py", lineno=3)]
+    dynamo.graph_break_reasons = [Thing(reason="backend='x' raised:\nError: no\nmore", user_stack=stack)]
+    resumed = compiled("1/0", 2, "torch_dynamo_resume_in_forward_at_7", co_firstlineno=7)
+    dynamo.metrics = [compiled("0/0", 1), resumed]
+    log.read()
+    found = log.describe()
+    assert found["places"] == [
+        {"source": "layer.py:3", "reason": "backend='x' raised: Error: no", "count": 1, "graphs": 1, "seconds": 1.0}
+    ]
+    assert [one["function"] for one in found["regions"]] == ["forward", "forward after line 7"]
+
+
+def test_a_program_without_dynamo_or_with_another_form_of_it_has_no_regions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch._dynamo.utils", raising=False)
+    log = CompileLog()
+    log.read()
+    assert (log.describe(), totals()) == ({}, (0, 0.0, {}))
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", Thing(get_compilation_metrics=lambda: [Thing()]))
+    log.read()
+    assert log.describe() == {}
+
+
+def test_the_longest_regions_are_kept(dynamo: Thing, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_log, "REGIONS", 2)
+    log = CompileLog()
+    dynamo.metrics = [compiled(f"{n}/0", n, f"f{n}", duration_us=n * 1_000_000) for n in (2, 1, 3)]
+    log.read()
+    assert [one["function"] for one in log.describe()["regions"]] == ["f3", "f2"]
