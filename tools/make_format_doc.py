@@ -85,6 +85,8 @@ Keys of `rank-N/manifest.json`:
 | `measured_watts` | measured power of operators on this GPU, for the energy of layers; absent if unknown |
 | `power_model` | power by FLOPs and bytes on this GPU; absent if the GPU is not in the catalogue |
 | `time_steps` | first and last profiled step; absent without one |
+| `compilation` | graphs and seconds of `torch.compile`, its regions and graph breaks; absent if it was not used |
+| `graph_pools` | pools of captured CUDA graphs with their segments; absent for CPU tensors |
 | `line_step` | step in which operators have source lines, and its start; absent without one |
 | `kernels_alone` | first profiled step without operators, and its time; null if all have operators |
 | `host_waits` | gaps between kernels on each device, and the part in which the GPU waited for the CPU |

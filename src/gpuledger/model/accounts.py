@@ -46,6 +46,7 @@ PHASES = ("setup", "forward", "backward", "optimizer", "evaluation", "between")
 
 DEVICE_LINES = (
     "free_segments",
+    "graph_pools",
     "fragmented",
     "awaiting_free",
     "context",

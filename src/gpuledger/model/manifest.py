@@ -16,6 +16,7 @@ from gpuledger.model.compilation import Compilation
 from gpuledger.model.flight_facts import CensusFacts, HostMemoryKind
 from gpuledger.model.flight_facts import FailedAllocation as FailedAllocation
 from gpuledger.model.json_object import JsonObject, shape_of
+from gpuledger.model.pools import GraphPoolFacts
 from gpuledger.model.recorder_kind import RecorderKind
 from gpuledger.model.run_directory import MANIFEST, RANK_PREFIX, write_json
 from gpuledger.model.run_manifest import RunManifest, check_run_manifest, read_checked
@@ -265,7 +266,8 @@ class RecordedFacts(JsonObject):
 
     ``processes_known`` is False if the driver's process ids are not those of this machine. ``time_steps`` are the first
     and the last profiled step. ``calls`` are rows of module, step, batch size and sequence length.
-    ``compiled_unread`` says, by file, why generated code could not be divided among its modules.
+    ``compiled_unread`` says, by file, why generated code could not be divided among its modules. ``graph_pools`` is
+    None in runs of versions without it.
     """
 
     devices: tuple[DeviceFacts, ...] = ()
@@ -286,6 +288,7 @@ class RecordedFacts(JsonObject):
     fusions: tuple[Fusion, ...] = ()
     compiled_unread: Mapping[str, str] | None = None
     compilation: Compilation | None = None
+    graph_pools: tuple[GraphPoolFacts, ...] | None = None
     time_steps: tuple[int, int] | None = None
     kernels_alone: KernelsAlone | None = None
     line_step: LineStep | None = None

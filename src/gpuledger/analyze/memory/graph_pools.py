@@ -2,7 +2,7 @@
 
 A replay allocates nothing: it uses the addresses of its capture. So after the capture, blocks of the graph's pool are
 free for the allocator, but no other tensor can have them, and every replay writes to them. A pool therefore holds what
-was allocated in it at its highest point.
+was allocated in it at its highest point, and keeps all of its segments as long as a graph is alive.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.instant import module_paths
-from gpuledger.analyze.memory.live import Lives, allocated_curve, read_lives, read_numbers
+from gpuledger.analyze.memory.live import I64, Lives, allocated_curve, read_lives, read_numbers
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
+from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:
+    from gpuledger.model.pools import GraphPoolFacts
     from gpuledger.model.run import Rank
 
 SHOWN_MODULES = 3
@@ -35,6 +37,7 @@ class GraphPool:
         free_bytes: The part of it that is not allocated after the last recorded event.
         modules: Path and bytes of each module in ``held_bytes``, largest first; "" outside modules.
         is_complete: Whether the whole capture was recorded. Otherwise, blocks that the capture had freed are missing.
+        reserved_bytes: Bytes of its segments; None in runs of versions that do not have it.
 
     Source: caching allocator's history, exact for captures in the recorded steps.
     """
@@ -44,19 +47,54 @@ class GraphPool:
     free_bytes: int
     modules: tuple[tuple[str, int], ...]
     is_complete: bool
+    reserved_bytes: int | None = None
 
 
 def graph_pools(rank: Rank, device_idx: int) -> tuple[GraphPool, ...]:
     """Return the pools of captured CUDA graphs on one device, by number; empty if there are none."""
     pool_id = read_numbers(rank, "blocks", "pool_id", device_idx, missing=0)
-    numbers = [number for number in np.unique(pool_id).tolist() if number > 0]
+    told = {one.pool_id: one for one in _told(rank, device_idx)}
+    numbers = sorted({*told, *(number for number in np.unique(pool_id).tolist() if number > 0)})
     if not numbers:
         return ()
     lives, modules = read_lives(rank, device_idx), read_numbers(rank, "blocks", "module_id", device_idx)
     paths = module_paths(rank)
     return tuple(
-        _pool(number, _chosen(lives, pool_id == number), modules[pool_id == number], paths) for number in numbers
+        _pool(number, _chosen(lives, pool_id == number), modules[pool_id == number], paths, told=told.get(number))
+        for number in numbers
     )
+
+
+def kept_free_bytes(rank: Rank, device_idx: int, index: int) -> I64:
+    """Return the free bytes of each segment at an event: those that only replays of CUDA graphs can use; 0 for others.
+
+    In the order of the ``segments`` table. Pools of graphs that were freed in the recording count as other memory.
+
+    Source: caching allocator's history, exact; blocks are placed in segments by address.
+    """
+    names = ("address", "bytes", "alloc_index")
+    address, size, taken = (read_numbers(rank, "segments", name, device_idx) for name in names)
+    stays = read_numbers(rank, "segments", "free_index", device_idx, NEVER) == NEVER
+    kept = np.zeros(address.size, dtype=bool)
+    for one in _told(rank, device_idx):
+        for first, length in one.segments:
+            kept |= (address >= first) & (address < first + length)
+    kept &= stays & (taken <= index)
+    if not kept.any():
+        return np.zeros(address.size, dtype=np.int64)
+    lives = read_lives(rank, device_idx)
+    active = lives.active_at(index)
+    order = np.flatnonzero(kept)[np.argsort(address[kept])]
+    blocks = read_numbers(rank, "blocks", "address", device_idx)[active]
+    place = np.searchsorted(address[order], blocks, side="right") - 1
+    inside = (place >= 0) & (blocks < (address + size)[order][place])
+    used = np.zeros(address.size, dtype=np.int64)
+    np.add.at(used, order[place[inside]], lives.allocated_bytes[active][inside])
+    return np.where(kept, size - used, 0)
+
+
+def _told(rank: Rank, device_idx: int) -> list[GraphPoolFacts]:
+    return [one for one in rank.manifest.graph_pools or () if one.device_idx == device_idx]
 
 
 def _chosen(lives: Lives, mine: NDArray[np.bool_]) -> Lives:
@@ -70,20 +108,24 @@ def _chosen(lives: Lives, mine: NDArray[np.bool_]) -> Lives:
     )
 
 
-def _pool(number: int, lives: Lives, module_id: NDArray[np.int64], paths: dict[int, str]) -> GraphPool:
+def _pool(
+    number: int, lives: Lives, module_id: NDArray[np.int64], paths: dict[int, str], *, told: GraphPoolFacts | None
+) -> GraphPool:
     curve = allocated_curve(lives)
-    highest = int(curve.index[np.argmax(curve.bytes)])
+    highest = int(curve.index[np.argmax(curve.bytes)]) if curve.index.size else -1
     held = lives.allocated_at(highest)
     by_module: Counter[str] = Counter()
     for module, size in zip(module_id[held].tolist(), lives.allocated_bytes[held].tolist(), strict=True):
         by_module[paths.get(module, "")] += size
     held_bytes = by_module.total()
+    is_recorded = bool((lives.alloc_index >= 0).all())
     return GraphPool(
         pool_id=number,
         held_bytes=held_bytes,
         free_bytes=held_bytes - int(lives.allocated_bytes[lives.allocated_at(lives.last_index)].sum()),
         modules=tuple(by_module.most_common()),
-        is_complete=bool((lives.alloc_index >= 0).all()),
+        is_complete=is_recorded and not (told is not None and told.is_older),
+        reserved_bytes=None if told is None else told.reserved_bytes,
     )
 
 
@@ -94,11 +136,16 @@ def graph_pool_notes(rank: Rank, device_idx: int) -> list[str]:
         if not pool.free_bytes and pool.is_complete:
             continue
         largest = [f"{path or OUTSIDE_PATH} {format_bytes(size)}" for path, size in pool.modules[:SHOWN_MODULES]]
-        text = (
-            f"CUDA graphs keep {format_bytes(pool.held_bytes)} for replays in pool {pool.pool_id}. "
-            f"{format_bytes(pool.free_bytes)} of it is not allocated, but other tensors cannot use it. "
-            f"Largest modules: {', '.join(largest)}."
-        )
-        missing = " Graphs were captured before the recording, so the pool can hold more."
-        notes.append(text if pool.is_complete else text + missing)
+        keep = pool.held_bytes if pool.is_complete or pool.reserved_bytes is None else pool.reserved_bytes
+        text = f"CUDA graphs keep {format_bytes(keep)} for replays in pool {pool.pool_id}. "
+        text += f"{format_bytes(keep - pool.held_bytes + pool.free_bytes)} of it is not allocated, but other tensors "
+        text += "cannot use it."
+        text += f" Largest modules: {', '.join(largest)}." if largest else ""
+        notes.append(text if pool.is_complete else text + _older(pool))
     return notes
+
+
+def _older(pool: GraphPool) -> str:
+    if pool.reserved_bytes is None:
+        return " Graphs were captured before the recording, so the pool can hold more."
+    return " Graphs were captured before the recording, so the modules of freed memory are unknown."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuledger.analyze.memory.breakdown import Breakdown, break_down
+from gpuledger.analyze.memory.graph_pools import kept_free_bytes
 from gpuledger.analyze.memory.instant import Instant, resolve_instant
 from gpuledger.analyze.memory.live import I64, read_lives, read_numbers, reserved_curve
 from gpuledger.analyze.overview.process_bytes import (
@@ -34,6 +35,7 @@ DISPATCH = "operators at the dispatcher"
 FILE = "the imported file"
 STATED_POOL = "stated"
 """The pool of a segment that stands for all of a cache, as a file states it."""
+GRAPH_POOLS = "graph_pools"
 _BEYOND = ("free_segments", "fragmented", "awaiting_free")
 NVML_MEMORY = "NVML memory info v2"
 NVML_PROCESSES = "NVML process list"
@@ -220,9 +222,10 @@ def _outside_lines(rank: Rank, outside: OutsideBytes) -> list[BalanceLine]:
 
 def _torch_lines(rank: Rank, breakdown: Breakdown) -> list[BalanceLine]:
     """Return the lines that sum to reserved bytes."""
+    of_graphs = int(kept_free_bytes(rank, breakdown.instant.device_idx, breakdown.instant.index).sum())
     free_segments = _free_segment_bytes(rank, breakdown.instant)
     awaiting = breakdown.active_bytes - breakdown.allocated_bytes
-    fragmented = breakdown.reserved_bytes - free_segments - breakdown.active_bytes
+    fragmented = breakdown.reserved_bytes - free_segments - of_graphs - breakdown.active_bytes
     if rank.manifest.recorder.is_imported:
         pools = set(rank.table("segments", ("pool",)).column("pool").to_pylist())
         if pools <= {STATED_POOL}:  # no segment, or the sum of all
@@ -234,8 +237,10 @@ def _torch_lines(rank: Rank, breakdown: Breakdown) -> list[BalanceLine]:
             return [*beside, BalanceLine("allocated", breakdown.allocated_bytes, 1, FILE, "")]
     if breakdown.instant.device_idx < 0:  # CPU tensors are not cached
         return [BalanceLine("allocated", breakdown.allocated_bytes, 1, DISPATCH, "")]
+    kept = [BalanceLine(GRAPH_POOLS, of_graphs, 1, HISTORY, "not allocated, but kept for replays")] if of_graphs else []
     return [
         BalanceLine("free_segments", free_segments, 1, HISTORY, "empty_cache() would free it"),
+        *kept,
         BalanceLine("fragmented", fragmented, 1, HISTORY, "free memory inside segments in use"),
         BalanceLine("awaiting_free", awaiting, 1, HISTORY, "freed, but another stream may still use it"),
         BalanceLine("allocated", breakdown.allocated_bytes, 1, HISTORY, ""),
@@ -250,7 +255,7 @@ def _category_lines(breakdown: Breakdown) -> list[BalanceLine]:
 
 
 def _free_segment_bytes(rank: Rank, instant: Instant) -> int:
-    """Return the bytes of segments without an active block.
+    """Return the bytes of segments without an active block, except those of CUDA graphs.
 
     Source: caching allocator's history, exact; blocks are placed in segments by address.
     """
@@ -259,6 +264,7 @@ def _free_segment_bytes(rank: Rank, instant: Instant) -> int:
         read_numbers(rank, "segments", name, device) for name in ("address", "bytes", "alloc_index")
     )
     held = (taken <= index) & (read_numbers(rank, "segments", "free_index", device, NEVER) > index)
+    held &= kept_free_bytes(rank, device, index) < size
     order = np.argsort(address[held])
     address, size = address[held][order], size[held][order]
     active = read_lives(rank, device).active_at(index)

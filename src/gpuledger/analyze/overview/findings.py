@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuledger.analyze.memory.families import find_families
+from gpuledger.analyze.memory.graph_pools import kept_free_bytes
 from gpuledger.analyze.memory.groups import module_label
 from gpuledger.analyze.memory.live import pick_device, read_labels, read_numbers, reserved_curve, running_sum
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
@@ -321,10 +322,11 @@ def _kept_activations(facts: PeakFacts) -> Finding | None:
 
 
 def _fragmentation(facts: PeakFacts) -> Finding | None:
-    """Report fragmentation: reserved bytes are far above the peak of allocated bytes."""
+    """Report fragmentation: reserved bytes are far above the peak of allocated bytes. Pools of CUDA graphs are not."""
     reserved = int(reserved_curve(facts.rank, facts.device_idx).bytes.max())
     active = running_sum(facts.lives.allocated_bytes, facts.lives.alloc_index, facts.lives.free_index)
-    gap = reserved - int(active.bytes.max())
+    of_graphs = int(kept_free_bytes(facts.rank, facts.device_idx, facts.lives.last_index).sum())
+    gap = reserved - of_graphs - int(active.bytes.max())
     if facts.device_idx < 0 or gap < 0.1 * reserved:
         return None
     if STATED_POOL in facts.rank.table("segments", ("pool",)).column("pool").to_pylist():  # its use is not in the file

@@ -22,7 +22,7 @@ from gpuledger.analyze.memory.live import (
     reserved_curve,
     running_sum,
 )
-from gpuledger.analyze.overview.balance import build_balance
+from gpuledger.analyze.overview.balance import GRAPH_POOLS, build_balance
 from gpuledger.analyze.overview.process_bytes import LIBRARY, NCCL
 from gpuledger.model.accounts import CATEGORIES, ROUNDING, UNSHARDED_CATEGORY
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 FEATURE_MAPS = ("activation", "input")
 BEYOND = ("fragmented", "free_segments", "awaiting_free")
-"""Cached memory beyond allocated bytes."""
+"""Cached memory beyond allocated bytes. Memory that CUDA graphs keep counts as fragmented."""
 CARD_LINES = ("context", "library", "driver", "other_processes", "unaccounted")
 """Lines of the GPU; None if unknown."""
 OWNED = ("weight", "gradient")
@@ -90,6 +90,8 @@ def _on_device(rank: Rank, device: int, own_modules: Collection[int]) -> Iterati
     lines = {line.name: line.bytes for line in build_balance(rank, device).lines}
     if NCCL in lines:  # the table has no column for it
         lines[LIBRARY] = (lines[LIBRARY] or 0) + (lines[NCCL] or 0)
+    if GRAPH_POOLS in lines:
+        lines["fragmented"] = (lines["fragmented"] or 0) + (lines[GRAPH_POOLS] or 0)
     cached = int(reserved.bytes.max())
     beyond = [(name, lines.get(name) or 0) for name in BEYOND]
     return Iteration(

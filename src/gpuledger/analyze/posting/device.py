@@ -183,3 +183,31 @@ def find_pool_ids(journal: Journal, device_idx: int, address: NDArray[np.int64])
         found[inside] = seen
     found[doubtful] = UNKNOWN_POOL
     return found
+
+
+def pools_of_graphs(journal: Journal) -> list[dict[str, Any]] | None:
+    """Return the pools with memory of captured CUDA graphs, as :class:`~gpuledger.model.pools.GraphPoolFacts`.
+
+    None if the recorder does not report which pools these are.
+
+    Source: the segments of the last snapshot.
+    """
+    captured = journal.facts.get("captured_pools")
+    snapshots = journal.tables["snapshots"]
+    if captured is None or not snapshots["snapshot_id"].size:
+        return None
+    opening = snapshots["snapshot_id"][snapshots["reason"] == REASONS.index("open")]
+    first, last = (int(opening.min()) if opening.size else -1), int(snapshots["snapshot_id"].max())
+    table = journal.tables["snapshot_segments"]
+    rows = list(zip(*(table[name].tolist() for name in ("snapshot_id", "device_idx", "pool_id")), strict=True))
+    older = {(device_idx, pool) for snapshot, device_idx, pool in rows if snapshot == first}
+    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for (snapshot, device_idx, pool), address, size in zip(
+        rows, table["address"].tolist(), table["bytes"].tolist(), strict=True
+    ):
+        if snapshot == last and pool in captured:
+            found.setdefault((device_idx, pool), []).append((address, size))
+    return [
+        {"device_idx": key[0], "pool_id": key[1], "segments": sorted(segments), "is_older": key in older}
+        for key, segments in sorted(found.items())
+    ]

@@ -15,7 +15,7 @@ from typing import Any
 from gpuledger.analyze.module_paths import module_rows, qualified_names
 from gpuledger.analyze.posting.activities import OwnedSpans, own_spans
 from gpuledger.analyze.posting.checks import check_device
-from gpuledger.analyze.posting.device import DeviceHistory, device_histories
+from gpuledger.analyze.posting.device import DeviceHistory, device_histories, pools_of_graphs
 from gpuledger.analyze.posting.flight_rows import failure_tables, step_memory_table
 from gpuledger.analyze.posting.fused_work import divide_fused, kernel_names
 from gpuledger.analyze.posting.graph_replays import replay_notes
@@ -45,7 +45,7 @@ from gpuledger.model.schema.tables import SCHEMA_VERSION, TABLES
 JOURNAL_DIRECTORY = "journal"
 _NOT_IN_MANIFEST = (
     *("called_roots", "workspace_bytes", "steps_asked"),
-    *("activity_names", "operator_inputs", "compiled_graphs", "shards", "step_memory_from_ns"),
+    *("activity_names", "operator_inputs", "compiled_graphs", "captured_pools", "shards", "step_memory_from_ns"),
 )
 """Facts that are not stored in the manifest."""
 
@@ -180,6 +180,7 @@ def build_manifest(journal: Journal, histories: list[DeviceHistory], rank: int) 
         },
         "steps_seen": facts.get("steps_seen", int(journal.rows("steps"))),
         "notes": notes,
+        **({} if (pools := pools_of_graphs(journal)) is None else {"graph_pools": pools}),
         "damaged": journal.damaged,
         "checks": checks,
         "pauses": [

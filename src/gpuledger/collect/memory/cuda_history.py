@@ -13,6 +13,7 @@ from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.attribution.tensor_observations import storage_place
+from gpuledger.collect.memory.captured_pools import captured_pools
 from gpuledger.collect.memory.history_columns import HistoryStacks, event_columns, signed
 from gpuledger.model.journal.journal import REASONS, TORCH_STATES, BlockState, Part
 from gpuledger.model.pools import pool_number
@@ -148,7 +149,9 @@ class CudaRecorder:
             t_ns=time.time_ns(),
         )
         if segments:
-            part.add("snapshot_segments", snapshot_id=number, **segment_columns(segments))
+            columns = segment_columns(segments)
+            part.add("snapshot_segments", snapshot_id=number, **columns)
+            part.facts["captured_pools"] = sorted(captured_pools(columns["pool_id"]))
             part.add("snapshot_blocks", snapshot_id=number, **block_columns(segments))
         settings: dict[str, Any] = snapshot.get("allocator_settings") or {}
         return settings

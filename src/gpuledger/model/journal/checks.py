@@ -36,6 +36,7 @@ _FACTS = Fields(
         "cublas_handles": int,
         "uncompiled": MappingOf(str),
         "compiled_graphs": maybe(int),
+        "captured_pools": ListOf(int),
         "step_memory_from_ns": maybe(int),
     }
 )

@@ -40,10 +40,15 @@ SECTION = Section(
             "segments without an active block; torch.cuda.empty_cache() would release them",
             "allocator history",
         ),
+        "graph_pools": Definition(
+            "CUDA graph pools",
+            "free memory in pools of captured CUDA graphs: replays use it, other tensors cannot",
+            "allocator history",
+        ),
         "fragmented": Definition(
             "Fragmented",
             "free memory inside segments that hold active blocks",
-            "reserved minus free segments minus active",
+            "reserved minus free segments minus graph pools minus active",
         ),
         "awaiting_free": Definition(
             "Awaiting free", "freed by the program, but another stream may still use it", "active minus allocated"
