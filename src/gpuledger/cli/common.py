@@ -217,7 +217,7 @@ def open_run(text: str) -> Run:
 
     run = runs.open_run(text)
     if _is_foreign(run, text):
-        _tell_unread(run.manifest.imported.unread if run.manifest.imported else ())
+        tell_unread(run.manifest.imported.unread if run.manifest.imported else ())
     return run
 
 
@@ -265,16 +265,16 @@ def _open_all(texts: Sequence[str], unread: Sequence[str]) -> list[tuple[str, Ru
             problems.append(error)
     if not opened:
         raise problems[0]
-    _tell_unread([*unread, *(problem.message for problem in problems)])
+    tell_unread([*unread, *(problem.message for problem in problems)])
     return opened
 
 
 def _is_foreign(run: Run, text: str) -> bool:
     """Return whether the run was imported just now, from the file of an older format that ``text`` names."""
-    return run.manifest.imported is not None and run.path.parent != Path(text).parent
+    return run.manifest.imported is not None and run.url is None and run.path.parent != Path(text).parent
 
 
-def _tell_unread(unread: Sequence[str]) -> None:
+def tell_unread(unread: Sequence[str]) -> None:
     """List what could not be read. The command continues, and its exit status is 3."""
     print_notes(unread_lines(unread))
     context = click.get_current_context(silent=True)

@@ -131,11 +131,15 @@ class KeptRank(Rank):
 
 @dataclass(frozen=True)
 class Run(Shown):
-    """One recording: its directory, its manifest and its ranks in order."""
+    """One recording: its directory, its manifest and its ranks in order.
+
+    ``url`` is where the run was downloaded from; None for a local run.
+    """
 
     path: Path
     manifest: RunManifest
     ranks: tuple[Rank, ...]
+    url: str | None = None
 
     def __repr__(self) -> str:
         first = _facts(self.ranks[0].manifest) if self.ranks else []

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from gpuledger.errors import InputError, UsageError
 from gpuledger.files.reading import read_json_file, reading
@@ -20,7 +20,13 @@ SAMPLE_JOURNALS = "samples/journal"
 """Directory of the launcher's GPU samples, below the run's directory."""
 LISTENING, ASKED = "listening", "asked"
 """Files below the run's directory: the process accepts requests for a memory recording; a request is pending."""
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _NOT_UNICODE = re.compile("[\ud800-\udfff]")
+
+
+def is_url(text: object) -> TypeGuard[str]:
+    """Return whether a text is a URL, such as ``s3://bucket/train``. A :class:`~pathlib.Path` is none."""
+    return isinstance(text, str) and _URL.match(text) is not None
 
 
 def choose_directory(out: str | None, *, force: bool, stem: str) -> Path:
@@ -30,8 +36,8 @@ def choose_directory(out: str | None, *, force: bool, stem: str) -> Path:
     are not Unicode. If ``out`` is a symbolic link, the run that it points to is replaced, and the link is kept.
 
     Raises:
-        UsageError: ``out`` exists and ``force`` is False, or it is not a run and must not be removed, or it is not
-            valid Unicode.
+        UsageError: ``out`` exists and ``force`` is False, or it is not a run and must not be removed, or it is a URL or
+            not valid Unicode.
     """
     if out is None:
         stem = _NOT_UNICODE.sub("_", stem)
@@ -41,6 +47,11 @@ def choose_directory(out: str | None, *, force: bool, stem: str) -> Path:
             if not os.path.lexists(path):
                 return path
             number += 1
+    if is_url(out):
+        raise UsageError(
+            f"{out}: a URL, but this command writes a local directory",
+            hint=f"Give --out a name, then upload the run with: gpuledger merge NAME.ledger --out {out}",
+        )
     if _NOT_UNICODE.search(out):
         raise UsageError(f"{out!r}: a run's name must be valid UTF-8", hint="Choose another name with --out")
     path = Path(out if out.endswith(SUFFIX) else out + SUFFIX)

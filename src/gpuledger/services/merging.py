@@ -56,14 +56,15 @@ def _ranks_of(runs: Sequence[Run]) -> dict[int, Rank]:
         UsageError: two runs have the same rank.
     """
     found: dict[int, Rank] = {}
+    places: dict[int, object] = {}
     for run in runs:
+        place = run.url or run.path
         for number, rank in _numbered(run.ranks).items():
             if number in found:
                 raise UsageError(
-                    f"rank {number}: is in {found[number].directory.parent} and in {run.path}",
-                    hint="Leave one of the two runs out",
+                    f"rank {number}: is in {places[number]} and in {place}", hint="Leave one of the two runs out"
                 )
-            found[number] = rank
+            found[number], places[number] = rank, place
     return dict(sorted(found.items()))
 
 

@@ -34,11 +34,15 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 
 @dataclass(frozen=True)
 class Listeners:
-    """Callbacks: ``say`` for errors, ``note`` for other messages, ``show`` for the finished run."""
+    """Callbacks: ``say`` for errors, ``note`` for other messages, ``show`` for the finished run.
+
+    ``finished`` gets the directory of each run that was closed.
+    """
 
     say: Callable[[str], None]
     note: Callable[[str], None] | None = None
     show: Callable[[Run], None] | None = None
+    finished: Callable[[Path], None] | None = None
 
 
 def command_of(program: list[str]) -> tuple[tuple[str, ...], str]:
@@ -338,6 +342,9 @@ def _close(run: RunWriter, status: int, notes: list[str], listeners: Listeners, 
         listeners.say(f"gpuledger: interrupted: the next command that reads {run.path} will finish it")
     except Exception as error:
         listeners.say(f"gpuledger: error: {run.path}: {words_of(error)}")
+    else:
+        if listeners.finished is not None:
+            listeners.finished(run.path)
 
 
 def _what(devices: str, count: int) -> str:

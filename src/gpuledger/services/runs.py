@@ -30,7 +30,8 @@ from gpuledger.formats.readers import find_format, logs_inside, read_files, sing
 from gpuledger.model.imported import write_imported
 from gpuledger.model.manifest import read_json, read_rank_manifest, with_notes, write_rank_manifest
 from gpuledger.model.run import Rank, Run, read_rank, read_run
-from gpuledger.model.run_directory import MANIFEST, SUFFIX, choose_directory
+from gpuledger.model.run_directory import MANIFEST, SUFFIX, choose_directory, is_url
+from gpuledger.services.remote_runs import download_run, find_runs
 
 if TYPE_CHECKING:
     from gpuledger.analyze.compare.diff import Diff
@@ -39,19 +40,28 @@ if TYPE_CHECKING:
 def load(path: str | Path) -> Run:
     """Return the run in ``path``. First builds the tables of ranks without them (killed or still running processes).
 
+    A run in object storage (``s3://bucket/train``) is downloaded into a temporary directory of this process.
+
     Raises:
         InputError: not a run, damaged, of a newer schema, or with a link, a pipe or a device in it.
+        UsageError: a URL that cannot be opened.
 
     Example:
         >>> import gpuledger
         >>> gpuledger.load("train.ledger").table("blocks").num_rows  # doctest: +SKIP
     """
+    if is_url(path):
+        return _load_remote(path)
     place = Path(path)
     refuse_links(place)
     if (place / MANIFEST).is_file():
         read_json(place / MANIFEST)
         post_missing(place)
     return read_run(place)
+
+
+def _load_remote(url: str) -> Run:
+    return replace(load(download_run(url, _scratch_directory())), url=url)
 
 
 def load_foreign(path: Path) -> Run:
@@ -116,7 +126,7 @@ def diff(
 
 
 def open_run(run: str | Path | Run) -> Run:
-    """Return the run: from a directory (the suffix can be omitted), or from files of another format.
+    """Return the run: from a directory or URL (the suffix can be omitted), or from files of another format.
 
     A folder with one run stands for it.
 
@@ -126,6 +136,8 @@ def open_run(run: str | Path | Run) -> Run:
     """
     if isinstance(run, Run):
         return run
+    if is_url(run):
+        return load(run)
     path = Path(run)
     with_suffix = path.with_name(path.name + SUFFIX) if path.name else path
     if not path.exists() and with_suffix.exists():
@@ -150,7 +162,13 @@ def runs_inside(path: str, unread: list[str] | None = None) -> list[str]:
     """Return the runs in a folder, or its files that are one run each. For any other path, return the path.
 
     ``unread`` gets a sentence for each file in the folder that looks like a run and cannot be read.
+
+    Raises:
+        InputError: a URL without a run, or of object storage that cannot be read.
+        UsageError: a URL that cannot be opened.
     """
+    if is_url(path):
+        return find_runs(path, unread)
     place = Path(path)
     if not place.is_dir() or (place / MANIFEST).is_file():
         return [path]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import click
 
-from gpuledger.cli.common import RANKS_HELP, force_option, out_option, print_lines, print_notes
+from gpuledger.cli.common import RANKS_HELP, force_option, out_option, print_lines, print_notes, tell_unread
+from gpuledger.model.run_directory import is_url
+from gpuledger.redact import hide_credentials
 from gpuledger.units import counted
 
 
@@ -15,10 +18,10 @@ from gpuledger.units import counted
     epilog="""\b
 Examples:
   gpuledger merge host-a/train.ledger host-b/train.ledger --out train
-  gpuledger merge host-*/train.ledger --out train --force""",
+  gpuledger merge s3://bucket/job --out train""",
 )
 @click.argument("runs", metavar="RUN…", nargs=-1, required=True)
-@out_option(".  [default: name of the first run with -merged, numbered]")
+@out_option(", or the URL that it is uploaded to.  [default: name of the first run with -merged, numbered]")
 @force_option()
 @click.option("--ranks", default="all", metavar="LIST", help=RANKS_HELP)
 def merge_command(runs: Sequence[str], out: str | None, force: bool, ranks: str) -> None:
@@ -26,14 +29,31 @@ def merge_command(runs: Sequence[str], out: str | None, force: bool, ranks: str)
 
     Each rank is copied into the new run. Two runs with the same rank are refused. The path of the new run is printed to
     stdout; the first screen of `show` names ranks that are missing. With --ranks, the other ranks have summaries only.
+
+    A folder means all runs in it. A RUN can be in object storage, such as s3://bucket/train.
     """
-    from gpuledger.analyze.ranks.problems import list_problems
     from gpuledger.collect.launch.settings import parse_ranks
+    from gpuledger.services.remote_runs import later_upload, uploaded_to
+    from gpuledger.services.runs import runs_inside
+
+    parse_ranks(ranks)
+    unread: list[str] = []
+    url = later_upload(out).url if is_url(out) else None
+    with ExitStack() as ending:
+        place = out if url is None else ending.enter_context(uploaded_to(url, force=force))
+        inputs = [inside for path in runs for inside in runs_inside(path, unread)]
+        merged, notes = _merge(inputs, place, ranks, force=force)
+    print_lines([merged if url is None else hide_credentials(url)])
+    print_notes(f"gpuledger: {note}" for note in notes)
+    tell_unread(unread)
+
+
+def _merge(inputs: Sequence[str], out: str | None, ranks: str, *, force: bool) -> tuple[str, list[str]]:
+    """Return the path of the merged run, and what to say about it."""
+    from gpuledger.analyze.ranks.problems import list_problems
     from gpuledger.services.keeping_events import keep_events
     from gpuledger.services.merging import merge_runs
 
-    parse_ranks(ranks)
-    merged = keep_events(merge_runs(runs, out, force=force), ranks)
-    print_lines([str(merged.path)])
-    notes = [f"gpuledger: merged {counted(len(merged.ranks), 'rank')} of {counted(len(runs), 'run')}"]
-    print_notes([*notes, *(f"gpuledger: {problem}" for problem in list_problems(merged.ranks))])
+    merged = keep_events(merge_runs(inputs, out, force=force), ranks)
+    notes = [f"merged {counted(len(merged.ranks), 'rank')} of {counted(len(inputs), 'run')}"]
+    return str(merged.path), [*notes, *list_problems(merged.ranks)]

@@ -12,6 +12,7 @@ import click
 
 from gpuledger.cli.common import PROGRAM, RANKS_HELP, ProgramCommand, force_option, out_option
 from gpuledger.errors import GpuLedgerError
+from gpuledger.model.run_directory import is_url
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Run
@@ -45,7 +46,7 @@ Examples:
 @click.option("--step-on", metavar="WHAT", help=_STEP_ON_HELP)
 @click.option("--passes", metavar="LIST", help=_PASSES_HELP)
 @click.option("--until-end", is_flag=True, default=None, help="Sample GPU power until the program ends.")
-@out_option(".  [default: name of the program, numbered]")
+@out_option(", or the URL that it is uploaded to.  [default: name of the program, numbered]")
 @force_option()
 @click.option("--stacks/--no-stacks", default=None, help="Record the source line of each allocation.  [default: on]")
 @click.option(
@@ -91,7 +92,15 @@ def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool,
     parse_step_on(settings["step_on"].value)
     parse_passes(settings["passes"].value)
     parse_ranks(settings["ranks"].value)
-    listeners = Listeners(_say) if settings["quiet"].value else Listeners(_say, _say, _show)
+    note, show = (None, None) if settings["quiet"].value else (_say, _show)
+    listeners = Listeners(_say, note, show)
+    upload = None
+    if is_url(out):
+        from gpuledger.services.remote_runs import later_upload
+
+        upload = later_upload(out)
+        upload.check(repeat, _say, force=force)
+        out, listeners = upload.name, Listeners(_say, note, show, upload.finished.append)
 
     def record(name: str | None) -> int:
         return record_program(command, settings, listeners, out=name, stem=stem, force=force, live=live)
@@ -101,6 +110,8 @@ def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool,
             status = record_repeats(repeat, record, listeners, out=out, stem=stem, force=force)
         else:
             status = record(out)
+        if upload is not None:
+            upload.run(_say, note)
     except GpuLedgerError:
         raise
     except Exception as error:

@@ -44,7 +44,7 @@ def run_summary_lines(run: Run, terminal: Terminal) -> list[str]:
 
 def _next_lines(run: Run, terminal: Terminal) -> list[str]:
     here = Path.cwd()
-    path = shlex.quote(str(run.path.relative_to(here) if run.path.is_relative_to(here) else run.path))
+    path = shlex.quote(run.url or str(run.path.relative_to(here) if run.path.is_relative_to(here) else run.path))
     commands = [f"gpuledger show {path} --by module", f"gpuledger report {path} --open"]
     return next_lines(commands, terminal)
 
