@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,36 @@ def test_the_same_rank_twice_is_refused_before_anything_is_written(tmp_path: Pat
         merge_runs(runs, str(tmp_path / "all"))
     assert refused.value.hint == "Leave one of the two runs out"
     assert not (tmp_path / "all.ledger").exists()
+
+
+def test_runs_of_different_versions_are_named_and_merged(tmp_path: Path) -> None:
+    for number, version in enumerate(("0.1.0", "0.2.0")):
+        run = make_summaries(tmp_path / f"{number}.ledger", 1, 2)
+        (run / "rank-0").rename(run / f"rank-{number}")
+        path = run / "manifest.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"gpuledger_version": version}))
+    merged = merge_runs([str(tmp_path / "0.ledger"), str(tmp_path / "1.ledger")], str(tmp_path / "all"))
+    assert merged.manifest.notes == (
+        "The merged runs were recorded with different versions of gpuledger: 0.1.0, 0.2.0.",
+    )
+    ranks = build_rank_set(merged)
+    assert ranks is not None
+    assert len(ranks.lines) == 2
+
+
+def test_a_rank_without_a_step_or_a_block_leaves_the_others_shown(tmp_path: Path) -> None:
+    run = make_summaries(tmp_path / "a.ledger", 4, 6)
+    for name in ("rank_summary", "breakdown"):
+        shutil.rmtree(run / "rank-2" / name)
+    for number in range(4):
+        number_in_job(run / f"rank-{number}", number, 5)
+    path = run / "rank-2" / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"steps_seen": 0}))
+    ranks = build_rank_set(merge_runs([str(run)], str(tmp_path / "all")))
+    assert ranks is not None
+    assert [line.rank for line in ranks.lines] == [0, 1, 3]
+    assert ranks.problems[0].startswith("Rank 4 of 5 has no recording.")
+    assert ranks.problems[1:] == ("Rank 2 took no step, other ranks up to 10.",)
 
 
 def test_a_run_that_exists_is_not_replaced(tmp_path: Path) -> None:

@@ -7,18 +7,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.failures.oom import first_error_ns
-from gpuledger.units import counted
+from gpuledger.units import counted, format_ns
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 MOST_NAMED = 8
+FAR_APART_NS = 1_800_000_000_000
+"""Ranks of one job begin within this time: a process group waits no longer for a rank, with PyTorch's defaults."""
 
 
 def list_problems(ranks: Sequence[Rank]) -> tuple[str, ...]:
     """Return a sentence for each thing that went wrong on some ranks; empty if nothing did."""
-    found = [*_missing(ranks), *who_ran_out(ranks), *_cut_off(ranks), *_unequal_steps(ranks), *_versions(ranks)]
-    return tuple(found)
+    rules = (_missing, _worlds, who_ran_out, _cut_off, _without_steps, _unequal_steps, _versions, _devices, _clocks)
+    return tuple(problem for rule in rules for problem in rule(ranks))
 
 
 def name_ranks(numbers: Sequence[int]) -> str:
@@ -47,17 +49,24 @@ def _missing(ranks: Sequence[Rank]) -> list[str]:
     ]
 
 
+def _worlds(ranks: Sequence[Rank]) -> list[str]:
+    sizes = sorted({rank.manifest.world.size for rank in ranks if rank.manifest.world is not None})
+    if len(sizes) < 2:
+        return []
+    return [f"The ranks are of jobs with different numbers of ranks: {', '.join(map(str, sizes))}."]
+
+
 def who_ran_out(ranks: Sequence[Rank]) -> list[str]:
     """Return a sentence with the first rank that ran out of memory and the ranks that ended after it, or nothing.
 
-    No rank is called the first if the time of an error is not known.
+    No rank is called the first if the time of an error is not known, or the clocks of the ranks differ.
     """
     failed = {rank.number: rank for rank in ranks if rank.manifest.oom}
     if not failed:
         return []
     times = {number: time_ns for number, rank in failed.items() if (time_ns := first_error_ns(rank)) is not None}
     victims = [rank.number for rank in ranks if rank.number not in failed and rank.manifest.status == "cut off"]
-    if len(failed) > 1 and len(times) < len(failed):
+    if len(failed) > 1 and (len(times) < len(failed) or _clocks(ranks)):
         text = f"{name_ranks(sorted(failed)).capitalize()} ran out of memory"
     else:
         first = min(failed, key=lambda number: times.get(number, 0))
@@ -80,8 +89,14 @@ def _cut_off(ranks: Sequence[Rank]) -> list[str]:
     return [f"{name_ranks(killed).capitalize()} {verb} killed. The other ranks closed their recordings."]
 
 
+def _without_steps(ranks: Sequence[Rank]) -> list[str]:
+    without = [rank.number for rank in ranks if rank.manifest.steps_seen == 0]
+    most = max((rank.manifest.steps_seen or 0 for rank in ranks), default=0)
+    return [f"{name_ranks(without).capitalize()} took no step, other ranks up to {most:,}."] if without and most else []
+
+
 def _unequal_steps(ranks: Sequence[Rank]) -> list[str]:
-    steps = {rank.number: rank.manifest.steps_seen for rank in ranks if rank.manifest.steps_seen is not None}
+    steps = {rank.number: rank.manifest.steps_seen for rank in ranks if rank.manifest.steps_seen}
     counts = Counter(steps.values())
     if len(counts) < 2:
         return []
@@ -100,3 +115,27 @@ def _versions(ranks: Sequence[Rank]) -> list[str]:
     if len(versions) < 2:
         return []
     return [f"The ranks ran different versions of PyTorch: {', '.join(sorted(versions))}."]
+
+
+def _devices(ranks: Sequence[Rank]) -> list[str]:
+    names = {
+        device.name for rank in ranks for device in rank.manifest.devices if device.device_idx >= 0 and device.name
+    }
+    return [f"The ranks ran on different GPUs: {', '.join(sorted(names))}."] if len(names) > 1 else []
+
+
+def _clocks(ranks: Sequence[Rank]) -> list[str]:
+    """Return a sentence if ranks of a process group began so far apart that their clocks cannot be the same."""
+    begun = {
+        rank.number: rank.manifest.pauses[0].start_ns
+        for rank in ranks
+        if rank.manifest.world is not None and rank.manifest.pauses
+    }
+    if not begun:
+        return []
+    first, last = min(begun, key=begun.__getitem__), max(begun, key=begun.__getitem__)
+    apart_ns = begun[last] - begun[first]
+    if apart_ns <= FAR_APART_NS:
+        return []
+    text = f"Rank {last} began {format_ns(apart_ns)} after rank {first}"
+    return [f"{text}. Their clocks differ, or they are not of the same job."]

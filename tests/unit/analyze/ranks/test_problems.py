@@ -24,6 +24,26 @@ def rank(number: int, *, oom_ns: int | None = None, **facts: Any) -> Rank:
     return KeptRank(number, Path(), RankManifest.from_json(value), tables={"counters": counters})
 
 
+HOUR = 3_600_000_000_000
+
+
+def pause(start_ns: int) -> list[dict[str, Any]]:
+    return [{"reason": "open", "start_ns": start_ns, "duration_ns": 1}]
+
+
+def begun(*starts_ns: int, oom: bool = False) -> list[Rank]:
+    world = {"size": len(starts_ns)}
+    return [
+        rank(
+            number,
+            world=world | {"rank": number},
+            pauses=pause(start_ns),
+            **({"oom": [{"t_ns": start_ns + 1}]} if oom else {}),
+        )
+        for number, start_ns in enumerate(starts_ns)
+    ]
+
+
 def of_world(size: int, *numbers: int) -> list[Rank]:
     return [rank(number, world={"size": size, "rank": number}) for number in numbers]
 
@@ -50,6 +70,27 @@ def of_world(size: int, *numbers: int) -> list[Rank]:
             ["Rank 1 ran out of memory first, in step 1,812, then rank 0."],
         ),
         ([rank(0, oom=[{}]), rank(1, oom=[{"t_ns": 10}])], ["Ranks 0 and 1 ran out of memory."]),
+        ([rank(0), rank(1), rank(2, steps_seen=0)], ["Rank 2 took no step, other ranks up to 10."]),
+        ([rank(0, steps_seen=0), rank(1, steps_seen=0)], []),
+        (
+            [rank(0), rank(1), rank(2, steps_seen=7), rank(3, steps_seen=0)],
+            ["Rank 3 took no step", "The ranks took different numbers of steps: most took 10, rank 2 took 7 steps."],
+        ),
+        (
+            [*of_world(2, 0, 1), rank(2, world={"size": 3, "rank": 2})],
+            ["The ranks are of jobs with different numbers of ranks: 2, 3."],
+        ),
+        (
+            [rank(number, devices=[{"device_idx": 0, "name": name}]) for number, name in enumerate(("H100", "H200"))],
+            ["The ranks ran on different GPUs: H100, H200."],
+        ),
+        (begun(0, HOUR // 3), []),
+        (begun(2 * HOUR, 0), ["Rank 0 began 2.00 h after rank 1. Their clocks differ"]),
+        (
+            begun(2 * HOUR, 0, oom=True),
+            ["Ranks 0 and 1 ran out of memory.", "Rank 0 began 2.00 h after rank 1."],
+        ),
+        ([rank(0, pauses=pause(0)), rank(1, pauses=pause(9 * HOUR))], []),
         ([rank(0, torch_version="2.11"), rank(1, torch_version="2.13")], ["The ranks ran different versions"]),
     ],
 )
