@@ -8,7 +8,7 @@ function viewLabel(view) {
 /** Show the choice of ranks, and their peaks beside each other where there are several. */
 function drawRanks(store) {
   const several = REPORT.views.length > 1;
-  byId("ranks-table").hidden = REPORT.views[0].kind === "card";
+  byId("ranks-table").hidden = !several || REPORT.views[0].kind === "card";
   byId("ranks-section").hidden = !several && !REPORT.rank_set;
   byId("view-choice").hidden = !several;
   drawRankSet(store);
@@ -17,7 +17,8 @@ function drawRanks(store) {
   byId("view").value = store.state.view;
   const most = Math.max(...REPORT.views.map(peakBytes));
   byId("ranks-body").replaceChildren(...REPORT.views.map((view, number) => rankRow(store, view, number, most)));
-  byId("ranks-caption").textContent = imbalance(REPORT.views);
+  const all = REPORT.rank_set?.lines.map(([rank, device_idx, , bytes]) => ({ rank, device_idx, bytes }));
+  byId("ranks-caption").textContent = imbalance(all ?? REPORT.views.map((view) => ({ ...view, bytes: peakBytes(view) })));
 }
 
 /** Return the highest bytes that a view shows: allocated in the recorded steps, or in use on a watched GPU. */
@@ -40,15 +41,15 @@ function rankRow(store, view, number, most) {
   return row;
 }
 
-/** Return the sentence that names how far apart the views' peaks are. */
-function imbalance(views) {
-  const peaks = views.map(peakBytes);
+/** Return the sentence that names how far apart the peaks of devices are. */
+function imbalance(devices) {
+  const peaks = devices.map(({ bytes }) => bytes);
   const most = peaks.indexOf(Math.max(...peaks));
   const least = peaks.indexOf(Math.min(...peaks));
   const mean = peaks.reduce((sum, peak) => sum + peak, 0) / peaks.length;
-  if (peaks[most] === peaks[least]) return `All ${views.length} peaks are equal: ${formatBytes(peaks[most])}.`;
+  if (peaks[most] === peaks[least]) return `All ${devices.length} peaks are equal: ${formatBytes(peaks[most])}.`;
   return (
-    `Highest ${formatBytes(peaks[most])} (${viewLabel(views[most])}), lowest ${formatBytes(peaks[least])} (${viewLabel(views[least])}), ` +
+    `Highest ${formatBytes(peaks[most])} (${viewLabel(devices[most])}), lowest ${formatBytes(peaks[least])} (${viewLabel(devices[least])}), ` +
     `mean ${formatBytes(Math.round(mean))}: the largest is ${formatShare(peaks[most] - mean, mean)} above the mean.`
   );
 }

@@ -8,7 +8,8 @@ SECTION = Section(
     name="ranks",
     heading="Ranks",
     scripts=(script("rank_set.js"), script("ranks.js")),
-    body='<dl id="rank-entries"></dl>\n<div id="rank-multiples" class="rank-grid"></div>\n'
+    body='<dl id="rank-entries" class="facts"></dl>\n<p id="rank-key" class="caption"></p>\n'
+    '<div id="rank-multiples" class="rank-grid"></div>\n<div id="rank-colors" class="rank-colors"></div>\n'
     '<p id="ranks-caption" class="caption"></p>\n'
     + table(
         "ranks-body",
