@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import random
+import os
 import shutil
 import subprocess
 import sys
@@ -23,7 +23,7 @@ import tempfile
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,11 @@ PACKAGE = ROOT / "src" / "gpuledger"
 BUILD = ROOT / "build" / "mutants"
 NAMED = Path(__file__).with_name("named_mutants.toml")
 RESULTS = Path(__file__).with_name("results") / "cpu" / "mutants.json"
-TESTS = ("tests/unit", "tests/property")
+TESTS = (
+    *(f"tests/unit/{name}" for name in ("analyze", "cards", "collect", "formats", "model", "ops", "simulate")),
+    "tests/property",
+)
+"""The tests that mirror the packages of the subjects, and the properties."""
 SUBJECTS = {
     "replay": ("analyze/posting/replay.py", "analyze/posting/checks.py"),
     "owners": ("analyze/posting/owners.py",),
@@ -79,17 +83,33 @@ def source_of(module: str) -> str:
 
 
 def draw(count: int, seed: int) -> list[Mutant]:
-    """Return ``count`` defects, equally many from each subject as far as it has them, in random order."""
-    drawn = random.Random(seed)
+    """Return ``count`` defects, equally many from each subject as far as it has them, in an order made of the seed."""
     left = {
-        name: drawn.sample(found, len(found))
+        name: sorted(
+            (rank, mutant)
+            for module in modules_of(patterns)
+            for rank, mutant in ranked(module, source_of(module), seed)
+        )
         for name, patterns in SUBJECTS.items()
-        for found in [[mutant for module in modules_of(patterns) for mutant in find_mutants(module, source_of(module))]]
     }
     chosen: list[Mutant] = []
     while len(chosen) < count and any(left.values()):
-        chosen += [found.pop() for found in left.values() if found][: count - len(chosen)]
+        chosen += [found.pop()[1] for found in left.values() if found][: count - len(chosen)]
     return chosen
+
+
+def ranked(module: str, source: str, seed: int) -> Iterator[tuple[str, Mutant]]:
+    """Yield the defects of a module, each with a random rank that its own line decides.
+
+    A change to another line leaves the rank as it is, so that a sample stays the same while the code moves.
+    """
+    lines, seen = source.splitlines(), Counter[str]()
+    for mutant in find_mutants(module, source):
+        text = lines[mutant.line - 1]
+        column = mutant.begin - source.rfind("\n", 0, mutant.begin) - 1 - (len(text) - len(text.lstrip()))
+        told = repr((seed, module, text.strip(), column, mutant.old, mutant.new))
+        seen[told] += 1
+        yield hashlib.sha256(f"{told} {seen[told]}".encode()).hexdigest(), mutant
 
 
 def named() -> list[Mutant]:
@@ -113,12 +133,14 @@ def subject_of(mutant: Mutant) -> str:
 
 
 def read_map() -> LineTests:
-    """Return which tests run which line; made if it is missing."""
+    """Return which tests run which line, up to date."""
     place = BUILD / "map.json"
-    if not place.exists():
-        modules = [module for patterns in SUBJECTS.values() for module in modules_of(patterns)]
-        script = ROOT / "bench" / "lib" / "line_tests.py"
-        subprocess.run([sys.executable, str(script), str(place), *modules, "--", *TESTS], cwd=ROOT, check=False)
+    modules = [module for patterns in SUBJECTS.values() for module in modules_of(patterns)]
+    script = ROOT / "bench" / "lib" / "line_tests.py"
+    # Forks write no bytecode, as theirs would be of a defect; without any, each would compile all that it imports.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, str(script), str(place), *modules, "--", *TESTS]
+    subprocess.run(command, cwd=ROOT, check=True, env=environment)
     return LineTests.read(place)
 
 

@@ -1,4 +1,6 @@
-"""Which tests run which lines of gpuledger, each test with its time: made once, by running them with coverage.
+"""Which tests run which lines of gpuledger, each test with its time: made by running them with coverage.
+
+Only the tests of files that are new or changed are run again, and those that run a module that has changed.
 
 Usage: python bench/lib/line_tests.py MAP.json MODULE… -- TEST_FOLDER…
 """
@@ -6,11 +8,12 @@ Usage: python bench/lib/line_tests.py MAP.json MODULE… -- TEST_FOLDER…
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -23,22 +26,46 @@ PACKAGE = ROOT / "src" / "gpuledger"
 
 @dataclass(frozen=True)
 class LineTests:
-    """What was found: ``reached[module][line]`` are the tests that run a line, ``seconds[test]`` its time."""
+    """What was found: ``reached[module][line]`` are the tests that run a line, ``seconds[test]`` its time.
 
-    reached: dict[str, dict[str, list[str]]]
-    seconds: dict[str, float]
+    ``contents`` has a digest of each module and of each file of tests, as they were then.
+    """
+
+    reached: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    contents: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, place: Path) -> LineTests:
-        """Return a map that was written before."""
-        return cls(**json.loads(place.read_text(encoding="utf-8")))
+        """Return a map that was written before; an empty one if there is none."""
+        return cls(**json.loads(place.read_text(encoding="utf-8"))) if place.exists() else cls()
+
+    def is_current(self, name: str) -> bool:
+        """Return whether a module or a file of tests is as it was when the map was made."""
+        return self.contents.get(name) == digest(name)
+
+    def without(self, files: Iterable[str]) -> LineTests:
+        """Return the map without the tests of some files."""
+        dropped = set(files)
+        reached = {
+            module: {
+                line: kept
+                for line, tests in lines.items()
+                if (kept := [one for one in tests if file_of(one) not in dropped])
+            }
+            for module, lines in self.reached.items()
+        }
+        seconds = {test: seconds for test, seconds in self.seconds.items() if file_of(test) not in dropped}
+        contents = {name: content for name, content in self.contents.items() if name not in dropped}
+        return LineTests(reached, seconds, contents)
 
     def of(self, module: str, line: int) -> list[str]:
         """Return the tests that run a line, the fastest first.
 
-        Lines that run when the module is imported belong to no test: they are of all tests of the module.
+        Lines that run when the module is imported belong to no test: they are of all tests of the module, and so are
+        the lines of a module that has changed since.
         """
-        tests = self.reached.get(module, {}).get(str(line))
+        tests = self.reached.get(module, {}).get(str(line)) if self.is_current(module) else None
         return self._by_time(tests) if tests else self.of_modules([module])
 
     def of_modules(self, modules: Iterable[str]) -> list[str]:
@@ -71,25 +98,47 @@ class _Follower:
             self.failed.add(report.nodeid)
 
 
-def make_map(place: Path, modules: list[str], folders: list[str]) -> None:
-    """Run the tests of ``folders`` and write which of them run each line of ``modules``."""
-    files = [str(PACKAGE / module) for module in modules]
-    measured = coverage.Coverage(data_file=None, include=files, config_file=False)
+def update_map(place: Path, modules: list[str], folders: list[str]) -> None:
+    """Write which tests of ``folders`` run each line of ``modules``, or bring what is in ``place`` up to date."""
+    files = sorted(str(file.relative_to(ROOT)) for name in folders for file in (ROOT / name).rglob("test_*.py"))
+    known = LineTests.read(place)
+    again = {name for name in files if not known.is_current(name)}
+    again |= {file_of(test) for name in modules if not known.is_current(name) for test in known.of_modules([name])}
+    known = known.without([*again, *(name for name in known.contents if name not in (*files, *modules))])
+    again.intersection_update(files)
+    if again:
+        _add(known, modules, sorted(again))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(json.dumps(asdict(known)), encoding="utf-8")
+
+
+def _add(known: LineTests, modules: list[str], files: list[str]) -> None:
+    """Run the tests of some files and add what they run."""
+    places = [str(PACKAGE / module) for module in modules]
+    measured = coverage.Coverage(data_file=None, include=places, config_file=False)
     follower = _Follower(measured)
     measured.start()
-    pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *folders], plugins=[follower])
+    pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files], plugins=[follower])
     measured.stop()
     data = measured.get_data()
-    reached: dict[str, dict[str, list[str]]] = {}
-    for module, file in zip(modules, files, strict=True):
-        lines = data.contexts_by_lineno(file)
-        reached[module] = {
-            str(line): sorted(tests)
-            for line, found in sorted(lines.items())
-            if (tests := {test for test in found if test} - follower.failed)
-        }
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(json.dumps({"reached": reached, "seconds": follower.seconds}), encoding="utf-8")
+    for module, place in zip(modules, places, strict=True):
+        reached = known.reached.setdefault(module, {})
+        for line, found in data.contexts_by_lineno(place).items():
+            tests = {test for test in found if test} - follower.failed
+            reached[str(line)] = sorted(tests.union(reached.get(str(line), [])))
+    known.seconds.update(follower.seconds)
+    known.contents.update({name: digest(name) for name in (*modules, *files)})
+
+
+def file_of(test: str) -> str:
+    """Return the file that a test is in."""
+    return test.split("::")[0]
+
+
+def digest(name: str) -> str:
+    """Return a digest of a module, a path below the package, or of a file of tests, a path below the repository."""
+    place = ROOT / name if name.startswith("tests/") else PACKAGE / name
+    return hashlib.sha256(place.read_bytes()).hexdigest()[:16]
 
 
 @cache
@@ -104,4 +153,4 @@ def first_lines(source: str) -> dict[int, int]:
 
 if __name__ == "__main__":
     separator = sys.argv.index("--")
-    make_map(Path(sys.argv[1]), sys.argv[2:separator], sys.argv[separator + 1 :])
+    update_map(Path(sys.argv[1]), sys.argv[2:separator], sys.argv[separator + 1 :])

@@ -50,6 +50,8 @@ EXCHANGED = {
     "cumsum": "sort",
 }
 EXCHANGED |= {new: old for old, new in EXCHANGED.items()}
+LARGE = 1000
+"""Numbers from here on are doubled, as one more would hardly change them; others become one more."""
 SIDES = ("left", "right")
 
 
@@ -192,7 +194,8 @@ def _constant(node: ast.Constant, place: _Places) -> Iterator[Change]:
     if isinstance(node.value, bool):
         yield *place.of(node), str(not node.value), "constant"
     elif isinstance(node.value, int | float):
-        yield *place.of(node), repr(node.value + 1), "constant"
+        more = node.value if abs(node.value) >= LARGE else 1
+        yield *place.of(node), repr(node.value + more), "constant"
     elif node.value in SIDES:
         yield *place.of(node), repr(EXCHANGED[node.value]), "constant"
 

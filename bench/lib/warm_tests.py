@@ -17,6 +17,8 @@ import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+WALL_FACTOR = 4
+"""Time on the clock for each second of processor time: machines are busy, and a defect may wait without end."""
 MOST_BYTES = 16 * 2**30
 """Address space of a fork: a defect may allocate without end."""
 
@@ -73,16 +75,19 @@ def warm_up() -> None:
 
 
 def run_tests(source: Path, tests: Sequence[str], limit_s: float, log: Path) -> Outcome:
-    """Run tests in the order given until one fails, with gpuledger from ``source``."""
+    """Run tests in the order given until one fails, with gpuledger from ``source``.
+
+    ``limit_s`` is processor time.
+    """
     assert "gpuledger" not in sys.modules
     begun, told = os.pipe()
     child = os.fork()
     if not child:
         os.close(begun)
-        _run_in_fork(source, tests, log, told)
+        _run_in_fork(source, tests, limit_s, log, told)
     os.close(told)
     try:
-        status = _wait(child, limit_s)
+        status = _wait(child, WALL_FACTOR * limit_s)
         with os.fdopen(begun, encoding="utf-8", errors="replace") as stream:
             os.set_blocking(stream.fileno(), False)
             first = (stream.read() or "").split("\n")[0]
@@ -91,6 +96,8 @@ def run_tests(source: Path, tests: Sequence[str], limit_s: float, log: Path) -> 
     if status is None:
         return Outcome("time limit")
     code = os.waitstatus_to_exitcode(status)
+    if code == -signal.SIGXCPU:
+        return Outcome("time limit")
     if code == pytest.ExitCode.USAGE_ERROR:
         return Outcome(UNKNOWN)
     if code > 0 and not first:
@@ -133,11 +140,12 @@ class _FirstFailure:
             os.write(self._told, f"{report.nodeid}\n".encode())
 
 
-def _run_in_fork(source: Path, tests: Sequence[str], log: Path, told: int) -> None:
+def _run_in_fork(source: Path, tests: Sequence[str], limit_s: float, log: Path, told: int) -> None:
     """Run the tests and end this process with pytest's status."""
     status = 70
     try:
         os.setsid()
+        resource.setrlimit(resource.RLIMIT_CPU, (round(limit_s), round(limit_s) + 1))
         resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(output, 1)

@@ -47,10 +47,44 @@ def test_each_defect_can_be_read_and_is_another_program(mutants: ModuleType) -> 
         assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(SOURCE)), mutant
 
 
+def test_large_numbers_change_by_more_than_one(mutants: ModuleType) -> None:
+    """One more of a billion changes nothing that a test can see."""
+    found = {(one.old, one.new) for one in mutants.find_mutants("module.py", "a = 3 + 0.5 + 1e9 + 1_000_000\n")}
+    assert {("3", "4"), ("0.5", "1.5"), ("1e9", "2000000000.0"), ("1_000_000", "2000000")} <= found
+
+
 def test_a_sample_is_the_same_for_a_seed_and_has_all_subjects(mutants: ModuleType) -> None:
     drawn = mutants.draw(26, seed=7)
     assert drawn == mutants.draw(26, seed=7) != mutants.draw(26, seed=8)
     assert len({mutants.subject_of(one) for one in drawn}) == len(mutants.SUBJECTS) == 13
+
+
+def test_a_change_to_one_line_draws_its_defects_anew_and_no_others(mutants: ModuleType) -> None:
+    def of_other_lines(source: str) -> set[tuple[str, str, str]]:
+        lines = source.splitlines()
+        ranked = [
+            (rank, one) for rank, one in mutants.ranked("module.py", source, 7) if "found = " not in lines[one.line - 1]
+        ]
+        return {(rank, one.old, one.new) for rank, one in ranked}
+
+    changed = SOURCE.replace("def chosen", "\n\ndef chosen").replace("value < limit", "value + 1 < limit")
+    assert of_other_lines(changed) == of_other_lines(SOURCE) != set()
+    ranks = [rank for rank, _ in mutants.ranked("module.py", SOURCE + SOURCE, 7)]
+    assert len(set(ranks)) == len(ranks)
+
+
+def test_a_line_has_its_own_tests_the_fastest_first_while_its_module_is_the_same(mutants: ModuleType) -> None:
+    seconds = {"tests/a.py::slow": 2.0, "tests/b.py::fast": 0.1, "tests/a.py::other": 1.0}
+    reached = {"config.py": {"3": ["tests/a.py::slow", "tests/b.py::fast"], "9": ["tests/a.py::other"]}}
+    made = mutants.LineTests(reached, seconds, {"config.py": sys.modules["line_tests"].digest("config.py")})
+    assert made.of("config.py", 3) == ["tests/b.py::fast", "tests/a.py::slow"]
+    assert made.of("config.py", 9) == ["tests/a.py::other"]
+    assert made.of("config.py", 4) == ["tests/b.py::fast", "tests/a.py::other", "tests/a.py::slow"]  # at import
+    stale = mutants.LineTests(reached, seconds, {"config.py": "another"})
+    assert stale.of("config.py", 9) == made.of("config.py", 4)
+    left = made.without(["tests/a.py"])
+    assert (left.of("config.py", 3), left.of("config.py", 9)) == (["tests/b.py::fast"], ["tests/b.py::fast"])
+    assert list(left.seconds) == ["tests/b.py::fast"]
 
 
 def test_the_named_lines_and_survivors_are_there(mutants: ModuleType) -> None:
