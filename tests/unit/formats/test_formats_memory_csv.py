@@ -130,6 +130,14 @@ def test_the_drop_ins_exact_columns_are_used(tmp_path: Path) -> None:
     assert show(path)["peak_allocated_bytes"] == 16_020_200
 
 
+def test_a_parameter_may_have_the_name_of_a_column_of_the_drop_ins(tmp_path: Path) -> None:
+    """Columns of parameters are known by their place, not by their name."""
+    header = HEADER.replace(",a.weight,", ",buffer,") + ",allocated_bytes,buffer_bytes,buffer_grad_bytes"
+    path = write(tmp_path / "x.csv", "1,1,9,9,0,4,4,0,0,0,4005000,4004000,0", header=header)
+    found = {category: size for _, category, _, size in words(make("memory-csv", tmp_path, path))}
+    assert found == {"weight": 4_004_000, "other": 1_000}
+
+
 @pytest.mark.parametrize(
     "row",
     [

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from gpuledger.analyze.posting.device import DeviceHistory, device_histories
 from gpuledger.analyze.posting.owners import spread_tags
 from gpuledger.model.accounts import CATEGORIES, Identity, Phase
-from gpuledger.model.journal.journal import COLUMNS, REASONS, Action, JournalWriter, Part
+from gpuledger.model.journal.journal import COLUMNS, REASONS, Action, BlockState, JournalWriter, Part
 from gpuledger.model.journal.reading import Journal, read_journal
 
 ALLOC, GIVEN_BACK, DONE = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
@@ -43,9 +45,11 @@ def tag(part: Part, number: int, phase: Phase, visit: int, module_id: int = -1, 
     part.add("tags", **place, scope_id=-1, stack_id=-1, flags=0)
 
 
-def see(part: Part, kind: Identity, address: int, alloc_count: int, free_count: int, name_id: int = 0) -> None:
+def see(
+    part: Part, kind: Identity, address: int, alloc_count: int, free_count: int, name_id: int = 0, module_id: int = 7
+) -> None:
     place = {"device_idx": -1, "address": address, "alloc_count": alloc_count, "free_count": free_count}
-    part.add("identities", **place, kind=kind, name_id=name_id, module_id=7)
+    part.add("identities", **place, kind=kind, name_id=name_id, module_id=module_id)
 
 
 def categories(history: DeviceHistory) -> list[str]:
@@ -118,3 +122,43 @@ def test_a_block_outlives_its_step_if_the_step_ends_after_it(tmp_path: Path) -> 
     part.add("counters", **{**sizes, "device_idx": -1, "reason": REASONS.index("step_end"), "alloc_count": 2})
     (history,) = device_histories(written(part, tmp_path))
     assert categories(history) == ["other", "other", "input", "input"]
+
+
+@pytest.mark.parametrize(
+    ("modules", "owner"), [((1, 2), 0), ((2, 1), 0), ((3, 1), 1), ((3, 2), 0), ((1, 4), -1), ((3, 3), 3)]
+)
+def test_what_several_modules_share_belongs_to_the_module_around_them(
+    modules: tuple[int, int], owner: int, tmp_path: Path
+) -> None:
+    """0 contains 1 and 2, 1 contains 3; 4 is another model. The name is known only where one module has the block."""
+    part = with_events((ALLOC, 64, 0))
+    tag(part, 0, Phase.SETUP, 0)
+    parents = (-1, 0, 0, 1, -1)
+    part.modules += [{"path": str(n), "class": "M", "root": n, "parent": parent} for n, parent in enumerate(parents)]
+    for module_id in modules:
+        see(part, Identity.WEIGHT, 64, 1, 0, name_id=5, module_id=module_id)
+    (history,) = device_histories(written(part, tmp_path))
+    assert history.owners.module_id.tolist() == [owner]
+    assert history.owners.name_id.tolist() == [5 if len(set(modules)) == 1 else -1]
+
+
+def test_what_was_there_before_the_recording_is_of_no_step_module_or_line(tmp_path: Path) -> None:
+    """The event with which the recording begins has an owner, which is not that of the blocks before it."""
+    part = with_events((ALLOC, 128, 0), (GIVEN_BACK, 64, 0))
+    part.add("tags", tag_id=0, step=3, phase=Phase.FORWARD, visit=2, module_id=5, scope_id=4, stack_id=6, flags=1)
+    part.add("snapshots", snapshot_id=0, reason=REASONS.index("open"), device_idx=-1, event_count=0, t_ns=0)
+    block = {"segment_address": 0, "address": 64, "bytes": 512, "requested_bytes": 500, "state": BlockState.ALLOCATED}
+    part.add("snapshot_blocks", snapshot_id=0, device_idx=-1, **block, stack_id=-1)
+    part.add(
+        "snapshot_segments", snapshot_id=0, **dict.fromkeys(COLUMNS["snapshot_segments"].keys() - {"snapshot_id"}, -1)
+    )
+    (history,) = device_histories(written(part, tmp_path))
+    owners = history.owners
+    assert history.lives.alloc_index.tolist() == [-1, 0]
+    assert [column.tolist() for column in (owners.step, owners.module_id, owners.scope_id, owners.stack_id)] == [
+        [0, 3],
+        [-1, 5],
+        [-1, 4],
+        [-1, 6],
+    ]
+    assert owners.phase.tolist() == [Phase.SETUP, Phase.FORWARD]

@@ -122,8 +122,8 @@ def test_without_a_counter_the_power_is_summed_and_that_is_said() -> None:
     found = measure_pass(0, edges(), readings(ticks=()))
     assert found.energy_j == pytest.approx(WATTS * 2, rel=0.01)
     assert found.source == POWER
-    assert found.uncertainty_j is not None
-    assert found.uncertainty_j > 0.05 * present(found.energy_j)
+    # The sensor's gain, and one sample more or less: samples differ by 2 W.
+    assert 0 < present(found.uncertainty_j) - 0.05 * present(found.energy_j) < 1
     assert ["integrated over the samples" in note for note in found.notes] == [True]
 
 

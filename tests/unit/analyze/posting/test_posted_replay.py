@@ -98,3 +98,22 @@ def test_a_block_that_waits_when_the_recording_begins_was_freed_before_it() -> N
     found = replay(none.astype(np.int8), none, none, none, opening, AllocatorSettings())
     assert found.free_requested_index.tolist() == [-1]
     assert found.free_index.tolist() == [NEVER]
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        Action.ALLOC,  # of memory that no segment has
+        Action.FREE_REQUESTED,
+        Action.FREE_COMPLETED,
+        Action.SEGMENT_FREE,
+        Action.SEGMENT_UNMAP,
+    ],
+)
+def test_each_event_that_does_not_fit_is_counted_once(action: Action) -> None:
+    assert replayed(*((action, START + place * PIECE, 512) for place in range(3))).unmatched_events == 3
+
+
+def test_a_block_in_place_of_another_one_is_counted_once() -> None:
+    events = np.full(4, Action.ALLOC, dtype=np.int8), np.full(4, START), np.full(4, 512), np.zeros(4, np.int64)
+    assert replay(*events, None, AllocatorSettings(), sizes_given=True).unmatched_events == 3

@@ -101,3 +101,21 @@ def test_the_power_of_a_moment_is_preferred_to_that_of_a_second(
 ) -> None:
     card: Any = SimpleNamespace(read_sensors=lambda: SensorReading(average_w, instant_w, 1.0, 1980, 55, 0))
     assert energy_meter._power_w(cast(Card, card)) == power_w
+
+
+def test_measurements_are_looked_for_every_few_milliseconds_until_the_run_ends(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A measurement of one tick, 0.1 s, must not begin and end unseen."""
+    meter = begin(run)
+    looks, waits_s = [], [0.0]
+
+    def wait(timeout: float) -> bool:
+        waits_s.append(timeout)
+        return len(waits_s) > 5
+
+    monkeypatch.setattr(meter, "look", lambda: looks.append(len(waits_s)))
+    monkeypatch.setattr(meter, "_stopped", SimpleNamespace(wait=wait))
+    meter._run()
+    assert len(looks) == 4
+    assert all(0 < wait_s < 0.1 for wait_s in waits_s[1:])

@@ -134,8 +134,9 @@ def test_a_kept_model_predicts_the_same_and_holds_no_pickle(model: Model, tmp_pa
 def test_a_file_that_is_no_model_is_refused(content: bytes, tmp_path: Path) -> None:
     place = tmp_path / "x.model"
     place.write_bytes(content)
-    with pytest.raises(InputError, match=r"x\.model"):
+    with pytest.raises(InputError, match=r"x\.model") as caught:
         load_model(place)
+    assert "gpuledger ops fit" in str(caught.value.hint)
 
 
 def test_a_pickle_is_refused(tmp_path: Path) -> None:
@@ -149,8 +150,9 @@ def test_a_model_of_other_features_is_refused(model: Model, tmp_path: Path, monk
     place = tmp_path / "x.model"
     save_model(model, place)
     monkeypatch.setattr("gpuledger.ops.predict.predict.NAMES", ("other",))
-    with pytest.raises(InputError, match="another version"):
+    with pytest.raises(InputError, match="another version") as caught:
         load_model(place)
+    assert "gpuledger ops fit" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("lost", ["laws", "ranges", "roof", "examples"])

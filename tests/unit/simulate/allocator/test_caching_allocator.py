@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuledger.analyze.posting.replay import AllocatorSettings
+from gpuledger.model.journal.journal import Action
 from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.allocator.pools import Limits
 
@@ -117,3 +118,17 @@ def test_without_max_split_size_the_whole_cache_is_released() -> None:
     allocator.malloc(170 * MIB)
     assert reserved_mib(allocator) == 76 + 170
     assert allocator.counters.retries == 1
+
+
+@pytest.mark.parametrize(("stream", "waits"), [(0, False), (7, True)])
+def test_the_free_of_a_block_that_another_stream_used_waits_for_the_next_request(stream: int, waits: bool) -> None:
+    events: list[Action] = []
+    allocator = CachingAllocator(listen=lambda action, *_: events.append(action))
+    address = allocator.malloc(30 * MIB)
+    allocator.record_stream(address, stream)
+    allocator.record_stream(address + 512, 7)  # no block begins there
+    events.clear()
+    allocator.free(address)
+    assert events == [Action.FREE_REQUESTED] + [Action.FREE_COMPLETED] * (not waits)
+    assert allocator.malloc(30 * MIB) == address
+    assert events == [Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.ALLOC]

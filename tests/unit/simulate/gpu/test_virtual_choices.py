@@ -108,8 +108,10 @@ def test_weights_are_put_together_only_where_they_are_apart_and_on_the_card(devi
 def test_optimizers_are_foreach_unless_fused_or_differentiable(
     differentiable: bool, use_fused: bool, chosen: tuple[bool, bool], device: VirtualDevice
 ) -> None:
+    """PyTorch would not: it updates tensors of other types than its own one by one."""
     adam: Any = sys.modules["torch.optim.adam"]
-    assert adam._default_to_fused_or_foreach([], differentiable, use_fused) == chosen
+    weights = [torch.zeros(4, device="cuda")]
+    assert adam._default_to_fused_or_foreach(weights, differentiable, use_fused) == chosen
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
@@ -119,3 +121,7 @@ def test_softmax_of_half_precision_converts_in_its_own_kernel(
 ) -> None:
     data = torch.zeros(8, ENTRIES // 8, dtype=torch.half, device="cuda")
     assert sizes_of(device, lambda: getattr(torch, name)(data, -1, dtype=asked)) == [entry_bytes * ENTRIES]
+
+
+def test_distributions_do_not_check_values_that_were_never_computed(device: VirtualDevice) -> None:
+    assert torch.distributions.Categorical(torch.zeros(4, 3, device="cuda")).sample().shape == (4,)
