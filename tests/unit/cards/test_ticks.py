@@ -316,3 +316,24 @@ def test_an_edge_is_no_more_uncertain_than_what_its_period_can_hold() -> None:
     start = Edge(10 * MS, 100 * MS, 0, 0, 50.0, 0, None, counter)
     end = Edge(10_100 * MS, 10_100 * MS, 5_000_000, 0, 500.0, 0, 0.0, counter)
     assert measure_window(start, end).uncertainty_j == pytest.approx(0.01 * 50 / 2)
+
+
+def test_two_ticks_bound_the_period_and_nothing_is_added_to_what_they_leave_open() -> None:
+    phase = TickPhase(NVML_COUNTER)
+    phase.saw(0, MS)
+    low_ns, high_ns = phase.saw(TICK_NS, TICK_NS + MS)
+    shortest_ns = max(low_ns - MS, NVML_COUNTER.shortest_ns)
+    longest_ns = min(high_ns, NVML_COUNTER.longest_ns)
+    assert phase.next_after(TICK_NS + TICK_NS // 2) == (low_ns + shortest_ns, high_ns + longest_ns)
+
+
+def test_a_tick_at_the_very_end_of_its_predicted_span_confirms_it() -> None:
+    phase = TickPhase(NVML_COUNTER)
+    phase.saw(0, MS)
+    end_ns = MS + NVML_COUNTER.longest_ns
+    assert phase.saw(end_ns, end_ns + MS) == (end_ns, end_ns)
+    assert phase.is_confirmed
+    late = TickPhase(NVML_COUNTER)
+    late.saw(0, MS)
+    assert late.saw(end_ns + 1, end_ns + MS) == (end_ns + 1, end_ns + MS)
+    assert not late.is_confirmed

@@ -6,6 +6,7 @@ import pytest
 from folders import DATA
 from imports import check_views, make, read, rows, show, words
 
+from gpuledger.analyze.overview.balance import build_balance
 from gpuledger.errors import InputError
 from gpuledger.formats.readers import find_format
 from gpuledger.model.run import Run
@@ -81,6 +82,17 @@ def test_the_cache_is_reserved_and_its_unexplained_part_stays_visible(tmp_path: 
         (850 * MB, 857 * MB),
         (857 * MB, 857 * MB),
     ]
+
+
+@pytest.mark.parametrize(
+    ("file", "size", "note"),
+    [(CACHED, (850 - 589) * MB, "cached memory without entries"), (PLAIN, None, "not in the file")],
+)
+def test_the_balance_has_cached_memory_where_the_file_has_it(
+    file: Path, size: int | None, note: str, tmp_path: Path
+) -> None:
+    balance = build_balance(make("memory-csv", tmp_path, file).rank(), at="peak")
+    assert [(line.bytes, line.note) for line in balance.lines if line.name == "fragmented"] == [(size, note)]
 
 
 def test_a_cache_that_changes_alone_is_followed(tmp_path: Path) -> None:

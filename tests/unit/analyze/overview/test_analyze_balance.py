@@ -17,6 +17,7 @@ from gpuledger.analyze.overview.balance import Balance, _free_segment_bytes, _ne
 from gpuledger.analyze.overview.summary import summarize
 from gpuledger.analyze.step.steps import step_times
 from gpuledger.errors import EmptyRunError
+from gpuledger.model.accounts import CATEGORIES, ROUNDING
 from gpuledger.model.run import read_run, write_table
 from gpuledger.model.run_directory import write_json
 
@@ -63,6 +64,9 @@ def test_the_remainder_is_the_one_put_in(tmp_path: Path, at: str) -> None:
     breakdown = break_down(rank, balance.instant)
     assert balance.process_bytes == breakdown.reserved_bytes + synthetic.CONTEXT_BYTES + synthetic.LIBRARY_BYTES
     assert all(line.source for line in balance.lines)
+    assert [line.note for line in balance.lines if line.name == "other_processes"] == [""]
+    assert {line.name for line in balance.lines if line.level == 0} == {"driver", "unused", "used"}
+    assert {line.name for line in balance.lines if line.level == 2} <= {*CATEGORIES, ROUNDING}
 
 
 def test_segments_taken_between_instant_and_reading_are_said(tmp_path: Path) -> None:
@@ -132,6 +136,7 @@ def test_a_hosts_process_id_is_taken_only_when_it_is_alone(tmp_path: Path) -> No
     assert any("777" in note for note in alone.notes)
     unclear = build_balance(changed(tmp_path / "two.ledger", "process_samples", host_pids))
     assert (unclear.process_bytes, lines(unclear)["other_processes"]) == (None, None)
+    assert all(line.note for line in unclear.lines if line.bytes is None)
     assert unclear.unaccounted_bytes == synthetic.UNACCOUNTED_BYTES + synthetic.OTHER_PROCESS_BYTES
     assert any("does not include this process" in note for note in unclear.notes)
     hidden = build_balance(changed(tmp_path / "six.ledger", "process_samples", lambda rows: []))

@@ -9,7 +9,7 @@ from traced import ENGINE, NODE, OTHER, Trace
 from gpuledger.analyze.posting.activities import SPAN_KINDS, OwnedSpans, own_spans
 from gpuledger.analyze.posting.host_waits import host_waits
 from gpuledger.model.accounts import PHASES, Phase
-from gpuledger.model.journal.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE, ActivityKind, Part
+from gpuledger.model.journal.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE, SCOPE_RANGE, ActivityKind, Part
 from gpuledger.model.journal.reading import journal_of
 from gpuledger.model.manifest import HostWait
 
@@ -270,3 +270,34 @@ def test_a_kernel_is_of_the_step_in_which_its_operator_begins() -> None:
     for number, launch in enumerate(launches):
         trace.device("kernel", 2_000 + 10 * number, 2_005 + 10 * number, launch)
     assert [step for *_, step in places(trace.owned())] == list(starts.values())
+
+
+def test_the_first_operator_with_a_gradient_has_the_number_0() -> None:
+    trace = Trace()
+    trace.host(f"{MODULE_RANGE}0", 0, 100)
+    trace.host("aten::mm", 10, 20, sequence=0)
+    trace.host(f"{PHASE_RANGE}{int(Phase.BACKWARD)}", 130, 300)
+    trace.host(f"{NODE}MmBackward0", 140, 150, sequence=0, lane=ENGINE)
+    trace.device("its gradient", 500, 510, trace.host("aten::mm", 141, 149, lane=ENGINE))
+    assert places(trace.owned()) == [("kernel", 0, "backward", 4)]
+
+
+def test_a_gradient_of_what_backward_computed_again_outside_of_modules_has_no_module() -> None:
+    """A checkpoint in a scope: its operators have sequence numbers of their own in the engine's thread."""
+    trace = training()
+    trace.host(f"{NODE}CheckpointFunctionBackward", 220, 250, sequence=5, lane=ENGINE)
+    trace.host(f"{SCOPE_RANGE}0.0", 221, 222, lane=ENGINE)
+    trace.host("aten::mm", 223, 230, sequence=0, lane=ENGINE)
+    trace.host(f"{SCOPE_RANGE}-1", 231, 232, lane=ENGINE)
+    trace.host(f"{NODE}MmBackward0", 260, 270, sequence=0, lane=ENGINE, made_by=ENGINE)
+    trace.device("its gradient", 700, 710, trace.host("aten::mm", 261, 269, lane=ENGINE))
+    trace.part.names.append("scope")
+    assert places(trace.owned())[-1] == ("kernel", -1, "backward", 4)
+
+
+def test_a_kernel_of_which_nothing_else_was_recorded_is_nobodys() -> None:
+    trace = Trace()
+    trace.device("kernel", 10, 20, 999)
+    spans = trace.owned()
+    assert places(spans) == [("kernel", -1, "between", 4)]
+    assert (spans.operator_id.tolist(), spans.launched_ns.tolist()) == ([-1], [-1])

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from gpuledger.analyze.posting.device import DeviceHistory, device_histories
-from gpuledger.analyze.posting.owners import spread_tags
+from gpuledger.analyze.posting.owners import _when_freed, spread_tags
+from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.model.accounts import CATEGORIES, Identity, Phase
 from gpuledger.model.journal.journal import COLUMNS, REASONS, Action, BlockState, JournalWriter, Part
 from gpuledger.model.journal.reading import Journal, read_journal
@@ -162,3 +166,11 @@ def test_what_was_there_before_the_recording_is_of_no_step_module_or_line(tmp_pa
         [-1, 6],
     ]
     assert owners.phase.tolist() == [Phase.SETUP, Phase.FORWARD]
+
+
+def test_what_is_not_freed_is_freed_by_nobody() -> None:
+    """Also a block that was freed before the first event; -1 is no module, and phases begin at 0."""
+    freed = np.array([NEVER, -1, 0, 2])
+    lives: Any = SimpleNamespace(free_requested_index=freed)
+    assert _when_freed(np.array([7, 8, -1]), lives).tolist() == [-2, -2, 7, -1]
+    assert _when_freed(np.array([], dtype=np.int64), lives).tolist() == [-2] * 4

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.model.journal.journal import Action
@@ -132,3 +134,24 @@ def test_the_free_of_a_block_that_another_stream_used_waits_for_the_next_request
     assert events == [Action.FREE_REQUESTED] + [Action.FREE_COMPLETED] * (not waits)
     assert allocator.malloc(30 * MIB) == address
     assert events == [Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.ALLOC]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 30 * MIB)), max_size=30))
+def test_counters_are_the_sums_of_what_is_in_use_and_peaks_their_largest(steps: list[tuple[int, int]]) -> None:
+    """Each step frees the block of its number, or requests one where there is none."""
+    allocator = CachingAllocator()
+    counters, in_use, requests, largest = allocator.counters, dict[int, tuple[int, int]](), 0, 0
+    for number, requested_bytes in steps:
+        if number in in_use:
+            allocator.free(in_use.pop(number)[0])
+        else:
+            in_use[number] = allocator.malloc(requested_bytes), requested_bytes
+            requests += 1
+        largest = max(largest, sum(block.size for block in allocator.live.values()))
+        assert set(allocator.live) == {address for address, _ in in_use.values()}
+        assert counters.requested_bytes == sum(requested for _, requested in in_use.values())
+        assert counters.allocated_bytes == sum(block.size for block in allocator.live.values())
+        assert (counters.alloc_count, counters.free_count) == (requests, requests - len(in_use))
+        assert counters.active_bytes == counters.allocated_bytes  # no other stream uses a block
+        assert counters.peak_allocated_bytes == largest
+        assert counters.peak_reserved_bytes == counters.reserved_bytes  # nothing is released while there is room

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.errors import UsageError
+from gpuledger.model.accounts import CATEGORIES
 from gpuledger.model.journal.journal import Action, Part
 from gpuledger.model.journal.reading import journal_of
 from gpuledger.simulate.allocator.alloc_conf import parse_alloc_conf
@@ -24,6 +25,7 @@ from gpuledger.simulate.estimate.fit import (
     LEAST_EXCESS,
     TOO_LARGE,
     Requests,
+    category_spread,
     excess_factor,
     fit_card,
     fit_catalogue,
@@ -278,3 +280,9 @@ def test_a_compiled_program_may_fit_where_it_does_not_uncompiled(saving_bytes: i
     peaks = peaks_on(card, size_bytes, size_bytes, 0.95, FOLLOWED, saving_bytes=saving_bytes)
     assert peaks.lower_bytes == peaks.process_bytes - saving_bytes
     assert fit_card(card, peaks, requests, 0.95).verdict == verdict
+
+
+def test_the_error_of_each_category_is_a_share_of_the_peak() -> None:
+    spread = category_spread()
+    assert {"weight", "gradient", "activation"} <= set(spread) <= {*CATEGORIES, "rounding"}
+    assert all(0 <= share < 1 for share in spread.values())

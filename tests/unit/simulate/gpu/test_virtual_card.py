@@ -233,10 +233,10 @@ def test_nothing_is_written(device: VirtualDevice, tmp_path) -> None:  # type: i
 
 def test_packed_sequences_go_through_cudnn_without_their_padding(device: VirtualDevice) -> None:
     layer = nn.LSTM(8, 16, 2, bidirectional=True).cuda()
-    lengths = torch.tensor([10, 10, 7, 3])
+    lengths = torch.tensor([10, 10, 7, 1])
     packed = nn.utils.rnn.pack_padded_sequence(torch.randn(10, 4, 8, device="cuda"), lengths)
     made, _ = layer(packed)
-    assert made.data.shape == (30, 32)
+    assert made.data.shape == (28, 32)
     padded, told = nn.utils.rnn.pad_packed_sequence(made)
     assert padded.shape == (10, 4, 32)
     assert torch.equal(told, lengths)
