@@ -174,3 +174,12 @@ def test_what_is_not_freed_is_freed_by_nobody() -> None:
     lives: Any = SimpleNamespace(free_requested_index=freed)
     assert _when_freed(np.array([7, 8, -1]), lives).tolist() == [-2, -2, 7, -1]
     assert _when_freed(np.array([], dtype=np.int64), lives).tolist() == [-2] * 4
+
+
+@pytest.mark.parametrize(("freed_in", "category"), [(5, "temporary"), (6, "activation_gradient")])
+def test_what_one_module_makes_and_frees_in_backward_is_temporary(freed_in: int, category: str, tmp_path: Path) -> None:
+    part = with_events((ALLOC, 64, 0), (GIVEN_BACK, 64, 1), (DONE, 64, 1))
+    tag(part, 0, Phase.BACKWARD, 1, module_id=5)
+    tag(part, 1, Phase.BACKWARD, 1, module_id=freed_in)
+    (history,) = device_histories(written(part, tmp_path))
+    assert categories(history) == [category]

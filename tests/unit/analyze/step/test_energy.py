@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 
 from gpuledger.analyze.operator_work.measured_watts import MeasuredType, WattTable
 from gpuledger.analyze.operator_work.work_class import CLASSES, class_of
-from gpuledger.analyze.step.energy import ONE_BASE_FRAC, StepEnergy, Weights, _base, apportion, weigh
+from gpuledger.analyze.step.energy import ONE_BASE_FRAC, StepEnergy, Weights, _base, _known_watts, apportion, weigh
 from gpuledger.model.manifest import PassEnergy
 
 MATRIX, MEMORY = (position for position, one in enumerate(CLASSES) if one.name in ("matrix", "memory"))
@@ -196,3 +198,16 @@ def test_bounds_of_power_become_half_the_range_of_each_share() -> None:
     step = StepEnergy(0, 1, 100.0, 0.0, 0.2, 100.0, 0.0, ())
     _, off_j, _, _ = apportion(np.diag([0.1, 0.1]), 0.2, step, weights)
     assert off_j == pytest.approx(np.full(2, 80 * (3 / 5 - 1 / 3) / 2))
+
+
+def test_what_the_model_tells_of_a_type_is_as_uncertain_as_the_types_that_were_measured() -> None:
+    model: Any = SimpleNamespace(levels_w=np.array([100.0, 200.0]), bounds=(0.5, 3.0))
+    known_w, told_w = _known_watts(replace(MEASURED, low_frac=0.5, high_frac=2.0), model)
+    assert known_w.tolist() == [
+        [500, 450, 550],
+        [20, 10, 80],
+        [100, 50, 200],
+        [200, 100, 400],
+    ]
+    assert told_w.tolist() == [[100, 50, 300], [200, 100, 600]]
+    assert _known_watts(None, model)[0].tolist() == [[100] * 3, [200] * 3]

@@ -119,3 +119,16 @@ def test_measurements_are_looked_for_every_few_milliseconds_until_the_run_ends(
     meter._run()
     assert len(looks) == 4
     assert all(0 < wait_s < 0.1 for wait_s in waits_s[1:])
+
+
+def test_nothing_is_read_while_the_samples_are_written(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meter = begin(run)
+    open_measurement(run, SimulatedCard(Clock()).uuid)
+    meter.look(0)
+    done: list[str] = []
+    monkeypatch.setattr(meter, "_thread", SimpleNamespace(ident=1, join=lambda: done.append("looking ended")))
+    monkeypatch.setattr(Meter.made[0], "end", lambda: done.append("sampling ended"))
+    monkeypatch.setattr(meter, "write", lambda: done.append("written"))
+    with meter:
+        assert done == []
+    assert done == ["looking ended", "sampling ended", "written"]

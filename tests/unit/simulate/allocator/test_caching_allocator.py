@@ -155,3 +155,20 @@ def test_counters_are_the_sums_of_what_is_in_use_and_peaks_their_largest(steps: 
         assert counters.active_bytes == counters.allocated_bytes  # no other stream uses a block
         assert counters.peak_allocated_bytes == largest
         assert counters.peak_reserved_bytes == counters.reserved_bytes  # nothing is released while there is room
+
+
+@pytest.mark.parametrize("freed_mib", [45, 55])
+def test_what_lies_beside_the_pages_that_are_unmapped_stays_free(freed_mib: int) -> None:
+    """Pages have 20 MiB: of 25 to 70 MiB one is unmapped and 15 and 10 stay, of 25 to 80 MiB two and 15."""
+    allocator = CachingAllocator(AllocatorSettings(expandable=True))
+    start, freed, _ = (allocator.malloc(size * MIB) for size in (25, freed_mib, 20))
+    whole_mib = reserved_mib(allocator)
+    allocator.free(freed)
+    allocator.empty_cache()
+    left_mib = reserved_mib(allocator)
+    assert whole_mib - left_mib == (20 if freed_mib == 45 else 40)
+    assert allocator.malloc(15 * MIB) == freed == start + 25 * MIB
+    if freed_mib == 45:
+        assert allocator.malloc(10 * MIB) == start + 60 * MIB
+    assert reserved_mib(allocator) == left_mib
+    assert (allocator.malloc(20 * MIB), reserved_mib(allocator)) == (start + 40 * MIB, left_mib + 20)

@@ -24,6 +24,7 @@ from gpuledger.simulate.estimate.fit import (
     GUESSED,
     LEAST_EXCESS,
     TOO_LARGE,
+    Peaks,
     Requests,
     category_spread,
     excess_factor,
@@ -286,3 +287,8 @@ def test_the_error_of_each_category_is_a_share_of_the_peak() -> None:
     spread = category_spread()
     assert {"weight", "gradient", "activation"} <= set(spread) <= {*CATEGORIES, "rounding"}
     assert all(0 <= share < 1 for share in spread.values())
+
+
+def test_a_peak_of_which_nothing_may_be_saved_has_no_lower_one() -> None:
+    assert Peaks(1, 2, 3, 4).lower_bytes == 3
+    assert Peaks(1, 2, 3, 4, saving_bytes=1).lower_bytes == 2

@@ -240,6 +240,7 @@ def test_packed_sequences_go_through_cudnn_without_their_padding(device: Virtual
     padded, told = nn.utils.rnn.pad_packed_sequence(made)
     assert padded.shape == (10, 4, 32)
     assert torch.equal(told, lengths)
+    assert nn.utils.rnn.pad_packed_sequence(made, batch_first=True)[0].shape == (4, 10, 32)
     padded.sum().backward()
     weight = layer.get_parameter("weight_ih_l0")
     assert present(weight.grad).shape == weight.shape

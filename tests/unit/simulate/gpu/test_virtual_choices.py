@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from present import present
 
 pytest.importorskip("torch")
 import torch
@@ -125,3 +126,16 @@ def test_softmax_of_half_precision_converts_in_its_own_kernel(
 
 def test_distributions_do_not_check_values_that_were_never_computed(device: VirtualDevice) -> None:
     assert torch.distributions.Categorical(torch.zeros(4, 3, device="cuda")).sample().shape == (4,)
+
+
+def test_gradients_move_with_their_parameters(device: VirtualDevice) -> None:
+    layer = nn.Linear(4, 2, bias=False)
+    weight = layer.weight
+    weight.grad = torch.zeros(2, 4)
+    layer.cuda()
+    assert (layer.weight is weight, weight.device.type, present(weight.grad).device.type) == (True, "cuda", "cuda")
+    layer.half()
+    assert (weight.dtype, present(weight.grad).dtype) == (torch.half, torch.half)
+    layer.zero_grad()
+    layer.cuda()
+    assert weight.grad is None
