@@ -69,10 +69,19 @@ class LineTests:
         return self._by_time(tests) if tests else self.of_modules([module])
 
     def of_modules(self, modules: Iterable[str]) -> list[str]:
-        """Return the tests that run any line of some modules, the fastest first."""
-        return self._by_time(
-            {test for name in modules for some in self.reached.get(name, {}).values() for test in some}
-        )
+        """Return the tests that run a line of some modules: first the fastest ones that run all of these lines."""
+        lines_of: dict[str, set[tuple[str, str]]] = defaultdict(set)
+        for name in modules:
+            for line, tests in self.reached.get(name, {}).items():
+                for test in tests:
+                    lines_of[test].add((name, line))
+        first, seen = [], set[tuple[str, str]]()
+        ordered = self._by_time(lines_of)
+        for test in ordered:
+            if not lines_of[test] <= seen:
+                first.append(test)
+                seen |= lines_of[test]
+        return [*first, *(test for test in ordered if test not in set(first))]
 
     def _by_time(self, tests: Iterable[str]) -> list[str]:
         return sorted(tests, key=lambda test: (self.seconds[test], test))

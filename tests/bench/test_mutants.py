@@ -74,12 +74,13 @@ def test_a_change_to_one_line_draws_its_defects_anew_and_no_others(mutants: Modu
 
 
 def test_a_line_has_its_own_tests_the_fastest_first_while_its_module_is_the_same(mutants: ModuleType) -> None:
-    seconds = {"tests/a.py::slow": 2.0, "tests/b.py::fast": 0.1, "tests/a.py::other": 1.0}
+    seconds = {"tests/a.py::slow": 0.2, "tests/b.py::fast": 0.1, "tests/a.py::other": 1.0}
     reached = {"config.py": {"3": ["tests/a.py::slow", "tests/b.py::fast"], "9": ["tests/a.py::other"]}}
     made = mutants.LineTests(reached, seconds, {"config.py": sys.modules["line_tests"].digest("config.py")})
     assert made.of("config.py", 3) == ["tests/b.py::fast", "tests/a.py::slow"]
     assert made.of("config.py", 9) == ["tests/a.py::other"]
-    assert made.of("config.py", 4) == ["tests/b.py::fast", "tests/a.py::other", "tests/a.py::slow"]  # at import
+    # A line that runs at import: the fastest tests that run all lines go before the others.
+    assert made.of("config.py", 4) == ["tests/b.py::fast", "tests/a.py::other", "tests/a.py::slow"]
     stale = mutants.LineTests(reached, seconds, {"config.py": "another"})
     assert stale.of("config.py", 9) == made.of("config.py", 4)
     left = made.without(["tests/a.py"])

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from snapshots import dumped, event, some_frames
 
+from gpuledger.errors import InputError
+from gpuledger.formats.snapshot import pickle_reader
 from gpuledger.formats.snapshot.pickle_reader import Memo, items_of, read_pickle
 from gpuledger.formats.snapshot.pickle_records import Run
 
@@ -104,3 +106,17 @@ def test_a_text_that_looks_like_records_is_a_text() -> None:
     for place in range(0, 300, 13):
         value = [trace[:40], likeness[place : place + 5_000].decode("latin-1"), trace[40:]]
         assert read(dumped(value)) == value
+
+
+@pytest.mark.parametrize(("characters", "refused"), [(5, True), (60, False)])
+def test_many_short_texts_need_more_memory_than_a_file_may(
+    characters: int, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text takes memory beside its characters, so a file of short ones grows most when it is read."""
+    monkeypatch.setattr(pickle_reader, "COST_FLOOR_BYTES", 5_000)
+    data = pickle.dumps([f"{number:0{characters}}" for number in range(1_000)])
+    if refused:
+        with pytest.raises(InputError, match="times its size in memory"):
+            read(data)
+    else:
+        assert read(data)[-1] == f"{999:0{characters}}"

@@ -14,7 +14,7 @@ from simulated_card import TICK_NS
 from gpuledger.cards.card import BareCard
 from gpuledger.cards.energy_edges import EdgeFinder, find_edge
 from gpuledger.cards.tick_phase import TickPhase
-from gpuledger.model.energy_window import NVML_COUNTER, Edge, EnergyCounter, measure_window
+from gpuledger.model.energy_window import NVML_COUNTER, Edge, EnergyCounter, Tick, edge_at, measure_window
 
 WATTS = 300.0
 MS = 1_000_000
@@ -337,3 +337,12 @@ def test_a_tick_at_the_very_end_of_its_predicted_span_confirms_it() -> None:
     late.saw(0, MS)
     assert late.saw(end_ns + 1, end_ns + MS) == (end_ns + 1, end_ns + MS)
     assert not late.is_confirmed
+
+
+def test_no_power_is_known_before_the_first_tick() -> None:
+    """In the first and in the last period an edge has that period's power, whatever the powers after or before are."""
+    energies_mj = (0, 20_000, 30_000, 90_000)
+    ticks = tuple(Tick(place * 100 * MS, energy_mj, 0, None) for place, energy_mj in enumerate(energies_mj))
+    for at_ms, power_w in ((50, 200.0), (250, 600.0)):
+        edge = present(edge_at(ticks, at_ms * MS))
+        assert (edge.power_w, edge.off_w) == (power_w, None)

@@ -77,6 +77,17 @@ def test_segments_taken_between_instant_and_reading_are_said(tmp_path: Path) -> 
     assert build_balance(rank, at="end").notes == ("CUDA context and libraries: measured apart.",)
 
 
+def test_what_is_unused_is_known_with_the_drivers_memory_only(tmp_path: Path) -> None:
+    rank = changed(tmp_path / "one.ledger", "samples", lambda rows: [row | {"driver_bytes": -1} for row in rows])
+    found = lines(build_balance(rank))
+    assert (found["driver"], found["unused"]) == (None, None)
+    assert found["used"] is not None
+
+
+def test_a_gpu_whose_name_was_not_recorded_has_none(tmp_path: Path) -> None:
+    assert build_balance(with_manifest(tmp_path / "one.ledger", devices=[])).device_name == ""
+
+
 def test_awaiting_and_free_segments_are_told_apart(tmp_path: Path) -> None:
     rank = load_run(tmp_path / "one.ledger", blocks=20_000).rank()
     end = build_balance(rank, at="end")

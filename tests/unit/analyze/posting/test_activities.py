@@ -9,7 +9,15 @@ from traced import ENGINE, NODE, OTHER, Trace
 from gpuledger.analyze.posting.activities import SPAN_KINDS, OwnedSpans, own_spans
 from gpuledger.analyze.posting.host_waits import host_waits
 from gpuledger.model.accounts import PHASES, Phase
-from gpuledger.model.journal.journal import MODULE_RANGE, NO_GRAD, PHASE_RANGE, SCOPE_RANGE, ActivityKind, Part
+from gpuledger.model.journal.journal import (
+    FUSION_RANGE,
+    MODULE_RANGE,
+    NO_GRAD,
+    PHASE_RANGE,
+    SCOPE_RANGE,
+    ActivityKind,
+    Part,
+)
 from gpuledger.model.journal.reading import journal_of
 from gpuledger.model.manifest import HostWait
 
@@ -301,3 +309,15 @@ def test_a_kernel_of_which_nothing_else_was_recorded_is_nobodys() -> None:
     spans = trace.owned()
     assert places(spans) == [("kernel", -1, "between", 4)]
     assert (spans.operator_id.tolist(), spans.launched_ns.tolist()) == ([-1], [-1])
+
+
+def test_a_compiled_kernel_counts_and_not_the_operators_around_it() -> None:
+    trace = Trace()
+    trace.host("CompiledFunction", 10, 90)
+    trace.host("aten::addmm", 20, 80)
+    trace.host(f"{FUSION_RANGE}0", 30, 40)
+    trace.host(f"{FUSION_RANGE}1", 50, 70)
+    trace.host("aten::relu", 100, 110)
+    spans = trace.owned()
+    assert spans.start_ns.tolist() == [30, 50, 100]
+    assert spans.fusion_id.tolist() == [0, 1, -1]

@@ -139,3 +139,10 @@ def test_gradients_move_with_their_parameters(device: VirtualDevice) -> None:
     layer.zero_grad()
     layer.cuda()
     assert weight.grad is None
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_of_the_cpu_are_left_to_torch(kind: Any, device: VirtualDevice) -> None:
+    layer = kind(4, 6)
+    assert sizes_of(device, lambda: layer(torch.zeros(5, 2, 4))) == []
+    assert layer(torch.zeros(5, 2, 4))[0].shape == (5, 2, 6)
