@@ -29,18 +29,23 @@ FILE = "program.py:"
 
 
 def measure(name: str, directory: Path) -> dict[str, Any]:
-    """Record one program; return its peak, its kernel time, and the share of both without a line of the program."""
+    """Record one program; return its peak, its kernel time, and the share of both without a line of the program.
+
+    The bytes without a line include rounding, that is the allocator's granularity. ``elsewhere`` lists them.
+    """
     script, run = directory / "program.py", directory / f"{name}.ledger"
     script.write_text(HEAD + PROGRAMS[name], encoding="utf-8")
     command = [sys.executable, "-m", "gpuledger", "run", "-q", "--out", str(run), str(script)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=directory)
     device = build_view(load(run)).highest
     own = [line for line in device.line_amounts if FILE in line.label]
+    elsewhere = {line.label: line.bytes for line in device.line_amounts if FILE not in line.label and line.bytes}
     peak_bytes, work_ns = device.breakdown.allocated_bytes, device.times.work_ns if device.times else 0.0
     manifest = device.rank.manifest
     return {
         "peak_allocated_bytes": peak_bytes,
         "bytes_without_line_frac": 1 - sum(line.bytes or 0 for line in own) / peak_bytes,
+        "elsewhere_bytes": elsewhere,
         "work_ns": work_ns,
         "time_without_line_frac": 1 - sum(line.time_ns or 0 for line in own) / work_ns if work_ns else None,
         "timed_operators": manifest.timed_program.operators if manifest.timed_program else None,

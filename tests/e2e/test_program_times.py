@@ -9,11 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from folders import BENCH
+from folders import BENCH, TESTS
 from programs import write_script
 from quick import bare
 
 from gpuledger.analyze.step.times import break_down_time
+from gpuledger.analyze.view.view import build_view
 from gpuledger.collect.passes.program_times import AWAITED
 from gpuledger.services.runs import load
 
@@ -49,6 +50,12 @@ print("left", modes())
 recording.__exit__(None, None, None)
 print("end", modes(), torch.autograd._profiler_enabled())
 """
+IN_A_THREAD = """
+sys.path.insert(0, {support!r})
+from device_thread import backward_in_another_thread
+with backward_in_another_thread():
+    exec(compile(HEAD + PROGRAMS[{name!r}], 'numeric.py', 'exec'), {{}})
+"""
 LOOP = "x = torch.ones(64, 64)\nfor _ in range({count}):\n    x = torch.tanh(x @ x)\n"
 TRAINING = """
 model = torch.nn.Linear(64, 64)
@@ -77,6 +84,15 @@ def test_the_first_operators_are_on_their_lines(name: str, tmp_path: Path) -> No
     assert times is not None
     known = sum(line.time_ns for line in times.lines if line.line.startswith("numeric.py:"))
     assert known >= 0.95 * times.work_ns
+
+
+@pytest.mark.parametrize("name", ["custom function", "factorization", "physics", "meta-learning"])
+def test_bytes_of_a_thread_of_autograd_are_on_the_programs_lines(name: str, tmp_path: Path) -> None:
+    said = run(tmp_path, IN_A_THREAD.format(support=str(TESTS / "support"), name=name))
+    assert said == ["watched 1", "left 1", "end 0 False"]
+    device = build_view(load(tmp_path / "run.ledger")).highest
+    own = sum(line.bytes or 0 for line in device.line_amounts if line.label.startswith("numeric.py:"))
+    assert own >= 0.95 * device.breakdown.allocated_bytes
 
 
 def test_it_ends_after_enough_operators_and_the_mode_is_removed(tmp_path: Path) -> None:

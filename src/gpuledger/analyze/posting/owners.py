@@ -1,4 +1,7 @@
-"""Find each block's owner, from the allocating thread's tag and from tensors observed at the block's address."""
+"""Find each block's owner, from the allocating thread's tag and from tensors observed at the block's address.
+
+A block's Python stack is found here too, because the tag has the stack of the call that a part of backward belongs to.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from gpuledger.analyze.posting.rules import NO_IDENTITY, Features, categorize
 from gpuledger.model.accounts import FATES, IDENTITY_CATEGORY, Identity, Phase
 from gpuledger.model.journal.journal import REASONS, TagFlag
 from gpuledger.model.journal.reading import Journal
+from gpuledger.model.source_files import is_framework
 
 I64 = NDArray[np.int64]
 
@@ -51,9 +55,23 @@ class Owners:
 
 
 def find_owners(
-    journal: Journal, device_idx: int, tag_id: I64, index_of: Callable[[I64, I64], I64], lives: Replay
+    journal: Journal,
+    device_idx: int,
+    tag_id: I64,
+    stack_id: I64,
+    index_of: Callable[[I64, I64], I64],
+    lives: Replay,
 ) -> Owners:
-    """Return the owner of every block of one device."""
+    """Return the owner of every block of one device.
+
+    Args:
+        journal: The rank's journal.
+        device_idx: The device.
+        tag_id: Tag of each of its events; -1 for none.
+        stack_id: Python stack of each of its events; -1 for none.
+        index_of: Returns positions among the events from counts of allocations and frees.
+        lives: Its blocks.
+    """
     tags = spread_tags(journal, tag_id)
     born = lives.alloc_index
     before = born < 0
@@ -82,8 +100,44 @@ def find_owners(
         module_id=np.where(seen.kind != NO_IDENTITY, seen.module_id, module_id),
         name_id=seen.name_id,
         scope_id=_pick(tags.scope_id, at, before, -1),
-        stack_id=_pick(tags.stack_id, at, before, -1),
+        stack_id=_pick(_stacks(journal, tags, stack_id), at, before, -1),
     )
+
+
+def _stacks(journal: Journal, tags: EventTags, own: I64) -> I64:
+    """Return the Python stack of each event: its own, or that of the call that its part of backward belongs to.
+
+    On a GPU, autograd runs backward in a thread of its own, which has no Python frames. Events there have the stack of
+    the forward call of their module. Outside modules, they have the stack of the call of ``backward()`` or
+    ``autograd.grad()``, for which the program's thread waits.
+    """
+    call = np.where(tags.stack_id >= 0, tags.stack_id, _backward_calls(journal, tags.visit))
+    says_less = np.array([*map(_says_less_than_a_call, journal.stacks), True], dtype=bool)
+    return np.where((call >= 0) & says_less[own], call, own)
+
+
+def _backward_calls(journal: Journal, visit: I64) -> I64:
+    """Return the stack of the call that started backward, for each event's visit; -1 if the visit has none.
+
+    The first tag of a visit outside modules is that of this call.
+    """
+    table = journal.tables["tags"]
+    calls = (table["phase"] == Phase.BACKWARD) & (table["module_id"] < 0) & (table["stack_id"] >= 0)
+    visits, first = np.unique(table["visit"][calls].astype(np.int64), return_index=True)
+    if not visits.size:
+        return np.full(visit.shape, -1, dtype=np.int64)
+    at = np.minimum(np.searchsorted(visits, visit), visits.size - 1)
+    found = table["stack_id"][calls].astype(np.int64)[first][at]
+    return np.where(visits[at] == visit, found, -1)
+
+
+def _says_less_than_a_call(stack: list[tuple[str, int, str]]) -> bool:
+    """Return whether the stack of the call is preferred to a stack in backward.
+
+    A stack that ends in the call that runs backward is the same for all nodes of the graph. One with frames of PyTorch
+    and Python only is that of a thread of autograd.
+    """
+    return not stack or stack[0][2] == "_engine_run_backward" or all(is_framework(file, at) for file, _, at in stack)
 
 
 def _pick(values: I64, at: I64, before: NDArray[np.bool_], default: int) -> I64:

@@ -125,7 +125,7 @@ def build_tables(journal: Journal, histories: list[DeviceHistory], owned: OwnedS
     if owned is not None:
         names = [*names, *map(storable, kernel_names(journal.facts))]
     tables: dict[str, Any] = {
-        "blocks": block_table(histories, journal.stacks),
+        "blocks": block_table(histories),
         "segments": segment_table(histories),
         "counters": counter_table(journal, histories),
         "samples": sample_table(journal),

@@ -73,18 +73,12 @@ def _id(values: NDArray[np.int64]) -> pa.Array:
 Stacks = Sequence[Sequence[tuple[str, int, str]]]
 
 
-def block_table(histories: list[DeviceHistory], stacks: Stacks) -> pa.Table:
-    """Return the ``blocks`` table of all devices. ``stacks`` are those of the journal."""
-    bare = np.array([_is_bare_backward(stack) for stack in stacks], dtype=bool)
-    return join("blocks", [_block_rows(history, bare) for history in histories])
+def block_table(histories: list[DeviceHistory]) -> pa.Table:
+    """Return the ``blocks`` table of all devices."""
+    return join("blocks", [_block_rows(history) for history in histories])
 
 
-def _is_bare_backward(stack: Sequence[tuple[str, int, str]]) -> bool:
-    """Return whether a stack ends in the call that runs backward. It is the same for every node of the graph."""
-    return bool(stack) and stack[0][2] == "_engine_run_backward"
-
-
-def _block_rows(history: DeviceHistory, bare_backward: NDArray[np.bool_]) -> dict[str, Any]:
+def _block_rows(history: DeviceHistory) -> dict[str, Any]:
     lives, owners, events = history.lives, history.owners, history.events
     count = lives.address.size
     born = np.maximum(lives.alloc_index, 0)
@@ -93,8 +87,6 @@ def _block_rows(history: DeviceHistory, bare_backward: NDArray[np.bool_]) -> dic
     def of_event(values: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.where(before, -1, values[born]) if values.size else np.full(count, -1, dtype=np.int64)
 
-    own_stack = of_event(events.stack_id)
-    uses_own = (own_stack >= 0) & ~((owners.stack_id >= 0) & np.append(bare_backward, False)[own_stack])
     return {
         "device_idx": np.full(count, history.device_idx),
         "stream": lives.stream,
@@ -115,7 +107,7 @@ def _block_rows(history: DeviceHistory, bare_backward: NDArray[np.bool_]) -> dic
         "name_id": _id(owners.name_id),
         "scope_id": _id(owners.scope_id),
         "operator_id": _id(of_event(events.operator_id)),
-        "stack_id": _id(np.where(uses_own, own_stack, owners.stack_id)),
+        "stack_id": _id(owners.stack_id),
     }
 
 

@@ -165,7 +165,7 @@ class ModuleTracker:
             self._enter_outermost(module_id, args, kwargs)
         stack_id = -1 if self.intern_stack is None else self._call_stack_id()
         call = (depth, module_id, state.token, start, outermost, hidden, stack_id)
-        stack.append([module_id, start])
+        stack.append([module_id, start, stack_id])
         if phases.phase == Phase.BACKWARD:
             phases.put(module_id, phases.flags_now())
         else:
@@ -231,7 +231,7 @@ class ModuleTracker:
         Returns:
             Whether the parent has created a node since its last child call that no input leads to.
         """
-        parent_id, done = state.stack[-1]
+        parent_id, done, stack_id = state.stack[-1]
         claimed = state.claimed
         reached = start <= done
         with without_overrides():
@@ -243,7 +243,7 @@ class ModuleTracker:
                 if number == start - 1:
                     reached = True
                 if number not in claimed:
-                    self._claim(state, node, number, parent_id, -1)
+                    self._claim(state, node, number, parent_id, stack_id)
         return not reached
 
     def _claim_outputs(self, state: ThreadState, call: _Call, end: int, result: Any) -> None:
@@ -290,7 +290,8 @@ class ModuleTracker:
         """Set the parent as current module after the module's first node: the nodes that run next are the parent's."""
         first = first_node(node, start, end)
         if first is not None and state.stack:
-            back = self._hook(state.stack[-1][0], -1)
+            parent_id, _, stack_id = state.stack[-1]
+            back = self._hook(parent_id, stack_id)
             state.node_hooks.add_after(first, lambda _inputs, _outputs: back(None))
 
     def _hook(self, module_id: int, stack_id: int) -> Callable[[Any], None]:
@@ -339,6 +340,7 @@ class ModuleTracker:
             if phases.phase != Phase.BACKWARD:
                 phases.change(Phase.BACKWARD)
                 phases.put(OUTSIDE, 0, self._call_stack_id())
+                phases.tags.number(state.token)  # written even if the calling thread itself allocates nothing
             if torch_private.compiles_backward():
                 state.node_hooks.remove()
                 return before

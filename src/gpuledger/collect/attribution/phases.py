@@ -21,7 +21,7 @@ class ThreadState:
     Numbers are autograd sequence numbers, which identify graph nodes. A piece is the part of a token for a scope.
 
     Attributes:
-        stack: ``[module_id, last_sequence_number]`` of each module call in progress, outermost first.
+        stack: ``[module_id, last_sequence_number, stack_id]`` of each module call in progress, outermost first.
         token: The current token without the scope.
         claimed: Numbers of the nodes that have a module's hook.
         node_hooks: The hooks of graphs whose backward has not run yet.

@@ -179,7 +179,7 @@ BLOCKS = Table(
             "stack_id",
             "int32",
             "",
-            "Python stack of the allocation; in backward, of the forward call",
+            "Python stack of the allocation; in backward, of the module's forward call, or of the call that started it",
             "recorder",
             True,
         ),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from device_thread import backward_in_another_thread
 from torch import nn
 
 from gpuledger import record
@@ -89,6 +90,64 @@ def test_a_program_outside_modules_has_the_line_of_backward(tmp_path: Path) -> N
     for block in blocks:
         mine = [row for row in stacks if row["stack_id"] == block["stack_id"] and row["file"] == __file__]
         assert mine[0]["function"] == "test_a_program_outside_modules_has_the_line_of_backward"
+
+
+@pytest.mark.parametrize("by_grad", [False, True])
+def test_in_a_thread_of_autograd_it_has_the_line_that_started_backward(by_grad: bool, tmp_path: Path) -> None:
+    with record(out=tmp_path / "run", devices="cpu") as recording, backward_in_another_thread():
+        weight = torch.randn(64, 64, requires_grad=True)
+        result = (weight @ weight).square()
+        start = torch.ones(64, 64)
+        for _ in range(2):
+            if by_grad:
+                torch.autograd.grad(result, weight, start, retain_graph=True)
+            else:
+                result.backward(start, retain_graph=True)
+    rank = recording.run().rank(0)
+    frames: dict[int, list[Any]] = {}
+    for row in rank.table("stacks").to_pylist():
+        frames.setdefault(row["stack_id"], []).append(row)
+    blocks = [row for row in rank.table("blocks").to_pylist() if row["phase"] == "backward"]
+    assert len(blocks) >= 6
+    for block in blocks:
+        stack = frames[block["stack_id"]]
+        assert stack[0]["function"] == ("grad" if by_grad else "backward")
+        assert any(row["file"] == __file__ for row in stack)
+
+
+def test_a_module_s_forward_call_is_known_in_a_thread_of_autograd(tmp_path: Path) -> None:
+    with backward_in_another_thread():
+        blocks = record_training(tmp_path / "run", steps=(1, 3))
+    assert {row["functions"][0] for row in blocks if row["category"] == "gradient"} == {"forward"}
+    assert [row for row in blocks if not row["functions"]] == []
+
+
+def test_a_module_s_own_code_has_its_forward_call_in_a_thread_of_autograd(tmp_path: Path) -> None:
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(self.inner(torch.tanh(x) * 2)) * 3
+
+    class Outermost(Around):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Around()  # type: ignore[assignment]
+
+    with record(out=tmp_path / "run", devices="cpu") as recording, backward_in_another_thread():
+        Outermost()(torch.randn(4, 8, requires_grad=True)).sum().backward()
+    rank = recording.run().rank(0)
+    innermost: dict[int, str] = {}
+    for row in rank.table("stacks").to_pylist():
+        if row["file"] == __file__:
+            innermost.setdefault(row["stack_id"], row["function"])
+    paths = {row["module_id"]: row["path"] for row in rank.table("modules").to_pylist()}
+    blocks = [row for row in rank.table("blocks").to_pylist() if row["phase"] == "backward"]
+    found = {(paths.get(row["module_id"], ""), innermost[row["stack_id"]]) for row in blocks}
+    here = "test_a_module_s_own_code_has_its_forward_call_in_a_thread_of_autograd"
+    assert found == {("", here), ("Outermost", here), ("inner", "forward"), ("inner.inner", "forward")}
 
 
 def test_a_custom_backward_has_its_own_lines(tmp_path: Path) -> None:

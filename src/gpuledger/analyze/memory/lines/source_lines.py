@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuledger.analyze.memory.live import I64, distinct, read_numbers
+from gpuledger.model.source_files import PACKAGES, is_framework, is_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,15 +26,6 @@ WITHOUT_LINE = frozenset({BEFORE_RECORDING, NO_STACKS, NO_STACK})
 NO_LINE = "(no line)"
 """Label of time and energy without a line."""
 LINE, FUNCTION = "line", "function"
-
-_PACKAGES = r"[/\\](site|dist)-packages[/\\]"
-_LIBRARY = re.compile(rf"{_PACKAGES}|[/\\]lib(64)?[/\\]python3", re.ASCII)
-_FRAMEWORK = re.compile(
-    rf"{_PACKAGES}(torch|functorch|triton)[/\\]|[/\\]lib(64)?[/\\]python3[^/\\]*[/\\](?!site-packages|dist-packages)"
-    r"|[/\\]torchinductor_[^/\\]*[/\\]",
-    re.ASCII,
-)
-_TYPED_IN = re.compile(r"^<(stdin|ipython-input-.*)>$", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -73,11 +65,7 @@ def _place(item: tuple[int, Frame]) -> int:
 
 
 def _frame(file: str, line: int, function: str) -> Frame:
-    if file.startswith("<"):  # not a file: typed in, or generated
-        own = _TYPED_IN.match(file) is not None or (file == "<string>" and function == "<module>")
-        return Frame(file, line or None, function, own, not own)
-    framework = _FRAMEWORK.search(file) is not None
-    return Frame(file, line or None, function, not framework and _LIBRARY.search(file) is None, framework)
+    return Frame(file, line or None, function, is_own(file, function), is_framework(file, function))
 
 
 def own_frame(stack: Stack) -> Frame | None:
@@ -106,7 +94,7 @@ def program_directory(stacks: Iterable[Stack]) -> str:
 
 def short_file(file: str, directory: str) -> str:
     """Return a file's path relative to ``directory``, or to the directory of installed packages."""
-    *_, inside = re.split(_PACKAGES.replace("(site|dist)", "(?:site|dist)"), file)
+    *_, inside = re.split(PACKAGES.replace("(site|dist)", "(?:site|dist)"), file)
     return inside.removeprefix(directory)
 
 
