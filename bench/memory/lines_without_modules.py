@@ -31,7 +31,7 @@ FILE = "program.py:"
 def measure(name: str, directory: Path) -> dict[str, Any]:
     """Record one program; return its peak, its kernel time, and the share of both without a line of the program.
 
-    The bytes without a line include rounding, that is the allocator's granularity. ``elsewhere`` lists them.
+    The bytes without a line include rounding, the allocator's granularity. ``elsewhere_bytes`` lists them by label.
     """
     script, run = directory / "program.py", directory / f"{name}.ledger"
     script.write_text(HEAD + PROGRAMS[name], encoding="utf-8")

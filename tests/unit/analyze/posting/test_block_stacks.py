@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from card_recordings import RECORDED, post_recording
 
 from gpuledger.analyze.posting.device import device_histories
 from gpuledger.analyze.posting.rows import block_table
@@ -75,3 +76,10 @@ def test_outside_backward_no_call_takes_its_place(tmp_path: Path) -> None:
 
 def test_without_a_call_it_keeps_its_own(tmp_path: Path) -> None:
     assert posted(tmp_path, (IN_UNKNOWN_PASS, OF_TORCH), (IN_UNKNOWN_PASS, -1)) == [OF_TORCH, None]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_every_block_of_backward_has_a_stack_in_the_step_of_a_gpu_that_recorded_them(name: str, tmp_path: Path) -> None:
+    blocks = [row for row in post_recording(name, tmp_path).table("blocks").to_pylist() if row["phase"] == "backward"]
+    last = max(row["step"] for row in blocks if row["stack_id"] is not None)
+    assert [row for row in blocks if row["step"] == last and row["stack_id"] is None] == []
