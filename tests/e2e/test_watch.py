@@ -55,10 +55,12 @@ def test_bytes_follow_the_card(tmp_path: Path) -> None:
     used = tmp_path / "used"
     used.write_text("1000000000")
     source = f"""
-import time
+import pathlib, time
+used, seen = pathlib.Path({str(used)!r}), pathlib.Path({str(used) + ".seen"!r})
 for size in (1, 3, 2):
-    open({str(used)!r}, "w").write(f"{{size}}000000000")
-    time.sleep(0.3)
+    used.write_text(f"{{size}}000000000")
+    while not seen.exists() or seen.read_text() != used.read_text():
+        time.sleep(0.02)
 """
     environment = {**with_stub(tmp_path), "STUB_NVML_BYTES": str(used)}
     done = execute(
@@ -216,12 +218,19 @@ def begin(directory: Path, *words: str) -> subprocess.Popen[bytes]:
     return running
 
 
-READY = "import time; print('ready', flush=True); time.sleep(1.2); print('on')"
+READY = """
+import pathlib, time
+print("ready", flush=True)
+while not pathlib.Path("go").exists():
+    time.sleep(0.02)
+print("on")
+"""
 
 
 def test_a_killed_sampler_leaves_the_command_alone(tmp_path: Path) -> None:
     running = begin(tmp_path, "--", sys.executable, "-c", READY)
     os.kill(sampler_of(running.pid), signal.SIGKILL)
+    (tmp_path / "go").touch()
     stdout, _ = running.communicate(timeout=60)
     assert (running.returncode, stdout) == (0, b"on\n")
     assert any("killed by signal 9" in note for note in notes_of(tmp_path / "w.ledger"))
@@ -231,8 +240,8 @@ def test_a_killed_watch_keeps_its_parts_and_ends_the_command(tmp_path: Path) -> 
     source = "import time; print('ready', flush=True); time.sleep(60)"
     running = begin(tmp_path, "--", sys.executable, "-c", source)
     running.kill()
-    running.communicate(timeout=20)  # the command holds the pipe as long as it lives
-    deadline = time.monotonic() + 20
+    running.communicate(timeout=60)  # the command holds the pipe as long as it lives
+    deadline = time.monotonic() + 60
     rank = load(tmp_path / "w.ledger").rank()
     while not any("gpuledger was killed" in note for note in rank.manifest.notes) and time.monotonic() < deadline:
         time.sleep(0.2)

@@ -97,7 +97,7 @@ def test_ctrl_c_reaches_the_program_once(tmp_path: Path) -> None:
     for turn in range(2):
         try:
             print("ready" if turn == 0 else "", flush=True)
-            time.sleep(2)
+            time.sleep(60 if turn == 0 else 2)
             print("slept")
         except KeyboardInterrupt:
             print("interrupted")
@@ -146,15 +146,24 @@ def test_dispositions_and_mask_are_inherited(tmp_path: Path) -> None:
 
 
 def test_a_background_job_ignores_sigint(tmp_path: Path) -> None:
-    write_script(tmp_path, "import time\nprint('ready', flush=True)\ntime.sleep(1)\nprint('slept')")
+    source = """
+    import pathlib, time
+    print("ready", flush=True)
+    while not pathlib.Path("go").exists():
+        time.sleep(0.02)
+    print("slept")
+    """
+    write_script(tmp_path, source)
     command = ["sh", "-c", f"{sys.executable} -m gpuledger run -q train.py & echo $!; wait $!"]
     with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE) as shell:
         assert shell.stdout is not None
         pid = int(shell.stdout.readline())
         assert shell.stdout.readline() == b"ready\n"
         os.kill(pid, signal.SIGINT)
+        time.sleep(0.3)
+        (tmp_path / "go").touch()
         assert shell.stdout.read() == b"slept\n"
-        assert shell.wait(30) == 0
+        assert shell.wait(60) == 0
 
 
 def test_stop_and_continue(tmp_path: Path) -> None:
@@ -163,5 +172,5 @@ def test_stop_and_continue(tmp_path: Path) -> None:
     os.killpg(running.pid, signal.SIGSTOP)
     time.sleep(0.2)
     os.killpg(running.pid, signal.SIGCONT)
-    assert running.communicate(timeout=30)[0] == b"on\n"
+    assert running.communicate(timeout=60)[0] == b"on\n"
     assert running.returncode == 0

@@ -52,7 +52,7 @@ static volatile int taken;
 static void take(void) { while (__sync_lock_test_and_set(&taken, 1)) usleep(50); }
 static void give(void) { __sync_lock_release(&taken); }
 
-/* The number in the file that an environment variable names, while it is there. */
+/* The number in the file that an environment variable names, while it is there; FILE.seen says which was read last. */
 static double followed(const char *variable, double value) {
     const char *path = getenv(variable);
     FILE *file = path ? fopen(path, "r") : NULL;
@@ -60,6 +60,12 @@ static double followed(const char *variable, double value) {
     if (file) {
         if (fscanf(file, "%lf", &found) != 1) found = value;
         fclose(file);
+        char place[4096];
+        snprintf(place, sizeof place, "%s.seen", path);
+        if ((file = fopen(place, "w"))) {
+            fprintf(file, "%.0f", found);
+            fclose(file);
+        }
     }
     return found;
 }

@@ -195,7 +195,7 @@ def test_removed_while_another_thread_steps() -> None:
 
     def waits(*_: Any) -> None:
         entered.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
 
     handle = register_optimizer_step_post_hook(waits)
     called: list[Any] = []
@@ -210,7 +210,7 @@ def test_removed_while_another_thread_steps() -> None:
 
     thread = threading.Thread(target=steps)
     thread.start()
-    assert entered.wait(10)
+    assert entered.wait(60)
     ours.remove()
     assert len(optimizers._global_optimizer_post_hooks) == 2
     go_on.set()

@@ -157,7 +157,7 @@ def test_a_second_error_while_one_is_written_is_counted(card: Callable[..., None
         other = threading.Thread(target=recorded.failures.happened, args=({**FACTS, "tried_bytes": MIB}, 3))
         inner.append(other)
         other.start()
-        other.join(10)
+        other.join(60)
         return snapshot([MIB], [])
 
     card(snapshot([MIB], []), MIB)

@@ -25,7 +25,7 @@ def other_thread() -> Iterator[None]:
     thread.join()
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 @pytest.mark.usefixtures("other_thread")
 @pytest.mark.parametrize("busy_s", [0, 0.2])
 def test_a_child_that_ends_while_the_parent_is_busy_is_waited_for(busy_s: float) -> None:
@@ -40,7 +40,7 @@ print({run_child(["true"], os.environ) for _ in range(100)})
 """
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_many_children_that_end_at_once() -> None:
     """In a small process: this one, with torch, takes many times as long to fork."""
     assert subprocess.check_output([sys.executable, "-c", MANY], text=True) == "{0}\n"
