@@ -39,7 +39,7 @@ class GraphBreak(JsonObject):
 class Compilation(JsonObject):
     """What ``torch.compile`` did: the number of graphs, the time it took, and graph breaks by reason.
 
-    ``regions`` and ``places`` are those with the longest compile times.
+    ``regions`` and ``places`` are those with the longest compile times. ``unread`` says why they are incomplete.
     """
 
     graphs: int
@@ -47,3 +47,4 @@ class Compilation(JsonObject):
     breaks: Mapping[str, int] | None = None
     regions: tuple[CompiledRegion, ...] = ()
     places: tuple[GraphBreak, ...] = ()
+    unread: str | None = None

@@ -6,8 +6,8 @@ replay runs the kernels of one generated function and no others, all are matched
 
 A graph that a program captures itself can have several functions, and other kernels between them. It is matched only if
 its Triton kernels divide into functions in exactly one way, each function once, and no kernel of a library call is
-missing. Kernels on several streams have no order: only a Triton kernel with a
-name that one function has once, and the replay once, is matched.
+missing. Kernels on several streams have no order: only a Triton kernel with a name that one function has once, and the
+replay once, is matched.
 """
 
 from __future__ import annotations

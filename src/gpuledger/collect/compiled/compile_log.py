@@ -55,10 +55,20 @@ class CompileLog:
         self._breaks: dict[tuple[str, str], int] = {}
         self._places: dict[tuple[str, str], tuple[tuple[str, int], ...]] = {}
         self._known_breaks = list(_breaks())
-        self._seen.update(_key(one) for one in _metrics())
+        self._unread = ""
+        try:
+            self._seen.update(_key(one) for one in _metrics())
+        except Exception as error:  # private structures of another version: the program is recorded without them
+            self._unread = f"{type(error).__name__}: {error}"
 
     def read(self) -> None:
         """Take over the compilations since the last call."""
+        try:
+            self._read()
+        except Exception as error:
+            self._unread = f"{type(error).__name__}: {error}"
+
+    def _read(self) -> None:
         for one in _metrics():
             key = _key(one)
             if key not in self._seen:
@@ -71,11 +81,11 @@ class CompileLog:
                 self._add_break(one)
 
     def describe(self) -> dict[str, Any]:
-        """Return the regions and graph breaks as in the manifest; empty if nothing was compiled."""
+        """Return the regions and graph breaks as in the manifest, or why they are unknown; empty if there are none."""
         regions = sorted(self._regions.values(), key=lambda one: -one.seconds)[:REGIONS]
         places = sorted(map(self._break_to_json, self._breaks), key=lambda one: -one["seconds"])[:REGIONS]
-        found = {"regions": [one.to_json() for one in regions], "places": places}
-        return {name: rows for name, rows in found.items() if rows}
+        found = {"regions": [one.to_json() for one in regions], "places": places, "unread": self._unread}
+        return {name: value for name, value in found.items() if value}
 
     def _add(self, one: Any) -> None:
         """Add one compilation. That of a backward, or of a region at its limit, names no function: its frame does."""

@@ -133,9 +133,9 @@ class CompiledGraphs:
 
     def remove(self) -> None:
         """Stop watching the compiler and observing its code. Stores what was compiled meanwhile."""
-        self._note_compilations()
         self.stop_observing()
         self._watch.remove()
+        self._note_compilations()
 
     def _note_compilations(self) -> None:
         self._log.read()

@@ -24,6 +24,7 @@ def compilation_texts(done: Compilation | None, most: int) -> list[str]:
     if done is None:
         return []
     texts = [f"{done.seconds:,.1f} s for {counted(done.graphs, 'graph')} of torch.compile"]
+    texts += [f"regions unknown: {done.unread[:REASON_CELLS]}"] if done.unread else []
     texts += [_failure(one) for one in done.regions if one.failure][:most]
     again = sorted(done.regions, key=lambda one: -one.recompilations)
     texts += [_compiled_again(one) for one in again if one.recompilations][:most]

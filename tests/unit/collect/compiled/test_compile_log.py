@@ -76,6 +76,15 @@ def test_a_program_without_dynamo_or_with_another_form_of_it_has_no_regions(monk
     assert log.describe() == {}
 
 
+def test_figures_of_another_form_are_said_and_nothing_raised(dynamo: Thing) -> None:
+    dynamo.metrics = [Thing(compile_id="0/0", start_time_us="now")]
+    log = CompileLog()
+    assert "ValueError" in log.describe()["unread"]
+    dynamo.metrics = [compiled("0/0", 1, duration_us=object())]
+    log.read()
+    assert "TypeError" in log.describe()["unread"]
+
+
 def test_the_longest_regions_are_kept(dynamo: Thing, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_log, "REGIONS", 2)
     log = CompileLog()
