@@ -84,6 +84,19 @@ def of_world(size: int, *numbers: int) -> list[Rank]:
             [rank(number, devices=[{"device_idx": 0, "name": name}]) for number, name in enumerate(("H100", "H200"))],
             ["The ranks ran on different GPUs: H100, H200."],
         ),
+        (
+            [
+                *of_world(5, 0, 1),
+                rank(2, oom_ns=10, status="cut off", steps_seen=4),
+                rank(3, status="cut off", steps_seen=0),
+            ],
+            [
+                "Rank 4 of 5 has no recording.",
+                "Rank 2 ran out of memory first. Rank 3 ended because of it",
+                "Rank 3 took no step",
+                "The ranks took different numbers of steps: most took 10, rank 2 took 4 steps.",
+            ],
+        ),
         (begun(0, HOUR // 3), []),
         (begun(2 * HOUR, 0), ["Rank 0 began 2.00 h after rank 1. Their clocks differ"]),
         (
