@@ -32,13 +32,12 @@ def pause(start_ns: int) -> list[dict[str, Any]]:
 
 
 def begun(*starts_ns: int, oom: bool = False) -> list[Rank]:
-    world = {"size": len(starts_ns)}
     return [
         rank(
             number,
-            world=world | {"rank": number},
+            world={"size": len(starts_ns), "rank": number},
             pauses=pause(start_ns),
-            **({"oom": [{"t_ns": start_ns + 1}]} if oom else {}),
+            oom=[{"t_ns": start_ns + 1}] if oom else [],
         )
         for number, start_ns in enumerate(starts_ns)
     ]
