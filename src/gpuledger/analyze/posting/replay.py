@@ -100,7 +100,6 @@ class FreeRanges:
                 address = before
         if end not in self.segment_starts and end in self.size_at:
             end += self.size_at.pop(end)
-            self.start_by_end.pop(end, None)
         self.size_at[address] = end - address
         self.start_by_end[end] = address
 

@@ -43,13 +43,6 @@ class Cost:
         low_ns, high_ns = self.time_low_ns, self.time_high_ns
         return low_ns is not None and high_ns is not None and low_ns <= time_ns <= high_ns
 
-    @property
-    def dynamic_j(self) -> float | None:
-        """Return the energy of one call above the idle GPU's energy in that time, in J."""
-        if self.energy_j is None:
-            return None
-        return self.energy_j - (self.base_w or 0.0) * self.time_ns / 1e9
-
 
 class Predictor(Protocol):
     """Predicts the cost of operators missing from the database; see :mod:`gpuledger.ops.predict.predict`."""
@@ -376,17 +369,16 @@ def _energy(
 
 
 def _notes(lines: Sequence[OperatorLine], *, is_capped: bool) -> tuple[str, ...]:
-    notes = []
     failed = [line for line in lines if line.source == FAILED]
     unknown = [line for line in lines if line.source == UNKNOWN]
     others = [line for line in unknown if line.reason == NOT_ASKED]
     lacking = [line for line in unknown if line.reason != NOT_ASKED]
     predicted = [line for line in lines if line.source == PREDICTED]
     kinds = (failed, "could not be measured"), (lacking, "not measured"), (others, NOT_ASKED), (predicted, "predicted")
-    notes += [f"{_counted(found)} {text}" for found, text in kinds if found]
+    notes = [f"{_counted(found)} {text}" for found, text in kinds if found]
     measured = [line for line in lines if line.source == MEASURED]
-    for words in dict.fromkeys(line.reason for line in measured if line.reason):
-        notes.append(f"{_counted([line for line in measured if line.reason == words])} measured {words}")
+    modes = dict.fromkeys(line.reason for line in measured if line.reason)
+    notes += [f"{_counted([line for line in measured if line.reason == words])} measured {words}" for words in modes]
     guessed = [line for line in measured if line.energy_source == PREDICTED]
     if guessed:
         notes.append(f"the energy of {_counted(guessed)} is predicted")

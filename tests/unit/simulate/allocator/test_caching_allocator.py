@@ -172,3 +172,7 @@ def test_what_lies_beside_the_pages_that_are_unmapped_stays_free(freed_mib: int)
         assert allocator.malloc(10 * MIB) == start + 60 * MIB
     assert reserved_mib(allocator) == left_mib
     assert (allocator.malloc(20 * MIB), reserved_mib(allocator)) == (start + 40 * MIB, left_mib + 20)
+
+
+def test_a_new_allocator_has_counted_nothing() -> None:
+    assert not any(vars(CachingAllocator().counters).values())
