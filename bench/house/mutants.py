@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench" / "lib"))
 
 from environment import describe_environment, write_results
-from line_tests import LineTests, first_lines
+from line_tests import LineTests, file_of, first_lines
 from mutation import Mutant, find_mutants
 from warm_tests import UNKNOWN, Copy, Outcome, run_tests, warm_up
 
@@ -144,11 +144,12 @@ def read_map() -> LineTests:
     return LineTests.read(place)
 
 
-def nearest(tests: list[str], module: str) -> list[str]:
-    """Return the first tests of the folder that is a module's, from few files: those load least."""
-    near = [test for test in tests if Path(test.split("::")[0]).parent == Path("tests/unit", module).parent]
-    files = list(dict.fromkeys(test.split("::")[0] for test in near))[:MOST_NEAR_FILES]
-    return [test for test in near if test.split("::")[0] in files][:MOST_NEAR]
+def nearest(tests: list[str], module: str, lines: LineTests) -> list[str]:
+    """Return some tests of the folder that is a module's, those first that run little else, from few files."""
+    near = [test for test in tests if Path(file_of(test)).parent == Path("tests/unit", module).parent]
+    near.sort(key=lambda test: lines.lines_run[test])
+    files = list(dict.fromkeys(map(file_of, near)))[:MOST_NEAR_FILES]
+    return [test for test in near if file_of(test) in files][:MOST_NEAR]
 
 
 class Found:
@@ -189,7 +190,7 @@ class Trial:
         line = first_lines(source).get(mutant.line, mutant.line)
         found = self._lines.of(mutant.module, line) or self._lines.of_modules(modules_of(SUBJECTS[subject_of(mutant)]))
         tests = [test for test in found if self._sound.get(test, True)]
-        near = nearest(tests, mutant.module)
+        near = nearest(tests, mutant.module, self._lines)
         outcome = Outcome("no test")
         for some in (near, [test for test in tests if test not in near]):
             if some and outcome.how in ("no test", "passed"):
@@ -222,7 +223,7 @@ class Trial:
         limit_s = LIMIT_S + LIMIT_FACTOR * min(total_s, MOST_TEST_S)
         outcome = run_tests(self._copy.source, chosen, limit_s, self._log)
         if outcome.how == UNKNOWN:
-            files = list(dict.fromkeys(test.split("::")[0] for test in chosen))
+            files = list(dict.fromkeys(map(file_of, chosen)))
             outcome = run_tests(self._copy.source, files, 4 * limit_s, self._log)
         return outcome
 

@@ -11,10 +11,10 @@ import ast
 import hashlib
 import json
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import coverage
@@ -65,8 +65,14 @@ class LineTests:
         Lines that run when the module is imported belong to no test: they are of all tests of the module, and so are
         the lines of a module that has changed since.
         """
-        tests = self.reached.get(module, {}).get(str(line)) if self.is_current(module) else None
+        in_function = line in lines_of_functions((PACKAGE / module).read_text(encoding="utf-8"))
+        tests = self.reached.get(module, {}).get(str(line)) if in_function and self.is_current(module) else None
         return self._by_time(tests) if tests else self.of_modules([module])
+
+    @cached_property
+    def lines_run(self) -> Counter[str]:
+        """Return how many lines each test runs: few, if it is about one thing."""
+        return Counter(test for lines in self.reached.values() for tests in lines.values() for test in tests)
 
     def of_modules(self, modules: Iterable[str]) -> list[str]:
         """Return the tests that run a line of some modules: first the fastest ones that run all of these lines."""
@@ -158,6 +164,17 @@ def first_lines(source: str) -> dict[int, int]:
         if isinstance(node, ast.stmt) and not hasattr(node, "body"):
             found |= dict.fromkeys(range(node.lineno, (node.end_lineno or node.lineno) + 1), node.lineno)
     return found
+
+
+@cache
+def lines_of_functions(source: str) -> frozenset[int]:
+    """Return the lines that run when a function is called, not when the module is imported."""
+    functions = (
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    return frozenset(
+        line for node in functions for line in range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1)
+    )
 
 
 if __name__ == "__main__":

@@ -74,18 +74,27 @@ def test_a_change_to_one_line_draws_its_defects_anew_and_no_others(mutants: Modu
 
 
 def test_a_line_has_its_own_tests_the_fastest_first_while_its_module_is_the_same(mutants: ModuleType) -> None:
+    line_tests = sys.modules["line_tests"]
+    one, other, *_ = sorted(line_tests.lines_of_functions(mutants.source_of("config.py")))
     seconds = {"tests/a.py::slow": 0.2, "tests/b.py::fast": 0.1, "tests/a.py::other": 1.0}
-    reached = {"config.py": {"3": ["tests/a.py::slow", "tests/b.py::fast"], "9": ["tests/a.py::other"]}}
-    made = mutants.LineTests(reached, seconds, {"config.py": sys.modules["line_tests"].digest("config.py")})
-    assert made.of("config.py", 3) == ["tests/b.py::fast", "tests/a.py::slow"]
-    assert made.of("config.py", 9) == ["tests/a.py::other"]
-    # A line that runs at import: the fastest tests that run all lines go before the others.
-    assert made.of("config.py", 4) == ["tests/b.py::fast", "tests/a.py::other", "tests/a.py::slow"]
+    reached = {"config.py": {str(one): ["tests/a.py::slow", "tests/b.py::fast"], str(other): ["tests/a.py::other"]}}
+    made = mutants.LineTests(reached, seconds, {"config.py": line_tests.digest("config.py")})
+    assert made.of("config.py", one) == ["tests/b.py::fast", "tests/a.py::slow"]
+    assert made.of("config.py", other) == ["tests/a.py::other"]
+    # A line that runs at import, whichever test that was: the fastest tests that run all lines go before the others.
+    reached["config.py"]["3"] = ["tests/a.py::other"]
+    assert made.of("config.py", 3) == ["tests/b.py::fast", "tests/a.py::other", "tests/a.py::slow"]
     stale = mutants.LineTests(reached, seconds, {"config.py": "another"})
-    assert stale.of("config.py", 9) == made.of("config.py", 4)
+    assert stale.of("config.py", other) == made.of("config.py", 3)
     left = made.without(["tests/a.py"])
-    assert (left.of("config.py", 3), left.of("config.py", 9)) == (["tests/b.py::fast"], ["tests/b.py::fast"])
+    assert (left.of("config.py", one), left.of("config.py", other)) == (["tests/b.py::fast"], ["tests/b.py::fast"])
     assert list(left.seconds) == ["tests/b.py::fast"]
+
+
+def test_tests_of_the_modules_folder_go_first_and_among_them_those_about_the_line(mutants: ModuleType) -> None:
+    near, broad, far = (f"tests/unit/{place}" for place in ("ops/test_a.py::near", "ops/test_b.py::broad", "x.py::far"))
+    made = mutants.LineTests({"ops/one.py": {"1": [near, broad, far], "2": [broad], "3": [broad]}})
+    assert mutants.nearest([far, broad, near], "ops/one.py", made) == [near, broad]
 
 
 def test_the_named_lines_and_survivors_are_there(mutants: ModuleType) -> None:
