@@ -35,12 +35,14 @@ if TYPE_CHECKING:
     from gpuledger.services.recording import Recording, flight_recorder, record
     from gpuledger.services.runs import diff, load
     from gpuledger.services.watching import Watch, watch
+    from gpuledger.simulate.advice.advise import Advice, advise
     from gpuledger.simulate.estimate.api import estimate, find_batch
     from gpuledger.simulate.estimate.run import Estimate
     from gpuledger.simulate.estimate.search import Search
     from gpuledger.simulate.gpu.hints import fake_output
 
 _MODULES = {
+    "Advice": "gpuledger.simulate.advice.advise",
     "Balance": "gpuledger.analyze.overview.balance",
     "Breakdown": "gpuledger.analyze.memory.breakdown",
     "BudgetExceededError": "gpuledger.errors",
@@ -60,6 +62,7 @@ _MODULES = {
     "StepTimes": "gpuledger.analyze.step.steps",
     "UsageError": "gpuledger.errors",
     "Watch": "gpuledger.services.watching",
+    "advise": "gpuledger.simulate.advice.advise",
     "balance": "gpuledger.services.queries",
     "breakdown": "gpuledger.services.queries",
     "check": "gpuledger.services.queries",
@@ -80,6 +83,7 @@ _MODULES = {
 """Public name -> module that defines it. A test checks that it matches the imports above, which type checkers read."""
 
 __all__ = [
+    "Advice",
     "Balance",
     "Breakdown",
     "BudgetExceededError",
@@ -100,6 +104,7 @@ __all__ = [
     "UsageError",
     "Watch",
     "__version__",
+    "advise",
     "balance",
     "breakdown",
     "check",

@@ -29,6 +29,7 @@ ERRORS = {
     "UsageError",
 }
 VALUES = {
+    "Advice",
     "Balance",
     "Breakdown",
     "Diff",
@@ -44,6 +45,7 @@ VALUES = {
 }
 CALLS = {
     "MemoryProfiler",
+    "advise",
     "balance",
     "breakdown",
     "check",

@@ -11,6 +11,7 @@ import click
 
 from gpuledger.cli.common import (
     ProgramCommand,
+    fit_option,
     force_option,
     gpu_option,
     json_option,
@@ -84,6 +85,12 @@ Examples:
 )
 @click.option("--require-fit", is_flag=True, help="Exit with status 5 if the program does not fit.")
 @click.option("--find-batch", metavar="NAME", help="Find the largest value of the program's argument --NAME that fits.")
+@fit_option()
+@click.option(
+    "--batch-argument",
+    metavar="NAME",
+    help="With --fit, the program's argument --NAME with the batch size.  [default: the first with batch in its name]",
+)
 @out_option(".  [default: name of the program and the GPU, numbered]")
 @force_option()
 @click.option("-q", "--quiet", is_flag=True, help="Discard the program's output.")
@@ -108,6 +115,11 @@ def estimate_command(ctx: click.Context, /, **flags: Any) -> None:
     order = Order(program, _card(flags), flags["steps"], flags["confidence"], parse_alloc_conf(flags["alloc_conf"]))
     output = None if flags["quiet"] else sys.stderr
     every = _is_every(flags)
+    if _is_advice(flags):
+        from gpuledger.cli.predict.advice import advise_on
+
+        advise_on(order, flags)
+        return
     if flags["find_batch"]:
         _find_batch(order, flags["find_batch"], as_json=flags["as_json"])
         return
@@ -135,6 +147,24 @@ def _is_every(flags: dict[str, Any]) -> bool:
         if flags[name]:
             option = f"--{name.replace('_', '-')}"
             raise UsageError(f"{option} and --gpu all cannot be combined", hint=f"Name one GPU with {option}")
+    return True
+
+
+def _is_advice(flags: dict[str, Any]) -> bool:
+    """Return whether changes of the program are wanted.
+
+    Raises:
+        UsageError: another option asks for another result, or an option of advice is given without ``--fit``.
+    """
+    if flags["fit_bytes"] is None:
+        if flags["batch_argument"] is not None:
+            raise UsageError("--batch-argument needs --fit", hint="For example --fit 24GiB")
+        return False
+    other = "--gpu all" if _is_every(flags) else "--find-batch" if flags["find_batch"] else ""
+    if other:
+        raise UsageError(f"--fit and {other} cannot be combined", hint="Use one of them")
+    if flags["out"] is not None:
+        raise UsageError("--fit writes no run", hint="Leave out --out")
     return True
 
 

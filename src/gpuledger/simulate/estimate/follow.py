@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -20,6 +20,7 @@ from gpuledger.simulate.estimate.step_plan import StepPlan
 from gpuledger.simulate.gpu.card import in_place, let_torchvision_import
 from gpuledger.simulate.gpu.device import VirtualDevice
 from gpuledger.simulate.gpu.dispatch import NotModelledError
+from gpuledger.simulate.gpu.patches import Patches
 
 
 def describe_convolutions(device: VirtualDevice) -> list[str]:
@@ -44,8 +45,21 @@ def describe_convolutions(device: VirtualDevice) -> list[str]:
 MEASURED_ON = "H200"
 
 
+class ProgramChanges(Protocol):
+    """Changes of a program that is followed, and a count of its operators on the GPU."""
+
+    def install(self, patches: Patches) -> None:
+        """Put the changes in place."""
+
+    def count(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Count one call of an operator."""
+
+
 def follow(
-    order: dict[str, Any], program: Callable[[], None], at_first_bytes: Callable[[], None] | None = None
+    order: dict[str, Any],
+    program: Callable[[], None],
+    at_first_bytes: Callable[[], None] | None = None,
+    changes: ProgramChanges | None = None,
 ) -> dict[str, Any]:
     """Return how a program ended on the given GPU. Its run is written to the given directory.
 
@@ -53,6 +67,7 @@ def follow(
         order: The GPU, number of steps, allocator settings, assumption and the run's directory.
         program: Runs the program.
         at_first_bytes: Called once, before the first GPU allocation.
+        changes: Change the program; by default, it is followed unchanged.
     """
     let_torchvision_import()
     device = VirtualDevice(find_card(order["card"]), CachingAllocator(AllocatorSettings(**order["settings"])))
@@ -64,8 +79,14 @@ def follow(
     def say(sentence: str) -> None:
         said[sentence] = said.get(sentence, 0) + 1
 
+    def install(patches: Patches) -> None:
+        plan.install(patches)
+        if changes is not None:
+            changes.install(patches)
+
     outcome: dict[str, Any] = {"ended": "exit"}
-    with in_place(device, say, order.get("assumption", EXPECTED), plan.install) as mode:
+    with in_place(device, say, order.get("assumption", EXPECTED), install) as mode:
+        mode.ran = None if changes is None else changes.count
         session.start()
         try:
             program()

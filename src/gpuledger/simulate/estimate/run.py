@@ -127,12 +127,12 @@ def estimate_program(
         InputError: the program raised, ran no step, or uses something that cannot be simulated.
         UsageError: there is no program.
     """
-    _check_program(order.program)
+    check_program(order.program)
     manifest = new_manifest(run_directory.name, (sys.executable, *order.program), {})
     writer = RunWriter.open(run_directory, manifest, replace=replace)
     with writer.placing():
         outcome = _follow(order, writer.directory, output)
-        _refuse_failure(order, outcome)
+        refuse_failure(order, outcome)
         assumed = _follow_assumed(order, outcome) if outcome["assumed"] else None
         notes = (*outcome["notes"], *_describe(outcome, assumed))
         found = finish(order, writer, notes, assumed)
@@ -243,7 +243,12 @@ def _follow_assumed(order: Order, outcome: dict[str, Any]) -> Assumed:
     return Assumed(reserved[LEAST], reserved[LARGEST])
 
 
-def _check_program(program: Sequence[str]) -> None:
+def check_program(program: Sequence[str]) -> None:
+    """Check that there is a program.
+
+    Raises:
+        UsageError: there is no such script.
+    """
     if program[0] != "-m" and not Path(program[0]).is_file():
         raise UsageError(
             f"{program[0]}: no such script", hint="Name a Python script, or use -m MODULE: gpuledger estimate train.py"
@@ -265,8 +270,12 @@ def _first_line(message: str) -> str:
     return message.splitlines()[0] if message else ""
 
 
-def _refuse_failure(order: Order, outcome: dict[str, Any]) -> None:
-    """Raise the failure of a program as an error."""
+def refuse_failure(order: Order, outcome: dict[str, Any]) -> None:
+    """Raise the failure of a program as an error.
+
+    Raises:
+        InputError: the program raised, ran no step, or uses something that cannot be simulated.
+    """
     ended = outcome["ended"]
     name = order.program[1] if order.program[0] == "-m" else order.program[0]
     place = outcome.get("place") or name

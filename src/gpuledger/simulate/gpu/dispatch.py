@@ -102,6 +102,9 @@ class VirtualMode(TorchDispatchMode):
         self.say = say
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.values = Values(device, assumption)
+        self.ran: Callable[[Any, Any, Any, Any], None] | None = None
+        """Gets each operator on the GPU, its arguments and its result."""
+        self._was_on_card = False
         self._sized: tuple[Any, bool] | None = None
         """Values of a result with a size that depends on them, and whether any was assumed."""
 
@@ -114,7 +117,10 @@ class VirtualMode(TorchDispatchMode):
         if func is _DEVICE and not self.fake_mode.in_kernel_invocation:
             return args[0].fake_device  # shortcut: two of three calls ask for a tensor's device
         with torch._C.DisableTorchFunction():
-            return self._run(func, args, kwargs or {})
+            result = self._run(func, args, kwargs or {})
+        if self.ran is not None and self._was_on_card:
+            self.ran(func, args, kwargs or {}, result)
+        return result
 
     # -- running ----------------------------------------------------------------------------------------------------
 
@@ -133,6 +139,7 @@ class VirtualMode(TorchDispatchMode):
         if device is not None and device.type == "cuda":
             asked, kwargs = True, {**kwargs, "device": _CPU}
         on_card = asked if asked is not None else any_card or (not any_tensor and self.where.around)
+        self._was_on_card = on_card
         if not (any_fake or on_card) and (any_tensor or not _is_large(args, kwargs)):
             return func(*args, **kwargs)
         if not on_card:
