@@ -11,6 +11,7 @@ import argparse
 import sys
 
 from pages import (
+    blind,
     convolutions,
     energy,
     estimates,
@@ -24,7 +25,7 @@ from pages import (
 )
 from pages.blocks import FILES, ROOT, pages, wanted_of
 
-MAKERS = (convolutions, energy, estimates, looking, memory, operators, out_of_memory, overhead, sharded, summary)
+MAKERS = (blind, convolutions, energy, estimates, looking, memory, operators, out_of_memory, overhead, sharded, summary)
 
 
 def main() -> int:

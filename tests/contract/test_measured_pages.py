@@ -99,3 +99,29 @@ def test_a_block_without_a_function_is_an_error() -> None:
 def test_what_stands_in_a_block_is_replaced_and_nothing_else() -> None:
     page = "a\n<!-- measured: one -->\nold\n<!-- /measured -->\nb\n"
     assert blocks.fill(page, {"one": lambda: ["new", "lines"]}) == page.replace("old", "new\nlines")
+
+
+@pytest.mark.parametrize(
+    ("hits", "count", "low", "high"),
+    [(0, 10, 0.0, 0.30850), (10, 10, 0.69150, 1.0), (30, 36, 0.67188, 0.93627), (1, 2, 0.01258, 0.98742)],
+)
+def test_the_interval_of_a_share_is_exact(hits: int, count: int, low: float, high: float) -> None:
+    """Figures of Clopper and Pearson at 95 %."""
+    from pages.blind import interval_of_share
+
+    assert interval_of_share(hits, count, 0.95) == pytest.approx((low, high), abs=1e-4)
+    inner = interval_of_share(hits, count, 0.5)
+    assert low <= inner[0] <= hits / count <= inner[1] <= high
+
+
+@pytest.mark.parametrize(("reserved_bytes", "expected"), [(1000, False), (1100, True)])
+def test_a_training_is_above_its_stated_bound_by_its_process(reserved_bytes: int, expected: bool) -> None:
+    """The bound is of the whole process: a tenth of reserved memory is less than a tenth of the process."""
+    from pages.blind import is_above
+
+    from gpuledger.simulate.catalogue import find_card
+
+    outside_bytes = find_card("h200").outside_bytes
+    ratio = 1 + 50 / (1000 + outside_bytes)
+    one = {"estimate": {"reserved_bytes": 1000, "upper_over_estimate": ratio}, "truth": {}}
+    assert is_above({**one, "truth": {"reserved_bytes": reserved_bytes}}) is expected

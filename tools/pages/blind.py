@@ -1,0 +1,116 @@
+"""Trainings that were estimated before they ran, as they were published, and how often their upper bounds held."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from gpuledger.simulate.catalogue import REFERENCE, find_card
+from gpuledger.simulate.estimate.fit import excess_factor, grid_errors
+from pages.blocks import block
+from pages.estimates import LEVEL, RESULTS, blind_above
+from pages.results import Results, about, percent, read, table, wrap
+
+LAYERS = RESULTS + "blind.json"
+"""The third set: layers of cuDNN, each training with its first estimate and the time of it."""
+_FIGURES = ("allocated_bytes", "reserved_bytes")
+_ELSEWHERE = ("followed on another GPU", "guessed on another GPU")
+_HALVINGS = 60
+
+
+def interval_of_share(hits: int, count: int, level: float) -> tuple[float, float]:
+    """Return the exact binomial interval (Clopper-Pearson) of the share that ``hits`` of ``count`` come from."""
+    tail = (1 - level) / 2
+
+    def at_most(hits: int, share: float) -> float:
+        return sum(math.comb(count, one) * share**one * (1 - share) ** (count - one) for one in range(hits + 1))
+
+    low = 0.0 if not hits else _crossing(lambda share: 1 - at_most(hits - 1, share) < tail)
+    high = 1.0 if hits == count else _crossing(lambda share: at_most(hits, share) > tail)
+    return low, high
+
+
+def _crossing(is_below: Callable[[float], bool]) -> float:
+    """Return the share from which on ``is_below`` is False."""
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_below(middle) else (low, middle)
+    return low
+
+
+def is_above(one: Results) -> bool:
+    """Return whether a training's process needed more than the upper bound that was stated for it.
+
+    Only allocated and reserved bytes were measured. Context and libraries are those of the catalogue on both sides.
+    """
+    outside_bytes = find_card(REFERENCE).outside_bytes
+    estimated_bytes = one["estimate"]["reserved_bytes"] + outside_bytes
+    upper_bytes = estimated_bytes * one["estimate"]["upper_over_estimate"]
+    return bool(one["truth"]["reserved_bytes"] + outside_bytes > upper_bytes)
+
+
+@block("blind record of layers")
+def blind_record() -> list[str]:
+    """Return the third set of blind estimates, and the coverage of the upper bounds of all sets."""
+    results = read(LAYERS)
+    trainings = results["trainings"]
+    signed = {
+        name: [f"{one['error'][figure]:+.2%}".replace("%", " %") for figure in _FIGURES]
+        for name, one in trainings.items()
+    }
+    rows = [[name, *signed[name], "above" if is_above(one) else "below"] for name, one in trainings.items()]
+    times = sorted(one["estimate"]["estimated"] for one in trainings.values())
+    return [
+        *wrap(
+            f"A third set of {len(trainings)} trainings has other layers of cuDNN than the first two. They were chosen",
+            f"and estimated until {times[-1]}, and ran later. These are the errors of the estimates as they were",
+            "published. Context and libraries were not measured; they are those of the catalogue. Measured:",
+            f"{about({'environment': results['truth_on']}, 'estimate/blind.py')}.",
+        ),
+        "",
+        *table(["training", "allocated", "reserved", "process, against the upper bound"], rows),
+        "",
+        *coverage(trainings),
+    ]
+
+
+def coverage(trainings: Results) -> list[str]:
+    """Return how many blind trainings were below the upper bound stated for them."""
+    above, count = blind_above()
+    above, count = above + sum(map(is_above, trainings.values())), count + len(trainings)
+    below = count - above
+    low, high = interval_of_share(below, count, LEVEL)
+    where = "in" if low <= LEVEL <= high else "not in"
+    return wrap(
+        f"All {count} trainings that were estimated before they ran have an upper bound with a confidence level of",
+        f"{percent(LEVEL, 0)}. {below} of them ({percent(below / count, 0)}) were below it. The binomial interval of",
+        f"this share is {percent(low, 0)} to {percent(high, 0)}, so {percent(LEVEL, 0)} is {where} it. Later estimates",
+        "of these trainings are not blind, and are not included.",
+    )
+
+
+def left_out_above(kind: str) -> tuple[int, int]:
+    """Return how many trainings on other GPUs are above a bound made without their model, and how many there are."""
+    errors = grid_errors(kind)
+    models = {name: name.partition("-")[0] for name in errors}
+    above = 0
+    for name, ratio in errors.items():
+        others = {other: one for other, one in errors.items() if models[other] != models[name]}
+        above += ratio > excess_factor(others, LEVEL)
+    return above, len(errors)
+
+
+@block("coverage on other GPUs")
+def coverage_on_other_gpus() -> list[str]:
+    """Return how often the upper bounds for other GPUs hold, for a model that is left out."""
+    counts = [left_out_above(kind) for kind in _ELSEWHERE]
+    above, count = (sum(one) for one in zip(*counts, strict=True))
+    low, high = interval_of_share(count - above, count, LEVEL)
+    return wrap(
+        f"The upper bounds are made of the errors of {count} trainings, at a confidence level of {percent(LEVEL, 0)}.",
+        f"If a bound is made without a training's model, {count - above} of them",
+        f"({percent((count - above) / count, 0)}) are below it. The",
+        f"binomial interval of this share is {percent(low, 0)} to {percent(high, 0)}. The rules for other GPUs were",
+        "chosen with these trainings in sight, so this is not a blind test.",
+    )
