@@ -23,6 +23,11 @@ HANDLES, HANDLE_BYTES = 2, 64 * MIB
 
 Source: a U-Net without a matrix product used 128 MiB less of library bytes on an H200.
 """
+NCCL_BYTES = 884_998_144
+"""Memory that NCCL uses in a process with a process group.
+
+Source: DistributedDataParallel on two H200s of one host, torch 2.11 (bench/memory/results/h200/sharded.json).
+"""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,8 @@ class Card:
     peak_tflop_s: Mapping[str, float] = field(default_factory=dict)
     power_limit_w: int = 0
     l2_mib: int = 0
+    nccl_bytes: int = 0
+    """Memory of NCCL beside context and libraries; 0 for a program of one process."""
 
     @property
     def total_bytes(self) -> int:
@@ -72,8 +79,12 @@ class Card:
 
     @property
     def outside_bytes(self) -> int:
-        """Return the bytes that a training process uses outside the allocator: context and libraries."""
-        return self.context_bytes.value + self.library_bytes.value
+        """Return the bytes that a training process uses outside the allocator: context, libraries and NCCL."""
+        return self.context_bytes.value + self.library_bytes.value + self.nccl_bytes
+
+    def with_nccl(self, nccl_bytes: int) -> Card:
+        """Return the GPU for a program whose process uses ``nccl_bytes`` for NCCL."""
+        return replace(self, nccl_bytes=nccl_bytes)
 
     def with_handles(self, count: int) -> Card:
         """Return the GPU for a program with ``count`` cuBLAS handles: without the library bytes of the others."""
@@ -98,7 +109,7 @@ def catalogue() -> dict[str, Card]:
 def _card(key: str, table: dict[str, Any], reference: dict[str, Any], older: dict[str, Any]) -> Card:
     major, _, minor = str(table["compute_capability"]).partition(".")
     share = int(table["multiprocessors"]) / int(reference["multiprocessors"])
-    figures = {
+    figures: dict[str, Any] = {
         name: _figure(table.get(name), reference[name], "measured on the H200")
         for name in ("memory_mib", "driver_reserve_mib", "bandwidth_gb_s")
     }

@@ -34,7 +34,7 @@ def name_ranks(numbers: Sequence[int]) -> str:
 
 def _missing(ranks: Sequence[Rank]) -> list[str]:
     sizes = Counter(rank.manifest.world.size for rank in ranks if rank.manifest.world is not None)
-    if not sizes:
+    if not sizes or not all(rank.manifest.recorder.has_measured_times for rank in ranks):  # an estimate of some ranks
         return []
     world = max(sizes)
     have = {rank.number for rank in ranks}

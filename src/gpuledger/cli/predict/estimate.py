@@ -22,6 +22,7 @@ from gpuledger.cli.common import (
     quoted,
     script_of,
 )
+from gpuledger.cli.predict.estimate_ranks import estimate_all_ranks, find_world_size, has_ranks, rank_options
 from gpuledger.errors import BudgetExceededError, UsageError
 from gpuledger.units import parse_bytes
 
@@ -58,7 +59,8 @@ class _Steps(click.ParamType):  # type: ignore[type-arg]  # generic only in newe
     epilog="""\b
 Examples:
   gpuledger estimate --gpu a100-80gb train.py --batch-size 32
-  gpuledger estimate --gpu l4 --find-batch batch-size train.py --batch-size 8""",
+  gpuledger estimate --gpu l4 --find-batch batch-size train.py --batch-size 8
+  gpuledger estimate --gpu h100-80gb --world-size 8 train.py""",
 )
 @gpu_option("GPU model, as listed by `gpuledger gpus`, or all for one table of all of them.", default="h200")
 @click.option("--gpu-memory", metavar="MEMORY", help="Memory of a GPU that is not listed, such as 24GiB. Needs --sm.")
@@ -91,6 +93,7 @@ Examples:
     metavar="NAME",
     help="With --fit, the program's argument --NAME with the batch size.  [default: the first with batch in its name]",
 )
+@rank_options
 @out_option(".  [default: name of the program and the GPU, numbered]")
 @force_option()
 @click.option("-q", "--quiet", is_flag=True, help="Discard the program's output.")
@@ -114,17 +117,24 @@ def estimate_command(ctx: click.Context, /, **flags: Any) -> None:
 
     order = Order(program, _card(flags), flags["steps"], flags["confidence"], parse_alloc_conf(flags["alloc_conf"]))
     output = None if flags["quiet"] else sys.stderr
+    with_ranks = has_ranks(flags)
     every = _is_every(flags)
     if _is_advice(flags):
         from gpuledger.cli.predict.advice import advise_on
 
         advise_on(order, flags)
         return
+    if flags["find_world_size"] is not None:
+        find_world_size(order, flags)
+        return
     if flags["find_batch"]:
         _find_batch(order, flags["find_batch"], as_json=flags["as_json"])
         return
     stem = Path(program[1] if program[0] == "-m" else program[0]).stem
     directory = choose_directory(flags["out"], force=flags["force"], stem=f"{stem}-on-{order.card.key}")
+    if with_ranks:
+        estimate_all_ranks(order, flags, directory)
+        return
     found = estimate_program(order, directory, output, replace=flags["force"])
     _tell(found, every=every, as_json=flags["as_json"])
     if flags["require_fit"] and not found.fits:

@@ -45,7 +45,7 @@ def estimate_lines(found: Estimate, terminal: Terminal, rows: int) -> list[str]:
         "",
     ]
     for word in ("category", "module"):
-        lines += [*_accounts(found, word, rows).lines(terminal), ""]
+        lines += [*breakdown_table(found, word, rows).lines(terminal), ""]
     return [*lines, *_cards(found.others).lines(terminal)]
 
 
@@ -54,9 +54,9 @@ def _uncompiled_line(found: Estimate) -> str:
     return f"estimated without torch.compile ({some_of(found.uncompiled)}); the compiled program may need {sizes}"
 
 
-def _accounts(found: Estimate, word: str, rows: int) -> Table:
+def breakdown_table(found: Estimate, word: str, rows: int) -> Table:
     """Return what was alive at the peak by one word; the rows sum to the allocated bytes."""
-    rank = found.run.rank(0)
+    rank = found.run.rank(found.rank)
     breakdown = break_down(rank, find_peak(rank), by=(word,))
     entries = [(_label(account, word), format_bytes(account.bytes)) for account in breakdown.accounts[:rows]]
     rest = sum(account.bytes for account in breakdown.accounts[rows:])
@@ -127,7 +127,7 @@ def _gpu_documents(fits: tuple[Fit, ...]) -> list[dict[str, Any]]:
 
 def estimate_document(found: Estimate) -> dict[str, Any]:
     """Return the estimate as one JSON document."""
-    rank = found.run.rank(0)
+    rank = found.run.rank(found.rank)
     breakdown = break_down(rank, find_peak(rank), by=("category",))
     peaks = found.peaks
     return {

@@ -283,12 +283,15 @@ def fit_card(card: Card, peaks: Peaks, requests: Requests, level: float) -> Fit:
     return Fit(card, EDGE, min(own.process_bytes, reserved_bytes + card.outside_bytes), own.upper_bytes)
 
 
-def fit_catalogue(peaks: Peaks, requests: Requests, level: float, handles: int = HANDLES) -> tuple[Fit, ...]:
+def fit_catalogue(
+    peaks: Peaks, requests: Requests, level: float, handles: int = HANDLES, nccl_bytes: int = 0
+) -> tuple[Fit, ...]:
     """Return the result for every GPU, the largest first, for a program with ``handles`` cuBLAS handles.
 
     Requests that depend on the GPU have the sizes of that GPU: workspaces of cuBLAS and cuDNN, sums and dropout states.
     """
-    cards = sorted((card.with_handles(handles) for card in catalogue().values()), key=lambda card: -card.total_bytes)
+    every = (card.with_handles(handles).with_nccl(nccl_bytes) for card in catalogue().values())
+    cards = sorted(every, key=lambda card: -card.total_bytes)
     found = []
     for card in cards:
         there = requests.on(card)

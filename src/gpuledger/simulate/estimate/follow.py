@@ -19,8 +19,11 @@ from gpuledger.simulate.estimate.session import StepsDone, VirtualSession
 from gpuledger.simulate.estimate.step_plan import StepPlan
 from gpuledger.simulate.gpu.card import in_place, let_torchvision_import
 from gpuledger.simulate.gpu.device import VirtualDevice
-from gpuledger.simulate.gpu.dispatch import NotModelledError
+from gpuledger.simulate.gpu.dispatch import NotModelledError, VirtualMode
 from gpuledger.simulate.gpu.patches import Patches
+from gpuledger.simulate.ranks.messages import Messages
+from gpuledger.simulate.ranks.one_rank import OneRank
+from gpuledger.simulate.ranks.place import RankError, RankPlace
 
 
 def describe_convolutions(device: VirtualDevice) -> list[str]:
@@ -64,7 +67,8 @@ def follow(
     """Return how a program ended on the given GPU. Its run is written to the given directory.
 
     Args:
-        order: The GPU, number of steps, allocator settings, assumption and the run's directory.
+        order: The GPU, number of steps, allocator settings, assumption and the run's directory; for one rank of a job
+            also ``ranks``: its rank, the number of ranks and the directory of messages.
         program: Runs the program.
         at_first_bytes: Called once, before the first GPU allocation.
         changes: Change the program; by default, it is followed unchanged.
@@ -73,16 +77,21 @@ def follow(
     device = VirtualDevice(find_card(order["card"]), CachingAllocator(AllocatorSettings(**order["settings"])))
     device.at_first_bytes = at_first_bytes
     plan = StepPlan(order["steps"], device)
-    session = VirtualSession(device, plan, Path(order["run_directory"]))
+    ranks = order.get("ranks")
+    session = VirtualSession(device, plan, Path(order["run_directory"]), rank=ranks["rank"] if ranks else 0)
     said: dict[str, int] = {}
 
     def say(sentence: str) -> None:
         said[sentence] = said.get(sentence, 0) + 1
 
-    def install(patches: Patches) -> None:
+    one_rank = _one_rank(ranks, say) if ranks else None
+
+    def install(patches: Patches, mode: VirtualMode) -> None:
         plan.install(patches)
         if changes is not None:
             changes.install(patches)
+        if one_rank is not None:
+            one_rank.install(patches, mode)
 
     outcome: dict[str, Any] = {"ended": "exit"}
     with in_place(device, say, order.get("assumption", EXPECTED), install) as mode:
@@ -96,8 +105,14 @@ def follow(
             outcome = {"ended": "exit", "status": error.code if isinstance(error.code, int) else int(bool(error.code))}
         except NotModelledError as error:
             outcome = {"ended": "not modelled", **describe_failure(error), "operator": error.operator}
+        except RankError as error:
+            outcome = {"ended": "ranks", "message": error.message, "hint": error.hint, "waits": error.waits}
         except BaseException as error:
-            outcome = {"ended": "raised", **describe_failure(error), "traceback": traceback.format_exc()}
+            outcome = {
+                "ended": "raised",
+                **describe_failure(error, with_ranks=bool(ranks)),
+                "traceback": traceback.format_exc(),
+            }
         for sentence in describe_convolutions(device):
             say(sentence)
         for sentence in said:
@@ -107,9 +122,15 @@ def follow(
     return {
         **outcome,
         "steps": steps,
+        "initialized": one_rank is not None and one_rank.initialized,
         "varied": plan.varied,
         "assumed": mode.values.was_assumed,
         "peak_reserved_bytes": device.counters.peak_reserved_bytes,
         "allocations": device.counters.alloc_count,
         "notes": list(said),
     }
+
+
+def _one_rank(ranks: dict[str, Any], say: Callable[[str], None]) -> OneRank:
+    place = RankPlace(ranks["rank"], ranks["world_size"])
+    return OneRank(place, Messages(Path(ranks["messages"])), say)

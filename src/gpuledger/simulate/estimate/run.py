@@ -15,13 +15,14 @@ from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.posting.posting import post_ranks
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.errors import InputError, UsageError
-from gpuledger.model.journal.reading import read_journal
-from gpuledger.model.run import Run, read_run
+from gpuledger.model.journal.reading import Journal, read_journal
+from gpuledger.model.run import Rank, Run, read_run
 from gpuledger.model.run_writer import RunWriter, new_manifest
 from gpuledger.model.simulated import SIMULATED
 from gpuledger.processes.child_job import run_program_job
 from gpuledger.simulate.assumptions import EXPECTED, LARGEST, LEAST
 from gpuledger.simulate.catalogue import HANDLES, Card
+from gpuledger.simulate.estimate.failures import DISTRIBUTED
 from gpuledger.simulate.estimate.fit import (
     Assumed,
     Fit,
@@ -57,6 +58,7 @@ class Estimate:
     run: Run
     uncompiled: tuple[str, ...] = ()
     """Places in the program that use ``torch.compile``, as FILE:LINE. The estimate is of the uncompiled program."""
+    rank: int = 0
 
     def __repr__(self) -> str:
         sizes = [format_bytes(size) for size in (self.peak_process_bytes, self.upper_bytes, self.card.usable_bytes)]
@@ -70,7 +72,7 @@ class Estimate:
     @property
     def peak_step(self) -> int:
         """Return the step with the highest allocated bytes; 0 before the first step."""
-        return find_peak(self.run.rank(0)).step
+        return find_peak(self.run.rank(self.rank)).step
 
     @property
     def peak_allocated_bytes(self) -> int:
@@ -131,7 +133,7 @@ def estimate_program(
     manifest = new_manifest(run_directory.name, (sys.executable, *order.program), {})
     writer = RunWriter.open(run_directory, manifest, replace=replace)
     with writer.placing():
-        outcome = _follow(order, writer.directory, output)
+        outcome = follow_in_child(order, writer.directory, output)
         refuse_failure(order, outcome)
         assumed = _follow_assumed(order, outcome) if outcome["assumed"] else None
         notes = (*outcome["notes"], *_describe(outcome, assumed))
@@ -142,13 +144,24 @@ def estimate_program(
 def finish(order: Order, writer: RunWriter, notes: tuple[str, ...], assumed: Assumed | None = None) -> Estimate:
     """Return the estimate from a followed program's journal. Closes the run and builds its tables."""
     journal = read_journal(writer.directory / "rank-0" / "journal")
+    own_notes = notes_on_uncompiled(journal)
+    close_run(order, writer, own_notes)
+    return read_estimate(order, read_run(writer.directory), journal, (*own_notes, *notes), assumed=assumed)
+
+
+def close_run(order: Order, writer: RunWriter, notes: tuple[str, ...]) -> None:
+    """Close the run of an estimate, and build its tables."""
+    writer.close((f"Estimated for {order.card.name}{SIMULATED}: nothing ran on a GPU.", *notes), post=post_ranks)
+
+
+def read_estimate(
+    order: Order, run: Run, journal: Journal, notes: tuple[str, ...], *, assumed: Assumed | None = None, rank: int = 0
+) -> Estimate:
+    """Return the estimate of one rank from its journal and the run's tables."""
     uncompiled: dict[str, str] = journal.facts.get("uncompiled", {})
-    own_notes = tuple(_notes_on_uncompiled(uncompiled))
-    writer.close((f"Estimated for {order.card.name}{SIMULATED}: nothing ran on a GPU.", *own_notes), post=post_ranks)
     counters = journal.tables["counters"]
     handles = int(journal.facts.get("cublas_handles", HANDLES))
     card = order.card.with_handles(handles)
-    run = read_run(writer.directory)
     peaks = peaks_on(
         card,
         int(counters["peak_allocated_bytes"].max()),
@@ -156,11 +169,11 @@ def finish(order: Order, writer: RunWriter, notes: tuple[str, ...], assumed: Ass
         order.confidence,
         kind_of(journal.facts.get("operators", ())),
         assumed,
-        _saving_bytes(run) if uncompiled else 0,
+        _saving_bytes(run.rank(rank)) if uncompiled else 0,
     )
     requests = Requests(journal, order.settings)
     fit = fit_card(card, peaks, requests, order.confidence)
-    others = fit_catalogue(peaks, requests, order.confidence, handles)
+    others = fit_catalogue(peaks, requests, order.confidence, handles, card.nccl_bytes)
     if fit.process_bytes < peaks.process_bytes:
         peaks = dataclasses.replace(
             peaks, process_bytes=fit.process_bytes, reserved_bytes=fit.process_bytes - card.outside_bytes
@@ -173,9 +186,10 @@ def finish(order: Order, writer: RunWriter, notes: tuple[str, ...], assumed: Ass
         others,
         steps,
         order.confidence,
-        (*own_notes, *notes, *_describe_approximate(others)),
+        (*notes, *_describe_approximate(others)),
         run,
         tuple(uncompiled),
+        rank,
     )
 
 
@@ -185,14 +199,17 @@ def some_of(places: Sequence[str], most: int = 3) -> str:
     return ", ".join([*places[:most], *more])
 
 
-def _saving_bytes(run: Run) -> int:
-    rank = run.rank(0)
+def _saving_bytes(rank: Rank) -> int:
     accounts = break_down(rank, find_peak(rank), by=("category",)).accounts
     return largest_saving_bytes({account.category: account.bytes for account in accounts})
 
 
-def _notes_on_uncompiled(uncompiled: Mapping[str, str]) -> Iterator[str]:
-    """Yield what is not simulated of a program that uses ``torch.compile``."""
+def notes_on_uncompiled(journal: Journal) -> tuple[str, ...]:
+    """Return what is not simulated of a program that uses ``torch.compile``."""
+    return tuple(_notes_on_uses(journal.facts.get("uncompiled", {})))
+
+
+def _notes_on_uses(uncompiled: Mapping[str, str]) -> Iterator[str]:
     if not uncompiled:
         return
     name, saving_frac = max(measured_savings().items(), key=lambda item: item[1])
@@ -238,7 +255,7 @@ def _follow_assumed(order: Order, outcome: dict[str, Any]) -> Assumed:
     for assumption in (LEAST, LARGEST):
         with tempfile.TemporaryDirectory() as directory:
             again = dataclasses.replace(order, steps=outcome["steps"])
-            other = _follow(again, Path(directory) / "other.ledger", None, assumption)
+            other = follow_in_child(again, Path(directory) / "other.ledger", None, assumption)
         reserved[assumption] = other["peak_reserved_bytes"] if other["ended"] in ("steps", "exit") else None
     return Assumed(reserved[LEAST], reserved[LARGEST])
 
@@ -255,15 +272,31 @@ def check_program(program: Sequence[str]) -> None:
         )
 
 
-def _follow(order: Order, run_directory: Path, output: TextIO | None, assumption: str = EXPECTED) -> dict[str, Any]:
+def follow_in_child(
+    order: Order,
+    run_directory: Path,
+    output: TextIO | None,
+    assumption: str = EXPECTED,
+    ranks: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return how a program ended in a child process. ``ranks`` are the rank, the number of ranks, and messages."""
     given = {
         "card": order.card.key,
         "steps": order.steps,
         "settings": asdict(order.settings),
         "run_directory": str(run_directory.absolute()),
         "assumption": assumption,
+        "ranks": ranks,
     }
     return run_program_job("gpuledger.simulate.estimate.child", given, order.program, output)
+
+
+def _hint_on(unmodelled: str) -> str:
+    if "C++" in unmodelled:
+        return WHAT_TO_TELL
+    if any(name in unmodelled for name in DISTRIBUTED):
+        return "Name the number of ranks with --world-size N"
+    return "Estimate the program without it"
 
 
 def _first_line(message: str) -> str:
@@ -284,7 +317,7 @@ def refuse_failure(order: Order, outcome: dict[str, Any]) -> None:
     if ended == "raised" and outcome.get("unmodelled"):
         raise InputError(
             f"{place}: {outcome['unmodelled']} ({outcome['kind']}: {_first_line(outcome['message'])})",
-            hint=WHAT_TO_TELL if "C++" in outcome["unmodelled"] else "Estimate one process of the program without it",
+            hint=_hint_on(outcome["unmodelled"]),
         )
     if ended == "raised":
         raise InputError(

@@ -51,10 +51,11 @@ class VirtualSession(Session):
         plan: Decides which recorded step is the last.
         run_directory: Directory of the run.
         ends_program: Whether the program is ended after the last of them.
+        rank: This process's rank.
     """
 
     def __init__(
-        self, device: VirtualDevice, plan: StepPlan, run_directory: Path, *, ends_program: bool = True
+        self, device: VirtualDevice, plan: StepPlan, run_directory: Path, *, ends_program: bool = True, rank: int = 0
     ) -> None:
         def end_after(seen: int) -> None:
             if plan.is_last(seen) and ends_program:
@@ -62,7 +63,7 @@ class VirtualSession(Session):
 
         super().__init__(
             RecordSettings(run_directory, 1, plan.most, stacks=False),
-            rank_directory=lambda: run_directory / "rank-0",
+            rank_directory=lambda: run_directory / f"rank-{rank}",
             recorders=VirtualRecorders(device),
             begins_late=False,  # tensors that exist now are not on the GPU
             on_step=end_after,

@@ -57,7 +57,7 @@ def in_place(
     device: VirtualDevice,
     say: Callable[[str], None],
     assumption: str = EXPECTED,
-    install_more: Callable[[Patches], None] = lambda _patches: None,
+    install_more: Callable[[Patches, VirtualMode], None] = lambda _patches, _mode: None,
 ) -> Iterator[VirtualMode]:
     """Provide ``device`` as ``cuda:0`` to this thread's code, and restore everything at the end.
 
@@ -65,7 +65,7 @@ def in_place(
         device: The GPU.
         say: Gets a sentence for each approximation.
         assumption: What is assumed of values that are not computed (:data:`.assumptions.ASSUMPTIONS`).
-        install_more: Installs other patches, which are removed with these.
+        install_more: Installs other patches for the mode, which are removed with these.
     """
     mode = VirtualMode(device, Where(), say, assumption)
     functions = VirtualFunctions(mode)
@@ -73,7 +73,7 @@ def in_place(
     CudaFacade(device, say).install(patches)
     install_choices(patches, functions, say)
     run_uncompiled(patches, device.uncompiled.setdefault)
-    install_more(patches)
+    install_more(patches, mode)
     remove_autocast = install_autocast(patches)
     try:
         with listening(partial(_replace, mode, patches)), mode, functions:

@@ -13,7 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
 from gpuledger.simulate.gpu.attention import HALVES, patch_attention
-from gpuledger.simulate.gpu.functions import CUDA, VirtualFunctions, as_device, cast_for_autocast
+from gpuledger.simulate.gpu.functions import VirtualFunctions, as_device, cast_for_autocast
+from gpuledger.simulate.gpu.norms import patch_norms
 from gpuledger.simulate.gpu.patches import Patches
 
 aten = torch.ops.aten
@@ -27,6 +28,7 @@ def install_choices(patches: Patches, functions: VirtualFunctions, say: Callable
     patch_attention(patches, functions)
     _patch_recurrent(patches, functions)
     _patch_softmax(patches, functions)
+    patch_norms(patches, functions)
     _patch_optimizers(patches)
     _patch_parameters(patches, functions)
     _patch_devices(patches, functions)
@@ -92,7 +94,7 @@ class _Together(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *weights: Any) -> Any:
         ctx.dtypes = [weight.dtype for weight in weights]
-        flat = torch.empty(sum(weight.numel() for weight in weights), dtype=dtype, device=CUDA)
+        flat = torch.empty(sum(weight.numel() for weight in weights), dtype=dtype, device="cuda")
         pieces = flat.split([weight.numel() for weight in weights])
         return tuple(piece.view(weight.shape) for piece, weight in zip(pieces, weights, strict=True))
 
@@ -230,13 +232,13 @@ def _patch_devices(patches: Patches, functions: VirtualFunctions) -> None:
 
     def device_of(tensor: Any) -> torch.device:
         if not disabled() and functions.device.holds(tensor):
-            return CUDA
+            return functions.device.place
         return plain(tensor)  # type: ignore[no-any-return]
 
     def set_default(device: Any) -> None:
         wanted = None if device is None else as_device(device)
         on_card = wanted is not None and wanted.type == "cuda"
-        functions.default_device = CUDA if on_card else None
+        functions.default_device = functions.device.place if on_card else None
         plain_set(None if on_card else wanted)
 
     plain_set, plain_get = torch.set_default_device, torch.get_default_device
@@ -276,7 +278,7 @@ def _flatten_weights(functions: VirtualFunctions, module: Any) -> None:
     together = {weight.untyped_storage()._cdata for weight in weights}
     if not weights or len(together) == 1 or not all(functions.on_card(weight) for weight in weights):
         return
-    flat = torch.empty(sum(weight.numel() for weight in weights), dtype=weights[0].dtype, device=CUDA)
+    flat = torch.empty(sum(weight.numel() for weight in weights), dtype=weights[0].dtype, device="cuda")
     start = 0
     with torch.no_grad():
         for weight in weights:

@@ -25,6 +25,10 @@ REQUESTS = (Action.ALLOC, Action.FREE_REQUESTED)
 """Events that a program asks for; the others are the allocator's own."""
 
 
+RESIZE = "storage.resize_"
+"""Label of memory that a resized storage gets."""
+
+
 def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
     """Return a tensor's storage. If ``torch.func`` wrapped the tensor, it is that of the inner one."""
     try:
@@ -44,6 +48,8 @@ class VirtualDevice:
     def __init__(self, card: Card, allocator: CachingAllocator) -> None:
         self.card = card
         self.allocator = allocator
+        self.place, self.count = torch.device("cuda", 0), 1
+        """The device that its tensors report, and the number of GPUs of the host."""
         self.sizing = Sizing(traits_of(card))
         self.elsewhere = Elsewhere()
         self.events: list[Event] = []
@@ -84,6 +90,12 @@ class VirtualDevice:
         """Return the number of cuBLAS handles of the program."""
         return len({key[2] for key in self.kept if isinstance(key, tuple) and key[0] == "cublas"})
 
+    def set_place(self, device: Any) -> None:
+        """Report an index, or that of a device, as the current device's. Every index is this GPU."""
+        index = device if isinstance(device, int) else torch.device(device).index
+        if index is not None and index >= 0:
+            self.place = torch.device("cuda", index)
+
     # -- storages ---------------------------------------------------------------------------------------------------
 
     def holds(self, tensor: torch.Tensor) -> bool:
@@ -111,6 +123,18 @@ class VirtualDevice:
         address = self.malloc(size_bytes, operator) if size_bytes else 0
         reference = weakref.ref(storage, lambda _, key=key: self._drop(key))  # type: ignore[misc]
         self._live[key] = (reference, address, size_bytes)
+
+    def resize(self, storage: torch.UntypedStorage) -> None:
+        """Follow a storage on the GPU that was resized without an operator: the new memory comes before the free."""
+        key, size_bytes = storage._cdata, storage.nbytes()
+        known = self._live.get(key)
+        if known is None or known[2] == size_bytes:
+            return
+        reference, before, _ = known
+        self._live[key] = (reference, self.malloc(size_bytes, RESIZE) if size_bytes else 0, size_bytes)
+        if before:
+            self._operator = -1
+            self.allocator.free(before)
 
     def keep_copy(self, key: int, copy: Any, size_bytes: int) -> None:
         """Keep the values of a storage until it is freed."""

@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ PLACEHOLDER = 0.5
 """Result of ``item()`` for a tensor that was not computed. For integers it is 1, for booleans False."""
 
 _CPU = torch.device("cpu")
+_active_mode, _FAKE = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
 _LAST_FIRST = frozenset({torch.ops.aten.native_dropout.default})
 """Operators that allocate their last result first."""
 
@@ -64,6 +66,12 @@ class NotModelledError(Exception):
         super().__init__(f"{operator}{f', called by {module},' if module else ':'} {why}")
         self.operator = operator
         self.why = why
+
+
+@cache
+def _wraps_tensors(kind: type) -> bool:
+    """Return whether tensors of a class run their operators on tensors inside them, as DTensors do."""
+    return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
 
 
 class Where:
@@ -116,6 +124,10 @@ class VirtualMode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _DEVICE and not self.fake_mode.in_kernel_invocation:
             return args[0].fake_device  # shortcut: two of three calls ask for a tensor's device
+        if any(_wraps_tensors(kind) for kind in types):
+            return NotImplemented  # a DTensor runs operators on its part, and these come back here
+        if _active_mode(_FAKE) is not None:
+            return func(*args, **(kwargs or {}))  # torch asks for the shape of a result, and uses no memory
         with torch._C.DisableTorchFunction():
             result = self._run(func, args, kwargs or {})
         if self.ran is not None and self._was_on_card:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gpuledger.simulate.gpu.device import VirtualDevice
-from gpuledger.simulate.gpu.functions import CPU, CUDA
+from gpuledger.simulate.gpu.functions import CPU
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.gpu.sizes import caller
 from gpuledger.simulate.traits import listed_traits
@@ -27,9 +27,9 @@ class VirtualStream:
             number = VirtualStream._count
         self.number = number
         self.priority = priority
-        self.device = CUDA
+        self.device = torch.device("cuda", torch.cuda.current_device())
         self.cuda_stream = self.stream_id = number
-        self.device_index = 0
+        self.device_index = self.device.index
         self._before: list[Any] = []
 
     def __eq__(self, other: object) -> bool:
@@ -109,10 +109,21 @@ class CudaFacade:
         for name, answer in self._accelerator().items():
             if hasattr(torch.accelerator, name):
                 patches.put(torch.accelerator, name, answer)
+        if hasattr(torch._C, "_get_accelerator"):  # FSDP places parameters on this device
+            patches.put(torch._C, "_get_accelerator", lambda *_check: torch.device("cuda"))
         patches.put(torch, "get_device_module", lambda device=None: torch.cuda)
         patches.put(torch, "Generator", _Generator)
         patches.put(torch.backends.cuda, "is_built", lambda: True)
         patches.put(torch.Tensor, "record_stream", self._record_stream)
+        patches.put(torch.UntypedStorage, "resize_", self._resize(torch.UntypedStorage.resize_))
+
+    def _resize(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def resize_(storage: Any, size_bytes: int) -> Any:
+            resized = plain(storage, size_bytes)
+            self.device.resize(storage)
+            return resized
+
+        return resize_
 
     @property
     def _record_stream(self) -> Callable[[Any, Any], None]:
@@ -146,9 +157,9 @@ class CudaFacade:
         return {
             "is_available": lambda: True,
             "is_initialized": lambda: True,
-            "device_count": lambda: 1,
-            "current_device": lambda: 0,
-            "set_device": lambda device: None,
+            "device_count": lambda: self.device.count,
+            "current_device": lambda: self.device.place.index,
+            "set_device": self.device.set_place,
             "init": lambda: None,
             "_lazy_init": lambda: None,
             "_lazy_call": lambda callback, **_how: callback(),
@@ -258,12 +269,12 @@ class CudaFacade:
     def _accelerator(self) -> dict[str, Callable[..., Any]]:
         return {
             "is_available": lambda: True,
-            "device_count": lambda: 1,
+            "device_count": lambda: self.device.count,
             "current_accelerator": lambda check_available=False: torch.device("cuda"),
-            "current_device_index": lambda: 0,
-            "current_device_idx": lambda: 0,
-            "set_device_index": lambda device: None,
-            "set_device_idx": lambda device: None,
+            "current_device_index": lambda: self.device.place.index,
+            "current_device_idx": lambda: self.device.place.index,
+            "set_device_index": self.device.set_place,
+            "set_device_idx": self.device.set_place,
             "synchronize": lambda device=None: None,
             "current_stream": lambda device=None: VirtualStream(number=self.device.stream),
         }

@@ -13,7 +13,6 @@ from torch.utils._device import _device_constructors
 
 from gpuledger.simulate.gpu.dispatch import PLACEHOLDER, VirtualMode
 
-CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")
 Handler = Callable[["VirtualFunctions", Any, Any, dict[str, Any]], Any]
 
@@ -51,6 +50,10 @@ class VirtualFunctions(TorchFunctionMode):
         """Return whether a value is a tensor on the GPU."""
         return isinstance(value, FakeTensor) and self.device.holds(value)
 
+    def is_placed(self, value: Any) -> bool:
+        """Return whether a value is a tensor on the GPU, or a DTensor with its part there."""
+        return self.on_card(getattr(value, "_local_tensor", value))
+
     def any_on_card(self, args: Any) -> bool:
         """Return whether any argument is on the GPU."""
         return any(self.on_card(value) for value in args)
@@ -78,19 +81,19 @@ def as_device(value: Any) -> torch.device:
 
 
 def _device_of(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
-    return CUDA if mode.on_card(args[0]) else func(*args, **kwargs)
+    return mode.device.place if mode.is_placed(args[0]) else func(*args, **kwargs)
 
 
 def _is_cuda(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> bool:
-    return mode.on_card(args[0])
+    return mode.is_placed(args[0])
 
 
 def _is_cpu(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
-    return not mode.on_card(args[0]) and func(*args, **kwargs)
+    return not mode.is_placed(args[0]) and func(*args, **kwargs)
 
 
 def _get_device(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> int:
-    return 0 if mode.on_card(args[0]) else -1
+    return mode.device.place.index if mode.is_placed(args[0]) else -1
 
 
 def _to(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
@@ -101,14 +104,14 @@ def _to(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     if rest and isinstance(rest[0], torch.Tensor):
         other = rest.pop(0)
     if other is not None:
-        device, dtype = (CUDA if mode.on_card(other) else CPU), other.dtype
+        device, dtype = (mode.device.place if mode.is_placed(other) else CPU), other.dtype
     for value in rest[:2]:
         if isinstance(value, torch.dtype):
             dtype = value
         elif isinstance(value, (str, torch.device)) or (isinstance(value, int) and not isinstance(value, bool)):
             device = value
-    here = mode.on_card(tensor)
-    device = as_device(device) if device is not None else CUDA if here else CPU
+    here = mode.is_placed(tensor)
+    device = as_device(device) if device is not None else mode.device.place if here else CPU
     if device.type == "meta":
         return func(*args, **kwargs)
     there = device.type == "cuda"
@@ -129,7 +132,7 @@ def _to(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _cuda(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     layout = kwargs.get("memory_format")
-    return _to(mode, torch.Tensor.to, (args[0], CUDA), {} if layout is None else {"memory_format": layout})
+    return _to(mode, torch.Tensor.to, (args[0], mode.device.place), {} if layout is None else {"memory_format": layout})
 
 
 def _cpu(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
@@ -164,7 +167,7 @@ def _format(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> str:
         return func(*args, **kwargs)  # type: ignore[no-any-return]
     if tensor.dim() == 0 and len(args) > 1:
         return format(PLACEHOLDER if tensor.is_floating_point() else 1, args[1])
-    where = ", device='cuda:0'" if mode.on_card(tensor) else ""
+    where = f", device='{mode.device.place}'" if mode.on_card(tensor) else ""
     return f"tensor(..., size={tuple(tensor.shape)}, dtype={tensor.dtype}{where})"
 
 

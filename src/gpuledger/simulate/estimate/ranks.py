@@ -1,0 +1,242 @@
+"""Estimates of sharded training: a program is followed as one rank after another, each in a child process."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from gpuledger.errors import GpuLedgerError, InputError, UsageError
+from gpuledger.model.journal.reading import read_journal
+from gpuledger.model.run import Run, read_run
+from gpuledger.model.run_writer import RunWriter, new_manifest
+from gpuledger.simulate.catalogue import NCCL_BYTES
+from gpuledger.simulate.estimate.fit import EDGE, FITS, TOO_LARGE
+from gpuledger.simulate.estimate.run import (
+    Estimate,
+    Order,
+    check_program,
+    close_run,
+    follow_in_child,
+    notes_on_uncompiled,
+    read_estimate,
+    refuse_failure,
+)
+from gpuledger.simulate.ranks.messages import mark_ended, wanted_ranks
+from gpuledger.units import counted, format_bytes
+
+MOST_RANKS = 65_536
+"""Limit of ``--world-size``."""
+_WORST_FIRST = (TOO_LARGE, EDGE, FITS)
+_POLL_S = 0.2
+
+Outcomes = dict[int, dict[str, Any]]
+"""Rank -> how the program ended as that rank."""
+
+
+@dataclass(frozen=True)
+class RankEstimate:
+    """Estimated memory of one rank. ``coordinate`` is its place in the program's device mesh, by dimension."""
+
+    rank: int
+    coordinate: dict[str, int]
+    estimate: Estimate
+
+
+@dataclass(frozen=True)
+class RanksEstimate:
+    """Estimated memory of the simulated ranks of a job. ``notes`` list assumptions and approximations."""
+
+    world_size: int
+    ranks: tuple[RankEstimate, ...]
+    nccl_bytes: int
+    notes: tuple[str, ...]
+    run: Run
+
+    def __repr__(self) -> str:
+        size = format_bytes(self.highest.estimate.peak_process_bytes)
+        where = f"rank {self.highest.rank} of {self.world_size}"
+        return f"<RanksEstimate: {self.verdict} on {self.highest.estimate.card.name}, {size} on {where}>"
+
+    @property
+    def highest(self) -> RankEstimate:
+        """Return the simulated rank with the highest peak of the process."""
+        return max(self.ranks, key=lambda one: one.estimate.peak_process_bytes)
+
+    @property
+    def verdict(self) -> str:
+        """Return the worst verdict of the simulated ranks."""
+        return min((one.estimate.fit.verdict for one in self.ranks), key=_WORST_FIRST.index)
+
+    @property
+    def fits(self) -> bool:
+        """Return whether the upper bound of every simulated rank fits its GPU."""
+        return self.verdict == FITS
+
+    @property
+    def simulated_ranks(self) -> tuple[int, ...]:
+        """Return the ranks that were simulated. Other ranks are assumed to need no more."""
+        return tuple(one.rank for one in self.ranks)
+
+
+def estimate_ranks(
+    order: Order,
+    world_size: int,
+    run_directory: Path,
+    output: TextIO | None = None,
+    *,
+    ranks: Sequence[int] = (),
+    replace: bool = False,
+) -> RanksEstimate:
+    """Return a sharded program's estimate by rank, after following its first steps as some of its ranks.
+
+    Args:
+        order: The program and the GPU.
+        world_size: Number of ranks, one GPU each.
+        run_directory: Directory of the run. If there is no estimate, it is removed.
+        output: Stream for the output of the first rank; None discards it.
+        ranks: Ranks to simulate. By default rank 0, all ranks of which it needs objects, and the last rank if there are
+            none.
+        replace: Whether an existing run is replaced once there is an estimate.
+
+    Raises:
+        FileExistsError: ``run_directory`` exists, and ``replace`` is False.
+        ChildJobError: a child process crashed with the program.
+        InputError: the program failed, initialized no process group, or uses something that cannot be simulated.
+        UsageError: there is no program, or no such number of ranks.
+    """
+    check_program(order.program)
+    check_ranks(world_size, ranks)
+    manifest = new_manifest(run_directory.name, ("torchrun", f"--nproc-per-node={world_size}", *order.program), {})
+    writer = RunWriter.open(run_directory, manifest, replace=replace)
+    with writer.placing():
+        outcomes = _follow_ranks(order, world_size, writer.directory, output, ranks)
+        _refuse(order, world_size, outcomes)
+        found = _finish(order, world_size, writer, outcomes)
+    run = read_run(run_directory)
+    moved = [dataclasses.replace(one, estimate=dataclasses.replace(one.estimate, run=run)) for one in found.ranks]
+    return dataclasses.replace(found, ranks=tuple(moved), run=run)
+
+
+def check_ranks(world_size: int, ranks: Sequence[int] = ()) -> None:
+    """Refuse an impossible number of ranks, and ranks that do not exist.
+
+    Raises:
+        UsageError: the number of ranks, or one of the ranks, is outside its range.
+    """
+    if not 1 <= world_size <= MOST_RANKS:
+        raise UsageError(f"--world-size {world_size}: expected 1 to {MOST_RANKS:,} ranks", hint="For example 8")
+    wrong = [rank for rank in ranks if not 0 <= rank < world_size]
+    if wrong:
+        raise UsageError(f"--ranks {wrong[0]}: there are ranks 0 to {world_size - 1}", hint="For example --ranks 0")
+
+
+def _follow_ranks(
+    order: Order, world_size: int, run_directory: Path, output: TextIO | None, ranks: Sequence[int]
+) -> Outcomes:
+    """Return how the program ended as each simulated rank. A rank is followed when another one needs its objects."""
+    wanted = set(ranks) or {0}
+    running: dict[Future[dict[str, Any]], int] = {}
+    outcomes: Outcomes = {}
+
+    with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(world_size) as pool:
+
+        def begin(rank: int) -> None:
+            given = {"rank": rank, "world_size": world_size, "messages": place}
+            stream = output if rank == min(wanted) else None
+            running[pool.submit(follow_in_child, order, run_directory, stream, ranks=given)] = rank
+
+        for rank in sorted(wanted):
+            begin(rank)
+        while running:
+            done, _ = wait(running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+            for future in done:
+                rank = running.pop(future)
+                mark_ended(Path(place), rank)
+                outcomes[rank] = _outcome_of(future)
+            failed = any(_failed(outcome) for outcome in outcomes.values())
+            asked = {rank for rank in wanted_ranks(Path(place)) if 0 <= rank < world_size}
+            if not (running or ranks or asked or failed):
+                asked = {world_size - 1}
+            for rank in sorted(asked - set(outcomes) - set(running.values())):
+                if failed:
+                    mark_ended(Path(place), rank)
+                else:
+                    begin(rank)
+    return dict(sorted(outcomes.items()))
+
+
+def _outcome_of(future: Future[dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return future.result()
+    except GpuLedgerError as error:
+        return {"ended": "crashed", "error": error}
+
+
+def _failed(outcome: dict[str, Any]) -> bool:
+    return outcome["ended"] not in ("steps", "exit")
+
+
+def _refuse(order: Order, world_size: int, outcomes: Outcomes) -> None:
+    """Raise the failure of a rank as an error: that of the rank that does not wait for another one, if any."""
+    failures = sorted((bool(outcome.get("waits")), rank) for rank, outcome in outcomes.items() if _failed(outcome)) or [
+        (False, rank) for rank in outcomes
+    ]
+    for _, rank in failures:
+        outcome = outcomes[rank]
+        if outcome["ended"] == "crashed":
+            raise outcome["error"]
+        if outcome["ended"] == "ranks":
+            raise InputError(f"{outcome['message']} (rank {rank} of {world_size})", hint=outcome["hint"])
+        try:
+            refuse_failure(order, outcome)
+        except InputError as error:
+            raise InputError(f"{error.message} (rank {rank} of {world_size})", hint=error.hint or "") from error
+        if not outcome["initialized"] and world_size > 1:
+            name = order.program[1] if order.program[0] == "-m" else order.program[0]
+            raise InputError(
+                f"{name}: no process group was initialized, so nothing is divided among {world_size} ranks",
+                hint="Call torch.distributed.init_process_group(), or estimate without --world-size",
+            )
+
+
+def _finish(order: Order, world_size: int, writer: RunWriter, outcomes: Outcomes) -> RanksEstimate:
+    """Return the estimates of all simulated ranks. Closes the run and builds its tables."""
+    nccl_bytes = NCCL_BYTES if world_size > 1 else 0
+    journals = {rank: read_journal(writer.directory / f"rank-{rank}" / "journal") for rank in outcomes}
+    own_notes = tuple(dict.fromkeys(note for one in journals.values() for note in notes_on_uncompiled(one)))
+    close_run(order, writer, own_notes)
+    run = read_run(writer.directory)
+    here = dataclasses.replace(order, card=order.card.with_nccl(nccl_bytes))
+    found = []
+    for rank, journal in journals.items():
+        mesh = run.rank(rank).manifest.mesh
+        estimate = read_estimate(here, run, journal, tuple(outcomes[rank]["notes"]), rank=rank)
+        found.append(RankEstimate(rank, {} if mesh is None else mesh.coordinates(), estimate))
+    said = dict.fromkeys(note for one in found for note in one.estimate.notes)
+    notes = (*own_notes, *said, *_notes_on_ranks(world_size, outcomes, nccl_bytes))
+    return RanksEstimate(world_size, tuple(found), nccl_bytes, notes, run)
+
+
+def _notes_on_ranks(world_size: int, outcomes: Outcomes, nccl_bytes: int) -> Iterator[str]:
+    """Yield what is assumed about communication and about ranks that were not simulated."""
+    others = world_size - len(outcomes)
+    if others:
+        names = ", ".join(map(str, outcomes))
+        yield (
+            f"{counted(len(outcomes), 'rank')} of {world_size} ({names}) simulated. The other ranks are assumed to "
+            "need no more. Simulate all of them with --ranks all."
+        )
+    if nccl_bytes:
+        yield (
+            f"NCCL: {format_bytes(nccl_bytes)} are assumed for each process, as measured with 2 ranks on H200s of one "
+            "host. More ranks, more groups or several hosts can need more."
+        )
+    if any(outcome["assumed"] for outcome in outcomes.values()):
+        yield "Values that are not computed were assumed: uniform routing, and half of each mask."
+    if any(outcome["varied"] for outcome in outcomes.values()):
+        yield "The steps need different amounts of memory."

@@ -1,0 +1,170 @@
+"""Run a program as one rank of a job, in one process and without communication.
+
+Every process group is torch's fake one: collectives return at once and copy nothing. torch allocates the buffers of
+collectives itself, so they are simulated like any other tensor. NCCL's own memory is not.
+"""
+
+from __future__ import annotations
+
+import multiprocessing.process
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gpuledger.errors import InputError
+from gpuledger.simulate.gpu.dispatch import VirtualMode
+from gpuledger.simulate.gpu.patches import Patches
+from gpuledger.simulate.gpu.sizes import caller
+from gpuledger.simulate.ranks.messages import Messages
+from gpuledger.simulate.ranks.objects import ObjectCollectives
+from gpuledger.simulate.ranks.place import RankError, RankPlace
+from gpuledger.simulate.ranks.reducer import install_reducer
+
+_FAKE = "fake"
+_LAUNCH = "Estimate the program that torchrun starts, not its launcher"
+
+
+def fake_store() -> Any:
+    """Return a store for torch's fake process group.
+
+    Raises:
+        InputError: this version of torch has none.
+    """
+    try:
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+    except ImportError as error:
+        raise InputError(
+            f"torch {torch.__version__} has no fake process group, so its ranks cannot be simulated",
+            hint="Install torch 2.3 or later, or estimate without --world-size",
+        ) from error
+    return FakeStore()
+
+
+class OneRank:
+    """Replaces functions of ``torch.distributed`` for a program that runs as one rank.
+
+    Args:
+        place: The rank.
+        messages: Exchanges objects with other ranks.
+        say: Gets a sentence for each assumption.
+    """
+
+    def __init__(self, place: RankPlace, messages: Messages, say: Callable[[str], None]) -> None:
+        self.place = place
+        self.initialized = False
+        """Whether the program initialized a process group."""
+        self._say = say
+        self._backend = "nccl"
+        self._store = fake_store()
+        self._objects = ObjectCollectives(place.rank, messages, say)
+        self._init, self._new_group, self._get_backend = dist.init_process_group, dist.new_group, dist.get_backend
+
+    def install(self, patches: Patches, mode: VirtualMode) -> None:
+        """Install everything, and set the environment variables of torchrun."""
+        os.environ.update(self.place.environment())
+        device = mode.device
+        device.count = self.place.local_world_size
+        device.set_place(self.place.local_rank)
+
+        def put(name: str, function: Callable[..., Any]) -> None:
+            put_everywhere(patches, name, function)
+
+        put("init_process_group", self.init_process_group)
+        put("new_group", self.new_group)
+        put("get_backend", self.get_backend)
+        put("is_nccl_available", lambda: True)
+        for name, function in self._objects.functions().items():
+            put(name, function)
+        for name in ("TCPStore", "FileStore"):
+            put(name, _refuse_store(name))
+        install_reducer(patches, put, mode)
+        patches.put(torch.cuda.nccl, "version", lambda: (2, 28, 9))
+        patches.put(torch.cuda.nccl, "is_available", lambda tensors=None: True)
+        patches.put(torch.multiprocessing, "spawn", self.spawn)
+        patches.put(sys.modules["torch.multiprocessing.spawn"], "spawn", self.spawn)
+        patches.put(multiprocessing.process.BaseProcess, "start", _refuse_process)
+
+    # -- process groups ---------------------------------------------------------------------------------------------
+
+    def init_process_group(self, backend: Any = None, *_args: Any, **given: Any) -> None:
+        """Initialize a process group without communication.
+
+        Raises:
+            RankError: the program asks for another rank or number of ranks.
+        """
+        for name, own in (("world_size", self.place.world_size), ("rank", self.place.rank)):
+            asked = int(given.get(name, -1))
+            if asked not in (-1, own):
+                here = f"--world-size is {own}" if name == "world_size" else f"it runs as rank {own}"
+                raise RankError(
+                    f"{caller()}: init_process_group({name}={asked}), but {here}",
+                    "Read WORLD_SIZE and RANK from the environment, as torchrun sets them"
+                    + (f", or use --world-size {asked}" if name == "world_size" else ""),
+                )
+        self._backend = _backend_of(backend)
+        self._init(_FAKE, rank=self.place.rank, world_size=self.place.world_size, store=self._store)
+        self.initialized = True
+
+    def new_group(self, ranks: Any = None, timeout: Any = None, backend: Any = None, *_args: Any, **how: Any) -> Any:
+        """Return a group without communication."""
+        described = {"group_desc": how["group_desc"]} if how.get("group_desc") else {}
+        return self._new_group(ranks, **described)
+
+    def get_backend(self, group: Any = None) -> str:
+        """Return the backend that the program asked for."""
+        self._get_backend(group)  # raises if there is no process group
+        return self._backend
+
+    # -- processes --------------------------------------------------------------------------------------------------
+
+    def spawn(self, fn: Any, args: Any = (), nprocs: int = 1, *_args: Any, **_how: Any) -> None:
+        """Call a function in this process as this rank, instead of in one process per GPU.
+
+        Raises:
+            RankError: the program wants another number of processes.
+        """
+        if nprocs != self.place.local_world_size:
+            raise RankError(
+                f"{caller()}: spawn(nprocs={nprocs}), but {self.place.local_world_size} ranks run on a host with "
+                f"--world-size {self.place.world_size}",
+                "Start torch.cuda.device_count() processes",
+            )
+        self._say(f"{caller()}: torch.multiprocessing.spawn called its function in this process.")
+        fn(self.place.local_rank, *args)
+
+
+def put_everywhere(patches: Patches, name: str, function: Any) -> None:
+    """Replace a function of ``torch.distributed`` in every module of torch that has imported it."""
+    plain = getattr(dist, name, None)
+    if plain is None:
+        return
+    for module_name, module in list(sys.modules.items()):
+        if module_name.startswith("torch.distributed") and vars(module).get(name) is plain:
+            patches.put(module, name, function)
+
+
+def _backend_of(asked: Any) -> str:
+    """Return the backend for GPUs in ``"nccl"``, ``"cpu:gloo,cuda:nccl"`` or None."""
+    for part in str(asked or "nccl").lower().split(","):
+        device, _, backend = part.rpartition(":")
+        if device in ("", "cuda"):
+            return backend
+    return "nccl"
+
+
+def _refuse_store(name: str) -> Callable[..., Any]:
+    def refuse(*_args: Any, **_kwargs: Any) -> Any:
+        raise RankError(
+            f"{caller()}: torch.distributed.{name} waits for other ranks, and they are not running",
+            "Use init_process_group(), or estimate the program without its own store",
+        )
+
+    return refuse
+
+
+def _refuse_process(process: Any) -> None:
+    raise RankError(f"{caller()}: the program starts a process itself ({process.name})", _LAUNCH)

@@ -1,0 +1,73 @@
+"""RMSNorm on the simulated GPU: CUDA's fused kernel keeps the data and one number per row."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+import torch
+from torch import nn
+
+from gpuledger.simulate.allocator.allocator import CachingAllocator
+from gpuledger.simulate.catalogue import find_card
+from gpuledger.simulate.gpu.card import in_place
+from gpuledger.simulate.gpu.device import VirtualDevice
+
+pytestmark = pytest.mark.torch
+ROWS, WIDTH = 1024, 512
+SIZE = ROWS * WIDTH * 4
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.aten, "_fused_rms_norm"), reason="this torch has no fused kernel")
+def test_the_fused_kernel_keeps_one_number_per_row() -> None:
+    device = VirtualDevice(find_card("h200"), CachingAllocator())
+    with in_place(device, lambda _: None):
+        norm = nn.RMSNorm(WIDTH, device="cuda")
+        data = torch.randn(ROWS, WIDTH, device="cuda", requires_grad=True)
+        before = torch.cuda.memory_allocated()
+        made = norm(data)
+        assert torch.cuda.memory_allocated() - before == SIZE + ROWS * 4
+        made.sum().backward()
+        assert data.grad is not None
+        assert norm.weight.grad is not None
+        assert (data.grad.shape, norm.weight.grad.shape) == ((ROWS, WIDTH), (WIDTH,))
+
+
+@pytest.mark.filterwarnings("ignore:Mismatch dtype")
+def test_weights_of_another_dtype_use_plain_operators() -> None:
+    """CUDA has no fused kernel for them, so more is kept for backward."""
+    device = VirtualDevice(find_card("h200"), CachingAllocator())
+    with in_place(device, lambda _: None):
+        norm = nn.RMSNorm(WIDTH, device="cuda", dtype=torch.bfloat16)
+        data = torch.randn(ROWS, WIDTH, device="cuda", requires_grad=True)
+        before = torch.cuda.memory_allocated()
+        made = norm(data)
+        assert torch.cuda.memory_allocated() - before > SIZE + ROWS * 4
+        assert made.shape == data.shape
+
+
+def test_a_resized_storage_gets_and_loses_its_memory() -> None:
+    """FSDP frees and gathers weights so, without an operator."""
+    device = VirtualDevice(find_card("h200"), CachingAllocator())
+    with in_place(device, lambda _: None):
+        data = torch.empty(SIZE // 4, device="cuda")
+        storage = data.untyped_storage()
+        storage.resize_(0)
+        assert torch.cuda.memory_allocated() == 0
+        storage.resize_(SIZE)
+        assert torch.cuda.memory_allocated() == SIZE
+        storage.resize_(2 * SIZE)
+        assert (torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()) == (2 * SIZE, 3 * SIZE)
+        on_cpu = torch.empty(8).untyped_storage()
+        on_cpu.resize_(0)
+        assert torch.cuda.memory_allocated() == 2 * SIZE
+
+
+def test_the_index_of_the_device_follows_set_device() -> None:
+    device = VirtualDevice(find_card("h200"), CachingAllocator())
+    with in_place(device, lambda _: None):
+        torch.cuda.set_device(3)
+        assert torch.empty(4, device="cuda").device == torch.device("cuda", 3)
+        assert torch.cuda.current_device() == 3
+        torch.cuda.set_device(torch.device("cuda:1"))
+        assert torch.empty(4).cuda().get_device() == 1
