@@ -193,6 +193,7 @@ def test_spawned_functions_run_as_one_rank(tmp_path: Path) -> None:
         (("--world-size", 2, "--ranks", "2"), "--ranks 2: there are ranks 0 to 1"),
         (("--world-size", 2, "--ranks", "x"), "--ranks x: expected numbers"),
         (("--ranks", "0"), "--ranks: the number of ranks is missing"),
+        (("--world-size", 2, "--fit", "24GiB"), "--fit and ranks cannot be combined"),
         (("--world-size", 2, "--gpu", "all"), "--gpu all and ranks cannot be combined"),
         (("--world-size", 2, "--find-batch", "b"), "--find-batch and ranks cannot be combined"),
         (("--world-size", 2, "--find-world-size", 8), "--find-world-size cannot be combined"),

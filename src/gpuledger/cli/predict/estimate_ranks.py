@@ -54,6 +54,8 @@ def has_ranks(flags: dict[str, Any]) -> bool:
         raise UsageError("--find-world-size cannot be combined with --world-size or --ranks")
     if flags["find_batch"]:
         raise UsageError("--find-batch and ranks cannot be combined", hint="Try batch sizes with --world-size N")
+    if flags["fit_bytes"] is not None:
+        raise UsageError("--fit and ranks cannot be combined", hint="Find the number of ranks with --find-world-size")
     if flags["gpu"].strip().lower() == "all" and flags["gpu_memory"] is None:
         raise UsageError("--gpu all and ranks cannot be combined", hint="Name one GPU with --gpu")
     return True
