@@ -18,12 +18,14 @@ REASONS = 3
 REGIONS = 200
 """Maximum number of regions and of graph breaks that are kept, those that took longest to compile."""
 
-_RESUMED = re.compile(r"^(?:torch_dynamo_resume_in_|<resume in )(.+?)(?:_at_|>_at_)(\d+)$")
+_RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_(\d+)$")
 """Name of the function with the code after a graph break."""
 _BRANCH = "generic_jump "
 """Begins Dynamo's reason for a break at ``if`` or ``while`` on the value of a tensor."""
-_SEVERAL_SPACES = re.compile(r"\s{2,}#.*$")
-_GUARD = re.compile(r"^(?:-\s*)?\d+/\d+:\s*")
+_COMMENT = re.compile(r"\s{2,}#.*$")
+"""The source line that follows a guard."""
+_NUMBER = re.compile(r"^(?:-\s*)?\d+/\d+:\s*")
+"""The number of the compiled code that precedes a guard."""
 
 
 @dataclass
@@ -172,7 +174,7 @@ def _key(one: Any) -> tuple[str, int, bool]:
 
 def _guard_of(reason: str) -> str:
     """Return the guard that failed, without the number of the compiled code and the source line."""
-    return _short(_GUARD.sub("", _SEVERAL_SPACES.sub("", reason.strip().partition("\n")[0])))
+    return _short(_NUMBER.sub("", _COMMENT.sub("", reason.strip().partition("\n")[0])))
 
 
 def _short(text: str) -> str:
