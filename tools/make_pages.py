@@ -8,24 +8,15 @@ Usage: python tools/make_pages.py [--check]
 from __future__ import annotations
 
 import argparse
+import importlib
+import pkgutil
 import sys
 
-from pages import (
-    blind,
-    convolutions,
-    energy,
-    estimates,
-    looking,
-    memory,
-    operators,
-    out_of_memory,
-    overhead,
-    sharded,
-    summary,
-)
+import pages as makers
 from pages.blocks import FILES, ROOT, pages, wanted_of
 
-MAKERS = (blind, convolutions, energy, estimates, looking, memory, operators, out_of_memory, overhead, sharded, summary)
+for found in pkgutil.iter_modules(makers.__path__):
+    importlib.import_module(f"{makers.__name__}.{found.name}")  # each registers its blocks
 
 
 def main() -> int:
