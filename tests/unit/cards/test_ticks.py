@@ -14,7 +14,7 @@ from simulated_card import TICK_NS
 from gpuledger.cards.card import BareCard
 from gpuledger.cards.energy_edges import EdgeFinder, find_edge
 from gpuledger.cards.tick_phase import TickPhase
-from gpuledger.model.energy_window import NVML_COUNTER, Edge, EnergyCounter, Tick, edge_at, measure_window
+from gpuledger.model.energy_window import BURSTS, NVML_COUNTER, Edge, EnergyCounter, Tick, edge_at, measure_window
 
 WATTS = 300.0
 MS = 1_000_000
@@ -300,6 +300,8 @@ def test_the_power_around_both_edges_is_what_is_uncertain() -> None:
     assert found.energy_j == pytest.approx(2_500 + 0.04 * 200 - 0.03 * 300 + possible_j / 2)
     assert found.uncertainty_j is not None
     assert possible_j / 2 + 0.07 * 50 < found.uncertainty_j < possible_j / 2 + 0.07 * 300
+    last_j = min(BURSTS * 0.07 * 50, 0.03 * 300)  # of the last period 0.07 s lie inside and 0.03 s outside
+    assert found.uncertainty_j == pytest.approx(possible_j / 2 + last_j)
     assert found.ticks == 100
     known = measure_window(replace(start, off_w=10.0), replace(end, off_w=20.0))
     assert known.uncertainty_j == pytest.approx(0.04 * 10 + 0.03 * 20)
