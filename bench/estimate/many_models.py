@@ -1,7 +1,8 @@
 """Follows three training steps of many widely used models on a simulated GPU, and lists those without an answer.
 
 Needs no GPU. Libraries that are not installed are left out. Models have their usual widths and at most two layers of
-each kind where a configuration allows it, because depth adds no operators.
+each kind where a configuration allows it, because depth adds no operators. With --only, results of the other programs
+in the file are kept.
 
 Usage: python bench/estimate/many_models.py --out bench/estimate/results/cpu/many_models.json [--only TEXT]
 """
@@ -59,6 +60,14 @@ def chosen(only: str) -> Iterator[tuple[str, Callable[[], None]]]:
             yield f"{library}:{name}", run
 
 
+def _kept(place: Path | None) -> dict[str, Any]:
+    """Return the results that were written before."""
+    if place is None or not place.exists():
+        return {}
+    kept: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))["found"]
+    return kept
+
+
 def main() -> None:
     """Follow every program and write what happened."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -71,7 +80,7 @@ def main() -> None:
     for library in ("torchvision", "transformers", "timm"):
         if find_spec(library) is not None:
             __import__(library)
-    found = {}
+    found = _kept(options.out) if options.only else {}
     for name, run in chosen(options.only):
         started_s = time.monotonic()
         found[name] = {**in_a_child(partial(run)), "seconds": round(time.monotonic() - started_s, 1)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
 Program = tuple[str, str, Callable[[], None]]
 STEPS = 6
@@ -119,6 +121,8 @@ def _text(name: str, head: str) -> None:
         config.attention_types, config.attention_layers = [[["global", "local"], 1]], ["global", "local"]
     if name == "reformer":
         config.axial_pos_shape, config.attn_layers = (16, 8), ["local", "lsh"]
+    if head == "Seq2SeqLM" and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = 0
     if hasattr(config, "is_decoder") and head == "CausalLM":
         config.is_decoder = True
     model = getattr(transformers, f"AutoModelFor{head}").from_config(config)
@@ -250,6 +254,75 @@ def _lora() -> None:
     train(model, lambda m: m(input_ids=ids.cuda(), labels=ids.cuda()).loss)
 
 
+def _lightning() -> None:
+    import lightning
+
+    class Classifier(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+
+        def training_step(self, batch: Any, _place: int) -> torch.Tensor:
+            return F.cross_entropy(self.layers(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.AdamW(self.parameters())
+
+    data = TensorDataset(torch.randn(512, 64), torch.randint(10, (512,)))
+    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "max_steps": STEPS}
+    lightning.Trainer(accelerator="gpu", devices=1, **options).fit(Classifier(), DataLoader(data, 32))
+
+
+def _trainer(**how: Any) -> None:
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model("gpt2", n_layer=2))
+    ids = torch.randint(1000, (64, 128))
+    rows = [{"input_ids": row, "labels": row} for row in ids]
+    arguments = transformers.TrainingArguments(
+        tempfile.mkdtemp(), max_steps=STEPS, per_device_train_batch_size=4, report_to=[], save_strategy="no", **how
+    )
+    transformers.Trainer(model, arguments, train_dataset=rows).train()
+
+
+def _accelerated() -> None:
+    import accelerate
+
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+    helper = accelerate.Accelerator(mixed_precision="bf16")
+    loader = DataLoader(TensorDataset(torch.randn(512, 64), torch.randint(10, (512,))), 32)
+    model, optimizer, loader = helper.prepare(model, torch.optim.AdamW(model.parameters()), loader)
+    for data, labels in loader:
+        optimizer.zero_grad()
+        helper.backward(F.cross_entropy(model(data), labels))
+        optimizer.step()
+
+
+def _custom_operator() -> None:
+    @torch.library.custom_op("many::scaled", mutates_args=())
+    def scaled(data: torch.Tensor, factor: float) -> torch.Tensor:
+        return data * factor
+
+    scaled.register_fake(lambda data, factor: torch.empty_like(data))
+    scaled.register_autograd(lambda context, grad: (grad * 2.0, None))
+    train(nn.Linear(64, 64), lambda model: _sum(scaled(model(torch.randn(32, 64, device="cuda")), 2.0)))
+
+
+class _Squared(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, data: torch.Tensor) -> torch.Tensor:
+        context.save_for_backward(data)
+        return data * data
+
+    @staticmethod
+    def backward(context: Any, grad: torch.Tensor) -> torch.Tensor:
+        return 2 * context.saved_tensors[0] * grad
+
+
+def _custom_function() -> None:
+    train(nn.Linear(64, 64), lambda model: _sum(_Squared.apply(model(torch.randn(32, 64, device="cuda")))))
+
+
 def programs() -> Iterator[Program]:
     """Yield library, name and program."""
     for name in TORCHVISION:
@@ -270,3 +343,9 @@ def programs() -> Iterator[Program]:
     for kind in ("UNet2DModel", "AutoencoderKL", "DiTTransformer2DModel"):
         yield "diffusers", kind, partial(_diffusers, kind)
     yield "peft", "lora-gpt2", _lora
+    yield "lightning", "trainer", _lightning
+    yield "transformers", "trainer-float32", _trainer
+    yield "transformers", "trainer-bfloat16-checkpointed", partial(_trainer, bf16=True, gradient_checkpointing=True)
+    yield "accelerate", "bfloat16", _accelerated
+    yield "torch", "custom-operator", _custom_operator
+    yield "torch", "custom-function", _custom_function

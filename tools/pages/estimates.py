@@ -16,6 +16,7 @@ BLIND = (RESULTS + "estimate_held_out_first.json", RESULTS + "estimate_new.json"
 STREAMS = RESULTS + "allocator_streams.json"
 SPEED = "estimate/results/cpu/estimate_speed.json"
 STRANGERS = "estimate/results/cpu/strangers.json"
+MANY = "estimate/results/cpu/many_models.json"
 ERRORS = ROOT / "src" / "gpuledger" / "simulate" / "estimate" / "errors.toml"
 FIGURES = (("peak_allocated_bytes", "allocated"), ("peak_reserved_bytes", "reserved"), ("process_bytes", "process"))
 KINDS = ("followed", "guessed")
@@ -210,4 +211,24 @@ def estimates_of_strangers() -> list[str]:
         ),
         "",
         *table(["trainings", "n", "median", "90th percentile", "worst"], rows),
+    ]
+
+
+@block("programs with an estimate")
+def programs_with_an_estimate() -> list[str]:
+    """Return the share of widely used models that have an estimate, and why the others have none."""
+    results = read(MANY)
+    count, answered = results["programs"], results["answered"]
+    failed = {name: one["why"].partition(". ")[0] for name, one in results["found"].items() if not one["answer"]}
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for name, why in failed.items():
+        reasons[why].append(name.partition(":")[2])
+    return [
+        *wrap(
+            f"Of {count} short trainings of widely used models, {answered} ({percent(answered / count, 1)}) have an",
+            "estimate. They are of torchvision, timm, transformers, diffusers, torch-geometric, PEFT and Lightning, or",
+            f"written for this comparison. Estimated: {about(results, 'estimate/many_models.py')}.",
+        ),
+        "",
+        *table(["without an estimate", "error"], [[", ".join(names), f"`{why}`"] for why, names in reasons.items()]),
     ]

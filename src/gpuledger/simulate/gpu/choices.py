@@ -13,7 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
 from gpuledger.simulate.gpu.attention import HALVES, patch_attention
-from gpuledger.simulate.gpu.functions import VirtualFunctions, as_device, cast_for_autocast
+from gpuledger.simulate.gpu.functions import CUDA, VirtualFunctions, as_device, cast_for_autocast
+from gpuledger.simulate.gpu.lazy import place_lazy
 from gpuledger.simulate.gpu.norms import patch_norms
 from gpuledger.simulate.gpu.patches import Patches
 
@@ -34,6 +35,7 @@ def install_choices(patches: Patches, functions: VirtualFunctions, say: Callable
     _patch_devices(patches, functions)
     _patch_engine(patches, functions)
     _patch_programs(patches, say)
+    place_lazy(patches)
 
 
 def _patch_dropout(patches: Patches, functions: VirtualFunctions) -> None:

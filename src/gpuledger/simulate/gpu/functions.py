@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
 from gpuledger.simulate.gpu.dispatch import PLACEHOLDER, VirtualMode
+from gpuledger.simulate.gpu.lazy import marked
 
 CPU = torch.device("cpu")
 Handler = Callable[["VirtualFunctions", Any, Any, dict[str, Any]], Any]
@@ -115,6 +117,8 @@ def _to(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     if device.type == "meta":
         return func(*args, **kwargs)
     there = device.type == "cuda"
+    if is_lazy(tensor):
+        return marked(tensor, there)
     dtype = dtype or tensor.dtype
     layout = how.get("memory_format")
     copy = how.get("copy") or any(value is True for value in rest[3:4])

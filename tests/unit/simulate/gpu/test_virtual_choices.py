@@ -146,3 +146,26 @@ def test_recurrent_layers_of_the_cpu_are_left_to_torch(kind: Any, device: Virtua
     layer = kind(4, 6)
     assert sizes_of(device, lambda: layer(torch.zeros(5, 2, 4))) == []
     assert layer(torch.zeros(5, 2, 4))[0].shape == (5, 2, 6)
+
+
+@pytest.mark.parametrize("way", ["to", "cuda", "device"])
+def test_a_lazy_module_has_its_parameters_on_the_gpu_from_its_first_call(way: str, device: VirtualDevice) -> None:
+    model = nn.Sequential(nn.LazyLinear(64, device="cuda" if way == "device" else None), nn.LazyBatchNorm1d())
+    if way == "to":
+        model.to("cuda")
+    elif way == "cuda":
+        model.cuda()
+    else:
+        model[1].to("cuda")
+    data = torch.zeros(8, 32, device="cuda")
+    made = sizes_of(device, lambda: (model(data), model))
+    assert {4 * 64 * 32, 4 * 64} <= set(made)
+    assert [parameter.device.type for parameter in model.parameters()] == ["cuda"] * 4
+    assert [buffer.device.type for buffer in model.buffers()] == ["cuda"] * 3
+    model(data).sum().backward()
+
+
+def test_a_lazy_module_on_the_cpu_stays_there(device: VirtualDevice) -> None:
+    model = nn.LazyLinear(64)
+    assert model(torch.zeros(8, 32)).device.type == "cpu"
+    assert sizes_of(device, lambda: model) == []
