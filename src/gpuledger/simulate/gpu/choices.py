@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
 from gpuledger.simulate.gpu.attention import HALVES, patch_attention
-from gpuledger.simulate.gpu.functions import CUDA, VirtualFunctions, as_device, cast_for_autocast
+from gpuledger.simulate.gpu.functions import VirtualFunctions, as_device, cast_for_autocast
 from gpuledger.simulate.gpu.lazy import place_lazy
 from gpuledger.simulate.gpu.norms import patch_norms
 from gpuledger.simulate.gpu.patches import Patches
