@@ -145,21 +145,23 @@ def uploaded_to(url: str, *, force: bool) -> Iterator[str]:
 class LaterUpload:
     """Recordings that are uploaded when their programs have ended.
 
-    ``name`` is the name of the local run, ``url`` that of the run in the storage. ``finished`` gets the runs.
+    ``name`` is the name of the local run, ``url`` that of the run in the storage. ``force`` replaces a run there.
+    ``finished`` gets the runs.
     """
 
     url: str
     name: str
+    force: bool = False
     finished: list[Path] = field(default_factory=list)
 
-    def check(self, repeat: int, say: Callable[[str], None], *, force: bool) -> None:
+    def check(self, repeat: int, say: Callable[[str], None]) -> None:
         """Check the URL before the program starts. Storage that does not answer is reported, and stops nothing.
 
         Raises:
-            UsageError: what reads the URL is not installed, or it has a run and ``force`` is False.
+            UsageError: what reads the URL is not installed, or it has a run that is not to be replaced.
         """
         names = [f"{self.name}-{number}" for number in range(1, repeat + 1)] if repeat > 1 else [self.name]
-        problem = _check([_sibling(self.url, name) for name in names], force=force)
+        problem = _check([_sibling(self.url, name) for name in names], force=self.force)
         if problem is not None:
             say(hide_credentials(f"gpuledger: {problem}"))
             say("gpuledger: the program runs, and the upload is tried when it has ended")
@@ -169,6 +171,7 @@ class LaterUpload:
         for path in self.finished:
             url = _sibling(self.url, path.name.removesuffix(SUFFIX))
             try:
+                refuse_existing(url, force=self.force)  # another host can have uploaded it meanwhile
                 size = upload_run(path, url)
             except KeyboardInterrupt:
                 problem = f"{url}: the upload was interrupted"
@@ -183,7 +186,7 @@ class LaterUpload:
             say(hide_credentials(f"  hint: The run is in {path}. Upload it with: {command}"))
 
 
-def later_upload(url: str) -> LaterUpload:
+def later_upload(url: str, *, force: bool = False) -> LaterUpload:
     """Return the upload of a recording that is made with ``--out URL``.
 
     Raises:
@@ -193,7 +196,7 @@ def later_upload(url: str) -> LaterUpload:
     name = path.rpartition("/")[2].removesuffix(SUFFIX)
     if not is_storable(name):
         raise UsageError(f"{url}: not the URL of a run", hint="Use a URL such as s3://bucket/train")
-    return LaterUpload(_sibling(url, name), name)
+    return LaterUpload(_sibling(url, name), name, force)
 
 
 def _sibling(url: str, name: str) -> str:

@@ -87,7 +87,7 @@ def test_a_connection_that_is_lost_while_uploading(storage: Storage, tmp_path: P
     url = f"{storage.url}/train.ledger"
     storage.left = requests
     said: list[str] = []
-    LaterUpload(url, "train", [local]).run(said.append, said.append)
+    LaterUpload(url, "train", finished=[local]).run(said.append, said.append)
     assert said[0].startswith(f"gpuledger: error: {url}: ")
     assert said[1:] == [
         f"  hint: The run is in {local}. Upload it with: gpuledger merge {local} --out {url}",
@@ -98,7 +98,7 @@ def test_a_connection_that_is_lost_while_uploading(storage: Storage, tmp_path: P
     if requests == 8:
         with pytest.raises(InputError, match="was not uploaded completely"):
             gpuledger.load(url)
-    LaterUpload(url, "train", [local]).run(said.append, said.append)
+    LaterUpload(url, "train", finished=[local]).run(said.append, said.append)
     assert said[-1].startswith(f"gpuledger: uploaded {local} to {url} (10 files, ")
     assert len(gpuledger.load(url).ranks) == 3
 
@@ -130,7 +130,7 @@ def test_incomplete_runs_in_a_folder_are_named(storage: Storage, tmp_path: Path)
 def test_storage_that_does_not_answer_is_reported_before_the_program_and_stops_nothing(storage: Storage) -> None:
     storage.left = 0
     said: list[str] = []
-    later_upload(f"{storage.url}/train").check(1, said.append, force=False)
+    later_upload(f"{storage.url}/train").check(1, said.append)
     assert f"{storage.url}/train.ledger: " in said[0]
     assert "the upload is tried when it has ended" in said[1]
 
@@ -140,10 +140,24 @@ def test_a_run_that_exists_is_refused_before_the_program(storage: Storage, tmp_p
     upload = later_upload(f"{storage.url}/train")
     said: list[str] = []
     with pytest.raises(UsageError, match=r"train-2.ledger: already exists"):
-        upload.check(2, said.append, force=False)
-    upload.check(2, said.append, force=True)
-    upload.check(1, said.append, force=False)
+        upload.check(2, said.append)
+    later_upload(f"{storage.url}/train", force=True).check(2, said.append)
+    upload.check(1, said.append)
     assert said == []
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_run_that_another_host_uploaded_meanwhile_is_replaced_only_if_forced(
+    storage: Storage, tmp_path: Path, force: bool
+) -> None:
+    url = f"{storage.url}/train.ledger"
+    upload_run(make_summaries(tmp_path / "other.ledger", 2, 2), url)
+    local = make_summaries(tmp_path / "train.ledger", 1, 2)
+    said: list[str] = []
+    LaterUpload(url, "train", force, [local]).run(said.append, said.append)
+    assert (f"gpuledger: error: {url}: already exists" in said) is not force
+    assert len(gpuledger.load(url).ranks) == (1 if force else 2)
+    assert len(gpuledger.load(local).ranks) == 1
 
 
 def test_no_such_run_and_no_such_bucket(storage: Storage) -> None:

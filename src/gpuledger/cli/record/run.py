@@ -98,8 +98,8 @@ def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool,
     if is_url(out):
         from gpuledger.services.remote_runs import later_upload
 
-        upload = later_upload(out)
-        upload.check(repeat, _say, force=force)
+        upload = later_upload(out, force=force)
+        upload.check(repeat, _say)
         out, listeners = upload.name, Listeners(_say, note, show, upload.finished.append)
 
     def record(name: str | None) -> int:
