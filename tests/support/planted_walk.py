@@ -166,7 +166,10 @@ def _notes(directory: Path) -> list[str]:
 def forked(
     program: Program, code: Any, target: tuple[int, str] | None = None, *, recorded: bool, compiled: bool = False
 ) -> dict[str, Any]:
-    """Return how a program ended in a process of its own; ``compiled`` if observed functions may be so by now."""
+    """Return how a program ended in a process of its own.
+
+    ``compiled``: functions may have been compiled for observers before it began.
+    """
     directory = Path(tempfile.mkdtemp(prefix="planted-"))
     child = os.fork()
     if not child:
