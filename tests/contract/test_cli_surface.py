@@ -19,7 +19,7 @@ SURFACE = {
     " --no-flight-recorder --devices --ranks --repeat --live -q --quiet",
     "watch": "--interval --gpu --out --force --pid --variants --vary --repeat -q --quiet",
     "estimate": "--gpu --steps --confidence --alloc-conf --require-fit --find-batch --out --force -q --quiet --json"
-    " --gpu-memory --sm --fit --batch-argument",
+    " --gpu-memory --sm --fit --batch-argument --world-size --find-world-size --ranks",
     "what-if": "--rank --device --json",
     "gpus": "--json",
     "ops": "",

@@ -27,6 +27,7 @@ OWN_TEXT = {
     "--interval": "of a file's samples it is only known to the user",
     "--step": "of a recorded run, or the one to capture",
     "--batch": "one number, or several where a command takes them",
+    "--ranks": "ranks to simulate, or to keep events of",
 }
 """Options whose help differs from command to command, and why."""
 OWN_TYPE = {

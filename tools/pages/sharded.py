@@ -6,6 +6,7 @@ from pages.blocks import block
 from pages.results import GIB, MIB, Results, about, percent, read, table, wrap
 
 SHARDED = "memory/results/h200/sharded.json"
+ESTIMATED = "estimate/results/h200/sharded_estimates.json"
 
 
 def row(way: str, found: Results) -> list[str]:
@@ -62,4 +63,36 @@ def sharded_training() -> list[str]:
             f"time was left. Without a recording, one process trains all ways. It stopped in {', '.join(stopped)}, and",
             f"its peaks are higher in {', '.join(other_peaks(results))}.",
         ),
+    ]
+
+
+def estimate_row(way: str, ranks: list[Results]) -> list[str]:
+    """Return the cells of one way, with the largest error of its ranks."""
+    names = ("peak_allocated_bytes", "peak_reserved_bytes", "outside_bytes")
+    errors = [[one["error_frac"][name] for one in ranks if name in one["error_frac"]] for name in names]
+    return [
+        f"`{way}`",
+        f"{max(one['measured']['peak_allocated_bytes'] for one in ranks) / GIB:.1f} GiB",
+        *(f"{max(found, key=abs) * 100:+.2f} %" if found else "" for found in errors),
+    ]
+
+
+@block("estimates of sharded training")
+def estimates_of_sharded_training() -> list[str]:
+    """Return the errors of estimates of sharded training, for each way."""
+    results, truth = read(ESTIMATED), read(SHARDED)
+    head = ["way", "measured peak", "allocated", "reserved", "outside the allocator"]
+    failed = ", ".join(f"`{way}`" for way in results["failed"]) or "none"
+    return [
+        *wrap(
+            f"Estimates for {results['ranks']} ranks compared with PyTorch's counters on {results['ranks']} × H200, of",
+            "the trainings in [Measured on two GPUs](ranks.md#measured-on-two-gpus). Each figure is the larger error",
+            "of both ranks, relative to the measurement. Outside the allocator are context, libraries and NCCL.",
+            "The assumed memory of NCCL is that of `ddp`, so that column is no independent test.",
+            "`hsdp` has the peak of the run without a recording. Ways without an estimate:",
+            f"{failed}. Measured with torch {truth['versions']['torch']}. Estimated without a GPU:",
+            f"{about(results, 'estimate/sharded_estimates.py')}.",
+        ),
+        "",
+        *table(head, [estimate_row(way, ranks) for way, ranks in results["ways"].items()]),
     ]

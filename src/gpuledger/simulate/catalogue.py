@@ -83,7 +83,7 @@ class Card:
         return self.context_bytes.value + self.library_bytes.value + self.nccl_bytes
 
     def with_nccl(self, nccl_bytes: int) -> Card:
-        """Return the GPU for a program whose process uses ``nccl_bytes`` for NCCL."""
+        """Return the GPU for a program that uses ``nccl_bytes`` for NCCL."""
         return replace(self, nccl_bytes=nccl_bytes)
 
     def with_handles(self, count: int) -> Card:

@@ -59,8 +59,7 @@ class _Steps(click.ParamType):  # type: ignore[type-arg]  # generic only in newe
     epilog="""\b
 Examples:
   gpuledger estimate --gpu a100-80gb train.py --batch-size 32
-  gpuledger estimate --gpu l4 --find-batch batch-size train.py --batch-size 8
-  gpuledger estimate --gpu h100-80gb --world-size 8 train.py""",
+  gpuledger estimate --gpu l4 --find-batch batch-size train.py --batch-size 8""",
 )
 @gpu_option("GPU model, as listed by `gpuledger gpus`, or all for one table of all of them.", default="h200")
 @click.option("--gpu-memory", metavar="MEMORY", help="Memory of a GPU that is not listed, such as 24GiB. Needs --sm.")

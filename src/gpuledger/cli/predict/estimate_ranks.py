@@ -26,13 +26,14 @@ def rank_options(command: Any) -> Any:
             "--find-world-size",
             type=click.IntRange(1),
             metavar="MOST",
-            help="Find the smallest number of ranks that fits, up to MOST.",
+            help="Find the smallest number of ranks that fits, up to MOST.  [default: no search]",
         ),
         click.option(
             "--world-size",
             type=int,
             metavar="N",
-            help="Estimate sharded training (FSDP, DDP, tensor parallel, pipeline) with N ranks, one GPU each.",
+            help="Estimate sharded training (FSDP, DDP, tensor parallel, pipeline) with N ranks, one GPU each.  "
+            "[default: one process without ranks]",
         ),
     ):
         command = option(command)
@@ -125,5 +126,7 @@ def _listed(text: str | None, world_size: int) -> tuple[int, ...]:
         return tuple(range(world_size))
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() for word in words):
-        raise UsageError(f"--ranks {text}: expected numbers with commas between them, or all", hint="--ranks 0,3")
+        raise UsageError(
+            f"--ranks {text}: expected numbers with commas between them, or all", hint="For example --ranks 0,3"
+        )
     return tuple(sorted({int(word) for word in words}))

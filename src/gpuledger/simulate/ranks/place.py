@@ -14,7 +14,7 @@ class RankError(BaseException):
     Attributes:
         message: What happened, with file and line of the program.
         hint: What to do next.
-        waits: Whether the rank waits for another one, whose own failure explains more.
+        waits: Whether the rank waits for another one. The failure of that rank explains more.
     """
 
     def __init__(self, message: str, hint: str = "", *, waits: bool = False) -> None:
