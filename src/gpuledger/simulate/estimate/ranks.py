@@ -31,6 +31,8 @@ from gpuledger.units import counted, format_bytes
 
 MOST_RANKS = 65_536
 """Limit of ``--world-size``."""
+MOST_NAMED = 64
+"""Limit of ``--ranks``: the ranks may wait for each other, so their processes run at the same time."""
 _WORST_FIRST = (TOO_LARGE, EDGE, FITS)
 _POLL_S = 0.2
 
@@ -130,6 +132,8 @@ def check_ranks(world_size: int, ranks: Sequence[int] = ()) -> None:
     """
     if not 1 <= world_size <= MOST_RANKS:
         raise UsageError(f"--world-size {world_size}: expected 1 to {MOST_RANKS:,} ranks", hint="For example 8")
+    if len(ranks) > MOST_NAMED:
+        raise UsageError(f"--ranks: {len(ranks)} ranks, expected at most {MOST_NAMED}", hint="For example --ranks 0,7")
     wrong = [rank for rank in ranks if not 0 <= rank < world_size]
     if wrong:
         raise UsageError(f"--ranks {wrong[0]}: there are ranks 0 to {world_size - 1}", hint="For example --ranks 0")

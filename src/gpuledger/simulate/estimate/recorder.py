@@ -69,7 +69,7 @@ class VirtualRecorder:
         return {DEVICE_IDX: (counters.alloc_count, counters.free_count)}
 
     def see_resized(self, tensors: list[object]) -> None:
-        """Do nothing: sharded training is not simulated."""
+        """Do nothing: the simulated GPU follows storages that are resized."""
 
     def read_counters(self, part: Part, step: int, reason: str, t_ns: int) -> None:
         """Append the simulated allocator's counters."""
