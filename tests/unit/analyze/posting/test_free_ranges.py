@@ -30,6 +30,9 @@ def test_ranges_are_the_longest_of_what_is_free(steps: list[tuple[str, int, int,
     """Pieces of an expandable segment, which are mapped, are one range where they meet; other segments are not."""
     starts = set() if mapped else set(SEGMENTS)
     ranges, free = FreeRanges(segment_starts=starts), set[int]()
+    for start, length in SEGMENTS.items():
+        ranges.add(start, length)
+        free |= set(range(start, start + length))
     for step, segment, offset, length in steps:
         address = segment + offset
         span = set(range(address, min(address + length, segment + SEGMENTS[segment])))

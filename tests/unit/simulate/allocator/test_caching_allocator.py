@@ -141,6 +141,7 @@ def test_counters_are_the_sums_of_what_is_in_use_and_peaks_their_largest(steps: 
     """Each step frees the block of its number, or requests one where there is none."""
     allocator = CachingAllocator()
     counters, in_use, requests, largest = allocator.counters, dict[int, tuple[int, int]](), 0, 0
+    assert not any(vars(counters).values())
     for number, requested_bytes in steps:
         if number in in_use:
             allocator.free(in_use.pop(number)[0])
@@ -172,7 +173,3 @@ def test_what_lies_beside_the_pages_that_are_unmapped_stays_free(freed_mib: int)
         assert allocator.malloc(10 * MIB) == start + 60 * MIB
     assert reserved_mib(allocator) == left_mib
     assert (allocator.malloc(20 * MIB), reserved_mib(allocator)) == (start + 40 * MIB, left_mib + 20)
-
-
-def test_a_new_allocator_has_counted_nothing() -> None:
-    assert not any(vars(CachingAllocator().counters).values())
