@@ -1,9 +1,12 @@
 """Plants single-line defects in the core of gpuledger, one after the other, and counts those that its tests find.
 
 A seeded random sample, equally many from each subject below, and every defect of the lines that `named_mutants.toml`
-names. For each, the tests that run its line are run in a fork, fastest first, until one fails. Which tests run which
-line is kept in `build/mutants`, and so is what was found: the next run tries the survivors only, until `--again`.
-`named_mutants.toml` may say why a survivor changes nothing. Results go to bench/house/results/cpu/mutants.json.
+names. For each, tests that run its line are run in a fork until one fails: those of the module's folder first, then the
+fastest. A change to the code draws the defects of the changed lines anew and no others.
+
+`build/mutants` keeps which tests run which line, and which defects were found while their module was as it is. The next
+run tries the other defects only; `--again` tries all. `named_mutants.toml` may say why a survivor changes nothing.
+Results go to bench/house/results/cpu/mutants.json.
 
 mutmut and cosmic-ray do not fit: neither draws a seeded sample, and each of their defects costs the import of torch.
 

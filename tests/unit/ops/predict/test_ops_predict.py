@@ -134,9 +134,8 @@ def test_a_kept_model_predicts_the_same_and_holds_no_pickle(model: Model, tmp_pa
 def test_a_file_that_is_no_model_is_refused(content: bytes, tmp_path: Path) -> None:
     place = tmp_path / "x.model"
     place.write_bytes(content)
-    with pytest.raises(InputError, match=r"x\.model") as caught:
+    with pytest.raises(InputError, match=r"x\.model"):
         load_model(place)
-    assert "gpuledger ops fit" in str(caught.value.hint)
 
 
 def test_a_pickle_is_refused(tmp_path: Path) -> None:
