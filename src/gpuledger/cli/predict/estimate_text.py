@@ -127,30 +127,37 @@ def _gpu_documents(fits: tuple[Fit, ...]) -> list[dict[str, Any]]:
 
 def estimate_document(found: Estimate) -> dict[str, Any]:
     """Return the estimate as one JSON document."""
-    rank = found.run.rank(found.rank)
-    breakdown = break_down(rank, find_peak(rank), by=("category",))
     peaks = found.peaks
     return {
         "gpu": found.card.key,
-        "verdict": found.fit.verdict,
         "fits": found.fits,
+        **peaks_document(found, found.rank),
+        "uncompiled": list(found.uncompiled),
+        "capacity_bytes": found.card.usable_bytes,
+        "confidence": found.confidence,
+        "assumed": None if peaks.assumed is None else asdict(peaks.assumed),
+        "interval_from": kind_on(found.card, peaks.kind),
+        "by_category_spread": {name: int(share * peaks.allocated_bytes) for name, share in category_spread().items()},
+        "gpus": _gpu_documents(found.others),
+        "notes": list(found.notes),
+        "run": str(found.run.path),
+    }
+
+
+def peaks_document(found: Estimate, rank: int) -> dict[str, Any]:
+    """Return the verdict, the peaks and their bounds, and the categories of one rank, for a JSON document."""
+    at = found.run.rank(rank)
+    peaks, breakdown = found.peaks, break_down(at, find_peak(at), by=("category",))
+    return {
+        "verdict": found.fit.verdict,
         "peak_allocated_bytes": peaks.allocated_bytes,
         "peak_reserved_bytes": peaks.reserved_bytes,
         "peak_process_bytes": peaks.process_bytes,
         "lower_bytes": peaks.lower_bytes,
         "upper_bytes": peaks.upper_bytes,
-        "uncompiled": list(found.uncompiled),
-        "capacity_bytes": found.card.usable_bytes,
-        "confidence": found.confidence,
         "steps": found.steps,
         "peak_step": found.peak_step,
-        "assumed": None if peaks.assumed is None else asdict(peaks.assumed),
-        "interval_from": kind_on(found.card, peaks.kind),
         "by_category": {account.category: account.bytes for account in breakdown.accounts},
-        "by_category_spread": {name: int(share * peaks.allocated_bytes) for name, share in category_spread().items()},
-        "gpus": _gpu_documents(found.others),
-        "notes": list(found.notes),
-        "run": str(found.run.path),
     }
 
 

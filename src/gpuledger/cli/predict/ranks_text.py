@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuledger.analyze.memory.breakdown import break_down
-from gpuledger.analyze.memory.instant import find_peak
-from gpuledger.cli.predict.estimate_text import breakdown_table
+from gpuledger.cli.predict.estimate_text import breakdown_table, peaks_document
 from gpuledger.report.base.terminal import Column, Table, Terminal
 from gpuledger.simulate.catalogue import Card
 from gpuledger.simulate.estimate.ranks import RankEstimate, RanksEstimate
@@ -73,28 +71,12 @@ def ranks_document(found: RanksEstimate) -> dict[str, Any]:
         "nccl_bytes": found.nccl_bytes,
         "capacity_bytes": found.highest.estimate.card.usable_bytes,
         "confidence": found.highest.estimate.confidence,
-        "ranks": [_rank_document(one) for one in found.ranks],
+        "ranks": [
+            {"rank": one.rank, "coordinate": one.coordinate, **peaks_document(one.estimate, one.rank)}
+            for one in found.ranks
+        ],
         "notes": list(found.notes),
         "run": str(found.run.path),
-    }
-
-
-def _rank_document(one: RankEstimate) -> dict[str, Any]:
-    estimate = one.estimate
-    rank = estimate.run.rank(one.rank)
-    accounts = break_down(rank, find_peak(rank), by=("category",)).accounts
-    return {
-        "rank": one.rank,
-        "coordinate": one.coordinate,
-        "verdict": estimate.fit.verdict,
-        "peak_allocated_bytes": estimate.peak_allocated_bytes,
-        "peak_reserved_bytes": estimate.peak_reserved_bytes,
-        "peak_process_bytes": estimate.peak_process_bytes,
-        "lower_bytes": estimate.lower_bytes,
-        "upper_bytes": estimate.upper_bytes,
-        "steps": estimate.steps,
-        "peak_step": estimate.peak_step,
-        "by_category": {account.category: account.bytes for account in accounts},
     }
 
 

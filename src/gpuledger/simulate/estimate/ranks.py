@@ -79,11 +79,6 @@ class RanksEstimate:
         """Return whether the upper bound of every simulated rank fits its GPU."""
         return self.verdict == FITS
 
-    @property
-    def simulated_ranks(self) -> tuple[int, ...]:
-        """Return the ranks that were simulated. Other ranks are assumed to need no more."""
-        return tuple(one.rank for one in self.ranks)
-
 
 def estimate_ranks(
     order: Order,

@@ -12,10 +12,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
-from gpuledger.simulate.gpu.attention import HALVES, patch_attention
 from gpuledger.simulate.gpu.functions import VirtualFunctions, as_device, cast_for_autocast
+from gpuledger.simulate.gpu.fused_kernels import HALVES, patch_attention, patch_norms
 from gpuledger.simulate.gpu.lazy import place_lazy
-from gpuledger.simulate.gpu.norms import patch_norms
 from gpuledger.simulate.gpu.patches import Patches
 
 aten = torch.ops.aten

@@ -12,6 +12,11 @@ from gpuledger.simulate.gpu.sizes import caller
 from gpuledger.simulate.ranks.messages import Messages
 from gpuledger.simulate.ranks.place import RankError
 
+_REPLACED = (
+    *("send_object_list", "recv_object_list", "broadcast_object_list"),
+    *("scatter_object_list", "all_gather_object", "gather_object"),
+)
+
 
 class ObjectCollectives:
     """Replaces the collectives of ``torch.distributed`` for objects.
@@ -27,14 +32,8 @@ class ObjectCollectives:
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """Return name in ``torch.distributed`` -> function."""
-        return {
-            "send_object_list": self.send,
-            "recv_object_list": self.receive,
-            "broadcast_object_list": self.broadcast,
-            "scatter_object_list": self.scatter,
-            "all_gather_object": self.all_gather,
-            "gather_object": self.gather,
-        }
+        ours = (self.send, self.receive, self.broadcast, self.scatter, self.all_gather, self.gather)
+        return dict(zip(_REPLACED, ours, strict=True))
 
     def send(self, object_list: Any, dst: Any = None, group: Any = None, device: Any = None, **how: Any) -> None:
         """Send a list of objects to one rank."""
