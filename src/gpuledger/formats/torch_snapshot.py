@@ -164,7 +164,7 @@ def _pool_of(pair: Any) -> int:
     """Return a segment's pool from its number; :data:`UNKNOWN_POOL` if the file has no valid one."""
     numbers = pair if type(pair) in (tuple, list) and len(pair) == 2 else (None, None)
     known = all(type(number) is int and 0 <= number <= _LARGEST_POOL for number in numbers)
-    return pool_number(*numbers) if known else int(UNKNOWN_POOL)
+    return pool_number(*numbers) if known else UNKNOWN_POOL
 
 
 def _checked(sizes: I64, what: str) -> I64:

@@ -4,13 +4,11 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-import numpy as np
-
 from gpuledger.files.shapes import Whole
 from gpuledger.model.bounds import DEVICE
 from gpuledger.model.json_object import JsonObject
 
-UNKNOWN_POOL = np.int32(np.iinfo(np.int32).min)
+UNKNOWN_POOL = -(2**31)
 """Pool of a block with a segment that is in no snapshot."""
 
 

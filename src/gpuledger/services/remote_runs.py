@@ -5,9 +5,7 @@ A run's manifest is uploaded last, and removed first. So a run without a manifes
 
 from __future__ import annotations
 
-import json
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ from gpuledger.errors import GpuLedgerError, InputError, UsageError, words_of
 from gpuledger.files.remote import ON_FAILURE, RemoteFolder, is_storable, open_folder
 from gpuledger.files.writing import refuse_links
 from gpuledger.model.run_directory import MANIFEST, RANK_PREFIX, SUFFIX
+from gpuledger.processes.child_job import run_child_job, serve_job
 from gpuledger.redact import hide_credentials
 from gpuledger.units import counted, format_bytes
 
@@ -213,33 +212,21 @@ def _check(urls: Sequence[str], *, force: bool) -> str | None:
     Raises:
         UsageError: what reads a URL is not installed, or a URL has a run and ``force`` is False.
     """
-    command = [sys.executable, "-P", "-m", __name__, "force" if force else "keep", *urls]
     try:
-        asked = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=CHECK_S
-        )
-    except subprocess.TimeoutExpired:
-        return f"{urls[0]}: no answer within {CHECK_S} s"
-    except OSError as error:
+        run_child_job(__name__, {"urls": list(urls), "force": force}, name=urls[0], limit_s=CHECK_S)
+    except UsageError:
+        raise
+    except (GpuLedgerError, OSError) as error:
         return words_of(error)
-    try:
-        answer: dict[str, Any] = json.loads(asked.stdout)
-    except ValueError:
-        return f"{urls[0]}: the check ended with exit status {asked.returncode}"
-    if answer["is_usage"]:
-        raise UsageError(answer["message"], hint=answer["hint"])
-    return answer["message"] or None
+    return None
 
 
-def _answer(words: list[str]) -> dict[str, Any]:
-    """Return the result of the check as JSON, for the process that started this one."""
-    try:
-        for url in words[1:]:
-            refuse_existing(url, force=words[0] == "force")
-    except GpuLedgerError as error:
-        return {"message": error.message, "hint": error.hint, "is_usage": isinstance(error, UsageError)}
-    return {"message": "", "hint": None, "is_usage": False}
+def _refuse_any(order: dict[str, Any], _words: list[str]) -> dict[str, Any]:
+    """Check each URL of an order of :func:`_check`."""
+    for url in order["urls"]:
+        refuse_existing(url, force=order["force"])
+    return {}
 
 
 if __name__ == "__main__":
-    print(json.dumps(_answer(sys.argv[1:])))
+    sys.exit(serve_job(_refuse_any))

@@ -27,6 +27,9 @@ _COMMENT = re.compile(r"\s{2,}#.*$")
 _NUMBER = re.compile(r"^(?:-\s*)?\d+/\d+:\s*")
 """The number of the compiled code that precedes a guard."""
 
+_OF_ANOTHER_FORM = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What private structures of another version raise. The program is then recorded without them."""
+
 
 @dataclass
 class _Region:
@@ -60,14 +63,14 @@ class CompileLog:
         self._unread = ""
         try:
             self._seen.update(_key(one) for one in _metrics())
-        except Exception as error:  # private structures of another version: the program is recorded without them
+        except _OF_ANOTHER_FORM as error:
             self._unread = f"{type(error).__name__}: {error}"
 
     def read(self) -> None:
         """Take over the compilations since the last call."""
         try:
             self._read()
-        except Exception as error:
+        except _OF_ANOTHER_FORM as error:
             self._unread = f"{type(error).__name__}: {error}"
 
     def _read(self) -> None:

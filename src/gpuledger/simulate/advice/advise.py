@@ -23,25 +23,22 @@ _OTHER_BATCH = re.compile(r"eval|val|test|accum|num|every|steps|epoch")
 
 @dataclass(frozen=True)
 class Advice:
-    """Changes with which a program fits.
-
-    Attributes:
-        card: The GPU.
-        limit_bytes: Bytes that the process may use.
-        unchanged: The program as it is.
-        best: The cheapest combination that fits; None if there is none.
-        tried: All combinations, in ascending order of their time by FLOPs.
-        unavailable: Why some changes were not tried.
-        notes: Approximations.
-    """
+    """Changes with which a program fits."""
 
     card: Card
+    """The GPU."""
     limit_bytes: int
+    """Bytes that the process may use."""
     unchanged: Tried
+    """The program as it is."""
     best: Tried | None
+    """The cheapest combination that fits; None if there is none."""
     tried: tuple[Tried, ...]
+    """All combinations, in ascending order of their time by FLOPs."""
     unavailable: tuple[str, ...]
+    """Why some changes were not tried."""
     notes: tuple[str, ...]
+    """Approximations."""
 
     @property
     def changes(self) -> tuple[str, ...]:
