@@ -14,9 +14,7 @@ def causes() -> list[str]:
     results = read(FAILURES)
     programs = results["programs"]
     right = sum(bool(found["right"]) for found in programs.values())
-    rows = [
-        f"| {name.replace('_', ' ')} | {found['sentence'] or 'not explained'} |" for name, found in programs.items()
-    ]
+    rows = [[name.replace("_", " "), found["sentence"] or "not explained"] for name, found in programs.items()]
     return [
         *wrap(
             f"{about(results, 'memory/out_of_memory.py')}, {len(programs)} programs that fail, one run of each. The",

@@ -68,7 +68,9 @@ def worst(values: Iterable[float]) -> float:
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], right_from: int = 1) -> list[str]:
     """Return a Markdown table; columns from ``right_from`` on are right-aligned."""
     aligned = ["---"] * right_from + ["---:"] * (len(head) - right_from)
-    return ["| " + " | ".join(line) + " |" for line in [head, aligned, *rows]]
+    lines = [head, aligned, *rows]
+    assert {len(line) for line in lines} == {len(head)}
+    return ["| " + " | ".join(line) + " |" for line in lines]
 
 
 def wrap(*sentences: str) -> list[str]:

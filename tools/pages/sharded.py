@@ -82,15 +82,16 @@ def estimates_of_sharded_training() -> list[str]:
     """Return the errors of estimates of sharded training, for each way."""
     results, truth = read(ESTIMATED), read(SHARDED)
     head = ["way", "measured peak", "allocated", "reserved", "outside the allocator"]
-    failed = ", ".join(f"`{way}`" for way in results["failed"]) or "none"
+    failed = ", ".join(f"`{way}`" for way in results["failed"])
     return [
         *wrap(
             f"Estimates for {results['ranks']} ranks compared with PyTorch's counters on {results['ranks']} × H200, of",
             "the trainings in [Measured on two GPUs](ranks.md#measured-on-two-gpus). Each figure is the larger error",
             "of both ranks, relative to the measurement. Outside the allocator are context, libraries and NCCL.",
             "The assumed memory of NCCL is that of `ddp`, so that column is no independent test.",
-            "`hsdp` has the peak of the run without a recording. Ways without an estimate:",
-            f"{failed}. Measured with torch {truth['versions']['torch']}. Estimated without a GPU:",
+            "`hsdp` has the peak of the run without a recording.",
+            f"There is no estimate of {failed}." if failed else "Every way has an estimate.",
+            f"Measured with torch {truth['versions']['torch']}. Estimated without a GPU:",
             f"{about(results, 'estimate/sharded_estimates.py')}.",
         ),
         "",
