@@ -54,10 +54,10 @@ test:
 	@$(PYTHON) tools/prepare.py test
 	$(MAKE) --jobs=2 lint tested
 
-# The tests run from an environment that holds the wheel, so what is tested is what is installed. Two cores have three
+# The tests run from an environment that holds the wheel, so what is tested is what is installed. Two cores have four
 # workers, as many tests wait for signals, samples or browsers.
 tested: compiled
-	@$(TESTED)/python -m pytest -n 3 --dist worksteal
+	@$(TESTED)/python -m pytest -n 4 --dist worksteal
 
 # Not part of the tests, which plant an error in every eighth function only: ten minutes on two cores.
 entrances: wheel

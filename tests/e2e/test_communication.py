@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from recorded import Recorded, record_run
+from recorded import Recorded, record_own
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -37,7 +37,7 @@ def train(*, views: bool) -> Recorded:
             optimizer.step()
         return model, optimizer
 
-    return record_run(program)
+    return record_own(program)
 
 
 def test_buckets_are_communication() -> None:
@@ -74,5 +74,5 @@ def test_an_error_while_buckets_are_made_is_the_programs_own(monkeypatch: pytest
 
     monkeypatch.setattr(DistributedDataParallel, "_ddp_init_helper", no_buckets)
     with pytest.raises(RuntimeError, match="no buckets") as ours:
-        record_run(lambda _: DistributedDataParallel(nn.Linear(2, 2)))
+        record_own(lambda _: DistributedDataParallel(nn.Linear(2, 2)))
     assert "communication.py" not in [Path(entry.path).name for entry in ours.traceback]

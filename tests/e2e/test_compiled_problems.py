@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 import torch
-from recorded import Recorded, record_run
+from recorded import Recorded, record_own
 from torch import Tensor, nn
 
 from gpuledger.model.compilation import Compilation, CompiledRegion
@@ -83,7 +83,7 @@ def run(
             optimizer.zero_grad()
         return net, optimizer
 
-    return record_run(program, steps=(1, 3))
+    return record_own(program, steps=(1, 3))
 
 
 def modules(recorded: Recorded) -> set[str]:

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch")
 import torch
 from quick import quick_python
-from recorded import Recorded, record_run
+from recorded import Recorded, record_own
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -110,7 +110,7 @@ def train(name: str, *, compiled: bool) -> Recorded:
         return net, optimizer
 
     torch._dynamo.reset()
-    return record_run(program, steps=(1, 2))
+    return record_own(program, steps=(1, 2))
 
 
 def peak_by_module(run: Recorded) -> Counter[str]:

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 import torch
-from recorded import Recorded, record_run
+from recorded import Recorded, record_own
 from torch import nn
 from torch._dynamo import compiled_autograd
 
@@ -30,7 +30,7 @@ def train(*, accumulated: int) -> Recorded:
                 optimizer.zero_grad()
         return net, optimizer
 
-    return record_run(program, steps=(1, 2))
+    return record_own(program, steps=(1, 2))
 
 
 @pytest.mark.parametrize("accumulated", [1, 3])
@@ -65,7 +65,7 @@ def test_compiled_autograd_gets_none_of_our_hooks() -> None:
     bare = [graph.print_readable(print_output=False) for graph in seen]
     seen.clear()
     compiled_autograd.reset()
-    run = record_run(program, steps=(1, 2))
+    run = record_own(program, steps=(1, 2))
     assert [graph.print_readable(print_output=False) for graph in seen] == bare
     assert {step for step, _, _ in run.steps} == {1, 2}
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 import torch
-from recorded import Recorded, record_run
+from recorded import Recorded, record_own
 from torch import Tensor, nn
 
 pytestmark = pytest.mark.torch
@@ -81,7 +81,7 @@ def record(inner: nn.Module) -> Recorded:
             optimizer.zero_grad()
         return net, optimizer
 
-    return record_run(program, steps=(1, 2))
+    return record_own(program, steps=(1, 2))
 
 
 @pytest.mark.parametrize(("inner", "forward", "backward"), [(WithOperator(), 1, 1), (WithFunction(), 2, 3)])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from present import present
-from recorded import Recorded, record_run
+from recorded import Recorded, record_own, record_run
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -57,7 +57,7 @@ def test_every_category_of_a_plain_training(set_to_none: bool) -> None:
         train(model, optimizer, 3, set_to_none=set_to_none)
         return model, optimizer
 
-    run = record_run(program)
+    run = record_own(program)
     assert_sound(run)
     weights = {"0.weight": 512, "0.bias": 64, "1.weight": 64, "1.bias": 64, "3.weight": 256, "3.bias": 16}
     assert sizes(run, "weight") == weights
@@ -111,7 +111,7 @@ def test_a_window_that_is_never_reached_keeps_the_steps() -> None:
         model = mlp()
         train(model, torch.optim.SGD(model.parameters(), lr=0.1), 2)
 
-    run = record_run(program, steps=(9, 10))
+    run = record_own(program, steps=(9, 10))
     assert run.steps == [(1, "optimizer", False), (2, "optimizer", False)]
     assert run.blocks == ()
     assert run.manifest.status == "closed"
@@ -127,7 +127,7 @@ def test_gradients_are_accumulated_into_the_same_blocks() -> None:
         optimizer.step()
         return model
 
-    run = record_run(program)
+    run = record_own(program)
     assert_sound(run)
     assert sizes(run, "gradient") == MLP_BYTES
     assert {b.step for b in run.of("gradient")} == {1}
@@ -157,7 +157,7 @@ def test_tied_weights_views_frozen_parameters_and_an_average_never_called() -> N
         optimizer.step()
         return model, average, optimizer
 
-    run = record_run(program)
+    run = record_own(program)
     assert_sound(run)
     own = {"embedding.weight": 320, "frozen.weight": 256, "frozen.bias": 32}
     assert sizes(run, "weight") == own | {f"Tied#2.{name}": size for name, size in own.items()}
@@ -183,7 +183,7 @@ def test_optimizers_in_backward() -> None:
             hook.remove()
         return model, optimizers
 
-    run = record_run(program)
+    run = record_own(program)
     assert_sound(run)
     assert sizes(run, "weight") == MLP_BYTES
     assert sizes(run, "gradient") == {}
@@ -208,7 +208,7 @@ def test_lbfgs_calls_the_model_inside_its_step() -> None:
             optimizer.step(closure)
         return model, optimizer
 
-    run = record_run(program)
+    run = record_own(program)
     assert_sound(run)
     assert sizes(run, "weight") == sizes(run, "gradient") == MLP_BYTES
     assert run.bytes_of("optimizer_state") > 0
@@ -226,7 +226,7 @@ def test_a_gradient_penalty_returns_to_forward() -> None:
         optimizer.step()
         return model
 
-    run = record_run(program)
+    run = record_own(program)
     assert_sound(run)
     assert [phase for step, phase in run.phases if step == 1] == ["forward", "backward"] * 2 + ["between"]
     assert set(sizes(run, "gradient")) <= set(MLP_BYTES)
@@ -249,7 +249,7 @@ def test_recomputed_activations_stay_on_their_module(reentrant: bool) -> None:
         train(model, torch.optim.SGD(model.parameters(), lr=0.1))
         return model
 
-    run = record_run(program)
+    run = record_own(program)
     assert_sound(run)
     again = {b.module for b in run.of("activation", phase="backward")}
     assert {"body.0", "body.1"} <= again <= {"body.0", "body.1", "body.2"}
@@ -272,7 +272,7 @@ def test_two_networks_are_told_apart() -> None:
             of_generator.step()
         return generator, critic, of_generator, of_critic
 
-    run = record_run(program)
+    run = record_own(program)
     assert_sound(run)
     names = [f"Sequential{mark}.{name}" for mark in ("", "#2") for name in MLP_BYTES]
     assert sorted(sizes(run, "weight")) == sorted(names)
@@ -299,7 +299,7 @@ def test_a_loss_made_anew_in_each_forward_is_one_module() -> None:
             optimizer.step()
         return inside, outside
 
-    run = record_run(program)
+    run = record_own(program)
     assert_sound(run)
     assert [path for path in run.paths if "Loss" in path] == ["Inside.MSELoss", "L1Loss"]
 
@@ -314,7 +314,7 @@ def test_a_model_without_modules() -> None:
             optimizer.step()
         return weight, optimizer
 
-    run = record_run(program)
+    run = record_own(program)
     assert_sound(run)
     assert sizes(run, "weight") == {"param_groups.0.0": 128}
     assert [b.step for b in run.of("gradient")] == [1, 2, 3]
@@ -328,7 +328,7 @@ def test_a_module_made_where_another_was_is_not_taken_for_it() -> None:
         for width in (2, 3, 4):
             nn.Sequential(nn.Linear(8, width))(torch.randn(2, 8)).sum().backward()
 
-    run = record_run(program)
+    run = record_own(program)
     assert_sound(run)
     assert [(b.module, b.bytes) for b in run.of("weight") if b.name.endswith("weight")] == [
         ("Sequential.0", 64),
@@ -348,7 +348,7 @@ def test_evaluation_between_steps_is_a_phase_of_its_own() -> None:
                 model(torch.randn(64, 8))
         return model
 
-    run = record_run(program)
+    run = record_own(program)
     assert_sound(run)
     large = [b for b in run.blocks if b.bytes == 64 * 16 * FLOAT]
     assert len(large) == 4
@@ -368,7 +368,7 @@ def test_a_compiled_model_keeps_its_names_and_the_run_says_so(whole: bool) -> No
         train(called, torch.optim.SGD(model.parameters(), lr=0.1))
         return model
 
-    run = record_run(program)
+    run = record_own(program)
     assert run.manifest.notes == (
         "1 module runs compiled, and memory allocated in a compiled region is attributed to its outermost module.",
     )
@@ -400,7 +400,7 @@ def test_wrappers_leave_no_trace_in_names_and_a_child_called_module_keeps_its_ow
         train(wrapped, torch.optim.SGD(wrapped.parameters(), lr=0.1))
         return wrapped
 
-    run = record_run(program)
+    run = record_own(program)
     assert_sound(run)
     assert sizes(run, "weight") == {"module.weight": 128, "module.bias": 16}
     assert run.paths == ["DataParallel", "DataParallel", "module"]

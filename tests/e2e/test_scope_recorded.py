@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import record_run, scopes_by_size
+from recorded import record_own, scopes_by_size
 
 import gpuledger
 from gpuledger.analyze.memory.breakdown import break_down
@@ -37,7 +37,7 @@ def test_forward_and_backward_of_plain_code_go_to_their_scopes() -> None:
         loss = first.sum() + second.sum() + plain
         loss.backward()
 
-    recorded = record_run(program)
+    recorded = record_own(program)
     backward = scopes_by_size(recorded, "backward")
     assert {size: backward[size] for size in (1001, 1003, 1005)} == {1001: {"a"}, 1003: {"b"}, 1005: {""}}
     assert scopes_by_size(recorded, "setup", "between")[1003] == {"", "b"}
@@ -81,7 +81,7 @@ def random_program(seed: int, expected: dict[int, str]) -> Callable[[Any], None]
 @pytest.mark.parametrize("seed", range(8))
 def test_every_byte_made_in_backward_goes_to_the_scope_that_made_the_node(seed: int) -> None:
     expected: dict[int, str] = {}
-    recorded = record_run(random_program(seed, expected))
+    recorded = record_own(random_program(seed, expected))
     found = scopes_by_size(recorded, "backward")
     assert len(expected) >= 1
     for size, path in expected.items():
@@ -117,7 +117,7 @@ def train(model: nn.Module, times: int = 2) -> None:
 
 
 def test_scope_and_module_are_told_apart() -> None:
-    recorded = record_run(lambda recording: train(Net()))
+    recorded = record_own(lambda recording: train(Net()))
     made = {(b.module, b.scope, b.phase, b.bytes) for b in recorded.blocks if b.step == 2}
     activation, output = 16 * 33 * 4, 16 * 34 * 4
     assert ("Net", "functional", "forward", activation) in made
@@ -141,7 +141,7 @@ def test_a_checkpointed_forward_is_computed_again_in_the_scope_it_was_in() -> No
             result = checkpoint(body, start * 2, use_reentrant=False)
         result.sum().backward()
 
-    assert scopes_by_size(record_run(program), "backward")[1001] == {"outer", "outer/inner"}
+    assert scopes_by_size(record_own(program), "backward")[1001] == {"outer", "outer/inner"}
 
 
 def test_a_recording_that_begins_inside_a_scope_knows_it() -> None:
@@ -149,7 +149,7 @@ def test_a_recording_that_begins_inside_a_scope_knows_it() -> None:
         torch.ones(1001)
 
     with gpuledger.scope("early"):
-        recorded = record_run(program)
+        recorded = record_own(program)
     assert scopes_by_size(recorded, "setup")[1001] == {"early"}
 
 
@@ -171,7 +171,7 @@ def test_tasks_that_take_turns_keep_their_scopes_in_the_recording() -> None:
         asyncio.run(main())
         torch.ones(1009)
 
-    found = scopes_by_size(record_run(program), "setup")
+    found = scopes_by_size(record_own(program), "setup")
     assert {size: found[size] for size in (1001, 1003)} == {1001: {"a"}, 1003: {"b"}}
     assert {size: found[size] for size in (1101, 1103, 1009)} == {1101: {""}, 1103: {""}, 1009: {""}}
     assert asyncio.events.Handle._run is handle  # type: ignore[attr-defined]
@@ -184,7 +184,7 @@ def test_any_name_arrives() -> None:
         with gpuledger.scope(name):
             torch.ones(1001)
 
-    found = scopes_by_size(record_run(program), "setup")[1001]
+    found = scopes_by_size(record_own(program), "setup")[1001]
     assert found == {name.replace("\ud800", "\\ud800")}
 
 
@@ -194,7 +194,7 @@ def test_nothing_is_left_when_the_recording_ends_inside_a_scope() -> None:
         scope.__enter__()
         return scope
 
-    record_run(program)
+    record_own(program)
     assert scopes._listener is None  # whoever listens cannot be asked for, and hears nothing after its end
     assert current_path() == "open"
     gpuledger.scope("open").__exit__(None, None, None)
@@ -221,7 +221,7 @@ def test_a_decorated_function_says_its_scope_each_time_it_is_called() -> None:
             around(3000, fail=True)
         torch.ones(3005)
 
-    found = scopes_by_size(record_run(program), "setup")
+    found = scopes_by_size(record_own(program), "setup")
     expected = {0: "outer", 1: "outer", 2: "outer/inner", 3: "outer/inner", 4: "outer", 5: ""}
     for size in (1000, 2000):
         assert {number: found[size + number] for number in expected} == {n: {path} for n, path in expected.items()}
@@ -270,7 +270,7 @@ def test_a_compiled_region_with_scopes_is_one_graph_and_is_not_compiled_again() 
         with gpuledger.scope("outside"):
             compiled(x).sum().backward()
 
-    found = scopes_by_size(record_run(program), "setup", "between", "backward")
+    found = scopes_by_size(record_own(program), "setup", "between", "backward")
     assert found[1001] == {"outside"}
     assert torch.equal(compiled(x), expected)
     assert (counter.frame_count, current_path()) == (1, "")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from present import present
-from recorded import record_run
+from recorded import record_own
 from torch import nn
 
 pytestmark = pytest.mark.torch
@@ -132,7 +132,7 @@ def marked_every_second(recording: Any) -> object:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_what_counts(program: Program, kinds: list[str]) -> None:
-    run = record_run(program)
+    run = record_own(program)
     assert run.steps == [(number, kind, True) for number, kind in enumerate(kinds, 1)]
     assert run.manifest.steps_seen == len(kinds)
     assert run.manifest.notes == ()
@@ -140,7 +140,7 @@ def test_what_counts(program: Program, kinds: list[str]) -> None:
 
 @pytest.mark.parametrize("program", [two_optimizers, inference, inference_that_keeps_graphs, marked_and_trained])
 def test_a_window_holds_its_steps_and_nothing_else(program: Program) -> None:
-    run = record_run(program, steps=(2, 2))
+    run = record_own(program, steps=(2, 2))
     assert [recorded for _, _, recorded in run.steps] == [False, True, False, False][: len(run.steps)]
     assert present(run.manifest.window).to_json() == {"asked": [2, 2], "first_step": 2, "last_step": 2}
     assert {block.step for block in run.blocks if block.alloc_index >= 0} == {2}
@@ -148,7 +148,7 @@ def test_a_window_holds_its_steps_and_nothing_else(program: Program) -> None:
 
 
 def test_steps_tile_the_time_and_the_events() -> None:
-    run = record_run(two_optimizers)
+    run = record_own(two_optimizers)
     rows = run.tables["steps"]
     for before, after in pairwise(rows):
         assert before["end_ns"] <= after["start_ns"]

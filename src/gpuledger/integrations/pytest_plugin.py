@@ -29,7 +29,7 @@ from gpuledger.integrations.pytest_marks import (
 )
 
 if TYPE_CHECKING:
-    from gpuledger.integrations.virtual_recording import VirtualRecording
+    from gpuledger.integrations.simulated_recording import SimulatedRecording
     from gpuledger.services.recording import Recording
 
 DEVICES = ("auto", "cuda", "cpu")
@@ -147,19 +147,19 @@ def _values_of(terminalreporter: Any, name: str) -> list[Any]:
 
 
 @pytest.fixture
-def gpuledger_recording(request: pytest.FixtureRequest) -> Iterator[Recording | VirtualRecording]:
+def gpuledger_recording(request: pytest.FixtureRequest) -> Iterator[Recording | SimulatedRecording]:
     """Return a recording for the test to begin and end: ``with gpuledger_recording:``, afterwards ``.run()``."""
     with _place(request.node) as place:
         yield _make_recording(request.node, place, virtual=True)
 
 
-def _make_recording(item: Any, place: Path, *, virtual: bool) -> Recording | VirtualRecording:
+def _make_recording(item: Any, place: Path, *, virtual: bool) -> Recording | SimulatedRecording:
     """Return the recording of a test, on a simulated GPU if the option and ``virtual`` are set."""
     card = _virtual_card(item.config)
     if card and virtual:
-        from gpuledger.integrations.virtual_recording import VirtualRecording
+        from gpuledger.integrations.simulated_recording import SimulatedRecording
 
-        return VirtualRecording(card, place)
+        return SimulatedRecording(card, place)
     from gpuledger.services.recording import record
 
     return record(item.name, out=place, force=True, devices=_devices(item.config))

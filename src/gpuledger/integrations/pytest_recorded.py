@@ -16,7 +16,7 @@ from gpuledger.integrations.pytest_measure import TestBytes, grown_bytes, measur
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuledger.integrations.virtual_recording import VirtualRecording
+    from gpuledger.integrations.simulated_recording import SimulatedRecording
     from gpuledger.model.run import Run
     from gpuledger.services.recording import Recording
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 class RecordedTest:
     """A test and the recording of its call. Where it has the fixture, what that recorded is what counts."""
 
-    def __init__(self, item: Any, limits: Limits, make: Callable[[], Recording | VirtualRecording]) -> None:
+    def __init__(self, item: Any, limits: Limits, make: Callable[[], Recording | SimulatedRecording]) -> None:
         self._item = item
         self._limits = limits
-        self._theirs: Recording | VirtualRecording | None = getattr(item, "funcargs", {}).get(FIXTURE)
+        self._theirs: Recording | SimulatedRecording | None = getattr(item, "funcargs", {}).get(FIXTURE)
         self._recording = self._theirs or make()
         self._run: Run | None = None
         self._found: TestBytes | None = None

@@ -37,7 +37,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Reading:
+class CardSample:
     """One sample of a GPU by number; values that it does not report are None."""
 
     index: int
@@ -54,7 +54,7 @@ class Tools:
     """
 
     watch: Callable[[tuple[str, ...], Path], int]
-    read_cards: Callable[[], Sequence[Reading]]
+    read_cards: Callable[[], Sequence[CardSample]]
     say: Callable[[str], None]
     clock_s: Callable[[], float] = time.monotonic
     sleep_s: Callable[[float], None] = time.sleep
@@ -221,7 +221,7 @@ def run_variants(variants: Sequence[Variant], folder: Path, tools: Tools) -> Var
 class Idle:
     """Idle memory and power of the GPUs: the lowest samples of one second before the first variant."""
 
-    cards: tuple[Reading, ...]
+    cards: tuple[CardSample, ...]
 
     SEEN_S = 1.0
     EVERY_S = 0.1
@@ -251,7 +251,7 @@ class Idle:
                 )
             tools.sleep_s(self.EVERY_S)
 
-    def _problem(self, cards: Sequence[Reading]) -> str:
+    def _problem(self, cards: Sequence[CardSample]) -> str:
         from gpuledger.units import format_bytes
 
         for low, now in zip(self.cards, cards, strict=True):
@@ -269,8 +269,8 @@ class Idle:
         return ""
 
 
-def _lower(low: Reading, now: Reading) -> Reading:
-    return Reading(low.index, _lowest(low.used_bytes, now.used_bytes), _lowest(low.power_w, now.power_w))
+def _lower(low: CardSample, now: CardSample) -> CardSample:
+    return CardSample(low.index, _lowest(low.used_bytes, now.used_bytes), _lowest(low.power_w, now.power_w))
 
 
 def _lowest(*values: Number | None) -> Number | None:

@@ -186,9 +186,9 @@ def estimate(out: Path) -> None:
 
 
 def virtual(out: Path) -> None:
-    from gpuledger.integrations.virtual_recording import VirtualRecording
+    from gpuledger.integrations.simulated_recording import SimulatedRecording
 
-    with VirtualRecording("l4", out) as recording:
+    with SimulatedRecording("l4", out) as recording:
         recording.step()
 
 

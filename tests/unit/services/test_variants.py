@@ -21,8 +21,8 @@ from gpuledger.model.run import read_run
 from gpuledger.model.run_writer import find_run_id
 from gpuledger.report.text.compare_table import comparison_csv, comparison_markdown
 from gpuledger.services.variants import (
+    CardSample,
     Idle,
-    Reading,
     Tools,
     Variant,
     choose_folder,
@@ -53,9 +53,9 @@ class World:
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
 
-    def read_cards(self) -> Sequence[Reading]:
+    def read_cards(self) -> Sequence[CardSample]:
         busy = self.now_s < self._busy_until_s
-        return [Reading(0, 700 * MIB if busy else 0, 300.0 if busy else 80.0), Reading(1, 5, None)]
+        return [CardSample(0, 700 * MIB if busy else 0, 300.0 if busy else 80.0), CardSample(1, 5, None)]
 
     def watch(self, command: tuple[str, ...], place: Path) -> int:
         self.ran.append((self.now_s, command))
@@ -202,23 +202,23 @@ def test_a_card_that_does_not_come_back_is_told_and_noted_in_the_run(tmp_path: P
 @pytest.mark.parametrize(
     ("now", "idle"),
     [
-        (Reading(3, 100 * MIB, 80.0), True),
-        (Reading(3, 115 * MIB, 90.0), True),
-        (Reading(3, 117 * MIB, 80.0), False),
-        (Reading(3, 100 * MIB, 120.0), False),
-        (Reading(3, 100 * MIB, None), True),
-        (Reading(3, 10 * MIB, 20.0), True),
-        (Reading(3, None, 80.0), False),
+        (CardSample(3, 100 * MIB, 80.0), True),
+        (CardSample(3, 115 * MIB, 90.0), True),
+        (CardSample(3, 117 * MIB, 80.0), False),
+        (CardSample(3, 100 * MIB, 120.0), False),
+        (CardSample(3, 100 * MIB, None), True),
+        (CardSample(3, 10 * MIB, 20.0), True),
+        (CardSample(3, None, 80.0), False),
     ],
 )
-def test_idle_is_the_baseline_within_a_little(now: Reading, idle: bool) -> None:
+def test_idle_is_the_baseline_within_a_little(now: CardSample, idle: bool) -> None:
     clock = [0.0]
 
     def sleep(seconds: float) -> None:
         clock[0] += seconds
 
     tools = Tools(lambda _command, _place: 0, lambda: [now], print, lambda: clock[0], sleep)
-    assert (Idle((Reading(3, 100 * MIB, 80.0),)).wait(tools) == "") is idle
+    assert (Idle((CardSample(3, 100 * MIB, 80.0),)).wait(tools) == "") is idle
 
 
 def test_existing_runs_are_refused_before_anything_runs_and_force_keeps_them_until_then(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ class Balance(Shown):
 
 
 @dataclass(frozen=True)
-class Reading:
+class CardAtInstant:
     """A sample of the GPU from NVML, adjusted to an instant of the allocator's history; None if unknown."""
 
     used_bytes: int | None = None
@@ -112,7 +112,7 @@ def build_balance(rank: Rank, device_idx: int | None = None, at: str = "peak", s
     return Balance(instant, name, total, reading.used_bytes, reading.process_bytes, lines, unaccounted.bytes, notes)
 
 
-def read_card(rank: Rank, instant: Instant) -> Reading:
+def read_card(rank: Rank, instant: Instant) -> CardAtInstant:
     """Return the first GPU sample after the instant, or else the last before it, adjusted to the instant.
 
     Segments reserved or released between sample and instant are known exactly and are corrected for, with a note.
@@ -122,10 +122,10 @@ def read_card(rank: Rank, instant: Instant) -> Reading:
     """
     device = instant.device_idx
     if device < 0:
-        return Reading(notes=("CPU tensors: there is no GPU to compare with.",))
+        return CardAtInstant(notes=("CPU tensors: there is no GPU to compare with.",))
     times, index, used = _placed_readings(rank, device)
     if not times.size:
-        return Reading(
+        return CardAtInstant(
             notes=("The GPU was not sampled, so its used memory, context and unaccounted memory are unknown.",)
         )
     place = _nearest(rank, device, index, instant.index)
@@ -141,7 +141,7 @@ def read_card(rank: Rank, instant: Instant) -> Reading:
     own = processes.own_bytes
     row = np.flatnonzero(read_numbers(rank, "samples", "t_ns", device) == times[place])[0]
     driver = int(read_numbers(rank, "samples", "driver_bytes", device)[row])
-    return Reading(
+    return CardAtInstant(
         used_bytes=int(used[place]) - moved,
         driver_bytes=driver if driver >= 0 else None,
         process_bytes=None if own is None else own - moved,
@@ -170,7 +170,7 @@ def _nearest(rank: Rank, device_idx: int, index: I64, wanted: int) -> int:
     return int(np.lexsort((np.abs(index - wanted), index < wanted, between > 0))[0])
 
 
-def _capacity_lines(total_bytes: int | None, reading: Reading) -> list[BalanceLine]:
+def _capacity_lines(total_bytes: int | None, reading: CardAtInstant) -> list[BalanceLine]:
     """Return the lines that divide the GPU's capacity."""
     unused = _difference(total_bytes, reading.used_bytes, reading.driver_bytes)
     sizes = {"driver": reading.driver_bytes, "unused": unused}
@@ -182,7 +182,7 @@ def _capacity_lines(total_bytes: int | None, reading: Reading) -> list[BalanceLi
     return [*lines, BalanceLine("used", reading.used_bytes, 0, NVML_MEMORY, note)]
 
 
-def _card_lines(rank: Rank, reading: Reading) -> list[BalanceLine]:
+def _card_lines(rank: Rank, reading: CardAtInstant) -> list[BalanceLine]:
     if reading.used_bytes is None:
         return []
     apart = _measured_lines(rank) if reading.outside is None else _outside_lines(rank, reading.outside)
@@ -275,7 +275,7 @@ def _free_segment_bytes(rank: Rank, instant: Instant) -> int:
     return int(size[~used].sum())
 
 
-def _unaccounted(reading: Reading, lines: list[BalanceLine], collectives: str | None) -> BalanceLine:
+def _unaccounted(reading: CardAtInstant, lines: list[BalanceLine], collectives: str | None) -> BalanceLine:
     """Return the line with the used bytes that are in no other line."""
     name, source = "unaccounted", "used minus all other lines"
     if reading.used_bytes is None:

@@ -17,7 +17,7 @@ from gpuledger.cli.common import force_option, out_option, takes
 from gpuledger.errors import NoDeviceError, UsageError
 
 if TYPE_CHECKING:
-    from gpuledger.services.variants import Reading, Variant, VariantsResult
+    from gpuledger.services.variants import CardSample, Variant, VariantsResult
     from gpuledger.services.watching import WatchSettings
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
@@ -171,7 +171,7 @@ def _watch_variants(
 ) -> int:
     """Run the variants and print a comparison. Return the exit status."""
     from gpuledger.cards.opening import open_cards
-    from gpuledger.services.variants import Reading, Tools, choose_folder, run_variants
+    from gpuledger.services.variants import CardSample, Tools, choose_folder, run_variants
 
     try:
         there = open_cards(tool_interval_ns=_IDLE_NS)
@@ -179,9 +179,9 @@ def _watch_variants(
     except NoDeviceError as error:
         raise NoDeviceError(f"watch: {error.message}", hint=error.hint) from error
 
-    def read_cards() -> list[Reading]:
+    def read_cards() -> list[CardSample]:
         found = [(card.index, card.read_memory(), card.read_sensors().power_average_w) for card in cards]
-        return [Reading(index, None if one is None else one.used_bytes, power_w) for index, one, power_w in found]
+        return [CardSample(index, None if one is None else one.used_bytes, power_w) for index, one, power_w in found]
 
     def watch(words: tuple[str, ...], directory: Path) -> int:
         try:

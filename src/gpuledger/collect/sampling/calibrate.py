@@ -50,7 +50,7 @@ class CardKey:
 
 
 @dataclass(frozen=True)
-class Reading:
+class OutsideBytes:
     """Bytes of the process outside the allocator after ``name`` ran for the first time (cumulative)."""
 
     name: str
@@ -62,12 +62,12 @@ class Reading:
 class Profile:
     """GPU memory of the context and libraries on one GPU.
 
-    ``readings`` are in the order in which the pieces ran, the forward ones first; see :data:`Reading.bytes`.
+    ``readings`` are in the order in which the pieces ran, the forward ones first; see :data:`OutsideBytes.bytes`.
     """
 
     key: CardKey
     measured_on: str
-    readings: tuple[Reading, ...]
+    readings: tuple[OutsideBytes, ...]
 
     @property
     def context_bytes(self) -> int:
@@ -100,7 +100,9 @@ class Profile:
             InputError: the value is not a profile.
         """
         try:
-            readings = tuple(Reading(str(r["name"]), bool(r["backward"]), int(r["bytes"])) for r in value["readings"])
+            readings = tuple(
+                OutsideBytes(str(r["name"]), bool(r["backward"]), int(r["bytes"])) for r in value["readings"]
+            )
             profile = Profile(CardKey(**value["key"]), str(value["measured_on"]), readings)
         except (TypeError, KeyError, ValueError) as error:
             raise InputError(f"calibration: not a valid profile: {type(error).__name__}: {error}") from error
@@ -255,7 +257,9 @@ def measure_here(_order: dict[str, Any], _arguments: list[str]) -> dict[str, Any
 
     key, readings = read_card()
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return Profile(CardKey(*key, _module_loading()), today, tuple(Reading(*reading) for reading in readings)).to_json()
+    return Profile(
+        CardKey(*key, _module_loading()), today, tuple(OutsideBytes(*reading) for reading in readings)
+    ).to_json()
 
 
 if __name__ == "__main__":

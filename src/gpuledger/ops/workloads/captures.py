@@ -34,7 +34,7 @@ from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.gpu.card import in_place
-from gpuledger.simulate.gpu.device import VirtualDevice
+from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.dispatch import NotModelledError
 
 CPU = "cpu"
@@ -90,7 +90,7 @@ def asked_for(wanted: WorkloadSpec) -> Asked:
 class Place:
     """The captured device. ``device`` is its name in torch."""
 
-    def __init__(self, device: str, title: str, virtual: VirtualDevice | None = None) -> None:
+    def __init__(self, device: str, title: str, virtual: SimulatedDevice | None = None) -> None:
         self.device = device
         self.title = title
         self.virtual = virtual
@@ -120,7 +120,7 @@ def place_named(gpu: str | None, say: Callable[[str], None]) -> Iterator[Place]:
         yield Place(CUDA, torch.cuda.get_device_name())
         return
     card = find_card(gpu)
-    device = VirtualDevice(card, CachingAllocator(AllocatorSettings()))
+    device = SimulatedDevice(card, CachingAllocator(AllocatorSettings()))
     with in_place(device, say):
         yield Place(CUDA, f"{card.name} (virtual)", device)
 

@@ -31,11 +31,11 @@ from gpuledger.simulate.estimate.run import (
     finish,
 )
 from gpuledger.simulate.estimate.search import Search, Trial, find_largest
-from gpuledger.simulate.estimate.session import VirtualSession
+from gpuledger.simulate.estimate.session import SimulatedSession
 from gpuledger.simulate.estimate.step_plan import StepPlan
 from gpuledger.simulate.gpu.card import in_place
-from gpuledger.simulate.gpu.device import VirtualDevice
-from gpuledger.simulate.gpu.dispatch import NotModelledError, VirtualMode
+from gpuledger.simulate.gpu.device import SimulatedDevice
+from gpuledger.simulate.gpu.dispatch import NotModelledError, SimulatedMode
 
 
 def estimate(
@@ -96,9 +96,9 @@ def _follow(order: Order, step: Callable[..., Any], inputs: Any, run_directory: 
     Raises:
         InputError: the step uses something that cannot be simulated.
     """
-    device = VirtualDevice(order.card, CachingAllocator(order.settings))
+    device = SimulatedDevice(order.card, CachingAllocator(order.settings))
     steps = order.steps or DEFAULT_STEPS
-    session = VirtualSession(device, StepPlan(steps, device), run_directory, ends_program=False)
+    session = SimulatedSession(device, StepPlan(steps, device), run_directory, ends_program=False)
     said: dict[str, None] = {}
     with in_place(device, lambda sentence: said.setdefault(sentence)) as mode:
         session.start()
@@ -154,7 +154,7 @@ def find_batch(
 
 
 @contextmanager
-def _on_card(mode: VirtualMode, step: Callable[..., Any], inputs: Any) -> Iterator[Any]:
+def _on_card(mode: SimulatedMode, step: Callable[..., Any], inputs: Any) -> Iterator[Any]:
     """Place the tensors of a step on the GPU, and restore everything at the end."""
     things = list(_reachable(step, inputs))
     moved: dict[int, torch.Tensor] = {}

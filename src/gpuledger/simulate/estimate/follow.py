@@ -15,18 +15,18 @@ from gpuledger.simulate.assumptions import EXPECTED
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.convolutions.convolutions import needs_workspace
 from gpuledger.simulate.estimate.failures import describe_failure
-from gpuledger.simulate.estimate.session import StepsDone, VirtualSession
+from gpuledger.simulate.estimate.session import SimulatedSession, StepsDone
 from gpuledger.simulate.estimate.step_plan import StepPlan
 from gpuledger.simulate.gpu.card import in_place, let_torchvision_import
-from gpuledger.simulate.gpu.device import VirtualDevice
-from gpuledger.simulate.gpu.dispatch import NotModelledError, VirtualMode
+from gpuledger.simulate.gpu.device import SimulatedDevice
+from gpuledger.simulate.gpu.dispatch import NotModelledError, SimulatedMode
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.ranks.messages import Messages
 from gpuledger.simulate.ranks.one_rank import OneRank
 from gpuledger.simulate.ranks.place import RankError, RankPlace
 
 
-def describe_convolutions(device: VirtualDevice) -> list[str]:
+def describe_convolutions(device: SimulatedDevice) -> list[str]:
     """Return sentences on how many of the program's convolutions have measured workspaces."""
     shapes = device.convolutions
     if not shapes:
@@ -74,11 +74,11 @@ def follow(
         changes: Change the program; by default, it is followed unchanged.
     """
     let_torchvision_import()
-    device = VirtualDevice(find_card(order["card"]), CachingAllocator(AllocatorSettings(**order["settings"])))
+    device = SimulatedDevice(find_card(order["card"]), CachingAllocator(AllocatorSettings(**order["settings"])))
     device.at_first_bytes = at_first_bytes
     plan = StepPlan(order["steps"], device)
     ranks = order.get("ranks")
-    session = VirtualSession(device, plan, Path(order["run_directory"]), rank=ranks["rank"] if ranks else 0)
+    session = SimulatedSession(device, plan, Path(order["run_directory"]), rank=ranks["rank"] if ranks else 0)
     said: dict[str, int] = {}
 
     def say(sentence: str) -> None:
@@ -86,7 +86,7 @@ def follow(
 
     one_rank = _one_rank(ranks, say) if ranks else None
 
-    def install(patches: Patches, mode: VirtualMode) -> None:
+    def install(patches: Patches, mode: SimulatedMode) -> None:
         plan.install(patches)
         if changes is not None:
             changes.install(patches)

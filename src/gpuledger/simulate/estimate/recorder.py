@@ -11,13 +11,13 @@ from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.phases import ModuleContext
 from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.model.journal.journal import REASONS, BlockState, Part
-from gpuledger.simulate.gpu.device import VirtualDevice
+from gpuledger.simulate.gpu.device import SimulatedDevice
 
 DEVICE_IDX = 0
 _COLUMNS = ("action", "address", "bytes", "stream", "time_ns", "tag_id", "operator_id")
 
 
-class VirtualRecorder:
+class SimulatedRecorder:
     """Provides the session with the events of the simulated allocator.
 
     Args:
@@ -28,7 +28,7 @@ class VirtualRecorder:
 
     kind = "virtual"
 
-    def __init__(self, device: VirtualDevice, tags: TagTable, context: ModuleContext) -> None:
+    def __init__(self, device: SimulatedDevice, tags: TagTable, context: ModuleContext) -> None:
         self.set_token: Callable[[str], None] = self._set_token
         self._device = device
         self._context = context

@@ -7,9 +7,9 @@ from pathlib import Path
 from gpuledger.collect.attribution.phases import ModuleContext
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.session.session import Session
-from gpuledger.simulate.estimate.recorder import DEVICE_IDX, VirtualRecorder
+from gpuledger.simulate.estimate.recorder import DEVICE_IDX, SimulatedRecorder
 from gpuledger.simulate.estimate.step_plan import StepPlan
-from gpuledger.simulate.gpu.device import VirtualDevice
+from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.workspaces import CUBLASLT_BYTES, cublas_bytes
 
 
@@ -17,10 +17,10 @@ class StepsDone(BaseException):
     """Ends the program after its steps. Not an ``Exception``, so that the program does not catch it."""
 
 
-class VirtualRecorders:
+class SimulatedRecorders:
     """Provides a session with the recorder of a simulated GPU, immediately."""
 
-    def __init__(self, device: VirtualDevice) -> None:
+    def __init__(self, device: SimulatedDevice) -> None:
         self._device = device
 
     def begin(self, session: Session) -> None:
@@ -31,7 +31,7 @@ class VirtualRecorders:
             devices=[{"device_idx": DEVICE_IDX, "name": card.name, "total_bytes": card.total_bytes}],
             workspace_bytes=sorted({cublas_bytes(self._device.sizing.own), CUBLASLT_BYTES}),
         )
-        session.adopt(VirtualRecorder(self._device, session.tags, context), None)
+        session.adopt(SimulatedRecorder(self._device, session.tags, context), None)
 
     def begin_after_step(self, session: Session) -> None:
         """Do nothing: the session has its recorder already."""
@@ -43,7 +43,7 @@ class VirtualRecorders:
         """Do nothing: nothing of the program is observed."""
 
 
-class VirtualSession(Session):
+class SimulatedSession(Session):
     """Records the events of a simulated GPU.
 
     Args:
@@ -55,7 +55,7 @@ class VirtualSession(Session):
     """
 
     def __init__(
-        self, device: VirtualDevice, plan: StepPlan, run_directory: Path, *, ends_program: bool = True, rank: int = 0
+        self, device: SimulatedDevice, plan: StepPlan, run_directory: Path, *, ends_program: bool = True, rank: int = 0
     ) -> None:
         def end_after(seen: int) -> None:
             if plan.is_last(seen) and ends_program:
@@ -64,7 +64,7 @@ class VirtualSession(Session):
         super().__init__(
             RecordSettings(run_directory, 1, plan.most, stacks=False),
             rank_directory=lambda: run_directory / f"rank-{rank}",
-            recorders=VirtualRecorders(device),
+            recorders=SimulatedRecorders(device),
             begins_late=False,  # tensors that exist now are not on the GPU
             on_step=end_after,
         )

@@ -10,7 +10,7 @@ from typing import Any
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.data import DataLoader
 
-from gpuledger.simulate.gpu.device import VirtualDevice
+from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.gpu.values import tensors_in
 
@@ -32,7 +32,7 @@ class StepPlan:
         device: The GPU. Steps with different inputs request different amounts of memory.
     """
 
-    def __init__(self, steps: int | None, device: VirtualDevice) -> None:
+    def __init__(self, steps: int | None, device: SimulatedDevice) -> None:
         self.most = steps or MOST_STEPS
         self.requested: list[int] = []
         """Bytes that each step requested."""

@@ -17,10 +17,10 @@ from gpuledger.simulate.assumptions import EXPECTED
 from gpuledger.simulate.gpu.autocast import install_autocast
 from gpuledger.simulate.gpu.choices import install_choices
 from gpuledger.simulate.gpu.compiling import run_uncompiled
-from gpuledger.simulate.gpu.device import VirtualDevice
-from gpuledger.simulate.gpu.dispatch import VirtualMode, Where
+from gpuledger.simulate.gpu.device import SimulatedDevice
+from gpuledger.simulate.gpu.dispatch import SimulatedMode, Where
 from gpuledger.simulate.gpu.facade import CudaFacade
-from gpuledger.simulate.gpu.functions import VirtualFunctions
+from gpuledger.simulate.gpu.functions import SimulatedFunctions
 from gpuledger.simulate.gpu.hints import listening, place_of
 from gpuledger.simulate.gpu.patches import Patches
 
@@ -45,7 +45,7 @@ def let_torchvision_import() -> None:
 _KEPT: list[Any] = []
 
 
-def _replace(mode: VirtualMode, patches: Patches, name: str, function: Callable[..., Any]) -> None:
+def _replace(mode: SimulatedMode, patches: Patches, name: str, function: Callable[..., Any]) -> None:
     """Replace a function of a C++ extension by a user's function."""
     place = place_of(name)
     if place is not None:
@@ -54,11 +54,11 @@ def _replace(mode: VirtualMode, patches: Patches, name: str, function: Callable[
 
 @contextmanager
 def in_place(
-    device: VirtualDevice,
+    device: SimulatedDevice,
     say: Callable[[str], None],
     assumption: str = EXPECTED,
-    install_more: Callable[[Patches, VirtualMode], None] = lambda _patches, _mode: None,
-) -> Iterator[VirtualMode]:
+    install_more: Callable[[Patches, SimulatedMode], None] = lambda _patches, _mode: None,
+) -> Iterator[SimulatedMode]:
     """Provide ``device`` as ``cuda:0`` to this thread's code, and restore everything at the end.
 
     Args:
@@ -67,8 +67,8 @@ def in_place(
         assumption: What is assumed of values that are not computed (:data:`.assumptions.ASSUMPTIONS`).
         install_more: Installs other patches for the mode, which are removed with these.
     """
-    mode = VirtualMode(device, Where(), say, assumption)
-    functions = VirtualFunctions(mode)
+    mode = SimulatedMode(device, Where(), say, assumption)
+    functions = SimulatedFunctions(mode)
     patches = Patches()
     CudaFacade(device, say).install(patches)
     install_choices(patches, functions, say)

@@ -12,7 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
-from gpuledger.simulate.gpu.functions import VirtualFunctions, as_device, cast_for_autocast
+from gpuledger.simulate.gpu.functions import SimulatedFunctions, as_device, cast_for_autocast
 from gpuledger.simulate.gpu.fused_kernels import HALVES, patch_attention, patch_norms
 from gpuledger.simulate.gpu.lazy import place_lazy
 from gpuledger.simulate.gpu.patches import Patches
@@ -22,7 +22,7 @@ _RNN_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 _RNN_GATES = (1, 1, 4, 3)
 
 
-def install_choices(patches: Patches, functions: VirtualFunctions, say: Callable[[str], None]) -> None:
+def install_choices(patches: Patches, functions: SimulatedFunctions, say: Callable[[str], None]) -> None:
     """Install CUDA's choices."""
     _patch_dropout(patches, functions)
     patch_attention(patches, functions)
@@ -37,7 +37,7 @@ def install_choices(patches: Patches, functions: VirtualFunctions, say: Callable
     place_lazy(patches)
 
 
-def _patch_dropout(patches: Patches, functions: VirtualFunctions) -> None:
+def _patch_dropout(patches: Patches, functions: SimulatedFunctions) -> None:
     """Use one fused kernel for dropout, which keeps a boolean mask."""
     plain = F.dropout
 
@@ -53,7 +53,7 @@ def _patch_dropout(patches: Patches, functions: VirtualFunctions) -> None:
     patches.put(torch, "dropout", short)
 
 
-def _patch_recurrent(patches: Patches, functions: VirtualFunctions) -> None:
+def _patch_recurrent(patches: Patches, functions: SimulatedFunctions) -> None:
     """Use cuDNN for all layers of an RNN at once, and a fused kernel for a single cell."""
     for name, mode in _RNN_MODES.items():
         patches.put(torch._VF, name, _all_layers(functions, getattr(torch._C._VariableFunctions, name), mode))
@@ -63,7 +63,7 @@ def _patch_recurrent(patches: Patches, functions: VirtualFunctions) -> None:
     patches.put(nn.RNNBase, "flatten_parameters", lambda module: _flatten_weights(functions, module))
 
 
-def _all_layers(functions: VirtualFunctions, plain: Callable[..., Any], mode: int) -> Callable[..., Any]:
+def _all_layers(functions: SimulatedFunctions, plain: Callable[..., Any], mode: int) -> Callable[..., Any]:
     def recurrent(*args: Any) -> Any:
         packed = isinstance(args[3], (list, tuple))
         if not functions.on_card(args[0]):
@@ -107,7 +107,7 @@ class _Together(torch.autograd.Function):
         )
 
 
-def _recast(functions: VirtualFunctions, weights: Any) -> list[Any]:
+def _recast(functions: SimulatedFunctions, weights: Any) -> list[Any]:
     """Return an RNN's weights as autocast passes them to cuDNN: in one storage, which cuDNN requires."""
     if not torch.is_autocast_enabled("cuda"):
         return list(weights)
@@ -117,7 +117,7 @@ def _recast(functions: VirtualFunctions, weights: Any) -> list[Any]:
     return list(_Together.apply(dtype, *weights))  # type: ignore[no-untyped-call]
 
 
-def _one_cell(functions: VirtualFunctions, plain: Callable[..., Any], fused: Any) -> Callable[..., Any]:
+def _one_cell(functions: SimulatedFunctions, plain: Callable[..., Any], fused: Any) -> Callable[..., Any]:
     def cell(data: Any, hidden: Any, *weights: Any) -> Any:
         if not functions.on_card(data):
             return plain(data, hidden, *weights)
@@ -132,7 +132,7 @@ def _one_cell(functions: VirtualFunctions, plain: Callable[..., Any], fused: Any
     return cell
 
 
-def _pad_packed(functions: VirtualFunctions, plain: Callable[..., Any]) -> Callable[..., Any]:
+def _pad_packed(functions: SimulatedFunctions, plain: Callable[..., Any]) -> Callable[..., Any]:
     """Return padding in Python. In C++ it writes lengths into a new tensor, which has no data here."""
 
     def pad(data: Any, batch_sizes: Any, batch_first: bool, padding: float, total: int) -> Any:
@@ -152,7 +152,7 @@ def _pad_packed(functions: VirtualFunctions, plain: Callable[..., Any]) -> Calla
     return pad
 
 
-def _patch_softmax(patches: Patches, functions: VirtualFunctions) -> None:
+def _patch_softmax(patches: Patches, functions: SimulatedFunctions) -> None:
     """Convert half precision to float32 in the kernel of softmax, as CUDA does."""
     for name, operator in (("softmax", aten._softmax), ("log_softmax", aten._log_softmax)):
         plain = getattr(torch, name)
@@ -186,7 +186,7 @@ def _patch_optimizers(patches: Patches) -> None:
     patches.put(torch.amp.grad_scaler.GradScaler, "_maybe_opt_step", always)
 
 
-def _patch_parameters(patches: Patches, functions: VirtualFunctions) -> None:
+def _patch_parameters(patches: Patches, functions: SimulatedFunctions) -> None:
     """Create parameters as fake tensors, so that moving a model keeps each parameter's object."""
     plain_new = nn.Parameter.__new__
     fake_mode = functions.mode.fake_mode
@@ -226,7 +226,7 @@ def _move_parameter(module: nn.Module, name: str, parameter: Any, fn: Callable[[
         parameter.grad = moved_gradient
 
 
-def _patch_devices(patches: Patches, functions: VirtualFunctions) -> None:
+def _patch_devices(patches: Patches, functions: SimulatedFunctions) -> None:
     """Report the GPU as the device of fake tensors to the program, and the CPU to torch's own code."""
     plain = vars(FakeTensor)["device"].fget
     disabled = torch._C._is_torch_function_all_disabled
@@ -255,7 +255,7 @@ def _patch_devices(patches: Patches, functions: VirtualFunctions) -> None:
     patches.put(torch, "get_default_device", lambda: functions.default_device or plain_get())
 
 
-def _patch_engine(patches: Patches, functions: VirtualFunctions) -> None:
+def _patch_engine(patches: Patches, functions: SimulatedFunctions) -> None:
     """Enable the mode during backward, too: checkpoints and hooks run the program's own code there."""
     plain = torch.autograd.graph._engine_run_backward
     device, where = functions.device, functions.where
@@ -273,7 +273,7 @@ def _patch_engine(patches: Patches, functions: VirtualFunctions) -> None:
     patches.put(torch.autograd, "_engine_run_backward", _engine_run_backward)
 
 
-def _flatten_weights(functions: VirtualFunctions, module: Any) -> None:
+def _flatten_weights(functions: SimulatedFunctions, module: Any) -> None:
     """Put an RNN's weights into one storage, which cuDNN requires."""
     weights = [weight for weight in module._flat_weights if isinstance(weight, torch.Tensor)]
     together = {weight.untyped_storage()._cdata for weight in weights}

@@ -37,7 +37,7 @@ def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
         return _storage_of(torch._C._functorch.get_unwrapped(tensor))
 
 
-class VirtualDevice:
+class SimulatedDevice:
     """One GPU with its storages, by identity of the storage.
 
     Args:

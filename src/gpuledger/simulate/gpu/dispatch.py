@@ -28,7 +28,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuledger.simulate.assumptions import EXPECTED
-from gpuledger.simulate.gpu.device import VirtualDevice
+from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.hints import function_for
 from gpuledger.simulate.gpu.kernels import KERNELS
 from gpuledger.simulate.gpu.shortcuts import shortcut
@@ -91,7 +91,7 @@ class Where:
             self.asked = before
 
 
-class VirtualMode(TorchDispatchMode):
+class SimulatedMode(TorchDispatchMode):
     """Runs each operator, without computing it if it is on the GPU, and reports new storages to the device.
 
     Args:
@@ -102,7 +102,7 @@ class VirtualMode(TorchDispatchMode):
     """
 
     def __init__(
-        self, device: VirtualDevice, where: Where, say: Callable[[str], None], assumption: str = EXPECTED
+        self, device: SimulatedDevice, where: Where, say: Callable[[str], None], assumption: str = EXPECTED
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
         self.device = device

@@ -9,22 +9,22 @@ from typing import Any
 
 import torch
 
-from gpuledger.simulate.gpu.device import VirtualDevice
+from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.functions import CPU
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.gpu.sizes import caller
 from gpuledger.simulate.traits import listed_traits
 
 
-class VirtualStream:
+class SimulatedStream:
     """A stream of the simulated GPU: a number that separates its allocations."""
 
     _count = 0
 
     def __init__(self, device: Any = None, priority: int = 0, *, number: int | None = None, **_how: Any) -> None:
         if number is None:
-            VirtualStream._count += 1
-            number = VirtualStream._count
+            SimulatedStream._count += 1
+            number = SimulatedStream._count
         self.number = number
         self.priority = priority
         self.device = torch.device("cuda", torch.cuda.current_device())
@@ -33,7 +33,7 @@ class VirtualStream:
         self._before: list[Any] = []
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, VirtualStream) and other.number == self.number
+        return isinstance(other, SimulatedStream) and other.number == self.number
 
     def __hash__(self) -> int:
         return hash(self.number)
@@ -44,7 +44,7 @@ class VirtualStream:
 
     def record_event(self, event: Any = None) -> Any:
         """Return an event."""
-        return event or VirtualEvent()
+        return event or SimulatedEvent()
 
     def synchronize(self) -> None:
         """Do nothing: no work is running."""
@@ -56,7 +56,7 @@ class VirtualStream:
     wait_event = wait_stream = lambda self, other: None
 
 
-class VirtualEvent:
+class SimulatedEvent:
     """An event that has always completed."""
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
@@ -79,7 +79,7 @@ _DECIDED_BY = frozenset({"get_device_name", "get_device_properties", "get_device
 class CudaFacade:
     """Replaces functions of ``torch.cuda`` by those of a simulated device."""
 
-    def __init__(self, device: VirtualDevice, say: Callable[[str], None] = lambda _sentence: None) -> None:
+    def __init__(self, device: SimulatedDevice, say: Callable[[str], None] = lambda _sentence: None) -> None:
         self.device = device
         self._say = say
 
@@ -256,14 +256,14 @@ class CudaFacade:
             device.stream = stream.number
 
         return {
-            "Stream": VirtualStream,
-            "ExternalStream": VirtualStream,
-            "Event": VirtualEvent,
+            "Stream": SimulatedStream,
+            "ExternalStream": SimulatedStream,
+            "Event": SimulatedEvent,
             "stream": on_stream,
             "StreamContext": on_stream,
             "set_stream": set_stream,
-            "current_stream": lambda device_=None: VirtualStream(number=device.stream),
-            "default_stream": lambda device_=None: VirtualStream(number=0),
+            "current_stream": lambda device_=None: SimulatedStream(number=device.stream),
+            "default_stream": lambda device_=None: SimulatedStream(number=0),
         }
 
     def _accelerator(self) -> dict[str, Callable[..., Any]]:
@@ -276,7 +276,7 @@ class CudaFacade:
             "set_device_index": self.device.set_place,
             "set_device_idx": self.device.set_place,
             "synchronize": lambda device=None: None,
-            "current_stream": lambda device=None: VirtualStream(number=self.device.stream),
+            "current_stream": lambda device=None: SimulatedStream(number=self.device.stream),
         }
 
 

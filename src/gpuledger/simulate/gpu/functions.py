@@ -12,17 +12,17 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
-from gpuledger.simulate.gpu.dispatch import PLACEHOLDER, VirtualMode
+from gpuledger.simulate.gpu.dispatch import PLACEHOLDER, SimulatedMode
 from gpuledger.simulate.gpu.lazy import marked
 
 CPU = torch.device("cpu")
-Handler = Callable[["VirtualFunctions", Any, Any, dict[str, Any]], Any]
+Handler = Callable[["SimulatedFunctions", Any, Any, dict[str, Any]], Any]
 
 
-class VirtualFunctions(TorchFunctionMode):
+class SimulatedFunctions(TorchFunctionMode):
     """Intercepts calls of torch functions from Python, before they reach C++."""
 
-    def __init__(self, mode: VirtualMode) -> None:
+    def __init__(self, mode: SimulatedMode) -> None:
         super().__init__()
         self.mode = mode
         self.device = mode.device
@@ -82,23 +82,23 @@ def as_device(value: Any) -> torch.device:
     return value if isinstance(value, torch.device) else torch.device(value)
 
 
-def _device_of(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+def _device_of(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     return mode.device.place if mode.is_placed(args[0]) else func(*args, **kwargs)
 
 
-def _is_cuda(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> bool:
+def _is_cuda(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> bool:
     return mode.is_placed(args[0])
 
 
-def _is_cpu(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+def _is_cpu(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     return not mode.is_placed(args[0]) and func(*args, **kwargs)
 
 
-def _get_device(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> int:
+def _get_device(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> int:
     return mode.device.place.index if mode.is_placed(args[0]) else -1
 
 
-def _to(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+def _to(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     """Handle ``Tensor.to`` in all its forms: a device, a dtype, another tensor."""
     tensor, rest, how = args[0], list(args[1:]), dict(kwargs)
     device, dtype = how.pop("device", None), how.pop("dtype", None)
@@ -134,16 +134,16 @@ def _to(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     return mode.move(tensor, there, dtype=dtype, **extra)
 
 
-def _cuda(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+def _cuda(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     layout = kwargs.get("memory_format")
     return _to(mode, torch.Tensor.to, (args[0], mode.device.place), {} if layout is None else {"memory_format": layout})
 
 
-def _cpu(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+def _cpu(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     return _to(mode, torch.Tensor.to, (args[0], CPU), {}) if mode.on_card(args[0]) else func(*args, **kwargs)
 
 
-def _same(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+def _same(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     return args[0]
 
 
@@ -153,7 +153,7 @@ def _zeros(tensor: torch.Tensor) -> torch.Tensor:
         return torch.zeros(tensor.shape, dtype=tensor.dtype)
 
 
-def _values(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+def _values(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     """Handle ``numpy()`` and similar calls: zeros for values that were not computed."""
     tensor = args[0]
     if not isinstance(tensor, FakeTensor):
@@ -165,7 +165,7 @@ def _values(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
         return func(_zeros(tensor.detach()) if known is None else known.clone(), *args[1:], **kwargs)
 
 
-def _format(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> str:
+def _format(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> str:
     tensor = args[0]
     if not isinstance(tensor, FakeTensor):
         return func(*args, **kwargs)  # type: ignore[no-any-return]
@@ -175,11 +175,11 @@ def _format(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> str:
     return f"tensor(..., size={tuple(tensor.shape)}, dtype={tensor.dtype}{where})"
 
 
-def _address(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+def _address(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     return mode.device.address(args[0]) if isinstance(args[0], FakeTensor) else func(*args, **kwargs)
 
 
-def _tensor(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+def _tensor(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     """Handle ``torch.tensor`` and ``as_tensor``: create the tensor on the CPU, then move it."""
     device = kwargs.get("device")
     data = args[0] if args else kwargs.get("data")
@@ -194,7 +194,7 @@ def _tensor(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     return made.requires_grad_() if kwargs.get("requires_grad") else made
 
 
-def _new(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+def _new(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     """Handle ``new_zeros`` and similar calls without a device: use the tensor's device."""
     if kwargs.get("device") is not None:
         return mode.with_device(func, args, kwargs)
@@ -202,7 +202,7 @@ def _new(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
         return func(*args, **kwargs)
 
 
-def _linear(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+def _linear(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     """Add the bias in place to the product, as for plain tensors; for a subclass, torch adds it separately."""
     data, bias = args[0], args[2] if len(args) > 2 else kwargs.get("bias")
     if bias is None or not mode.on_card(data) or data.dim() <= 2 or data.is_contiguous():
@@ -219,7 +219,7 @@ def cast_for_autocast(*tensors: Any) -> tuple[Any, ...]:
     return tuple(t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors)
 
 
-def _deepcopy(mode: VirtualFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+def _deepcopy(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     tensor, memo = args
     if not isinstance(tensor, FakeTensor):
         return func(*args, **kwargs)

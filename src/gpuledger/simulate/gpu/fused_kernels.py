@@ -12,8 +12,8 @@ import torch
 from torch.nn import functional as F
 
 from gpuledger.simulate.gpu.autocast import without_autocast
-from gpuledger.simulate.gpu.device import VirtualDevice
-from gpuledger.simulate.gpu.functions import VirtualFunctions, cast_for_autocast
+from gpuledger.simulate.gpu.device import SimulatedDevice
+from gpuledger.simulate.gpu.functions import SimulatedFunctions, cast_for_autocast
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.traits import Traits, listed_traits
 
@@ -24,7 +24,7 @@ FLASH, EFFICIENT, PLAIN = "flash", "efficient", "plain"
 """Kernels of attention."""
 
 
-def patch_attention(patches: Patches, functions: VirtualFunctions) -> None:
+def patch_attention(patches: Patches, functions: SimulatedFunctions) -> None:
     """Choose attention kernels in CUDA's order: flash, memory-efficient, plain.
 
     Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp. Observed on an H200: T5's mask, which
@@ -59,7 +59,7 @@ def patch_attention(patches: Patches, functions: VirtualFunctions) -> None:
     patches.put(torch._C._nn, "scaled_dot_product_attention", attention)
 
 
-def _choose(device: VirtualDevice, query: Any, key: Any, value: Any, mask: Any, causal: bool) -> str:
+def _choose(device: SimulatedDevice, query: Any, key: Any, value: Any, mask: Any, causal: bool) -> str:
     """Return the kernel that CUDA chooses, and record the GPUs for which it chooses another."""
     flash, efficient = _takes_flash(query, key, value, mask, causal), _takes_efficient(query, key, value, mask)
 
@@ -168,7 +168,7 @@ def _plain(
     return torch.matmul(weights, value).to(dtype)
 
 
-def patch_norms(patches: Patches, functions: VirtualFunctions) -> None:
+def patch_norms(patches: Patches, functions: SimulatedFunctions) -> None:
     """Use the fused kernel where CUDA does: if data and weight have the same dtype."""
     plain = torch.rms_norm
     if not hasattr(torch.ops.aten, "_fused_rms_norm"):

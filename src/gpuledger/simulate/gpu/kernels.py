@@ -13,16 +13,16 @@ from gpuledger.simulate.gpu.recurrent import RECURRENT, named_arguments
 from gpuledger.simulate.gpu.sizes import histogram, index_masked
 
 if TYPE_CHECKING:
-    from gpuledger.simulate.gpu.dispatch import VirtualMode
+    from gpuledger.simulate.gpu.dispatch import SimulatedMode
 
 aten = torch.ops.aten
 
 
-def _value(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
+def _value(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     return mode.placeholder(args[0])
 
 
-def _unscale(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
+def _unscale(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     return None
 
 
@@ -37,7 +37,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-def _add(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
+def _add(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Add gradients in place if the first is not referenced elsewhere; for a tensor subclass, autograd does not."""
     first, second = args[0], args[1]
     if not mode.device.in_engine or torch.is_grad_enabled() or kwargs or len(args) > 2:
@@ -52,7 +52,7 @@ def _add(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
         return first.detach()
 
 
-def _convolution_backward(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
+def _convolution_backward(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Return the gradients of data, weight and bias, allocated in this order with their temporary memory."""
     made = mode.fake(func, args, kwargs)
     device = mode.device
@@ -70,7 +70,7 @@ def _convolution_backward(mode: VirtualMode, func: Any, args: Any, kwargs: Any) 
     return made
 
 
-def _grouped_product(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
+def _grouped_product(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Return the product of groups of rows. Torch's fake kernel accepts bfloat16 only, its CUDA kernel other dtypes."""
     given = named_arguments(func, args, kwargs)
     first, second = given["self"], given["mat2"]
@@ -86,7 +86,7 @@ def _grouped_product(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> An
     return result
 
 
-KERNELS: dict[Any, Callable[[VirtualMode, Any, Any, Any], Any]] = {
+KERNELS: dict[Any, Callable[[SimulatedMode, Any, Any, Any], Any]] = {
     aten._local_scalar_dense.default: _value,
     aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
     **RECURRENT,

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from gpuledger.simulate.gpu.recurrent_sizes import LSTM, RecurrentShape
 
 if TYPE_CHECKING:
-    from gpuledger.simulate.gpu.dispatch import VirtualMode
+    from gpuledger.simulate.gpu.dispatch import SimulatedMode
 
 aten = torch.ops.aten
 
@@ -51,7 +51,7 @@ def _rows_of(given: dict[str, Any]) -> tuple[int, ...]:
     return (rows[1], rows[0]) if given["batch_first"] else rows
 
 
-def _rnn(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
+def _rnn(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Return output, states and the memory saved for backward of cuDNN's recurrent layers."""
     given = named_arguments(func, args, kwargs)
     data, hidden, shape = given["input"], given["hx"], _shape_of(given)
@@ -74,7 +74,7 @@ def _rnn(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
     return output, last, cell, reserve, mode.make((0,), data)
 
 
-def _rnn_backward(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
+def _rnn_backward(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Return the gradients of cuDNN's layers: those of the data, then those of all weights in one storage."""
     given = named_arguments(func, args, kwargs)
     data, hidden, shape = given["input"], given["hx"], _shape_of(given)
@@ -101,7 +101,7 @@ def _rnn_backward(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
     return made[0], made[1], made[2], pieces
 
 
-def _lstm_cell(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
+def _lstm_cell(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Return hidden state, cell, and the gates saved for backward. Source: aten/src/ATen/native/cuda/RNN.cu."""
     made = [mode.make(args[2].shape, args[2]) for _ in range(2)]
     made.append(mode.make(args[0].shape, args[0]))
@@ -109,7 +109,7 @@ def _lstm_cell(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
     return tuple(made)
 
 
-def _lstm_cell_backward(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
+def _lstm_cell_backward(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     cell, gates, biased = args[2], args[4], args[5]
     made = [mode.make(gates.shape, gates), mode.make(cell.shape, cell)]
     made.append(mode.make(gates.shape[1:] if biased else (0,), gates))
@@ -120,7 +120,7 @@ def _lstm_cell_backward(mode: VirtualMode, func: Any, args: Any, kwargs: Any) ->
 _GRU_GATES, _GRU_KEPT = 3, 5
 
 
-def _gru_cell(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
+def _gru_cell(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Return hidden state, and five saved values per element. Source: aten/src/ATen/native/cuda/RNN.cu."""
     hidden = args[2]
     made = [mode.make(hidden.shape, hidden)]
@@ -129,7 +129,7 @@ def _gru_cell(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
     return tuple(made)
 
 
-def _gru_cell_backward(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
+def _gru_cell_backward(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     gradient, biased = args[0], args[2]
     batch, width = gradient.shape
     gates = (batch, width * _GRU_GATES)
@@ -139,7 +139,7 @@ def _gru_cell_backward(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> 
     return tuple(made)
 
 
-def _pack(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
+def _pack(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Return sequences concatenated without padding. Lengths that were not computed count as the full length."""
     data, lengths, batch_first = args
     batch, steps = data.shape[:2] if batch_first else (data.shape[1], data.shape[0])
@@ -150,7 +150,7 @@ def _pack(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
     return packed, torch.tensor(sizes, dtype=torch.int64)
 
 
-RECURRENT: dict[Any, Callable[[VirtualMode, Any, Any, Any], Any]] = {
+RECURRENT: dict[Any, Callable[[SimulatedMode, Any, Any, Any], Any]] = {
     aten._pack_padded_sequence.default: _pack,
     aten._cudnn_rnn.default: _rnn,
     aten._cudnn_rnn_backward.default: _rnn_backward,

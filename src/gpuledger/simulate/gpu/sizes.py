@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from gpuledger.simulate.assumptions import EXPECTED, LEAST
 
 if TYPE_CHECKING:
-    from gpuledger.simulate.gpu.dispatch import VirtualMode
+    from gpuledger.simulate.gpu.dispatch import SimulatedMode
 
 aten = torch.ops.aten
 MASKS = (torch.bool, torch.uint8)
@@ -38,14 +38,14 @@ def caller() -> Place:
     return Place("the program")
 
 
-def fakes_of(mode: VirtualMode, real: Any) -> Any:
+def fakes_of(mode: SimulatedMode, real: Any) -> Any:
     """Return fake tensors with the shapes of real ones."""
     if isinstance(real, torch.Tensor):
         return mode.make(real.shape, real)
     return tuple(fakes_of(mode, inner) for inner in real)
 
 
-def index_masked(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
+def index_masked(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Return the result of indexing with masks. CUDA keeps the positions of a mask's entries during the operator."""
     if not any(index is not None and index.dtype in MASKS for index in args[1]):
         return NotImplemented
@@ -59,7 +59,7 @@ def index_masked(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
     return result
 
 
-def _places(mode: VirtualMode, indices: Any) -> tuple[list[Any], list[int]]:
+def _places(mode: SimulatedMode, indices: Any) -> tuple[list[Any], list[int]]:
     """Return indices with the positions of each mask's entries in its place, and the bytes of all positions."""
     places: list[Any] = []
     sizes_bytes: list[int] = []
@@ -73,7 +73,7 @@ def _places(mode: VirtualMode, indices: Any) -> tuple[list[Any], list[int]]:
     return places, sizes_bytes
 
 
-def _count(mode: VirtualMode, mask: torch.Tensor) -> int:
+def _count(mode: SimulatedMode, mask: torch.Tensor) -> int:
     """Return how many entries of a mask are set: computed, or assumed with a note."""
     values = mode.values
     if values.of(mask) is None or values.is_assumed(mask):
@@ -84,37 +84,37 @@ def _count(mode: VirtualMode, mask: torch.Tensor) -> int:
     return _share(mode, mask.numel())
 
 
-def _share(mode: VirtualMode, largest: int) -> int:
+def _share(mode: SimulatedMode, largest: int) -> int:
     mode.values.was_assumed = True
     if mode.values.assumption == LEAST:
         return 0
     return -(-largest // 2) if mode.values.assumption == EXPECTED else largest
 
 
-def _nonzero(mode: VirtualMode, args: Any, _kwargs: Any) -> Any:
+def _nonzero(mode: SimulatedMode, args: Any, _kwargs: Any) -> Any:
     data = args[0]
     return mode.make((_count(mode, data), data.dim()), data, torch.int64)
 
 
-def _masked_select(mode: VirtualMode, args: Any, _kwargs: Any) -> Any:
+def _masked_select(mode: SimulatedMode, args: Any, _kwargs: Any) -> Any:
     data, mask = args[:2]
     copies = math.prod(torch.broadcast_shapes(data.shape, mask.shape)) // max(mask.numel(), 1)
     return mode.make((_count(mode, mask) * copies,), data)
 
 
-def _unique(mode: VirtualMode, args: Any, _kwargs: Any) -> Any:
+def _unique(mode: SimulatedMode, args: Any, _kwargs: Any) -> Any:
     _say_largest(mode, "unique")
     values = mode.make((args[0].numel(),), args[0])
     others = [mode.make((args[0].numel(),), args[0], torch.int64) for _ in range(2)]
     return (values, *others)
 
 
-def _index(mode: VirtualMode, args: Any, kwargs: Any) -> Any:
+def _index(mode: SimulatedMode, args: Any, kwargs: Any) -> Any:
     places, _ = _places(mode, args[1])
     return mode.fake(aten.index.Tensor, (args[0], places), kwargs)
 
 
-def _bincount(mode: VirtualMode, args: Any, kwargs: Any) -> Any:
+def _bincount(mode: SimulatedMode, args: Any, kwargs: Any) -> Any:
     """Return counts of ``minlength`` values; an index above it would be an error in nearly every program."""
     least = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
     weights = args[1] if len(args) > 1 else kwargs.get("weights")
@@ -123,7 +123,7 @@ def _bincount(mode: VirtualMode, args: Any, kwargs: Any) -> Any:
     return mode.make((least,), args[0] if weights is None else weights, torch.int64 if weights is None else None)
 
 
-def histogram(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
+def histogram(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Return ``histc``, which has integers on a GPU and not on the CPU."""
     bins = args[1] if len(args) > 1 else kwargs.get("bins", 100)
     result = mode.make((bins,), args[0])
@@ -135,7 +135,7 @@ def histogram(mode: VirtualMode, func: Any, args: Any, kwargs: Any) -> Any:
     return result
 
 
-def _ctc_loss(mode: VirtualMode, args: Any, _kwargs: Any) -> Any:
+def _ctc_loss(mode: SimulatedMode, args: Any, _kwargs: Any) -> Any:
     """Return one loss per sequence, and the log probabilities of all positions on and between targets, per time."""
     scores, targets, lengths = args[0], args[1], args[3]
     known = mode.values.of(lengths, reads=True) if isinstance(lengths, torch.Tensor) else torch.tensor(lengths)
@@ -148,11 +148,11 @@ def _ctc_loss(mode: VirtualMode, args: Any, _kwargs: Any) -> Any:
     return mode.make((batch,), scores), mode.make((batch, scores.shape[0], 2 * longest + 1), scores)
 
 
-def _say_largest(mode: VirtualMode, name: str) -> None:
+def _say_largest(mode: SimulatedMode, name: str) -> None:
     mode.say(f"{caller()}: the size of {name}'s result depends on values, so the largest possible size was used.")
 
 
-SIZES: dict[str, Callable[[VirtualMode, Any, Any], Any]] = {
+SIZES: dict[str, Callable[[SimulatedMode, Any, Any], Any]] = {
     "nonzero": _nonzero,
     "masked_select": _masked_select,
     "_unique2": _unique,

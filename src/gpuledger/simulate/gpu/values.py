@@ -18,7 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from gpuledger.simulate.assumptions import EXPECTED, LARGEST
-from gpuledger.simulate.gpu.device import VirtualDevice
+from gpuledger.simulate.gpu.device import SimulatedDevice
 
 aten = torch.ops.aten
 MOST_NUMBERS, MOST_FLOATS = 1 << 22, 1 << 18
@@ -97,7 +97,7 @@ class Values:
         assumption: One of :data:`gpuledger.simulate.assumptions.ASSUMPTIONS`.
     """
 
-    def __init__(self, device: VirtualDevice, assumption: str = EXPECTED) -> None:
+    def __init__(self, device: SimulatedDevice, assumption: str = EXPECTED) -> None:
         self.device = device
         self.assumption = assumption
         self.was_assumed = False

@@ -15,7 +15,7 @@ import torch
 
 from gpuledger.simulate.convolutions.convolutions import CUDNN, forward_held
 from gpuledger.simulate.convolutions.sums import sum_bytes
-from gpuledger.simulate.gpu.device import VirtualDevice
+from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.traits import Traits
 
 aten = torch.ops.aten
@@ -41,7 +41,7 @@ class Spaces:
     kept: tuple[tuple[object, int], ...] = ()
 
 
-Rule = Callable[[Any, Any, VirtualDevice], Spaces | None]
+Rule = Callable[[Any, Any, SimulatedDevice], Spaces | None]
 
 
 def _bytes(tensor: Any) -> int:
@@ -61,12 +61,12 @@ def cublas_bytes(traits: Traits) -> int:
     return 32 * MIB if traits.compute_capability >= (9, 0) else 8_519_680
 
 
-def _product(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
+def _product(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
     key = ("cublas", device.stream, device.in_backward)
     return Spaces("cuBLAS workspace", kept=((key, device.sizing.one(cublas_bytes)),))
 
 
-def _product_with_bias(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
+def _product_with_bias(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
     """cuBLASLt, which adds the bias in the same kernel: 1 MiB in addition to cuBLAS's workspace, never freed. Exact."""
     plain = _product(args, kwargs, device)
     if args[0].dim() != 1:
@@ -78,7 +78,7 @@ def _product_with_bias(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
 # -- sums ---------------------------------------------------------------------------------------------------------
 
 
-def _sum(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces | None:
+def _sum(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
     """A sum over leading dimensions, such as a bias gradient: thread blocks combine parts in global memory."""
     tensor, dims = args[0], args[1] if len(args) > 1 else None
     if not dims or not tensor.is_contiguous() or tensor.dim() < 2:
@@ -95,14 +95,14 @@ def _sum(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces | None:
 # -- attention, embeddings ----------------------------------------------------------------------------------------
 
 
-def _flash_backward(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
+def _flash_backward(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
     """A float32 gradient of the queries, and one float32 per row. Exact for 8 x 12 x 512 x 64 in bfloat16."""
     batch, heads, length, width = args[1].shape
     rows = batch * heads * (-(-length // 128) * 128)
     return Spaces("flash attention backward", (), (rows * 4 * (-(-width // 32) * 32 + 1) + 256,))
 
 
-def _safe_softmax(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
+def _safe_softmax(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
     """The check for fully masked rows: one boolean per score, one per row, and a zero. Exact for T5's attention."""
     scores = args[0]
     rows = scores.numel() // scores.shape[args[1]] if scores.numel() else 0
@@ -112,7 +112,7 @@ def _safe_softmax(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
 _TILE, _WIDE_TILE, _TILE_HEADER_BYTES, _MOST_SPLIT_HEADS = 64, 128, 16, 200
 
 
-def _efficient_backward(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces | None:
+def _efficient_backward(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
     """One float32 per row, and the tiles of the query gradient in float32, each with a lock.
 
     Source: aten/src/ATen/native/transformers/cuda/attention_backward.cu and mem_eff_attention/kernel_backward.h. Equal
@@ -142,7 +142,7 @@ _SMALL_EMBEDDING, _ROWS_A_PART, _FEW_ROWS = 3072, 10, 32
 _SORT_TILE, _SORT_TILE_BYTES, _SORT_FIXED_BYTES, _SCAN_BYTES = 4608, 1024, 16_895, 1279
 
 
-def _embedding_backward(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces | None:
+def _embedding_backward(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
     """Sorted indices, a float32 buffer for sums of at most ten rows, and the sums of each row.
 
     Source: aten/src/ATen/native/cuda/EmbeddingBackwardKernel.cu. Equal to the byte for 4,096 to 65,536 indices in
@@ -167,12 +167,12 @@ def _embedding_backward(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces
     )
 
 
-def _softmax_backward(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
+def _softmax_backward(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
     """The gradient times the result. Source: aten/src/ATen/native/cuda/SoftMax.cu; exact for T5's attention."""
     return Spaces("softmax backward", (), (_bytes(args[0]),))
 
 
-def _convolution(args: Any, kwargs: Any, device: VirtualDevice) -> Spaces:
+def _convolution(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
     held = forward_held(args, device.sizing)
     device.note_convolution(held)
     return Spaces(CUDNN, held.before, held.beside[0])
@@ -196,7 +196,7 @@ RULES: dict[Any, Rule] = {
 """Operator -> its rule."""
 
 
-def workspaces_of(func: Any, args: Any, kwargs: Any, device: VirtualDevice) -> Spaces | None:
+def workspaces_of(func: Any, args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
     """Return the temporary memory of ``func``; None if no rule applies."""
     rule = RULES.get(func)
     return None if rule is None else rule(args, kwargs, device)

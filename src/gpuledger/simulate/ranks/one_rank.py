@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from gpuledger.errors import InputError
-from gpuledger.simulate.gpu.dispatch import VirtualMode
+from gpuledger.simulate.gpu.dispatch import SimulatedMode
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.gpu.sizes import caller
 from gpuledger.simulate.ranks.messages import Messages
@@ -63,7 +63,7 @@ class OneRank:
         self._objects = ObjectCollectives(place.rank, messages, say)
         self._init, self._new_group, self._get_backend = dist.init_process_group, dist.new_group, dist.get_backend
 
-    def install(self, patches: Patches, mode: VirtualMode) -> None:
+    def install(self, patches: Patches, mode: SimulatedMode) -> None:
         """Install everything, and set the environment variables of torchrun."""
         os.environ.update(self.place.environment())
         device = mode.device

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpuledger.simulate.gpu.dispatch import VirtualMode
+from gpuledger.simulate.gpu.dispatch import SimulatedMode
 from gpuledger.simulate.gpu.patches import Patches
 
 
@@ -51,7 +51,7 @@ def _reduced(state: Any, bucket):  # type: ignore[no-untyped-def]  # torch compa
     return _done(bucket.buffer())
 
 
-def install_reducer(patches: Patches, put: Callable[[str, Callable[..., Any]], None], mode: VirtualMode) -> None:
+def install_reducer(patches: Patches, put: Callable[[str, Callable[..., Any]], None], mode: SimulatedMode) -> None:
     """Place buckets on the simulated GPU, and give every model without a communication hook one.
 
     Args:
@@ -82,7 +82,7 @@ def install_reducer(patches: Patches, put: Callable[[str, Callable[..., Any]], N
     put("all_reduce", all_reduce_)
 
 
-def _place_buckets(patches: Patches, mode: VirtualMode) -> None:
+def _place_buckets(patches: Patches, mode: SimulatedMode) -> None:
     """Place buckets where the parameters are. To C++, simulated parameters are on the CPU."""
     reducer: Any = dist.Reducer  # type: ignore[attr-defined]  # exported without being listed
     holds, begin, rebuild = mode.device.holds, reducer.__init__, reducer._rebuild_buckets
@@ -106,7 +106,7 @@ def _place_buckets(patches: Patches, mode: VirtualMode) -> None:
 class _BucketsOnGpu(TorchDispatchMode):
     """Places new floating-point tensors on the GPU. C++ reads and writes the others, the indices of the buckets."""
 
-    def __init__(self, mode: VirtualMode) -> None:
+    def __init__(self, mode: SimulatedMode) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
         self._where = mode.where
 

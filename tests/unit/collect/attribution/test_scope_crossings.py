@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from recorded import record_run, scopes_by_size
+from recorded import record_own, scopes_by_size
 
 import gpuledger
 from gpuledger.collect.attribution import scope_crossings, scope_tracker
@@ -74,7 +74,7 @@ def test_the_graphs_of_steps_that_look_alike_are_walked_once(seed: int, walks: l
         for _ in range(5):
             model(0).backward()
 
-    recorded = record_run(program)
+    recorded = record_own(program)
     assert len(walks) == 1
     found = scopes_by_size(recorded, "backward")
     assert len(set(model.expected) & set(found)) >= len(model.expected) - 5
@@ -88,7 +88,7 @@ def test_a_graph_that_only_looks_like_the_one_before_is_walked_from_then_on(walk
         for chosen in (0, 0, 1, 1, 0, 1):
             model(chosen).backward()
 
-    recorded = record_run(program)
+    recorded = record_own(program)
     assert len(walks) == 4  # the first, and those after the third, which was taken for the first
     each = len(model.expected) // 6
     after = {size: path for size, path in model.expected.items() if size >= 1000 + 3 * each}
@@ -116,6 +116,6 @@ def test_a_program_that_never_calls_backward_is_not_compared_with_all_its_past(
         for _ in range(30):
             torch.autograd.grad(model(0) * weight, weight)
 
-    record_run(program)
+    record_own(program)
     assert max(compared) < 40 + max(compared[:1]) * 2
     assert len(compared) == 30

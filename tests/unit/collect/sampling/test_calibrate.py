@@ -12,8 +12,8 @@ import pytest
 from gpuledger.collect.sampling.calibrate import (
     Calibration,
     CardKey,
+    OutsideBytes,
     Profile,
-    Reading,
     cache_path,
     libraries_for,
     load_profile,
@@ -30,11 +30,11 @@ H200 = Profile(
     KEY,
     "2026-11-21",
     (
-        Reading("context and first kernels", False, 610 * MIB),
-        Reading("matrix products", False, 676 * MIB),
-        Reading("attention", False, 692 * MIB),
-        Reading("backward pass", True, 758 * MIB),
-        Reading("optimizer", True, 758 * MIB),
+        OutsideBytes("context and first kernels", False, 610 * MIB),
+        OutsideBytes("matrix products", False, 676 * MIB),
+        OutsideBytes("attention", False, 692 * MIB),
+        OutsideBytes("backward pass", True, 758 * MIB),
+        OutsideBytes("optimizer", True, 758 * MIB),
     ),
 )
 MANIFEST = RankManifest(

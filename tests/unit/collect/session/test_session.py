@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from present import present
-from recorded import record_run
+from recorded import record_own
 from torch import nn
 from torch.optim import optimizer as optimizers
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -30,7 +30,7 @@ from gpuledger.collect.memory.window import MemoryWindow
 from gpuledger.collect.session import active
 from gpuledger.collect.session import session as sessions
 from gpuledger.errors import UsageError
-from gpuledger.simulate.estimate.session import VirtualSession
+from gpuledger.simulate.estimate.session import SimulatedSession
 
 pytestmark = pytest.mark.torch
 
@@ -104,7 +104,7 @@ def test_an_error_of_ours_never_reaches_the_program(monkeypatch: pytest.MonkeyPa
         losses.extend(train())
         during.append(installed())
 
-    run = record_run(program)
+    run = record_own(program)
     assert losses == expected
     assert installed() == before
     notes = [note for note in run.manifest.notes if "an internal error of gpuledger" in note]
@@ -125,7 +125,7 @@ def test_an_error_of_ours_in_every_callback_at_once(monkeypatch: pytest.MonkeyPa
         ):
             monkeypatch.setattr(owner, name, lambda *_, **__: 1 / 0)
     losses: list[float] = []
-    run = record_run(lambda _: losses.extend(train()))
+    run = record_own(lambda _: losses.extend(train()))
     assert losses == expected
     assert installed() == before
     assert any("ZeroDivisionError" in note for note in run.manifest.notes)
@@ -141,7 +141,7 @@ def test_nothing_stays_installed(steps: tuple[int, int] | None) -> None:
         assert train() == expected
         during.append(installed())
 
-    record_run(program, steps=steps)
+    record_own(program, steps=steps)
     assert installed() == before
     if steps in ((1, 2), (2, 3)):  # the window is closed: only the steps are timed
         assert during[0][:3] == before[:3]
@@ -164,7 +164,7 @@ def test_a_wrapper_of_the_program_s_own_put_on_in_the_window_stays() -> None:
         nn.ReLU()(torch.ones(1))
 
     try:
-        record_run(program)
+        record_own(program)
         assert nn.Module.__call__ is not theirs
         assert theirs.__code__ is code
         assert nn.ReLU()(torch.ones(1)) == 1
@@ -219,7 +219,7 @@ def test_a_forked_child_is_left_alone() -> None:
         assert os.waitpid(child, 0)[1] == 0
         model(torch.ones(1, 4)).sum().backward()
 
-    run = record_run(program)
+    run = record_own(program)
     assert installed() == before
     assert run.manifest.notes == ()
     assert run.steps == [(1, "call", True), (2, "call", True)]  # and not the one that the child marked
@@ -304,7 +304,7 @@ def test_the_compiler_meets_the_same_frames_as_without_us(program: Callable[[Any
         torch._dynamo.reset()
         counter = CompileCounter()
         if record_it:
-            run = record_run(lambda _: program(counter))
+            run = record_own(lambda _: program(counter))
             assert [note for note in run.manifest.notes if "error" in note] == []
         else:
             program(counter)
@@ -359,7 +359,7 @@ def test_a_session_records_with_what_its_factory_gives_it(tmp_path: Path) -> Non
 
 
 def test_no_kind_of_session_overrides_what_is_private_to_it() -> None:
-    kinds = [VirtualSession]
+    kinds = [SimulatedSession]
     for kind in kinds:
         own = {name for name in vars(kind) if name.startswith("_") and not name.startswith("__")}
         assert not own & set(dir(sessions.Session))

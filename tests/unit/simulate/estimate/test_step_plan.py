@@ -14,18 +14,18 @@ from torch.utils.data import DataLoader
 from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.estimate.step_plan import MOST_STEPS, StepPlan
-from gpuledger.simulate.gpu.device import VirtualDevice
+from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.patches import Patches
 
 pytestmark = pytest.mark.torch
 
 
 @pytest.fixture
-def device() -> VirtualDevice:
-    return VirtualDevice(find_card("h200"), CachingAllocator())
+def device() -> SimulatedDevice:
+    return SimulatedDevice(find_card("h200"), CachingAllocator())
 
 
-def followed(plan: StepPlan, device: VirtualDevice, sizes: Sequence[int]) -> int:
+def followed(plan: StepPlan, device: SimulatedDevice, sizes: Sequence[int]) -> int:
     """Return the number of steps that a plan follows, of steps that request these bytes."""
     for seen, size in enumerate(sizes, 1):
         device.allocator.free(device.malloc(size, "step"))
@@ -34,17 +34,17 @@ def followed(plan: StepPlan, device: VirtualDevice, sizes: Sequence[int]) -> int
     return len(sizes)
 
 
-def test_three_steps_are_enough_if_they_are_alike(device: VirtualDevice) -> None:
+def test_three_steps_are_enough_if_they_are_alike(device: SimulatedDevice) -> None:
     plan = StepPlan(None, device)
     assert followed(plan, device, [900, 100, 100, 100, 500]) == 3
     assert not plan.varied
 
 
-def test_a_fixed_number_is_kept(device: VirtualDevice) -> None:
+def test_a_fixed_number_is_kept(device: SimulatedDevice) -> None:
     assert followed(StepPlan(2, device), device, [900, 100, 300, 100]) == 2
 
 
-def test_changing_steps_are_followed_until_none_is_larger_for_eight(device: VirtualDevice) -> None:
+def test_changing_steps_are_followed_until_none_is_larger_for_eight(device: SimulatedDevice) -> None:
     plan = StepPlan(None, device)
     assert followed(plan, device, [900, 100, 110, 160, *[120] * 20]) == 4 + 8
     assert plan.varied
@@ -73,7 +73,7 @@ def patches() -> Iterator[Patches]:
     made.undo()
 
 
-def train(plan: StepPlan, device: VirtualDevice, loader: Any) -> int:
+def train(plan: StepPlan, device: SimulatedDevice, loader: Any) -> int:
     seen = 0
     for batch in loader:
         seen += 1
@@ -83,7 +83,7 @@ def train(plan: StepPlan, device: VirtualDevice, loader: Any) -> int:
     return seen
 
 
-def test_the_largest_batch_of_a_loader_is_reached(device: VirtualDevice, patches: Patches) -> None:
+def test_the_largest_batch_of_a_loader_is_reached(device: SimulatedDevice, patches: Patches) -> None:
     plan = StepPlan(None, device)
     plan.install(patches)
     lengths = [10, 10, 10, 10, 30, 10, 20, 40, *[10] * 50]
@@ -93,7 +93,7 @@ def test_the_largest_batch_of_a_loader_is_reached(device: VirtualDevice, patches
 
 
 def test_an_error_of_a_later_batch_is_raised_when_the_program_gets_there(
-    device: VirtualDevice, patches: Patches
+    device: SimulatedDevice, patches: Patches
 ) -> None:
     plan = StepPlan(None, device)
     plan.install(patches)

@@ -11,7 +11,7 @@ from torch import nn
 from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.gpu.card import in_place
-from gpuledger.simulate.gpu.device import VirtualDevice
+from gpuledger.simulate.gpu.device import SimulatedDevice
 
 pytestmark = pytest.mark.torch
 ROWS, WIDTH = 1024, 512
@@ -20,7 +20,7 @@ SIZE = ROWS * WIDTH * 4
 
 @pytest.mark.skipif(not hasattr(torch.ops.aten, "_fused_rms_norm"), reason="this torch has no fused kernel")
 def test_the_fused_kernel_keeps_one_number_per_row() -> None:
-    device = VirtualDevice(find_card("h200"), CachingAllocator())
+    device = SimulatedDevice(find_card("h200"), CachingAllocator())
     with in_place(device, lambda _: None):
         norm = nn.RMSNorm(WIDTH, device="cuda")
         data = torch.randn(ROWS, WIDTH, device="cuda", requires_grad=True)
@@ -36,7 +36,7 @@ def test_the_fused_kernel_keeps_one_number_per_row() -> None:
 @pytest.mark.filterwarnings("ignore:Mismatch dtype")
 def test_weights_of_another_dtype_use_plain_operators() -> None:
     """CUDA has no fused kernel for them, so more is kept for backward."""
-    device = VirtualDevice(find_card("h200"), CachingAllocator())
+    device = SimulatedDevice(find_card("h200"), CachingAllocator())
     with in_place(device, lambda _: None):
         norm = nn.RMSNorm(WIDTH, device="cuda", dtype=torch.bfloat16)
         data = torch.randn(ROWS, WIDTH, device="cuda", requires_grad=True)
@@ -48,7 +48,7 @@ def test_weights_of_another_dtype_use_plain_operators() -> None:
 
 def test_a_resized_storage_gets_and_loses_its_memory() -> None:
     """FSDP frees and gathers weights so, without an operator."""
-    device = VirtualDevice(find_card("h200"), CachingAllocator())
+    device = SimulatedDevice(find_card("h200"), CachingAllocator())
     with in_place(device, lambda _: None):
         data = torch.empty(SIZE // 4, device="cuda")
         storage = data.untyped_storage()
@@ -64,7 +64,7 @@ def test_a_resized_storage_gets_and_loses_its_memory() -> None:
 
 
 def test_the_index_of_the_device_follows_set_device() -> None:
-    device = VirtualDevice(find_card("h200"), CachingAllocator())
+    device = SimulatedDevice(find_card("h200"), CachingAllocator())
     with in_place(device, lambda _: None):
         torch.cuda.set_device(3)
         assert torch.empty(4, device="cuda").device == torch.device("cuda", 3)

@@ -16,22 +16,22 @@ from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.assumptions import EXPECTED, LARGEST, LEAST
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.gpu.card import in_place
-from gpuledger.simulate.gpu.device import VirtualDevice
-from gpuledger.simulate.gpu.dispatch import NotModelledError, VirtualMode
+from gpuledger.simulate.gpu.device import SimulatedDevice
+from gpuledger.simulate.gpu.dispatch import NotModelledError, SimulatedMode
 
 pytestmark = pytest.mark.torch
 SAID: list[str] = []
 
 
 @contextmanager
-def on_gpu(assumption: str = EXPECTED) -> Iterator[VirtualMode]:
+def on_gpu(assumption: str = EXPECTED) -> Iterator[SimulatedMode]:
     SAID.clear()
-    with in_place(VirtualDevice(find_card("h200"), CachingAllocator()), SAID.append, assumption) as mode:
+    with in_place(SimulatedDevice(find_card("h200"), CachingAllocator()), SAID.append, assumption) as mode:
         yield mode
 
 
 @pytest.fixture
-def mode() -> Iterator[VirtualMode]:
+def mode() -> Iterator[SimulatedMode]:
     with on_gpu() as made:
         yield made
 
@@ -41,7 +41,7 @@ def router(tokens: int, experts: int) -> torch.Tensor:
     return nn.Linear(64, experts).cuda()(torch.randn(tokens, 64, device="cuda")).softmax(-1)
 
 
-def test_values_of_real_data_are_those_of_the_program(mode: VirtualMode) -> None:
+def test_values_of_real_data_are_those_of_the_program(mode: SimulatedMode) -> None:
     labels = torch.arange(64).view(4, 16)
     labels[:, 10:] = -100
     on_card = labels.cuda()
@@ -58,7 +58,7 @@ def test_values_of_real_data_are_those_of_the_program(mode: VirtualMode) -> None
     assert not SAID
 
 
-def test_values_follow_views_and_writes(mode: VirtualMode) -> None:
+def test_values_follow_views_and_writes(mode: SimulatedMode) -> None:
     made = torch.empty(6, dtype=torch.int64, device="cuda").fill_(3)
     made[2] = 7
     made.view(2, 3).add_(1)
@@ -70,7 +70,7 @@ def test_values_follow_views_and_writes(mode: VirtualMode) -> None:
     assert mode.values.of(made) is None
 
 
-def test_a_freed_tensor_leaves_no_values(mode: VirtualMode) -> None:
+def test_a_freed_tensor_leaves_no_values(mode: SimulatedMode) -> None:
     made = torch.arange(1000, device="cuda")
     assert mode.device.copied_bytes == 8000
     del made
@@ -78,7 +78,7 @@ def test_a_freed_tensor_leaves_no_values(mode: VirtualMode) -> None:
     assert not mode.device.copies
 
 
-def test_random_numbers_have_their_share_and_the_program_keeps_its_own(mode: VirtualMode) -> None:
+def test_random_numbers_have_their_share_and_the_program_keeps_its_own(mode: SimulatedMode) -> None:
     before = torch.get_rng_state()
     masked = torch.rand(64, 512, device="cuda") < 0.15
     again = torch.rand(64, 512, device="cuda") < 0.15
@@ -88,7 +88,7 @@ def test_random_numbers_have_their_share_and_the_program_keeps_its_own(mode: Vir
     assert not mode.values.was_assumed
 
 
-def test_numbers_like_those_of_a_layer_and_counts_of_integers_are_computed(mode: VirtualMode) -> None:
+def test_numbers_like_those_of_a_layer_and_counts_of_integers_are_computed(mode: SimulatedMode) -> None:
     hidden = router(64, 4)
     assert 0 < torch.rand_like(hidden).mean().item() < 1
     assert torch.randint_like(hidden, 3).max().item() == 2
@@ -97,7 +97,7 @@ def test_numbers_like_those_of_a_layer_and_counts_of_integers_are_computed(mode:
     assert counts.dtype == torch.int32
 
 
-def test_routing_is_uniform_and_said(mode: VirtualMode) -> None:
+def test_routing_is_uniform_and_said(mode: SimulatedMode) -> None:
     _, chosen = router(4096, 8).topk(2)
     counts = torch.bincount(chosen.flatten(), minlength=8).tolist()
     assert sum(counts) == 8192
@@ -105,7 +105,7 @@ def test_routing_is_uniform_and_said(mode: VirtualMode) -> None:
     assert all(len(set(row)) == 2 for row in chosen.tolist())
     assert [int((chosen == expert).nonzero().shape[0]) for expert in range(8)] == counts
     assert mode.values.was_assumed
-    assert any("test_virtual_values.py" in sentence and "assumed" in sentence for sentence in SAID)
+    assert any("test_simulated_values.py" in sentence and "assumed" in sentence for sentence in SAID)
 
 
 @pytest.mark.parametrize(("assumption", "routed", "selected"), [(LEAST, 512, 0), (LARGEST, 512, 512 * 4)])
@@ -119,7 +119,7 @@ def test_the_interval_has_the_same_experts_for_all_and_nothing_or_all_of_a_mask(
         assert scores[scores.view(-1)[: 512 * 4].view(512, 4) != 0].shape == (selected,)
 
 
-def test_a_mask_is_half_set_each_time_it_is_used(mode: VirtualMode) -> None:
+def test_a_mask_is_half_set_each_time_it_is_used(mode: SimulatedMode) -> None:
     scores = router(2048, 4)
     mask = scores > 0.25
     first = scores[mask]
@@ -128,7 +128,7 @@ def test_a_mask_is_half_set_each_time_it_is_used(mode: VirtualMode) -> None:
     assert first.numel() == pytest.approx(4096, rel=0.1)
 
 
-def test_the_positions_of_a_mask_are_allocated_while_it_selects(mode: VirtualMode) -> None:
+def test_the_positions_of_a_mask_are_allocated_while_it_selects(mode: SimulatedMode) -> None:
     mask = (torch.arange(1 << 16) % 2 == 0).cuda()
     data = torch.zeros(1 << 16, 4, device="cuda")
     before = len(mode.device.events)
@@ -137,7 +137,7 @@ def test_the_positions_of_a_mask_are_allocated_while_it_selects(mode: VirtualMod
     assert sizes == [(1 << 15) * 8, (1 << 15) * 16]
 
 
-def test_counts_with_a_least_length_need_no_values(mode: VirtualMode) -> None:
+def test_counts_with_a_least_length_need_no_values(mode: SimulatedMode) -> None:
     unknown = (nn.Linear(1, 64).cuda().weight.detach().view(-1) * 9).long()
     assert torch.bincount(unknown, minlength=10).shape == (10,)
     with pytest.raises(NotModelledError, match="depends on values"):

@@ -14,10 +14,10 @@ from gpuledger.model.run_writer import RunWriter, new_manifest
 from gpuledger.services.runs import load, post_missing
 from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
-from gpuledger.simulate.estimate.session import VirtualSession
+from gpuledger.simulate.estimate.session import SimulatedSession
 from gpuledger.simulate.estimate.step_plan import StepPlan
 from gpuledger.simulate.gpu.card import in_place
-from gpuledger.simulate.gpu.device import VirtualDevice
+from gpuledger.simulate.gpu.device import SimulatedDevice
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Run
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NOTHING_ON_GPU = "Nothing was put on the simulated GPU. Move the model and its inputs to it with .to('cuda')."
 
 
-class VirtualRecording:
+class SimulatedRecording:
     """Records a block on a simulated GPU, available as ``cuda:0``. Nothing is computed; values are placeholders.
 
     Args:
@@ -41,21 +41,21 @@ class VirtualRecording:
         self._out = out
         self._stack = ExitStack()
         self._said: dict[str, None] = {}
-        self._session: VirtualSession | None = None
+        self._session: SimulatedSession | None = None
         self._writer: RunWriter | None = None
         self._counters: Counters | None = None
         self.path: Path | None = None
         """Directory of the run, once it has begun."""
 
-    def __enter__(self) -> VirtualRecording:
+    def __enter__(self) -> SimulatedRecording:
         """Put the GPU in place and begin to record."""
         self.path = self._out
         settings = {"gpu": (self._card.key, "asked for")}
         self._writer = RunWriter.open(self._out, new_manifest(self._out.name, (), settings))
-        device = VirtualDevice(self._card, CachingAllocator(AllocatorSettings()))
+        device = SimulatedDevice(self._card, CachingAllocator(AllocatorSettings()))
         self._counters = device.counters
         self._stack.enter_context(in_place(device, self._say))
-        self._session = VirtualSession(device, StepPlan(sys.maxsize, device), self._out, ends_program=False)
+        self._session = SimulatedSession(device, StepPlan(sys.maxsize, device), self._out, ends_program=False)
         self._session.start()
         return self
 

@@ -19,7 +19,7 @@ from gpuledger.model.journal.journal import Action
 from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.gpu.card import in_place
-from gpuledger.simulate.gpu.device import VirtualDevice
+from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.dispatch import NotModelledError
 
 pytestmark = pytest.mark.torch
@@ -27,8 +27,8 @@ SAID: list[str] = []
 
 
 @pytest.fixture
-def device() -> Iterator[VirtualDevice]:
-    made = VirtualDevice(find_card("h200"), CachingAllocator())
+def device() -> Iterator[SimulatedDevice]:
+    made = SimulatedDevice(find_card("h200"), CachingAllocator())
     SAID.clear()
     with in_place(made, SAID.append):
         yield made
@@ -38,7 +38,7 @@ def test_everything_is_as_before_afterwards() -> None:
     names = ("is_available", "device_count", "memory_allocated", "Stream", "manual_seed")
     before = [getattr(torch.cuda, name) for name in names]
     parameter, apply, save = nn.Parameter.__new__, nn.Module._apply, torch.save
-    with in_place(VirtualDevice(find_card("t4"), CachingAllocator()), SAID.append):
+    with in_place(SimulatedDevice(find_card("t4"), CachingAllocator()), SAID.append):
         assert torch.cuda.is_available()
         assert torch.cuda.get_device_name() == "NVIDIA T4"
     assert [getattr(torch.cuda, name) for name in names] == before
@@ -48,7 +48,7 @@ def test_everything_is_as_before_afterwards() -> None:
         assert torch.softmax(torch.randn(2, 2).bfloat16(), 0).dtype == torch.bfloat16
 
 
-def test_a_card_is_there(device: VirtualDevice) -> None:
+def test_a_card_is_there(device: SimulatedDevice) -> None:
     assert torch.cuda.device_count() == 1
     assert torch.cuda.get_device_properties(0).total_memory == device.card.total_bytes
     free, total = torch.cuda.mem_get_info()
@@ -67,7 +67,7 @@ def test_a_card_is_there(device: VirtualDevice) -> None:
     assert torch.cuda.memory_reserved() == 0
 
 
-def test_a_script_that_asks_which_gpu_it_has_is_named(device: VirtualDevice) -> None:
+def test_a_script_that_asks_which_gpu_it_has_is_named(device: SimulatedDevice) -> None:
     assert not SAID
     assert torch.cuda.is_available()
     assert not SAID
@@ -77,10 +77,10 @@ def test_a_script_that_asks_which_gpu_it_has_is_named(device: VirtualDevice) -> 
         "torch.cuda.get_device_name",
         "torch.cuda.mem_get_info",
     ]
-    assert all(sentence.startswith("test_virtual_card.py:") for sentence in SAID)
+    assert all(sentence.startswith("test_simulated_card.py:") for sentence in SAID)
 
 
-def test_tensors_say_where_they_are(device: VirtualDevice) -> None:
+def test_tensors_say_where_they_are(device: SimulatedDevice) -> None:
     on_cpu = torch.randn(4, 4)
     on_card = on_cpu.to("cuda")
     assert on_card.device == torch.device("cuda", 0)
@@ -96,7 +96,7 @@ def test_tensors_say_where_they_are(device: VirtualDevice) -> None:
     assert float(on_cpu.sum()) == pytest.approx(float(on_cpu.numpy().sum()), rel=1e-4)
 
 
-def test_the_card_as_the_default_device(device: VirtualDevice) -> None:
+def test_the_card_as_the_default_device(device: SimulatedDevice) -> None:
     torch.set_default_device("cuda")
     assert torch.get_default_device() == torch.device("cuda", 0)
     assert torch.tensor([1.0]).is_cuda
@@ -108,7 +108,7 @@ def test_the_card_as_the_default_device(device: VirtualDevice) -> None:
         assert torch.zeros(2).is_cuda
 
 
-def test_a_model_moves_and_keeps_its_parameters(device: VirtualDevice) -> None:
+def test_a_model_moves_and_keeps_its_parameters(device: SimulatedDevice) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
     tied = nn.Linear(8, 8)
     linear = model[0]
@@ -128,7 +128,7 @@ def test_a_model_moves_and_keeps_its_parameters(device: VirtualDevice) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast_has_the_lists_of_cuda(device: VirtualDevice, dtype: torch.dtype) -> None:
+def test_autocast_has_the_lists_of_cuda(device: SimulatedDevice, dtype: torch.dtype) -> None:
     layer, data = nn.Linear(16, 16).cuda(), torch.randn(4, 16, device="cuda")
     with torch.autocast("cuda", dtype=dtype):
         assert torch.is_autocast_enabled()
@@ -141,7 +141,7 @@ def test_autocast_has_the_lists_of_cuda(device: VirtualDevice, dtype: torch.dtyp
     assert layer(data).dtype == torch.float32
 
 
-def test_a_mixed_precision_step_with_everything(device: VirtualDevice) -> None:
+def test_a_mixed_precision_step_with_everything(device: SimulatedDevice) -> None:
     first = nn.Linear(32, 64)
     model = nn.Sequential(first, nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 32)).to("cuda")
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
@@ -163,7 +163,7 @@ def test_a_mixed_precision_step_with_everything(device: VirtualDevice) -> None:
     assert any(".item() returned a placeholder" in sentence for sentence in SAID)
 
 
-def test_dropout_keeps_a_mask_of_one_byte_an_entry(device: VirtualDevice) -> None:
+def test_dropout_keeps_a_mask_of_one_byte_an_entry(device: SimulatedDevice) -> None:
     data = torch.randn(1 << 20, device="cuda")
     before = torch.cuda.memory_allocated()
     dropped = nn.functional.dropout(data.requires_grad_(), 0.5)
@@ -171,7 +171,7 @@ def test_dropout_keeps_a_mask_of_one_byte_an_entry(device: VirtualDevice) -> Non
     del dropped
 
 
-def test_a_fresh_gradient_is_kept_and_sums_go_in_place(device: VirtualDevice) -> None:
+def test_a_fresh_gradient_is_kept_and_sums_go_in_place(device: SimulatedDevice) -> None:
     """A leaf takes its gradient over; two branches that meet add into the first, so no third piece is needed."""
     data = torch.zeros(1 << 20, device="cuda", requires_grad=True)
     (data * 2 + data * 3).sum().backward()
@@ -180,7 +180,7 @@ def test_a_fresh_gradient_is_kept_and_sums_go_in_place(device: VirtualDevice) ->
     assert torch.cuda.max_memory_allocated() <= 6 * (4 << 20)
 
 
-def test_recurrent_layers_have_one_weight_buffer(device: VirtualDevice) -> None:
+def test_recurrent_layers_have_one_weight_buffer(device: SimulatedDevice) -> None:
     layer = nn.LSTM(16, 32, 2, batch_first=True).cuda()
     assert len({weight.untyped_storage()._cdata for weight in layer.parameters()}) == 1
     made, (last, cell) = layer(torch.randn(4, 7, 16, device="cuda"))
@@ -192,7 +192,7 @@ def test_recurrent_layers_have_one_weight_buffer(device: VirtualDevice) -> None:
     assert gru(torch.randn(7, 4, 16, device="cuda"))[0].shape == (7, 4, 64)
 
 
-def test_data_are_loaded_in_the_process_itself(device: VirtualDevice) -> None:
+def test_data_are_loaded_in_the_process_itself(device: SimulatedDevice) -> None:
     labels = torch.arange(10)
     loader = DataLoader(TensorDataset(labels), batch_size=5, num_workers=4, pin_memory=True, persistent_workers=True)
     batches = [batch.to("cuda", non_blocking=True) for (batch,) in loader]
@@ -200,23 +200,23 @@ def test_data_are_loaded_in_the_process_itself(device: VirtualDevice) -> None:
     assert labels.sum().item() == 45
 
 
-def test_a_value_that_was_never_computed_is_told(device: VirtualDevice) -> None:
+def test_a_value_that_was_never_computed_is_told(device: SimulatedDevice) -> None:
     data = nn.Linear(4, 3).cuda()(torch.randn(4, device="cuda")).detach()
     assert data.sum().item() == 0.5
     assert not bool(torch.isnan(data).any())
     assert data.cpu().numpy().shape == (3,)
     assert data.tolist() == [0.5, 0.5, 0.5]
-    assert any(sentence.startswith("test_virtual_card.py:") for sentence in SAID)
+    assert any(sentence.startswith("test_simulated_card.py:") for sentence in SAID)
 
 
-def test_the_branch_that_was_taken_is_told(device: VirtualDevice) -> None:
+def test_the_branch_that_was_taken_is_told(device: SimulatedDevice) -> None:
     loss = nn.Linear(4, 3).cuda()(torch.randn(4, device="cuda")).sum()
     taken = "above" if loss > 2 else "below"
     assert taken == "below"
-    assert any("taken as False" in sentence and "test_virtual_card.py" in sentence for sentence in SAID)
+    assert any("taken as False" in sentence and "test_simulated_card.py" in sentence for sentence in SAID)
 
 
-def test_an_operator_without_a_fake_kernel_is_named(device: VirtualDevice) -> None:
+def test_an_operator_without_a_fake_kernel_is_named(device: SimulatedDevice) -> None:
     library = torch.library.Library("gpuledger_test", "DEF")
     library.define("mystery(Tensor x) -> Tensor")
     library.impl("mystery", lambda x: x.clone(), "CPU")
@@ -225,13 +225,13 @@ def test_an_operator_without_a_fake_kernel_is_named(device: VirtualDevice) -> No
     library._destroy()
 
 
-def test_nothing_is_written(device: VirtualDevice, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_nothing_is_written(device: SimulatedDevice, tmp_path) -> None:  # type: ignore[no-untyped-def]
     torch.save({"a": torch.randn(2, device="cuda")}, tmp_path / "checkpoint.pt")
     assert not (tmp_path / "checkpoint.pt").exists()
     assert any("torch.save" in sentence for sentence in SAID)
 
 
-def test_packed_sequences_go_through_cudnn_without_their_padding(device: VirtualDevice) -> None:
+def test_packed_sequences_go_through_cudnn_without_their_padding(device: SimulatedDevice) -> None:
     layer = nn.LSTM(8, 16, 2, bidirectional=True).cuda()
     lengths = torch.tensor([10, 10, 7, 1])
     packed = nn.utils.rnn.pack_padded_sequence(torch.randn(10, 4, 8, device="cuda"), lengths)
@@ -246,7 +246,7 @@ def test_packed_sequences_go_through_cudnn_without_their_padding(device: Virtual
     assert present(weight.grad).shape == weight.shape
 
 
-def test_cells_run_in_fused_kernels(device: VirtualDevice) -> None:
+def test_cells_run_in_fused_kernels(device: SimulatedDevice) -> None:
     """Beside hidden state and cell an LSTM's keeps four values a number for backward, a GRU's five."""
     data = torch.randn(4, 8, device="cuda")
     cells: list[tuple[Any, int]] = [(nn.LSTMCell(8, 512).cuda(), 4), (nn.GRUCell(8, 512).cuda(), 5)]
@@ -259,7 +259,7 @@ def test_cells_run_in_fused_kernels(device: VirtualDevice) -> None:
         assert cell.weight_hh.grad.shape == cell.weight_hh.shape
 
 
-def test_cross_entropy_stays_in_half_precision_under_autocast(device: VirtualDevice) -> None:
+def test_cross_entropy_stays_in_half_precision_under_autocast(device: SimulatedDevice) -> None:
     """CUDA's autocast does not touch it, the CPU's does: its softmax is of halves, only its loss is of floats."""
     logits = torch.randn(64, 1000, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     labels = torch.zeros(64, dtype=torch.int64, device="cuda")
@@ -270,7 +270,7 @@ def test_cross_entropy_stays_in_half_precision_under_autocast(device: VirtualDev
     assert sizes.count(64 * 1000 * 2) == sizes.count(64 * 1000 * 4) == 1
 
 
-def test_a_mask_that_is_not_dense_ends_in_plain_attention(device: VirtualDevice) -> None:
+def test_a_mask_that_is_not_dense_ends_in_plain_attention(device: SimulatedDevice) -> None:
     """As T5's on a GPU: scores are in memory; with a dense mask they are not."""
     query = torch.randn(2, 4, 64, 32, device="cuda", requires_grad=True)
     mask = torch.zeros(64, 64, 4, device="cuda").permute(2, 0, 1).unsqueeze(0)
@@ -282,7 +282,7 @@ def test_a_mask_that_is_not_dense_ends_in_plain_attention(device: VirtualDevice)
         assert (scores_bytes in sizes) == held
 
 
-def test_programs_of_other_kinds_are_followed(device: VirtualDevice) -> None:
+def test_programs_of_other_kinds_are_followed(device: SimulatedDevice) -> None:
     """Sizes that depend on values, gradients of gradients, wrapped tensors, sparse gradients and distributions."""
     table = nn.Embedding(100, 8, sparse=True).cuda()
     torch.optim.SparseAdam(table.parameters()).zero_grad()
@@ -306,14 +306,14 @@ def test_programs_of_other_kinds_are_followed(device: VirtualDevice) -> None:
 
 def test_the_first_bytes_are_told_once() -> None:
     told: list[int] = []
-    device = VirtualDevice(find_card("h200"), CachingAllocator())
+    device = SimulatedDevice(find_card("h200"), CachingAllocator())
     device.at_first_bytes = lambda: told.append(device.counters.alloc_count)
     device.malloc(512, "first")
     device.malloc(512, "second")
     assert told == [0]
 
 
-def test_projected_outputs_have_the_size_of_the_projection(device: VirtualDevice) -> None:
+def test_projected_outputs_have_the_size_of_the_projection(device: SimulatedDevice) -> None:
     layer = nn.LSTM(8, 64, 2, bidirectional=True, proj_size=16).cuda()
     made, (last, cell) = layer(torch.randn(10, 4, 8, device="cuda"))
     assert (made.shape, last.shape, cell.shape) == ((10, 4, 32), (4, 4, 16), (4, 4, 64))

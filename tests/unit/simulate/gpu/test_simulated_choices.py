@@ -19,15 +19,15 @@ from gpuledger.model.journal.journal import Action
 from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.gpu.card import in_place
-from gpuledger.simulate.gpu.device import VirtualDevice
+from gpuledger.simulate.gpu.device import SimulatedDevice
 
 pytestmark = pytest.mark.torch
 ENTRIES = 1 << 20
 
 
 @pytest.fixture
-def device() -> Iterator[VirtualDevice]:
-    made = VirtualDevice(find_card("h200"), CachingAllocator())
+def device() -> Iterator[SimulatedDevice]:
+    made = SimulatedDevice(find_card("h200"), CachingAllocator())
     with in_place(made, lambda _: None):
         yield made
 
@@ -46,7 +46,7 @@ class Calls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def sizes_of(device: VirtualDevice, work: Callable[[], object]) -> list[int]:
+def sizes_of(device: SimulatedDevice, work: Callable[[], object]) -> list[int]:
     """Return the bytes of each allocation of some work."""
     before = len(device.events)
     kept = work()
@@ -59,21 +59,21 @@ def sizes_of(device: VirtualDevice, work: Callable[[], object]) -> list[int]:
     [(0.5, True, False, 1), (0.5, False, False, 0), (0.0, True, False, 0), (1.0, True, False, 0), (0.5, True, True, 0)],
 )
 def test_dropout_keeps_a_mask_of_bytes_only_where_it_is_fused(
-    p: float, training: bool, inplace: bool, masks: int, device: VirtualDevice
+    p: float, training: bool, inplace: bool, masks: int, device: SimulatedDevice
 ) -> None:
     data = torch.zeros(ENTRIES, device="cuda")
     sizes = sizes_of(device, lambda: F.dropout(data, p, training, inplace))
     assert sizes.count(ENTRIES) == masks
 
 
-def test_dropout_of_cpu_tensors_is_left_to_torch(device: VirtualDevice) -> None:
+def test_dropout_of_cpu_tensors_is_left_to_torch(device: SimulatedDevice) -> None:
     assert sizes_of(device, lambda: F.dropout(torch.zeros(ENTRIES), 0.5)) == []
 
 
 @pytest.mark.parametrize(("bias", "weights_each"), [(True, 4), (False, 2)])
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_cudnn_gets_two_weights_and_two_biases_for_each_layer(
-    kind: Any, bias: bool, weights_each: int, device: VirtualDevice
+    kind: Any, bias: bool, weights_each: int, device: SimulatedDevice
 ) -> None:
     layer = kind(16, 32, 2, bias=bias, batch_first=True, dropout=0.25).cuda()
     with Calls("_cudnn_rnn") as calls:
@@ -85,7 +85,7 @@ def test_cudnn_gets_two_weights_and_two_biases_for_each_layer(
     assert rest[:4] == [0.25, True, False, []]
 
 
-def test_weights_are_put_together_only_where_they_are_apart_and_on_the_card(device: VirtualDevice) -> None:
+def test_weights_are_put_together_only_where_they_are_apart_and_on_the_card(device: SimulatedDevice) -> None:
     layer: Any = nn.LSTM(16, 32).cuda()
     assert sizes_of(device, lambda: (layer.flatten_parameters(), layer)) == []
     layer.weight_hh_l0.data = layer.weight_hh_l0.data.clone()
@@ -107,7 +107,7 @@ def test_weights_are_put_together_only_where_they_are_apart_and_on_the_card(devi
     ],
 )
 def test_optimizers_are_foreach_unless_fused_or_differentiable(
-    differentiable: bool, use_fused: bool, chosen: tuple[bool, bool], device: VirtualDevice
+    differentiable: bool, use_fused: bool, chosen: tuple[bool, bool], device: SimulatedDevice
 ) -> None:
     """PyTorch would not: it updates tensors of other types than its own one by one."""
     adam: Any = sys.modules["torch.optim.adam"]
@@ -118,17 +118,17 @@ def test_optimizers_are_foreach_unless_fused_or_differentiable(
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 @pytest.mark.parametrize(("asked", "entry_bytes"), [(torch.float32, 4), (None, 2)])
 def test_softmax_of_half_precision_converts_in_its_own_kernel(
-    name: str, asked: torch.dtype | None, entry_bytes: int, device: VirtualDevice
+    name: str, asked: torch.dtype | None, entry_bytes: int, device: SimulatedDevice
 ) -> None:
     data = torch.zeros(8, ENTRIES // 8, dtype=torch.half, device="cuda")
     assert sizes_of(device, lambda: getattr(torch, name)(data, -1, dtype=asked)) == [entry_bytes * ENTRIES]
 
 
-def test_distributions_do_not_check_values_that_were_never_computed(device: VirtualDevice) -> None:
+def test_distributions_do_not_check_values_that_were_never_computed(device: SimulatedDevice) -> None:
     assert torch.distributions.Categorical(torch.zeros(4, 3, device="cuda")).sample().shape == (4,)
 
 
-def test_gradients_move_with_their_parameters(device: VirtualDevice) -> None:
+def test_gradients_move_with_their_parameters(device: SimulatedDevice) -> None:
     layer = nn.Linear(4, 2, bias=False)
     weight = layer.weight
     weight.grad = torch.zeros(2, 4)
@@ -142,14 +142,14 @@ def test_gradients_move_with_their_parameters(device: VirtualDevice) -> None:
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_recurrent_layers_of_the_cpu_are_left_to_torch(kind: Any, device: VirtualDevice) -> None:
+def test_recurrent_layers_of_the_cpu_are_left_to_torch(kind: Any, device: SimulatedDevice) -> None:
     layer = kind(4, 6)
     assert sizes_of(device, lambda: layer(torch.zeros(5, 2, 4))) == []
     assert layer(torch.zeros(5, 2, 4))[0].shape == (5, 2, 6)
 
 
 @pytest.mark.parametrize("way", ["to", "cuda", "device"])
-def test_a_lazy_module_has_its_parameters_on_the_gpu_from_its_first_call(way: str, device: VirtualDevice) -> None:
+def test_a_lazy_module_has_its_parameters_on_the_gpu_from_its_first_call(way: str, device: SimulatedDevice) -> None:
     model = nn.Sequential(nn.LazyLinear(64, device="cuda" if way == "device" else None), nn.LazyBatchNorm1d())
     if way == "to":
         model.to("cuda")
@@ -165,7 +165,7 @@ def test_a_lazy_module_has_its_parameters_on_the_gpu_from_its_first_call(way: st
     model(data).sum().backward()
 
 
-def test_a_lazy_module_on_the_cpu_stays_there(device: VirtualDevice) -> None:
+def test_a_lazy_module_on_the_cpu_stays_there(device: SimulatedDevice) -> None:
     model = nn.LazyLinear(64)
     assert model(torch.zeros(8, 32)).device.type == "cpu"
     assert sizes_of(device, lambda: model) == []
