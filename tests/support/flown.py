@@ -66,3 +66,17 @@ def growth_of(program: Program, directory: Path) -> tuple[Growth, ...]:
     """Return the growth found in a program, which runs in a forked child."""
     found: tuple[Growth, ...] = forked(lambda: find_growth(fly(program, directory / "flown.ledger")))
     return found
+
+
+def growth_when_repeated(program: Program, directory: Path) -> tuple[Growth, ...]:
+    """Return the growth found in the second of two executions in one forked child.
+
+    The first one touches pages that this process had freed before the fork, which looks like growth of host memory.
+    """
+
+    def repeated() -> tuple[Growth, ...]:
+        fly(program, directory / "first.ledger")
+        return find_growth(fly(program, directory / "second.ledger"))
+
+    found: tuple[Growth, ...] = forked(repeated)
+    return found

@@ -176,7 +176,8 @@ def test_at_most_a_twentieth_of_the_peak_has_no_line(tmp_path: Path, work: Calla
         work()
     rank = recording.run().rank(0)
     peak = break_down(rank, find_peak(rank), ("category", "line"))
-    without = sum(account.bytes for account in peak.accounts if account.line in WITHOUT_LINE)
-    assert without <= MOST_WITHOUT_LINE * peak.allocated_bytes
-    of_this_file = sum(account.bytes for account in peak.accounts if Path(__file__).name in account.line)
-    assert of_this_file >= (1 - MOST_WITHOUT_LINE) * peak.requested_bytes
+    # Nothing of the program is older than the recording: that is what other tests have left alive in this process.
+    accounts = [account for account in peak.accounts if account.line != BEFORE_RECORDING]
+    most_bytes = MOST_WITHOUT_LINE * sum(account.bytes for account in accounts)
+    assert sum(account.bytes for account in accounts if account.line in WITHOUT_LINE) <= most_bytes
+    assert sum(account.bytes for account in accounts if Path(__file__).name not in account.line) <= most_bytes
