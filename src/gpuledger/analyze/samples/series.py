@@ -348,8 +348,11 @@ def _placed(line: SampleLine, align: str, baseline: str | None, points: int) -> 
 
 
 def known_values(table: Any, column: str, mine: NDArray[np.bool_]) -> tuple[I64, F64]:
-    """Return times and values of the selected rows that have a value, ordered by time."""
-    values = table[column].cast("float64").fill_null(float("nan")).to_numpy()
+    """Return times and values of the selected rows that have a value, ordered by time.
+
+    Integers beyond 2^53, which only a damaged table has, are rounded.
+    """
+    values = table[column].cast("float64", safe=False).fill_null(float("nan")).to_numpy()
     times = to_numbers(table["t_ns"])
     there = np.flatnonzero(mine & ~np.isnan(values))
     there = there[np.argsort(times[there], kind="stable")]

@@ -187,7 +187,7 @@ def _throttled_s(times: I64, masks: F64) -> float | None:
     """Return the seconds in which the clock was throttled; None if the reasons were not sampled."""
     if not masks.size:
         return None
-    held = (masks.astype(np.int64) & THROTTLED) != 0
+    held = (np.mod(masks, 2.0**52).astype(np.int64) & THROTTLED) != 0  # a damaged mask can be too large for an integer
     return float((np.diff(times) / 1e9)[held[:-1]].sum())
 
 

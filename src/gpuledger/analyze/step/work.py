@@ -128,7 +128,7 @@ def _words(table: pa.Table, name: str) -> Words:
 
 
 def _floats(table: pa.Table, name: str) -> F64:
-    found: F64 = table[name].cast("float64").to_numpy(zero_copy_only=False)
+    found: F64 = table[name].cast("float64", safe=False).to_numpy(zero_copy_only=False)
     return found
 
 

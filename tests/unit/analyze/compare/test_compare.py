@@ -72,6 +72,12 @@ def test_the_five_old_logs(tmp_path: Path, name: str) -> None:
     assert (found.energy_j, found.mean_power_w, found.throttled_s) == (None, None, None)
 
 
+@pytest.mark.parametrize("mask", [1 << 62, (1 << 63) - 1])
+def test_a_damaged_throttle_mask_is_read_and_counts_no_throttling(tmp_path: Path, mask: int) -> None:
+    rows = [{"t_ns": n * S, "used_bytes": MIB * n, "throttle": mask} for n in range(3)]
+    assert figures(tmp_path, rows).throttled_s == 0.0
+
+
 def test_bytes_are_above_the_first_reading_and_held_until_the_next(tmp_path: Path) -> None:
     levels = [(0, 100), (1, 100), (2, 300), (4, 200), (5, 100)]
     found = figures(tmp_path, [{"t_ns": t * S, "used_bytes": mib * MIB} for t, mib in levels])
