@@ -37,8 +37,11 @@ if TYPE_CHECKING:
     from gpuledger.services.watching import Watch, watch
     from gpuledger.simulate.advice.advise import Advice, advise
     from gpuledger.simulate.estimate.api import estimate, find_batch
+    from gpuledger.simulate.estimate.ranks import RanksEstimate
     from gpuledger.simulate.estimate.run import Estimate
     from gpuledger.simulate.estimate.search import Search
+    from gpuledger.simulate.estimate.sharded import estimate_ranks, find_world_size
+    from gpuledger.simulate.estimate.world_search import WorldSearch
     from gpuledger.simulate.gpu.hints import fake_output
 
 _MODULES = {
@@ -56,20 +59,24 @@ _MODULES = {
     "MemoryProfiler": "gpuledger.integrations.memory_profiler",
     "NoDeviceError": "gpuledger.errors",
     "Rank": "gpuledger.model.run",
+    "RanksEstimate": "gpuledger.simulate.estimate.ranks",
     "Recording": "gpuledger.services.recording",
     "Run": "gpuledger.model.run",
     "Search": "gpuledger.simulate.estimate.search",
     "StepTimes": "gpuledger.analyze.step.steps",
     "UsageError": "gpuledger.errors",
     "Watch": "gpuledger.services.watching",
+    "WorldSearch": "gpuledger.simulate.estimate.world_search",
     "advise": "gpuledger.simulate.advice.advise",
     "balance": "gpuledger.services.queries",
     "breakdown": "gpuledger.services.queries",
     "check": "gpuledger.services.queries",
     "diff": "gpuledger.services.runs",
     "estimate": "gpuledger.simulate.estimate.api",
+    "estimate_ranks": "gpuledger.simulate.estimate.sharded",
     "fake_output": "gpuledger.simulate.gpu.hints",
     "find_batch": "gpuledger.simulate.estimate.api",
+    "find_world_size": "gpuledger.simulate.estimate.sharded",
     "load": "gpuledger.services.runs",
     "memory_profiler": "gpuledger.integrations.memory_profiler",
     "flight_recorder": "gpuledger.services.recording",
@@ -97,12 +104,14 @@ __all__ = [
     "MemoryProfiler",
     "NoDeviceError",
     "Rank",
+    "RanksEstimate",
     "Recording",
     "Run",
     "Search",
     "StepTimes",
     "UsageError",
     "Watch",
+    "WorldSearch",
     "__version__",
     "advise",
     "balance",
@@ -110,8 +119,10 @@ __all__ = [
     "check",
     "diff",
     "estimate",
+    "estimate_ranks",
     "fake_output",
     "find_batch",
+    "find_world_size",
     "flight_recorder",
     "load",
     "memory_profiler",

@@ -189,9 +189,9 @@ def test_spawned_functions_run_as_one_rank(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--world-size", 0), "--world-size 0: expected 1 to"),
-        (("--world-size", 2, "--ranks", "2"), "--ranks 2: there are ranks 0 to 1"),
-        (("--world-size", 65, "--ranks", "all"), "--ranks: 65 ranks, expected at most 64"),
+        (("--world-size", 0), "world size 0: expected 1 to"),
+        (("--world-size", 2, "--ranks", "2"), "rank 2: there are ranks 0 to 1"),
+        (("--world-size", 65, "--ranks", "all"), "65 ranks to simulate: expected at most 64"),
         (("--world-size", 2, "--ranks", "x"), "--ranks x: expected numbers"),
         (("--ranks", "0"), "--ranks: the number of ranks is missing"),
         (("--world-size", 2, "--fit", "24GiB"), "--fit and ranks cannot be combined"),

@@ -13,11 +13,13 @@ from gpuledger import (
     Estimate,
     Gate,
     Rank,
+    RanksEstimate,
     Recording,
     Run,
     Search,
     StepTimes,
     Watch,
+    WorldSearch,
 )
 from gpuledger.integrations import TensorBoardSink, log_run
 from gpuledger.ops import OperatorKey, Workload, read_workload
@@ -73,6 +75,15 @@ found = gpuledger.estimate(train, [1, 2], gpu="h200", steps=2, confidence=0.9)
 assert_type(found, Estimate)
 assert_type(found.fits, bool)
 assert_type(gpuledger.find_batch(lambda batch: train([batch], lr=0.1), start=8), Search)
+sharded = gpuledger.estimate_ranks("train.py", "--lr", "0.1", world_size=8, ranks=range(8), steps=None, out=Path("a"))
+assert_type(sharded, RanksEstimate)
+assert_type(sharded.fits, bool)
+assert_type(sharded.highest.coordinate, dict[str, int])
+assert_type(sharded.ranks[0].estimate, Estimate)
+smallest = gpuledger.find_world_size("-m", "train", most=64, gpu="l4")
+assert_type(smallest, WorldSearch)
+assert_type(smallest.smallest, int | None)
+assert_type(smallest.trials[0].process_bytes, int | None)
 
 try:
     gpuledger.load("nothing.ledger")

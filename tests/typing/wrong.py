@@ -20,6 +20,11 @@ gpuledger.step_energy("a").step_energy_j  # E: union-attr
 gpuledger.estimate(3)  # E: arg-type
 gpuledger.estimate(print, level=0.9)  # E: call-arg
 gpuledger.find_batch(print, out="a")  # E: call-arg
+gpuledger.estimate_ranks("train.py")  # E: call-arg
+gpuledger.estimate_ranks("train.py", 8, world_size="8")  # E: arg-type, arg-type
+gpuledger.estimate_ranks("train.py", world_size=8, ranks="0,3")  # E: arg-type
+gpuledger.find_world_size("train.py", world_size=8)  # E: call-arg
+gpuledger.find_world_size("train.py").smallest + 1  # E: operator
 gpuledger.scope(3)  # E: arg-type
 gpuledger.fake_output(3)  # E: arg-type
 gpuledger.profile  # E: attr-defined

@@ -71,13 +71,13 @@ def estimate_all_ranks(order: Order, flags: dict[str, Any], directory: Path) -> 
     from gpuledger.cli.predict import ranks_text as text
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.text.text import next_lines, note_lines
-    from gpuledger.simulate.estimate.ranks import check_ranks, estimate_ranks
+    from gpuledger.simulate.estimate.ranks import check_ranks, estimate_program_ranks
 
     world_size = flags["world_size"]
     check_ranks(world_size)
     output = None if flags["quiet"] else sys.stderr
     ranks = _listed(flags["ranks"], world_size)
-    found = estimate_ranks(order, world_size, directory, output, ranks=ranks, replace=flags["force"])
+    found = estimate_program_ranks(order, world_size, directory, output, ranks=ranks, replace=flags["force"])
     if flags["as_json"]:
         print_json(text.ranks_document(found))
     else:

@@ -16,19 +16,17 @@ from torch.utils._pytree import tree_map
 
 from gpuledger.errors import InputError, UsageError
 from gpuledger.model.run_writer import RunWriter, new_manifest
-from gpuledger.simulate.allocator.alloc_conf import parse_alloc_conf
 from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.estimate.follow import describe_convolutions
 from gpuledger.simulate.estimate.run import (
     DEFAULT_CONFIDENCE,
     DEFAULT_STEPS,
-    HIGHEST_CONFIDENCE,
-    LOWEST_CONFIDENCE,
     WHAT_TO_TELL,
     Estimate,
     Order,
     finish,
+    make_order,
 )
 from gpuledger.simulate.estimate.search import Search, Trial, find_largest
 from gpuledger.simulate.estimate.session import SimulatedSession
@@ -72,13 +70,7 @@ def estimate(
         >>> import gpuledger
         >>> gpuledger.estimate(train_step, batch, gpu="a100-80gb").fits  # doctest: +SKIP
     """
-    if steps < 1:
-        raise UsageError(f"estimate(steps={steps}): steps must be 1 or more")
-    if not LOWEST_CONFIDENCE <= confidence <= HIGHEST_CONFIDENCE:
-        allowed = f"{LOWEST_CONFIDENCE} to {HIGHEST_CONFIDENCE}"
-        raise UsageError(f"estimate(confidence={confidence}): expected {allowed}", hint="For example 0.95")
-    card = find_card(gpu)
-    order = Order((getattr(step, "__name__", "step"),), card, steps, confidence, parse_alloc_conf(alloc_conf))
+    order = make_order("estimate", (getattr(step, "__name__", "step"),), gpu, steps, confidence, alloc_conf)
     directory = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="gpuledger-")) / "estimate.ledger"
     try:
         writer = RunWriter.open(directory, new_manifest(directory.name, order.program, {}))

@@ -80,7 +80,7 @@ class RanksEstimate:
         return self.verdict == FITS
 
 
-def estimate_ranks(
+def estimate_program_ranks(
     order: Order,
     world_size: int,
     run_directory: Path,
@@ -101,15 +101,19 @@ def estimate_ranks(
         replace: Whether an existing run is replaced once there is an estimate.
 
     Raises:
-        FileExistsError: ``run_directory`` exists, and ``replace`` is False.
         ChildJobError: a child process crashed with the program.
         InputError: the program failed, initialized no process group, or uses something that cannot be simulated.
-        UsageError: there is no program, or no such number of ranks.
+        UsageError: there is no program or no such rank, or ``run_directory`` exists or cannot be created.
     """
     check_program(order.program)
     check_ranks(world_size, ranks)
     manifest = new_manifest(run_directory.name, ("torchrun", f"--nproc-per-node={world_size}", *order.program), {})
-    writer = RunWriter.open(run_directory, manifest, replace=replace)
+    try:
+        writer = RunWriter.open(run_directory, manifest, replace=replace)
+    except OSError as error:
+        raise UsageError(
+            f"{run_directory}: cannot be created: {error.strerror}", hint="Choose another directory for the run"
+        ) from error
     with writer.placing():
         outcomes = _follow_ranks(order, world_size, writer.directory, output, ranks)
         _refuse(order, world_size, outcomes)
@@ -126,12 +130,12 @@ def check_ranks(world_size: int, ranks: Sequence[int] = ()) -> None:
         UsageError: the number of ranks, or one of the ranks, is outside its range.
     """
     if not 1 <= world_size <= MOST_RANKS:
-        raise UsageError(f"--world-size {world_size}: expected 1 to {MOST_RANKS:,} ranks", hint="For example 8")
+        raise UsageError(f"world size {world_size}: expected 1 to {MOST_RANKS:,} ranks", hint="For example 8")
     if len(ranks) > MOST_NAMED:
-        raise UsageError(f"--ranks: {len(ranks)} ranks, expected at most {MOST_NAMED}", hint="For example --ranks 0,7")
+        raise UsageError(f"{len(ranks)} ranks to simulate: expected at most {MOST_NAMED}", hint="For example 0 and 7")
     wrong = [rank for rank in ranks if not 0 <= rank < world_size]
     if wrong:
-        raise UsageError(f"--ranks {wrong[0]}: there are ranks 0 to {world_size - 1}", hint="For example --ranks 0")
+        raise UsageError(f"rank {wrong[0]}: there are ranks 0 to {world_size - 1}", hint="For example rank 0")
 
 
 def _follow_ranks(

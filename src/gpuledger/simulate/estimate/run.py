@@ -20,8 +20,9 @@ from gpuledger.model.run import Rank, Run, read_run
 from gpuledger.model.run_writer import RunWriter, new_manifest
 from gpuledger.model.simulated import SIMULATED
 from gpuledger.processes.child_job import run_program_job
+from gpuledger.simulate.allocator.alloc_conf import parse_alloc_conf
 from gpuledger.simulate.assumptions import EXPECTED, LARGEST, LEAST
-from gpuledger.simulate.catalogue import HANDLES, Card
+from gpuledger.simulate.catalogue import HANDLES, Card, find_card
 from gpuledger.simulate.estimate.failures import DISTRIBUTED
 from gpuledger.simulate.estimate.fit import (
     Assumed,
@@ -110,6 +111,22 @@ class Order:
     """None for as many as the program's inputs require."""
     confidence: float = DEFAULT_CONFIDENCE
     settings: AllocatorSettings = field(default_factory=AllocatorSettings)
+
+
+def make_order(
+    caller: str, program: tuple[str, ...], gpu: str, steps: int | None, confidence: float, alloc_conf: str
+) -> Order:
+    """Return what a function of the Python API is asked to estimate. ``caller`` is its name in errors.
+
+    Raises:
+        UsageError: no such GPU or setting, or ``steps`` or ``confidence`` is outside its range.
+    """
+    if steps is not None and steps < 1:
+        raise UsageError(f"{caller}(steps={steps}): steps must be 1 or more")
+    if not LOWEST_CONFIDENCE <= confidence <= HIGHEST_CONFIDENCE:
+        allowed = f"{LOWEST_CONFIDENCE} to {HIGHEST_CONFIDENCE}"
+        raise UsageError(f"{caller}(confidence={confidence}): expected {allowed}", hint="For example 0.95")
+    return Order(program, find_card(gpu), steps, confidence, parse_alloc_conf(alloc_conf))
 
 
 def estimate_program(

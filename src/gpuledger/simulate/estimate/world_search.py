@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpuledger.errors import InputError, UsageError
 from gpuledger.simulate.estimate.fit import FITS
-from gpuledger.simulate.estimate.ranks import MOST_RANKS, estimate_ranks
+from gpuledger.simulate.estimate.ranks import MOST_RANKS, estimate_program_ranks
 from gpuledger.simulate.estimate.run import Order
 from gpuledger.simulate.ranks.place import GPUS_PER_HOST
 from gpuledger.units import counted, format_bytes
@@ -52,7 +52,7 @@ def search_world_size(order: Order, say: Callable[[str], None], most: int = DEFA
         InputError: the program fails with every number of ranks that was tried.
     """
     if not 1 <= most <= MOST_RANKS:
-        raise UsageError(f"--find-world-size {most}: expected 1 to {MOST_RANKS:,} ranks", hint="For example 64")
+        raise UsageError(f"at most {most} ranks: expected 1 to {MOST_RANKS:,}", hint="For example 64")
 
     def try_size(world_size: int) -> WorldTrial:
         trial = _try_size(order, world_size)
@@ -69,7 +69,7 @@ def search_world_size(order: Order, say: Callable[[str], None], most: int = DEFA
 def _try_size(order: Order, world_size: int) -> WorldTrial:
     with tempfile.TemporaryDirectory() as directory:
         try:
-            found = estimate_ranks(order, world_size, Path(directory) / "trial.ledger")
+            found = estimate_program_ranks(order, world_size, Path(directory) / "trial.ledger")
         except InputError as error:
             return WorldTrial(world_size, REFUSED, why=error.message)
     return WorldTrial(world_size, found.verdict, found.highest.estimate.peak_process_bytes)
