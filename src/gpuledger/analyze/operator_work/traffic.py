@@ -67,7 +67,9 @@ def written_bytes(key: OperatorKey, family: str) -> int:
 
 
 def _first(key: OperatorKey) -> Tensor:
-    return next(key.tensors())
+    """Return the first tensor of an operator's arguments. ValueError if it has none."""
+    first, *_ = key.tensors()
+    return first
 
 
 def _item(key: OperatorKey) -> int:
