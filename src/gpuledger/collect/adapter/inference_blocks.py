@@ -1,14 +1,19 @@
-"""Removal of a dispatch mode inside a ``torch.inference_mode`` block.
+"""Removal of a dispatch mode inside a ``torch.inference_mode`` block or a compiled function.
 
 Such a block saves on entry which operators dispatch to Python, and restores that on exit. If gpuledger's mode was
 active on entry and is removed before the exit, the restored state sends every operator to a mode that no longer exists
 ("Hit Python dispatch key but no arguments had PyInterpreter"). So the exit of each block that is open when the mode is
 removed is observed, and the state corrected there.
+
+A compiled function restores the state in the same way. Nothing that can be observed runs at its end, so a mode is not
+removed inside of it.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
+from types import FrameType
 from typing import Any
 
 import torch
@@ -17,6 +22,9 @@ from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation
 from gpuledger.collect.adapter.observer import Absorbs, Observer
 from gpuledger.collect.adapter.torch_entrances import torchs_own
+
+_COMPILED_CALL = "torch/_dynamo/eval_frame.py"
+"""End of the file name of the frames that call a compiled function."""
 
 
 class InferenceBlocks:
@@ -47,6 +55,8 @@ class InferenceBlocks:
 
 def may_take_out_mode(absorbs: Absorbs) -> bool:
     """Return whether a dispatch mode can be removed now. If blocks are open, their exits are observed from now on."""
+    if _is_in_compiled_call(sys._getframe()):
+        return False
     if not torch.is_inference_mode_enabled():
         return True
     try:
@@ -54,3 +64,11 @@ def may_take_out_mode(absorbs: Absorbs) -> bool:
     except CannotInstrumentError:
         return False
     return True
+
+
+def _is_in_compiled_call(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_COMPILED_CALL):
+            return True
+        frame = frame.f_back
+    return False

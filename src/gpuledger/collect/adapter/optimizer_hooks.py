@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import torch
 from torch.optim import optimizer as torch_optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -87,7 +88,9 @@ class OptimizerHook:
         return self._handle.id not in self._hooks
 
     def _run(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        """The function that torch calls."""
+        """The function that torch calls. In a compiled step it does nothing, so that it adds nothing to the graph."""
+        if torch.compiler.is_dynamo_compiling():
+            return
         try:
             self._call(optimizer)
         except RecursionError:  # at the recursion limit there is no room for the callback's frame
