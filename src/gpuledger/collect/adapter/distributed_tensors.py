@@ -13,7 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpuledger.collect.adapter.program_objects import attributes_of, local_part, slot_of
+from gpuledger.collect.adapter.program_objects import (
+    attributes_of,
+    class_name,
+    is_exactly,
+    local_part,
+    module_of_class,
+    slot_of,
+)
 
 _PLACEMENTS = "torch.distributed.tensor.placement_types"
 _MESH = "torch.distributed.device_mesh"
@@ -52,13 +59,13 @@ class Layout:
 
 def layout_of_shards(tensor: Tensor) -> Layout | None:
     """Return the layout of a ``DTensor``; None for any other tensor, and if its mesh or a placement is unknown."""
-    if type(tensor) in (Tensor, torch.nn.Parameter) or local_part(tensor) is tensor:
+    if is_exactly(tensor, Tensor, torch.nn.Parameter) or local_part(tensor) is tensor:
         return None
     own = attributes_of(tensor)
     spec = own["_spec"] if "_spec" in own else slot_of(tensor, "_spec")
     held = attributes_of(spec)
     mesh, placements = held.get("mesh"), held.get("placements")
-    if type(mesh).__module__ != _MESH or type(placements) is not tuple:
+    if module_of_class(type(mesh)) != _MESH or type(placements) is not tuple:
         return None
     dims = [_divided_dim(one) for one in placements]
     return None if None in dims else _layout(mesh, tuple(dim for dim in dims if dim is not None))
@@ -73,9 +80,9 @@ def is_sharded(tensor: Tensor) -> bool:
 def _divided_dim(placement: Any) -> int | None:
     """Return the tensor dimension that a placement divides, -1 for a copy, None if the placement is not torch's own."""
     kind = type(placement)
-    if kind.__module__ != _PLACEMENTS and not kind.__module__.startswith("torch"):
+    if module_of_class(kind) != _PLACEMENTS and not module_of_class(kind).startswith("torch"):
         return None
-    return int(placement.dim) if kind.__name__ in _SHARDS else -1
+    return int(placement.dim) if class_name(kind) in _SHARDS else -1
 
 
 def _layout(mesh: Any, placements: tuple[int, ...]) -> Layout | None:

@@ -8,6 +8,7 @@ the traceback.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 
 import gpuledger
+from gpuledger.collect.adapter.program_objects import module_of_class
 
 _PACKAGE_FILES = os.path.dirname(os.path.abspath(gpuledger.__file__)) + os.sep
 _OPERATORS_FILE = torch._ops.__file__
@@ -29,6 +31,9 @@ _OPERATORS_FILE = torch._ops.__file__
 
 _OUR_PACKAGES = sys.stdlib_module_names | {"builtins", "torch", "numpy", "pynvml", "gpuledger"}
 """Packages that define the exceptions which gpuledger's own code can raise."""
+
+_UNWRITABLE = (errno.EFBIG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
+""":attr:`OSError.errno` where the machine or a limit of the process prevents writing."""
 
 
 class Guard:
@@ -146,7 +151,7 @@ def is_ours(error: BaseException) -> bool:
         if called.f_code in handlers or _was_given(called, interrupted):
             return False
     raised_by_ours = bool(frames) and _is_of_our_packages(frames[-1].f_globals.get("__name__"))
-    return not raised_by_ours or _is_of_our_packages(type(error).__module__)
+    return not raised_by_ours or _is_of_our_packages(module_of_class(type(error)))
 
 
 def _is_of_our_packages(module: object) -> bool:
@@ -217,3 +222,10 @@ def describe(error: BaseException) -> str:
     for frame, line in _walk(error.__traceback__):
         where = f" ({Path(frame.f_code.co_filename).name}:{line})"
     return f"{type(error).__name__}: {error}{where}"
+
+
+def stopped_by(error: BaseException) -> str:
+    """Return the note of a recording that an error has stopped: a file that could not be written, or a defect."""
+    if isinstance(error, OSError) and error.errno in _UNWRITABLE:
+        return f"The recording stopped because a file of the run could not be written: {error.strerror}"
+    return f"The recording stopped because of an internal error of gpuledger: {describe(error)}"

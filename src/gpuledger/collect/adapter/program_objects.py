@@ -11,7 +11,8 @@ import sys
 import weakref
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator
-from types import MemberDescriptorType
+from itertools import takewhile
+from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
 import torch
@@ -39,8 +40,32 @@ _itemsize_of: Callable[[Tensor], int] = _TENSOR["element_size"]
 is_floating: Callable[[Tensor], bool] = _TENSOR["is_floating_point"]
 is_complex: Callable[[Tensor], bool] = _TENSOR["is_complex"]
 
+_bases_of: Callable[[type], tuple[type, ...]] = vars(type)["__mro__"].__get__
+_names_of: Callable[[type], Any] = vars(type)["__dict__"].__get__
+
 CONTAINER_LEVELS = 4
 """Maximum nesting depth of containers that are searched for tensors."""
+
+
+_module_of: Callable[[type], object] = vars(type)["__module__"].__get__
+
+class_name: Callable[[type], str] = vars(type)["__name__"].__get__
+"""Reads the name of a class, whatever its metaclass says."""
+
+
+def module_of_class(kind: type) -> str:
+    """Return the name of the module that defines a class, whatever its metaclass says; "" if it is unknown."""
+    found = _module_of(kind)
+    return found if type(found) is str else ""
+
+
+def is_exactly(thing: object, *kinds: type) -> bool:
+    """Return whether an object is of one of these classes and of none derived from them.
+
+    ``type(thing) in kinds`` would call ``__eq__`` or ``__hash__`` of a metaclass.
+    """
+    kind = type(thing)
+    return any(kind is one for one in kinds)
 
 
 def is_tensor(thing: object) -> bool:
@@ -48,9 +73,17 @@ def is_tensor(thing: object) -> bool:
     return issubclass(type(thing), Tensor)
 
 
+def known_sizes(tensor: Tensor) -> tuple[int, ...]:
+    """Return a tensor's sizes before the first one that is no number, which the lengths of a nested tensor are."""
+    try:
+        return tuple(takewhile(lambda size: type(size) is int, shape_of(tensor)))
+    except RuntimeError:  # a nested tensor without the jagged layout has no sizes
+        return ()
+
+
 def local_part(tensor: Tensor) -> Tensor:
     """Return the local tensor of a distributed tensor (this rank's shard); otherwise the tensor itself."""
-    if type(tensor) in (Tensor, nn.Parameter):
+    if is_exactly(tensor, Tensor, nn.Parameter):
         return tensor
     own = attributes_of(tensor)
     found = own["_local_tensor"] if "_local_tensor" in own else slot_of(tensor, "_local_tensor")
@@ -73,12 +106,13 @@ def storage_address(tensor: Tensor) -> int:
 
 
 def attributes_of(thing: object) -> dict[str, Any]:
-    """Return an object's ``__dict__``; empty if it has none."""
-    try:
-        found = object.__getattribute__(thing, "__dict__")
-    except AttributeError:
-        return {}
-    return found if type(found) is dict else {}
+    """Return an object's ``__dict__``; empty if it has none. A property of that name is not called."""
+    for base in _bases_of(type(thing)):
+        reader = _names_of(base).get("__dict__")
+        if type(reader) in (GetSetDescriptorType, MemberDescriptorType):
+            found = reader.__get__(thing)
+            return found if type(found) is dict else {}
+    return {}
 
 
 def entries_of(mapping: object) -> list[tuple[Any, Any]]:
@@ -88,7 +122,7 @@ def entries_of(mapping: object) -> list[tuple[Any, Any]]:
         return list(dict.items(mapping))  # type: ignore[arg-type]
     if issubclass(kind, UserDict):
         return entries_of(attributes_of(mapping).get("data"))
-    if kind.__module__.startswith("torch.jit."):  # the containers of a scripted module
+    if module_of_class(kind).startswith("torch.jit."):  # the containers of a scripted module
         return list(mapping.items())  # type: ignore[attr-defined]
     return []
 

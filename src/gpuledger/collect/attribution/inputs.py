@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from gpuledger.collect.adapter.program_objects import is_complex, is_floating, shape_of, tensors_in, without_overrides
+from gpuledger.collect.adapter.program_objects import (
+    is_complex,
+    is_floating,
+    known_sizes,
+    tensors_in,
+    without_overrides,
+)
 from gpuledger.collect.adapter.torch_entrances import is_tracing
 from gpuledger.model.journal.journal import Part
 
@@ -67,7 +73,7 @@ class InputShapes:
         if tensor is None:
             return
         with without_overrides():
-            shape = tuple(int(size) for size in shape_of(tensor))
+            shape = known_sizes(tensor)
             is_whole = not (is_floating(tensor) or is_complex(tensor))
         if shape:
             known = self._modules[module_id] = known or _Inputs()

@@ -16,6 +16,7 @@ from gpuledger.collect.adapter.program_objects import (
     attributes_of,
     buffers_of,
     children_of,
+    class_name,
     entries_of,
     holds_tensors,
     modules_below,
@@ -207,7 +208,7 @@ class ModuleRegistry:
         if known is not None:
             return known
         bare = not (parameters_of(module) or buffers_of(module) or children_of(module))
-        key = (inside, type(module).__name__)
+        key = (inside, class_name(type(module)))
         if bare and key in self._passing:
             return self._point(module, self._passing[key])
         number = self._add_tree(module, inside)
@@ -219,7 +220,7 @@ class ModuleRegistry:
         """Register ``top``, its descendants, and their parameters and buffers."""
         first = self._count
         root_id = self._places[inside][1] if inside >= 0 else first
-        prefix = f"{self._places[inside][0]}.{type(top).__name__}".lstrip(".") if inside >= 0 else ""
+        prefix = f"{self._places[inside][0]}.{class_name(type(top))}".lstrip(".") if inside >= 0 else ""
         found = list(_named(top))
         for parent, plain, module in found:
             known = self.module_ids.get(id(module))
@@ -239,15 +240,15 @@ class ModuleRegistry:
         self._count += 1
         self._places.append((path, root_id))
         self._point(module, number)
-        self.class_names.add(type(module).__name__)
+        self.class_names.add(class_name(type(module)))
         self._new_modules.append(
             {
                 "path": path,
-                "class_name": type(module).__name__,
+                "class_name": class_name(type(module)),
                 "parent": parent,
                 "root": root_id,
                 "parameters": len(parameters_of(module)),
-                "compiled": type(module).__name__ == "OptimizedModule"
+                "compiled": class_name(type(module)) == "OptimizedModule"
                 or attributes_of(module).get("_compiled_call_impl") is not None,
             }
         )
@@ -344,7 +345,7 @@ def _named(top: nn.Module) -> Iterator[tuple[nn.Module | None, str, nn.Module]]:
     plain_paths: dict[int, str] = {}
     for parent, name, module in modules_below(top):
         plain = "" if parent is None else plain_paths[id(parent)]
-        if parent is not None and not (type(parent).__name__ in _WRAPPERS and name in _WRAPPED_NAMES):
+        if parent is not None and not (class_name(type(parent)) in _WRAPPERS and name in _WRAPPED_NAMES):
             plain = _below(plain, name)
         plain_paths[id(module)] = plain
         yield parent, plain, module

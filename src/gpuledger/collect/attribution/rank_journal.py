@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from functools import partial
@@ -79,7 +80,7 @@ class RankJournal:
         """Drain the sources and pass the pending rows to ``write``, even if a source raises."""
         part, self.part = self.part, Part()
         sources = [partial(source.drain, part) for source in self.sources]
-        do_all([*sources, lambda: write(part)])
+        do_all([*sources, lambda: _raising_at_file_limit(partial(write, part))])
 
     def directory(self) -> Path:
         """Return the rank's directory. Creates it on first use.
@@ -97,3 +98,20 @@ class RankJournal:
             run = rank_directory.parent
             self._writer = JournalWriter(rank_directory / "journal", check=partial(check_run, run, find_run_id(run)))
         return self._writer
+
+
+def _raising_at_file_limit(write: Callable[[], None]) -> None:
+    """Call ``write``. Beyond RLIMIT_FSIZE it raises OSError, without the signal for it.
+
+    Python ignores that signal. A program can give it back its default, which ends the process, or handle it.
+    """
+    if signal.getsignal(signal.SIGXFSZ) == signal.SIG_IGN:
+        write()
+        return
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGXFSZ})
+    try:
+        write()
+    finally:
+        if signal.SIGXFSZ not in blocked:
+            signal.sigtimedwait({signal.SIGXFSZ}, 0)  # ours, which is still pending
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGXFSZ})

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gpuledger.collect.adapter.program_objects import device_of, grad_fn_of, storage_of, without_overrides
+from gpuledger.collect.adapter.program_objects import class_name, device_of, grad_fn_of, storage_of, without_overrides
 from gpuledger.collect.flight.holders import Named, named_objects
 
 BUDGET_NS = 50_000_000
@@ -82,7 +82,7 @@ class Census:
             if size and address not in seen:
                 seen.add(address)
                 index = -1 if device.type == "cpu" else device.index or 0
-                group = self.groups.setdefault((index, "leaf" if node is None else type(node).__name__), [0, 0])
+                group = self.groups.setdefault((index, "leaf" if node is None else class_name(type(node))), [0, 0])
                 group[0] += 1
                 group[1] += size
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from gpuledger.collect.adapter import torch_private
-from gpuledger.collect.adapter.program_objects import attributes_of, shape_of, tensors_in, without_overrides
+from gpuledger.collect.adapter.program_objects import attributes_of, known_sizes, tensors_in, without_overrides
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import MAX_FRAMES
@@ -115,8 +115,8 @@ class Failures:
             code = frame.f_code
             if code is _CALL:
                 values = locals_of(frame)
-                module = values.get("self")
-                if isinstance(module, nn.Module):
+                module: Any = values.get("self")
+                if issubclass(type(module), nn.Module):
                     modules.append(module)
                 found["is_training"] = attributes_of(module).get("training")
                 found["inputs"] = _shapes((values.get("args", ()), values.get("kwargs", {})))
@@ -169,7 +169,7 @@ def _settings_of(snapshot: dict[str, Any]) -> str:
 def _shapes(values: object) -> list[list[int]]:
     with without_overrides():
         tensors = [tensor for tensor, _ in zip(tensors_in(values, 3), range(_SHAPES), strict=False)]
-        return [[int(size) for size in shape_of(tensor)] for tensor in tensors]
+        return [list(known_sizes(tensor)) for tensor in tensors]
 
 
 def _thread_name() -> str:

@@ -19,7 +19,14 @@ from typing import Any
 import torch
 
 import gpuledger
-from gpuledger.collect.adapter.program_objects import attributes_of, grad_fn_of, is_tensor
+from gpuledger.collect.adapter.program_objects import (
+    attributes_of,
+    class_name,
+    grad_fn_of,
+    is_exactly,
+    is_tensor,
+    module_of_class,
+)
 
 DEPTH = 5
 ENDS = 4
@@ -67,7 +74,7 @@ def named_objects(until_ns: int) -> dict[tuple[str, str], Named]:
     while waiting and (len(seen) % 64 or time.thread_time_ns() < until_ns):
         place = waiting.popleft()
         value, kind = place.value, type(place.value)
-        if id(value) in seen or kind in _PLAIN or _is_ours(value):
+        if id(value) in seen or is_exactly(value, *_PLAIN) or _is_ours(value):
             continue
         seen.add(id(value))
         if is_tensor(value):
@@ -80,14 +87,14 @@ def named_objects(until_ns: int) -> dict[tuple[str, str], Named]:
             size = len_of(value) or 0
             key = (place.name, place.where)
             if key not in found or found[key].size < size:
-                found[key] = Named(kind.__name__, *key, size, _content_of(value))
+                found[key] = Named(class_name(kind), *key, size, _content_of(value))
         if place.depth < DEPTH:
             waiting.extend(_inside(place))
     waiting.clear()
     return found
 
 
-_PLAIN = frozenset({int, float, str, bytes, bool, type(None), complex, type, ModuleType, torch.dtype, torch.device})
+_PLAIN = (int, float, str, bytes, bool, type(None), complex, type, ModuleType, torch.dtype, torch.device)
 
 
 def _roots() -> Iterator[_Place]:
@@ -115,7 +122,7 @@ def _is_ours(value: Any) -> bool:
     kind = type(value)
     if kind is FunctionType:
         return bool(value.__code__.co_filename.startswith(_OUTSIDE[0]))
-    return str(type.__getattribute__(kind, "__dict__").get("__module__", "")).startswith("gpuledger.")
+    return module_of_class(kind).startswith("gpuledger.")
 
 
 def _inside(place: _Place) -> Iterator[_Place]:
@@ -123,7 +130,7 @@ def _inside(place: _Place) -> Iterator[_Place]:
     if issubclass(kind, dict):
         pairs = list(dict.items(value)) if dict.__len__(value) <= 64 else _ends(list(dict.items(value)))
         for key, inner in pairs:
-            name = f"{place.name}[{key!r}]" if type(key) in (str, int) else place.name
+            name = f"{place.name}[{key!r}]" if is_exactly(key, str, int) else place.name
             yield _Place(name, place.where, inner, depth)
     elif issubclass(kind, _SEQUENCES):
         for inner in _ends(_elements(value)):
@@ -136,7 +143,7 @@ def _inside(place: _Place) -> Iterator[_Place]:
         yield _Place(place.name, place.where, value.__self__, depth)
     elif not issubclass(kind, (type, ModuleType, FrameType, TracebackType)):
         for name, inner in list(attributes_of(value).items()):
-            yield _Place(str(name), f"attribute of {kind.__name__}", inner, depth)
+            yield _Place(str(name), f"attribute of {class_name(kind)}", inner, depth)
 
 
 def _elements(value: Any) -> list[Any]:

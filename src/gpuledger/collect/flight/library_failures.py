@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.program_objects import class_name
 from gpuledger.collect.attribution.stacks import MAX_FRAMES
 from gpuledger.collect.flight.failures import OUTSIDE
 
@@ -58,7 +59,7 @@ def find_library_failure(error: BaseException | None) -> dict[str, Any] | None:
     for one in _linked(error):
         if issubclass(type(one), torch.OutOfMemoryError) or not torch_private.has_cuda_context():
             return None
-        library = library_of(" ".join(text for text in _TEXT(one) if type(text) is str), type(one).__name__)
+        library = library_of(" ".join(text for text in _TEXT(one) if type(text) is str), class_name(type(one)))
         if library:
             return {"tried_bytes": None, **_gpu_memory(), "library": library, "frames": _frames(one)}
     return None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.collect.adapter.calls import OutermostCalls
-from gpuledger.collect.adapter.guard import Guard, calling, describe, do_all
+from gpuledger.collect.adapter.guard import Guard, calling, describe, do_all, stopped_by
 from gpuledger.collect.adapter.uncompiled import keep_uncompiled
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
@@ -357,7 +357,7 @@ class Session:
         """Handle an error of gpuledger: remove everything, record it, and let the program continue."""
         if os.environ.get("GPULEDGER_DEBUG"):
             raise error
-        self.journal.note(f"The recording stopped because of an internal error of gpuledger: {describe(error)}")
+        self.journal.note(stopped_by(error))
         self.journal.fact(closed=OWN_ERROR)
         self.guard.ended = True
         for action in (self._take_out, self._close_recorder, self.journal.write):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import gc
 import json
@@ -20,7 +21,7 @@ from typing import Any
 import pytest
 
 from gpuledger.collect.adapter import guard as guards
-from gpuledger.collect.adapter.guard import Guard, calling, describe, do_all, forget_own_frames, is_ours
+from gpuledger.collect.adapter.guard import Guard, calling, describe, do_all, forget_own_frames, is_ours, stopped_by
 from gpuledger.collect.attribution.tags import base36
 from gpuledger.errors import UsageError
 
@@ -393,3 +394,10 @@ def test_every_action_is_done_whatever_one_raises() -> None:
     with pytest.raises(KeyError):
         do_all([lambda: done.append("a"), fails, lambda: done.append("c")])
     assert done == ["a", "b", "c"]
+
+
+def test_a_file_that_cannot_be_written_is_no_defect_of_ours() -> None:
+    full = stopped_by(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    assert full == "The recording stopped because a file of the run could not be written: No space left on device"
+    assert "internal error of gpuledger: OSError" in stopped_by(OSError(errno.ESTALE, "another process"))
+    assert "internal error of gpuledger: KeyError: 1" in stopped_by(KeyError(1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +17,14 @@ from torch import nn
 from gpuledger import record
 from gpuledger.collect.adapter.program_objects import (
     WeakIdentitySet,
+    attributes_of,
     buffers_of,
     children_of,
+    class_name,
     holds_tensors,
+    is_exactly,
+    known_sizes,
+    module_of_class,
     modules_below,
     named_parameters,
     parameter_groups,
@@ -236,3 +242,62 @@ def test_a_distributed_tensor_is_read_by_its_local_part(tmp_path: Path) -> None:
         assert storage_place(tensor) == (-1, tensor.to_local().untyped_storage().data_ptr())
     finally:
         distributed.destroy_process_group()
+
+
+class _Answers(type):
+    """A metaclass that notes every question."""
+
+    def __hash__(cls) -> int:
+        ran.append("hash")
+        return 1
+
+    def __eq__(cls, other: object) -> bool:
+        ran.append("eq")
+        return cls is other
+
+    def __getattribute__(cls, name: str) -> Any:
+        ran.append(name)
+        return type.__getattribute__(cls, name)
+
+
+class _Plain:
+    """Its instances have a ``__dict__``, which a class that defines this name itself does not show."""
+
+
+class _Hidden(_Plain, metaclass=_Answers):
+    def __init__(self) -> None:
+        self.inner = 1
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        ran.append("__dict__")
+        return {}
+
+
+def test_a_class_is_read_without_its_metaclass() -> None:
+    thing = _Hidden()
+    kind = type(thing)
+    ran.clear()
+    assert class_name(kind) == "_Hidden"
+    assert module_of_class(kind) == __name__
+    assert module_of_class(ValueError) == "builtins"
+    assert not is_exactly(thing, int, nn.Linear)
+    assert is_exactly(3, str, int)
+    assert not is_exactly(True, str, int)
+
+
+def test_attributes_are_read_past_a_property_named_dict() -> None:
+    thing = _Hidden()
+    ran.clear()
+    assert attributes_of(thing) == {"inner": 1}
+    assert attributes_of(nn.Linear(1, 1))["in_features"] == 1
+    assert attributes_of(3) == attributes_of(_Hidden) == {}
+
+
+def test_sizes_end_where_a_nested_tensor_has_lengths() -> None:
+    rows = [torch.ones(2, 8), torch.ones(3, 8)]
+    assert known_sizes(torch.ones(4, 5)) == (4, 5)
+    assert known_sizes(torch.nested.nested_tensor(rows, layout=torch.jagged)) == (2,)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns once per process that this layout is a prototype
+        assert known_sizes(torch.nested.nested_tensor(rows)) == ()
