@@ -67,9 +67,7 @@ def written_bytes(key: OperatorKey, family: str) -> int:
 
 
 def _first(key: OperatorKey) -> Tensor:
-    """Return the first tensor of an operator's arguments. ValueError if it has none."""
-    first, *_ = key.tensors()
-    return first
+    return next(key.tensors())
 
 
 def _item(key: OperatorKey) -> int:

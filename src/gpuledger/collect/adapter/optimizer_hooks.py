@@ -89,10 +89,9 @@ class OptimizerHook:
 
     def _run(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """The function that torch calls. In a compiled step it does nothing, so that it adds nothing to the graph."""
-        if torch.compiler.is_dynamo_compiling():
-            return
         try:
-            self._call(optimizer)
+            if not torch.compiler.is_dynamo_compiling():
+                self._call(optimizer)
         except RecursionError:  # at the recursion limit there is no room for the callback's frame
             return
         except BaseException as error:

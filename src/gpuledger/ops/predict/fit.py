@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from gpuledger.analyze.operator_work.formulas import Work, family_of, work_of
 from gpuledger.errors import EmptyRunError
+from gpuledger.files.reading import reading
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.host_overhead import is_operator
 from gpuledger.ops.database.method import Mode
@@ -107,10 +108,16 @@ class Model:
     database_digest: str
 
 
+UNFIT = "arguments that do not fit the operator"
+
+
 def examples_of(records: Sequence[Record], keys: Mapping[str, OperatorKey]) -> list[Example]:
     """Return one example for each operator and mode, from the newest valid record.
 
     Operators below :data:`LEAST_NS` run nothing on the device, and are left out.
+
+    Raises:
+        InputError: the arguments of an operator are not those of a call; they can come from a file.
     """
     newest: dict[tuple[str, bool], Example] = {}
     for record in sorted(records, key=lambda record: record.measured_ns):
@@ -127,7 +134,9 @@ def examples_of(records: Sequence[Record], keys: Mapping[str, OperatorKey]) -> l
         known = newest.get((record.key_digest, is_hot))
         if power_w is None and known is not None:
             power_w = known.power_w
-        newest[record.key_digest, is_hot] = Example(key, is_hot, time_ns, power_w, shape_family(key))
+        with reading(key.text, UNFIT):
+            family = shape_family(key)
+        newest[record.key_digest, is_hot] = Example(key, is_hot, time_ns, power_w, family)
     return list(newest.values())
 
 

@@ -19,6 +19,7 @@ from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.predict.beyond import Best, drawn_to_best
 from gpuledger.ops.predict.features import NAMES, Features, features_of
 from gpuledger.ops.predict.fit import (
+    UNFIT,
     Example,
     Model,
     Quantity,
@@ -47,9 +48,6 @@ class Prediction:
 
     cost: Cost
     warning: str
-
-
-UNFIT = "arguments that do not fit the operator"
 
 
 class FittedPredictor:

@@ -203,6 +203,13 @@ def test_the_newest_record_of_an_operator_and_mode_is_the_example() -> None:
     assert found[True].power_w is None
 
 
+def test_a_measured_operator_without_the_arguments_of_a_call_is_named() -> None:
+    key = OperatorKey("aten.add_.Tensor", (1.0, 2.0))
+    record = Record(key.digest, "e", {"mode": "hot"}, 1000.0, 1000.0, 1000.0, None, measured_ns=1, status="ok")
+    with pytest.raises(InputError, match="add_"):
+        examples_of([record], {key.digest: key})
+
+
 def row_of(values: Floats, kind: Sequence[str] | npt.NDArray[np.str_]) -> Features:
     """Features of which the first two matter."""
     full = np.full((len(values), len(NAMES)), np.nan)
