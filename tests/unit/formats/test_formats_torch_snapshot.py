@@ -304,6 +304,21 @@ def test_negative_and_absurd_sizes_are_refused(size: int, place: str, tmp_path: 
         read("torch-snapshot", write(tmp_path / "snap.pickle", value))
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1.5, "7f00", [1]], ids=repr)
+@pytest.mark.parametrize("place", ["segment", "event"])
+def test_an_address_that_is_no_whole_number_is_refused(value: object, place: str, tmp_path: Path) -> None:
+    content = small_snapshot()
+    if place == "segment":
+        content["segments"][0]["address"] = value
+    else:
+        content["device_traces"][0][3]["addr"] = value
+    path = write(tmp_path / "snap.pickle", content)
+    result = CliRunner().invoke(main, ["import", "torch-snapshot", str(path), "--out", str(tmp_path / "new")])
+    assert result.exit_code == 3
+    assert f"damaged: addr{'ess' * (place == 'segment')} is " in result.output
+    assert "not a whole number" in result.output
+
+
 def test_a_large_file_of_something_else_is_not_read_at_all(tmp_path: Path) -> None:
     path = tmp_path / "log.pickle"
     with path.open("wb") as file:

@@ -52,7 +52,11 @@ class SnapshotColumns:
         self._stack_number.clear()
 
     def numbers(self, items: list[Any], key: str, missing: int = 0) -> I64:
-        """Return a number of every item as int64[n]; ``missing`` for items without one."""
+        """Return a number of every item as int64[n]; ``missing`` for items without one.
+
+        Raises:
+            InputError: an item has something else, such as NaN.
+        """
         found = np.full(count_of(items), missing, dtype=np.int64)
         for low, high, item in _pieces(items):
             if isinstance(item, Run):
@@ -60,9 +64,14 @@ class SnapshotColumns:
                 if column is not None:
                     rows = slice(item.first, item.last + 1)
                     is_number = column.kind[rows] == Kind.NUMBER
+                    if not (is_number | np.isin(column.kind[rows], (Kind.MISSING, Kind.NONE))).all():
+                        raise InputError(f"damaged: {key} is not a whole number")
                     found[low:high] = np.where(is_number, column.value[rows], missing)
-            elif type(item.get(key)) is int:
-                found[low] = _signed(item[key])
+            elif (value := item.get(key)) is not None:
+                if not isinstance(value, int):
+                    shown = repr(value) if isinstance(value, float) else f"a {type(value).__name__}"
+                    raise InputError(f"damaged: {key} is {shown}, not a whole number")
+                found[low] = _signed(value)
         return found
 
     def labels(self, items: list[Any], key: str) -> I64:
