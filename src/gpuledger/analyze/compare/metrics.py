@@ -9,7 +9,7 @@ from gpuledger.analyze.memory.live import device_indices, read_numbers
 from gpuledger.analyze.memory.peaks import allocator_peaks
 from gpuledger.analyze.step.energy import step_energy
 from gpuledger.analyze.step.rates import find_rates
-from gpuledger.analyze.step.steps import FEWEST_STEPS, step_times
+from gpuledger.analyze.step.steps import step_times
 from gpuledger.analyze.step.times import break_down_time
 
 if TYPE_CHECKING:
@@ -127,8 +127,7 @@ def _step_time(rank: Rank) -> list[Metric]:
     times = step_times(rank)
     if times.median_ns is None:
         return []
-    is_known = times.count >= FEWEST_STEPS and times.p95_ns is not None
-    spread = (times.p95_ns or 0) - times.median_ns if is_known else None
+    spread = None if times.p95_ns is None else times.p95_ns - times.median_ns
     return [Metric("step_time_ns", times.median_ns, times.source, spread)]
 
 

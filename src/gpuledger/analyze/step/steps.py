@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 FEWEST_STEPS = 5
-"""With fewer steps, the variation of the step time is unknown."""
+"""With fewer steps, the variation of the step time is unknown, and so is a percentile of it."""
 BUSY_FRAC = 0.25
 """A host counts as busy if its slowest steps are longer than the median by more than this share."""
 
@@ -24,7 +24,7 @@ BUSY_FRAC = 0.25
 class StepTimes:
     """Median and 95th percentile of the steps' own time in ns; None without steps.
 
-    On the GPU's clock, ``median_ns`` is a mean, and ``p95_ns`` is None.
+    ``p95_ns`` is None for fewer than FEWEST_STEPS steps. On the GPU's clock, it is None, and ``median_ns`` is a mean.
     """
 
     count: int
@@ -35,7 +35,7 @@ class StepTimes:
     @property
     def spread_frac(self) -> float | None:
         """Return by how much the slowest steps are longer than the median, as a share of it; None if unknown."""
-        if self.count < FEWEST_STEPS or not self.median_ns or self.p95_ns is None:
+        if not self.median_ns or self.p95_ns is None:
             return None
         return self.p95_ns / self.median_ns - 1
 
@@ -86,7 +86,8 @@ def _host_times(rank: Rank) -> StepTimes:
         return StepTimes(0, None, None, seen)
     own_ns = (end - start - paused)[chosen]
     source = f"host clock, {chosen.size} {kind} step{'s' if chosen.size > 1 else ''}"
-    return StepTimes(int(chosen.size), round(np.median(own_ns)), round(np.percentile(own_ns, 95)), source)
+    p95_ns = round(np.percentile(own_ns, 95)) if chosen.size >= FEWEST_STEPS else None
+    return StepTimes(int(chosen.size), round(np.median(own_ns)), p95_ns, source)
 
 
 def profiled_steps(rank: Rank) -> tuple[int, int]:
