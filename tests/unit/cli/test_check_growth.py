@@ -33,6 +33,30 @@ def run_with(place: Path, step_bytes: int, steps: int) -> Path:
     return place
 
 
+def on_the_host(place: Path, steps: int, census_at: int | None) -> Path:
+    """Return a run without a GPU, with a steady host memory and one census at most."""
+    run_with(place, 0, steps)
+    rank = read_run(place).ranks[0]
+    table = rank.table("step_memory")
+    column = table.column_names.index("device_idx")
+    write_table(rank.directory, table.set_column(column, "device_idx", pa.array(np.full(steps, -1))), "step_memory")
+    found = [] if census_at is None else [{"step": census_at, "took_ns": 1, "is_complete": True}]
+    manifest = json.loads((rank.directory / "manifest.json").read_text())
+    manifest |= {"censuses": found, "time_steps": [4, 6]}
+    (rank.directory / "manifest.json").write_text(json.dumps(manifest))
+    return place
+
+
+@pytest.mark.parametrize(("census_at", "needed"), [(21, 44), (30, 60), (None, 70)])
+def test_a_program_without_a_gpu_needs_more_steps(census_at: int | None, needed: int, tmp_path: Path) -> None:
+    short = check(on_the_host(tmp_path / "short.ledger", needed - 1, census_at))
+    assert short.exit_code == 5
+    assert f"at the end of {needed - 1} steps, and {needed} are needed" in short.output
+    assert "too short to show whether memory grows" in short.output
+    enough = check(on_the_host(tmp_path / "enough.ledger", needed, census_at))
+    assert (enough.exit_code, "does not grow" in enough.output) == (0, True)
+
+
 def check(place: Path, *words: str) -> Result:
     return CliRunner().invoke(main, ["check", str(place), "--no-growth", *words])
 

@@ -83,6 +83,36 @@ def find_growth(rank: Rank) -> tuple[Growth, ...]:
     return tuple(found)
 
 
+@dataclass(frozen=True)
+class CountedSteps:
+    """Number of steps with a measurement at their end, and the number from which on growth can be told."""
+
+    counted: int
+    needed: int
+
+    @property
+    def are_enough(self) -> bool:
+        """Return whether growth would have been found."""
+        return self.counted >= self.needed
+
+
+def counted_steps(rank: Rank) -> CountedSteps:
+    """Return how many steps were counted, and how many are needed.
+
+    Allocated bytes on a GPU are exact from the first step on. Resident memory of the host is compared after the
+    measurements, and growth needs a second census, which takes place when the number of steps has doubled.
+    """
+    table = rank.table("step_memory", ("device_idx", "step"))
+    steps = table.column("step").to_numpy()
+    counted = int(np.unique(steps).size)
+    if not counted or (table.column("device_idx").to_numpy() >= 0).any():
+        return CountedSteps(counted, FEWEST_STEPS)
+    first = _censuses(rank)[0]
+    if first is None:
+        return CountedSteps(counted, _last_measured_step(rank) + FEWEST_HOST_STEPS - 1)
+    return CountedSteps(counted, max(first.step + FEWEST_STEPS - 1, 2 * first.step))
+
+
 def _of_device(rank: Rank, device_idx: int, values: dict[str, F64]) -> Growth | None:
     steps, allocated = values["step"], values["allocated_bytes"]
     trend = rising(steps, allocated)

@@ -69,7 +69,8 @@ def check_command(
     With --no-growth, memory at the end of every step is checked, too, and needs no limit. Growth that stops before the
     last step is allowed.
 
-    Exits with status 5 if a value is above its limit or was not measured, or if memory grows.
+    Exits with status 5 if a value is above its limit or was not measured, or if memory grows. The same holds for a
+    program with too few steps for --no-growth.
     """
     if no_growth and not (budget or against or allow):
         _refuse_growth(open_run(run_path), run_path, as_json=as_json)
@@ -101,25 +102,28 @@ def _refuse_growth(run: Run, path: str, *, as_json: bool | None = None) -> None:
     """Check that no memory grows; with ``as_json`` not None, also print the outcome.
 
     Raises:
-        BudgetExceededError: it does, or the steps were not counted.
+        BudgetExceededError: it does, or too few steps were counted to tell.
     """
-    from gpuledger.analyze.memory.growth import FEWEST_STEPS
+    from gpuledger.analyze.memory.growth import FEWEST_STEPS, CountedSteps, counted_steps
     from gpuledger.analyze.view.view import build_view
     from gpuledger.report.json.document import growth_document
     from gpuledger.report.text.growth_text import growth_text
 
     growth = build_view(run).growth
-    steps = max((rank.table("step_memory", ("step",)).num_rows for rank in run.ranks), default=0)
-    counted = steps >= FEWEST_STEPS
+    none = CountedSteps(0, FEWEST_STEPS)
+    steps = max(map(counted_steps, run.ranks), key=lambda one: one.counted, default=none)
     if as_json:
-        print_json({"run": run.name, "ok": counted and not growth, "growth": [growth_document(one) for one in growth]})
+        facts = {"counted_steps": steps.counted, "needed_steps": steps.needed}
+        ok = steps.are_enough and not growth
+        print_json({"run": run.name, "ok": ok, **facts, "growth": [growth_document(one) for one in growth]})
     if growth:
         raise BudgetExceededError(
             f"{run.path.name}: memory grows: {growth_text(growth[0])}", hint=f"gpuledger show {quoted(path)}"
         )
-    if not counted:
+    if not steps.are_enough:
         raise BudgetExceededError(
-            f"{run.path.name}: memory was measured at the end of {steps} steps, and {FEWEST_STEPS} are needed",
+            f"{run.path.name}: too short to show whether memory grows: it was measured at the end of "
+            f"{steps.counted} steps, and {steps.needed} are needed",
             hint="Record a longer run with --flight-recorder",
         )
     if as_json is False:
