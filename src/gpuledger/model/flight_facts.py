@@ -9,6 +9,9 @@ from gpuledger.model.bounds import DEVICE
 from gpuledger.model.json_object import JsonObject
 
 _MOST = 64
+COUNTED_NODES = 2_000
+"""A holder's autograd nodes are counted up to this number. A larger ``length`` means at least that many."""
+
 _FRAMES = ListOf(Items((str, int, str)), most=_MOST)
 
 
@@ -68,7 +71,7 @@ class Holder(JsonObject):
 
     ``kind`` is its class, or graph for a tensor that keeps an autograd graph. ``name`` is what the program calls it,
     and ``where`` of what it is that name. ``length`` is the number of elements or autograd nodes, ``more`` how many it
-    has gained. ``content`` is tensor, exception or "".
+    has gained. ``content`` is graph (tensors that keep their graphs), tensor, exception or "".
     """
 
     kind: str

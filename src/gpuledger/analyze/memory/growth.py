@@ -206,8 +206,8 @@ def _censuses(rank: Rank) -> tuple[CensusFacts | None, CensusFacts | None]:
 
 
 def _holder(rank: Rank) -> Holder | None:
-    last = _censuses(rank)[1]
-    return None if last is None else last.holder
+    """Return what has grown by the last census that has found something."""
+    return next((one.holder for one in reversed(rank.manifest.censuses) if one.holder is not None), None)
 
 
 def _last_measured_step(rank: Rank) -> int:

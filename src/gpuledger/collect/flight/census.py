@@ -17,6 +17,10 @@ from gpuledger.collect.flight.holders import Named, named_objects
 BUDGET_NS = 50_000_000
 """Longest CPU time of a census; the pass over all objects takes 15 ms per 200,000."""
 
+NAMES_NS = 25_000_000
+"""Longest part of it for the names of what the program keeps. These come first: the pass over all objects has no limit
+of its own, and a large program would leave no time."""
+
 MOST_GROUPS = 24
 LEAST_MORE = 3
 """Smallest number of elements that a container must have gained to count as grown."""
@@ -37,12 +41,12 @@ class Census:
         self.groups: dict[Key, list[int]] = {}
         """``(device index, name of the autograd node or "leaf") -> [tensors, bytes]``."""
         self.is_complete = True
-        self.named: dict[tuple[str, str], Named] = {}
+        self.named: dict[tuple[str, str, bool], Named] = {}
         started_ns = time.thread_time_ns()
         until_ns = started_ns + BUDGET_NS
         with without_overrides():
+            self.named, self._has_all_names = named_objects(started_ns + NAMES_NS)
             self._count(until_ns)
-            self.named = named_objects(until_ns)
         self.is_complete &= time.thread_time_ns() < until_ns
         self.holder = None if earlier is None else self._grown_most(earlier)
         self.took_ns = time.thread_time_ns() - started_ns
@@ -91,11 +95,13 @@ class Census:
         best: tuple[tuple[int, int], Named] | None = None
         for key, one in self.named.items():
             before = earlier.named.get(key)
+            if before is None and not earlier._has_all_names:
+                continue
             more = one.size - (before.size if before is not None else 0)
             is_graph = one.kind == "graph"
             if more < LEAST_MORE or (is_graph and more < self.step - earlier.step):
                 continue
-            rank = (2 if one.content == "tensor" else 1 if one.content else 0, more)
+            rank = (2 if one.content in ("tensor", "graph") else 1 if one.content else 0, more)
             if best is None or rank > best[0]:
                 best = rank, one
         if best is None:

@@ -6,6 +6,8 @@ and closures. Bounded in time, and runs no code of the program.
 
 from __future__ import annotations
 
+import functools
+import gc
 import inspect
 import os
 import sys
@@ -13,8 +15,8 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import CellType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
-from typing import Any
+from types import CellType, FrameType, FunctionType, MappingProxyType, MethodType, ModuleType, TracebackType
+from typing import Any, TypeAlias
 
 import torch
 
@@ -27,16 +29,18 @@ from gpuledger.collect.adapter.program_objects import (
     is_tensor,
     module_of_class,
 )
+from gpuledger.model.flight_facts import COUNTED_NODES
 
 DEPTH = 5
 ENDS = 4
 """Number of elements at either end of a long container that are looked into."""
-MOST_NODES = 2_000
-"""Largest number of autograd nodes that are counted below one tensor."""
+LONGEST_CHAIN = 20_000
+"""Largest number of autograd nodes that are followed along one chain of a graph of more than COUNTED_NODES nodes."""
 
 _OUTSIDE = tuple(
     os.path.dirname(os.path.abspath(place.__file__)) + os.sep for place in (gpuledger, torch) if place.__file__
 )
+_PYTHON = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _SEQUENCES = (list, deque, set, tuple, frozenset)
 _MAPPINGS = (dict, OrderedDict)
 
@@ -45,7 +49,8 @@ _MAPPINGS = (dict, OrderedDict)
 class Named:
     """One object that the program keeps. ``size`` is the number of elements, or of autograd nodes for a graph.
 
-    ``content`` is tensor, exception or "" by what the last elements are or contain.
+    ``content`` is graph (tensors with their autograd graphs), tensor, exception or "", by what the last elements are or
+    contain.
     """
 
     kind: str
@@ -63,16 +68,35 @@ class _Place:
     depth: int
 
 
-def named_objects(until_ns: int) -> dict[tuple[str, str], Named]:
-    """Return what the program keeps, by name and place, until a time of ``time.thread_time_ns``.
+Key: TypeAlias = tuple[str, str, bool]
+"""Name and place of an object, and whether it is a graph: the elements of a list have the list's name."""
 
-    Must be called inside ``without_overrides``.
+
+def named_objects(until_ns: int) -> tuple[dict[Key, Named], bool]:
+    """Return what the program keeps, and whether all of it was seen.
+
+    Ends at a time of ``time.thread_time_ns``. Must be called inside ``without_overrides``.
     """
-    found: dict[tuple[str, str], Named] = {}
+    found: dict[Key, Named] = {}
     seen: set[int] = set()
-    waiting = deque(_roots())
-    while waiting and (len(seen) % 64 or time.thread_time_ns() < until_ns):
-        place = waiting.popleft()
+    for roots in (_roots_of_frames(), _roots_of_modules()):
+        if not _walk(roots, until_ns, found, seen):
+            return found, False
+    return found, True
+
+
+def _walk(roots: Iterator[_Place], until_ns: int, found: dict[Key, Named], seen: set[int]) -> bool:
+    """Add what roots lead to, the nearest first. Return whether that ended before its time."""
+    waiting: deque[_Place] = deque()
+    count = 0
+    while True:
+        count += 1
+        if count % 64 == 0 and time.thread_time_ns() > until_ns:
+            waiting.clear()
+            return False
+        place = next(roots, None) or (waiting.popleft() if waiting else None)
+        if place is None:
+            return True
         value, kind = place.value, type(place.value)
         if id(value) in seen or is_exactly(value, *_PLAIN) or _is_ours(value):
             continue
@@ -80,41 +104,92 @@ def named_objects(until_ns: int) -> dict[tuple[str, str], Named]:
         if is_tensor(value):
             nodes = _nodes_below(value)
             if nodes:
-                found[place.name, place.where] = Named("graph", place.name, place.where, nodes, "tensor")
+                _add(found, place, "graph", nodes, "tensor")
             continue
+        container = _results_of(value) if kind is _CACHE else value
         is_bounded = kind is deque and value.maxlen is not None
-        if issubclass(kind, (*_MAPPINGS, list, deque, set)) and not is_bounded and len_of(value) is not None:
-            size = len_of(value) or 0
-            key = (place.name, place.where)
-            if key not in found or found[key].size < size:
-                found[key] = Named(class_name(kind), *key, size, _content_of(value))
+        if issubclass(type(container), (*_MAPPINGS, list, deque, set)) and not is_bounded:
+            size = len_of(container)
+            if size is not None:
+                _add(found, place, "lru_cache" if kind is _CACHE else class_name(kind), size, _content_of(container))
         if place.depth < DEPTH:
             waiting.extend(_inside(place))
-    waiting.clear()
-    return found
+
+
+def _add(found: dict[Key, Named], place: _Place, kind: str, size: int, content: str) -> None:
+    """Add an object, if none with the same key is larger."""
+    key = (place.name, place.where, kind == "graph")
+    if key not in found or found[key].size < size:
+        found[key] = Named(kind, place.name, place.where, size, content)
+
+
+_CACHE = type(functools.lru_cache(maxsize=None)(len))
+
+
+def _results_of(cached: Any) -> dict[Any, Any] | None:
+    """Return what a function with ``functools.lru_cache`` keeps; None if their number is bounded."""
+    if _CACHE.cache_info(cached).maxsize is not None:
+        return None
+    own = attributes_of(cached)
+    return next((one for one in gc.get_referents(cached) if type(one) is dict and one is not own), None)
 
 
 _PLAIN = (int, float, str, bytes, bool, type(None), complex, type, ModuleType, torch.dtype, torch.device)
 
 
-def _roots() -> Iterator[_Place]:
-    """Yield the variables of the program's functions that are running in this thread, and their modules' globals."""
+def _program_frames() -> Iterator[FrameType]:
+    """Yield the frames of the program's functions that are running in this thread, innermost first."""
     frame: FrameType | None = sys._getframe(1)
-    modules: set[int] = set()
     while frame is not None:
-        code = frame.f_code
-        if not code.co_filename.startswith(_OUTSIDE) and not code.co_filename.startswith("<frozen"):
-            if id(frame.f_globals) not in modules:
-                modules.add(id(frame.f_globals))
-                where = f"global of {frame.f_globals.get('__name__', '?')}"
-                for name, value in list(frame.f_globals.items()):
-                    if not name.startswith("__"):
-                        yield _Place(name, where, value, 0)
-            if code.co_flags & inspect.CO_OPTIMIZED:
-                where = f"local variable of {code.co_name}"
-                for name, value in locals_of(frame).items():
-                    yield _Place(name, where, value, 0)
+        file = frame.f_code.co_filename
+        if not file.startswith(_OUTSIDE) and not file.startswith("<frozen"):
+            yield frame
         frame = frame.f_back
+
+
+def _roots_of_frames() -> Iterator[_Place]:
+    """Yield the variables of the program's functions that are running in this thread, and their modules' globals."""
+    modules: set[int] = set()
+    for frame in _program_frames():
+        if id(frame.f_globals) not in modules:
+            modules.add(id(frame.f_globals))
+            yield from _globals_of(frame.f_globals)
+        if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            where = f"local variable of {frame.f_code.co_name}"
+            for name, value in locals_of(frame).items():
+                yield _Place(name, where, value, 0)
+
+
+def _roots_of_modules() -> Iterator[_Place]:
+    """Yield the globals of the modules that lie beside or below the files of the running functions."""
+    files = [frame.f_code.co_filename for frame in _program_frames()]
+    folders = tuple(os.path.dirname(os.path.abspath(file)) + os.sep for file in files if not _is_installed(file))
+    for module in list(sys.modules.values()):
+        own = attributes_of(module)
+        file = own.get("__file__")
+        if type(file) is str and file.startswith(folders) and not _is_installed(file):
+            yield from _globals_of(own)
+
+
+def _globals_of(own: dict[str, Any]) -> Iterator[_Place]:
+    """Yield the global variables of a module, and the attributes of the classes that it defines."""
+    module = own.get("__name__", "?")
+    for name, value in list(own.items()):
+        if type(name) is not str or name.startswith("__"):
+            continue
+        yield _Place(name, f"global of {module}", value, 0)
+        if type(value) is type:
+            of_class: MappingProxyType[str, Any] = type.__getattribute__(value, "__dict__")
+            named = of_class.get("__module__")
+            if type(named) is str and named == module:
+                for attribute, inner in list(of_class.items()):
+                    if not attribute.startswith("__"):
+                        yield _Place(attribute, f"attribute of {name}", inner, 1)
+
+
+def _is_installed(file: str) -> bool:
+    """Return whether a file belongs to gpuledger, to torch, to another package or to Python."""
+    return file.startswith((*_OUTSIDE, "<", _PYTHON)) or f"{os.sep}site-packages{os.sep}" in file
 
 
 def _is_ours(value: Any) -> bool:
@@ -166,11 +241,11 @@ def len_of(value: Any) -> int | None:
 
 
 def _content_of(value: Any, depth: int = 3) -> str:
-    """Return whether the last elements of a container are tensors or exceptions, or contain some; "" otherwise."""
+    """Return graph, tensor or exception if the last elements of a container are such, or contain some; "" otherwise."""
     inner = list(dict.values(value)) if issubclass(type(value), dict) else _elements(value)
     for one in inner[-2:]:
         if is_tensor(one):
-            return "tensor"
+            return "graph" if _keeps_graph(one) else "tensor"
         if issubclass(type(one), BaseException):
             return "exception"
         if depth and len_of(one) and (content := _content_of(one, depth - 1)):
@@ -182,6 +257,13 @@ def _content_of(value: Any, depth: int = 3) -> str:
     return ""
 
 
+def _keeps_graph(tensor: Any) -> bool:
+    try:
+        return grad_fn_of(tensor) is not None
+    except RuntimeError:  # a view that was modified in place
+        return False
+
+
 def _content_of_cell(cell: CellType) -> Any:
     try:
         return cell.cell_contents
@@ -190,19 +272,41 @@ def _content_of_cell(cell: CellType) -> Any:
 
 
 def _nodes_below(tensor: Any) -> int:
-    """Return the number of autograd nodes that a tensor keeps alive, at most :data:`MOST_NODES`."""
+    """Return the number of autograd nodes that a tensor keeps alive: from :data:`COUNTED_NODES` on, at least this many.
+
+    A total that keeps every step's graph is a chain with a graph at each link. Its length grows in a large graph, too.
+    """
     try:
-        waiting = [grad_fn_of(tensor)]
+        top = grad_fn_of(tensor)
     except RuntimeError:  # a view that was modified in place
         return 0
+    waiting: deque[Any] = deque([top])
     seen: set[Any] = set()
-    while waiting and len(seen) < MOST_NODES:
-        node = waiting.pop()
+    while waiting and len(seen) < COUNTED_NODES:
+        node = waiting.popleft()
         if node is None or node in seen:
             continue
         seen.add(node)
-        waiting += [following for following, _ in getattr(node, "next_functions", ())]
-    return len(seen)
+        waiting.extend(_following(node))
+    if not waiting:
+        return len(seen)
+    return len(seen) + max(_chain_beyond(seen, top, end) for end in (0, -1))
+
+
+def _following(node: Any) -> list[Any]:
+    return [following for following, _ in getattr(node, "next_functions", ()) if following is not None]
+
+
+def _chain_beyond(seen: set[Any], node: Any, end: int) -> int:
+    """Return how many nodes the chain of first (0) or last (-1) following nodes has outside a set."""
+    count = 0
+    for _ in range(LONGEST_CHAIN):
+        following = _following(node)
+        if not following:
+            break
+        node = following[end]
+        count += node not in seen
+    return count
 
 
 def locals_of(frame: FrameType) -> dict[str, Any]:

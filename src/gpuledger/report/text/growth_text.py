@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuledger.model.flight_facts import COUNTED_NODES
 from gpuledger.report.base.phrases import device_label
 from gpuledger.units import format_bytes
 
@@ -34,10 +35,11 @@ def growth_rate_text(growth: Growth) -> str:
 def _held(growth: Growth) -> str:
     holder = growth.holder
     assert holder is not None
-    of_what = f" of {holder.content}s" if holder.content and holder.kind != "graph" else ""
+    of_what = {"graph": " of tensors with their autograd graphs", "": ""}.get(holder.content, f" of {holder.content}s")
     name = f"{holder.name} ({holder.where})" if holder.where else holder.name
     if holder.kind == "graph":
-        return f"{name} keeps an autograd graph of {holder.length:,} nodes"
+        least = "at least " if holder.length >= COUNTED_NODES else ""
+        return f"{name} keeps an autograd graph of {least}{holder.length:,} nodes"
     return f"held by {holder.kind} {name}, {holder.length:,} elements{of_what}"
 
 

@@ -134,7 +134,9 @@ def _growth(of: Evidence) -> str:
     growth = of.growth
     if growth is None or growth.grown_bytes < max(of.tried_bytes, 0.2 * of.state.allocated_bytes):
         return ""
-    held = "" if growth.holder is None else f", held by {growth.holder.kind} {growth.holder.name}"
+    holder = growth.holder
+    what = "" if holder is None else "the autograd graph of" if holder.kind == "graph" else holder.kind
+    held = "" if holder is None else f", held by {what} {holder.name}"
     return (
         f"Memory has grown by {format_bytes(round(growth.step_bytes))} per step since step {growth.since_step}, "
         f"{format_bytes(growth.grown_bytes)} in total{held}"
