@@ -85,7 +85,7 @@ def find_growth(rank: Rank) -> tuple[Growth, ...]:
 
 @dataclass(frozen=True)
 class CountedSteps:
-    """Number of steps with a measurement at their end, and the number from which on growth can be told."""
+    """Number of steps with a measurement at their end, and the number from which on growth can be shown."""
 
     counted: int
     needed: int
