@@ -24,6 +24,7 @@ from programs import GPULEDGER, environment, write_script  # noqa: E402
 from gpuledger import load  # noqa: E402
 from gpuledger.analyze.step.times import break_down_time  # noqa: E402
 from gpuledger.analyze.step.work import names_of  # noqa: E402
+from gpuledger.collect.passes.later_passes import TIME_STEPS  # noqa: E402
 from gpuledger.model.run import Rank  # noqa: E402
 
 TRAIN = """
@@ -62,7 +63,8 @@ RANKS = """torch.distributed.init_process_group("nccl")
     model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank])"""
 RANKS_END = "torch.distributed.destroy_process_group()"
 FIRST_TIMED = 3
-"""The first of two steps of the time pass, counted from 0: three are recorded for memory."""
+"""The first step of the timing measurement, counted from 0: three are recorded for memory."""
+LAST_TIMED = FIRST_TIMED + TIME_STEPS - 1
 
 
 @dataclass(frozen=True)
@@ -128,13 +130,13 @@ def test_a_time_pass_that_is_asked_for_beside_graphs_ends_well(tmp_path: Path) -
     assert "cudaGraphLaunch" in {names.get(one) for one in both.rank.table("spans", ("operator_id",))[0].to_pylist()}
 
 
-@pytest.mark.parametrize("at", [1, FIRST_TIMED - 1, FIRST_TIMED, FIRST_TIMED + 1, FIRST_TIMED + 2, 25])
+@pytest.mark.parametrize("at", [1, FIRST_TIMED - 1, FIRST_TIMED, FIRST_TIMED + 1, LAST_TIMED, LAST_TIMED + 1, 25])
 def test_a_profiler_of_the_programs_is_complete_wherever_it_stands(at: int, tmp_path: Path) -> None:
     both = run(tmp_path, "--passes", "memory,time", steps=40, in_step=PROFILE.replace("AT", str(at)))
     assert both.bare == both.recorded
     assert "kernels 0" not in both.recorded
     gave_way = [one for one in said_of(both.rank) if "its own profiler" in one]
-    assert bool(gave_way) == (break_down_time(both.rank) is None) == (at <= FIRST_TIMED + 1)
+    assert bool(gave_way) == (break_down_time(both.rank) is None) == (at <= LAST_TIMED)
 
 
 @pytest.mark.parametrize(

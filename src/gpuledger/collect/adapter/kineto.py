@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from operator import call
 from os import listdir
 from pathlib import Path
 from typing import Any
@@ -36,6 +39,9 @@ NOT_BEGUN, ERRORS = 0, 4
 
 GOING_S, GOING_CALL_S = 0.1, 0.001
 """Time that CUPTI is given to detach after a profile, and the interval of the CUDA calls in which it can."""
+
+MOST_TRIES = 5
+"""Maximum number of attempts to end a profile, if exceptions of the program interrupt them."""
 
 
 @contextmanager
@@ -72,6 +78,17 @@ def _kineto_level() -> ctypes.c_int:
         return ctypes.c_int.in_dll(_library(), "_ZN9libkineto6Logger14severityLevel_E")
     except (OSError, ValueError):
         return ctypes.c_int()
+
+
+def _level_of_program(level: int) -> int:
+    """Return Kineto's log level without gpuledger. Before its first use, it is what Kineto will read then."""
+    if level != NOT_BEGUN:
+        return level
+    chosen = os.environ.get(LOG_LEVEL)
+    if chosen is None:
+        return ERRORS
+    number = re.match(r"\s*[+-]?\d+", chosen)  # as C's atoi
+    return 0 if number is None else int(number[0])
 
 
 def _config_loader() -> tuple[Callable[[], int], Callable[[int], None]] | None:
@@ -131,7 +148,7 @@ def _see_cupti_off(before: set[str]) -> None:
 
 
 class Profiler:
-    """A Kineto profile from construction to :meth:`stop`: host operators, and kernels if there is a GPU.
+    """A Kineto profile from :meth:`start` to :meth:`stop`: host operators, and kernels if there is a GPU.
 
     With a GPU, input shapes of operators are recorded, too; Kineto copies the shapes and keeps no tensor. CUPTI is
     detached at the end, because it would slow every later launch. It stays attached (as in torch.profiler) if the
@@ -139,29 +156,51 @@ class Profiler:
     CUPTI inside the next CUDA call, and without one the process hangs at exit. Kineto's messages are silenced by its
     log level and not by the environment variable: Kineto reads the variable only once, which would also silence the
     program's own profiler.
+
+    A signal handler of the program can raise between any two instructions. The profile is then ended completely before
+    the exception goes on: Kineto can crash the process if it is left with a profile that is prepared and not started.
     """
 
     def __init__(self) -> None:
         self._puts_back: Callable[..., Any] | None = None
         self._level = _kineto_level()
-        before = self._level.value
-        self._is_first = before == NOT_BEGUN
+        self._is_first = self._level.value == NOT_BEGUN
+        self._level_after = _level_of_program(self._level.value)
         device = "cuda" if torch_private.has_cuda_context() else None
-        self._teardown = "1" if device is not None and not torch_private.holds_graphs() else "0"
+        self._is_on_gpu = device is not None
+        self._teardown = "1" if self._is_on_gpu and not torch_private.holds_graphs() else "0"
         self._profile = torch.autograd.profiler.profile(
-            use_kineto=True, use_device=device, record_shapes=device is not None
+            use_kineto=True, use_device=device, record_shapes=self._is_on_gpu
         )
-        self._level_after = before
+        self._is_open = False
+        self._prepared: list[None] = []
+        """Has one element once Kineto has prepared the profile."""
+        self._is_started = False
+
+    def start(self) -> None:
+        """Begin to record."""
         try:
-            with _variables(**{TEARDOWN: self._teardown, LOG_LEVEL: str(SILENT)}):
-                self._profile._prepare_trace()
-                chosen = self._level.value if LOG_LEVEL in os.environ else ERRORS
-                self._level_after = chosen if before == NOT_BEGUN else before
-                self._level.value = SILENT
-                self._profile._start_trace()
+            with self._variables():
+                self._begin()
         except BaseException:
-            self.stop(wait=False)
+            self._end(wait=False)
             raise
+
+    def _variables(self) -> AbstractContextManager[None]:
+        return _variables(**{TEARDOWN: self._teardown, LOG_LEVEL: str(SILENT)})
+
+    def _begin(self) -> None:
+        self._is_open = True
+        self._level.value = SILENT
+        config = self._profile.config(create_trace_id=True)
+        filters = vars(self._profile).get("activity_filters")
+        more = {} if filters is None else {"activity_filter": filters}  # since torch 2.13
+        prepare = partial(torch._C._autograd._prepare_profiler, config, self._profile.kineto_activities, **more)
+        # One call of C code, so that no signal handler can run after Kineto has prepared and before this is known.
+        self._prepared.extend(map(call, (prepare,)))
+        self._level.value = SILENT  # the first use of Kineto sets it
+        self._profile._start_trace()
+        self._is_started = True
 
     def leave_out_operators(self) -> bool:
         """Record only kernels from here on, in this thread. Return False without a GPU, or if torch cannot do it.
@@ -171,8 +210,8 @@ class Profiler:
         enable = torch_private.find("_enable_record_function")
         if enable is None or self._profile.use_device is None:
             return False
-        enable(False)
         self._puts_back = enable
+        enable(False)
         return True
 
     def record_operators_again(self) -> None:
@@ -184,17 +223,35 @@ class Profiler:
     def stop(self, *, wait: bool) -> list[Any]:
         """Return Kineto's events. ``wait`` synchronizes the device first; otherwise the caller must have done so."""
         self.record_operators_again()
-        on_card = self._profile.use_device is not None
+        self._end(wait=wait)
+        results = self._profile.kineto_results
+        return [] if results is None else list(kineto_events.events_of(results))
+
+    def _end(self, *, wait: bool, tries: int = MOST_TRIES) -> None:
+        """End the profile. If that is interrupted, go on from there, and raise the first exception afterwards."""
+        try:
+            self._end_once(wait=wait)
+        except BaseException:
+            if tries > 1:
+                self._end(wait=False, tries=tries - 1)
+            raise
+
+    def _end_once(self, *, wait: bool) -> None:
+        if not self._is_open:
+            return
         before = _threads()
         if not wait:
             self._profile.use_device = None
-        if torch_private.is_profiling():
-            with _variables(**{TEARDOWN: self._teardown}):
+        with self._variables():
+            if self._prepared and not self._is_started and not torch_private.is_profiling():
+                self._profile._start_trace()  # only a profile that was started can be ended
+            self._is_started = True
+            if torch_private.is_profiling():
                 self._profile.__exit__(None, None, None)
-        if on_card and self._teardown == "1":
+        torch.autograd.profiler._run_on_profiler_stop()
+        if self._is_on_gpu and self._teardown == "1":
             _see_cupti_off(before)
         self._level.value = self._level_after
-        if self._is_first:
+        if self._is_first and self._prepared:
             _end_thread()
-        results = self._profile.kineto_results
-        return [] if results is None else list(kineto_events.events_of(results))
+        self._is_open = False

@@ -272,8 +272,13 @@ class LaterPasses:
         self._journal.pause("time", started_ns)
         self._see_calls(False)  # otherwise it would stay below the ranges of the profiled steps
         watch.ours_begins()
-        self._time_pass.begin()
-        watch.ours_ends()
+        try:
+            self._time_pass.begin()
+        except BaseException:  # a signal handler of the program can raise here
+            self._drop()
+            raise
+        finally:
+            watch.ours_ends()
         if self._guard.ended:  # by an error in the detection of profilers
             self.take_out()
             return False

@@ -81,8 +81,13 @@ class ProgramTimes:
         self._begun = self._count
         self._next = (self._count + MOST_OPERATORS, self._end_soon)
         self._watch.ours_begins()
-        self._time_pass.begin_program()
-        self._watch.ours_ends()
+        try:
+            self._time_pass.begin_program()
+        except BaseException:  # a signal handler of the program can raise here
+            self.drop()
+            raise
+        finally:
+            self._watch.ours_ends()
 
     @property
     def is_open(self) -> bool:

@@ -97,6 +97,7 @@ class TimePass:
         self._calls_left = CALLS
         self._alone = None
         self._profiler = kineto.Profiler()
+        self._profiler.start()
         self.is_open = True
         call = Observer(self._enter_call, self._leave_range, self._fail_range, absorbs=self._guard.absorbs)
         self._observations.append(Observation(torch_entrances.module_call(), call))
@@ -160,6 +161,7 @@ class TimePass:
         self._thread = threading.get_ident()
         self._alone = None
         self._profiler = kineto.Profiler()
+        self._profiler.start()
         self.is_open = True
         self._observe_backward()
         if self._lines is not None:

@@ -65,6 +65,7 @@ def kernels_of_keys(
     Source: Kineto activities that begin within the range around a call, which ends with a synchronization.
     """
     profiler = kineto.Profiler()
+    profiler.start()
     try:
         for number, key in enumerate(keys):
             _call_in_range(f"{RANGE}{number}", key, place, wait)

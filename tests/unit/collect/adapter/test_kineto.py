@@ -35,7 +35,7 @@ def test_cupti_is_not_detached_where_no_gpu_is_used(chosen: str | None, monkeypa
     monkeypatch.setattr(os, "putenv", putenv)
     monkeypatch.setattr(os, "unsetenv", unsetenv)
     profile: Any = torch.autograd.profiler.profile
-    for name in ("_prepare_trace", "__exit__"):
+    for name in ("_start_trace", "__exit__"):
         original = getattr(profile, name)
 
         def spied(*args: Any, original: Any = original) -> Any:
@@ -43,7 +43,9 @@ def test_cupti_is_not_detached_where_no_gpu_is_used(chosen: str | None, monkeypa
             return original(*args)
 
         monkeypatch.setattr(profile, name, spied)
-    kineto.Profiler().stop(wait=False)
+    profiler = kineto.Profiler()
+    profiler.start()
+    profiler.stop(wait=False)
     assert told == [KEPT, KEPT]
     assert in_c.get(kineto.TEARDOWN) == chosen
     assert os.environ.get(kineto.TEARDOWN) == chosen

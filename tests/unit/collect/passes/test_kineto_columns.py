@@ -107,6 +107,7 @@ def test_no_event_gives_no_row() -> None:
 
 def test_the_columns_of_a_profile_are_those_of_its_events() -> None:
     profiler = kineto.Profiler()
+    profiler.start()
     (torch.ones(4, requires_grad=True) * 2).sum().backward()
     events = profiler.stop(wait=False)
     read = read_activities(events, ALL_TIMES)
