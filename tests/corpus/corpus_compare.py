@@ -74,6 +74,8 @@ def differences(
         states = [_without_history(one) for one in (state, second.reports.get(label, {}), recorded.reports[label])]
         if still_recording:
             states = [_without_recorder(one) for one in states]
+        if "measuring" in program.allowed:
+            states[2] = _without_profiler_thread(states[2])
         yield from _compare(label, *states)
     yield from (f"report {label!r} is new" for label in recorded.reports if label not in first.reports)
     if not program.allowed & {"recording ends early", "notes"}:
@@ -83,6 +85,16 @@ def differences(
 def _without_recorder(state: dict[str, Any]) -> dict[str, Any]:
     """Return a state without what a recorder at work is known by."""
     return {key: value for key, value in state.items() if key not in ("hooks", "patched")}
+
+
+def _without_profiler_thread(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state without the thread that Kineto has while a profile runs, one of those named after Python."""
+    process = state.get("process")
+    if not isinstance(process, dict):
+        return state
+    threads = list(process["native_threads"])
+    threads.remove(next(one for one in reversed(threads) if one.startswith("python")))
+    return {**state, "process": {**process, "native_threads": threads}}
 
 
 def _without_history(state: dict[str, Any]) -> dict[str, Any]:

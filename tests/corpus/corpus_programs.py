@@ -35,7 +35,8 @@ class Program:
     - ``alone``: ``yes`` for a program that a fork of a loaded interpreter does not serve.
     - ``devices``: ``cpu cuda`` for a program that runs on ``corpus_state.DEVICE``, and so on a GPU, too.
     - ``allowed``: ``walks frames``, where its output may name frames of the recorder; ``recording ends early``, where
-      the recorder may give way; ``notes``, where the recording may say what it did not measure.
+      the recorder may give way; ``notes``, where the recording may say what it did not measure; ``measuring``, where
+      the program looks at its own threads while the timing measurement runs.
     """
 
     path: Path

@@ -111,5 +111,6 @@ def test_a_profiler_of_the_programs_is_complete_during_the_energy_measurement(tm
     assert bare == recorded
     assert "theirs 0" not in recorded
     notes = json.loads((tmp_path / "card.ledger" / "rank-0" / "manifest.json").read_text())["notes"]
-    # The process of the tests can have a CUDA context of its own, which is another process to the program.
-    assert [note for note in notes if not note.startswith("Another process used")] == [PROFILED_ENERGY]
+    # The process of the tests can have a CUDA context of its own, and the GPU can become warmer: both are noted.
+    others = ("Another process used", "cuda:0 grew")
+    assert [note for note in notes if not note.startswith(others)] == [PROFILED_ENERGY]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pages.blocks import block
 from pages.results import Results, about, percent, read, table, when, wrap
 
-OVERHEAD = "time/results/h200/overhead.json"
-LATER = "time/results/h200/overhead_gpt2.json"
+OVERHEAD = [f"time/results/h200/overhead{name}.json" for name in ("", "_neumf")]
 SHORT = "time/results/h200/short_run.json"
 LIVE = "watch/results/h200/live.json"
 PROFILED = [f"time/results/h200/time_pass_cost{name}.json" for name in ("", "_transformers")]
 PEERS = {
+    "empty TorchDispatchMode": "empty `TorchDispatchMode`",
     "torch memory history, Python stacks": "torch history + stacks",
     "torch.profiler, CPU and CUDA": "torch.profiler",
     "torch.profiler, memory, shapes and stacks": "… + memory + stacks",
@@ -22,11 +22,22 @@ def peer_cell(found: Results) -> str:
     return f"{found['median']:.2f}" + ("*" if found["count"] == 1 else "")
 
 
+def measured_models() -> Results:
+    """Return the figures of all models."""
+    return {name: model for file in OVERHEAD for name, model in read(file)["models"].items()}
+
+
+def where_measured() -> str:
+    """Return the card, the versions and the date of the first file, and the date of the others."""
+    first, *others = map(read, OVERHEAD)
+    more = [f" {' and '.join(other['models'])}: {when(other)}." for other in others]
+    return f"{about(first, 'time/overhead.py')}.{''.join(more)}"
+
+
 @block("overhead")
 def overhead() -> list[str]:
     """Return step times under recording and under PyTorch's own tools, as multiples of the unprofiled step."""
-    results = read(OVERHEAD)
-    models = results["models"]
+    models = measured_models()
     columns = ["model", "limited by", "unprofiled step", "recorded steps", "last recorded step", "later steps"]
     rows = []
     for name, model in models.items():
@@ -43,33 +54,21 @@ def overhead() -> list[str]:
     single = sum(count == 1 for count in peer_rounds)
     return [
         *wrap(
-            f"{about(results, 'time/overhead.py')}. Step times from `recorded steps` on are multiples of the",
-            f"unprofiled step of the same process: medians of {rounds} alternations. PyTorch's tools do not report",
-            f"modules or categories. Their columns are medians of up to {max(peer_rounds)} rounds, in {single} cells",
-            "(*) of one.",
+            where_measured(),
+            "Step times from `recorded steps` on are multiples of the unprofiled step of the same process: medians of",
+            f"{rounds} alternations. The columns of PyTorch's own tools, which report no modules, are medians of",
+            f"up to {max(peer_rounds)} rounds, in {single} cells (*) of one.",
         ),
         "",
         *table([*columns, *PEERS.values(), "pauses"], rows, 2),
         "",
         *wrap(
-            "Here only the last recorded step had Python stacks. It includes a pause. `pauses` is the total of a",
-            "recording.",
-            recorded_since(),
+            "Three steps are recorded by default, with a Python stack for each block. Where the CPU is the limit, most",
+            "of their cost is that of the dispatch mode that sees the operators. The last one includes a pause.",
+            "`pauses` is the total of a recording.",
             short_runs(),
         ),
     ]
-
-
-def recorded_since() -> str:
-    """Return what recording cost in the one model that was measured again with stacks in every recorded step."""
-    results = read(LATER)
-    (name, model), *_ = results["models"].items()
-    return (
-        "Since then each recorded step has stacks, and is written to disk when it ends. With that, recorded steps of "
-        f"{name} took {model['in_window']['median']:.2f} (median of {model['in_window']['count']}), later steps "
-        f"{model['after_window']['median']:.3f}, and pauses {model['pauses_per_window_ms']['total']:.0f} ms "
-        f"({when(results)}). Other models were not measured again."
-    )
 
 
 def short_runs() -> str:
@@ -86,7 +85,7 @@ def short_runs() -> str:
 @block("ranges of overhead")
 def ranges_of_overhead() -> list[str]:
     """Return the range over the models of what recording costs."""
-    models = read(OVERHEAD)["models"].values()
+    models = measured_models().values()
     short = read(SHORT)
     live = read(LIVE)
 
@@ -99,14 +98,14 @@ def ranges_of_overhead() -> list[str]:
     count = str(len(pauses))
     rows = [
         ["recorded steps, against unprofiled steps", count, span("in_window", 3)],
-        ["last recorded step, with Python stacks and its pause", count, span("stacks_step_with_closing_pause", 2)],
+        ["last recorded step, with its pause", count, span("stacks_step_with_closing_pause", 2)],
         ["steps after the recording", count, span("after_window", 3)],
         ["pauses of one recording of three steps", count, f"{min(pauses):.0f} to {max(pauses):.0f} ms"],
         [f"script of {short['steps']} steps, in total", str(len(more)), f"{min(more):+.1f} to {max(more):+.1f} s"],
         ["[live view](live.md)", str(len(live["core_share"])), f"{percent(max(live['core_share']))} of one core"],
     ]
     return [
-        *wrap(f"{about(read(OVERHEAD), 'time/overhead.py')}."),
+        *wrap(where_measured()),
         *wrap(f"Scripts: {about(short, 'time/short_run.py')}. Live view: {about(live, 'watch/live_cost.py')}."),
         "",
         *table(["figure", "programs", "range"], rows, 3),

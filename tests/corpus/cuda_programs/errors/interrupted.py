@@ -1,5 +1,6 @@
 """SIGINT arrives in the second step, SIGTERM in the eighth; handlers of the program's own save and end it."""
 # status: 0
+# allowed: measuring
 
 import os
 import signal

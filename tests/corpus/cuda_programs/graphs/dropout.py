@@ -1,5 +1,6 @@
 """Dropout inside a CUDA graph: the generator's state goes on with every replay."""
 # allowed: notes
+# allowed: measuring
 
 import corpus_state
 import torch
