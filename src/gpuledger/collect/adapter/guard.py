@@ -147,8 +147,8 @@ def is_ours(error: BaseException) -> bool:
         return False
     frames = [frame for frame, _ in _walk(error.__traceback__)]
     handlers = _signal_handlers()
-    for interrupted, called in pairwise(frames):
-        if called.f_code in handlers or _was_given(called, interrupted):
+    for interrupted, called in pairwise([None, *frames]):
+        if called is not None and (called.f_code in handlers or _was_given(called, interrupted)):
             return False
     raised_by_ours = bool(frames) and _is_of_our_packages(frames[-1].f_globals.get("__name__"))
     return not raised_by_ours or _is_of_our_packages(module_of_class(type(error)))
@@ -173,13 +173,17 @@ def _signal_handlers() -> list[CodeType]:
     return found
 
 
-def _was_given(frame: FrameType, interrupted: FrameType) -> bool:
-    """Return whether a frame has ``interrupted`` among its arguments, as a signal handler does."""
+def _was_given(frame: FrameType, interrupted: FrameType | None) -> bool:
+    """Return whether a frame has the interrupted frame among its arguments, as a signal handler does.
+
+    Or a frame of gpuledger: an inner guard has then removed the interrupted frame from the traceback.
+    """
     code = frame.f_code
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & _TAKES_MORE)
     values = [frame.f_locals.get(name) for name in code.co_varnames[:count]]
     given = [inner for value in values for inner in (value if type(value) is tuple else (value,))]
-    return any(value is interrupted for value in given)
+    frames = [value for value in given if type(value) is FrameType]
+    return any(value is interrupted or _is_our_file(value.f_code) for value in frames)
 
 
 _TAKES_MORE = 0x04

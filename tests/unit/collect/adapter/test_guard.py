@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -198,6 +198,28 @@ def test_a_handler_that_raises_in_our_own_frame(
     with pytest.raises(DeadlineError):
         guarded.for_good(lambda: None)()
     assert failed == []
+
+
+def test_what_a_profile_function_raises_goes_on_through_several_guards(
+    guarded: Guard, failed: list[BaseException]
+) -> None:
+    """An inner guard removes our frames from the traceback, and an outer one is asked about the same exception."""
+
+    def see(frame: FrameType, _event: str, _argument: object) -> None:
+        if frame.f_code is base36.__code__:
+            raise DeadlineError
+
+    def of_ours() -> None:
+        base36(5)
+
+    sys.setprofile(see)
+    try:
+        with pytest.raises(DeadlineError):
+            guarded(guarded(of_ours))()
+    finally:
+        sys.setprofile(None)
+    assert failed == []
+    assert not guarded.ended
 
 
 def test_an_interrupt_and_the_end_of_the_process_go_on(guarded: Guard, failed: list[BaseException]) -> None:
