@@ -11,6 +11,7 @@ PASSES = "energy/results/h200/time_energy.json"
 ZEUS = "energy/results/h200/time_energy_zeus.json"
 HALVES = "energy/results/h200/time_energy_halves.json"
 EDGES = ("energy/results/h200/energy_edges.json", "energy/results/h200/energy_edges_later.json")
+RANDOM = "energy/results/h200/energy_random_windows.json"
 CLASSES = "energy/results/h200/energy_classes.json"
 WINDOWS = "operators/results/h200/operator_window.json"
 AFTER = "time/results/h200/after_timing.json"
@@ -87,6 +88,25 @@ def energy_of_bursts() -> list[str]:
         "",
         *(line for name in EDGES for line in wrap(f"- {about(read(name))}, {burst_lines(read(name))}.")),
     ]
+
+
+@block("energy of random windows")
+def energy_of_random_windows() -> list[str]:
+    """Return whether the stated uncertainty of windows around random bursts holds their energy."""
+    results = read(RANDOM)
+    rows = results["rows"]
+    held = sum(abs(row["off_j"]) <= row["stated_j"] for row in rows)
+    offs = [row["off_j"] / row["truth_j"] for row in rows]
+    lengths_s = [row["seconds"] for row in rows]
+    stated = statistics.median(row["stated_j"] / row["truth_j"] for row in rows)
+    median, worst_off = (f"{off:+.1%}".replace("%", " %") for off in (statistics.median(offs), max(offs, key=abs)))
+    return wrap(
+        "Since then, windows correct for a change of power at their ends.",
+        f"{len(rows)} windows of {min(lengths_s):.1f} to {max(lengths_s):.1f} s around random patterns of bursts:",
+        f"{median} (median), {worst_off} (worst), with a stated uncertainty of ±{percent(stated)} (median).",
+        f"{held} of {len(rows)} were within it.",
+        f"Measured on {results['gpus']} GPU: {about(results, 'energy/energy_random_windows.py')}.",
+    )
 
 
 @block("energy of layers")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pages.blocks import block
-from pages.results import MIB, Results, about, percent, read, table, wrap
+from pages.results import MIB, Results, about, middle, percent, read, table, wrap
 
 RECORDED = "memory/results/h200/accuracy.json"
 BALANCE = "memory/results/h200/context.json"
+NUMERIC = "memory/results/h200/lines_without_modules.json"
+GRAPHS = "memory/results/h200/graph_pools.json"
 GATE = "memory/results/h200/gate.json"
 
 
@@ -63,6 +65,39 @@ def recorded_memory() -> list[str]:
         "",
         *table(["figure", "result"], rows, right_from=2),
     ]
+
+
+@block("numeric programs")
+def numeric_programs() -> list[str]:
+    """Return how much of programs without modules has no source line."""
+    results = read(NUMERIC)
+    programs = results["programs"].values()
+    bytes_fracs = sorted(one["bytes_without_line_frac"] for one in programs)
+    times = max(one["time_without_line_frac"] for one in programs)
+    return wrap(
+        f"{len(bytes_fracs)} programs have no modules, such as k-means and an n-body simulation.",
+        f"Of the bytes at their peaks, {percent(middle(bytes_fracs), 2)} (median) and {percent(bytes_fracs[-1])}",
+        f"(worst) have no source line. Of the kernel time, it is at most {percent(times)}.",
+        f"Measured: {about(results, 'memory/lines_without_modules.py')}.",
+    )
+
+
+@block("graph pools")
+def captured_graphs() -> list[str]:
+    """Return whether peaks and pools of programs with CUDA graphs are those of PyTorch's counters."""
+    results = read(GRAPHS)
+    kinds = results["kinds"].values()
+    counters = ("peak_as_counter", "pools_as_counter", "balance_as_counter")
+    same = sum(all(kind[name] for name in counters) for kind in kinds)
+    whole = [pool for kind in kinds for pool in kind["pools"] if pool["is_complete"]]
+    held = sum(pool["held_bytes"] for pool in whole)
+    without = sum(pool["without_module_bytes"] for pool in whole)
+    return wrap(
+        f"{len(kinds)} programs capture CUDA graphs in different ways. In {same} of them, the peak, the reserved bytes",
+        "of each pool and the balance equal PyTorch's counters. If the capture was recorded,",
+        f"{percent(1 - without / held)} of the bytes in the pools are on a module.",
+        f"Measured: {about(results, 'memory/graph_pools.py')}.",
+    )
 
 
 @block("repeated peaks")
