@@ -250,11 +250,21 @@ def _content_of(value: Any, depth: int = 3) -> str:
             return "exception"
         if depth and len_of(one) and (content := _content_of(one, depth - 1)):
             return content
-        if type(one) is FunctionType and any(is_tensor(_content_of_cell(cell)) for cell in (*(one.__closure__ or ()),)):
+        if any(map(is_tensor, _bound_values(one))):
             return "tensor"
         if depth and any(is_tensor(value) for value in list(attributes_of(one).values())[:32]):
             return "tensor"
     return ""
+
+
+def _bound_values(function: Any) -> list[Any]:
+    """Return the values that a function keeps: variables of its closure, defaults, and arguments of a partial."""
+    if type(function) is FunctionType:
+        cells = map(_content_of_cell, function.__closure__ or ())
+        return [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    if type(function) is functools.partial:
+        return [*function.args, *dict.values(function.keywords)]
+    return []
 
 
 def _keeps_graph(tensor: Any) -> bool:
