@@ -90,6 +90,22 @@ def local_part(tensor: Tensor) -> Tensor:
     return tensor if found is None else found
 
 
+def is_wrapper(kind: type) -> bool:
+    """Return whether a class wraps other tensors, as a jagged tensor does. A distributed tensor does not count as one.
+
+    Only its own operators, on the tensors inside, create memory.
+    """
+    return _class_attribute(kind, "__tensor_flatten__") is not None and _class_attribute(kind, "_local_tensor") is None
+
+
+def wrapped_tensors(tensor: Tensor) -> list[Tensor]:
+    """Return the tensors that are attributes of a wrapper, and those inside of these; empty for other tensors."""
+    if is_exactly(tensor, Tensor, nn.Parameter) or not is_wrapper(type(tensor)):
+        return []
+    own = [one for one in attributes_of(tensor).values() if is_tensor(one) and one is not tensor]
+    return [inner for one in own for inner in wrapped_tensors(one) or [local_part(one)]]
+
+
 def storage_address(tensor: Tensor) -> int:
     """Return the address of a tensor's storage; 0 if it is empty or has none.
 
@@ -267,9 +283,9 @@ class WeakIdentitySet:
 
 
 def local_tensors(value: Any) -> Iterable[torch.Tensor]:
-    """Yield the tensors of an operator's results or arguments, including those in lists and tuples."""
+    """Yield the tensors of an operator's results or arguments, including those in lists, tuples and wrappers."""
     if is_tensor(value):
-        yield local_part(value)
+        yield from wrapped_tensors(value) or (local_part(value),)
     elif issubclass(type(value), (tuple, list)):
         for inner in value:
             yield from local_tensors(inner)

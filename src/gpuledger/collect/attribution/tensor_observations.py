@@ -23,6 +23,7 @@ from gpuledger.collect.adapter.program_objects import (
     storage_address,
     tensors_in,
     without_overrides,
+    wrapped_tensors,
 )
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.model.accounts import Identity
@@ -201,5 +202,8 @@ class TensorObservations:
 
 
 def _dense(tensor: Any) -> tuple[Any, ...]:
-    """Return the dense tensors of a tensor: itself, or indices and values of a sparse one (an embedding's gradient)."""
+    """Return the dense tensors of a tensor: itself, those inside a wrapper, or indices and values of a sparse one."""
+    inner = wrapped_tensors(tensor)
+    if inner:
+        return tuple(inner)
     return (tensor._indices(), tensor._values()) if layout_of(tensor) is torch.sparse_coo else (tensor,)

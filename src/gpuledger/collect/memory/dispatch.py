@@ -6,6 +6,9 @@ Recorded: storages created by operators of the thread that opened the recorder. 
 on the CPU, backward runs in the calling thread. Not recorded: memory that an operator uses internally, tensors of other
 threads, and tensors created without an operator (``torch.from_numpy``, a C++ extension) until an operator takes them as
 input. The stack of such a tensor is that of this first use.
+
+A tensor that wraps others (:func:`is_wrapper`) has no memory of its own. Its class runs operators on the tensors
+inside, and those operators are recorded.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from gpuledger.collect.adapter.guard import Guard, forget_own_frames
 from gpuledger.collect.adapter.inference_blocks import may_take_out_mode
 from gpuledger.collect.adapter.program_objects import (
     device_of,
+    is_wrapper,
     layout_of,
     local_tensors,
     storage_of,
@@ -384,6 +388,9 @@ class _Mode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
+            if types and self._recorder is not None and any(map(is_wrapper, types)):
+                self._recorder.see(func, (), args)
+                return NotImplemented  # the wrapper's own function is next, and its operators come here
             times = None if self._recorder is None else self._recorder.times
             started_ns = 0 if times is None else time.time_ns()
             result = func(*args, **(kwargs or {}))
