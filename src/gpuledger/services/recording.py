@@ -66,12 +66,14 @@ class Recording:
         """Start recording. Does nothing under ``gpuledger run``, which records the whole process.
 
         Raises:
-            UsageError: the output exists, or the program has another recording in progress in this process.
+            UsageError: the output exists, steps are not two numbers in order, or the program has another recording in
+                progress in this process.
         """
         from gpuledger.collect.launch.settings import (
             DEFAULT_FIRST_STEP,
             DEFAULT_LAST_STEP,
             RecordSettings,
+            check_steps,
             parse_passes,
             parse_step_on,
         )
@@ -80,14 +82,14 @@ class Recording:
         from gpuledger.collect.session.outer_run import find_outer_run
 
         passes, step_on = parse_passes(self._passes), parse_step_on(self._step_on)
+        everything = (1, sys.maxsize) if len(passes) == 1 else (DEFAULT_FIRST_STEP, DEFAULT_LAST_STEP)
+        first, last = everything if self._steps is None else check_steps(self._steps)
         self.path = self.recorded_by = find_outer_run()
         if self.recorded_by is not None:
             return self
         active.refuse_second()
         self._writer = RunWriter.choose(self._out, force=self._force, stem=self.name, of_this_process=True)
         self.path = self._writer.path
-        everything = (1, sys.maxsize) if len(passes) == 1 else (DEFAULT_FIRST_STEP, DEFAULT_LAST_STEP)
-        first, last = self._steps or everything
         settings = RecordSettings(
             self.path, first, last, self._stacks, self._devices, passes, step_on=step_on, flight_recorder=self.flies
         )

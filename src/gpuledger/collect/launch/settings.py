@@ -26,10 +26,22 @@ def parse_steps(text: str) -> tuple[int, int]:
     first, colon, last = text.partition(":")
     if not first.strip().isdecimal() or (colon and not last.strip().isdecimal()):
         raise UsageError(f"steps {text!r}: expected FIRST:LAST", hint="For example --steps 1:3")
-    pair = int(first), int(last) if colon else int(first)
-    if not 1 <= pair[0] <= pair[1]:
-        raise UsageError(f"steps {text!r}: FIRST must be 1 or more and not after LAST")
-    return pair
+    return check_steps((int(first), int(last) if colon else int(first)), shown=text)
+
+
+def check_steps(steps: object, *, shown: str | None = None) -> tuple[int, int]:
+    """Return ``steps`` if it is ``(first, last)``, both included. Errors have ``shown`` in its place.
+
+    Raises:
+        UsageError: not two whole numbers with 1 <= first <= last.
+    """
+    found = repr(steps if shown is None else shown)
+    if not (isinstance(steps, (tuple, list)) and len(steps) == 2 and all(type(step) is int for step in steps)):
+        raise UsageError(f"steps {found}: expected (first, last)", hint="For example steps=(1, 3)")
+    first, last = steps
+    if not 1 <= first <= last:
+        raise UsageError(f"steps {found}: the first must be 1 or more and not after the last")
+    return first, last
 
 
 ALL_RANKS, SAMPLE = "all", "sample"

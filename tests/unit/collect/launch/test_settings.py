@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from gpuledger.collect.launch.settings import (
     RecordSettings,
+    check_steps,
     name_of_call,
     parse_passes,
     parse_step_on,
@@ -19,6 +21,7 @@ from gpuledger.collect.launch.settings import (
     settings_from,
 )
 from gpuledger.errors import UsageError
+from gpuledger.services.recording import Recording
 
 
 @given(first=st.integers(1, 10**6), more=st.integers(0, 10**6))
@@ -91,3 +94,18 @@ def test_what_ends_no_step(text: str) -> None:
 def test_what_ends_a_step() -> None:
     assert [parse_step_on(one) for one in ("auto", "module", "optimizer", "mark", "call:a.b")][-1] == "call:a.b"
     assert [name_of_call(one) for one in ("module", "call:a.b")] == [None, "a.b"]
+
+
+@pytest.mark.parametrize("steps", [(1, 1), [2, 5]])
+def test_steps_in_python_are_two_numbers(steps: object) -> None:
+    assert check_steps(steps) == tuple(cast("Any", steps))
+
+
+@pytest.mark.parametrize("steps", ["1:3", 3, (), (1,), (1, 2, 3), (1.0, 3.0), (True, 3), (0, 3), (3, 1), (-1, 1)])
+def test_other_steps_in_python_are_refused_before_a_run_begins(steps: object, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="steps"):
+        check_steps(steps)
+    place = tmp_path / "refused.ledger"
+    with pytest.raises(UsageError, match="steps"):
+        Recording("refused", out=place, steps=cast("Any", steps), stacks=True, force=False, devices="cpu").__enter__()
+    assert not place.exists()
