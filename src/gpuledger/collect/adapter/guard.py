@@ -142,8 +142,9 @@ def is_ours(error: BaseException) -> bool:
     It is not if a signal handler raised it: Python runs signal handlers between any two instructions of the main
     thread, gpuledger's included, with the interrupted frame as argument. It is not if gpuledger's code cannot raise it,
     either: KeyboardInterrupt, SystemExit, or an exception class of the program that another thread raised in this one.
+    Such threads also raise TimeoutError as a class. One that a call of gpuledger's raises has a message.
     """
-    if not isinstance(error, Exception):
+    if not isinstance(error, Exception) or (type(error) is TimeoutError and not error.args):
         return False
     frames = [frame for frame, _ in _walk(error.__traceback__)]
     handlers = _signal_handlers()

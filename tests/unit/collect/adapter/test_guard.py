@@ -238,25 +238,29 @@ LONG = 1 << 600_000
 @pytest.mark.parametrize(
     ("busy", "argument"), [(base36, LONG), (statistics.mean, range(1 << 24))], ids=["in our code", "in the library"]
 )
+@pytest.mark.parametrize("kind", [DeadlineError, TimeoutError])
 def test_an_exception_that_another_thread_puts_in_goes_on(
-    busy: Callable[..., Any], argument: Any, guarded: Guard, failed: list[BaseException]
+    kind: type[Exception], busy: Callable[..., Any], argument: Any, guarded: Guard, failed: list[BaseException]
 ) -> None:
-    """What Ray, Celery and notebooks end a task with: an exception of their own class, at any instruction."""
+    """What Ray, Celery and notebooks end a task with: an exception of their own class, at any instruction.
+
+    Programs that limit a call's time use TimeoutError.
+    """
     caught: list[BaseException] = []
 
     def thread() -> None:
         try:
             guarded(busy)(argument)
-        except DeadlineError as error:
+        except kind as error:
             caught.append(error)
 
     worker = threading.Thread(target=thread)
     worker.start()
     while busy.__code__ not in codes_of(worker):
         time.sleep(0.001)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(worker.ident or 0), ctypes.py_object(DeadlineError))
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(worker.ident or 0), ctypes.py_object(kind))
     worker.join()
-    assert [type(one) for one in caught] == [DeadlineError]
+    assert [type(one) for one in caught] == [kind]
     assert failed == []
 
 
