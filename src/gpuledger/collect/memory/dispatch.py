@@ -239,6 +239,21 @@ class DispatchRecorder:
             if not self.guard.absorbs(error):
                 raise
 
+    def sees_inside(self, kinds: Iterable[type], arguments: Any) -> bool:
+        """Return whether one of the classes is a wrapper. Record the unknown storages inside the arguments then."""
+        try:
+            if not any(map(is_wrapper, kinds)):
+                return False
+        except RecursionError:
+            self.guard.lacked_room = True
+            return False
+        except BaseException as error:
+            if not self.guard.absorbs(error):
+                raise
+            return False
+        self.see(None, (), arguments)
+        return True
+
     def see_made(self, tensor: torch.Tensor) -> None:
         """Record a buffer that compiled code has allocated without the dispatcher."""
         if os.getpid() == self._pid:
@@ -388,8 +403,7 @@ class _Mode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
-            if types and self._recorder is not None and any(map(is_wrapper, types)):
-                self._recorder.see(func, (), args)
+            if types and self._recorder is not None and self._recorder.sees_inside(types, args):
                 return NotImplemented  # the wrapper's own function is next, and its operators come here
             times = None if self._recorder is None else self._recorder.times
             started_ns = 0 if times is None else time.time_ns()
