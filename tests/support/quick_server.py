@@ -130,7 +130,8 @@ def serve(place: str, command: str) -> None:
                 customers[customer] = _take_order(customer, command)
                 waiting.register(customer, selectors.EVENT_READ)
                 if customers[customer]:
-                    waiting.register(os.pidfd_open(customers[customer]), selectors.EVENT_READ, customer)
+                    child = customers[customer]
+                    waiting.register(os.pidfd_open(child), selectors.EVENT_READ, (customer, child))
             elif key.data is None:  # a customer who is gone, and with it what it ordered
                 gone: Any = key.fileobj
                 waiting.unregister(gone)
@@ -142,21 +143,20 @@ def serve(place: str, command: str) -> None:
             else:
                 waiting.unregister(key.fileobj)
                 os.close(key.fd)
-                _tell(key.data, customers)
+                _tell(*key.data, customers)
     shutil.rmtree(os.path.dirname(place), ignore_errors=True)
 
 
-def _tell(customer: socket.socket, customers: dict[socket.socket, int]) -> None:
-    """Tell a customer how its order ended."""
-    for one, pid in customers.items():
-        if one is customer:
-            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            customers[one] = 0
-            with suppress(OSError):
-                one.send(status.to_bytes(2, "little", signed=True))
-            return
-    with suppress(ChildProcessError):  # it was killed with its customer
-        os.waitpid(-1, os.WNOHANG)
+def _tell(customer: socket.socket, child: int, customers: dict[socket.socket, int]) -> None:
+    """Tell a customer how its order ended, unless the customer is gone and the child was killed for it.
+
+    Only this child is waited for: another one that ended at the same moment has a message of its own under way.
+    """
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if customer in customers:
+        customers[customer] = 0
+        with suppress(OSError):
+            customer.send(status.to_bytes(2, "little", signed=True))
 
 
 def _take_order(customer: socket.socket, command: str) -> int:
@@ -166,9 +166,9 @@ def _take_order(customer: socket.socket, command: str) -> int:
     if not length:
         return 0
     text = b""
-    while len(text) < length:
-        text += customer.recv(length - len(text))
-    child = os.fork()
+    while len(text) < length and (piece := customer.recv(length - len(text))):
+        text += piece
+    child = os.fork() if len(text) == length else None  # None: a customer who is gone before the order is whole
     if child == 0:
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
@@ -177,7 +177,7 @@ def _take_order(customer: socket.socket, command: str) -> int:
         run(words, environment, directory, command)
     for stream in streams:
         os.close(stream)
-    return child
+    return child or 0
 
 
 def run(words: list[str], environment: dict[str, str], directory: str, command: str) -> NoReturn:
