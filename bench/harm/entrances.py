@@ -2,7 +2,8 @@
 
 ``python bench/harm/entrances.py`` writes ``bench/harm/results/cpu/entrances.json``. The programs are those of
 ``tests/support/planted_programs.py``; what is compared is in ``tests/support/planted_walk.py``, with the reasons for
-the places where an error reaches the program (``unguarded`` in the file). Takes about ten minutes on two cores.
+the places where an error reaches the program (``unguarded`` in the file). ``unreached`` are places that run only if
+something takes long, and did not run again. Takes about ten minutes on two cores.
 With ``--module`` only the statements of these modules raise, and failures are printed; nothing is written without
 ``-o``.
 """
@@ -44,11 +45,13 @@ def main() -> int:
     unguarded = Counter(
         f"{one['module']}: {one['function']}" for program in programs for one in program.pop("unguarded")
     )
+    unreached = [one for program in programs for one in program.pop("unreached")]
     outcome = {
         "environment": describe_environment("cpu"),
         "seconds": round(time.monotonic() - started_s),
         "places": sum(program["walked"] for program in programs),
         "failed": len(failures),
+        "unreached": unreached,
         "unguarded": dict(sorted(unguarded.items())),
         "programs": programs,
         "failures": failures,
@@ -87,6 +90,7 @@ def _joined(results: tuple[dict[str, Any], ...]) -> dict[str, Any]:
         "without": {key: value for one in results for key, value in one["without"].items()},
         "failures": [failure for one in results for failure in one["failures"]],
         "unguarded": [failure for one in results for failure in one["unguarded"]],
+        "unreached": [place for one in results for place in one["unreached"]],
     }
 
 

@@ -245,7 +245,10 @@ def _apart(one: Any, other: Any) -> Any:
 
 
 def walk(name: str, walked: set[tuple[int, str]], orders: dict[str, Any]) -> dict[str, Any]:
-    """Return what became of each place of a program, or of one in so many, or of those of some modules."""
+    """Return what became of each place of a program, or of one in so many, or of those of some modules.
+
+    ``unreached``: places whose turn depends on the time that something takes, and did not come again in four runs.
+    """
     (part, parts), every_statement, modules = orders["share"], orders["every_statement"], orders.get("modules")
     program = PROGRAMS[name]
     code = compile(program.source, f"{name}.py", "exec")
@@ -260,18 +263,20 @@ def walk(name: str, walked: set[tuple[int, str]], orders: dict[str, Any]) -> dic
     chosen = [one for one in chosen if not modules or planted.PLANTS.places[one[0]].module in modules][part::parts]
     failures: list[dict[str, Any]] = []
     unguarded: list[dict[str, Any]] = []
+    unreached: list[dict[str, Any]] = []
     for number, at in chosen:
-        found = forked(program, code, (number, at), recorded=True, compiled=True)
-        if not found.get("raised"):
-            found = forked(program, code, (number, at), recorded=True)
+        found: dict[str, Any] = {}
+        for compiled in (True, False, False, False):
+            if not found.get("raised"):
+                found = forked(program, code, (number, at), recorded=True, compiled=compiled)
         place = planted.PLANTS.places[number]
+        where = {"module": place.module, "function": place.function, "line": place.line, "phase": at}
         wrong = differences(bare, found, plain)
         if not found.get("raised"):
-            wrong["raised"] = False
+            unreached.append(where)
         elif not any("planted" in note for note in found["notes"]):
             wrong["notes"] = found["notes"]
         if wrong:
-            where = {"module": place.module, "function": place.function, "line": place.line, "phase": at}
             expected = place.module in UNGUARDED or (place.module, place.function) in UNGUARDED
             (unguarded if expected else failures).append({**where, "wrong": wrong})
     return {
@@ -284,6 +289,7 @@ def walk(name: str, walked: set[tuple[int, str]], orders: dict[str, Any]) -> dic
         "phases": sorted({at for _, at in chosen}),
         "failures": failures,
         "unguarded": unguarded,
+        "unreached": unreached,
     }
 
 

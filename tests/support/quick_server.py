@@ -143,7 +143,8 @@ def serve(place: str, command: str) -> None:
             else:
                 waiting.unregister(key.fileobj)
                 os.close(key.fd)
-                _tell(*key.data, customers)
+                customer, child = key.data
+                _tell(customer, child, customers)
     shutil.rmtree(os.path.dirname(place), ignore_errors=True)
 
 

@@ -14,7 +14,6 @@ import signal
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
@@ -106,11 +105,35 @@ class Guard:
                 self._unsettled = error
 
 
-def do_all(actions: Sequence[Callable[[], object]]) -> None:
-    """Call every action, even if an earlier one raised. Re-raises the last exception."""
-    with ExitStack() as stack:
-        for action in reversed(actions):
-            stack.callback(action)
+def do_all(actions: Sequence[Callable[[], object]], *, tries: int = 1) -> None:
+    """Call every action, even if an earlier one raised; one that raises up to ``tries`` times.
+
+    Raises:
+        BaseException: the first exception of the program if an action raised one, otherwise the first of all.
+    """
+    raised: list[BaseException] = []
+    for action in actions:
+        for _ in range(tries):
+            try:
+                action()
+                break
+            except BaseException as error:
+                raised.append(error)
+    if raised:
+        raised = [error for error in raised if not is_ours(error)] or raised
+        try:
+            raise raised[0]
+        finally:  # a frame of the traceback with a variable that holds the exception would keep its callers alive
+            raised.clear()
+
+
+def take_out_all(actions: Sequence[Callable[[], object]]) -> None:
+    """Call every action that removes something, as :func:`do_all`, and one that raised a second time.
+
+    So what a signal handler of the program interrupted, or an error of gpuledger, is removed all the same. Each action
+    must be able to continue where it stopped.
+    """
+    do_all(actions, tries=2)
 
 
 def calling(guard: Guard, method: Callable[[], None]) -> Callable[[], None]:
@@ -149,7 +172,9 @@ def is_ours(error: BaseException) -> bool:
     frames = [frame for frame, _ in _walk(error.__traceback__)]
     handlers = _signal_handlers()
     for interrupted, called in pairwise([None, *frames]):
-        if called is not None and (called.f_code in handlers or _was_given(called, interrupted)):
+        if called is None or _is_our_file(called.f_code):
+            continue
+        if called.f_code in handlers or _was_given(called, interrupted):
             return False
     raised_by_ours = bool(frames) and _is_of_our_packages(frames[-1].f_globals.get("__name__"))
     return not raised_by_ours or _is_of_our_packages(module_of_class(type(error)))

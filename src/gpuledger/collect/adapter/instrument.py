@@ -50,7 +50,7 @@ except BaseException:
         except RecursionError:
             pass
         except BaseException as _gpuledger_error:
-            if not {_OBSERVER!r}.absorbs(_gpuledger_error):
+            if not {_OBSERVER!r}.absorbs(_gpuledger_error, _gpuledger_token):
                 raise
     del _gpuledger_token
     raise
@@ -65,7 +65,7 @@ if _gpuledger_token is not None:
     except RecursionError:
         pass
     except BaseException as _gpuledger_error:
-        if not {_OBSERVER!r}.absorbs(_gpuledger_error):
+        if not {_OBSERVER!r}.absorbs(_gpuledger_error, _gpuledger_token):
             raise
 return _gpuledger_result
 """
@@ -137,6 +137,8 @@ class _Site:
                     raise CannotInstrumentError(f"{self._function.__qualname__} was replaced by the program")
                 return
         observers = chosen(self.observers.installed)
+        if not (observers or self.observers.installed):  # an observer was removed twice
+            return
         code = self._observed
         if self._current is self._plain:
             self._compiled_before = torch_private.has_compiled_frames()

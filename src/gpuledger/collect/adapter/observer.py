@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -91,9 +91,13 @@ class Observers(Observer):
             observer, token = entered.pop()
             _ask(observer, observer.fail, token)
 
-    def _absorbs(self, error: BaseException) -> bool:
-        """Return whether the outermost observer absorbs an error of this class's own."""
-        return any(observer.absorbs(error) for observer in self.installed[:1])
+    def _absorbs(self, error: BaseException, entered: Sequence[tuple[Observer, Any]] = ()) -> bool:
+        """Return whether the outermost observer absorbs an error of this class's own.
+
+        A call that ends can have ``entered`` observers that are not installed any more.
+        """
+        observers = [*(observer for observer, _ in entered), *self.installed]
+        return any(observer.absorbs(error) for observer in observers[:1])
 
     def _next(self, asked: list[Observer]) -> Observer | None:
         """Return the first observer that was not called yet. Observers can be added and removed meanwhile."""

@@ -55,6 +55,11 @@ class OptimizerHook:
         """Return whether torch calls no further hook after this one."""
         return next(reversed(self._hooks), None) == self._handle.id
 
+    @property
+    def has_left(self) -> bool:
+        """Return whether nothing of this hook is left in torch's dictionaries."""
+        return self._handle.id not in self._hooks and self._remover is None
+
     def remove(self) -> None:
         """Stop calling back, and leave torch's dictionary as soon as no iteration over it is in progress."""
         self._called = None
@@ -62,7 +67,9 @@ class OptimizerHook:
 
     def _leave_when_safe(self) -> None:
         """Leave torch's dictionary, or register a temporary hook of the other kind that removes this one later."""
-        if not self._left() and self._remover is None and self._may_ask_another():
+        if self._left():
+            self._end_remover()
+        elif self._remover is None and self._may_ask_another():
             others = _AFTER if self._hooks is _BEFORE else _BEFORE
             self._remover = OptimizerHook(self._remove_both, others, self._absorbs)
 
@@ -74,11 +81,15 @@ class OptimizerHook:
 
     def _remove_both(self, _optimizer: Any) -> None:
         """Remove this hook and the temporary hook that called this method."""
-        remover, self._remover = self._remover, None
-        if remover is not None:
-            self._left()
-            remover._called = None
-            remover._left()
+        self._left()
+        self._end_remover()
+
+    def _end_remover(self) -> None:
+        """Remove the temporary hook if there is one and no iteration over it is in progress."""
+        if self._remover is not None:
+            self._remover._called = None
+            if self._remover._left():
+                self._remover = None
 
     def _left(self) -> bool:
         """Leave torch's dictionary if no iteration is in progress. Return whether it was left."""
@@ -94,6 +105,15 @@ class OptimizerHook:
                 self._call(optimizer)
         except RecursionError:  # at the recursion limit there is no room for the callback's frame
             return
+        except BaseException as error:
+            if not self._absorbs(error):
+                raise
+            self._call_again(optimizer)
+
+    def _call_again(self, optimizer: Any) -> None:
+        """After an error of gpuledger, which has ended the recording: leave torch's dictionary where that is safe."""
+        try:
+            self._call(optimizer)
         except BaseException as error:
             if not self._absorbs(error):
                 raise

@@ -360,7 +360,7 @@ def bypass_python_without_modes() -> None:
 
 
 def take_out_dispatch_mode(mode: Any) -> bool:
-    """Remove a TorchDispatchMode from this thread's stack, even below other modes. Return whether it was removed.
+    """Remove a TorchDispatchMode from this thread's stack, even below other modes. Return whether it is not there now.
 
     Not possible while the mode handles an operator: torch has popped it and pushes it again afterwards. Not possible
     inside backward either: autograd restores the earlier stack of modes when it ends.
@@ -371,8 +371,8 @@ def take_out_dispatch_mode(mode: Any) -> bool:
 
     stack = _python_dispatch._get_current_dispatch_mode_stack()
     place = next((number for number, one in enumerate(stack) if one is mode), None)
-    if place is None:
-        return False
+    if place is None:  # entered, but not by this thread or handling an operator; or not entered any more
+        return not any(getattr(mode, name, None) for name in _MODE_FLAGS)
     above = stack[place + 1 :]
     if above:  # the mode above must restore the state that the removed mode would have restored
         for name in _MODE_FLAGS:
@@ -380,9 +380,11 @@ def take_out_dispatch_mode(mode: Any) -> bool:
             if ours and theirs:
                 ours[-1], theirs[-1] = theirs[-1], ours[-1]
     taken = [_python_dispatch._pop_mode() for _ in above]
-    mode.__exit__(None, None, None)
-    for other in reversed(taken):
-        _python_dispatch._push_mode(other)
+    try:
+        mode.__exit__(None, None, None)
+    finally:
+        for other in reversed(taken):
+            _python_dispatch._push_mode(other)
     return True
 
 

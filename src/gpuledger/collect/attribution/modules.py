@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from gpuledger.collect.adapter import torch_entrances, torch_private
-from gpuledger.collect.adapter.guard import Guard, do_all
+from gpuledger.collect.adapter.guard import Guard, take_out_all
 from gpuledger.collect.adapter.instrument import Observation, remove_all
 from gpuledger.collect.adapter.observer import Observer
 from gpuledger.collect.adapter.program_objects import grad_fn_of, is_tensor, tensors_in, without_overrides
@@ -118,7 +118,7 @@ class ModuleTracker:
         """Remove the observers. Calls in progress end unobserved."""
         self.active = False
         self._hooks.clear()
-        do_all([lambda: remove_all(self._observations), self._scopes.remove, self._communication.remove])
+        take_out_all([lambda: remove_all(self._observations), self._scopes.remove, self._communication.remove])
 
     # -- forward ------------------------------------------------------------------------------------------------
 

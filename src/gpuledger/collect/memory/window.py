@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gpuledger.collect.adapter.guard import Guard, do_all
+from gpuledger.collect.adapter.guard import Guard, take_out_all
 from gpuledger.collect.attribution.communication import collectives_backend
 from gpuledger.collect.attribution.inputs import InputShapes
 from gpuledger.collect.attribution.live_objects import LiveObjects
@@ -202,7 +202,7 @@ class MemoryWindow:
         self.is_open = False
         compiled = [] if self._compiled is None else [self._compiled.remove]
         ours = [self._tracker.remove, self._collectives.remove, self._sharded.remove, self._precision.remove]
-        do_all([*ours, *compiled, self._stacks.forget_code])
+        take_out_all([*ours, *compiled, self._stacks.forget_code])
 
     def close_recorder(self) -> bool:
         """End the recorder and write its pending events. Return False if it must be called again later."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from gpuledger.collect.adapter import torch_private
-from gpuledger.collect.adapter.guard import Guard, calling, do_all
+from gpuledger.collect.adapter.guard import Guard, calling, take_out_all
 from gpuledger.collect.adapter.user_profiler import UserProfiler
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
@@ -243,13 +243,13 @@ class LaterPasses:
         """Remove everything. Unfinished measurements are dropped."""
         self._wanted = []
         watch = [] if self._user_profiler is None else [self._user_profiler.remove]
-        do_all([self._energy_pass.take_out, self.expect_steps, self._take_out_times, *watch])
+        take_out_all([self._energy_pass.take_out, self.expect_steps, self._take_out_times, *watch])
 
     def _take_out_times(self) -> None:
         if os.getpid() != self._pid:
             self._time_pass.leave()
         else:
-            do_all([lambda: self._see_calls(False), lambda: self._time_pass.end(keep=False)])
+            take_out_all([lambda: self._see_calls(False), lambda: self._time_pass.end(keep=False)])
 
     def _begin_time_pass(self) -> bool:
         """Begin the timing measurement.

@@ -53,8 +53,7 @@ class LineMarks:
         for function in (torch_entrances.backward(), torch_entrances.grad()):
             self._observations.append(Observation(function, around))
         self.is_on = True
-        self._mode = _LineMode(self)
-        self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+        self._mode = _LineMode(self).__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
 
     def _suspend(self, *_: Any) -> bool | None:
         """Take the mode out before a backward pass, unless a mode of the program is above it."""
@@ -64,9 +63,9 @@ class LineMarks:
         return self._is_suspended or None
 
     def _resume(self, *_: Any) -> None:
-        self._is_suspended = False
-        if self._mode is not None:
-            self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+        if self._mode is not None and self._is_suspended:
+            # in one statement, so that an error before or after it leaves the mode and this attribute in agreement
+            self._is_suspended = self._mode.__enter__() is None  # type: ignore[no-untyped-call]
 
     def count(self, on_operator: Callable[[], None]) -> None:
         """Call ``on_operator``, which must not raise, after each operator of this thread. No range is opened yet."""

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from gpuledger.collect.adapter import kineto, torch_entrances, torch_private
-from gpuledger.collect.adapter.guard import Guard, do_all
+from gpuledger.collect.adapter.guard import Guard, take_out_all
 from gpuledger.collect.adapter.instrument import Observation, remove_all
 from gpuledger.collect.adapter.observer import Observer
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
@@ -225,7 +225,7 @@ class TimePass:
         self._end_ranges()
         compiled = [] if self._compiled is None else [self._compiled.remove]
         lines = [] if self._lines is None else [self._lines.remove]
-        do_all([lambda: remove_all(self._observations), self._scopes.remove, *compiled, *lines])
+        take_out_all([lambda: remove_all(self._observations), self._scopes.remove, *compiled, *lines])
 
     def _opened(self, name: str) -> list[Any]:
         """Return a list with a range that has just been opened. The list is emptied when the range ends."""

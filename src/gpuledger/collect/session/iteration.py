@@ -14,7 +14,7 @@ from torch import nn
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.calls import OutermostCalls
-from gpuledger.collect.adapter.guard import Guard, describe, do_all
+from gpuledger.collect.adapter.guard import Guard, describe, take_out_all
 from gpuledger.collect.adapter.program_objects import (
     WeakIdentitySet,
     grad_of,
@@ -290,7 +290,7 @@ class _UnderWay:
         """Remove everything. Can be called more than once."""
         self.guard.ended = True
         history = [] if self.history is None else [self.history.remove]
-        do_all([self.steps.remove, *history, self.window.take_out, self.window.close_recorder])
+        take_out_all([self.steps.remove, *history, self.window.take_out, self.window.close_recorder])
 
 
 def _parameters(optimizer: Any) -> list[Any]:

@@ -19,7 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.collect.adapter.guard import Guard, describe, do_all
+from gpuledger.collect.adapter.guard import Guard, describe, take_out_all
 from gpuledger.collect.adapter.optimizer_hooks import OptimizerHook, before_steps
 from gpuledger.collect.launch.ranks import check_launched_run, leave_note
 from gpuledger.model.run_directory import ASKED, LISTENING, SUFFIX
@@ -58,7 +58,7 @@ class Listener:
     def _stop(self) -> None:
         self._guarded.ended = True
         atexit.unregister(self.stop)
-        do_all([self._remove_hook, self._finish])
+        take_out_all([self._remove_hook, self._finish])
 
     def _remove_hook(self) -> None:
         if self._hook is not None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.collect.adapter.calls import OutermostCalls
-from gpuledger.collect.adapter.guard import Guard, calling, describe, do_all, stopped_by
+from gpuledger.collect.adapter.guard import Guard, calling, describe, stopped_by, take_out_all
 from gpuledger.collect.adapter.uncompiled import keep_uncompiled
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
@@ -194,7 +194,7 @@ class Session:
         marked_steps.stop_listening(self.mark_step)
         watches = [self._outside_backward.remove, self._recorders.stop_watching]
         watches += [] if self.flight is None else [self.flight.take_out]
-        do_all([*window, self.graphs.remove, self._later.take_out, no_calls, self.steps.remove, *watches])
+        take_out_all([*window, self.graphs.remove, self._later.take_out, no_calls, self.steps.remove, *watches])
 
     def finish(self, reason: str = "exit") -> None:
         """End the recording and write the last of the journal. Called at exit and at the end of ``record``."""
@@ -333,7 +333,7 @@ class Session:
             self.end()
             return
         no_calls = partial(self.calls.watch, None)
-        do_all([self._later.take_out, no_calls, self._outside_backward.remove, self._recorders.stop_watching])
+        take_out_all([self._later.take_out, no_calls, self._outside_backward.remove, self._recorders.stop_watching])
         self.flight.take_over(self.steps.seen)
 
     def _open_window(self, window: MemoryWindow) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuledger.collect.adapter.guard import do_all
+from gpuledger.collect.adapter.guard import take_out_all
 from gpuledger.collect.sharding.flat_parameters import FlatParameters
 from gpuledger.collect.sharding.fully_shard import FullyShardedGroups
 from gpuledger.collect.sharding.layouts import LayoutRow
@@ -28,7 +28,7 @@ class ShardedTraining:
 
     def remove(self) -> None:
         """Stop observing."""
-        do_all([self._groups.remove, self._flat.remove])
+        take_out_all([self._groups.remove, self._flat.remove])
 
     def layout_rows(self) -> Iterator[LayoutRow]:
         """Yield the part of each flat parameter that this rank has to hold."""

@@ -79,17 +79,21 @@ class StepCounter:
         self._ended = ended
         self._guard = guard
         self._hooks: list[OptimizerHook] = []
+        self._is_counting = False
 
     def install(self) -> None:
         """Start counting."""
+        self._is_counting = True
         self._hooks.append(before_steps(self._guard(self._before_step), self._guard.absorbs))
         self._hooks.append(after_steps(self._guard(self._after_step), self._guard.absorbs))
 
     def remove(self) -> None:
-        """Remove the hooks. A hook that cannot be removed yet becomes a no-op."""
-        while self._hooks:
-            self._hooks[-1].remove()
-            self._hooks.pop()
+        """Remove the hooks. A hook that cannot be removed yet becomes a no-op, and a second call removes it."""
+        self._is_counting = False
+        for hook in list(self._hooks):
+            hook.remove()
+            if hook.has_left:
+                self._hooks.remove(hook)
 
     def restart_clock(self) -> None:
         """Start the current step now, so that it does not include gpuledger's own pause."""
@@ -160,7 +164,7 @@ class StepCounter:
         A call with gradients ends when the next one begins, and the last one with the program. Calls that were held
         back are steps if no training has followed.
         """
-        if self._hooks and self.counts_calls:
+        if self._is_counting and self.counts_calls:
             self._count_held()
             if self._call_under_way >= 0 and (self._was_updated() or not self._waits_for(expects_training)):
                 self.seen += 1
@@ -229,7 +233,7 @@ class StepCounter:
 
     def _end(self, kind: str) -> None:
         with self._ending:
-            if not self._hooks:  # removed while this thread waited for the lock
+            if not self._is_counting:  # removed while this thread waited for the lock
                 return
             now_ns = time.time_ns()
             started_ns, self._started_ns = self._started_ns, now_ns
