@@ -167,11 +167,12 @@ def _autocast(facts: PeakFacts) -> Finding | None:
     size = facts.held(facts.of(*_OF_A_STEP) & (facts.module_id >= 0))
     if (precision.float32_frac or 0.0) < _MOSTLY_32_BITS_FRAC or size < 0.1 * facts.peak_bytes:
         return None
+    device = "cuda" if facts.device_idx >= 0 else "cpu"
     return Finding(
         title=f"Tensors that modules compute in 32 bits are {facts.share(size)} of the peak",
         evidence=f"{format_bytes(size)} of activations, their gradients and temporaries; autocast is not used",
         action="use autocast with bfloat16",
-        advice='torch.autocast("cuda", dtype=torch.bfloat16) around the forward and the loss halves most of them; '
+        advice=f'torch.autocast("{device}", dtype=torch.bfloat16) around the forward and the loss halves most of them; '
         "results differ slightly",
         search="activation",
         command=facts.show("--by", "module"),
@@ -255,19 +256,51 @@ def _whole_on_every_rank(facts: PeakFacts) -> Finding | None:
     )
 
 
+def _optimizer_temporaries(facts: PeakFacts) -> Finding | None:
+    """Suggest an update without temporaries, if those of ``optimizer.step()`` are a large part of the peak."""
+    blocks = facts.of("temporary", "workspace") & facts.born_in("optimizer")
+    size = facts.held(blocks)
+    if size < 0.1 * facts.peak_bytes or facts.rank.manifest.recorder.is_imported:
+        return None
+    return Finding(
+        f"Temporaries of the optimizer are {facts.share(size)} of the peak",
+        f"{format_bytes(size)} that optimizer.step() allocates and frees",
+        "pass fused=True to the optimizer",
+        "Adam, AdamW, SGD and Adagrad then update each parameter without temporaries; foreach=False makes other "
+        "optimizers update one parameter at a time",
+        facts.saving(blocks),
+        "the peak, at most",
+        facts.show("--by", "phase"),
+        OUTSIDE_PATH,
+        is_upper_bound=True,
+    )
+
+
+_OF_THE_LOSS = (
+    "reduce tensors outside modules, such as the loss",
+    "a loss in chunks or a fused loss never stores all logits and their gradients at once",
+)
+_OF_OTHER_CODE = (
+    "reduce tensors outside modules",
+    "compute them in parts, or delete those that are no longer needed",
+)
+
+
 def _outside_modules(facts: PeakFacts) -> Finding | None:
     """Suggest less memory in the code outside modules: often the logits and the loss of a training step."""
-    blocks = facts.of(*_OF_A_STEP) & (facts.module_id < 0)
+    blocks = facts.of(*_OF_A_STEP) & (facts.module_id < 0) & ~facts.born_in("optimizer")
     size = facts.held(blocks)
     if size < 0.1 * facts.peak_bytes or facts.rank.manifest.recorder.is_imported or not facts.uses_modules:
         return None
     largest, line = int(facts.lives.allocated_bytes[blocks & facts.at_peak].max()), facts.line_of(blocks)
+    of_pass = facts.held(blocks & (facts.born_in("forward") | facts.born_in("backward")))
+    action, advice = _OF_THE_LOSS if facts.is_trained and 2 * of_pass >= size else _OF_OTHER_CODE
     return Finding(
         f"Tensors outside modules are {facts.share(size)} of the peak",
         f"{format_bytes(size)} of activations, temporaries and workspaces, the largest block {format_bytes(largest)}"
         + (f", the largest part allocated at {line}" if line else ""),
-        "reduce tensors outside modules, such as the loss",
-        "a loss in chunks or a fused loss never stores all logits and their gradients at once",
+        action,
+        advice,
         facts.saving(blocks),
         "the peak, at most",
         facts.show("--by", "line", "-n", "50"),
@@ -385,6 +418,7 @@ RULES: tuple[Callable[[PeakFacts], Finding | None], ...] = (
     _late_zero_grad,
     _one_module,
     _whole_on_every_rank,
+    _optimizer_temporaries,
     _outside_modules,
     _one_line,
     _kept_activations,

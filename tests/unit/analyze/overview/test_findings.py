@@ -191,6 +191,38 @@ def test_what_every_step_leaves_behind_is_found(leaks: bool, tmp_path: Path) -> 
 
 
 @pytest.mark.torch
+def test_temporaries_of_the_optimizer_are_not_those_of_a_loss(tmp_path: Path) -> None:
+    """The saving is what ``fused=True`` saves."""
+    peaks = {}
+    for fused in (False, True):
+        model = torch.nn.Sequential(*(torch.nn.Linear(128, 128) for _ in range(3)))
+        optimizer = torch.optim.AdamW(model.parameters(), fused=fused)
+        with gpuledger.record(out=tmp_path / f"fused-{fused}", devices="cpu") as recording:
+            for _ in range(3):
+                model(torch.randn(16, 128)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        rank = recording.run().rank()
+        found = named(rank, "Temporaries of the optimizer")
+        peaks[fused] = recording.peak_allocated_bytes if fused else found.peak_after_bytes if found else None
+        assert (found is None) is fused
+        assert not named(rank, "Tensors outside modules")
+    assert peaks[False] == pytest.approx(peaks[True], rel=0.01)
+
+
+@pytest.mark.torch
+def test_an_inference_is_not_told_of_a_loss(tmp_path: Path) -> None:
+    model = torch.nn.Linear(64, 64)
+    with gpuledger.record(out=tmp_path / "run", devices="cpu") as recording, torch.no_grad():
+        for _ in range(3):
+            result = model(torch.randn(64, 64)) @ torch.ones(64, 512)
+            result = result * 2 + result
+    found = named(recording.run().rank(), "Tensors outside modules")
+    assert found
+    assert "loss" not in found.action + found.advice
+
+
+@pytest.mark.torch
 def test_an_inference_is_not_told_of_a_backward(tmp_path: Path) -> None:
     class Cached(torch.nn.Module):
         def __init__(self) -> None:
