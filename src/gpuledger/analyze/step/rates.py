@@ -46,10 +46,12 @@ class CallKind:
 class Rates:
     """Samples per step, per second and per unit of energy; None if unknown, or if batches of a step differ.
 
-    ``source`` describes where the batch size comes from. ``kinds`` is empty except for generation loops.
+    ``source`` describes where the batch size comes from. ``step_samples`` is None if a step has several batches, or if
+    their sizes differ. ``kinds`` is empty except for generation loops.
     """
 
     batch: int
+    step_samples: int | None
     source: str
     samples_per_s: float | None
     sample_energy_j: float | None
@@ -69,12 +71,13 @@ def find_rates(rank: Rank, device_idx: int | None = None) -> Rates | None:
     batch = shape[0]
     path = module_paths(rank).get(inputs.module_id, "") or "the outermost module"
     kinds = _call_kinds(rank, device_idx)
-    one_batch = not kinds and _has_one_batch(rank)
+    samples = batch if batch and not kinds and _has_one_batch(rank) else None
     return Rates(
         batch=batch,
+        step_samples=samples,
         source=f"first input of {path}, {' × '.join(map(str, shape))}",
-        samples_per_s=batch / step * 1e9 if step and one_batch else None,
-        sample_energy_j=energy.energy_j / batch if energy is not None and batch and one_batch else None,
+        samples_per_s=samples / step * 1e9 if step and samples else None,
+        sample_energy_j=energy.energy_j / samples if energy is not None and samples else None,
         kinds=kinds,
     )
 

@@ -150,5 +150,11 @@ def _units_of_a_sample(view: DeviceView) -> Units:
             "--per-sample: prefill and decode steps have different numbers of tokens",
             hint="Leave --per-sample out to show the tokens of both",
         )
+    if rates.step_samples is None and not rates.kinds:
+        raise UsageError(
+            "--per-sample: the number of samples of a step is unknown, because steps have several batches, or batches "
+            "of different sizes",
+            hint="Leave --per-sample out to show time and energy per step",
+        )
     step_ns = view.times.work_ns if view.times else 0.0
     return units_of_samples(rates.batch, step_ns, view.energy.step_energy_j if view.energy else 0.0)

@@ -234,6 +234,22 @@ def test_wrong_calls_end_in_one_line_and_a_hint(
     assert second.startswith("  hint: ")
 
 
+@pytest.mark.parametrize(
+    ("step_calls", "calls", "is_known"),
+    [(1, [[1, 20, 16, -1]], True), (4, [[1, 20, 16, -1]], False), (1, [[1, 9, 16, -1], [10, 20, 12, -1]], False)],
+)
+def test_values_per_sample_need_steps_of_one_batch(
+    tmp_path: Path, step_calls: int, calls: list[list[int]], is_known: bool
+) -> None:
+    """Four batches of gradient accumulation are four times the samples of one; batches of two sizes are neither."""
+    manifest = make_run(tmp_path / "one.ledger", blocks=200) / "rank-0" / "manifest.json"
+    inputs = {"module_id": 0, "shape": [16, 4], "tokens": False, "step_calls": step_calls}
+    write_json(manifest, read_json(manifest) | {"inputs": inputs, "calls": calls})
+    result = ask("show", tmp_path / "one.ledger", "--by", "module", "--per-sample")
+    assert result.exit_code == (0 if is_known else 2), result.output
+    assert is_known or "--per-sample: the number of samples of a step is unknown" in result.stderr
+
+
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path / "new.ledger", blocks=50)
     write_json(run / "manifest.json", read_json(run / "manifest.json") | {"schema_version": SCHEMA_VERSION + 1})
