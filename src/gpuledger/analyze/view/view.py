@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpuledger.analyze.memory.account_series import AccountSeries, build_account_series, choose_instants, keep_instants
 from gpuledger.analyze.memory.breakdown import Account, Breakdown, break_down
@@ -15,6 +15,7 @@ from gpuledger.analyze.memory.growth import Growth, find_growth
 from gpuledger.analyze.memory.instant import Instant, module_classes, resolve_instant
 from gpuledger.analyze.memory.lines.flame import FlameNode, build_flame
 from gpuledger.analyze.memory.lines.loops import Loop, find_loop
+from gpuledger.analyze.memory.lines.source_lines import WITHOUT_LINE
 from gpuledger.analyze.memory.timeline import Band, Timeline, bands, build_timeline
 from gpuledger.analyze.memory.unknown import Unknowns, list_unknown
 from gpuledger.analyze.overview.balance import Balance, build_balance
@@ -132,6 +133,12 @@ class DeviceView:
     def uses_modules(self) -> bool:
         """Return whether any memory at the instant is attributed to a module."""
         return any(account.module for account in break_down(self.rank, self.instant, by=("module",)).accounts)
+
+    @property
+    def place_word(self) -> Literal["module", "line"]:
+        """Return what shows where memory is: modules, or source lines in a program without modules."""
+        has_lines = not self.uses_modules and any(one.label not in WITHOUT_LINE for one in self.source_lines)
+        return "line" if has_lines else "module"
 
     @cached_property
     def loop(self) -> Loop | None:

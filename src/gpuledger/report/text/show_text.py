@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import module_label
-from gpuledger.analyze.memory.lines.source_lines import WITHOUT_LINE
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.errors import UsageError
 from gpuledger.report.base.kernel_names import short_kernel_names
@@ -75,10 +74,10 @@ def closing_lines(view: RunView, path: str, terminal: Terminal) -> list[str]:
     if len(view.devices) > 1:
         one = f"--rank {highest.rank.number} --device {highest.device_idx}"
         commands = [f"gpuledger show {path} {one}", f"gpuledger balance {path} {one}"]
-    elif highest.options.group_by == "module":
+    elif highest.options.group_by == highest.place_word:
         commands = [f"gpuledger show {path} --by tensor", f"gpuledger balance {path}"]
     else:
-        commands = [f"gpuledger show {path} --by module -n 50", f"gpuledger report {path} --open"]
+        commands = [f"gpuledger show {path} --by {highest.place_word} -n 50", f"gpuledger report {path} --open"]
     return ["", *note_lines(notes, terminal), *next_lines(commands, terminal)]
 
 
@@ -109,8 +108,7 @@ def _table_lines(view: DeviceView, tables: TableOptions, terminal: Terminal) -> 
     if group_by == "fusion":
         return ["", *fusion_table(view.fusions, tables.rows or ROWS, OUTSIDE_PATH).lines(terminal)]
     lines: list[str] = []
-    has_lines = not view.uses_modules and any(one.label not in WITHOUT_LINE for one in view.source_lines)
-    for word in (group_by,) if group_by else ("category", "line" if has_lines else "module"):
+    for word in (group_by,) if group_by else ("category", view.place_word):
         rows = tables.rows or (ROWS if group_by else ROWS_OF_TWO)
         lines += ["", *_table(view, word, rows, units).lines(terminal)]
     return lines

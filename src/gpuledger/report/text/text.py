@@ -17,6 +17,7 @@ from gpuledger.report.text.first_screen import first_screen
 from gpuledger.report.text.oom_text import failure_lines
 
 if TYPE_CHECKING:
+    from gpuledger.analyze.view.view import RunView
     from gpuledger.model.run import Run
 
 
@@ -38,14 +39,14 @@ def run_summary_lines(run: Run, terminal: Terminal) -> list[str]:
     return [
         *lines,
         *note_lines(closing_notes(view), terminal),
-        *(_next_lines(run, terminal) if view.devices else []),
+        *(_next_lines(view, terminal) if view.devices else []),
     ]
 
 
-def _next_lines(run: Run, terminal: Terminal) -> list[str]:
-    here = Path.cwd()
+def _next_lines(view: RunView, terminal: Terminal) -> list[str]:
+    here, run = Path.cwd(), view.run
     path = shlex.quote(run.url or str(run.path.relative_to(here) if run.path.is_relative_to(here) else run.path))
-    commands = [f"gpuledger show {path} --by module", f"gpuledger report {path} --open"]
+    commands = [f"gpuledger show {path} --by {view.highest.place_word}", f"gpuledger report {path} --open"]
     return next_lines(commands, terminal)
 
 

@@ -14,6 +14,8 @@ from gpuledger.analyze.view.view import build_view
 from gpuledger.model.run import Run
 from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.text.first_screen import first_screen
+from gpuledger.report.text.show_text import closing_lines
+from gpuledger.report.text.text import run_summary_lines
 
 pytestmark = pytest.mark.torch
 
@@ -107,6 +109,10 @@ def test_a_program_without_modules_is_shown_by_line_and_loop(tmp_path: Path) -> 
     assert "12 iterations" in text
     assert "while recorded" in text
     assert "Largest modules" not in text
+    after_run = "\n".join(run_summary_lines(view.run, Terminal(200)))
+    for lines in (after_run, "\n".join(closing_lines(view, "NAME", Terminal(200)))):
+        assert "--by line" in lines  # the only module would be `(outside modules)`
+        assert "--by module" not in lines
 
 
 def test_a_training_has_steps_and_no_loop(tmp_path: Path) -> None:
