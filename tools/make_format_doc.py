@@ -92,7 +92,7 @@ Keys of `rank-N/manifest.json`:
 | `host_waits` | gaps between kernels on each device, and the part in which the GPU waited for the CPU |
 | `status`, `closed_by` | closed or cut off, and by which event |
 | `window` | first_step and last_step of the memory recording, and whether they were requested |
-| `steps_seen` | number of steps |
+| `steps_seen`, `has_all_steps` | number of steps; whether they were counted until the program ended |
 | `journal_parts`, `journal_bytes` | raw events that are in the tables |
 | `stacks` | whether Python stacks were recorded |
 | `notes` | sentences for the reader |

@@ -267,13 +267,15 @@ class RecordedFacts(JsonObject):
     ``processes_known`` is False if the driver's process ids are not those of this machine. ``time_steps`` are the first
     and the last profiled step. ``calls`` are rows of module, step, batch size and sequence length.
     ``compiled_unread`` says, by file, why generated code could not be divided among its modules. ``graph_pools`` is
-    None in runs of versions without it.
+    None in runs of versions without it. ``has_all_steps`` is False if nothing counted the steps until the
+    program ended, so that it can have taken more than ``steps_seen``.
     """
 
     devices: tuple[DeviceFacts, ...] = ()
     allocator_settings: Mapping[str, Any] | None = None
     recorder: RecorderKind = RecorderKind.UNKNOWN
     steps_seen: int | None = None
+    has_all_steps: bool = False
     recorder_bytes: int | None = None
     pid: int | None = None
     pids: tuple[int, ...] = ()

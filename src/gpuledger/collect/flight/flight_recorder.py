@@ -110,7 +110,7 @@ class FlightRecorder:
         """Stop keeping events, and leave the last rows to the journal."""
         self.take_out()
         if self._counters is not None:
-            self._journal.fact(steps_seen=step)
+            self._journal.fact(steps_seen=step, has_all_steps=True)
             self._host.tell(self._journal)
 
     def take_out(self) -> None:

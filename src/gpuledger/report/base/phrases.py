@@ -17,6 +17,7 @@ from gpuledger.units import counted, format_bytes, format_frac, format_joules, f
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.instant import Instant
     from gpuledger.analyze.step.overhead import Overhead
+    from gpuledger.model.manifest import RankManifest
     from gpuledger.model.run_manifest import RunManifest
 
 MISSING = "–"
@@ -123,14 +124,18 @@ def place_of(instant: Instant) -> str:
     return " · ".join(part for part in (step, instant.phase, instant.module) if part)
 
 
-def failure_text(manifest: RunManifest, steps: int | None) -> str:
-    """Return how a program failed: ``with exit status 1 after 5 steps``; "" if it did not, or if that is unknown."""
+def failure_text(manifest: RunManifest, rank: RankManifest) -> str:
+    """Return how a program failed: ``with exit status 1 after 5 steps``; "" if it did not, or if that is unknown.
+
+    Nothing counts the last steps of a process that is killed.
+    """
     if manifest.signal:
         known = {int(number): number.name for number in signal.Signals}
         how = f"with {known.get(manifest.signal, f'signal {manifest.signal}')}"
     else:
         how = f"with exit status {manifest.exit_status}" if manifest.exit_status else ""
-    return f"{how} after {counted(steps, 'step')}" if how and steps else how
+    least = "" if rank.has_all_steps else "at least "
+    return f"{how} after {least}{counted(rank.steps_seen, 'step')}" if how and rank.steps_seen else how
 
 
 def entry(terminal: Terminal, label: str, *texts: str, cells: int | None = None) -> list[str]:
