@@ -15,6 +15,7 @@ from gpuledger.cli.main import main
 from gpuledger.model.manifest import read_json
 from gpuledger.model.run import read_run
 from gpuledger.model.run_directory import write_json
+from gpuledger.report.base.phrases import overhead_parts
 from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.text.first_screen import first_screen
 from gpuledger.report.text.text import run_summary_lines
@@ -46,6 +47,13 @@ def test_a_run_of_a_gpu_answers_every_question_in_order() -> None:
     assert "GPU busy 3.02 ms (72 %; copies 71.86 µs), idle 1.15 ms (28 %)" in text
     assert "1.60 J ± 6.66 mJ per step, 24.42 µJ per sample" in text
     assert "profiled steps are 1.8× slower than unprofiled ones" in text
+
+
+@pytest.mark.parametrize(("frac", "words"), [(0.01, "not slower"), (1.04, "not slower"), (2.14, "2.1× slower")])
+def test_recording_makes_no_step_faster(frac: float, words: str) -> None:
+    """Profiled steps that take less than the others do less."""
+    overhead = replace(build_view(read_run(TRAINING)).highest.overhead, profiled_step_frac=frac)
+    assert overhead_parts(overhead)[-1].startswith(f"profiled steps are {words} than unprofiled ones")
 
 
 def test_a_profiled_step_and_overlapping_kernels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
