@@ -3,13 +3,49 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from gpuledger.files.reading import storable
 
 _COMPILED = "OptimizedModule"
 """Class of what ``torch.compile`` returns for a module."""
+
+
+def in_containers(
+    modules: list[dict[str, Any]], called_roots: Collection[int], contained: Iterable[tuple[int, int, int, str]]
+) -> tuple[list[dict[str, Any]], set[int]]:
+    """Return modules and called outermost modules, with the paths that they have in the module that contains them.
+
+    A program that calls parts of a model, such as ``model.encoder(x)``, shows them as outermost modules. The model is
+    found later.
+
+    Args:
+        modules: As for :func:`module_rows`.
+        called_roots: Ids of the outermost modules that were called.
+        contained: Id of such a part, of the outermost module that contains it, of its parent, and its path in there.
+    """
+    places = {
+        part: (root, parent, path)
+        for part, root, parent, path in contained
+        if 0 <= part < root < len(modules) and modules[root]["root"] == root and 0 <= parent < len(modules)
+    }
+    placed = []
+    for number, entry in enumerate(modules):
+        root, above = _placed(entry["root"], places)
+        parent = places[number][1] if number in places else entry["parent"]
+        path = ".".join(part for part in (above, entry["path"]) if part)
+        placed.append({**entry, "root": root, "parent": parent, "path": path, "above": above})
+    return placed, {_placed(root, places)[0] for root in called_roots}
+
+
+def _placed(root: int, places: Mapping[int, tuple[int, int, str]]) -> tuple[int, str]:
+    """Return the outermost module that contains another one, and the path in it. Containers have higher ids."""
+    path = ""
+    while root in places:
+        root, _, above = places[root]
+        path = ".".join(part for part in (above, path) if part)
+    return root, path
 
 
 def module_rows(modules: list[dict[str, Any]], called_roots: Collection[int]) -> list[dict[str, Any]]:
@@ -57,8 +93,10 @@ def qualified_names(
     qualified = []
     for number, name in enumerate(names):
         owner = owners.get(number, -1)
-        root = modules[owner]["root"] if 0 <= owner < len(modules) else plain_root
-        qualified.append(storable(name if root in (plain_root, None) else f"{labels[root]}.{name}"))
+        known = modules[owner] if 0 <= owner < len(modules) else {}
+        root, above = known.get("root", plain_root), known.get("above")
+        path = f"{above}.{name}" if above else name
+        qualified.append(storable(path if root in (plain_root, None) else f"{labels[root]}.{path}"))
     return qualified
 
 

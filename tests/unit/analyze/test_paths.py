@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
-from gpuledger.analyze.module_paths import module_rows, qualified_names
+from gpuledger.analyze.module_paths import in_containers, module_rows, qualified_names
 
 
 def entry(path: str, root: int, class_name: str = "Net", parent: int = -1, parameters: int = 1) -> dict[str, Any]:
@@ -21,7 +22,7 @@ def entry(path: str, root: int, class_name: str = "Net", parent: int = -1, param
 NET = [entry("", 0, parameters=0), entry("a", 0, parent=0), entry("a.b", 0, parent=1)]
 
 
-def paths(modules: list[dict[str, Any]], called: list[int]) -> list[str]:
+def paths(modules: list[dict[str, Any]], called: Collection[int]) -> list[str]:
     return [row["path"] for row in module_rows(modules, called)]
 
 
@@ -65,3 +66,23 @@ def test_nothing_called_and_nothing_known() -> None:
 def test_names_that_are_no_text_can_be_kept() -> None:
     (row,) = module_rows([entry("", 0, "\ud800")], [0])
     assert row["path"] == row["class_name"] == "\\ud800"
+
+
+def test_parts_that_are_called_alone_have_the_paths_of_the_model_that_contains_them() -> None:
+    """``model.encoder(x)`` and ``model.decoder(x)``: the encoder's inner module is ``encoder.b``."""
+    encoder = [entry("", 0, "Linear"), entry("b", 0, parent=0)]
+    modules = [*encoder, entry("", 2, "Linear"), entry("", 3, "Net", parameters=0), entry("", 4, "Trainer")]
+    contained = [(0, 3, 3, "encoder"), (2, 3, 3, "decoder"), (3, 4, 4, "model")]
+    placed, called = in_containers(modules, [0, 2], contained[:2])
+    assert paths(placed, called) == ["encoder", "encoder.b", "decoder", "Net", "Trainer"]
+    assert [row["parent_id"] for row in module_rows(placed, called)] == [3, 0, 3, None, None]
+    names = qualified_names(["weight", "b.weight", "loose"], {0: 2, 1: 1}, placed, called)
+    assert names == ["decoder.weight", "encoder.b.weight", "loose"]
+    placed, called = in_containers(modules, [0, 2], contained)
+    assert paths(placed, called) == ["model.encoder", "model.encoder.b", "model.decoder", "model", "Trainer"]
+
+
+def test_containers_that_do_not_exist_are_ignored() -> None:
+    wrong = [(0, 9, 0, "x"), (0, 0, 0, "x"), (0, 1, 0, "x"), (-1, 0, 0, "x"), (0, 0, 9, "x")]
+    placed, called = in_containers(NET, [0], wrong)
+    assert paths(placed, called) == paths(NET, [0])

@@ -120,6 +120,7 @@ class ModuleRegistry:
         self._passing: dict[tuple[int, str], int] = {}
         self._roots_with_tensors: set[int] = set()
         self._containers: dict[int, int] = {}
+        self._contained: dict[int, list[int | str]] = {}
 
     def name_id(self, name: str, root_id: int = -1) -> int:
         """Return the id of a name below an outermost module. Assigns one on first use."""
@@ -226,6 +227,9 @@ class ModuleRegistry:
             known = self.module_ids.get(id(module))
             if known is not None:
                 self._containers[known] = root_id
+                if parent is not None and self._places[known] == ("", known):
+                    above = self.module_ids[id(parent)]
+                    self._contained.setdefault(known, [known, root_id, above, _below(prefix, plain)])
             else:
                 above = inside if parent is None else self.module_ids[id(parent)]
                 self._add(module, _below(prefix, plain), above, root_id)
@@ -337,6 +341,8 @@ class ModuleRegistry:
         part.names += self._new_names
         part.modules += self._new_modules
         part.facts["called_roots"] = sorted(self.called_roots)
+        if self._contained:
+            part.facts["contained_roots"] = list(self._contained.values())
         self._new_names, self._new_modules = [], []
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuledger.files.shapes import Fields, ListOf, MappingOf, check_shape, maybe
+from gpuledger.files.shapes import Fields, Items, ListOf, MappingOf, check_shape, maybe
 from gpuledger.model.accounts import Identity, Phase
 from gpuledger.model.bounds import check_bounds
 from gpuledger.model.journal.journal import COLUMNS, REASONS, STEP_KINDS, Action, ActivityKind, BlockState
@@ -21,6 +21,7 @@ _FACTS = Fields(
         **shape_of(RecordedFacts).known,
         "closed": maybe(str),
         "called_roots": maybe(ListOf(int)),
+        "contained_roots": ListOf(Items((int, int, int, str))),
         "workspace_bytes": maybe(ListOf(int)),
         "steps_asked": maybe(ListOf(maybe(int))),
         "activity_names": maybe(ListOf(str)),

@@ -126,3 +126,17 @@ def test_what_is_alive_is_found_from_its_top_whether_called_or_not() -> None:
     registry.note_called(registry.module_ids[id(model.inner)])
     assert registry.called_roots == {registry.module_ids[id(model)]}
     assert id(half) not in registry.module_ids
+
+
+def test_parts_that_are_called_before_their_model_is_known_are_found_in_it() -> None:
+    model = nn.ModuleDict({"encoder": nn.Sequential(nn.Linear(2, 2)), "decoder": nn.Linear(2, 2)})
+    registry = ModuleRegistry()
+    for name in ("encoder", "decoder"):
+        registry.note_called(registry.register(model[name]))
+    assert "contained_roots" not in drained(registry).facts
+    registry.register(nn.Sequential(model))
+    registry.register(nn.Sequential(model["encoder"]))  # the first model that contains a part counts
+    part = drained(registry)
+    assert part.facts["contained_roots"] == [[0, 3, 4, "0.encoder"], [2, 3, 4, "0.decoder"]]
+    assert part.facts["called_roots"] == [0, 2]
+    assert registry.container_of(2) == 3
