@@ -82,9 +82,22 @@ def _optimizer_state(facts: PeakFacts) -> Finding | None:
     size, weights = facts.held(state), facts.held(facts.of("weight", "sharded_weight"))
     if size < 0.1 * facts.peak_bytes or facts.has_small_state:
         return None
+    title = f"Optimizer state is {facts.share(size)} of the peak"
     beside = f", {size / weights:.1f} times the weights" if weights else ""
+    if facts.has_large_state:
+        return Finding(
+            title,
+            f"{format_bytes(size)} at the peak{beside}",
+            "halve the optimizer state",
+            "it is more than a few values for each weight: L-BFGS keeps two vectors of all weights for each entry of "
+            "its history, so that a smaller history_size takes less",
+            facts.saving(state, 0.5),
+            "the peak, with half the state",
+            facts.show("--by", "category"),
+            "optimizer_state",
+        )
     return Finding(
-        f"Optimizer state is {facts.share(size)} of the peak",
+        title,
         f"{format_bytes(size)} at the peak{beside}",
         "use 8-bit optimizer states",
         "8-bit states take a quarter of 32-bit ones"

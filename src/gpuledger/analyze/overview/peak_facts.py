@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Mask = NDArray[np.bool_]
 _SMALL_STATE_BYTES = 2.5
 """Bytes of the optimizer's state for each trained number up to which 8-bit states would save little."""
+_LARGE_STATE_BYTES = 16
+"""Bytes of state for each weight in Adam with amsgrad and a 32-bit copy. Optimizers with more keep other things."""
 _SHARDED = ("FSDP", "FullyShardedDataParallel", "DeepSpeedEngine")
 
 
@@ -76,10 +78,24 @@ class PeakFacts:
         The numbers are counted by their gradients, and by the weights if no gradient was recorded.
         """
         trained_bytes = self._most_held("gradient", "sharded_gradient") or self._most_held("weight", "sharded_weight")
+        return self._state_bytes <= _SMALL_STATE_BYTES * trained_bytes / self._number_bytes
+
+    @cached_property
+    def has_large_state(self) -> bool:
+        """Return whether the optimizer keeps many bytes for each weight, such as L-BFGS and its history."""
+        gradients = ("gradient", "sharded_gradient")
+        weight_bytes = self._most_held("weight", "sharded_weight") or self._most_held(*gradients)
+        return self._state_bytes > _LARGE_STATE_BYTES * weight_bytes / self._number_bytes
+
+    @property
+    def _state_bytes(self) -> int:
+        return self._most_held("optimizer_state", "sharded_optimizer_state")
+
+    @property
+    def _number_bytes(self) -> int:
         precision = self.rank.manifest.precision
         in_32_bits = precision is None or precision.float32_frac is None or precision.float32_frac >= 0.5
-        state_bytes = self._most_held("optimizer_state", "sharded_optimizer_state")
-        return state_bytes <= _SMALL_STATE_BYTES * trained_bytes / (4 if in_32_bits else 2)
+        return 4 if in_32_bits else 2
 
     def _most_held(self, *categories: str) -> int:
         """Return the highest bytes of some categories at one time."""

@@ -211,6 +211,27 @@ def test_temporaries_of_the_optimizer_are_not_those_of_a_loss(tmp_path: Path) ->
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize(("name", "action"), [("LBFGS", "halve the optimizer state"), ("Adam", "use 8-bit")])
+def test_a_history_of_steps_has_no_8_bit_states(name: str, action: str, tmp_path: Path) -> None:
+    model = torch.nn.Linear(128, 128)
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=1e-3)
+    data = torch.randn(16, 128)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = (model(data) - data).square().mean()
+        loss.backward()
+        return loss
+
+    with gpuledger.record(out=tmp_path / "run", devices="cpu") as recording:
+        for _ in range(3):
+            optimizer.step(closure)
+    found = named(recording.run().rank(), "Optimizer state")
+    assert found
+    assert found.action.startswith(action)
+
+
+@pytest.mark.torch
 def test_an_inference_is_not_told_of_a_loss(tmp_path: Path) -> None:
     model = torch.nn.Linear(64, 64)
     with gpuledger.record(out=tmp_path / "run", devices="cpu") as recording, torch.no_grad():
