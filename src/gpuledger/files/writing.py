@@ -10,8 +10,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -24,6 +25,27 @@ _STREAMS = (stat.S_ISCHR, stat.S_ISFIFO, stat.S_ISSOCK)
 
 own_open = open
 """Python's ``open`` as this module found it: a recorded program may replace the builtin, and must not see our calls."""
+
+
+def _descriptors(path: str | Path, flags: int, directory: int | None = None) -> Iterator[int]:
+    """Return an iterator that opens a file and yields its descriptor.
+
+    For C code that opens the file and stores the descriptor in one call. A signal handler of the program can raise
+    between two bytecodes, and would leave a descriptor open that nothing holds yet.
+    """
+    return map(partial(os.open, dir_fd=directory), (path,), (flags,), (0o666,))
+
+
+def open_for_writing(
+    path: str | Path, flags: int, mode: str = "wb", *, directory: int | None = None, buffering: int = -1
+) -> IO[bytes]:
+    """Return a stream to a file that ``os.open`` opens with ``flags``, below ``directory`` if given.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    opening: Callable[..., IO[bytes]] = own_open
+    return opening(*_descriptors(path, flags, directory), mode=mode, buffering=buffering)
 
 
 @contextmanager
@@ -60,8 +82,9 @@ def replaced(path: Path, *, inside: Path | None = None) -> Iterator[IO[bytes]]:
 
 def _new_file(path: Path, beside: str, directory: int) -> IO[bytes]:
     """Return a stream to a new file, which is no link: it must not be there yet."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with _naming(path):
-        return own_open(beside, "xb", opener=lambda name, flags: os.open(name, flags, 0o666, dir_fd=directory))
+        return open_for_writing(beside, flags, directory=directory)
 
 
 def write_whole(path: Path, content: bytes, *, inside: Path | None = None) -> None:
@@ -163,21 +186,26 @@ def _refusal(path: Path, directory: Path, what: str) -> InputError:
 @contextmanager
 def _opened_directory(path: Path, inside: Path | None) -> Iterator[int]:
     """Open the directory of a file, from ``inside`` on without following links."""
-    with ExitStack() as opened:  # closes each directory; opened and registered at once, so an error leaves none open
+    descriptors: list[int] = []
+    closing = map(os.close, descriptors)
+    try:
         with _naming(path):
-            opened.callback(os.close, directory := os.open(path.parent if inside is None else inside, _DIRECTORY))
+            descriptors += _descriptors(path.parent if inside is None else inside, _DIRECTORY)
         for name in () if inside is None else path.parent.relative_to(inside).parts:
-            opened.callback(os.close, directory := _open_below(directory, name, path, inside))
-        yield directory
+            _open_below(descriptors, name, path, inside)
+        yield descriptors[-1]
+    finally:
+        any(closing)  # one call of C code closes all: see _descriptors
 
 
-def _open_below(directory: int, name: str, path: Path, inside: Path | None) -> int:
+def _open_below(descriptors: list[int], name: str, path: Path, inside: Path | None) -> None:
+    """Open a directory in the last one of ``descriptors``, and append it to them."""
     if name == os.pardir:
         raise InputError(f"{path}: is outside {inside}")
     with suppress(FileExistsError):
-        os.mkdir(name, dir_fd=directory)
+        os.mkdir(name, dir_fd=descriptors[-1])
     try:
-        return os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+        descriptors += _descriptors(name, _DIRECTORY | os.O_NOFOLLOW, descriptors[-1])
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise

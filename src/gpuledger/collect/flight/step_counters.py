@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gpuledger.collect.adapter import torch_private
+from gpuledger.files.writing import own_open
 from gpuledger.model.journal.journal import Part
 from gpuledger.model.journal.step_memory import HOST_UNIT_BYTES, MOST, UNIT_BYTES
 
@@ -52,8 +53,6 @@ class StepCounters:
         self.latest: list[DeviceCounters] = []
         """The counters of the last step."""
         self.host_bytes = UNKNOWN
-        self.rows = 0
-        """The number of rows that are not in the journal yet."""
         self._read_devices = read_devices
         self._read_host = read_host or resident_bytes
         self._from_ns = time.time_ns()
@@ -77,17 +76,28 @@ class StepCounters:
                 *(min(one.blocks, MOST), one.allocations & MOST if one.allocations >= 0 else UNKNOWN),
                 *(min(one.retries, MOST), host),
             )
-            for column, value in zip(self._columns.values(), row, strict=True):
-                column.append(value)
-            self.rows += 1
+            append_row(self._columns.values(), row)
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows that are not in the journal yet."""
+        return len(self._columns["step"])
 
     def drain(self, part: Part) -> None:
         """Move the rows into ``part``."""
         if self.rows:
             columns, self._columns = self._columns, {name: array(code) for name, code in _COLUMNS.items()}
-            self.rows = 0
             part.facts["step_memory_from_ns"] = self._from_ns
             part.add("step_memory", **columns)
+
+
+def append_row(columns: Iterable[array[int]], row: Iterable[int]) -> None:
+    """Append a value to each column. No signal handler of the program can run in between and leave a row incomplete.
+
+    One call of C code appends them: Python runs signal handlers between bytecodes.
+    """
+    appended = map(array.append, columns, row)
+    any(appended)
 
 
 def _units(size_bytes: int, unit_bytes: int) -> int:
@@ -97,13 +107,10 @@ def _units(size_bytes: int, unit_bytes: int) -> int:
 def resident_bytes() -> int:
     """Return the resident memory of this process in bytes; -1 where the kernel does not tell."""
     try:
-        place = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        with own_open("/proc/self/statm", "rb", buffering=0) as file:
+            return int(file.read(64).split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return UNKNOWN
-    try:
-        return int(os.read(place, 64).split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    finally:
-        os.close(place)
 
 
 class CudaCounters:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.errors import InputError
-from gpuledger.files.writing import own_open
+from gpuledger.files.writing import open_for_writing
 
 SUFFIX = ".log"
 MAGIC = b"GPULEDGER JOURNAL LOG 1\n"
@@ -66,7 +66,7 @@ class JournalLog:
         first = not self.size_bytes
         flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         flags |= os.O_CREAT | os.O_EXCL if first else 0
-        with own_open(self._path, "ab", buffering=0, opener=lambda path, _: os.open(path, flags, 0o666)) as file:
+        with open_for_writing(self._path, flags, "ab", buffering=0) as file:
             try:
                 if first:
                     self._write(file.fileno(), MAGIC + entry)
