@@ -150,6 +150,8 @@ class SimulatedMode(TorchDispatchMode):
         device = kwargs.get("device")
         if device is not None and device.type == "cuda":
             asked, kwargs = True, {**kwargs, "device": _CPU}
+        elif kwargs.get("pin_memory"):  # memory of the host, which cannot be pinned without a GPU
+            asked, kwargs = False, {**kwargs, "pin_memory": False}
         on_card = asked if asked is not None else any_card or (not any_tensor and self.where.around)
         self._was_on_card = on_card
         if not (any_fake or on_card) and (any_tensor or not _is_large(args, kwargs)):

@@ -200,6 +200,26 @@ def test_data_are_loaded_in_the_process_itself(device: SimulatedDevice) -> None:
     assert labels.sum().item() == 45
 
 
+def test_pinned_tensors_are_made_on_the_host(device: SimulatedDevice) -> None:
+    before = torch.cuda.memory_allocated()
+    for made in (torch.empty(4, pin_memory=True), torch.zeros(1 << 22, pin_memory=True)):
+        assert made.device.type == "cpu"
+    assert torch.zeros(3, pin_memory=True).tolist() == [0, 0, 0]
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_activations_that_are_saved_in_pinned_memory_take_none_of_the_gpu(device: SimulatedDevice) -> None:
+    data = torch.randn(1 << 20, device="cuda", requires_grad=True)
+    scaled = data * 2
+    before = torch.cuda.memory_allocated()
+    with torch.autograd.graph.save_on_cpu(pin_memory=True):
+        made = scaled.exp()
+    del scaled
+    assert torch.cuda.memory_allocated() == before
+    made.sum().backward()
+    assert present(data.grad).shape == data.shape
+
+
 def test_a_value_that_was_never_computed_is_told(device: SimulatedDevice) -> None:
     data = nn.Linear(4, 3).cuda()(torch.randn(4, device="cuda")).detach()
     assert data.sum().item() == 0.5
