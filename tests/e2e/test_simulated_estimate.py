@@ -284,6 +284,18 @@ def test_scripts_without_an_answer(
     assert not list(tmp_path.glob("*.ledger"))
 
 
+def test_a_program_without_steps_is_estimated_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sums.py").write_text("import torch; a = torch.ones(1 << 20, device='cuda'); b = a * 2; del a; c = b.sum()")
+    found = json.loads(ask("estimate", "-q", "--json", "--out", "found", "sums.py").stdout)
+    assert found["peak_allocated_bytes"] == 8 << 20
+    assert "No training step was seen, so the estimate is of the whole program." in found["notes"]
+    assert "\nby module " in ask("show", "found.ledger").stdout  # no stacks, so no lines
+    Path("sums.py").write_text("import torch, sys; a = torch.ones(4, device='cuda'); sys.exit(3)")
+    told = ask("estimate", "-q", "sums.py")
+    assert (told.exit_code, "no training step was seen (exit status 3)" in told.output) == (3, True)
+
+
 def test_an_interrupted_estimate_leaves_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_order: Any, directory: Path, _output: Any) -> None:
         directory.mkdir()

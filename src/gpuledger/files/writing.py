@@ -195,7 +195,10 @@ def _opened_directory(path: Path, inside: Path | None) -> Iterator[int]:
             _open_below(descriptors, name, path, inside)
         yield descriptors[-1]
     finally:
-        any(closing)  # one call of C code closes all: see _descriptors
+        try:
+            any(closing)  # one call of C code closes all: see _descriptors
+        finally:
+            any(closing)  # if a signal handler of the program has raised before the first call
 
 
 def _open_below(descriptors: list[int], name: str, path: Path, inside: Path | None) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.breakdown import category_words
+from gpuledger.analyze.memory.lines.source_lines import WITHOUT_LINE
 from gpuledger.analyze.memory.live import I64, distinct, read_lives, read_numbers
 from gpuledger.model.accounts import ROUNDING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 OUTSIDE_PATH = "(outside modules)"
 ROUNDING_PATH = "(rounding)"
+NOT_LINES = WITHOUT_LINE | {ROUNDING_PATH}
+"""Labels in a table of memory by line that are no lines."""
 _OUTSIDE, _ROOT = -1, -2
 
 

@@ -278,7 +278,7 @@ def _optimizer_temporaries(facts: PeakFacts) -> Finding | None:
     return Finding(
         f"Temporaries of the optimizer are {facts.share(size)} of the peak",
         f"{format_bytes(size)} that optimizer.step() allocates and frees",
-        "pass fused=True to the optimizer",
+        "use the fused optimizer (fused=True)",
         "Adam, AdamW, SGD and Adagrad then update each parameter without temporaries; foreach=False makes other "
         "optimizers update one parameter at a time",
         facts.saving(blocks),

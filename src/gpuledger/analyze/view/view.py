@@ -15,8 +15,8 @@ from gpuledger.analyze.memory.growth import Growth, find_growth
 from gpuledger.analyze.memory.instant import Instant, module_classes, resolve_instant
 from gpuledger.analyze.memory.lines.flame import FlameNode, build_flame
 from gpuledger.analyze.memory.lines.loops import Loop, find_loop
-from gpuledger.analyze.memory.lines.source_lines import WITHOUT_LINE
 from gpuledger.analyze.memory.timeline import Band, Timeline, bands, build_timeline
+from gpuledger.analyze.memory.tree import NOT_LINES
 from gpuledger.analyze.memory.unknown import Unknowns, list_unknown
 from gpuledger.analyze.overview.balance import Balance, build_balance
 from gpuledger.analyze.overview.findings import Finding, find_findings
@@ -137,7 +137,7 @@ class DeviceView:
     @property
     def place_word(self) -> Literal["module", "line"]:
         """Return what shows where memory is: modules, or source lines in a program without modules."""
-        has_lines = not self.uses_modules and any(one.label not in WITHOUT_LINE for one in self.source_lines)
+        has_lines = not self.uses_modules and any(one.label not in NOT_LINES for one in self.source_lines)
         return "line" if has_lines else "module"
 
     @cached_property

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import group_accounts, module_label
-from gpuledger.analyze.memory.lines.source_lines import WITHOUT_LINE
-from gpuledger.analyze.memory.tree import OUTSIDE_PATH, ROUNDING_PATH
+from gpuledger.analyze.memory.tree import NOT_LINES, OUTSIDE_PATH, ROUNDING_PATH
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.phrases import (
     device_text,
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 OVERLAP = 1.01
 """Kernels overlap if the sum of their times is more than busy time by this factor."""
 LARGEST, SAVINGS = 3, 2
-_NO_LINES = WITHOUT_LINE | {ROUNDING_PATH}
 
 
 def first_screen(view: RunView, terminal: Terminal) -> list[str]:
@@ -53,7 +51,7 @@ def first_screen(view: RunView, terminal: Terminal) -> list[str]:
     modules = _sizes(device.breakdown, "module")
     if modules.keys() - {OUTSIDE_PATH}:
         lines += _largest("Largest modules", _of_layers(modules, device.classes), device, terminal)
-    elif sizes := {one.label: one.bytes for one in device.source_lines if one.label not in _NO_LINES}:
+    elif sizes := {one.label: one.bytes for one in device.source_lines if one.label not in NOT_LINES}:
         lines += _largest("Largest lines", sizes, device, terminal)
     if host := host_memory_text(device.rank.manifest):
         lines += entry(terminal, "Host memory", host, cells=CELLS)

@@ -251,7 +251,9 @@ def _describe_approximate(others: tuple[Fit, ...]) -> Iterator[str]:
 
 
 def _describe(outcome: dict[str, Any], assumed: Assumed | None) -> Iterator[str]:
-    """Yield notes on steps that differ, and on the memory with other values than the assumed ones."""
+    """Yield notes on steps that differ or are missing, and on the memory with other values than the assumed ones."""
+    if not outcome["steps"]:
+        yield "No training step was seen, so the estimate is of the whole program."
     if outcome["varied"]:
         yield f"The steps need different amounts of memory. {outcome['steps']} steps were simulated."
     if assumed is not None:
@@ -271,7 +273,7 @@ def _follow_assumed(order: Order, outcome: dict[str, Any]) -> Assumed:
     reserved: dict[str, int | None] = {}
     for assumption in (LEAST, LARGEST):
         with tempfile.TemporaryDirectory() as directory:
-            again = dataclasses.replace(order, steps=outcome["steps"])
+            again = dataclasses.replace(order, steps=outcome["steps"] or order.steps)
             other = follow_in_child(again, Path(directory) / "other.ledger", None, assumption)
         reserved[assumption] = other["peak_reserved_bytes"] if other["ended"] in ("steps", "exit") else None
     return Assumed(reserved[LEAST], reserved[LARGEST])
@@ -345,8 +347,8 @@ def refuse_failure(order: Order, outcome: dict[str, Any]) -> None:
         raise InputError(
             f"{name}: did not use the GPU", hint="Move the model and its inputs to the GPU with .to('cuda')"
         )
-    if not outcome["steps"]:
-        status = outcome.get("status")
+    status = outcome.get("status")
+    if not outcome["steps"] and (status or not outcome["allocations"]):
         how = f" (exit status {status})" if status else ""
         raise InputError(
             f"{name}: no training step was seen{how}",
