@@ -66,6 +66,37 @@ for _ in range(8):
     optimizer.step()
 """
 
+COMPILED = """
+import torch.nn
+def backend(graph, _inputs):
+    def call(*args):
+        print("compiled", modes())
+        return graph(*args)
+    return call
+x = torch.ones(8, 64)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh())
+compiled = torch.compile(model, backend=backend)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(4):
+    optimizer.zero_grad()
+    compiled(x).sum().backward()
+    optimizer.step()
+"""
+COMPILED_FUNCTION = """
+tries = []
+marks = session._later._time_pass._lines
+remove = marks.remove
+marks.remove = lambda: (tries.append(1), remove())[1]
+def function(x):
+    for _ in range(400):
+        x = torch.tanh(x)
+    return x
+model = torch.nn.Linear(4, 4)
+torch.compile(function, backend="eager")(torch.ones(8))
+print(len(tries) < 12, modes())
+x = [torch.tanh(torch.ones(8)) for _ in range(400)]
+"""
+
 
 def run(directory: Path, source: str) -> list[str]:
     write_script(directory, START.format(lib=str(BENCH / "lib")) + source + END)
@@ -116,3 +147,11 @@ def test_a_training_that_follows_drops_what_was_measured_before(most: int, tmp_p
     assert said == ["watched 1", "left 0", "end 0 False"]
     manifest = load(tmp_path / "run.ledger").rank().manifest
     assert (manifest.timed_program, manifest.time_steps) == (None, (4, 6))
+
+
+def test_the_mode_is_removed_before_the_code_of_a_compiled_module_runs(tmp_path: Path) -> None:
+    assert run(tmp_path, COMPILED) == ["watched 1", *["compiled 0"] * 4, "left 0", "end 0 False"]
+
+
+def test_few_attempts_are_made_where_the_mode_cannot_be_removed(tmp_path: Path) -> None:
+    assert run(tmp_path, COMPILED_FUNCTION) == ["watched 1", "True 1", "left 0", "end 0 False"]

@@ -25,6 +25,8 @@ from gpuledger.collect.adapter.torch_entrances import torchs_own
 
 _COMPILED_CALL = "torch/_dynamo/eval_frame.py"
 """End of the file name of the frames that call a compiled function."""
+_MODULE_CALL = "OptimizedModule.__call__"
+"""The function of that file that calls the hooks of a compiled module, and then its compiled function."""
 
 
 class InferenceBlocks:
@@ -68,7 +70,8 @@ def may_take_out_mode(absorbs: Absorbs) -> bool:
 
 def _is_in_compiled_call(frame: FrameType | None) -> bool:
     while frame is not None:
-        if frame.f_code.co_filename.endswith(_COMPILED_CALL):
+        code = frame.f_code
+        if code.co_filename.endswith(_COMPILED_CALL) and code.co_qualname != _MODULE_CALL:
             return True
         frame = frame.f_back
     return False

@@ -44,6 +44,8 @@ class ProgramTimes:
         self._journal = journal
         self._watch = watch
         self._next: tuple[int, Callable[..., None]] = (AWAITED, guard(self._begin))
+        self._delay = 1
+        """Number of operators until the next attempt, if one fails."""
         self._end_soon = guard(self.end)
         self._remove_soon = guard(self._remove)
         self._count = self._begun = self._operators = 0
@@ -62,14 +64,22 @@ class ProgramTimes:
     def _begin_or_end(self) -> None:
         """Do what is next. Inside an operator that is about to end, wait for its end.
 
-        In backward, and during the capture of a CUDA graph, wait for the next operator.
+        In backward, and during the capture of a CUDA graph, try again later.
         """
         if self._time_pass.is_in_operator:
             call_soon(self._begin_or_end)
         elif torch_private.is_in_backward() or energy_cards.is_capturing():
-            self._next = (self._count + 1, self._next[1])
+            self._try_later(self._next[1])
         else:
             self._next[1]()
+
+    def _try_later(self, action: Callable[..., None]) -> None:
+        """Call ``action`` after some operators, after twice as many each time: the wait for an operator's end is slow.
+
+        It takes 0.5 ms, and Inductor's autotuner, for example, measures the time of operators.
+        """
+        self._next = (self._count + self._delay, action)
+        self._delay *= 2
 
     def _begin(self) -> None:
         """Begin if the program has no modules with parameters and no optimizers."""
@@ -78,7 +88,7 @@ class ProgramTimes:
         if has_modules or not is_free or why_no_time_pass(0) is not None:
             self._remove()
             return
-        self._begun = self._count
+        self._begun, self._delay = self._count, 1
         self._next = (self._count + MOST_OPERATORS, self._end_soon)
         self._watch.ours_begins()
         try:
@@ -115,8 +125,8 @@ class ProgramTimes:
         self._remove()
 
     def _remove(self) -> None:
-        """Remove the dispatch mode. If that is not possible now, try again after the next operator."""
-        self._next = (self._count + 1, self._remove_soon)
+        """Remove the dispatch mode. If that is not possible now, try again later."""
+        self._try_later(self._remove_soon)
         self._time_pass.stop_counting()
 
 
