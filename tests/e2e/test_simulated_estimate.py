@@ -240,7 +240,7 @@ def test_a_compiled_script_is_estimated_uncompiled_and_says_so(tmp_path: Path, m
     )
     assert compiled["uncompiled"] == [f"train.py:{line}"]
     assert (plain["uncompiled"], plain["lower_bytes"]) == ([], plain["peak_process_bytes"])
-    assert compiled["upper_bytes"] == plain["upper_bytes"]
+    assert compiled["upper_bytes"] > plain["upper_bytes"]
     assert compiled["lower_bytes"] < compiled["peak_process_bytes"] == plain["peak_process_bytes"]
     assert any("CUDA graphs is not included" in note for note in compiled["notes"])
     told = ask("estimate", "-q", *options, "train.py", "--batch-size", "65536").stdout.splitlines()

@@ -22,11 +22,11 @@ _GIB = 1 << 30
 def verdict_line(found: Estimate) -> str:
     """Return the answer in one line: ``fits on h200 (71.2 of 139.8 GiB at the peak, ±1.4)``.
 
-    The interval of a program that uses ``torch.compile`` has its saving: ``-20.3 +1.4``.
+    The interval of a program that uses ``torch.compile`` has what that may save: ``-20.3 +11.4``.
     """
     card, peaks = found.card, found.peaks
     spread = (peaks.upper_bytes - peaks.process_bytes) / _GIB
-    interval = f"-{peaks.saving_bytes / _GIB:.1f} +{spread:.1f}" if found.uncompiled else f"±{spread:.1f}"
+    interval = f"-{peaks.compiled.saving_bytes / _GIB:.1f} +{spread:.1f}" if found.uncompiled else f"±{spread:.1f}"
     sizes = f"{peaks.process_bytes / _GIB:.1f} of {card.usable_bytes / _GIB:.1f} GiB at the peak, {interval}"
     return f"{found.fit.verdict} on {card.key} ({sizes})"
 
@@ -50,7 +50,7 @@ def estimate_lines(found: Estimate, terminal: Terminal, rows: int) -> list[str]:
 
 
 def _uncompiled_line(found: Estimate) -> str:
-    sizes = f"{format_bytes(found.lower_bytes)} to {format_bytes(found.peak_process_bytes)}"
+    sizes = f"{format_bytes(found.lower_bytes)} to {format_bytes(found.upper_bytes)}"
     return f"estimated without torch.compile ({some_of(found.uncompiled)}); the compiled program may need {sizes}"
 
 

@@ -35,9 +35,20 @@ LEAST_EXCESS = 0.005
 """Minimum relative width of the interval. The rules were written with knowledge of the same measurements."""
 _ROUNDING = 1e-9
 """Rounding error of products such as 20 x 0.95."""
-SHRINKING = ("activation", "activation_gradient", "temporary")
-"""Categories of memory that ``torch.compile`` can save."""
+CHANGING = ("activation", "activation_gradient", "temporary")
+"""Categories of memory of which a program needs more or less with ``torch.compile``."""
 _GUESSED = ("aten.convolution", "aten._cudnn_rnn")
+
+
+@dataclass(frozen=True)
+class CompiledChange:
+    """Bytes of a peak that ``torch.compile`` may save, and those that it may add."""
+
+    saving_bytes: int = 0
+    growth_bytes: int = 0
+
+
+NO_CHANGE = CompiledChange()
 
 
 @dataclass(frozen=True)
@@ -50,13 +61,13 @@ class Peaks:
     upper_bytes: int
     kind: str = GUESSED
     assumed: Assumed | None = None
-    saving_bytes: int = 0
-    """Bytes of the peak that ``torch.compile`` may save. The other figures are of the uncompiled program."""
+    compiled: CompiledChange = NO_CHANGE
+    """What ``torch.compile`` may change. ``upper_bytes`` includes it; the peaks are of the uncompiled program."""
 
     @property
     def lower_bytes(self) -> int:
         """Return the process's peak if ``torch.compile`` saves as much as it may."""
-        return self.process_bytes - self.saving_bytes
+        return self.process_bytes - self.compiled.saving_bytes
 
 
 @dataclass(frozen=True)
@@ -115,24 +126,28 @@ def category_spread() -> dict[str, float]:
     return dict(_kept_errors()["by_category"])
 
 
-def largest_saving_bytes(by_category: Mapping[str, int]) -> int:
-    """Return the bytes that ``torch.compile`` may save of a peak.
+def compiled_change(by_category: Mapping[str, int]) -> CompiledChange:
+    """Return the bytes that ``torch.compile`` may save of a peak, and those that it may add.
 
-    This is the largest measured saving, relative to activations, their gradients and temporary memory. Weights,
+    These are the largest measured changes, relative to activations, their gradients and temporary memory. Weights,
     gradients, optimizer state and inputs are the same in a compiled program.
 
-    Source: ``bench/time/compiled.py`` on an H200, stored in ``compiled_savings.toml``.
+    Source: ``bench/time/compiled.py`` on an H200, stored in ``compiled_changes.toml``.
     """
-    shrinking_bytes = sum(by_category.get(name, 0) for name in SHRINKING)
-    return int(shrinking_bytes * max(measured_savings().values()))
+    changing_bytes = sum(by_category.get(name, 0) for name in CHANGING)
+    changes = measured_changes().values()
+    return CompiledChange(int(changing_bytes * max(0.0, *changes)), int(changing_bytes * -min(0.0, *changes)))
 
 
 @cache
-def measured_savings() -> dict[str, float]:
-    """Return training -> bytes that ``torch.compile`` saved at its peak, relative to those of :data:`SHRINKING`."""
-    text = files("gpuledger.simulate.estimate").joinpath("compiled_savings.toml").read_text(encoding="utf-8")
+def measured_changes() -> dict[str, float]:
+    """Return training -> bytes that ``torch.compile`` saved at its peak, relative to those of :data:`CHANGING`.
+
+    Negative where the compiled training needs more.
+    """
+    text = files("gpuledger.simulate.estimate").joinpath("compiled_changes.toml").read_text(encoding="utf-8")
     return {
-        name: (one["eager_bytes"] - one["compiled_bytes"]) / one["eager_shrinking_bytes"]
+        name: (one["eager_bytes"] - one["compiled_bytes"]) / one["eager_changing_bytes"]
         for name, one in tomllib.loads(text).items()
     }
 
@@ -190,13 +205,16 @@ def peaks_on(
     level: float,
     kind: str = GUESSED,
     assumed: Assumed | None = None,
-    saving_bytes: int = 0,
+    compiled: CompiledChange = NO_CHANGE,
 ) -> Peaks:
-    """Return the peaks of a step on a GPU, with the upper bound for its kind of program and for assumed values."""
+    """Return the peaks of a step on a GPU.
+
+    The upper bound is for its kind of program, for assumed values, and for what ``torch.compile`` may add.
+    """
     process_bytes = reserved_bytes + card.outside_bytes
     largest_bytes = max(reserved_bytes, (assumed and assumed.largest_reserved_bytes) or 0) + card.outside_bytes
-    upper_bytes = int(largest_bytes * upper_factor(level, kind_on(card, kind)))
-    return Peaks(allocated_bytes, reserved_bytes, process_bytes, upper_bytes, kind, assumed, saving_bytes)
+    upper_bytes = int(largest_bytes * upper_factor(level, kind_on(card, kind))) + compiled.growth_bytes
+    return Peaks(allocated_bytes, reserved_bytes, process_bytes, upper_bytes, kind, assumed, compiled)
 
 
 class Requests:
@@ -270,13 +288,13 @@ def fit_card(card: Card, peaks: Peaks, requests: Requests, level: float) -> Fit:
     A program that may fit because of what ``torch.compile`` saves is on the edge.
     """
     measured = (peaks.allocated_bytes, peaks.reserved_bytes)
-    own = peaks_on(card, *measured, level, peaks.kind, peaks.assumed, peaks.saving_bytes)
+    own = peaks_on(card, *measured, level, peaks.kind, peaks.assumed, peaks.compiled)
     if own.upper_bytes <= card.usable_bytes:
         return Fit(card, FITS, own.process_bytes, own.upper_bytes)
     room = card.usable_bytes - card.outside_bytes
     full = requests.replay(capacity_bytes=room)
     if full is None:
-        may_fit = own.saving_bytes and own.lower_bytes <= card.usable_bytes
+        may_fit = own.compiled.saving_bytes and own.lower_bytes <= card.usable_bytes
         return Fit(card, EDGE if may_fit else TOO_LARGE, own.process_bytes, own.upper_bytes)
     # Near the limit, the allocator returns cached memory to the driver, so that less is reserved.
     reserved_bytes = full.counters.peak_reserved_bytes

@@ -25,15 +25,17 @@ from gpuledger.simulate.assumptions import EXPECTED, LARGEST, LEAST
 from gpuledger.simulate.catalogue import HANDLES, Card, find_card
 from gpuledger.simulate.estimate.failures import DISTRIBUTED
 from gpuledger.simulate.estimate.fit import (
+    NO_CHANGE,
     Assumed,
+    CompiledChange,
     Fit,
     Peaks,
     Requests,
+    compiled_change,
     fit_card,
     fit_catalogue,
     kind_of,
-    largest_saving_bytes,
-    measured_savings,
+    measured_changes,
     peaks_on,
 )
 from gpuledger.units import format_bytes
@@ -186,7 +188,7 @@ def read_estimate(
         order.confidence,
         kind_of(journal.facts.get("operators", ())),
         assumed,
-        _saving_bytes(run.rank(rank)) if uncompiled else 0,
+        _compiled_change(run.rank(rank)) if uncompiled else NO_CHANGE,
     )
     requests = Requests(journal, order.settings)
     fit = fit_card(card, peaks, requests, order.confidence)
@@ -216,9 +218,9 @@ def some_of(places: Sequence[str], most: int = 3) -> str:
     return ", ".join([*places[:most], *more])
 
 
-def _saving_bytes(rank: Rank) -> int:
+def _compiled_change(rank: Rank) -> CompiledChange:
     accounts = break_down(rank, find_peak(rank), by=("category",)).accounts
-    return largest_saving_bytes({account.category: account.bytes for account in accounts})
+    return compiled_change({account.category: account.bytes for account in accounts})
 
 
 def notes_on_uncompiled(journal: Journal) -> tuple[str, ...]:
@@ -229,11 +231,12 @@ def notes_on_uncompiled(journal: Journal) -> tuple[str, ...]:
 def _notes_on_uses(uncompiled: Mapping[str, str]) -> Iterator[str]:
     if not uncompiled:
         return
-    name, saving_frac = max(measured_savings().items(), key=lambda item: item[1])
+    changes = measured_changes()
+    least, most = min(changes, key=changes.__getitem__), max(changes, key=changes.__getitem__)
     yield (
         f"torch.compile is not simulated ({some_of(tuple(uncompiled))}). The estimate is of the uncompiled program. "
-        f"The lower bound assumes the largest measured saving: in the training of {name} on an H200, activations and "
-        f"temporary memory were {saving_frac:.0%} smaller."
+        f"The bounds assume the largest changes in {len(changes)} trainings on an H200: activations and temporary "
+        f"memory were {changes[most]:.0%} smaller in {most} and {-changes[least]:.0%} larger in {least}."
     )
     modes = sorted({mode for mode in uncompiled.values() if mode in _WITH_GRAPHS})
     if modes:

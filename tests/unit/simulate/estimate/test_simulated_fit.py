@@ -23,17 +23,19 @@ from gpuledger.simulate.estimate.fit import (
     FOLLOWED,
     GUESSED,
     LEAST_EXCESS,
+    NO_CHANGE,
     TOO_LARGE,
+    CompiledChange,
     Peaks,
     Requests,
     category_spread,
+    compiled_change,
     excess_factor,
     fit_card,
     fit_catalogue,
     grid_errors,
     kind_of,
-    largest_saving_bytes,
-    measured_savings,
+    measured_changes,
     peaks_on,
     tail_excess,
     upper_factor,
@@ -264,13 +266,14 @@ def test_the_upper_bound_decides_whether_a_program_fits() -> None:
         assert (found.verdict, found.upper_bytes) == (verdict, peaks.upper_bytes)
 
 
-def test_a_saving_is_of_what_compiled_code_does_not_keep() -> None:
+def test_a_compiled_program_changes_activations_and_temporary_memory() -> None:
     by_category = {"weight": 10 * GIB, "optimizer_state": 10 * GIB, "activation": 4 * GIB, "temporary": GIB}
-    saved = largest_saving_bytes(by_category)
-    assert 0 < saved < 5 * GIB
-    assert saved == largest_saving_bytes({"activation": 5 * GIB})
-    assert largest_saving_bytes({"weight": GIB}) == 0
-    assert all(0 < frac < 1 for frac in measured_savings().values())
+    change = compiled_change(by_category)
+    assert 0 < change.growth_bytes < change.saving_bytes < 5 * GIB
+    assert change == compiled_change({"activation": 5 * GIB})
+    assert compiled_change({"weight": GIB}) == NO_CHANGE
+    assert all(-1 < frac < 1 for frac in measured_changes().values())
+    assert {"gpt2", "bert", "resnet50"} <= set(measured_changes())
 
 
 @pytest.mark.parametrize(("saving_bytes", "verdict"), [(0, TOO_LARGE), (1 * GIB, TOO_LARGE), (8 * GIB, EDGE)])
@@ -278,9 +281,19 @@ def test_a_compiled_program_may_fit_where_it_does_not_uncompiled(saving_bytes: i
     card = find_card("t4")
     size_bytes = card.usable_bytes + 4 * GIB
     requests = requests_of(size_bytes)
-    peaks = peaks_on(card, size_bytes, size_bytes, 0.95, FOLLOWED, saving_bytes=saving_bytes)
+    peaks = peaks_on(card, size_bytes, size_bytes, 0.95, FOLLOWED, compiled=CompiledChange(saving_bytes))
     assert peaks.lower_bytes == peaks.process_bytes - saving_bytes
     assert fit_card(card, peaks, requests, 0.95).verdict == verdict
+
+
+@pytest.mark.parametrize(("growth_bytes", "verdict"), [(0, FITS), (1 * GIB, FITS), (4 * GIB, EDGE)])
+def test_a_compiled_program_that_may_need_more_than_the_gpu_has_is_on_the_edge(growth_bytes: int, verdict: str) -> None:
+    card = find_card("t4")
+    size_bytes = card.usable_bytes - 3 * GIB
+    plain = peaks_on(card, size_bytes, size_bytes, 0.95, FOLLOWED)
+    peaks = peaks_on(card, size_bytes, size_bytes, 0.95, FOLLOWED, compiled=CompiledChange(growth_bytes=growth_bytes))
+    assert peaks.upper_bytes == plain.upper_bytes + growth_bytes
+    assert fit_card(card, peaks, requests_of(size_bytes), 0.95).verdict == verdict
 
 
 def test_the_error_of_each_category_is_a_share_of_the_peak() -> None:
@@ -291,4 +304,4 @@ def test_the_error_of_each_category_is_a_share_of_the_peak() -> None:
 
 def test_a_peak_of_which_nothing_may_be_saved_has_no_lower_one() -> None:
     assert Peaks(1, 2, 3, 4).lower_bytes == 3
-    assert Peaks(1, 2, 3, 4, saving_bytes=1).lower_bytes == 2
+    assert Peaks(1, 2, 3, 4, compiled=CompiledChange(1)).lower_bytes == 2
