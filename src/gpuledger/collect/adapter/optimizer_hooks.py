@@ -18,6 +18,7 @@ import torch
 from torch.optim import optimizer as torch_optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.observer import Absorbs, absorbs_nothing
 from gpuledger.collect.adapter.other_threads import undisturbed
 
@@ -48,7 +49,7 @@ class OptimizerHook:
         register = register_optimizer_step_pre_hook if hooks is _BEFORE else register_optimizer_step_post_hook
         self._remover: OptimizerHook | None = None
         with undisturbed():
-            self._handle = register(self._run)
+            self._handle = torch_private.register_hook(register, self._run)
 
     @property
     def is_last(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import os
 import sys
 import threading
@@ -17,6 +18,7 @@ from types import CodeType
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from gpuledger.collect.adapter.program_objects import attributes_of
 
@@ -386,6 +388,23 @@ def take_out_dispatch_mode(mode: Any) -> bool:
         for other in reversed(taken):
             _python_dispatch._push_mode(other)
     return True
+
+
+_our_hooks = itertools.count(1 << 60)
+
+
+def register_hook(register: Callable[[Any], Any], hook: Callable[..., Any]) -> Any:
+    """Return the handle of ``register(hook)``, without a change to the ids of the program's next hooks.
+
+    If another thread registers a hook meanwhile, later ids are large ones. No id is given twice.
+    """
+    number, before = next(_our_hooks), RemovableHandle.next_id
+    RemovableHandle.next_id = number
+    try:
+        return register(hook)
+    finally:
+        if RemovableHandle.next_id in (number, number + 1):  # no other thread has registered one
+            RemovableHandle.next_id = before
 
 
 open_range: Callable[[str], Any] = (

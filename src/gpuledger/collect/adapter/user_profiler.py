@@ -31,12 +31,13 @@ class ProfilerStart:
     """
 
     def __init__(self, started: Callable[[], None]) -> None:
-        function = torchs_own(autograd_profiler.profile._start_trace)
-        self._observation = Observation(function, Observer(lambda *_: started()))
+        self._observations: list[Observation] = []
+        for function in (autograd_profiler.profile._start_trace, kineto_profiler.ExecutionTraceObserver.start):
+            self._observations.append(Observation(torchs_own(function), Observer(lambda *_: started())))
 
     def remove(self) -> None:
         """Stop detecting."""
-        self._observation.remove()
+        remove_all(self._observations)
 
 
 class UserProfiler:

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from gpuledger.collect.adapter import torch_private
+
 _KEPT = 100_000
 """Number of handles that are kept. A graph whose backward never runs would keep them forever."""
 
@@ -26,11 +28,11 @@ class NodeHooks:
 
     def add_before(self, node: Any, hook: Callable[[Any], None]) -> None:
         """Call ``hook`` before a node runs."""
-        self._handles.append(node.register_prehook(hook))
+        self._handles.append(torch_private.register_hook(node.register_prehook, hook))
 
     def add_after(self, node: Any, hook: Callable[[Any, Any], None]) -> None:
         """Call ``hook`` after a node has run."""
-        self._handles.append(node.register_hook(hook))
+        self._handles.append(torch_private.register_hook(node.register_hook, hook))
 
     def forget(self) -> None:
         """Forget the hooks of a graph that has run."""

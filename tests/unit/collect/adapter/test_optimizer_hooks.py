@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import pytest
 import torch
 from torch.optim import optimizer as optimizers
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from gpuledger import record
+from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.optimizer_hooks import OptimizerHook, after_steps, before_steps
 
 pytestmark = pytest.mark.torch
@@ -309,3 +312,36 @@ def test_torchs_own_memory_tracker_works_beside_a_recording(tmp_path: Path) -> N
     bare = tracked()
     with record("tracked", out=tmp_path / "tracked", steps=(1, 2)):
         assert tracked() == bare > 0
+
+
+@pytest.mark.parametrize("hooks", KINDS)
+def test_ids_of_the_programs_hooks_are_those_without_ours(hooks: Hooks) -> None:
+    first = torch.ones(1, requires_grad=True).register_hook(lambda _grad: None).id
+    hook = hooks(lambda _: None)
+    assert torch.ones(1, requires_grad=True).register_hook(lambda _grad: None).id == first + 1
+    other = hooks(lambda _: None)
+    assert hook._handle.id != other._handle.id
+    hook.remove()
+    other.remove()
+
+
+def test_no_id_is_given_twice_if_another_thread_registers_meanwhile() -> None:
+    handles = []
+
+    def register(_hook: Any) -> Any:
+        handles.extend(RemovableHandle(OrderedDict()) for _ in range(2))
+        return handles[-1]
+
+    torch_private.register_hook(register, lambda _: None)
+    handles += [RemovableHandle(OrderedDict()) for _ in range(2)]
+    assert len({handle.id for handle in handles}) == len(handles)
+
+
+def test_a_hook_that_cannot_be_registered_changes_no_id() -> None:
+    def refuse(_hook: Any) -> Any:
+        raise TypeError("no hook")
+
+    before = RemovableHandle.next_id
+    with pytest.raises(TypeError, match="no hook"):
+        torch_private.register_hook(refuse, lambda _: None)
+    assert RemovableHandle.next_id == before

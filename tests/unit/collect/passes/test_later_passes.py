@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 from present import present
+from torch.profiler import ExecutionTraceObserver
 
 import gpuledger
 from gpuledger.analyze.posting.posting import post_rank
@@ -154,6 +156,28 @@ def test_a_profiler_of_the_programs_is_whole_wherever_it_is_and_ours_says_so(
     assert any("its own profiler, and only one can run at a time" in note for note in rank.manifest.notes) == (
         not timed
     )
+
+
+def test_an_execution_trace_of_the_programs_has_each_operator_once(tmp_path: Path) -> None:
+    model = torch.nn.Linear(4, 4)
+
+    def traced(name: str) -> Counter[str]:
+        observer = ExecutionTraceObserver()
+        observer.register_callback(str(tmp_path / name))
+        observer.start()
+        model(torch.ones(2, 4)).sum().backward()
+        observer.stop()
+        observer.unregister_callback()
+        nodes = json.loads((tmp_path / name).read_text())["nodes"]
+        return Counter(node["name"] for node in nodes if node["name"].startswith("aten::"))
+
+    with gpuledger.record(out=tmp_path / "run", devices="cpu"):
+        model(torch.ones(2, 4)).sum().backward()
+        model.zero_grad()
+        during = traced("during.json")
+    model.zero_grad()
+    assert during["aten::mm"] == 1
+    assert during == traced("after.json")
 
 
 def test_a_time_pass_is_of_the_thread_that_began_it_and_other_threads_steps_only_count(tmp_path: Path) -> None:
