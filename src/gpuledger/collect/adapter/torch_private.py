@@ -393,7 +393,7 @@ def take_out_dispatch_mode(mode: Any) -> bool:
 _our_hooks = itertools.count(1 << 60)
 
 
-def register_hook(register: Callable[[Any], Any], hook: Callable[..., Any]) -> Any:
+def register_hook(register: Callable[[Any], RemovableHandle], hook: Callable[..., Any]) -> RemovableHandle:
     """Return the handle of ``register(hook)``, without a change to the ids of the program's next hooks.
 
     If another thread registers a hook meanwhile, later ids are large ones. No id is given twice.

@@ -70,7 +70,7 @@ def test_removed_inside_its_call_no_step_fails_and_it_has_no_effect(hooks: Hooks
     """torch goes through its dictionary meanwhile: taking an entry out would end the program."""
     told: list[str] = []
     register: Any = REGISTER[hooks]
-    handles = []
+    handles: list[RemovableHandle] = []
     if others in ("before ours", "around ours"):
         handles.append(register(lambda *_: told.append("theirs before")))
 
@@ -326,7 +326,7 @@ def test_ids_of_the_programs_hooks_are_those_without_ours(hooks: Hooks) -> None:
 
 
 def test_no_id_is_given_twice_if_another_thread_registers_meanwhile() -> None:
-    handles = []
+    handles: list[RemovableHandle] = []
 
     def register(_hook: Any) -> Any:
         handles.extend(RemovableHandle(OrderedDict()) for _ in range(2))
