@@ -282,10 +282,16 @@ class WeakIdentitySet:
         return any(True for _ in self)
 
 
-def local_tensors(value: Any) -> Iterable[torch.Tensor]:
-    """Yield the tensors of an operator's results or arguments, including those in lists, tuples and wrappers."""
-    if is_tensor(value):
-        yield from wrapped_tensors(value) or (local_part(value),)
-    elif issubclass(type(value), (tuple, list)):
-        for inner in value:
-            yield from local_tensors(inner)
+def local_tensors(value: Any) -> list[torch.Tensor]:
+    """Return the tensors of an operator's results or arguments, including those in lists, tuples and wrappers."""
+    kind = type(value)
+    if kind is Tensor or kind is nn.Parameter:
+        return [value]
+    if issubclass(kind, Tensor):
+        return wrapped_tensors(value) or [local_part(value)]
+    if not issubclass(kind, (tuple, list)):
+        return []
+    found: list[torch.Tensor] = []
+    for inner in value:
+        found += local_tensors(inner)
+    return found
