@@ -9,5 +9,5 @@ from gpuledger.collect.adapter import torch_private
 
 @pytest.fixture(autouse=True)
 def nothing_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restore the code of observed functions after every test, although other tests have compiled something."""
-    monkeypatch.setattr(torch_private, "has_compiled_frames", lambda: False)
+    """Restore observed functions and remove hooks after every test, although other tests have compiled something."""
+    monkeypatch.setattr(torch_private, "compiled_frames", lambda: 0)

@@ -141,8 +141,8 @@ class _Site:
             return
         code = self._observed
         if self._current is self._plain:
-            self._compiled_before = torch_private.has_compiled_frames()
-        elif not observers and (self._compiled_before or not torch_private.has_compiled_frames()):
+            self._compiled_before = torch_private.compiled_frames() > 0
+        elif not observers and (self._compiled_before or not torch_private.compiled_frames()):
             code = self._plain
         # in one statement, in which no other thread and no signal handler runs
         self.observers.installed, self._current, self._function.__code__ = observers, code, code

@@ -4,6 +4,9 @@ torch keeps these hooks in one dictionary and iterates over it while calling the
 iteration raises "OrderedDict mutated during iteration" in the program. So a removed hook becomes a no-op first. It
 leaves the dictionary when no iteration is in progress: immediately if no optimizer steps, in its own call if it is the
 last entry, or in the next step from a hook of the other kind. If several threads train, it stays as a no-op.
+
+It also stays if ``torch.compile`` has compiled something meanwhile. A compiled optimizer step is valid only for the
+number of hooks that it was compiled with, and would be compiled again.
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ class OptimizerHook:
         self._hooks = hooks
         register = register_optimizer_step_pre_hook if hooks is _BEFORE else register_optimizer_step_post_hook
         self._remover: OptimizerHook | None = None
+        self._compiled_before = torch_private.compiled_frames()
         with undisturbed():
             self._handle = torch_private.register_hook(register, self._run)
 
@@ -68,6 +72,8 @@ class OptimizerHook:
 
     def _leave_when_safe(self) -> None:
         """Leave torch's dictionary, or register a temporary hook of the other kind that removes this one later."""
+        if torch_private.compiled_frames() not in (0, self._compiled_before):
+            return
         if self._left():
             self._end_remover()
         elif self._remover is None and self._may_ask_another():

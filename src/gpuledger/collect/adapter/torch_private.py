@@ -320,10 +320,9 @@ def never_compile(code: CodeType) -> None:
         frames.skip_code(code)
 
 
-def has_compiled_frames() -> bool:
-    """Return whether ``torch.compile`` has compiled anything in this process."""
-    convert_frame = sys.modules.get("torch._dynamo.convert_frame")
-    return getattr(convert_frame, "FRAME_COUNTER", 0) > 0
+def compiled_frames() -> int:
+    """Return how many functions ``torch.compile`` has compiled in this process since its last reset."""
+    return int(getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COUNTER", 0))
 
 
 def is_compilers_own(module: Any) -> bool:

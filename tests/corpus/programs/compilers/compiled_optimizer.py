@@ -1,3 +1,4 @@
+# also: --no-flight-recorder
 # torch.compile of the optimizer's step alone: graphs, graph breaks and warnings are those of the program.
 import corpus_state
 import torch

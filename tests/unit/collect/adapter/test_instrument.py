@@ -362,13 +362,13 @@ def test_code_stays_observed_if_the_first_compiled_code_can_depend_on_it(
     monkeypatch: pytest.MonkeyPatch, compiled_before: bool
 ) -> None:
     plain = functions.returns_nothing.__code__
-    monkeypatch.setattr(torch_private, "has_compiled_frames", lambda: compiled_before)
+    monkeypatch.setattr(torch_private, "compiled_frames", lambda: int(compiled_before))
     with observed(functions.returns_nothing, Seen().observer):
         inside = functions.returns_nothing.__code__
-        monkeypatch.setattr(torch_private, "has_compiled_frames", lambda: True)
+        monkeypatch.setattr(torch_private, "compiled_frames", lambda: 1)
     assert functions.returns_nothing.__code__ is (plain if compiled_before else inside)
     functions.returns_nothing(1)
-    monkeypatch.setattr(torch_private, "has_compiled_frames", lambda: False)
+    monkeypatch.setattr(torch_private, "compiled_frames", lambda: 0)
     seen = Seen()
     with observed(functions.returns_nothing, seen.observer):
         functions.returns_nothing(1)

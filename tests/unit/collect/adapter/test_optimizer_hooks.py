@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -345,3 +346,21 @@ def test_a_hook_that_cannot_be_registered_changes_no_id() -> None:
     with pytest.raises(TypeError, match="no hook"):
         torch_private.register_hook(refuse, lambda _: None)
     assert RemovableHandle.next_id == before
+
+
+def test_a_compiled_step_is_not_compiled_again_when_the_hooks_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    counts = sys.modules["torch._dynamo.convert_frame"]
+    monkeypatch.setattr(torch_private, "compiled_frames", lambda: counts.FRAME_COUNTER)
+    hooks = [before_steps(lambda _: None), after_steps(lambda _: None)]
+    optimizer = sgd()
+    step = torch.compile(lambda: optimizer.step(), backend="eager")
+    step()
+    for hook in hooks:
+        hook.remove()
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        step()
+        step()
+    torch._dynamo.reset()
+    optimizer.step()  # nothing compiled is left, and the hooks leave
+    optimizer.step()
