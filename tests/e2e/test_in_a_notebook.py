@@ -101,7 +101,7 @@ def test_a_cell_is_watched_and_watched_again(notebook: Notebook) -> None:
         cell = notebook.run(WATCH)
         found, power_w, windows, peak_bytes = json.loads(cell.stdout)
         assert (found, peak_bytes, cell.stderr) == (name, 0, "")
-        assert power_w == pytest.approx(200, rel=0.1)
+        assert power_w == pytest.approx(200, rel=0.3)  # on a busy machine, a sample more at each end of 0.8 s
         assert windows["half"] > 0
     assert "0 B" in notebook.run("watch").html
 

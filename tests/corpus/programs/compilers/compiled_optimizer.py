@@ -1,4 +1,5 @@
 # also: --no-flight-recorder
+# alone: yes
 # torch.compile of the optimizer's step alone: graphs, graph breaks and warnings are those of the program.
 import corpus_state
 import torch
