@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
@@ -69,3 +70,17 @@ def no_terminal_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no width of the terminal that runs the tests, or of the test runner's workers, reach what is tested."""
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.delenv("LINES", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def no_hooks_of_compiled_programs() -> Iterator[None]:
+    """Take out the hooks that stay where a test has compiled something while it recorded."""
+    yield
+    optimizers = sys.modules.get("torch.optim.optimizer")
+    if optimizers is None:
+        return
+    for hooks in (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks):
+        for number, hook in list(hooks.items()):
+            ours = getattr(hook, "__self__", None)
+            if type(ours).__name__ == "OptimizerHook" and ours._called is None:
+                del hooks[number]
