@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
 import pytest
@@ -81,6 +82,6 @@ def no_hooks_of_compiled_programs() -> Iterator[None]:
         return
     for hooks in (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks):
         for number, hook in list(hooks.items()):
-            ours = getattr(hook, "__self__", None)
+            ours: Any = getattr(hook, "__self__", None)
             if type(ours).__name__ == "OptimizerHook" and ours._called is None:
                 del hooks[number]
