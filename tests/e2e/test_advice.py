@@ -95,6 +95,15 @@ def test_the_answer_in_words_and_as_exit_status() -> None:
         assert reason in none.output
 
 
+def test_a_compiled_program_has_a_note() -> None:
+    Path("compiled.py").write_text(TRAIN.replace("for step", "model = torch.compile(model)\nfor step"))
+    said = gpuledger.advise("compiled.py", memory="24GiB", gpu="h200")
+    assert said.notes[0] == (
+        "torch.compile is not simulated (compiled.py:15). The estimate is of the uncompiled program."
+    )
+    assert not any("torch.compile" in note for note in gpuledger.advise("train.py", memory="24GiB", gpu="h200").notes)
+
+
 def test_advice_from_python() -> None:
     found = gpuledger.advise("train.py", "--batch-size", "4", memory="14GiB", gpu="t4")
     assert isinstance(found, gpuledger.Advice)

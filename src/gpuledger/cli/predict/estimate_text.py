@@ -20,15 +20,20 @@ _GIB = 1 << 30
 
 
 def verdict_line(found: Estimate) -> str:
-    """Return the answer in one line: ``fits on h200 (71.2 of 139.8 GiB at the peak, ±1.4)``.
-
-    The interval of a program that uses ``torch.compile`` has what that may save: ``-20.3 +11.4``.
-    """
+    """Return the answer in one line: ``fits on h200 (71.2 of 139.8 GiB at the peak, ±1.4)``."""
     card, peaks = found.card, found.peaks
-    spread = (peaks.upper_bytes - peaks.process_bytes) / _GIB
-    interval = f"-{peaks.compiled.saving_bytes / _GIB:.1f} +{spread:.1f}" if found.uncompiled else f"±{spread:.1f}"
-    sizes = f"{peaks.process_bytes / _GIB:.1f} of {card.usable_bytes / _GIB:.1f} GiB at the peak, {interval}"
+    sizes = f"{peaks.process_bytes / _GIB:.1f} of {card.usable_bytes / _GIB:.1f} GiB at the peak, {interval(found)}"
     return f"{found.fit.verdict} on {card.key} ({sizes})"
+
+
+def interval(found: Estimate) -> str:
+    """Return the interval of the process's peak in GiB: ``±1.4``.
+
+    That of a program that uses ``torch.compile`` has what this may save and add: ``-20.3 +11.4``.
+    """
+    peaks = found.peaks
+    spread = f"{(peaks.upper_bytes - peaks.process_bytes) / _GIB:.1f}"
+    return f"-{peaks.compiled.saving_bytes / _GIB:.1f} +{spread}" if found.uncompiled else f"±{spread}"
 
 
 def estimate_lines(found: Estimate, terminal: Terminal, rows: int) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuledger.cli.predict.estimate_text import breakdown_table, peaks_document
+from gpuledger.cli.predict.estimate_text import breakdown_table, interval, peaks_document
 from gpuledger.report.base.terminal import Column, Table, Terminal
 from gpuledger.simulate.catalogue import Card
 from gpuledger.simulate.estimate.ranks import RankEstimate, RanksEstimate
@@ -19,10 +19,8 @@ def ranks_lines(found: RanksEstimate, terminal: Terminal, rows: int) -> list[str
     highest = found.highest
     estimate = highest.estimate
     sizes = f"{estimate.peak_process_bytes / _GIB:.1f} of {estimate.card.usable_bytes / _GIB:.1f} GiB at the peak"
-    spread = (estimate.upper_bytes - estimate.peak_process_bytes) / _GIB
-    first = (
-        f"{found.verdict} on {found.world_size} × {estimate.card.key} ({sizes} of rank {highest.rank}, ±{spread:.1f})"
-    )
+    cards = f"{found.world_size} × {estimate.card.key}"
+    first = f"{found.verdict} on {cards} ({sizes} of rank {highest.rank}, {interval(estimate)})"
     own_bytes = estimate.card.outside_bytes - found.nccl_bytes
     second = (
         f"{counted(len(found.ranks), 'rank')} simulated   context and libraries {format_bytes(own_bytes)}   "

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuledger.errors import InputError
 from gpuledger.processes.child_job import serve_job
@@ -18,6 +18,9 @@ from gpuledger.simulate.advice.forked import run_forked
 from gpuledger.simulate.assumptions import EXPECTED, LARGEST
 from gpuledger.simulate.estimate.child import load_unwatched, run_as_main
 from gpuledger.units import format_bytes
+
+if TYPE_CHECKING:
+    from gpuledger.model.journal.reading import Journal
 
 
 def advise(order: dict[str, Any], program: list[str]) -> dict[str, Any]:
@@ -81,11 +84,12 @@ class _Followers:
         Raises:
             InputError: it has no estimate.
         """
+        from gpuledger.model.journal.reading import read_journal
         from gpuledger.simulate.advice.changes import Changes
         from gpuledger.simulate.advice.work import least_time_s
         from gpuledger.simulate.catalogue import find_card
         from gpuledger.simulate.estimate.follow import follow
-        from gpuledger.simulate.estimate.run import Order, refuse_failure
+        from gpuledger.simulate.estimate.run import Order, note_on_uncompiled, refuse_failure
 
         order, place = self._order, self._order["batch_place"]
         words = divided_program(self._program, place, combination.divisor)
@@ -96,7 +100,10 @@ class _Followers:
             given = {name: order[name] for name in names} | {"run_directory": directory, "assumption": assumption}
             outcome = follow(given, lambda: run_as_main(list(words)), gc.unfreeze, changes)
             refuse_failure(Order(words, card), outcome)
-            sizes = _sizes_of(Path(directory), order)
+            journal = read_journal(Path(directory) / "rank-0" / "journal")
+            sizes = _sizes_of(journal, order)
+        uncompiled = journal.facts.get("uncompiled", {})
+        notes = [note_on_uncompiled(uncompiled), *outcome["notes"]] if uncompiled else outcome["notes"]
         applied = changes.found()
         if place >= 0:
             applied["batch"] = value_of(self._program, place)
@@ -104,21 +111,19 @@ class _Followers:
             "sizes": sizes,
             "steps": outcome["steps"],
             "assumed": outcome["assumed"],
-            "notes": outcome["notes"],
+            "notes": notes,
             "flops": dict(changes.work.flops),
             "time_s": least_time_s(changes.work.flops, card.peak_tflop_s),
             "applied": applied,
         }
 
 
-def _sizes_of(run_directory: Path, order: dict[str, Any]) -> list[tuple[int, int]]:
+def _sizes_of(journal: Journal, order: dict[str, Any]) -> list[tuple[int, int]]:
     """Return bytes of the process and their upper bound, without and with expandable segments."""
     from gpuledger.analyze.posting.replay import AllocatorSettings
-    from gpuledger.model.journal.reading import read_journal
     from gpuledger.simulate.catalogue import HANDLES, find_card
     from gpuledger.simulate.estimate.fit import Requests, kind_of, peaks_on
 
-    journal = read_journal(run_directory / "rank-0" / "journal")
     card = find_card(order["card"]).with_handles(int(journal.facts.get("cublas_handles", HANDLES)))
     own = AllocatorSettings(**order["settings"])
     kind = kind_of(journal.facts.get("operators", ()))

@@ -228,15 +228,21 @@ def notes_on_uncompiled(journal: Journal) -> tuple[str, ...]:
     return tuple(_notes_on_uses(journal.facts.get("uncompiled", {})))
 
 
+def note_on_uncompiled(uncompiled: Mapping[str, str]) -> str:
+    """Return where a program uses ``torch.compile``, and what that means for the estimate."""
+    return f"torch.compile is not simulated ({some_of(tuple(uncompiled))}). The estimate is of the uncompiled program."
+
+
 def _notes_on_uses(uncompiled: Mapping[str, str]) -> Iterator[str]:
     if not uncompiled:
         return
+    yield note_on_uncompiled(uncompiled)
     changes = measured_changes()
     least, most = min(changes, key=changes.__getitem__), max(changes, key=changes.__getitem__)
     yield (
-        f"torch.compile is not simulated ({some_of(tuple(uncompiled))}). The estimate is of the uncompiled program. "
-        f"The bounds assume the largest changes in {len(changes)} trainings on an H200: activations and temporary "
-        f"memory were {changes[most]:.0%} smaller in {most} and {-changes[least]:.0%} larger in {least}."
+        f"The bounds assume the largest changes that torch.compile made to {len(changes)} trainings on an H200. "
+        f"Activations and temporary memory were {100 * changes[most]:.0f} % smaller in {most} and "
+        f"{-100 * changes[least]:.0f} % larger in {least}."
     )
     modes = sorted({mode for mode in uncompiled.values() if mode in _WITH_GRAPHS})
     if modes:
