@@ -24,7 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-LIB = Path(__file__).resolve().parents[1] / "lib"
+ROOT = Path(__file__).resolve().parents[2]
+LIB = ROOT / "bench" / "lib"
 sys.path.insert(0, str(LIB))
 
 import torch
@@ -194,7 +195,7 @@ def main() -> None:
                 if mode != "eager" and "memory" in eager.get("recorded", {}) and "memory" in figures["recorded"]:
                     figures["than_eager"] = differences(eager["recorded"]["memory"], figures["recorded"]["memory"])
                 print(line_of(name, mode, figures), flush=True)
-                write_results(arguments.out, results)
+                write_results(arguments.out, relative(results))
 
 
 def prepare(place: Path, arguments: argparse.Namespace) -> Figures:
@@ -227,6 +228,12 @@ def prepare(place: Path, arguments: argparse.Namespace) -> Figures:
     with ThreadPoolExecutor(arguments.prepare) as pool:
         failures = [one for some in pool.map(compile_all, arguments.models) for one in some]
     return {"seconds": time.monotonic() - started_s, "failures": failures}
+
+
+def relative(results: Figures) -> Figures:
+    """Return the results with source lines of this repository relative to it."""
+    found: Figures = json.loads(json.dumps(results).replace(f"{ROOT}/", ""))
+    return found
 
 
 def measure_or_say(name: str, mode: str, place: Path, arguments: argparse.Namespace) -> Figures:

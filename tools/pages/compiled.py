@@ -44,6 +44,7 @@ def compiled_models() -> list[str]:
     results = read(COMPILED)
     models = results["models"]
     exact = sum(one["peak_as_counter"] for one in models.values())
+    others = " and ".join(f"{mib:+.1f} MiB ({name})" for name, mib in _differences(models))
     same = sum(one["peak_as_bare"] for one in models.values())
     return [
         *wrap(f"Measured: {about(results, 'time/compiled.py')}, one run of each."),
@@ -55,8 +56,8 @@ def compiled_models() -> list[str]:
         "",
         *wrap(
             f"The recorded peak equals the allocator's counter in {exact} of {len(models)} trainings, and the peak of",
-            f"a run without gpuledger in {same}. The others differ by",
-            f"{' and '.join(f'{mib:+.1f} MiB ({name})' for name, mib in _differences(models))}.",
+            f"a run without gpuledger in {same}.",
+            f"The others differ by {others}." if others else "",
         ),
     ]
 
