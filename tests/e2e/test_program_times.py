@@ -74,14 +74,12 @@ def backend(graph, _inputs):
         return graph(*args)
     return call
 x = torch.ones(8, 64)
-model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh())
-compiled = torch.compile(model, backend=backend)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(4):
-    optimizer.zero_grad()
-    compiled(x).sum().backward()
-    optimizer.step()
 """
+COMPILED += (
+    TRAINING.replace("for _", "compiled = torch.compile(model, backend=backend)\nfor _")
+    .replace("range(8)", "range(4)")
+    .replace("model(x)", "compiled(x)")
+)
 COMPILED_FUNCTION = """
 tries = []
 marks = session._later._time_pass._lines

@@ -25,15 +25,24 @@ WATCHED: tuple[type, ...] = (
 
 
 class ProfilerStart:
-    """Calls ``started()`` when a profiler begins to record, until it is removed.
+    """Calls ``started()`` when a profiler begins to record, between :meth:`install` and :meth:`remove`.
 
     If operators pass through the dispatch-mode recorder, a profiler would count them twice.
     """
 
     def __init__(self, started: Callable[[], None]) -> None:
+        self._started = started
         self._observations: list[Observation] = []
+
+    def install(self) -> None:
+        """Start detecting.
+
+        Raises:
+            CannotInstrumentError: a profiler's code is not that of a supported torch.
+        """
+        observer = Observer(lambda *_: self._started())
         for function in (autograd_profiler.profile._start_trace, kineto_profiler.ExecutionTraceObserver.start):
-            self._observations.append(Observation(torchs_own(function), Observer(lambda *_: started())))
+            self._observations.append(Observation(torchs_own(function), observer))
 
     def remove(self) -> None:
         """Stop detecting."""

@@ -74,9 +74,9 @@ class ProgramTimes:
             self._next[1]()
 
     def _try_later(self, action: Callable[..., None]) -> None:
-        """Call ``action`` after some operators, after twice as many each time: the wait for an operator's end is slow.
+        """Call ``action`` after some operators, after twice as many each time.
 
-        It takes 0.5 ms, and Inductor's autotuner, for example, measures the time of operators.
+        An attempt makes an operator slower, and Inductor's autotuner, for example, measures operators.
         """
         self._next = (self._count + self._delay, action)
         self._delay *= 2

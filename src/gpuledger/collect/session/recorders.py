@@ -115,6 +115,7 @@ class ProcessRecorders:
             session.journal, (session.tags, session.stacks), session.guard, with_cuda=why_not_cuda is not None
         )
         self._user_profiler = ProfilerStart(session.guard(session.give_way_to_profiler))
+        self._user_profiler.install()
         session.adopt(recorder, None)
 
     def _first_call(self, session: Session) -> None:
