@@ -1,0 +1,127 @@
+"""Readers of what each tool wrote: traces of torch.profiler, snapshots of the allocator, runs of gpuledger."""
+
+from __future__ import annotations
+
+import bisect
+import csv
+import io
+import json
+import pickle
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+Label = Callable[[str], bool]
+
+
+@cache
+def trace_events(place: Path) -> list[Event]:
+    """Return the events of a Chrome trace, in the order of time."""
+    events: list[Event] = json.loads(place.read_text(encoding="utf-8"))["traceEvents"]
+    return sorted((event for event in events if "ts" in event), key=lambda event: (event["ts"], -event.get("dur", 0)))
+
+
+def memory_events(place: Path, device_type: int) -> list[Event]:
+    """Return allocations and frees of one kind of device (0 the CPU, 1 CUDA)."""
+    return [
+        event
+        for event in trace_events(place)
+        if event["name"] == "[memory]" and event["args"]["Device Type"] == device_type
+    ]
+
+
+def peak_of(place: Path, device_type: int) -> int | None:
+    """Return the largest total of a trace."""
+    return max((event["args"]["Total Allocated"] for event in memory_events(place, device_type)), default=None)
+
+
+def live_by(place: Path, device_type: int, kept: Label, *, at_end: bool = False) -> list[tuple[int, str]]:
+    """Return bytes and the innermost enclosing Python event that is ``kept`` of each block live at the peak or end."""
+    live: dict[int, Event] = {}
+    best: list[Event] = []
+    total = most = 0
+    for event in memory_events(place, device_type):
+        told = event["args"]
+        if told["Bytes"] > 0:
+            live[told["Addr"]] = event
+        else:
+            live.pop(told["Addr"], None)
+        total += told["Bytes"]
+        if total > most and not at_end:
+            most, best = total, list(live.values())
+    spans = [one for one in trace_events(place) if one.get("cat") == "python_function" and kept(one["name"])]
+    starts = [one["ts"] for one in spans]
+
+    def enclosing(event: Event) -> str:
+        for index in range(bisect.bisect_right(starts, event["ts"]) - 1, -1, -1):
+            span = spans[index]
+            if span["ts"] + span["dur"] >= event["ts"] and span["tid"] == event["tid"]:
+                return str(span["name"])
+        return "(none)"
+
+    return [(one["args"]["Bytes"], enclosing(one)) for one in (list(live.values()) if at_end else best)]
+
+
+def summed(rows: Iterable[tuple[float, str]]) -> dict[str, float]:
+    """Return the sum of each label."""
+    found: dict[str, float] = defaultdict(float)
+    for size, label in rows:
+        found[label] += size
+    return dict(found)
+
+
+@cache
+def snapshot_of(place: Path) -> dict[str, Any]:
+    """Return a snapshot that this machine's torch wrote a moment ago."""
+    found: dict[str, Any] = pickle.loads(place.read_bytes())
+    return found
+
+
+def frame_line(frames: Iterable[Event], file: str) -> str:
+    """Return ``FILE:LINE`` of the innermost frame in a file."""
+    return next((f"{file}:{one['line']}" for one in frames if one["filename"].endswith(file)), "(none)")
+
+
+def snapshot_blocks(place: Path, *, at_peak: bool) -> tuple[int, list[Event]]:
+    """Return the peak and the blocks at it (or at the end) that the snapshot's history has."""
+    live: dict[int, Event] = {}
+    best: list[Event] = []
+    total = most = 0
+    for event in (one for trace in snapshot_of(place)["device_traces"] for one in trace):
+        if event["action"] == "alloc":
+            live[event["addr"]] = event
+            total += event["size"]
+        elif event["action"] == "free_completed" and event["addr"] in live:
+            total -= live.pop(event["addr"])["size"]
+        if total > most:
+            most, best = total, list(live.values())
+    return most, best if at_peak else list(live.values())
+
+
+@cache
+def ledger(*words: str) -> str:
+    """Return what a command of gpuledger prints."""
+    done = subprocess.run([sys.executable, "-m", "gpuledger", *words], capture_output=True, text=True, check=False)
+    return done.stdout
+
+
+def shown(run: Path, *words: str) -> Event:
+    """Return ``gpuledger show RUN --json``; empty where there is nothing to show."""
+    text = ledger("show", str(run), "--json", *words)
+    found: Event = json.loads(text) if text.startswith("{") else {}
+    return found
+
+
+def table_rows(run: Path, table: str) -> list[dict[str, str]]:
+    """Return the rows of a table of a run."""
+    return list(csv.DictReader(io.StringIO(ledger("export", str(run), "--to", "csv", "--table", table, "-o", "-"))))
+
+
+def most_frequent(labels: Iterable[str]) -> tuple[str, int]:
+    """Return the label that occurs most often, and how often."""
+    return next(iter(Counter(labels).most_common(1)), ("", 0))
