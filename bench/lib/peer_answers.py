@@ -1,23 +1,24 @@
-"""Twenty questions, and for each tool the function that takes the answer out of what it wrote and checks it.
+"""Twenty questions, the rule for each, and for each tool the function that takes a value out of what it wrote.
 
-A question without a function for a tool is one for which the tool has no output. Whether an answer is right is decided
-by comparison with the truth, in peer_grades.py.
+A question without a function for a tool is one for which the tool has no output. A function returns a value, and
+never knows the truth: peer_grades.py compares with it, by the same rule for every tool.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from peer_grades import ABSENT, NO, NOTHING, PART, YES, Answer, between, counted, least, near, ranked
+from peer_grades import UNASKED, Answer, Rule, Value, grade
 from peer_outputs import (
-    Event,
     frame_line,
+    kernels_within,
     ledger,
     live_by,
     memory_events,
@@ -30,46 +31,69 @@ from peer_outputs import (
     table_rows,
     trace_events,
 )
-from peer_programs import LEAK_BYTES, PLANTED_LAYER, SPIKE_BYTES, SPIKE_STEP, WIDE, WINDOW, line_of
+from peer_programs import LEAK_BYTES, PLANTED_LAYER, SPIKE_STEP, WINDOW, line_of
 
-QUESTIONS = {
-    "peak": "How many bytes are allocated at the peak?",
-    "layer": "Which layer holds most of them?",
-    "category": "How many are weights and optimizer state?",
-    "line": "Which source line allocated most of them?",
-    "outside": "What of the GPU's memory in use is not the allocator's?",
-    "fits": "Would the program fit a GPU of 24 GiB?",
-    "out_of_memory": "Why did it run out of memory?",
-    "leak": "Which line allocates what stays after every step?",
-    "later_step": "How much more did a step take that was not recorded?",
-    "allocations": "When was one large block allocated and freed?",
-    "rank": "Which of two processes holds more?",
-    "compiled": "Which layer holds most, with torch.compile?",
-    "layer_time": "How many ms does each layer take, forward and backward?",
-    "waiting": "How long does a step do nothing?",
-    "call_stack": "Which call stack leads to an operator?",
-    "timeline": "Is there a timeline of every operator?",
-    "flops": "How many FLOPs has a step?",
-    "layer_flops": "How many FLOPs has each layer?",
-    "window_energy": "How many joules do some steps take?",
-    "layer_energy": "How many joules does each layer take?",
-}
-ON_A_GPU = ("outside", "out_of_memory", "window_energy", "layer_energy")
-OTHER_PROGRAMS = {"leak": "leak", "out_of_memory": "crash", "rank": "ranks", "compiled": "compiled"}
-"""Questions that are asked of another program than ``planted``."""
 FILE = "peer_programs.py"
 ITS_LINE = f"{FILE}:{line_of('line')}"
 LEAK_LINE = f"{FILE}:{line_of('leak')}"
-GIB_24 = 24 << 30
+MIB = 1 << 20
+
+
+def is_layer(label: str) -> bool:
+    """Return whether a row is the planted layer: by its path, or by its class."""
+    return PLANTED_LAYER in label.lower().split(":")[-1]
+
+
+QUESTIONS: dict[str, tuple[str, Rule]] = {
+    "peak": (
+        "How many bytes are allocated at the peak?",
+        Rule(("peak_bytes",), 0.01, bounds=("peak_least_bytes", "peak_most_bytes")),
+    ),
+    "in_use": ("How many bytes of the GPU are in use?", Rule(("used_bytes",), 0.05)),
+    "outside": ("How many of them are not the allocator's?", Rule(("outside_bytes",), 0.05)),
+    "category": (
+        "How many bytes of weights and of optimizer state?",
+        Rule(("weight_bytes", "optimizer_state_bytes"), 0.01),
+    ),
+    "layer": ("Which layer holds most bytes at the peak?", Rule(label=is_layer)),
+    "line": ("Which source line allocated most of them?", Rule(label=lambda text: text == ITS_LINE)),
+    "compiled": ("Which layer holds most, with torch.compile?", Rule(label=is_layer)),
+    "leak": ("Which line keeps memory in every step?", Rule(label=lambda text: text == LEAK_LINE)),
+    "out_of_memory": ("Which line held most when memory ran out?", Rule(label=lambda text: text == LEAK_LINE)),
+    "later_step": ("How many bytes more did one later step take?", Rule(("spike_bytes",), 0.05)),
+    "stack": (
+        "Which functions called the largest allocation?",
+        Rule(label=lambda text: {"forward", "take_step", "main"} <= set(text.split())),
+    ),
+    "layer_time": ("How many ms does one layer's forward take?", Rule(("wide_forward_ms",), 0.3)),
+    "waiting": ("How many ms of a step is nothing computed?", Rule(("sleep_ms",), 0.3)),
+    "timeline": ("In which order do the operators of a step run?", Rule(label=lambda text: text == "gelu mean square")),
+    "flops": ("How many FLOPs has a step?", Rule(("flops",), 0.01)),
+    "layer_flops": ("How many FLOPs has one layer?", Rule(("wide_flops",), 0.01)),
+    "operator_flops": ("How many FLOPs has one operator, addmm?", Rule(("addmm_flops",), 0.01)),
+    "occupancy": ("What is the occupancy of the GPU by kernel?", Rule()),
+    "step_energy": ("How many joules does a step take?", Rule(("step_energy_j",), 0.1)),
+    "layer_energy": ("How many joules does one layer take?", Rule()),
+}
+ON_A_GPU = ("in_use", "outside", "out_of_memory", "occupancy", "step_energy", "layer_energy")
+OTHER_PROGRAMS = {
+    "leak": "leak",
+    "out_of_memory": "crash",
+    "compiled": "compiled",
+    "step_energy": "long",
+    "layer_energy": "long",
+}
+"""Questions that are asked of another program than ``planted``."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One output of a tool, and the truth."""
+    """One output of a tool, the truth, and what the watched program told of itself."""
 
     out: Path
     device: str
     facts: dict[str, float]
+    told: dict[str, Any]
 
     @property
     def kind(self) -> int:
@@ -90,149 +114,114 @@ class Asked:
         """The allocator's snapshot."""
         return self.out / "snapshot.pickle"
 
-    def is_peak(self, value: float | None) -> Answer:
-        """Return whether a figure is the peak: the allocator's, or within bounds where it has no counter."""
-        if self.facts.get("peak_bytes"):
-            return near(value, self.facts["peak_bytes"], 0.01)
-        return between(value, self.facts["peak_least_bytes"], self.facts["peak_most_bytes"])
+
+def largest(rows: dict[str, float]) -> str | None:
+    """Return the label of the largest row that has one."""
+    named = {label: size for label, size in rows.items() if label != "(none)"}
+    return max(named, key=lambda label: named[label]) if named else None
 
 
-def is_layer(label: str) -> bool:
-    """Return whether a row is the planted layer: by its path, or by its class."""
-    return PLANTED_LAYER in label.lower().split(":")[-1]
-
-
-def within(peak: float | None, beside: bool = False) -> Answer:
-    """Return whether the program fits, in part where only tensors are counted."""
-    if not peak:
-        return NOTHING
-    return Answer(YES if beside else PART, str(peak <= GIB_24))
-
-
-def categories(asked: Asked, weights: float, state: float, total: float | None, parts: float) -> Answer:
-    """Return how many of three facts hold: weights, optimizer state, and that the categories sum to the peak."""
-    facts = asked.facts
-    good = [
-        abs(weights - facts["weight_bytes"]) <= 0.01 * facts["weight_bytes"],
-        abs(state - facts["optimizer_state_bytes"]) <= 0.01 * facts["optimizer_state_bytes"],
-        total is not None and abs(parts - total) <= 0.01 * total,
-    ]
-    return counted(sum(good), 3, f"{weights:,.0f} and {state:,.0f}")
+def order_of(names: Iterable[str]) -> str:
+    """Return three operators in the order in which they first run."""
+    wanted = ("gelu", "mean", "square")
+    found = [name.removeprefix("aten::") for name in names if name.removeprefix("aten::") in wanted]
+    return " ".join(dict.fromkeys(found))
 
 
 # torch.profiler: a trace, tables, and a memory timeline
 
 
-def profiler_layer(asked: Asked) -> Answer:
-    """Modules around the allocations that are live at the peak, found in the trace by a script: part at most."""
-    rows = summed(live_by(asked.trace, asked.kind, lambda name: name.startswith("nn.Module")))
-    return least(ranked(rows, peak_of(asked.trace, asked.kind), is_layer), PART)
+def profiler_layer(asked: Asked) -> Value:
+    """Modules around the allocations that are live at the peak."""
+    return largest(summed(live_by(asked.trace, asked.kind, lambda name: name.startswith("nn.Module"))))
 
 
-def profiler_category(asked: Asked) -> Answer:
+def profiler_category(asked: Asked) -> Value:
     """The memory timeline at its largest sum."""
     if not (asked.out / "timeline.json").exists():
-        return NOTHING
+        return None
     _, sizes = asked.read("timeline.json")
     row = max(sizes, key=sum)
-    return categories(asked, row[1], row[2], peak_of(asked.trace, asked.kind), sum(row))
+    return float(row[1]), float(row[2])
 
 
 def _function(label: str) -> str:
     return re.sub(r".*?(\w+\.py)\((\d+)\): .*", r"\1:\2", label)
 
 
-def profiler_line(asked: Asked, *, at_end: bool = False) -> Answer:
+def profiler_line(asked: Asked, *, at_end: bool = False) -> Value:
     """Functions of the program around allocations; a trace has the line at which a function begins."""
     blocks = live_by(asked.trace, asked.kind, lambda name: f"{FILE}(" in name, at_end=at_end)
     if at_end:
-        label, count = most_frequent(label for size, label in blocks if size == LEAK_BYTES)
-        return Answer(PART if count == WINDOW and FILE in label else NO, f"{label}: {count} blocks")
-    exact = ranked(summed((size, _function(label)) for size, label in blocks), None, lambda label: label == ITS_LINE)
-    inside = ranked(summed(blocks), None, lambda label: label.endswith(": forward"))
-    return exact if exact.grade != NO else least(inside, PART)
+        return _function(most_frequent(label for size, label in blocks if size == LEAK_BYTES)[0])
+    return largest(summed((size, _function(label)) for size, label in blocks))
 
 
-def profiler_rank(asked: Asked) -> Answer:
-    """The peaks of two traces."""
-    return by_rank([peak_of(asked.out / f"rank-{rank}" / "trace.json", asked.kind) for rank in range(2)])
+def spans_around(asked: Asked, moment: dict[str, Any]) -> list[str]:
+    """Return the names of Python functions around an event."""
+    return [
+        str(event["name"]).rpartition(": ")[2]
+        for event in trace_events(asked.trace)
+        if event.get("cat") == "python_function" and event["ts"] <= moment["ts"] <= event["ts"] + event["dur"]
+    ]
 
 
-def by_rank(peaks: list[float | None]) -> Answer:
-    """Return whether the second process has the higher peak."""
-    first, second = [peak or 0 for peak in peaks]
-    return Answer(YES if second > first > 0 else NO, f"{first:,.0f} and {second:,.0f}")
+def profiler_stack(asked: Asked) -> Value:
+    """Python events around the largest allocation."""
+    blocks = memory_events(asked.trace, asked.kind)
+    one = max(blocks, key=lambda event: event["args"]["Bytes"], default=None)
+    return " ".join(spans_around(asked, one)) if one else None
 
 
-def profiler_layer_time(asked: Asked) -> Answer:
-    """Time inside the modules' own Python events."""
-    spans = [one for one in trace_events(asked.trace) if one["name"].startswith("nn.Module")]
-    rows = summed((one["dur"] / 1e3 / WINDOW, one["name"]) for one in spans if "Planted_" not in one["name"])
-    return ranked(rows, asked.facts["work_ms"], is_layer, 0.25)
+def profiler_layer_time(asked: Asked) -> Value:
+    """The layer's Python events; on a GPU, the kernels that are launched inside them."""
+    events = trace_events(asked.trace)
+    spans = [one for one in events if one["name"].startswith("nn.Module: Wide_")][1:]
+    if asked.kind:
+        return statistics.median([kernels_within(asked.trace, span) for span in spans]) / 1e3 if spans else None
+    return statistics.median([one["dur"] for one in spans]) / 1e3 if spans else None
 
 
-def profiler_waiting(asked: Asked) -> Answer:
+def profiler_waiting(asked: Asked) -> Value:
     """The program's sleep, which is a Python event."""
     slept = [one["dur"] / 1e3 for one in trace_events(asked.trace) if "built-in function sleep" in one["name"]]
-    return near(statistics.median(slept) if slept else None, asked.facts["sleep_ms"], 0.3)
+    return statistics.median(slept) if slept else None
 
 
-def profiler_call_stack(asked: Asked) -> Answer:
-    """Python events around an operator."""
-    events = trace_events(asked.trace)
-    one = next((event for event in events if event["name"] == "aten::gelu"), None)
-    if one is None:
-        return NOTHING
-    around = [
-        event["name"]
-        for event in events
-        if event.get("cat") == "python_function" and event["ts"] <= one["ts"] <= event["ts"] + event["dur"]
-    ]
-    found = [bool([name for name in around if name.endswith(word)]) for word in (": forward", ": take_step", ": main")]
-    return counted(sum(found), 3)
+def profiler_flops(asked: Asked) -> Value:
+    """The sum over the operators."""
+    return float(sum(asked.read("flops.json").values())) / WINDOW
 
 
-def operators_in(events: list[Event]) -> Answer:
-    """Return yes where the forward's products of every step are there."""
-    hits = sum("addmm" in event.get("name", "") for event in events if event.get("ph") == "X")
-    steps = hits // 3
-    return Answer(YES if steps >= WINDOW else PART if steps else NO, f"{steps} of {WINDOW} steps")
+def profiler_occupancy(asked: Asked) -> Value:
+    """The largest estimate of a kernel, in %."""
+    return max(
+        (
+            one["args"].get("est. achieved occupancy %", 0.0)
+            for one in trace_events(asked.trace)
+            if one.get("cat") == "kernel"
+        ),
+        default=None,
+    )
 
 
 # the allocator's history and its snapshot
 
 
-def snapshot_line(asked: Asked, *, at_end: bool = False) -> Answer:
+def snapshot_line(asked: Asked, *, at_end: bool = False) -> Value:
     """Frames of the blocks at the peak, or of those that are left."""
-    peak, blocks = snapshot_blocks(asked.pickle, at_peak=not at_end)
+    _, blocks = snapshot_blocks(asked.pickle, at_peak=not at_end)
     lines = [(one["size"], frame_line(one.get("frames", ()), FILE)) for one in blocks]
     if at_end:
-        label, count = most_frequent(label for size, label in lines if size == LEAK_BYTES)
-        return Answer(YES if label == LEAK_LINE and count == WINDOW else NO, f"{label}: {count} blocks")
-    return ranked(summed(lines), peak, lambda label: label == ITS_LINE)
+        return most_frequent(label for size, label in lines if size == LEAK_BYTES)[0]
+    return largest(summed(lines))
 
 
-def snapshot_layer(asked: Asked) -> Answer:
-    """Frames name functions, and no layers."""
-    peak, blocks = snapshot_blocks(asked.pickle, at_peak=True)
-    named = ((one["size"], one["frames"][0]["name"] if one.get("frames") else "(none)") for one in blocks)
-    return ranked(summed(named), peak, is_layer)
-
-
-def snapshot_allocations(asked: Asked) -> Answer:
-    """Both events of one large block."""
-    size = asked.facts["rows"] * WIDE * 4
-    actions = {
-        one["action"] for trace in snapshot_of(asked.pickle)["device_traces"] for one in trace if one["size"] == size
-    }
-    return counted(len(actions & {"alloc", "free_completed"}), 2)
-
-
-def snapshot_failure(asked: Asked) -> Answer:
-    """Blocks of the planted leak are the most, by line."""
-    _, blocks = snapshot_blocks(asked.pickle, at_peak=True)
-    rows = summed((one["size"], frame_line(one.get("frames", ()), FILE)) for one in blocks)
-    return ranked(rows, sum(rows.values()), lambda label: label == LEAK_LINE)
+def stack_in(place: Path) -> Value:
+    """Return the functions that called the largest allocation of a snapshot."""
+    events = [one for trace in snapshot_of(place)["device_traces"] for one in trace if one["action"] == "alloc"]
+    one = max(events, key=lambda event: event["size"], default=None)
+    return " ".join(frame["name"] for frame in one.get("frames", ())) if one else None
 
 
 # MemTracker
@@ -244,230 +233,200 @@ def tracker_peak(asked: Asked) -> dict[str, float]:
     return found
 
 
-def tracker_layer(asked: Asked) -> Answer:
-    """Parameters, inputs and outputs of modules, those that contain others left out."""
-    rows = {name: size for name, size in asked.read("figures.json")["modules"].items() if name.count(".")}
-    return ranked(rows, tracker_peak(asked).get("Total"), lambda label: f".{PLANTED_LAYER}" in label)
+def tracker_layer(asked: Asked) -> Value:
+    """Parameters, inputs and outputs of modules, the whole model left out."""
+    return largest({name: size for name, size in asked.read("figures.json")["modules"].items() if "." in name})
 
 
-def tracker_category(asked: Asked) -> Answer:
+def tracker_category(asked: Asked) -> Value:
     """The peak's categories."""
     peak = tracker_peak(asked)
-    total = peak.pop("Total", None)
-    return categories(asked, peak.get("Parameter", 0), peak.get("Optstate", 0), total, sum(peak.values()))
+    return (peak["Parameter"], peak["Optstate"]) if {"Parameter", "Optstate"} <= set(peak) else None
 
 
-def tracker_rank(asked: Asked) -> Answer:
-    """The peaks of two outputs."""
-    each = [Asked(asked.out / f"rank-{rank}", asked.device, asked.facts) for rank in range(2)]
-    return by_rank([tracker_peak(one).get("Total") for one in each])
+# FlopCounterMode, Zeus and nvidia-smi
 
 
-# FlopCounterMode and Zeus
+def counter_flops(asked: Asked, module: str, operator: str = "") -> Value:
+    """The count of one module, of one operator or of all."""
+    counts = asked.read("flops.json").get(module, {})
+    count: int = sum(size for name, size in counts.items() if name.endswith(operator))
+    return count / WINDOW or None
 
 
-def counter_flops(asked: Asked) -> Answer:
-    """The count of all modules."""
-    return near(asked.read("flops.json").get("Global", 0) / WINDOW, asked.facts["flops"], 0.01)
+def zeus_energy(asked: Asked) -> Value:
+    """The joules of the window by its steps."""
+    return float(asked.read("energy.json")["j"]) / asked.told["steps_inside"]
 
 
-def counter_layer(asked: Asked) -> Answer:
-    """The count of the planted layer."""
-    return near(asked.read("flops.json").get(f"Planted.{PLANTED_LAYER}", 0) / WINDOW, asked.facts["wide_flops"], 0.01)
+def polled(asked: Asked) -> list[tuple[float, float]]:
+    """Return MiB in use and watts of each sample."""
+    rows = csv.reader((asked.out / "smi.csv").read_text(encoding="utf-8").splitlines())
+    return [(float(row[0]), float(row[1])) for row in rows if len(row) == 2]
 
 
-def zeus_energy(asked: Asked) -> Answer:
-    """The joules of the window."""
-    joules = asked.read("energy.json")["j"]
-    return Answer(YES if joules > 0 else NO, f"{joules:.1f}")
+def polled_bytes(asked: Asked) -> Value:
+    """The most in use."""
+    return max((used for used, _ in polled(asked)), default=0.0) * MIB or None
+
+
+def polled_energy(asked: Asked) -> Value:
+    """Mean power of the second half of the samples, and the median of the steps' own times."""
+    watts = [power for _, power in polled(asked)]
+    step_ms: float = statistics.median(asked.told["step_ms"])
+    return statistics.fmean(watts[len(watts) // 2 :]) * step_ms / 1e3
 
 
 # gpuledger
 
 
-def run_rows(asked: Asked, key: str) -> dict[str, float]:
-    """Return bytes at the peak by ``module``, ``category`` or ``line``."""
-    found = shown(asked.out, "--by", key).get("breakdown", ())
+def run_rows(asked: Asked, key: str, *words: str) -> dict[str, float]:
+    """Return bytes by ``module``, ``category`` or ``line``."""
+    found = shown(asked.out, "--by", key, *words).get("breakdown", ())
     return summed((one["bytes"], one.get(key) or "(none)") for one in found)
 
 
-def run_layer(asked: Asked) -> Answer:
-    """Bytes by module, the parts of a module with it."""
-    rows = run_rows(asked, "module")
-    return ranked(rows, shown(asked.out).get("peak_allocated_bytes"), lambda label: label.startswith(PLANTED_LAYER))
-
-
-def run_category(asked: Asked) -> Answer:
+def run_category(asked: Asked) -> Value:
     """Bytes by category."""
     rows = run_rows(asked, "category")
-    peak = shown(asked.out).get("peak_allocated_bytes")
-    return categories(asked, rows.get("weight", 0), rows.get("optimizer_state", 0), peak, sum(rows.values()))
+    return (rows["weight"], rows["optimizer_state"]) if {"weight", "optimizer_state"} <= set(rows) else None
 
 
-def run_line(asked: Asked) -> Answer:
-    """Bytes by line."""
-    rows = {label.split(" ")[0]: size for label, size in run_rows(asked, "line").items()}
-    return ranked(rows, shown(asked.out).get("peak_allocated_bytes"), lambda label: label == ITS_LINE)
+def run_lines(asked: Asked, *words: str) -> dict[str, float]:
+    """Return bytes by line."""
+    return summed((size, label.split(" ")[0]) for label, size in run_rows(asked, "line", *words).items())
 
 
-def run_outside(asked: Asked) -> Answer:
-    """The lines of the balance against what the driver says is in use."""
+def run_balance(asked: Asked, *, outside: bool) -> Value:
+    """Bytes in use, or those of its lines that are not the allocator's."""
     text = ledger("balance", str(asked.out), "--json")
-    numbers = [int(found) for found in re.findall(r'"bytes": (\d+)', text)]
-    used = asked.facts["used_bytes"]
-    return counted(
-        sum(any(abs(one - used) <= 0.02 * used for one in numbers) for _ in range(1)), 1, f"{len(numbers)} lines"
-    )
+    found = json.loads(text) if text.startswith("{") else {}
+    used = found.get("used_bytes")
+    reserved = shown(asked.out).get("reserved_bytes")
+    if not used or not reserved:
+        return None
+    return float(used - reserved if outside else used)
 
 
-def run_fits(asked: Asked) -> Answer:
-    """The line of ``--fit``."""
-    found = re.search(r"^Fits +(yes|no).*", ledger("show", str(asked.out), "--fit", "24GiB"), re.MULTILINE)
-    return Answer(YES if asked.kind else PART, found[0]) if found and found[1] == "yes" else NOTHING
+def run_leak(asked: Asked) -> Value:
+    """The line that the run says grows; else the one with most more at the end of step 3 than of step 2."""
+    growth = json.dumps(shown(asked.out).get("growth", []))
+    named = re.search(rf"{re.escape(FILE)}:\d+", growth)
+    if named:
+        return str(named[0])
+    before, after = (run_lines(asked, "--at", "end", "--step", step) for step in ("2", "3"))
+    return largest({label: size - before.get(label, 0) for label, size in after.items()})
 
 
-def run_leak(asked: Asked) -> Answer:
-    """The sentence on growth: the line, and bytes a step."""
-    told = json.dumps(shown(asked.out).get("growth", [])) + ledger("check", str(asked.out), "--no-growth")
-    return counted((LEAK_LINE in told) + ("2.0 MiB" in told or str(LEAK_BYTES) in told), 2, told[:160])
+def run_failure(asked: Asked) -> Value:
+    """The first line of the program that the failure's document names."""
+    named = re.search(rf"{re.escape(FILE)}:\d+", json.dumps(shown(asked.out).get("out_of_memory", [])))
+    return str(named[0]) if named else None
 
 
-def run_failure(asked: Asked) -> Answer:
-    """The first cause that the page of the failure names."""
-    told = json.dumps(shown(asked.out).get("out_of_memory", []))
-    return counted((LEAK_LINE in told) + ("grow" in told), 2, told[:160])
-
-
-def run_later(asked: Asked) -> Answer:
+def run_later(asked: Asked) -> Value:
     """The counters of every step: the allocator's, or the process's where that has none."""
     rows = table_rows(asked.out, "step_memory")
     key = "peak_allocated_bytes" if asked.kind else "host_bytes"
     sizes = {int(row["step"]): int(row[key]) for row in rows if row.get(key)}
     if SPIKE_STEP not in sizes or SPIKE_STEP - 1 not in sizes:
-        return NOTHING
-    return near(sizes[SPIKE_STEP] - sizes[SPIKE_STEP - 1], SPIKE_BYTES, 0.25)
+        return None
+    return float(sizes[SPIKE_STEP] - sizes[SPIKE_STEP - 1])
 
 
-def run_allocations(asked: Asked) -> Answer:
-    """Both times of one large block."""
-    size = str(int(asked.facts["rows"]) * WIDE * 4)
-    blocks = [row for row in table_rows(asked.out, "blocks") if row["requested_bytes"] == size]
-    return counted(any(row["alloc_ns"] for row in blocks) + any(row["free_ns"] for row in blocks), 2)
+def run_stack(asked: Asked) -> Value:
+    """The exported snapshot's frames."""
+    place = asked.out.with_suffix(".pickle")
+    ledger("export", str(asked.out), "--to", "torch-snapshot", "-o", str(place))
+    return stack_in(place)
 
 
-def run_rank(asked: Asked) -> Answer:
-    """The peaks of both ranks."""
-    return by_rank([shown(asked.out, "--rank", str(rank)).get("peak_allocated_bytes") for rank in range(2)])
+def run_layer_time(asked: Asked) -> Value:
+    """Time of the layer and its parts, forward."""
+    found = (shown(asked.out, "--by", "module").get("time") or {}).get("breakdown", ())
+    rows = [one for one in found if (one["module"] or "").startswith(PLANTED_LAYER) and one["phase"] == "forward"]
+    return sum(one["time_ns"] for one in rows) / 1e6 or None
 
 
-def run_time(asked: Asked, key: str = "time_ns", total: float | None = None) -> Answer:
-    """Time or joules by module, forward and backward."""
-    found = (shown(asked.out).get("time") or {}).get("breakdown", ())
-    unit = 1e6 if key == "time_ns" else 1
-    rows = summed(((one.get(key) or 0) / unit, one["module"] or "(none)") for one in found)
-    wanted = asked.facts["work_ms"] if key == "time_ns" else total
-    return ranked(rows, wanted, lambda label: label.startswith(PLANTED_LAYER), 0.25)
-
-
-def run_layer_energy(asked: Asked) -> Answer:
-    """Joules by module against those of the step."""
-    energy = shown(asked.out).get("energy") or {}
-    rows = summed((one.get("energy_j") or 0, one["module"] or "(none)") for one in energy.get("breakdown", ()))
-    return ranked(rows, sum(rows.values()) or None, lambda label: label.startswith(PLANTED_LAYER))
-
-
-def run_waiting(asked: Asked) -> Answer:
+def run_waiting(asked: Asked) -> Value:
     """Idle time of a step: the GPU's, or what is outside of operators."""
     told = shown(asked.out).get("time") or {}
     idle = told.get("idle_ns") if asked.kind else told.get("step_ns", 0) - told.get("work_ns", 0)
-    return near(None if idle is None else idle / 1e6, asked.facts["sleep_ms"], 0.3)
+    return idle / 1e6 if idle else None
 
 
-def run_call_stack(asked: Asked) -> Answer:
-    """Lines that have time: one for each operator, and not those around it."""
-    lines = {str(one["line"]).split(" ")[0] for one in (shown(asked.out).get("time") or {}).get("lines", ())}
-    return least(counted(ITS_LINE in lines, 1, ITS_LINE if ITS_LINE in lines else ""), PART)
-
-
-def run_timeline(asked: Asked) -> Answer:
-    """Operators of the trace."""
+def run_timeline(asked: Asked) -> Value:
+    """Operators of the exported timeline."""
     place = asked.out.with_suffix(".trace.json")
     ledger("trace", str(asked.out), "--force", "-o", str(place))
-    return operators_in(trace_events(place))
+    return order_of(event["name"] for event in trace_events(place) if event.get("ph") == "X")
 
 
-def run_energy(asked: Asked) -> Answer:
+def run_energy(asked: Asked) -> Value:
     """Joules of a step."""
     joules = (shown(asked.out).get("energy") or {}).get("step_j")
-    return Answer(YES if joules else NO, f"{joules}")
+    return float(joules) if joules else None
 
 
-def profiler_allocations(asked: Asked) -> Answer:
-    """Both events of one large block."""
-    size = asked.facts["rows"] * WIDE * 4
-    found = {event["args"]["Bytes"] for event in memory_events(asked.trace, asked.kind)}
-    return counted((size in found) + (-size in found), 2)
+def run_layer_energy(asked: Asked) -> Value:
+    """Joules of the layer and its parts."""
+    found = (shown(asked.out, "--by", "module").get("energy") or {}).get("breakdown", ())
+    return sum(one.get("energy_j") or 0 for one in found if (one["module"] or "").startswith(PLANTED_LAYER)) or None
 
 
-Asking = Callable[[Asked], Answer]
+Asking = Callable[[Asked], Value]
 ANSWERS: dict[str, dict[str, Asking]] = {
     "profiler": {
-        "peak": lambda asked: asked.is_peak(peak_of(asked.trace, asked.kind)),
+        "peak": lambda asked: peak_of(asked.trace, asked.kind),
         "layer": profiler_layer,
         "category": profiler_category,
         "line": profiler_line,
-        "fits": lambda asked: within(peak_of(asked.trace, asked.kind)),
         "leak": lambda asked: profiler_line(asked, at_end=True),
-        "allocations": profiler_allocations,
-        "rank": profiler_rank,
         "compiled": profiler_layer,
+        "stack": profiler_stack,
         "layer_time": profiler_layer_time,
         "waiting": profiler_waiting,
-        "call_stack": profiler_call_stack,
-        "timeline": lambda asked: operators_in(trace_events(asked.trace)),
-        "flops": lambda asked: near(sum(asked.read("flops.json").values()) / WINDOW, asked.facts["flops"], 0.01),
+        "timeline": lambda asked: order_of(one["name"] for one in trace_events(asked.trace) if one.get("ph") == "X"),
+        "flops": profiler_flops,
+        "operator_flops": lambda asked: asked.read("flops.json").get("aten::addmm", 0) / WINDOW or None,
+        "occupancy": profiler_occupancy,
     },
     "snapshot": {
-        "peak": lambda asked: asked.is_peak(snapshot_blocks(asked.pickle, at_peak=True)[0]),
-        "layer": snapshot_layer,
+        "peak": lambda asked: snapshot_blocks(asked.pickle, at_peak=True)[0],
         "line": snapshot_line,
-        "fits": lambda asked: within(snapshot_blocks(asked.pickle, at_peak=True)[0]),
-        "out_of_memory": snapshot_failure,
+        "out_of_memory": snapshot_line,
         "leak": lambda asked: snapshot_line(asked, at_end=True),
-        "allocations": snapshot_allocations,
-        "rank": lambda asked: by_rank(
-            [snapshot_blocks(asked.out / f"rank-{rank}" / "snapshot.pickle", at_peak=True)[0] for rank in range(2)]
-        ),
-        "compiled": snapshot_layer,
+        "stack": lambda asked: stack_in(asked.pickle),
     },
     "mem_tracker": {
-        "peak": lambda asked: asked.is_peak(tracker_peak(asked).get("Total")),
+        "peak": lambda asked: tracker_peak(asked).get("Total"),
         "layer": tracker_layer,
         "category": tracker_category,
-        "fits": lambda asked: within(tracker_peak(asked).get("Total")),
-        "rank": tracker_rank,
         "compiled": tracker_layer,
     },
-    "zeus": {"window_energy": zeus_energy},
-    "flop_counter": {"flops": counter_flops, "layer_flops": counter_layer},
+    "zeus": {"step_energy": zeus_energy},
+    "flop_counter": {
+        "flops": lambda asked: counter_flops(asked, "Global"),
+        "layer_flops": lambda asked: counter_flops(asked, f"Planted.{PLANTED_LAYER}"),
+        "operator_flops": lambda asked: counter_flops(asked, "Global", "addmm"),
+    },
+    "nvidia_smi": {"in_use": polled_bytes, "step_energy": polled_energy},
     "gpuledger": {
-        "peak": lambda asked: asked.is_peak(shown(asked.out).get("peak_allocated_bytes")),
-        "layer": run_layer,
+        "peak": lambda asked: shown(asked.out).get("peak_allocated_bytes"),
+        "in_use": lambda asked: run_balance(asked, outside=False),
+        "outside": lambda asked: run_balance(asked, outside=True),
         "category": run_category,
-        "line": run_line,
-        "outside": run_outside,
-        "fits": run_fits,
-        "out_of_memory": run_failure,
+        "layer": lambda asked: largest(run_rows(asked, "module")),
+        "line": lambda asked: largest(run_lines(asked)),
+        "compiled": lambda asked: largest(run_rows(asked, "module")),
         "leak": run_leak,
+        "out_of_memory": run_failure,
         "later_step": run_later,
-        "allocations": run_allocations,
-        "rank": run_rank,
-        "compiled": run_layer,
-        "layer_time": run_time,
+        "stack": run_stack,
+        "layer_time": run_layer_time,
         "waiting": run_waiting,
-        "call_stack": run_call_stack,
         "timeline": run_timeline,
-        "window_energy": run_energy,
+        "step_energy": run_energy,
         "layer_energy": run_layer_energy,
     },
 }
@@ -475,10 +434,12 @@ ANSWERS: dict[str, dict[str, Asking]] = {
 
 def answer(tool: str, question: str, asked: Asked | None, device: str) -> Answer:
     """Return what a tool's output answers; ``asked`` is None where the tool could not be used."""
-    if asked is None or (question in ON_A_GPU and device != "cuda"):
-        return Answer(ABSENT)
     asking = ANSWERS[tool].get(question)
+    if asking is None:
+        return grade(None, QUESTIONS[question][1], {})
+    if asked is None or (question in ON_A_GPU and device != "cuda"):
+        return Answer(UNASKED)
     try:
-        return asking(asked) if asking else NOTHING
-    except (OSError, KeyError, ValueError, IndexError) as error:
-        return Answer(NO, f"{type(error).__name__}: {error}"[:160])
+        return grade(asking(asked), QUESTIONS[question][1], asked.facts)
+    except (OSError, KeyError, ValueError, IndexError, TypeError, StopIteration) as error:
+        return Answer("missing", f"{type(error).__name__}: {error}"[:160])

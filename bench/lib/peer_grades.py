@@ -1,59 +1,60 @@
-"""Whether an answer is right: pure functions that compare what a tool's output says with the truth."""
+"""Whether an answer is right: one rule for each question, the same for every tool."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-YES, PART, NO, ABSENT = "yes", "part", "no", "absent"
+RIGHT, WRONG, TOLD, MISSING, UNASKED = "right", "wrong", "told, unverified", "missing", "not asked"
+
+Value = float | str | tuple[float, ...] | None
+Facts = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a tool's output says, and whether that is right: yes, part, no, or absent where it could not be asked."""
+    """What a tool's output says, and whether that is right."""
 
     grade: str
     value: str = ""
 
 
-NOTHING = Answer(NO)
+@dataclass(frozen=True)
+class Rule:
+    """The truth of a question: figures within a share of it, a label, or bounds; without any of them it is unknown."""
+
+    facts: tuple[str, ...] = ()
+    within_frac: float = 0.0
+    label: Callable[[str], bool] | None = None
+    bounds: tuple[str, str] | None = None
+
+    @property
+    def truth(self) -> str:
+        """Say what the rule compares with."""
+        if self.label:
+            return "planted label"
+        if self.facts:
+            return f"{', '.join(self.facts)} ± {self.within_frac:.0%}"
+        return "none"
 
 
-def near(value: float | None, truth: float, within_frac: float) -> Answer:
-    """Return yes where a figure is within a share of the truth."""
-    if value is None:
-        return NOTHING
-    return Answer(YES if abs(value - truth) <= within_frac * abs(truth) else NO, f"{value:,.0f}")
-
-
-def between(value: float | None, least: float, most: float) -> Answer:
-    """Return yes where a figure is within bounds."""
-    if value is None:
-        return NOTHING
-    return Answer(YES if least <= value <= most else NO, f"{value:,.0f}")
-
-
-def ranked(
-    rows: Mapping[str, float], total: float | None, right: Callable[[str], bool], within_frac: float = 0.1
-) -> Answer:
-    """Return yes where the largest row is the right one and the rows sum to the total.
-
-    It is part where the right one is of the first three, or where the rows do not sum.
-    """
-    ordered = sorted((label for label in rows if rows[label] > 0), key=lambda label: -rows[label])
-    if not any(map(right, ordered[:3])):
-        return Answer(NO, ", ".join(ordered[:3]))
-    value = f"{ordered[0]}: {rows[ordered[0]]:,.0f}"
-    whole = total is not None and abs(sum(rows.values()) - total) <= within_frac * total
-    return Answer(YES if right(ordered[0]) and whole else PART, value)
-
-
-def counted(hits: int, of: int, value: str = "") -> Answer:
-    """Return yes where all facts were found, part where some were."""
-    return Answer(YES if hits == of else PART if hits else NO, value or f"{hits} of {of}")
-
-
-def least(answer: Answer, grade: str) -> Answer:
-    """Return the answer with at most this grade."""
-    order = (NO, PART, YES)
-    return answer if order.index(answer.grade) <= order.index(grade) else Answer(grade, answer.value)
+def grade(value: Value, rule: Rule, facts: Facts) -> Answer:
+    """Return the grade of one value: missing without one, told where the truth is not known."""
+    if value is None or value in ("", ()):
+        return Answer(MISSING)
+    if rule.label is not None:
+        return Answer(RIGHT if isinstance(value, str) and rule.label(value) else WRONG, str(value)[:160])
+    values = value if isinstance(value, tuple) else (value,)
+    shown = ", ".join(
+        f"{one:,.4g}" if isinstance(one, float) and one < 1e4 else f"{one:,.0f}" for one in map(float, values)
+    )
+    if rule.facts and all(facts.get(name) for name in rule.facts):
+        near = [
+            abs(float(one) - facts[name]) <= rule.within_frac * facts[name]
+            for one, name in zip(values, rule.facts, strict=True)
+        ]
+        return Answer(RIGHT if all(near) else WRONG, shown)
+    if rule.bounds and all(facts.get(name) for name in rule.bounds):
+        least, most = (facts[name] for name in rule.bounds)
+        return Answer(RIGHT if least <= float(values[0]) <= most else WRONG, shown)
+    return Answer(TOLD, shown)

@@ -75,6 +75,21 @@ def summed(rows: Iterable[tuple[float, str]]) -> dict[str, float]:
     return dict(found)
 
 
+def kernels_within(place: Path, span: Event) -> float:
+    """Return the microseconds of the kernels that are launched inside an event."""
+    events = trace_events(place)
+    launched = {
+        one["args"]["correlation"]
+        for one in events
+        if one.get("cat") in ("cuda_runtime", "cuda_driver")
+        and one["tid"] == span["tid"]
+        and span["ts"] <= one["ts"] <= span["ts"] + span["dur"]
+    }
+    return sum(
+        float(one["dur"]) for one in events if one.get("cat") == "kernel" and one["args"]["correlation"] in launched
+    )
+
+
 @cache
 def snapshot_of(place: Path) -> dict[str, Any]:
     """Return a snapshot that this machine's torch wrote a moment ago."""
@@ -125,3 +140,9 @@ def table_rows(run: Path, table: str) -> list[dict[str, str]]:
 def most_frequent(labels: Iterable[str]) -> tuple[str, int]:
     """Return the label that occurs most often, and how often."""
     return next(iter(Counter(labels).most_common(1)), ("", 0))
+
+
+def forget() -> None:
+    """Drop what was read, so that outputs of one cell do not stay in memory during the next."""
+    for reader in (trace_events, snapshot_of, ledger):
+        reader.cache_clear()

@@ -19,7 +19,8 @@ MIB = 1 << 20
 WINDOW = 6
 """Steps inside each tool: the three of memory and the three of time that ``gpuledger run`` records by default."""
 STEPS = 12
-LEAK_STEPS = 30
+LEAK_STEPS = 48
+"""More than the 44 steps after which gpuledger tells of growth."""
 SLEEP_S = 0.03
 SPIKE_STEP, SPIKE_BYTES = 9, 64 * MIB
 LEAK_BYTES = 2 * MIB
@@ -144,7 +145,30 @@ def lstm(device: str, scale: int) -> Program:
     return _plain(model, batch)
 
 
-def planted(device: str, scale: int, *, leak_bytes: int = 0, compiled: bool = False) -> Program:
+def convolutions(device: str, scale: int) -> Program:
+    """Return an autoencoder of convolutions."""
+    width, pixels = 32, 32 if device == "cpu" else 128
+    down = [nn.Conv2d(3, width, 3, 2, 1), nn.ReLU(), nn.Conv2d(width, 2 * width, 3, 2, 1), nn.ReLU()]
+    up = [nn.ConvTranspose2d(2 * width, width, 2, 2), nn.ReLU(), nn.ConvTranspose2d(width, 10, 2, 2), nn.Flatten(2)]
+    model = nn.Sequential(*down, *up).to(device)
+
+    def batch() -> tuple[Tensor, Tensor]:
+        images = torch.randn(2 * scale, 3, pixels, pixels).to(device)
+        return images, torch.randint(pixels * pixels, (2 * scale, 10)).to(device)
+
+    return _plain(model, batch)
+
+
+def perceptron(device: str, scale: int) -> Program:
+    """Return a perceptron of eight layers."""
+    width = 512 if device == "cpu" else 2048
+    layers = [layer for _ in range(7) for layer in (nn.Linear(width, width), nn.ReLU())]
+    model = nn.Sequential(*layers, nn.Linear(width, 10)).to(device)
+    count = 32 * scale
+    return _plain(model, lambda: (torch.randn(count, width).to(device), torch.randint(10, (count,)).to(device)))
+
+
+def planted(device: str, scale: int, *, leak_bytes: int = 0, compiled: bool = False, sleeps: bool = True) -> Program:
     """Return the model with planted facts; ``leak_bytes`` are kept in every step, ``compiled`` compiles it."""
     model = Planted().to(device)
     optimizer = torch.optim.Adam(model.parameters())
@@ -152,17 +176,18 @@ def planted(device: str, scale: int, *, leak_bytes: int = 0, compiled: bool = Fa
     program = Program(model, optimizer, lambda _step: None)
 
     def take_step(step: int) -> None:
+        if step == SPIKE_STEP and not leak_bytes:
+            program.kept.append(torch.zeros(SPIKE_BYTES, dtype=torch.uint8, device=device))
         values = torch.randn(ROWS * scale, WIDTH).to(device)
         optimizer.zero_grad(set_to_none=True)
         called(values).square().mean().backward()
         optimizer.step()
         if leak_bytes:
             program.kept.append(torch.zeros(leak_bytes, dtype=torch.uint8, device=device))  # planted: leak
-        elif step == SPIKE_STEP:
-            program.kept.append(torch.zeros(SPIKE_BYTES, dtype=torch.uint8, device=device))
         else:
             program.kept.clear()
-        time.sleep(SLEEP_S)
+        if sleeps:
+            time.sleep(SLEEP_S)
 
     program.take_step = take_step
     program.steps = LEAK_STEPS if leak_bytes else STEPS
@@ -171,6 +196,8 @@ def planted(device: str, scale: int, *, leak_bytes: int = 0, compiled: bool = Fa
 
 def build(name: str, device: str, scale: int) -> Program:
     """Return the program of a name on ``device``; ``scale`` multiplies the batch."""
+    if name == "long":
+        return planted(device, scale, sleeps=False)
     if name == "leak":
         return planted(device, scale, leak_bytes=LEAK_BYTES)
     if name == "crash":
@@ -178,7 +205,8 @@ def build(name: str, device: str, scale: int) -> Program:
         return planted(device, scale, leak_bytes=96 * MIB)
     if name == "compiled":
         return planted(device, scale, compiled=True)
-    makers = {"resnet18": resnet18, "gpt": gpt, "lstm": lstm, "planted": planted}
+    makers = {"resnet18": resnet18, "gpt": gpt, "lstm": lstm, "convolutions": convolutions, "perceptron": perceptron}
+    makers["planted"] = planted
     return makers[name](device, scale)
 
 
@@ -201,5 +229,7 @@ def planted_facts(rows: int = ROWS) -> dict[str, float]:
         "peak_most_bytes": held + weights + 3 * wide,
         "flops": 3 * forward - 2 * rows * WIDTH * WIDTH,  # the input needs no gradient
         "wide_flops": 3 * 2 * rows * WIDTH * WIDE,
+        "addmm_flops": forward,
+        "spike_bytes": SPIKE_BYTES,
         "sleep_ms": SLEEP_S * 1e3,
     }

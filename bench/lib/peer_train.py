@@ -1,7 +1,8 @@
 """One training under one tool, in a process of its own: used by bench/peers/side_by_side.py.
 
 Each tool is used as its own documentation says, around the first steps, and writes its output into a directory. With
-``--tool none`` the program knows of no tool: so it runs bare, and under ``gpuledger run``.
+``--tool none`` the program knows of no tool: so it runs bare, and under ``gpuledger run``. side_by_side.py also takes
+the tools from here to measure their costs inside one process.
 """
 
 from __future__ import annotations
@@ -9,18 +10,23 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import itertools
 import json
-import os
+import shutil
+import statistics
+import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from peer_programs import WINDOW, Program, build
+from peer_programs import PLANTED_LAYER, ROWS, WIDTH, WINDOW, Program, build
 
 UNAVAILABLE = 77
 """Exit status where a tool is not there: not installed, or not for this device."""
+LONG_S = 4.0
+"""Seconds of the program of which energy is asked."""
 
 
 Between = Callable[[], None] | None
@@ -39,7 +45,7 @@ def none(_out: Path, _device: str) -> Iterator[Begin]:
 
 
 @contextlib.contextmanager
-def profiler(out: Path, device: str) -> Iterator[Begin]:
+def profiler(out: Path, device: str, *, only_trace: bool = False) -> Iterator[Begin]:
     """torch.profiler with memory, shapes, stacks, modules and FLOPs: trace, tables and memory timeline."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -48,6 +54,8 @@ def profiler(out: Path, device: str) -> Iterator[Begin]:
     with profile(activities=activities, with_flops=True, **options) as watched:  # type: ignore[arg-type]
         yield lambda _program: None
     watched.export_chrome_trace(str(out / "trace.json"))
+    if only_trace:
+        return
     averages = watched.key_averages(group_by_stack_n=5)
     (out / "averages.txt").write_text(averages.table(sort_by="self_cpu_memory_usage", row_limit=50))
     flops = {one.key: one.flops for one in watched.key_averages() if one.flops}
@@ -128,8 +136,33 @@ def flop_counter(out: Path, _device: str) -> Iterator[Begin]:
         yield lambda _program: None
     with contextlib.suppress(ImportError):  # the table needs the package tabulate
         (out / "table.txt").write_text(counter.get_table(depth=4))
-    counts = {module: sum(operators.values()) for module, operators in counter.get_flop_counts().items()}
+    counts = {
+        module: {str(operator): count for operator, count in operators.items()}
+        for module, operators in counter.get_flop_counts().items()
+    }
     (out / "flops.json").write_text(json.dumps(counts))
+
+
+@contextlib.contextmanager
+def nvidia_smi(out: Path, device: str) -> Iterator[Begin]:
+    """A poll of nvidia-smi: memory in use and power, every 20 ms."""
+    if device != "cuda" or not shutil.which("nvidia-smi"):
+        raise Unavailable("no nvidia-smi" if device == "cuda" else "no GPU")
+    words = ["nvidia-smi", "-i", "0", "--query-gpu=memory.used,power.draw.instant", "--format=csv,noheader,nounits"]
+    with (out / "smi.csv").open("w") as file, subprocess.Popen([*words, "-lms", "20"], stdout=file) as poll:
+        try:
+            yield lambda _program: None
+        finally:
+            poll.terminate()
+
+
+@contextlib.contextmanager
+def gpuledger(out: Path, _device: str) -> Iterator[Begin]:
+    """gpuledger.record with memory and time, for where the process is not started by ``gpuledger run``."""
+    import gpuledger as package
+
+    with package.record("side", out=out / "side.ledger", passes="memory,time"):
+        yield lambda _program: None
 
 
 TOOLS = {
@@ -139,38 +172,83 @@ TOOLS = {
     "mem_tracker": mem_tracker,
     "zeus": zeus,
     "flop_counter": flop_counter,
+    "nvidia_smi": nvidia_smi,
+    "gpuledger": gpuledger,
 }
+
+
+def take_steps(program: Program, numbers: Iterable[int], cuda: bool, between: Between = None) -> Iterator[float]:
+    """Take steps, and return the ms of each from idle device to idle device."""
+    for step in numbers:
+        started_s = time.perf_counter()
+        program.take_step(step)
+        if cuda:
+            torch.cuda.synchronize()
+        yield (time.perf_counter() - started_s) * 1e3
+        if between is not None:
+            between()
+
+
+def joules() -> float:
+    """Return the GPU's energy counter."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(pynvml.nvmlDeviceGetHandleByIndex(0))) / 1e3
+
+
+def alone_ms(program: Program, rows: int, device: str) -> float:
+    """Return the median ms of the planted layer's forward alone: by CUDA events on a GPU."""
+    values = torch.randn(rows, WIDTH, device=device)
+    layer = program.model.get_submodule(PLANTED_LAYER)
+    found = []
+    for _ in range(20):
+        if device == "cuda":
+            first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            torch.cuda._sleep(2_000_000)  # the launches are then ahead of the GPU
+            first.record()
+            layer(values)
+            last.record()
+            torch.cuda.synchronize()
+            found.append(first.elapsed_time(last))
+        else:
+            started_s = time.perf_counter()
+            layer(values)
+            found.append((time.perf_counter() - started_s) * 1e3)
+    return statistics.median(found[5:])
 
 
 def train(arguments: argparse.Namespace, told: dict[str, Any]) -> None:
     """Train under the tool for the first steps, and then without it; add times and counters to ``told``."""
     torch.manual_seed(0)
     cuda = arguments.device == "cuda"
-    # A rank has its own output; the second one has twice the batch.
-    rank = int(os.environ.get("RANK", "0"))
-    out = arguments.out / f"rank-{rank}" if "RANK" in os.environ else arguments.out
-    out.mkdir(parents=True, exist_ok=True)
     told["step_ms"] = []
-
-    def steps(program: Program, first: int, last: int, between: Between) -> None:
-        for step in range(first, last + 1):
-            started_s = time.perf_counter()
-            program.take_step(step)
-            if cuda:
-                torch.cuda.synchronize()
-            told["step_ms"].append((time.perf_counter() - started_s) * 1e3)
-            if between is not None and step < last:
-                between()
-
-    with TOOLS[arguments.tool](out, arguments.device) as begin:
-        program = build(arguments.program, arguments.device, arguments.scale * (1 + rank))
+    program_name = arguments.program
+    with TOOLS[arguments.tool](arguments.out, arguments.device) as begin:
+        program = build(program_name, arguments.device, arguments.scale)
+        if program_name == "long":
+            list(take_steps(program, range(1, 6), cuda))
         after_step = begin(program)
-        steps(program, 1, program.steps if arguments.program == "crash" else WINDOW, after_step)
+        started_s, started_j = time.monotonic(), joules() if cuda and program_name == "long" else None
+        for step, spent_ms in enumerate(take_steps(program, itertools.count(1), cuda, after_step), 1):
+            told["step_ms"].append(spent_ms)
+            if step == 3 and cuda:
+                free, total = torch.cuda.mem_get_info()
+                told |= {"used_bytes": total - free, "outside_bytes": total - free - torch.cuda.memory_reserved()}
+            if step >= (program.steps if program_name == "crash" else WINDOW) and (
+                program_name != "long" or time.monotonic() - started_s > LONG_S
+            ):
+                break
+        told["steps_inside"] = len(told["step_ms"])
         told["peak_bytes"] = torch.cuda.max_memory_allocated() if cuda else None
-        told["used_bytes"] = torch.cuda.mem_get_info()[1] - torch.cuda.mem_get_info()[0] if cuda else None
+        if started_j is not None:
+            told["step_energy_j"] = (joules() - started_j) / told["steps_inside"]
         recorded_s = time.perf_counter()
     told["output_s"] = time.perf_counter() - recorded_s
-    steps(program, WINDOW + 1, program.steps, None)
+    if program_name != "long":
+        told["step_ms"] += take_steps(program, range(WINDOW + 1, program.steps + 1), cuda)
+    if program_name == "planted" and arguments.tool == "none" and arguments.alone:
+        told["wide_forward_ms"] = alone_ms(program, ROWS * arguments.scale, arguments.device)
 
 
 def main() -> None:
@@ -182,6 +260,7 @@ def main() -> None:
     parser.add_argument("--told", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--scale", type=int, default=1)
+    parser.add_argument("--alone", action="store_true", help="time the planted layer alone at the end")
     arguments = parser.parse_args()
     told: dict[str, Any] = {}
     try:
@@ -191,8 +270,7 @@ def main() -> None:
         raise SystemExit(UNAVAILABLE) from None
     finally:
         told["ended_s"] = time.time()
-        if os.environ.get("RANK", "0") == "0":
-            arguments.told.write_text(json.dumps(told))
+        arguments.told.write_text(json.dumps(told))
 
 
 if __name__ == "__main__":

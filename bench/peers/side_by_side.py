@@ -1,10 +1,11 @@
 """What each of seven tools tells of the same trainings, and what it costs: overhead, files, time to an answer.
 
-Twenty questions are asked of a small training with planted facts; a function takes each answer out of what the tool
-wrote, and compares it with the truth. Costs are those of three other trainings, each under every tool in turn, against
-the bare program of the same round. Every program runs in a fresh process.
+Twenty questions are asked of a small training with planted facts, in a fresh process for each tool. A function takes a
+value out of what the tool wrote; one rule a question compares it with the truth. Costs are those of five other
+trainings, one process each, with every tool in turn against the bare steps of the same round. The file of results is
+written anew after every answer and every cell, so that a run that is cut short loses nothing.
 
-Usage: python bench/peers/side_by_side.py --device cpu --out bench/peers/results/cpu/side_by_side.json
+Usage: python bench/peers/side_by_side.py --device cuda --limit-s 290 --out bench/peers/results/h200/side_by_side.json
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,77 +28,67 @@ LIB = Path(__file__).resolve().parents[1] / "lib"
 sys.path.insert(0, str(LIB))
 
 from environment import describe_environment, write_results
-from peer_answers import OTHER_PROGRAMS, QUESTIONS, Asked, answer
-from peer_outputs import ledger
-from peer_programs import ROWS, SLEEP_S, WINDOW, planted_facts
+from peer_answers import ANSWERS, OTHER_PROGRAMS, QUESTIONS, Asked, answer
+from peer_programs import ROWS, WINDOW, planted_facts
 from peer_train import UNAVAILABLE
 
-TOOLS = ("profiler", "snapshot", "mem_tracker", "zeus", "flop_counter", "gpuledger")
-MODELS = ("resnet18", "gpt", "lstm")
-TRAIN = str(LIB / "peer_train.py")
+TOOLS = ("profiler", "snapshot", "mem_tracker", "zeus", "flop_counter", "nvidia_smi", "gpuledger")
+MODELS = ("resnet18", "gpt", "lstm", "convolutions", "perceptron")
 ONE_LIMIT_S = 120
+OF_THE_PROCESS = ("used_bytes", "outside_bytes")
+"""Truths that each watched process tells of itself, because a tool's own memory is among them."""
+OF_THE_BARE = ("peak_bytes", "wide_forward_ms", "step_energy_j")
 
 Told = dict[str, Any]
 
 
 @dataclass
 class Desk:
-    """Where programs run and put their outputs."""
+    """Where programs run and put their outputs, until when, and what is written."""
 
     place: Path
     device: str
     scale: int
-    count: int = 0
+    out: Path
+    until_s: float
+    results: Told = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left."""
+        return self.until_s - time.monotonic()
+
+    def write(self) -> None:
+        """Write what is known by now."""
+        with self.lock:
+            write_results(self.out, self.results)
 
     def run(self, program: str, tool: str) -> tuple[Told, Path]:
         """Run one program under one tool; return what the program says and where the tool's output is."""
-        self.count += 1
-        out, told = self.place / f"{self.count}", self.place / f"{self.count}.told"
+        out, told = self.place / f"{program}-{tool}", self.place / f"{program}-{tool}.told"
         out.mkdir()
-        ranks = program == "ranks"
-        training = [TRAIN, "planted" if ranks else program, "--out", str(out), "--told", str(told)]
+        training = [str(LIB / "peer_train.py"), program, "--out", str(out), "--told", str(told)]
         training += ["--device", self.device, "--scale", str(self.scale)]
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"] if ranks else []
         if tool == "gpuledger":
-            out = self.place / f"{self.count}.ledger"
-            words = ["-m", "gpuledger", "run", "-q", "--out", str(out), *launcher, *training]
+            out = self.place / f"{program}-{tool}.ledger"
+            words = ["-m", "gpuledger", "run", "-q", "--out", str(out), *training]
         else:
-            words = [*launcher, *training, "--tool", tool]
-        started_s = time.time()
-        environment = {**os.environ, "OMP_NUM_THREADS": str(os.cpu_count() or 1)}
-        done = subprocess.run(
-            [sys.executable, *words], capture_output=True, text=True, timeout=ONE_LIMIT_S, check=False, env=environment
-        )
-        ended_s = time.time()
+            words = [*training, "--tool", tool, *(["--alone"] if tool == "none" else [])]
+        try:
+            done = subprocess.run(
+                [sys.executable, *words],
+                capture_output=True,
+                text=True,
+                timeout=min(ONE_LIMIT_S, max(self.left_s, 1)),
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return {"error": "took too long"}, out
         found: Told = json.loads(told.read_text()) if told.exists() else {}
-        found |= {"status": done.returncode, "whole_s": ended_s - started_s}
         if done.returncode not in (0, UNAVAILABLE):
             found["error"] = "".join(done.stderr.splitlines(keepends=True)[-3:])[-400:]
-        if "ended_s" in found:
-            found["closing_s"] = ended_s - found["ended_s"]
         return found, out
-
-
-def size_of(out: Path) -> int:
-    """Return the bytes of a tool's files."""
-    return sum(place.stat().st_size for place in out.rglob("*") if place.is_file())
-
-
-def costs_of(tool: str, told: Told, out: Path, asked: Asked) -> Told:
-    """Return what one run costs: steps, the whole process, files, and seconds to the peak and its layers."""
-    steps_ms = told["step_ms"]
-    started_s = time.time()
-    if tool != "none":
-        for question in ("peak", "layer"):
-            answer(tool, question, asked, asked.device)
-    asking_s = time.time() - started_s
-    return {
-        "inside_ms": statistics.median(steps_ms[1:WINDOW]),
-        "after_ms": statistics.median(steps_ms[WINDOW + 1 :]),
-        "whole_s": told["whole_s"],
-        "file_bytes": size_of(out),
-        "answer_s": asking_s + (told["closing_s"] if tool == "gpuledger" else told.get("output_s", 0.0)),
-    }
 
 
 def spread(values: list[float], digits: int = 3) -> Told:
@@ -104,123 +97,153 @@ def spread(values: list[float], digits: int = 3) -> Told:
     return {**{key: round(value, digits) for key, value in found.items()}, "n": len(values)}
 
 
-def costs_in_all(rounds: list[dict[str, Told]]) -> Told:
-    """Return the costs of each tool against the bare program of the same round."""
+def costs_in_all(cells: list[Told]) -> Told:
+    """Return the costs of each tool, steps against the bare ones of the same round."""
+    bare = {one["round"]: one for one in cells if one["tool"] == "none" and "inside_ms" in one}
     found: Told = {}
     for tool in TOOLS:
-        each = [(one[tool], one["none"]) for one in rounds if tool in one and "none" in one]
+        each = [
+            (one, bare[one["round"]])
+            for one in cells
+            if one["tool"] == tool and "inside_ms" in one and one["round"] in bare
+        ]
         if not each:
             continue
+        answers_s = [cost["answer_s"] for cost, _ in each if cost["answer_s"] is not None]
         found[tool] = {
-            "steps_inside": spread([cost["inside_ms"] / bare["inside_ms"] for cost, bare in each]),
-            "steps_after": spread([cost["after_ms"] / bare["after_ms"] for cost, bare in each]),
-            "whole_more_s": spread([cost["whole_s"] - bare["whole_s"] for cost, bare in each]),
+            "steps_inside": spread([cost["inside_ms"] / free["inside_ms"] for cost, free in each]),
+            "steps_after": spread([cost["after_ms"] / free["after_ms"] for cost, free in each]),
+            "output_s": spread([cost["output_s"] for cost, _ in each]),
+            "answer_s": spread(answers_s) if answers_s else None,
             "file_bytes": spread([cost["file_bytes"] for cost, _ in each], 0),
-            "answer_s": spread([cost["answer_s"] for cost, _ in each]),
         }
     return found
 
 
-def measure(desk: Desk, models: list[str], repeats: int, limit_s: float) -> Told:
-    """Return the costs by model; the order of tools turns with every round."""
-    until_s = time.monotonic() + limit_s
-    rounds: dict[str, list[dict[str, Told]]] = {model: [] for model in models}
-    absent: set[str] = set()
-    for repeat in range(repeats):
-        for model in models:
-            if time.monotonic() > until_s:
-                break
-            order = ["none", *(tool for tool in TOOLS if tool not in absent)]
-            turn = repeat % len(order)
-            one: dict[str, Told] = {}
-            for tool in order[turn:] + order[:turn]:
-                told, out = desk.run(model, tool)
-                if told["status"] == UNAVAILABLE:
-                    absent.add(tool)
-                elif told["status"] == 0:
-                    one[tool] = costs_of(tool, told, out, Asked(out, desk.device, facts_of(told, desk.scale)))
-                else:
-                    print(model, tool, told.get("error"), file=sys.stderr, flush=True)
-            rounds[model].append(one)
-            print(model, repeat + 1, {tool: round(cost["inside_ms"]) for tool, cost in one.items()}, flush=True)
-    return {
-        model: {
-            "bare_step_ms": spread([one["none"]["inside_ms"] for one in done if "none" in one]),
-            "tools": costs_in_all(done),
-        }
-        for model, done in rounds.items()
-        if done
-    }
+def measure(desk: Desk, models: list[str], repeats: int) -> None:
+    """Add the costs by model; each model has an equal share of the time that is left."""
+    absent = desk.results["unavailable"]
+    tools = ["none", *(tool for tool in TOOLS if tool not in absent)]
+    found: Told = desk.results.setdefault("models", {})
+    for index, model in enumerate(models):
+        share_s = desk.left_s / (len(models) - index)
+        if share_s < 1:
+            desk.results["not_measured"] = models[index:]
+            break
+        words = [sys.executable, str(LIB / "peer_costs.py"), model, "--repeats", str(repeats), "--tools", *tools]
+        words += ["--device", desk.device, "--scale", str(desk.scale)]
+        cells: list[Told] = []
+        with (desk.place / f"{model}.err").open("w+") as error:
+            child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=error, text=True)
+            cut = threading.Timer(share_s, child.kill)
+            cut.start()
+            for line in child.stdout or ():
+                if not line.startswith("{"):  # torch.profiler prints, too
+                    continue
+                cells.append(json.loads(line))
+                bare = [one["inside_ms"] for one in cells if one["tool"] == "none" and "inside_ms" in one]
+                found[model] = {
+                    "bare_step_ms": spread(bare) if bare else None,
+                    "tools": costs_in_all(cells),
+                    "errors": sorted({f"{one['tool']}: {one['error']}" for one in cells if "error" in one}),
+                }
+                desk.write()
+            status = child.wait()
+            cut.cancel()
+            if status:
+                error.seek(0)
+                desk.results["errors"][f"costs, {model}"] = f"exit status {status}: {error.read()[-300:]}"
+        print(model, f"{len(cells)} cells", flush=True)
 
 
-def facts_of(bare: Told, scale: int) -> dict[str, float]:
-    """Return the planted facts, and what the bare program measured."""
-    measured = {key: bare[key] for key in ("peak_bytes", "used_bytes") if bare.get(key)}
-    times = bare.get("step_ms") or [0.0]
+def facts_of(scale: int, bare: Told, own: Told) -> dict[str, float]:
+    """Return the planted facts, what the bare program measured, and what the watched one told of its process."""
     return {
         **planted_facts(ROWS * scale),
-        **measured,
-        "rows": ROWS * scale,
-        "work_ms": statistics.median(times[1:] or times) - SLEEP_S * 1e3,
+        **{name: bare[name] for name in OF_THE_BARE if bare.get(name)},
+        **{name: own[name] for name in OF_THE_PROCESS if own.get(name)},
     }
 
 
-def ask(desk: Desk) -> Told:
-    """Return every tool's answers, by question."""
-    programs = [
-        program for program in ("planted", *OTHER_PROGRAMS.values()) if desk.device == "cuda" or program != "crash"
-    ]
-    facts = {program: facts_of(desk.run(program, "none")[0], desk.scale) for program in programs}
-    answers: Told = {question: {} for question in QUESTIONS}
-    unavailable: Told = {}
-    errors: Told = {}
-    for tool in TOOLS:
-        outputs: dict[str, Asked | None] = {}
-        for program in programs:
-            told, out = desk.run(program, tool)
-            outputs[program] = None if "unavailable" in told else Asked(out, desk.device, facts[program])
+def ask(desk: Desk) -> None:
+    """Add every tool's answers: ``planted`` and ``long`` one at a time, the others beside each other."""
+    results = desk.results
+    programs = ["planted", "leak", "compiled", *(["crash", "long"] if desk.device == "cuda" else [])]
+    found: dict[tuple[str, str], tuple[Told, Path]] = {}
+    needed = [(program, tool) for program in programs for tool in ("none", *TOOLS) if asked_of(program, tool)]
+
+    def run(pair: tuple[str, str]) -> None:
+        if pair[1] not in results["unavailable"]:
+            found[pair] = told, _ = desk.run(*pair)
             if "unavailable" in told:
-                unavailable[tool] = told["unavailable"]
-                break
-            if "error" in told and program != "crash":
-                errors[f"{tool}, {program}"] = told["error"]
+                results["unavailable"][pair[1]] = told["unavailable"]
+            elif "error" in told and pair[0] != "crash":
+                results["errors"][f"{pair[1]}, {pair[0]}"] = told["error"]
+
+    alone = [pair for pair in needed if pair[0] in ("planted", "long")]
+    for pair in alone:
+        run(pair)
+    print("alone", round(desk.left_s), flush=True)
+    workers = max(1, min(8, (os.cpu_count() or 2) // 2))
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(run, [pair for pair in needed if pair not in alone]))
+    print("others", round(desk.left_s), flush=True)
+
+    def answers_of(tool: str) -> None:
         for question in QUESTIONS:
-            asked = outputs.get(OTHER_PROGRAMS.get(question, "planted"))
-            found = answer(tool, question, asked, desk.device)
-            answers[question][tool] = {"grade": found.grade, "value": found.value}
-        print(tool, {question: each[tool]["grade"] for question, each in answers.items()}, flush=True)
-    return {"facts": facts, "unavailable": unavailable, "errors": errors, "answers": answers}
+            program = OTHER_PROGRAMS.get(question, "planted")
+            told, out = found.get((program, tool), ({"unavailable": ""}, Path()))
+            bare = found.get((program, "none"), ({}, Path()))[0]
+            asked = None if "unavailable" in told else Asked(out, desk.device, facts_of(desk.scale, bare, told), told)
+            one = answer(tool, question, asked, desk.device)
+            results["answers"][question][tool] = {"grade": one.grade, "value": one.value}
+        desk.write()
+
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(answers_of, TOOLS))
+    results["facts"] = {
+        program: facts_of(desk.scale, told[0], told[0]) for (program, tool), told in found.items() if tool == "none"
+    }
+    desk.write()
+
+
+def asked_of(program: str, tool: str) -> bool:
+    """Return whether a tool has an answer to a question on a program; the bare program runs for all."""
+    return tool == "none" or any(OTHER_PROGRAMS.get(question, "planted") == program for question in ANSWERS[tool])
 
 
 def main() -> None:
     """Ask every question, then measure what each tool costs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--models", nargs="*", choices=MODELS, default=list(MODELS))
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--scale", type=int, default=0, help="multiplies the batch [default: 1, 8 on a GPU]")
-    parser.add_argument("--limit-s", type=float, default=240.0, help="seconds after which no round begins")
+    parser.add_argument("--small", action="store_true", help="the smallest batch, also on a GPU")
+    parser.add_argument("--limit-s", type=float, default=290.0, help="seconds after which everything is stopped")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    load = [round(os.getloadavg()[0], 2)]
+    until_s = time.monotonic() + arguments.limit_s
+    scale = 8 if arguments.device == "cuda" and not arguments.small else 1
     with tempfile.TemporaryDirectory() as directory:
-        desk = Desk(Path(directory), arguments.device, arguments.scale or (8 if arguments.device == "cuda" else 1))
-        asked = ask(desk)
-        load.append(round(os.getloadavg()[0], 2))
-        models = measure(desk, arguments.models, arguments.repeats, arguments.limit_s)
-    load.append(round(os.getloadavg()[0], 2))
-    results = {
-        "environment": describe_environment(arguments.device),
-        "processors": os.cpu_count(),
-        "load_average_at_start_between_and_end": load,
-        "repeats": min((len(one["tools"]) and one["bare_step_ms"]["n"] for one in models.values()), default=0),
-        "steps": {"inside": WINDOW},
-        "questions": QUESTIONS,
-        **asked,
-        "models": models,
-    }
-    ledger.cache_clear()
-    write_results(arguments.out, results)
+        desk = Desk(Path(directory), arguments.device, scale, arguments.out, until_s)
+        desk.results |= {
+            "environment": describe_environment(arguments.device),
+            "processors": os.cpu_count(),
+            "load_average": [round(os.getloadavg()[0], 2)],
+            "repeats": arguments.repeats,
+            "steps_inside": WINDOW,
+            "scale": scale,
+            "questions": {name: {"text": text, "truth": rule.truth} for name, (text, rule) in QUESTIONS.items()},
+            "unavailable": {},
+            "errors": {},
+            "answers": {name: {} for name in QUESTIONS},
+        }
+        ask(desk)
+        desk.results["load_average"].append(round(os.getloadavg()[0], 2))
+        measure(desk, arguments.models, arguments.repeats)
+        desk.results["load_average"].append(round(os.getloadavg()[0], 2))
+        desk.results["took_s"] = round(arguments.limit_s - desk.left_s)
+        desk.write()
 
 
 if __name__ == "__main__":
