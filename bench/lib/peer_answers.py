@@ -132,8 +132,16 @@ def order_of(names: Iterable[str]) -> str:
 
 
 def profiler_layer(asked: Asked) -> Value:
-    """Modules around the allocations that are live at the peak."""
-    return largest(summed(live_by(asked.trace, asked.kind, lambda name: name.startswith("nn.Module"))))
+    """Modules around the allocations that are live at the peak, with the modules around those: a trace has no paths."""
+    label = largest(summed(live_by(asked.trace, asked.kind, lambda name: name.startswith("nn.Module"))))
+    modules = [one for one in trace_events(asked.trace) if one["name"].startswith("nn.Module")]
+    inner = next((one for one in modules if one["name"] == label), None)
+    if inner is None:
+        return None
+    around = [
+        one for one in modules if one["ts"] <= inner["ts"] and inner["ts"] + inner["dur"] <= one["ts"] + one["dur"]
+    ]
+    return ".".join(one["name"].removeprefix("nn.Module: ") for one in around)
 
 
 def profiler_category(asked: Asked) -> Value:
@@ -250,13 +258,13 @@ def tracker_category(asked: Asked) -> Value:
 def counter_flops(asked: Asked, module: str, operator: str = "") -> Value:
     """The count of one module, of one operator or of all."""
     counts = asked.read("flops.json").get(module, {})
-    count: int = sum(size for name, size in counts.items() if name.endswith(operator))
-    return count / WINDOW or None
+    count = sum(int(size) for name, size in counts.items() if name.endswith(operator))
+    return float(count / WINDOW) or None
 
 
 def zeus_energy(asked: Asked) -> Value:
     """The joules of the window by its steps."""
-    return float(asked.read("energy.json")["j"]) / asked.told["steps_inside"]
+    return float(asked.read("energy.json")["j"]) / int(asked.told["steps_inside"])
 
 
 def polled(asked: Asked) -> list[tuple[float, float]]:
