@@ -7,7 +7,7 @@ that it calls. ``collections`` is Python's garbage collector within the recorded
 To compare with an older version, set PYTHONPATH to its ``src``. A part that a version does not have is left out.
 
 Usage: python bench/time/recording_parts.py --out bench/time/results/h200/recording_parts.json
-           [--models gpt2,resnet50] [--rounds 3] [--small]
+           [--models gpt2,resnet50] [--rounds 3] [--small] [--compiled]
 """
 
 from __future__ import annotations
@@ -136,7 +136,10 @@ def _allocations(out: Path) -> int:
 def measure_model(given: argparse.Namespace, model: str) -> dict[str, Any]:
     """Return the rounds of one model, and medians over them. The first round warms up and is left out."""
     torch.manual_seed(0)
-    stepper = MODELS[model].build(given.device, small=given.small).stepper()
+    workload = MODELS[model].build(given.device, small=given.small)
+    for one in workload.models if given.compiled else ():
+        one.compile()
+    stepper = workload.stepper()
     wait = torch.cuda.synchronize if given.device.startswith("cuda") else (lambda: None)
 
     def step() -> float:
@@ -181,6 +184,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="cuda" if torch.cuda.device_count() else "cpu")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--compiled", action="store_true", help="compile the models with model.compile()")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
@@ -188,7 +192,11 @@ def main() -> None:
         return
     if given.out is None:
         parser.error("--out is required")
-    results: dict[str, Any] = {"environment": describe_environment(given.device), "models": {}}
+    results: dict[str, Any] = {
+        "environment": describe_environment(given.device),
+        "compiled": given.compiled,
+        "models": {},
+    }
     for model in given.models.split(","):
         ended = subprocess.run(
             [sys.executable, __file__, "--one", model, *sys.argv[1:]], stdout=subprocess.PIPE, text=True, check=False
