@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.posting.graph_replays import match_replays
+from gpuledger.analyze.posting.graph_replays import match_captures, match_replays, with_captures
 from gpuledger.analyze.posting.kernels_alone import KernelMatches, match_kernels
 from gpuledger.analyze.posting.lane_scopes import NONE, LaneScopes, Mark, read_mark
 from gpuledger.analyze.posting.launch_lines import place_lines, read_line
@@ -23,6 +23,7 @@ from gpuledger.analyze.posting.launched_work import SpanWork, span_work
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import (
     FUSION_RANGE,
+    GRAPH_RANGE,
     LINE_RANGE,
     MODULE_RANGE,
     NO_GRAD,
@@ -37,6 +38,9 @@ I64 = NDArray[np.int64]
 SPAN_KINDS = ("phase", "kernel", "copy", "collective", "host")
 """Kinds of spans. A kind's number is its position."""
 
+_OURS = (MODULE_RANGE, PHASE_RANGE, LINE_RANGE, GRAPH_RANGE)
+"""Prefixes of the names of ranges that gpuledger has opened. No operator has one of these."""
+
 _COLLECTIVES = ("ncclDevKernel", "ncclKernel")
 
 
@@ -47,7 +51,8 @@ class OwnedSpans:
     ``operator_id`` is the name of the launching operator, or of the span itself if it is an operator; never of a range
     that gpuledger has opened. ``launched_ns`` is the start of its launch, -1 if not recorded. ``fusion_id`` is the
     compiled kernel around the launch; ``module_id`` is then the module that was called (:mod:`.fused_work`).
-    ``is_replayed`` is True for kernels launched by a CUDA graph. ``stack_id`` is the Python stack of the call that
+    ``is_replayed`` is True for kernels launched by a CUDA graph, and ``is_matched`` if they were found in compiled
+    code or in their capture. ``stack_id`` is the Python stack of the call that
     launched it.
     """
 
@@ -66,6 +71,7 @@ class OwnedSpans:
     work: SpanWork
     fusion_id: I64
     is_replayed: NDArray[np.bool_]
+    is_matched: NDArray[np.bool_]
     stack_id: I64
 
 
@@ -134,29 +140,35 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
 
     Source: Kineto (CUPTI on a GPU); times are Unix ns.
     """
-    table = journal.tables["activities"]
-    if not table["kind"].size:
+    measured_count = journal.tables["activities"]["kind"].size
+    if not measured_count:
         return None
-    words = [str(name) for name in journal.facts.get("activity_names") or []]
+    captures = with_captures(journal)
+    table, words = captures.table, captures.words
+    own = {name: values[:measured_count] for name, values in table.items()}
     names = _read_names(words)
     owners = _Walk(table, names, journal.names).owners()
     on_device = table["kind"] != ActivityKind.HOST
     pattern_ns = (journal.facts.get("line_step") or {}).get("from_ns")
-    measured = np.ones(on_device.size, dtype=bool) if pattern_ns is None else table["start_ns"] < pattern_ns
+    measured = np.arange(on_device.size) < measured_count
+    if pattern_ns is not None:
+        measured &= table["start_ns"] < pattern_ns
     chosen = np.flatnonzero(measured & (on_device if on_device.any() else owners.outermost))
     launch = _launchers(table, chosen) if on_device.any() else chosen
-    found = _with_later_steps(journal, chosen, launch)
+    found = _with_later_steps(journal, table, chosen, launch)
     chosen, like, steps_later = found.rows, found.like, found.steps_later
     launch = _launchers(table, like) if on_device.any() else like
     replayed = match_replays(table, like, words, journal.facts.get("fusions") or [])
+    captured = match_captures(captures, like, owners.parent)[like]
     placed = launch >= 0
     at = np.where(placed, launch, 0)
+    is_owned, owner = placed | (captured >= 0), np.where(captured >= 0, captured, at)
     kind = np.where(table["kind"][chosen] == ActivityKind.KERNEL, SPAN_KINDS.index("kernel"), SPAN_KINDS.index("copy"))
     collective = np.array([name.startswith(_COLLECTIVES) for name in words], dtype=bool)
     kind[collective[table["name_id"][chosen]]] = SPAN_KINDS.index("collective")
     start = table["start_ns"][chosen]
     step = _steps_at(journal, np.where(placed, table["start_ns"][at], table["start_ns"][like]))
-    lines = place_lines(table, words, owners.parent, _steps_at(journal, table["start_ns"]), pattern_ns)
+    lines = place_lines(own, words, owners.parent[:measured_count], _steps_at(journal, own["start_ns"]), pattern_ns)
     return OwnedSpans(
         kind=(kind if on_device.any() else np.full(chosen.size, SPAN_KINDS.index("host"))).astype(np.int8),
         device_idx=table["device_idx"][chosen].astype(np.int64),
@@ -164,28 +176,32 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
         name_id=table["name_id"][chosen].astype(np.int64),
         start_ns=start,
         end_ns=start + table["duration_ns"][chosen],
-        module_id=np.where(placed, owners.module[at], -1),
-        phase=np.where(placed, owners.phase[at], int(Phase.BETWEEN)).astype(np.int8),
+        module_id=np.where(is_owned, owners.module[owner], -1),
+        phase=np.where(is_owned, owners.phase[owner], int(Phase.BETWEEN)).astype(np.int8),
         step=np.where(step > 0, step + steps_later, 0),
-        operator_id=np.where(placed & ~names.is_ours[table["name_id"][at]], table["name_id"][at], -1).astype(np.int64),
-        scope_id=np.where(placed, owners.scope[at], NONE),
+        operator_id=np.where(is_owned & ~names.is_ours[table["name_id"][owner]], table["name_id"][owner], -1).astype(
+            np.int64
+        ),
+        scope_id=np.where(is_owned, owners.scope[owner], NONE),
         launched_ns=np.where(placed & (steps_later == 0), table["start_ns"][at], -1),
-        work=span_work(table, journal.facts, chosen, launch, owners.parent, steps_later),
+        work=span_work(own, journal.facts, chosen, launch, owners.parent[:measured_count], steps_later),
         fusion_id=np.where(replayed[like] >= 0, replayed[like], np.where(placed, owners.fusion[at], -1)),
         is_replayed=table["launch_id"][like] < 0,
+        is_matched=(replayed[like] >= 0) | (captured >= 0),
         stack_id=np.where(placed, lines[at], -1),
     )
 
 
-def _with_later_steps(journal: Journal, chosen: I64, launch: I64) -> KernelMatches:
+def _with_later_steps(journal: Journal, table: dict[str, NDArray[Any]], chosen: I64, launch: I64) -> KernelMatches:
     """Return the measured activities, and for steps without operators the equivalent ones of the first step.
 
     Args:
         journal: The journal.
+        table: Its activities.
         chosen: Rows of measured activities.
         launch: Row of the host event that launched each; -1 if unknown.
     """
-    table, alone = journal.tables["activities"], journal.facts.get("kernels_alone")
+    alone = journal.facts.get("kernels_alone")
     if alone is None:
         return KernelMatches(chosen, chosen, np.zeros(chosen.size, dtype=np.int64))
     launched_ns = np.where(launch >= 0, table["start_ns"][np.where(launch >= 0, launch, 0)], -1)
@@ -200,8 +216,8 @@ def _read_names(words: list[str]) -> _Names:
         is_node=[word.startswith(NODE_EVENT) for word in words],
         mark=[read_mark(word) for word in words],
         fusion=[_fusion_of(word) for word in words],
-        is_line=[read_line(word) >= 0 for word in words],
-        is_ours=np.array([word.startswith((MODULE_RANGE, PHASE_RANGE, LINE_RANGE)) for word in words], dtype=bool),
+        is_line=[read_line(word) >= 0 or word.startswith(GRAPH_RANGE) for word in words],
+        is_ours=np.array([word.startswith(_OURS) for word in words], dtype=bool),
     )
 
 

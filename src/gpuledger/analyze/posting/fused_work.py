@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.posting.activities import OwnedSpans
+from gpuledger.analyze.posting.graph_replays import activity_words
 from gpuledger.model.journal.journal import FUSION_RANGE
 from gpuledger.model.journal.reading import Journal
 from gpuledger.model.manifest import Fusion
@@ -28,7 +29,7 @@ def kernel_names(facts: dict[str, Any]) -> list[str]:
     """Return the names of activities. A range around a compiled kernel gets the kernel's name."""
     fusions = facts.get("fusions") or []
     found = []
-    for word in map(str, facts.get("activity_names") or []):
+    for word in activity_words(facts):
         number = word.removeprefix(FUSION_RANGE)
         is_known = number != word and number.isdecimal() and int(number) < len(fusions)
         found.append(str(fusions[int(number)]["kernel"]) if is_known else word)

@@ -1,22 +1,29 @@
-"""Find the compiled kernels that a replayed CUDA graph runs, by their order.
+"""Find what a replayed CUDA graph runs, by the order of its kernels.
 
-A replay runs the kernels of its capture in the same order, but a trace joins them all with one launch. Generated code
+A replay runs the kernels of its capture in the same order, but a trace joins them all with one launch. If the capture
+was traced, its launches are known: a replay with the same kinds of work in the same order has their operators.
+
+Otherwise compiled kernels are found. Generated code
 lists them: a Triton kernel has the same name in both, and between two of them run the kernels of library calls. If a
 replay runs the kernels of one generated function and no others, all are matched.
 
 A graph that a program captures itself can have several functions, and other kernels between them. It is matched only if
 its Triton kernels divide into functions in exactly one way, each function once, and no kernel of a library call is
 missing. Kernels on several streams have no order: only a Triton kernel with a name that one function has once, and the
-replay once, is matched.
+replay once, is matched. A traced capture with several streams is not matched, either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gpuledger.model.journal.journal import GRAPH_RANGE, ActivityKind
+from gpuledger.model.journal.reading import Journal
 
 I64 = NDArray[np.int64]
 
@@ -53,6 +60,86 @@ def match_replays(table: dict[str, NDArray[Any]], rows: I64, words: Sequence[str
         if match is not None:
             found[mine] = match
     return found
+
+
+@dataclass(frozen=True)
+class Captures:
+    """The activities of a journal, and after them the operators of traced captures of CUDA graphs.
+
+    ``launches`` has, by number of the capture, the kind of each launch in order, and the row of its operator, -1 if
+    unknown.
+    """
+
+    table: dict[str, NDArray[Any]]
+    words: list[str]
+    launches: dict[int, tuple[list[int], I64]]
+
+
+def activity_words(facts: Mapping[str, Any]) -> list[str]:
+    """Return the names of activities, and after them those of captured operators."""
+    return [*map(str, facts.get("activity_names") or []), *map(str, facts.get("captured_names") or [])]
+
+
+def with_captures(journal: Journal) -> Captures:
+    """Return the activities of a journal with the operators of traced captures."""
+    table, captured = journal.tables["activities"], journal.tables["captures"]
+    words = activity_words(journal.facts)
+    if not captured["kind"].size:
+        return Captures(table, words, {})
+    hosts = np.flatnonzero(captured["kind"] == ActivityKind.HOST)
+    count, first_name = table["kind"].size, len(journal.facts.get("activity_names") or [])
+    more = {name: captured[name][hosts] for name in captured if name in table}
+    nothing = {"device_idx": -1, "launch_id": 0, "inputs_id": -1}
+    more |= {name: np.full(hosts.size, value, table[name].dtype) for name, value in nothing.items()}
+    more["name_id"] = more["name_id"] + first_name
+    joined = {name: np.concatenate([values, more[name].astype(values.dtype)]) for name, values in table.items()}
+    launches = {}
+    for number in np.unique(captured["capture"]).tolist():
+        own = np.flatnonzero(captured["capture"] == number)
+        operators = {
+            launch_id: row
+            for row, place in enumerate(hosts.tolist(), count)
+            if captured["capture"][place] == number and (launch_id := int(captured["launch_id"][place]))
+        }
+        own = own[captured["kind"][own] != ActivityKind.HOST]
+        kinds = captured["kind"][own].tolist()
+        rows = [operators.get(launch_id, NONE) for launch_id in captured["launch_id"][own].tolist()]
+        launches[number] = kinds, np.array(rows, dtype=np.int64)
+    return Captures(joined, words, launches)
+
+
+def match_captures(captures: Captures, rows: I64, parent: I64) -> I64:
+    """Return the row of the captured operator of each replayed activity; -1 for none.
+
+    Args:
+        captures: The activities and the captures.
+        rows: Rows of device events.
+        parent: Row of the enclosing host event of each activity; -1 if there is none.
+    """
+    table = captures.table
+    found = np.full(table["kind"].size, NONE, dtype=np.int64)
+    if not captures.launches:
+        return found
+    launch_ids = table["launch_id"]
+    replayed = np.unique(rows[launch_ids[rows] < 0])
+    calls = np.flatnonzero((table["kind"] == ActivityKind.HOST) & (launch_ids < 0))
+    for call in calls.tolist():
+        mine = replayed[launch_ids[replayed] == launch_ids[call]]
+        around = int(parent[call])
+        number = _graph_of(captures.words[table["name_id"][around]]) if around >= 0 else NONE
+        if number not in captures.launches or np.unique(table["lane"][mine]).size != 1:
+            continue
+        mine = mine[np.argsort(table["start_ns"][mine], kind="stable")]
+        kinds, operators = captures.launches[number]
+        if table["kind"][mine].tolist() == kinds:
+            found[mine] = operators
+    return found
+
+
+def _graph_of(word: str) -> int:
+    """Return the number of the capture in the name of a range; -1 for any other name."""
+    number = word.removeprefix(GRAPH_RANGE)
+    return int(number) if number != word and number.isdecimal() else NONE
 
 
 def _match(names: Sequence[str], functions: Sequence[Sites]) -> list[int] | None:
@@ -193,12 +280,12 @@ def _between(count: int, calls: list[int]) -> list[int] | None:
     return list(calls) if count == len(calls) else [NONE] * count
 
 
-def replay_notes(is_replayed: NDArray[np.bool_], fusion_id: I64) -> list[str]:
+def replay_notes(is_replayed: NDArray[np.bool_], is_matched: NDArray[np.bool_]) -> list[str]:
     """Return a note if kernels of replayed CUDA graphs were not matched."""
-    unmatched, count = int((is_replayed & (fusion_id < 0)).sum()), int(is_replayed.sum())
+    unmatched, count = int((is_replayed & ~is_matched).sum()), int(is_replayed.sum())
     if not unmatched:
         return []
     return [
-        f"{unmatched:,} of {count:,} kernels of replayed CUDA graphs could not be matched with compiled code. They are "
-        "attributed to the module that replays the graph."
+        f"{unmatched:,} of {count:,} kernels of replayed CUDA graphs could not be matched with compiled code or with "
+        "their capture. They are attributed to the module that replays the graph."
     ]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import (
     FUSION_RANGE,
+    GRAPH_RANGE,
     LINE_RANGE,
     MODULE_RANGE,
     NODE_EVENT,
@@ -33,7 +34,7 @@ NONE = -1
 PATTERN = -2
 """Stands for the step with lines, as the number of a step."""
 
-_OURS = (MODULE_RANGE, PHASE_RANGE, FUSION_RANGE, LINE_RANGE, SCOPE_RANGE, "PythonDispatchMode")
+_OURS = (MODULE_RANGE, PHASE_RANGE, FUSION_RANGE, LINE_RANGE, GRAPH_RANGE, SCOPE_RANGE, "PythonDispatchMode")
 """Events that are no operators. torch records the last one around each call of a dispatch mode."""
 _BACKWARD = f"{PHASE_RANGE}{int(Phase.BACKWARD)}"
 _MOST_PAIRS = 4_000_000

@@ -108,7 +108,7 @@ def post_journal(journal: Journal, rank: int = 0) -> KeptRank:
     owned = own_spans(journal)
     manifest = build_manifest(journal, histories, rank)
     if owned is not None:
-        notes = (*manifest.notes, *replay_notes(owned.is_replayed, owned.fusion_id))
+        notes = (*manifest.notes, *replay_notes(owned.is_replayed, owned.is_matched))
         manifest = replace(manifest, host_waits=host_waits(owned), notes=notes)
         owned = divide_fused(owned, manifest.fusions, journal)
     return KeptRank(rank, Path(), manifest, tables=build_tables(journal, histories, owned))

@@ -8,7 +8,7 @@ made by pybind11. From Python 3.12 on, a direct call of one makes cProfile miss 
 from __future__ import annotations
 
 import math
-from operator import methodcaller
+from operator import itemgetter, methodcaller
 from typing import Any
 
 from torch import _C
@@ -42,6 +42,9 @@ _EVENT_KINDS = {
     "gpu_memcpy": ActivityKind.COPY,
     "gpu_memset": ActivityKind.COPY,
 }
+ALL_TIMES = 1 << 62
+"""A time in Unix ns after all others."""
+
 _DRIVER_CALLS = ("cuda", "cu", "hip")
 
 _LONGEST = 16
@@ -57,9 +60,13 @@ _COMMON_CALLS = frozenset(
         *("cudaMemsetAsync", "cudaStreamIsCapturing", "cudaStreamSynchronize", "cudaDeviceSynchronize"),
         *("cudaEventRecordWithFlags", "cudaEventQuery", "cudaFuncGetAttributes", "cudaGraphLaunch"),
         "cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
+        "INVALID",
     }
 )
-"""Functions of the CUDA runtime and driver. No kernel can have the name of one."""
+"""Functions of the CUDA runtime and driver. No kernel can have the name of one.
+
+The last one is Kineto's name for all functions that its version does not know. Its ids are not those of operators.
+"""
 
 
 def kind_of_event(event: Any) -> ActivityKind | None:
@@ -126,6 +133,39 @@ def _number(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_number(one) for one in value] if len(value) <= _LONGEST else None
     return value if isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)) else None
+
+
+_LAUNCHES = {
+    "cudaLaunchKernel": ActivityKind.KERNEL,
+    "cudaLaunchKernelExC": ActivityKind.KERNEL,
+    "cudaLaunchCooperativeKernel": ActivityKind.KERNEL,
+    "cuLaunchKernel": ActivityKind.KERNEL,
+    "cuLaunchKernelEx": ActivityKind.KERNEL,
+    "cudaMemcpyAsync": ActivityKind.COPY,
+    "cudaMemsetAsync": ActivityKind.COPY,
+}
+"""Calls that launch a kernel, a copy or a fill, and which of them."""
+
+_CAPTURE_BEGINS, _CAPTURE_ENDS = "cudaStreamBeginCapture", "cudaStreamEndCapture"
+
+
+def captured_launches(events: list[Any], names: list[str]) -> list[tuple[Any, ActivityKind]]:
+    """Return the calls that launch work into the CUDA graph that is captured, in order of time.
+
+    Args:
+        events: Kineto's events of one capture.
+        names: Their names.
+    """
+    found, begins_ns, ends_ns = [], ALL_TIMES, 0
+    for event, name in zip(events, names, strict=True):
+        if name == _CAPTURE_BEGINS:
+            begins_ns = min(begins_ns, start_ns_of(event))
+        elif name == _CAPTURE_ENDS:
+            ends_ns = max(ends_ns, start_ns_of(event))
+        elif name in _LAUNCHES:
+            found.append((start_ns_of(event), event, _LAUNCHES[name]))
+    found.sort(key=itemgetter(0))
+    return [(event, kind) for start_ns, event, kind in found if begins_ns <= start_ns < ends_ns]
 
 
 def graph_launches(events: list[Any], names: list[str], until_ns: int) -> dict[int, Any]:

@@ -14,10 +14,11 @@ from gpuledger.collect.adapter import kineto_events
 from gpuledger.model.journal.journal import ActivityKind
 from gpuledger.operator_key import SPEAKERS
 
-ALL_TIMES = 1 << 62
-"""A time in Unix ns after all others."""
-
 _HOST = int(ActivityKind.HOST)
+
+
+CAPTURED_LAUNCH = ""
+"""Name of a launch in a capture: it is the operator's that has its ``launch_id``."""
 
 
 @dataclass(frozen=True)
@@ -103,3 +104,44 @@ def _inputs(
             if number == len(distinct):
                 distinct.append(inputs)
     return found, distinct
+
+
+def read_capture(events: list[Any]) -> tuple[dict[str, list[int]], list[str]]:
+    """Return what the journal stores of the capture of a CUDA graph: columns of ``captures``, and names by ``name_id``.
+
+    Has the operators and ranges, and after them the launches in order. A launch has the ``launch_id`` of its operator.
+
+    Args:
+        events: Kineto's events of the capture.
+    """
+    names = list(map(kineto_events.name_of, events))
+    kinds = kineto_events.kinds_of(events, names)
+    hosts = [event for event, kind in zip(events, kinds, strict=True) if kind == ActivityKind.HOST]
+    launches = kineto_events.captured_launches(events, names)
+    kept = [*hosts, *(event for event, _ in launches)]
+    kept_names = [*map(kineto_events.name_of, hosts), *[CAPTURED_LAUNCH] * len(launches)]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(kept_names))}
+    columns = {
+        "kind": [*[_HOST] * len(hosts), *(int(kind) for _, kind in launches)],
+        "lane": list(map(kineto_events.thread_of, kept)),
+        "name_id": list(map(numbers.__getitem__, kept_names)),
+        "start_ns": list(map(kineto_events.start_ns_of, kept)),
+        "duration_ns": list(map(kineto_events.duration_ns_of, kept)),
+        "launch_id": [
+            *map(kineto_events.correlation_id_of, hosts),
+            *(kineto_events.linked_correlation_id_of(event) for event, _ in launches),
+        ],
+        "sequence": list(map(kineto_events.sequence_of, kept)),
+        "forward_lane": list(map(kineto_events.forward_thread_of, kept)),
+    }
+    return columns, list(numbers)
+
+
+def events_between(events: list[Any], began_ns: int, ended_ns: int) -> list[Any]:
+    """Return Kineto's events that have started between two times, in Unix ns, or contain that period."""
+    found = []
+    for event in events:
+        start_ns = kineto_events.start_ns_of(event)
+        if start_ns < ended_ns and (start_ns >= began_ns or start_ns + kineto_events.duration_ns_of(event) > ended_ns):
+            found.append(event)
+    return found

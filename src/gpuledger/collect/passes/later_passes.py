@@ -24,6 +24,7 @@ from gpuledger.collect.launch.settings import MEASUREMENT, RecordSettings
 from gpuledger.collect.passes import energy_cards
 from gpuledger.collect.passes.energy_pass import STEPS as UNPROFILED_STEPS
 from gpuledger.collect.passes.energy_pass import EnergyPass
+from gpuledger.collect.passes.graph_captures import GraphCaptures
 from gpuledger.collect.passes.program_times import ProgramTimes
 from gpuledger.collect.passes.time_pass import CALLS, TimePass
 from gpuledger.collect.passes.timing_preconditions import why_no_time_pass
@@ -95,8 +96,12 @@ class LaterPasses:
         self._drop_times = guard.for_good(self._drop)
         self._time_pass = TimePass(journal, registry, guard, self._drop_times)
         self._user_profiler: UserProfiler | None = None
+        self._captures: GraphCaptures | None = None
         if "time" in self._wanted:
             self._user_profiler = UserProfiler(guard(self._give_way), guard.absorbs)
+            if settings.passes_asked:
+                trace = TimePass(journal, registry, guard, guard.for_good(self._drop_capture))
+                self._captures = GraphCaptures(trace, self._time_pass, journal, self._user_profiler, guard)
         self._guard = guard
 
     def divide_compiled(self, graphs: CompiledGraphs) -> None:
@@ -124,6 +129,15 @@ class LaterPasses:
         if self._user_profiler is not None:
             self._user_profiler.install()
             os.register_at_fork(before=calling(self._guard, self._before_any_fork))
+
+    def trace_captures(self) -> None:
+        """Trace the captures of CUDA graphs, if the user has asked for the timing measurement."""
+        if self._captures is not None:
+            self._captures.install()
+
+    def _drop_capture(self) -> None:
+        if self._captures is not None:
+            self._captures.close()
 
     def begin(self, step_allocations: int, *, with_times: bool = True) -> None:
         """Begin after the last recorded step.
@@ -193,17 +207,23 @@ class LaterPasses:
 
     def close_profiler(self) -> bool:
         """Stop a profiler that could not be stopped with its measurement. Return False if it still cannot."""
+        if self._captures is not None and not (self._captures.is_open or self._captures.close()):
+            return False
         return self._time_pass.is_open or self._time_pass.end(keep=False)
 
     def before_optimizer(self) -> None:
         """Record the start of an optimizer step."""
-        if self._time_pass.is_open:
-            self._time_pass.enter_optimizer()
+        for one in self._open_traces():
+            one.enter_optimizer()
 
     def after_optimizer(self) -> None:
         """Record the end of an optimizer step."""
-        if self._time_pass.is_open:
-            self._time_pass.leave_optimizer()
+        for one in self._open_traces():
+            one.leave_optimizer()
+
+    def _open_traces(self) -> list[TimePass]:
+        captured = [] if self._captures is None else [self._captures.trace]
+        return [one for one in (self._time_pass, *captured) if one.is_open]
 
     def finish(self, end_last_steps: Callable[[], None]) -> None:
         """End at program exit or after the last step.
@@ -214,6 +234,8 @@ class LaterPasses:
             end_last_steps: Records the steps that end with the program. The energy measurement has ended before them.
         """
         self._energy_pass.finish()
+        if self._captures is not None:
+            self._captures.say_untraced()
         if self._program is not None:
             self._program.finish()
         end_last_steps()
@@ -243,7 +265,15 @@ class LaterPasses:
         """Remove everything. Unfinished measurements are dropped."""
         self._wanted = []
         watch = [] if self._user_profiler is None else [self._user_profiler.remove]
+        watch += [] if self._captures is None else [self._take_out_captures]
         take_out_all([self._energy_pass.take_out, self.expect_steps, self._take_out_times, *watch])
+
+    def _take_out_captures(self) -> None:
+        if self._captures is None:
+            return
+        if os.getpid() != self._pid:
+            self._captures.trace.leave()
+        self._captures.remove()
 
     def _take_out_times(self) -> None:
         if os.getpid() != self._pid:
@@ -325,7 +355,9 @@ class LaterPasses:
         self._journal.fact(left_out=self._left_out)
 
     def _before_any_fork(self) -> None:
-        if self._program is not None and self._program.is_open:
+        if self._captures is not None and self._captures.is_open:
+            self._captures.close()
+        elif self._program is not None and self._program.is_open:
             self._program.end()
         elif self._time_pass.is_open and self._time_pass.is_of_this_thread:
             self._drop_times()
@@ -345,6 +377,7 @@ class LaterPasses:
 
     def _give_way(self) -> None:
         """Stop the timing measurement and drop its data, because the program starts its own profiler."""
+        self._drop_capture()
         if self._energy_pass.is_open:
             self._journal.note(PROFILED_ENERGY)
         if self._program is not None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpuledger.collect.adapter import kineto, torch_entrances, torch_private
+from gpuledger.collect.adapter import kineto, kineto_events, torch_entrances, torch_private
 from gpuledger.collect.adapter.guard import Guard, take_out_all
 from gpuledger.collect.adapter.instrument import Observation, remove_all
 from gpuledger.collect.adapter.observer import Observer
@@ -24,7 +24,7 @@ from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs
 from gpuledger.collect.compiled.compiled_ranges import CompiledRanges
 from gpuledger.collect.passes import energy_cards
-from gpuledger.collect.passes.kineto_columns import ALL_TIMES, read_activities
+from gpuledger.collect.passes.kineto_columns import read_activities
 from gpuledger.collect.passes.line_marks import LineMarks
 from gpuledger.collect.passes.scope_marks import ScopeMarks
 from gpuledger.model.accounts import Phase
@@ -76,6 +76,8 @@ class TimePass:
         self._held: list[Any] = []
         self._thread = 0
         self._alone: dict[str, int] | None = None
+        self.on_events: Callable[[list[Any]], None] = lambda _events: None
+        """Called with Kineto's events when they are written."""
 
     def divide_compiled(self, graphs: CompiledGraphs) -> None:
         """Attribute the kernels of compiled regions to their modules."""
@@ -86,17 +88,25 @@ class TimePass:
         self._lines = LineMarks(stacks, self._guard)
 
     @property
+    def records_operators(self) -> bool:
+        """Return whether operators are recorded now, and not kernels alone."""
+        return self.is_open and self._alone is None
+
+    @property
     def is_of_this_thread(self) -> bool:
         """Return whether the calling thread has started the profiler. No other thread can stop it."""
         return threading.get_ident() == self._thread
 
-    def begin(self) -> None:
-        """Start the profiler and install the ranges, while the program is paused."""
+    def begin(self, *, keeps_cupti: bool = False) -> None:
+        """Start the profiler and install the ranges, while the program is paused.
+
+        With ``keeps_cupti``, CUPTI stays attached at the end: for a program that captures a CUDA graph meanwhile.
+        """
         started_ns = time.time_ns()
         self._thread = threading.get_ident()
         self._calls_left = CALLS
         self._alone = None
-        self._profiler = kineto.Profiler()
+        self._profiler = kineto.Profiler(keeps_cupti=keeps_cupti)
         self._profiler.start()
         self.is_open = True
         call = Observer(self._enter_call, self._leave_range, self._fail_range, absorbs=self._guard.absorbs)
@@ -172,10 +182,14 @@ class TimePass:
         """Stop counting operators. Return False if that is not possible now; then call it again."""
         return self._lines is None or self._lines.remove()
 
+    def take_held(self) -> list[Any]:
+        """Return the events that :meth:`end` has held back, once."""
+        held, self._held = self._held, []
+        return held
+
     def write_held(self) -> None:
         """Write the events that :meth:`end` has held back."""
-        self._write(self._held)
-        self._held = []
+        self._write(self.take_held())
 
     def end(self, *, keep: bool = True, hold: bool = False) -> bool:
         """Stop the profiler and write Kineto's events, unless ``keep`` is False. The program is paused meanwhile.
@@ -298,7 +312,7 @@ class TimePass:
         self._leave_range(opened, None)
 
     def _write(self, events: list[Any]) -> None:
-        until_ns = ALL_TIMES if self._alone is None else self._alone["from_ns"]
+        until_ns = kineto_events.ALL_TIMES if self._alone is None else self._alone["from_ns"]
         read = read_activities(events, until_ns)
         on_card = any(device_idx >= 0 for device_idx, _ in energy_cards.cards_in_use())
         if on_card and not read.has_kernels:
@@ -306,3 +320,4 @@ class TimePass:
         self._journal.fact(activity_names=read.names, operator_inputs=read.inputs)
         if read.columns["kind"]:
             self._journal.part.add("activities", **read.columns)
+        self.on_events(events)

@@ -167,6 +167,9 @@ class Session:
             guard=self.guard,
         )
         self.window.divide_compiled(self.graphs)
+        if self._on_card:
+            self._later.trace_captures()
+            self.steps.watch_replays()
         if self.flight is not None:
             self.flight.begin(lambda: self.window, on_card=self._on_card)
         self.window.on_steps = self._later.expect_steps

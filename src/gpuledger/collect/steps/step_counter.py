@@ -16,6 +16,7 @@ from gpuledger.collect.adapter.optimizer_hooks import OptimizerHook, after_steps
 from gpuledger.collect.adapter.program_objects import WeakIdentitySet
 from gpuledger.collect.launch.settings import AUTO, MARK, MODULE, OPTIMIZER, name_of_call
 from gpuledger.collect.steps.call_steps import FollowedModule, HeldCalls
+from gpuledger.collect.steps.replayed_steps import ReplayedSteps
 
 SWITCH_STEPS = 8
 """Number of steps of another optimizer, without one of the followed one, after which the other one is followed."""
@@ -27,6 +28,7 @@ NAMED = 0
 class StepCounter:
     """Counts steps: marked by the program, or else steps of the first optimizer, or else calls of the first module.
 
+    A replay of a CUDA graph in which a step of the optimizer was captured is a step.
     A second optimizer (of a GAN), one optimizer per parameter, and steps that GradScaler skips do not add steps. If the
     first optimizer no longer exists, or another one has stepped SWITCH_STEPS times since, that one is followed. Counts
     between :meth:`install` and :meth:`remove`.
@@ -79,6 +81,7 @@ class StepCounter:
         self._ended = ended
         self._guard = guard
         self._hooks: list[OptimizerHook] = []
+        self._replays = ReplayedSteps(self._end_optimizer_step, guard)
         self._is_counting = False
 
     def install(self) -> None:
@@ -87,9 +90,14 @@ class StepCounter:
         self._hooks.append(before_steps(self._guard(self._before_step), self._guard.absorbs))
         self._hooks.append(after_steps(self._guard(self._after_step), self._guard.absorbs))
 
+    def watch_replays(self) -> None:
+        """Count replays of CUDA graphs in which a step of the optimizer was captured, too."""
+        self._replays.install()
+
     def remove(self) -> None:
         """Remove the hooks. A hook that cannot be removed yet becomes a no-op, and a second call removes it."""
         self._is_counting = False
+        self._replays.remove()
         for hook in list(self._hooks):
             hook.remove()
             if hook.has_left:
@@ -217,7 +225,12 @@ class StepCounter:
 
     def _after_step(self, optimizer: Any) -> None:
         self._after(optimizer)
-        if self._is_followed(optimizer) and not self._marked and self._step_on in (AUTO, OPTIMIZER):
+        if self._is_followed(optimizer):
+            self._replays.optimizer_stepped()
+            self._end_optimizer_step()
+
+    def _end_optimizer_step(self) -> None:
+        if not self._marked and self._step_on in (AUTO, OPTIMIZER):
             self._end("optimizer")
 
     def _is_followed(self, optimizer: Any) -> bool:

@@ -25,6 +25,7 @@ _FACTS = Fields(
         "workspace_bytes": maybe(ListOf(int)),
         "steps_asked": maybe(ListOf(maybe(int))),
         "activity_names": maybe(ListOf(str)),
+        "captured_names": ListOf(str),
         "operator_inputs": maybe(ListOf(maybe(ListOf(maybe(ListOf(object)), 4, 4)))),
         "time_pass_open": maybe(bool),
         "card_uuids": maybe(ListOf(str)),
@@ -57,6 +58,7 @@ _CODES = {
     "counters.reason": len(REASONS),
     "steps.kind": len(STEP_KINDS),
     "activities.kind": len(ActivityKind),
+    "captures.kind": len(ActivityKind),
     "pauses.reason": len(REASONS),
 }
 """Columns with positions in a list, and the length of that list."""
@@ -90,19 +92,24 @@ def _with_known_numbers(journal: Journal) -> Journal:
     """Return a journal without ids of names, modules and stacks that it does not define."""
     activities = len(journal.facts.get("activity_names") or [])
     inputs = len(journal.facts.get("operator_inputs") or [])
+    own_counts = {
+        "activities": {"name_id": activities, "inputs_id": inputs},
+        "captures": {"name_id": len(journal.facts.get("captured_names") or [])},
+    }
     counts = {"name_id": len(journal.names), "module_id": len(journal.modules), "stack_id": len(journal.stacks)}
     tables, found = {}, []
     for table, columns in journal.tables.items():
-        known = counts if table != "activities" else {"name_id": activities, "inputs_id": inputs}
+        known = own_counts.get(table, counts)
         tables[table] = dict(columns)
         for name, count in known.items():
             values = columns.get(name)
             if values is not None and values.size and (int(values.max()) >= count or int(values.min()) < -1):
                 found.append(f"{table}.{name}: invalid indices were ignored")
                 tables[table][name] = np.where((values >= 0) & (values < count), values, -1).astype(values.dtype)
-    if tables["activities"]["name_id"].size and int(tables["activities"]["name_id"].min()) < 0:
-        found.append("activities: some have no name, so the timing measurement was ignored")
-        tables["activities"] = {name: values[:0] for name, values in tables["activities"].items()}
+    for table, what in (("activities", "the timing measurement was"), ("captures", "captured CUDA graphs were")):
+        if tables[table]["name_id"].size and int(tables[table]["name_id"].min()) < 0:
+            found.append(f"{table}: some have no name, so {what} ignored")
+            tables[table] = {name: values[:0] for name, values in tables[table].items()}
     modules = [_known_module(number, one, journal.modules) for number, one in enumerate(journal.modules)]
     if modules != journal.modules:
         found.append("modules: invalid indices were ignored")

@@ -105,6 +105,17 @@ COLUMNS: dict[str, dict[str, str]] = {
         "forward_lane": "i8",
         "inputs_id": "i4",
     },
+    "captures": {
+        "capture": "i4",
+        "kind": "i1",
+        "lane": "i8",
+        "name_id": "i4",
+        "start_ns": "i8",
+        "duration_ns": "i8",
+        "launch_id": "i8",
+        "sequence": "i8",
+        "forward_lane": "i8",
+    },
     "ticks": {"t_ns": "i8", "device_idx": "i4", "energy_mj": "i8", "reading_ns": "i8", "throttled_ns": "i8"},
     "step_memory": {
         "device_idx": "i1",

@@ -104,6 +104,9 @@ MODULE_RANGE, PHASE_RANGE = "gpuledger.module.", "gpuledger.phase."
 FUSION_RANGE = "gpuledger.fusion."
 """Prefix of the name of a range around a kernel of compiled code. Its position in the fact ``fusions`` follows."""
 
+GRAPH_RANGE = "gpuledger.graph."
+"""Prefix of the name of a range around a replay of a CUDA graph. The number of its capture follows."""
+
 LINE_RANGE = "gpuledger.line."
 """Prefix of the name of a range around an operator that Python calls. The id of the call's stack follows."""
 

@@ -52,6 +52,7 @@ def spans(fusion_ids: list[int], module_ids: list[int], ns: int = 1000) -> Owned
         work=SpanWork(np.full(count, 8.0), np.full(count, np.nan), np.full(count, "", dtype=object)),
         fusion_id=np.array(fusion_ids, dtype=np.int64),
         is_replayed=np.zeros(count, dtype=bool),
+        is_matched=np.zeros(count, dtype=bool),
         stack_id=full(-1),
     )
 

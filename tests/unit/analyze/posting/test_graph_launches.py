@@ -86,6 +86,9 @@ def passed(
     """Write the time pass in which the profiler was told of ``events``."""
 
     class Profiler:
+        def __init__(self, *, keeps_cupti: bool) -> None:
+            assert not keeps_cupti
+
         def start(self) -> None:
             pass
 

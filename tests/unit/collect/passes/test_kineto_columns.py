@@ -10,7 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpuledger.collect.adapter import kineto  # noqa: E402
-from gpuledger.collect.passes.kineto_columns import ALL_TIMES, read_activities  # noqa: E402
+from gpuledger.collect.adapter.kineto_events import ALL_TIMES  # noqa: E402
+from gpuledger.collect.passes.kineto_columns import CAPTURED_LAUNCH, events_between, read_activities, read_capture  # noqa: E402
 from gpuledger.model.journal.columns import COLUMNS  # noqa: E402
 from gpuledger.model.journal.journal import ActivityKind, Part  # noqa: E402
 
@@ -127,3 +128,37 @@ def test_the_columns_of_a_profile_are_those_of_its_events() -> None:
         (one.name(), one.start_ns(), one.duration_ns(), one.correlation_id(), one.sequence_nr(), one.start_thread_id())
         for one in events
     ]
+
+
+def a_capture() -> list[Event]:
+    return [
+        Event("cudaLaunchKernel", 1, 2),  # before the capture: torch seeds its random numbers
+        Event("aten::add", 2),
+        Event("cudaStreamBeginCapture", 3),
+        Event("cudaMemsetAsync", 6, 4),
+        Event("aten::addmm", 4),
+        Event("cuLaunchKernelEx", 5, 4),
+        Event("cudaStreamIsCapturing", 7, 4),
+        Event("INVALID", 4),  # a call with the same number as an operator
+        Event("cudaStreamEndCapture", 8),
+        Event("cudaLaunchKernel", 9, 2),
+    ]
+
+
+def test_a_capture_has_operators_and_launches_in_order() -> None:
+    columns, names = read_capture(a_capture())
+    Part().add("captures", capture=[0] * len(columns["kind"]), **columns)
+    assert set(columns) | {"capture"} == set(COLUMNS["captures"])
+    kinds = [ActivityKind.HOST, ActivityKind.HOST, ActivityKind.KERNEL, ActivityKind.COPY]
+    assert columns["kind"] == [int(kind) for kind in kinds]
+    assert [names[number] for number in columns["name_id"]] == ["aten::add", "aten::addmm", *[CAPTURED_LAUNCH] * 2]
+    assert columns["launch_id"] == [2, 4, 4, 4]
+    assert columns["start_ns"] == [20, 40, 50, 60]
+
+
+def test_what_is_captured_in_a_profiled_step_is_found_by_its_time() -> None:
+    around = Event("gpuledger.module.3", 1)
+    around.values |= {"start_ns": 0, "duration_ns": 500}
+    found = events_between([around, *a_capture()], 30, 70)
+    assert found[0].name() == "gpuledger.module.3"
+    assert [event.start_ns() for event in found][1:] == [30, 60, 40, 50, 40]

@@ -1,0 +1,74 @@
+"""Detect the steps of a training that is captured whole: replays of a CUDA graph that contains an optimizer's step.
+
+A replay calls no hook. So a graph that was captured around an optimizer's step is known, and each of its replays is a
+step.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, remove_all
+from gpuledger.collect.adapter.observer import Observer
+from gpuledger.collect.adapter.torch_entrances import torchs_own
+
+
+class ReplayedSteps:
+    """Calls ``replayed()`` after each replay of a graph with an optimizer's step.
+
+    It does so between :meth:`install` and :meth:`remove`.
+
+    Args:
+        replayed: Called after the replay. The GPU may not have finished it.
+        guard: Handles exceptions raised in gpuledger's code.
+    """
+
+    def __init__(self, replayed: Callable[[], None], guard: Guard) -> None:
+        self._replayed = replayed
+        self._guard = guard
+        self._captured: weakref.ref[Any] | None = None
+        """The graph whose capture is in progress."""
+        self._with_steps: dict[int, weakref.ref[Any]] = {}
+        self._observations: list[Observation] = []
+
+    def install(self) -> None:
+        """Start detecting. Does nothing if this torch has other functions for CUDA graphs."""
+        graph, absorbs = torch.cuda.CUDAGraph, self._guard.absorbs
+        try:
+            for function, observer in (
+                (graph.capture_begin, Observer(self._begins, absorbs=absorbs)),
+                (graph.capture_end, Observer(self._ends, absorbs=absorbs)),
+                (graph.replay, Observer(self._replays, self._has_replayed, absorbs=absorbs)),
+            ):
+                self._observations.append(Observation(torchs_own(function), observer))
+        except CannotInstrumentError:
+            self.remove()
+
+    def remove(self) -> None:
+        """Stop detecting."""
+        remove_all(self._observations)
+
+    def optimizer_stepped(self) -> None:
+        """Record a step of the optimizer. If it was captured, replays of the graph are steps."""
+        graph = None if self._captured is None else self._captured()
+        if graph is not None and torch.cuda.is_current_stream_capturing():
+            self._with_steps[id(graph)] = weakref.ref(graph)
+
+    def _begins(self, graph: Any, *_: Any) -> None:
+        self._with_steps.pop(id(graph), None)
+        self._captured = weakref.ref(graph)
+
+    def _ends(self, *_: Any) -> None:
+        self._captured = None
+
+    def _replays(self, graph: Any) -> Any:
+        known = self._with_steps.get(id(graph))
+        return graph if known is not None and known() is graph else None
+
+    def _has_replayed(self, *_: Any) -> None:
+        self._replayed()
