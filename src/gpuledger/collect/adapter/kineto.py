@@ -153,8 +153,7 @@ class Profiler:
     With a GPU, input shapes of operators are recorded, too; Kineto copies the shapes and keeps no tensor. CUPTI is
     detached at the end, because it would slow every later launch. It stays attached (as in torch.profiler) if the
     program has CUDA graphs, because detaching can then crash, and if the program has not used the GPU: Kineto detaches
-    CUPTI inside the next CUDA call, and without one the process hangs at exit. With ``keeps_cupti`` it stays attached,
-    too: for a profile in which the program captures a CUDA graph. Kineto's messages are silenced by its
+    CUPTI inside the next CUDA call, and without one the process hangs at exit. Kineto's messages are silenced by its
     log level and not by the environment variable: Kineto reads the variable only once, which would also silence the
     program's own profiler.
 
@@ -162,15 +161,14 @@ class Profiler:
     the exception goes on: Kineto can crash the process if it is left with a profile that is prepared and not started.
     """
 
-    def __init__(self, *, keeps_cupti: bool = False) -> None:
+    def __init__(self) -> None:
         self._puts_back: Callable[..., Any] | None = None
         self._level = _kineto_level()
         self._is_first = self._level.value == NOT_BEGUN
         self._level_after = _level_of_program(self._level.value)
         device = "cuda" if torch_private.has_cuda_context() else None
         self._is_on_gpu = device is not None
-        keeps_cupti = keeps_cupti or not self._is_on_gpu or torch_private.holds_graphs()
-        self._teardown = "0" if keeps_cupti else "1"
+        self._teardown = "1" if self._is_on_gpu and not torch_private.holds_graphs() else "0"
         self._profile = torch.autograd.profiler.profile(
             use_kineto=True, use_device=device, record_shapes=self._is_on_gpu
         )
@@ -203,6 +201,10 @@ class Profiler:
         self._level.value = SILENT  # the first use of Kineto sets it
         self._profile._start_trace()
         self._is_started = True
+
+    def keep_cupti(self) -> None:
+        """Leave CUPTI attached at the end, because the program captures a CUDA graph during the profile."""
+        self._teardown = "0"
 
     def leave_out_operators(self) -> bool:
         """Record only kernels from here on, in this thread. Return False without a GPU, or if torch cannot do it.
@@ -244,8 +246,6 @@ class Profiler:
         before = _threads()
         if not wait:
             self._profile.use_device = None
-        if torch_private.holds_graphs():  # captured meanwhile
-            self._teardown = "0"
         with self._variables():
             if self._prepared and not self._is_started and not torch_private.is_profiling():
                 self._profile._start_trace()  # only a profile that was started can be ended

@@ -98,6 +98,7 @@ class GraphCaptures:
     def _begins(self, graph: Any, *_: Any) -> Any:
         """Start to trace a capture that is about to begin. The timing measurement's own trace has it, too."""
         self._graphs.pop(id(graph), None)
+        self._steps.keep_cupti()
         if self._captures >= MOST_CAPTURES or self._rows >= MOST_ROWS:
             self._untraced += 1
         elif self._steps.records_operators and self._steps.is_of_this_thread:
@@ -118,7 +119,8 @@ class GraphCaptures:
     def _trace_now(self) -> None:
         self._watch.ours_begins()
         try:
-            self.trace.begin(keeps_cupti=True)
+            self.trace.begin()
+            self.trace.keep_cupti()
         except BaseException:  # a signal handler of the program can raise here
             self.close()
             raise

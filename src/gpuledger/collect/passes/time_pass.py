@@ -97,16 +97,13 @@ class TimePass:
         """Return whether the calling thread has started the profiler. No other thread can stop it."""
         return threading.get_ident() == self._thread
 
-    def begin(self, *, keeps_cupti: bool = False) -> None:
-        """Start the profiler and install the ranges, while the program is paused.
-
-        With ``keeps_cupti``, CUPTI stays attached at the end: for a program that captures a CUDA graph meanwhile.
-        """
+    def begin(self) -> None:
+        """Start the profiler and install the ranges, while the program is paused."""
         started_ns = time.time_ns()
         self._thread = threading.get_ident()
         self._calls_left = CALLS
         self._alone = None
-        self._profiler = kineto.Profiler(keeps_cupti=keeps_cupti)
+        self._profiler = kineto.Profiler()
         self._profiler.start()
         self.is_open = True
         call = Observer(self._enter_call, self._leave_range, self._fail_range, absorbs=self._guard.absorbs)
@@ -116,6 +113,11 @@ class TimePass:
         if self._compiled is not None:
             self._compiled.install()
         self._journal.pause("time", started_ns)
+
+    def keep_cupti(self) -> None:
+        """Leave CUPTI attached at the end, because the program captures a CUDA graph meanwhile."""
+        if self._profiler is not None:
+            self._profiler.keep_cupti()
 
     def leave_out_operators(self, next_step: int) -> None:
         """Record only kernels from the next step on, if possible. The first step has shown which modules launch them.

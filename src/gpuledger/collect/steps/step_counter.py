@@ -81,7 +81,7 @@ class StepCounter:
         self._ended = ended
         self._guard = guard
         self._hooks: list[OptimizerHook] = []
-        self._replays = ReplayedSteps(self._end_optimizer_step, guard)
+        self._replays = ReplayedSteps(guard(self._end_optimizer_step), guard)
         self._is_counting = False
 
     def install(self) -> None:
