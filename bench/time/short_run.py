@@ -7,8 +7,13 @@ differences. ``steps`` has the times of the single steps of both, and ``pauses``
 Python keeps the compiled form of every module, as it does of an installed package, and a round that is not counted
 makes it: without that, Python would compile some 400 modules of gpuledger in every recorded run.
 
+On a CPU whose cores are shared, give ``--threads 1``: threads that wait for each other made bare steps of 1 ms last
+160 ms, at random.
+
 Usage: python bench/time/short_run.py --out bench/time/results/h200/short_run.json [--rounds 3]
            [--models gpt2,resnet50,lstm,neumf] [--steps 20] [--small]
+       python bench/time/short_run.py --out bench/time/results/cpu/short_run.json --device cpu --models neumf --small
+           --threads 1 --rounds 9
 """
 
 from __future__ import annotations
@@ -48,7 +53,11 @@ def run(given: argparse.Namespace, model: str, *, is_recorded: bool) -> dict[str
         before = ["-m", "gpuledger", "run", "-q", "--out", str(out)] if is_recorded else []
         started_s = time.perf_counter()
         ended = subprocess.run(
-            [sys.executable, *before, *script], capture_output=True, text=True, check=False, env=_environment()
+            [sys.executable, *before, *script],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=_environment(given.threads),
         )
         took_s = time.perf_counter() - started_s
         if ended.returncode:
@@ -58,9 +67,10 @@ def run(given: argparse.Namespace, model: str, *, is_recorded: bool) -> dict[str
         return found | (_what_was_recorded(out) if is_recorded else {})
 
 
-def _environment() -> dict[str, str]:
-    """Return this process's environment, in which Python keeps compiled modules."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+def _environment(threads: int | None) -> dict[str, str]:
+    """Return this process's environment, in which Python keeps compiled modules, with a count of PyTorch's threads."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
 
 
 def _what_was_recorded(out: Path) -> dict[str, Any]:
@@ -98,6 +108,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--device", default="cuda" if torch.cuda.device_count() else "cpu")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--threads", type=int)
     given = parser.parse_args()
     environment = describe_environment(given.device)
     rows: dict[str, dict[str, Any]] = {}
@@ -106,7 +117,7 @@ def main() -> None:
         for model in given.models.split(","):
             measure(given, model, rows.setdefault(model, {"rounds": [], "errors": []}), turn)
             about = {"steps": given.steps, "small": given.small, "most_more_s": MOST_MORE_S}
-            about["most_more_share"] = MOST_MORE_SHARE
+            about |= {"most_more_share": MOST_MORE_SHARE, "threads": given.threads}
             write_results(given.out, {"environment": environment, **about, "models": rows})
 
 
