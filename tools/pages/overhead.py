@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from gpuledger.units import counted
 from pages.blocks import block
 from pages.results import Results, about, percent, read, table, when, wrap
 
 OVERHEAD = [f"time/results/h200/overhead{name}.json" for name in ("", "_neumf")]
 SHORT = "time/results/h200/short_run.json"
+SHORT_ON_CPU = "time/results/cpu/short_run.json"
 LIVE = "watch/results/h200/live.json"
 PROFILED = [f"time/results/h200/time_pass_cost{name}.json" for name in ("", "_transformers")]
 PEERS = {
@@ -73,12 +75,24 @@ def overhead() -> list[str]:
 
 def short_runs() -> str:
     """Return the time of scripts of a few steps, from the start of the process to its end, with and without `run`."""
-    results = read(SHORT)
-    rounds = min(len(model["rounds"]) for model in results["models"].values())
-    times = [f"{name}: {model['bare_s']:.1f} s {model['more_s']:+.1f} s" for name, model in results["models"].items()]
+    results, on_cpu = read(SHORT), read(SHORT_ON_CPU)
+    where = f"On a CPU ({on_cpu['environment']['processor']}, {counted(on_cpu['threads'], 'thread')}; {when(on_cpu)})"
     return (
         f"A script of {results['steps']} steps, from start to exit, and what `gpuledger run` adds to its time (medians "
-        f"of {rounds}; {when(results, 'time/short_run.py')}). {'. '.join(times)}."
+        f"of {rounds_of(results)}; {when(results, 'time/short_run.py')}). {times_of(results)} "
+        f"{where}, {times_of(on_cpu)[:-1]} (medians of {rounds_of(on_cpu)})."
+    )
+
+
+def rounds_of(results: Results) -> int:
+    """Return the fewest rounds of a model."""
+    return min(len(model["rounds"]) for model in results["models"].values())
+
+
+def times_of(results: Results) -> str:
+    """Return each model's time without recording and what recording adds."""
+    return " ".join(
+        f"{name}: {model['bare_s']:.1f} s {model['more_s']:+.1f} s." for name, model in results["models"].items()
     )
 
 
