@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gpuledger.units import counted
+
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
@@ -37,4 +39,5 @@ def steps_not_reached(rank: Rank) -> str | None:
         return None
     first = max(first, seen + 1)
     missing = f"step {first} was" if first == last else f"steps {first} to {last} were"
-    return f"{missing} not reached: the program ended after {seen} step{'' if seen == 1 else 's'}"
+    ended = f"the program ended after {counted(seen, 'step')}" if seen else "no step was seen"
+    return f"{missing} not reached: {ended}"

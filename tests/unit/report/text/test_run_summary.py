@@ -131,7 +131,7 @@ def test_out_of_memory_before_any_block(run: Path) -> None:
 @pytest.mark.parametrize(
     ("seen", "asked", "words"),
     [
-        (0, [1, 3], "steps 1 to 3 were not reached: the program ended after 0 steps"),
+        (0, [5, 9], "steps 5 to 9 were not reached: no step was seen"),
         (2, [1, 3], "step 3 was not reached: the program ended after 2 steps"),
         (1, [5, 9], "steps 5 to 9 were not reached: the program ended after 1 step"),
     ],
@@ -140,6 +140,12 @@ def test_steps_that_were_not_reached_are_named(run: Path, seen: int, asked: list
     facts = {"steps_seen": seen, "window": {"asked": asked}}
     assert f"Note  {words}" in summary(changed(run, **facts))
     assert f"Nothing recorded  {words}" in summary(changed(empty(run), **facts))
+
+
+def test_a_program_without_steps_is_told_so_once(run: Path) -> None:
+    facts = {"steps_seen": 0, "window": {"asked": [1, 3]}}
+    assert "not reached" not in summary(changed(run, **facts))
+    assert "Nothing recorded  steps 1 to 3 were not reached: no step was seen" in summary(changed(empty(run), **facts))
 
 
 @pytest.mark.parametrize("asked", [[1, 3], [1, 1 << 62], []])
