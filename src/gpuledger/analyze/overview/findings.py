@@ -32,7 +32,7 @@ _SMALL_STATE_FRAC = 0.75
 """8-bit optimizer states keep a quarter of 32-bit ones (Dettmers et al., 2022, 8-bit Optimizers)."""
 _MOSTLY_32_BITS_FRAC = 0.9
 _LEAST_SHARE = 0.03
-"""Savings below this fraction of the peak are not shown."""
+"""Savings below this fraction of the peak are not shown, unless they grow with each step."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Finding:
     ``action`` is the advice in a few words. ``saving_bytes`` is an estimate relative to ``saved_from``, and an upper
     bound if ``is_upper_bound``. ``is_replayed`` is False if the saving is not from a replay of this run's peak.
     ``peak_after_bytes`` is what the peak would then be, at least if the saving is an upper bound; None if not replayed.
-    ``search`` is the search text for the report.
+    ``grows`` says that the saving grows with each step. ``search`` is the search text for the report.
     """
 
     title: str
@@ -55,6 +55,7 @@ class Finding:
     search: str
     is_upper_bound: bool = False
     is_replayed: bool = True
+    grows: bool = False
     peak_after_bytes: int | None = None
 
 
@@ -71,9 +72,10 @@ def find_findings(rank: Rank, device_idx: int | None = None) -> tuple[Finding, .
     worth = [
         replace(finding, peak_after_bytes=facts.peak_bytes - finding.saving_bytes if finding.is_replayed else None)
         for finding in found
-        if finding.saving_bytes >= _LEAST_SHARE * facts.peak_bytes
+        if finding.grows or finding.saving_bytes >= _LEAST_SHARE * facts.peak_bytes
     ]
-    return tuple(sorted(worth, key=lambda finding: -finding.saving_bytes)[:MOST])
+    most = sorted(worth, key=lambda finding: (not finding.grows, -finding.saving_bytes))[:MOST]
+    return tuple(sorted(most, key=lambda finding: -finding.saving_bytes))
 
 
 def _optimizer_state(facts: PeakFacts) -> Finding | None:
@@ -270,10 +272,13 @@ def _whole_on_every_rank(facts: PeakFacts) -> Finding | None:
 
 
 def _optimizer_temporaries(facts: PeakFacts) -> Finding | None:
-    """Suggest an update without temporaries, if those of ``optimizer.step()`` are a large part of the peak."""
+    """Suggest an update without temporaries, if those of ``optimizer.step()`` are a large part of the peak.
+
+    L-BFGS computes the loss within ``step()`` and has no fused form.
+    """
     blocks = facts.of("temporary", "workspace") & facts.born_in("optimizer")
     size = facts.held(blocks)
-    if size < 0.1 * facts.peak_bytes or facts.rank.manifest.recorder.is_imported:
+    if size < 0.1 * facts.peak_bytes or facts.rank.manifest.recorder.is_imported or facts.has_large_state:
         return None
     return Finding(
         f"Temporaries of the optimizer are {facts.share(size)} of the peak",
@@ -364,6 +369,7 @@ def _kept_activations(facts: PeakFacts) -> Finding | None:
         f"the peak of {last} steps; the saving grows with each step",
         facts.show("--at", "end", "--by", "module"),
         "activation",
+        grows=True,
     )
 
 

@@ -191,6 +191,24 @@ def test_what_every_step_leaves_behind_is_found(leaks: bool, tmp_path: Path) -> 
 
 
 @pytest.mark.torch
+def test_a_small_part_of_the_peak_is_found_if_every_step_leaves_it_behind(tmp_path: Path) -> None:
+    losses = []
+
+    def step(model: Any, optimizer: Any) -> None:
+        optimizer.zero_grad()
+        hidden = model(torch.randn(6400, 128))
+        hidden.sum().backward()
+        losses.append(model(torch.randn(30, 128)))
+        optimizer.step()
+
+    rank = record_training(tmp_path, step)
+    found = named(rank, "Every step keeps")
+    assert found
+    assert found.peak_after_bytes
+    assert found.saving_bytes < 0.03 * found.peak_after_bytes
+
+
+@pytest.mark.torch
 def test_temporaries_of_the_optimizer_are_not_those_of_a_loss(tmp_path: Path) -> None:
     """The saving is what ``fused=True`` saves."""
     peaks = {}
@@ -229,6 +247,27 @@ def test_a_history_of_steps_has_no_8_bit_states(name: str, action: str, tmp_path
     found = named(recording.run().rank(), "Optimizer state")
     assert found
     assert found.action.startswith(action)
+
+
+@pytest.mark.torch
+def test_the_loss_in_a_closure_of_l_bfgs_has_no_fused_form(tmp_path: Path) -> None:
+    places = torch.linspace(0, 1, 5000)
+    weights = torch.zeros(10, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weights], max_iter=10)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        fitted = sum((weights[power] * places**power for power in range(10)), torch.zeros(()))
+        loss = (fitted - torch.sin(6 * places)).square().mean()
+        loss.backward()
+        return loss
+
+    with gpuledger.record(out=tmp_path / "run", devices="cpu") as recording:
+        for _ in range(3):
+            optimizer.step(closure)
+    rank = recording.run().rank()
+    assert find_findings(rank)
+    assert not named(rank, "Temporaries of the optimizer")
 
 
 @pytest.mark.torch
