@@ -82,6 +82,21 @@ def test_samples_per_second_are_not_guessed(batch: str, parts: str, tmp_path: Pa
     assert rates.sample_energy_j is None
 
 
+@pytest.mark.parametrize(
+    ("layer", "shape", "is_whole", "batch"),
+    [("nn.Linear(8, 4)", (8,), False, None), ("nn.Embedding(9, 4)", (16,), True, 16)],
+)
+def test_one_dimension_is_a_batch_of_numbers_of_words_but_not_of_values(
+    layer: str, shape: tuple[int, ...], is_whole: bool, batch: int | None, tmp_path: Path
+) -> None:
+    data = f"torch.ones({shape}, dtype=torch.{'long' if is_whole else 'float'})"
+    source = TRAINING.replace("nn.Linear(8, 4)", layer).replace("torch.randn(BATCH, 8)", data).replace("PARTS", "1")
+    write_script(tmp_path, HEAD + source)
+    assert recorded(["train.py"], tmp_path, ("-q",)).status == 0
+    rates = find_rates(load(tmp_path / "train.ledger").rank(0))
+    assert (rates.batch if rates else None) == batch
+
+
 def test_the_batch_is_that_of_the_training_and_not_of_a_helper_before(tmp_path: Path) -> None:
     helper = "helper = nn.Linear(3, 3)\nwith torch.no_grad():\n    helper(torch.randn(99, 3))\n"
     source = TRAINING.replace("model =", "\n" + helper + "model =").replace("BATCH", "16").replace("PARTS", "1")

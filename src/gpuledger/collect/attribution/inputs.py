@@ -75,7 +75,7 @@ class InputShapes:
         with without_overrides():
             shape = known_sizes(tensor)
             is_whole = not (is_floating(tensor) or is_complex(tensor))
-        if shape:
+        if len(shape) > 1 or (shape and is_whole):  # one dimension of fractions can be the values of one sample
             known = self._modules[module_id] = known or _Inputs()
             known.add(step, shape, is_whole=is_whole)
 
