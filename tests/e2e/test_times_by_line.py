@@ -102,3 +102,10 @@ def test_show_and_diff_have_times_by_line_and_function(tmp_path: Path) -> None:
     assert place_diff.after.work_by == "line"
     assert sum(one.time_ns for one in place_diff.after.times) == pytest.approx(found.work_ns)
     assert diff_document(diff_runs(run, run, by=("category", "function")))["time_by_function"] == []
+
+
+def test_a_table_of_kernels_says_that_a_cpu_has_none(tmp_path: Path) -> None:
+    times_of(tmp_path)
+    for word, is_said in (("kernel", True), ("operator", False)):
+        shown = CliRunner().invoke(main, ["show", str(tmp_path / "train.ledger"), "--by", word])
+        assert ("A CPU runs no kernels: the rows are operators." in shown.output) is is_said

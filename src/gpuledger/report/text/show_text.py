@@ -70,7 +70,7 @@ def closing_lines(view: RunView, path: str, terminal: Terminal) -> list[str]:
     if not view.devices:
         return []
     highest = view.highest
-    notes = [*view.notes, *_energy_notes(highest), *_fusion_notes(highest)]
+    notes = [*view.notes, *_energy_notes(highest), *_fusion_notes(highest), *_kernel_notes(highest)]
     if len(view.devices) > 1:
         one = f"--rank {highest.rank.number} --device {highest.device_idx}"
         commands = [f"gpuledger show {path} {one}", f"gpuledger balance {path} {one}"]
@@ -96,6 +96,12 @@ def _fusion_notes(view: DeviceView) -> list[str]:
     """Return how kernels of several modules are divided; empty if none is shown."""
     is_shown = view.options.group_by == "fusion" and any(one.is_shared for one in view.fusions)
     return [SHARED] if is_shown else []
+
+
+def _kernel_notes(view: DeviceView) -> list[str]:
+    """Return what the rows of a table of kernels are on a CPU; empty on a GPU."""
+    is_of_cpu = view.options.group_by == "kernel" and view.device_idx < 0
+    return ["A CPU runs no kernels: the rows are operators."] if is_of_cpu else []
 
 
 def _table_lines(view: DeviceView, tables: TableOptions, terminal: Terminal) -> list[str]:
