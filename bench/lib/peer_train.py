@@ -61,7 +61,7 @@ def profiler(out: Path, device: str, *, only_trace: bool = False) -> Iterator[Be
     flops = {one.key: one.flops for one in watched.key_averages() if one.flops}
     (out / "flops.json").write_text(json.dumps(flops))
     with contextlib.suppress(Exception):  # the export is deprecated, and absent from later versions
-        watched.export_memory_timeline(str(out / "timeline.json"), device=device)
+        watched.export_memory_timeline(str(out / "timeline.json"), device="cuda:0" if device == "cuda" else device)
 
 
 @contextlib.contextmanager
@@ -113,7 +113,7 @@ def mem_tracker(out: Path, _device: str) -> Iterator[Begin]:
 
 @contextlib.contextmanager
 def zeus(out: Path, device: str) -> Iterator[Begin]:
-    """Zeus: one energy window around the steps."""
+    """Zeus: one energy window around the steps, from an idle GPU to an idle GPU."""
     try:
         from zeus.monitor import ZeusMonitor
     except ImportError:
@@ -121,8 +121,7 @@ def zeus(out: Path, device: str) -> Iterator[Begin]:
     if device != "cuda":
         raise Unavailable("no GPU")
     monitor = ZeusMonitor(gpu_indices=[0])
-    monitor.begin_window("steps")
-    yield lambda _program: None
+    yield lambda _program: monitor.begin_window("steps")
     measured = monitor.end_window("steps")
     (out / "energy.json").write_text(json.dumps({"s": measured.time, "j": measured.total_energy}))
 
@@ -165,7 +164,7 @@ def gpuledger(out: Path, _device: str) -> Iterator[Begin]:
         yield lambda _program: None
 
 
-TOOLS = {
+TOOLS: dict[str, Callable[[Path, str], contextlib.AbstractContextManager[Begin]]] = {
     "none": none,
     "profiler": profiler,
     "snapshot": snapshot,
@@ -201,7 +200,7 @@ def alone_ms(program: Program, rows: int, device: str) -> float:
     """Return the median ms of the planted layer's forward alone: by CUDA events on a GPU."""
     values = torch.randn(rows, WIDTH, device=device)
     layer = program.model.get_submodule(PLANTED_LAYER)
-    found = []
+    found: list[float] = []
     for _ in range(20):
         if device == "cuda":
             first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -218,14 +217,24 @@ def alone_ms(program: Program, rows: int, device: str) -> float:
     return statistics.median(found[5:])
 
 
+def workspace_bytes() -> int:
+    """Return the bytes that cuBLAS holds in the allocator, and give them back."""
+    before = torch.cuda.memory_allocated()
+    torch._C._cuda_clearCublasWorkspaces()
+    return before - torch.cuda.memory_allocated()
+
+
 def train(arguments: argparse.Namespace, told: dict[str, Any]) -> None:
     """Train under the tool for the first steps, and then without it; add times and counters to ``told``."""
     torch.manual_seed(0)
     cuda = arguments.device == "cuda"
     told["step_ms"] = []
     program_name = arguments.program
+    early = build(program_name, arguments.device, arguments.scale) if program_name == "compiled" else None
+    if early is not None:  # the tools are to watch compiled steps, and not the compiler
+        list(take_steps(early, range(1, 4), cuda))
     with TOOLS[arguments.tool](arguments.out, arguments.device) as begin:
-        program = build(program_name, arguments.device, arguments.scale)
+        program = early or build(program_name, arguments.device, arguments.scale)
         if program_name == "long":
             list(take_steps(program, range(1, 6), cuda))
         after_step = begin(program)
@@ -249,6 +258,7 @@ def train(arguments: argparse.Namespace, told: dict[str, Any]) -> None:
         told["step_ms"] += take_steps(program, range(WINDOW + 1, program.steps + 1), cuda)
     if program_name == "planted" and arguments.tool == "none" and arguments.alone:
         told["wide_forward_ms"] = alone_ms(program, ROWS * arguments.scale, arguments.device)
+        told["workspace_bytes"] = workspace_bytes() if cuda else None
 
 
 def main() -> None:
