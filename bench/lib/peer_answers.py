@@ -17,7 +17,9 @@ from typing import Any
 
 from peer_grades import UNASKED, Answer, Rule, Value, grade
 from peer_outputs import (
+    first_of_the_largest,
     frame_line,
+    idle_ms,
     kernels_within,
     ledger,
     live_by,
@@ -27,6 +29,7 @@ from peer_outputs import (
     shown,
     snapshot_blocks,
     snapshot_of,
+    sql_value,
     summed,
     table_rows,
     trace_events,
@@ -56,7 +59,7 @@ QUESTIONS: dict[str, tuple[str, Rule]] = {
         Rule(("weight_bytes", "optimizer_state_bytes"), 0.01),
     ),
     "layer": ("Which layer holds most bytes at the peak?", Rule(label=is_layer)),
-    "line": ("Which source line allocated most of them?", Rule(label=lambda text: text == ITS_LINE)),
+    "line": ("Which source line made most activations at the peak?", Rule(label=lambda text: text == ITS_LINE)),
     "compiled": ("Which layer holds most, with torch.compile?", Rule(label=is_layer)),
     "leak": ("Which line keeps memory in every step?", Rule(label=lambda text: text == LEAK_LINE)),
     "out_of_memory": ("Which line held most when memory ran out?", Rule(label=lambda text: text == LEAK_LINE)),
@@ -66,7 +69,7 @@ QUESTIONS: dict[str, tuple[str, Rule]] = {
         Rule(label=lambda text: {"forward", "take_step", "main"} <= set(text.split())),
     ),
     "layer_time": ("How many ms does one layer's forward take?", Rule(("wide_forward_ms",), 0.3)),
-    "waiting": ("How many ms of a step is nothing computed?", Rule(("sleep_ms",), 0.3)),
+    "waiting": ("How many ms of a step more is nothing computed because of a sleep?", Rule(("sleep_ms",), 0.2)),
     "timeline": ("In which order do the operators of a step run?", Rule(label=lambda text: text == "gelu mean square")),
     "flops": ("How many FLOPs has a step?", Rule(("flops",), 0.01)),
     "layer_flops": ("How many FLOPs has one layer?", Rule(("wide_flops",), 0.01)),
@@ -80,10 +83,20 @@ OTHER_PROGRAMS = {
     "leak": "leak",
     "out_of_memory": "crash",
     "compiled": "compiled",
+    "later_step": "spike",
     "step_energy": "long",
     "layer_energy": "long",
 }
 """Questions that are asked of another program than ``planted``."""
+COMPARED_PROGRAMS = {"waiting": "awake"}
+"""Questions of a difference between two programs: the other one."""
+NOTES = {
+    "mem_tracker, peak": "counts tensors; the truth has the workspaces of cuBLAS, too (facts: workspace_bytes)",
+    "profiler, line": "a trace has the line at which a function begins",
+    "gpuledger, line": "rows of the category activation; blocks of the backward have the line that calls the module",
+    "profiler, waiting": "gaps between the trace's kernels and copies",
+}
+"""What is to be known of an answer: definitions that differ, and how it is read."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +107,8 @@ class Asked:
     device: str
     facts: dict[str, float]
     told: dict[str, Any]
+    compared: Path | None = None
+    """The tool's output of the other program, where a question asks of a difference."""
 
     @property
     def kind(self) -> int:
@@ -122,10 +137,15 @@ def largest(rows: dict[str, float]) -> str | None:
 
 
 def order_of(names: Iterable[str]) -> str:
-    """Return three operators in the order in which they first run."""
-    wanted = ("gelu", "mean", "square")
-    found = [name.removeprefix("aten::") for name in names if name.removeprefix("aten::") in wanted]
-    return " ".join(dict.fromkeys(found))
+    """Return three operators in the order in which they first run; a square is launched by its inner operator pow."""
+    wanted = {"gelu": "gelu", "mean": "mean", "square": "square", "pow": "square"}
+    found = [wanted.get(name.removeprefix("aten::")) for name in names]
+    return " ".join(dict.fromkeys(name for name in found if name))
+
+
+def more_than(value: float | None, without: float | None) -> Value:
+    """Return by how much a value is larger than that of the compared program."""
+    return None if value is None or without is None else value - without
 
 
 # torch.profiler: a trace, tables, and a memory timeline
@@ -177,7 +197,7 @@ def spans_around(asked: Asked, moment: dict[str, Any]) -> list[str]:
 def profiler_stack(asked: Asked) -> Value:
     """Python events around the largest allocation."""
     blocks = memory_events(asked.trace, asked.kind)
-    one = max(blocks, key=lambda event: event["args"]["Bytes"], default=None)
+    one = first_of_the_largest(blocks, lambda event: event["args"]["Bytes"])
     return " ".join(spans_around(asked, one)) if one else None
 
 
@@ -191,9 +211,9 @@ def profiler_layer_time(asked: Asked) -> Value:
 
 
 def profiler_waiting(asked: Asked) -> Value:
-    """The program's sleep, which is a Python event."""
-    slept = [one["dur"] / 1e3 for one in trace_events(asked.trace) if "built-in function sleep" in one["name"]]
-    return statistics.median(slept) if slept else None
+    """Gaps between the trace's work, against those of the other program."""
+    without = asked.compared and idle_ms(asked.compared / "trace.json", asked.kind)
+    return more_than(idle_ms(asked.trace, asked.kind), without or None)
 
 
 def profiler_flops(asked: Asked) -> Value:
@@ -228,7 +248,7 @@ def snapshot_line(asked: Asked, *, at_end: bool = False) -> Value:
 def stack_in(place: Path) -> Value:
     """Return the functions that called the largest allocation of a snapshot."""
     events = [one for trace in snapshot_of(place)["device_traces"] for one in trace if one["action"] == "alloc"]
-    one = max(events, key=lambda event: event["size"], default=None)
+    one = first_of_the_largest(events, lambda event: event["size"])
     return " ".join(frame["name"] for frame in one.get("frames", ())) if one else None
 
 
@@ -288,10 +308,10 @@ def polled_energy(asked: Asked) -> Value:
 # gpuledger
 
 
-def run_rows(asked: Asked, key: str, *words: str) -> dict[str, float]:
-    """Return bytes by ``module``, ``category`` or ``line``."""
+def run_rows(asked: Asked, key: str, *words: str, category: str = "") -> dict[str, float]:
+    """Return bytes by ``module``, ``category`` or ``line``, of all categories or of one."""
     found = shown(asked.out, "--by", key, *words).get("breakdown", ())
-    return summed((one["bytes"], one.get(key) or "(none)") for one in found)
+    return summed((one["bytes"], one.get(key) or "(none)") for one in found if category in ("", one["category"]))
 
 
 def run_category(asked: Asked) -> Value:
@@ -300,9 +320,10 @@ def run_category(asked: Asked) -> Value:
     return (rows["weight"], rows["optimizer_state"]) if {"weight", "optimizer_state"} <= set(rows) else None
 
 
-def run_lines(asked: Asked, *words: str) -> dict[str, float]:
+def run_lines(asked: Asked, *words: str, category: str = "") -> dict[str, float]:
     """Return bytes by line."""
-    return summed((size, label.split(" ")[0]) for label, size in run_rows(asked, "line", *words).items())
+    rows = run_rows(asked, "line", *words, category=category)
+    return summed((size, label.split(" ")[0]) for label, size in rows.items())
 
 
 def run_balance(asked: Asked, *, outside: bool) -> Value:
@@ -327,8 +348,14 @@ def run_leak(asked: Asked) -> Value:
 
 
 def run_failure(asked: Asked) -> Value:
-    """The first line of the program that the failure's document names."""
-    named = re.search(rf"{re.escape(FILE)}:\d+", json.dumps(shown(asked.out).get("out_of_memory", [])))
+    """The line whose memory had grown most when memory ran out; without growth, the line of the failed request."""
+    told = shown(asked.out)
+    failures, growth = told.get("out_of_memory") or [], told.get("growth") or []
+    if not failures:
+        return None
+    grown = [one for one in growth if one["device_idx"] == failures[0]["device_idx"] and one["line"]]
+    most = max(grown, key=lambda one: float(one["grown_bytes"]), default=failures[0])
+    named = re.search(rf"{re.escape(FILE)}:\d+", most["line"] or "")
     return str(named[0]) if named else None
 
 
@@ -356,23 +383,39 @@ def run_layer_time(asked: Asked) -> Value:
     return sum(one["time_ns"] for one in rows) / 1e6 or None
 
 
-def run_waiting(asked: Asked) -> Value:
-    """Idle time of a step: the GPU's, or what is outside of operators."""
-    told = shown(asked.out).get("time") or {}
-    idle = told.get("idle_ns") if asked.kind else told.get("step_ns", 0) - told.get("work_ns", 0)
+def run_idle_ms(run: Path, kind: int) -> float | None:
+    """Return the idle time of a step: the GPU's, or what is outside of operators."""
+    told = shown(run).get("time") or {}
+    idle = told.get("idle_ns") if kind else told.get("step_ns", 0) - told.get("work_ns", 0)
     return idle / 1e6 if idle else None
 
 
+def run_waiting(asked: Asked) -> Value:
+    """Idle time of a step, against that of the other program."""
+    without = run_idle_ms(asked.compared, asked.kind) if asked.compared else None
+    return more_than(run_idle_ms(asked.out, asked.kind), without)
+
+
+def run_flops(asked: Asked, condition: str = "true") -> Value:
+    """FLOPs of a profiled step: the sum over its kernels in the table spans."""
+    return sql_value(
+        asked.out,
+        "select sum(s.flops) / count(distinct s.step) from spans s left join modules m on m.module_id = s.module_id "
+        f"left join names o on o.name_id = s.operator_id where s.flops is not null and {condition}",
+    )
+
+
 def run_timeline(asked: Asked) -> Value:
-    """Operators of the exported timeline."""
+    """Operators of the exported timeline; on a GPU, those that launched its kernels."""
     place = asked.out.with_suffix(".trace.json")
     ledger("trace", str(asked.out), "--force", "-o", str(place))
-    return order_of(event["name"] for event in trace_events(place) if event.get("ph") == "X")
+    spans = [event for event in trace_events(place) if event.get("ph") == "X"]
+    return order_of(event.get("args", {}).get("operator") or event["name"] for event in spans)
 
 
 def run_energy(asked: Asked) -> Value:
     """Joules of a step."""
-    joules = (shown(asked.out).get("energy") or {}).get("step_j")
+    joules = (shown(asked.out).get("energy") or {}).get("step_energy_j")
     return float(joules) if joules else None
 
 
@@ -425,7 +468,7 @@ ANSWERS: dict[str, dict[str, Asking]] = {
         "outside": lambda asked: run_balance(asked, outside=True),
         "category": run_category,
         "layer": lambda asked: largest(run_rows(asked, "module")),
-        "line": lambda asked: largest(run_lines(asked)),
+        "line": lambda asked: largest(run_lines(asked, category="activation")),
         "compiled": lambda asked: largest(run_rows(asked, "module")),
         "leak": run_leak,
         "out_of_memory": run_failure,
@@ -434,6 +477,11 @@ ANSWERS: dict[str, dict[str, Asking]] = {
         "layer_time": run_layer_time,
         "waiting": run_waiting,
         "timeline": run_timeline,
+        "flops": run_flops,
+        "layer_flops": lambda asked: run_flops(
+            asked, f"(m.path = '{PLANTED_LAYER}' or m.path like '{PLANTED_LAYER}.%')"
+        ),
+        "operator_flops": lambda asked: run_flops(asked, "o.name = 'aten::addmm'"),
         "step_energy": run_energy,
         "layer_energy": run_layer_energy,
     },

@@ -5,8 +5,10 @@ from __future__ import annotations
 import bisect
 import csv
 import io
+import itertools
 import json
 import pickle
+import statistics
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -33,6 +35,22 @@ def memory_events(place: Path, device_type: int) -> list[Event]:
         for event in trace_events(place)
         if event["name"] == "[memory]" and event["args"]["Device Type"] == device_type
     ]
+
+
+def idle_ms(place: Path, device_type: int) -> float | None:
+    """Return the median ms of a step in which nothing is computed: from one call of ``take_step`` to the next."""
+    events = trace_events(place)
+    starts = [one["ts"] for one in events if str(one["name"]).endswith(": take_step")]
+    kinds = ("kernel", "gpu_memcpy", "gpu_memset") if device_type else ("cpu_op",)
+    busy = [(one["ts"], one["ts"] + one["dur"]) for one in events if one.get("cat") in kinds and "dur" in one]
+    found = []
+    for begin, end in itertools.pairwise(starts[1:]):
+        idle, free_from = 0.0, begin
+        for first, last in busy:
+            idle += max(min(first, end) - free_from, 0.0)
+            free_from = max(free_from, min(last, end))
+        found.append(idle + end - free_from)
+    return statistics.median(found) / 1e3 if found else None
 
 
 def peak_of(place: Path, device_type: int) -> int | None:
@@ -135,6 +153,19 @@ def shown(run: Path, *words: str) -> Event:
 def table_rows(run: Path, table: str) -> list[dict[str, str]]:
     """Return the rows of a table of a run."""
     return list(csv.DictReader(io.StringIO(ledger("export", str(run), "--to", "csv", "--table", table, "-o", "-"))))
+
+
+def sql_value(run: Path, query: str) -> float | None:
+    """Return the one value that a query of a run's tables gives; None where it is null."""
+    rows = list(csv.reader(io.StringIO(ledger("sql", str(run), query, "--csv"))))
+    return float(rows[1][0]) if len(rows) == 2 and rows[1][0] else None
+
+
+def first_of_the_largest(events: Iterable[Event], size: Callable[[Event], float]) -> Event | None:
+    """Return the earliest event within 2 % of the largest: a reused block can be up to 1 MiB larger than its tensor."""
+    found = list(events)
+    most = max(map(size, found), default=0.0)
+    return next((one for one in found if size(one) >= 0.98 * most), None)
 
 
 def most_frequent(labels: Iterable[str]) -> tuple[str, int]:

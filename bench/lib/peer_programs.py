@@ -1,7 +1,7 @@
 """The trainings that are watched side by side: three plain models, and one small model with planted facts.
 
-The planted facts: the layer ``wide`` holds most and takes most time, every step sleeps, one step after the recorded
-ones allocates more than the others, and in a variant a list keeps a tensor of every step.
+The planted facts: the layer ``wide`` holds most and takes most time, and every step sleeps. In variants
+nothing sleeps, one step after the recorded ones allocates more than the others, or a list keeps a tensor of every step.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ WINDOW = 6
 STEPS = 12
 LEAK_STEPS = 48
 """More than the 44 steps after which gpuledger tells of growth."""
-SLEEP_S = 0.03
+SLEEP_S = 0.1
+"""Long against what else a GPU waits for in a step of this model, some 10 ms under a tool."""
 SPIKE_STEP, SPIKE_BYTES = 9, 64 * MIB
-LEAK_BYTES = 2 * MIB
+LEAK_BYTES, CRASH_BYTES = 2 * MIB, 32 * MIB
+CRASH_LIMIT_BYTES = 1600 * MIB
+"""So much that memory runs out after step 24: from then on, gpuledger tells of growth on a GPU."""
 ROWS, WIDTH, WIDE = 1024, 256, 4096
 PLANTED_LAYER = "wide"
 
@@ -109,12 +112,18 @@ def _plain(model: nn.Module, batch: Callable[[], tuple[Tensor, Tensor]]) -> Prog
     return Program(model, optimizer, take_step)
 
 
+def same(device: str, *batch: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
+    """Return a loader of one batch, copied to ``device`` in each step: making random numbers would take most of it."""
+    values, labels = (one.cpu() for one in batch)
+    return lambda: (values.to(device), labels.to(device))
+
+
 def resnet18(device: str, scale: int) -> Program:
     """Return ResNet-18 on small images."""
     count, pixels = 2 * scale, 64 if device == "cpu" else 224
     return _plain(
         _resnet18().to(device),
-        lambda: (torch.randn(count, 3, pixels, pixels).to(device), torch.randint(1000, (count,)).to(device)),
+        same(device, torch.randn(count, 3, pixels, pixels), torch.randint(1000, (count,))),
     )
 
 
@@ -124,12 +133,8 @@ def gpt(device: str, scale: int) -> Program:
 
     length = 64 if device == "cpu" else 256
     model = TransformerLanguageModel(2000, 256, 4, 4, length).to(device)
-
-    def batch() -> tuple[Tensor, Tensor]:
-        tokens = torch.randint(2000, (2 * scale, length)).to(device)
-        return tokens, tokens
-
-    return _plain(model, batch)
+    tokens = torch.randint(2000, (2 * scale, length))
+    return _plain(model, same(device, tokens, tokens))
 
 
 def lstm(device: str, scale: int) -> Program:
@@ -137,12 +142,8 @@ def lstm(device: str, scale: int) -> Program:
     from models import LstmLanguageModel
 
     model = LstmLanguageModel(2000, 256, 256).to(device)
-
-    def batch() -> tuple[Tensor, Tensor]:
-        tokens = torch.randint(2000, (4 * scale, 32)).to(device)
-        return tokens, tokens
-
-    return _plain(model, batch)
+    tokens = torch.randint(2000, (4 * scale, 32))
+    return _plain(model, same(device, tokens, tokens))
 
 
 def convolutions(device: str, scale: int) -> Program:
@@ -151,12 +152,8 @@ def convolutions(device: str, scale: int) -> Program:
     down = [nn.Conv2d(3, width, 3, 2, 1), nn.ReLU(), nn.Conv2d(width, 2 * width, 3, 2, 1), nn.ReLU()]
     up = [nn.ConvTranspose2d(2 * width, width, 2, 2), nn.ReLU(), nn.ConvTranspose2d(width, 10, 2, 2), nn.Flatten(2)]
     model = nn.Sequential(*down, *up).to(device)
-
-    def batch() -> tuple[Tensor, Tensor]:
-        images = torch.randn(2 * scale, 3, pixels, pixels).to(device)
-        return images, torch.randint(pixels * pixels, (2 * scale, 10)).to(device)
-
-    return _plain(model, batch)
+    images, labels = torch.randn(2 * scale, 3, pixels, pixels), torch.randint(pixels * pixels, (2 * scale, 10))
+    return _plain(model, same(device, images, labels))
 
 
 def perceptron(device: str, scale: int) -> Program:
@@ -165,10 +162,12 @@ def perceptron(device: str, scale: int) -> Program:
     layers = [layer for _ in range(7) for layer in (nn.Linear(width, width), nn.ReLU())]
     model = nn.Sequential(*layers, nn.Linear(width, 10)).to(device)
     count = 32 * scale
-    return _plain(model, lambda: (torch.randn(count, width).to(device), torch.randint(10, (count,)).to(device)))
+    return _plain(model, same(device, torch.randn(count, width), torch.randint(10, (count,))))
 
 
-def planted(device: str, scale: int, *, leak_bytes: int = 0, compiled: bool = False, sleeps: bool = True) -> Program:
+def planted(
+    device: str, scale: int, *, leak_bytes: int = 0, compiled: bool = False, sleeps: bool = False, spikes: bool = False
+) -> Program:
     """Return the model with planted facts; ``leak_bytes`` are kept in every step, ``compiled`` compiles it."""
     model = Planted().to(device)
     optimizer = torch.optim.Adam(model.parameters())
@@ -176,7 +175,7 @@ def planted(device: str, scale: int, *, leak_bytes: int = 0, compiled: bool = Fa
     program = Program(model, optimizer, lambda _step: None)
 
     def take_step(step: int) -> None:
-        if step == SPIKE_STEP and not leak_bytes:
+        if step == SPIKE_STEP and spikes:
             program.kept.append(torch.zeros(SPIKE_BYTES, dtype=torch.uint8, device=device))
         values = torch.randn(ROWS * scale, WIDTH).to(device)
         optimizer.zero_grad(set_to_none=True)
@@ -196,17 +195,20 @@ def planted(device: str, scale: int, *, leak_bytes: int = 0, compiled: bool = Fa
 
 def build(name: str, device: str, scale: int) -> Program:
     """Return the program of a name on ``device``; ``scale`` multiplies the batch."""
-    if name == "long":
-        return planted(device, scale, sleeps=False)
+    if name in ("awake", "long"):
+        return planted(device, scale)
+    if name == "planted":
+        return planted(device, scale, sleeps=True)
+    if name == "spike":
+        return planted(device, scale, spikes=True)
     if name == "leak":
         return planted(device, scale, leak_bytes=LEAK_BYTES)
     if name == "crash":
-        torch.cuda.set_per_process_memory_fraction((2 << 30) / torch.cuda.mem_get_info()[1])
-        return planted(device, scale, leak_bytes=96 * MIB)
+        torch.cuda.set_per_process_memory_fraction(CRASH_LIMIT_BYTES / torch.cuda.mem_get_info()[1])
+        return planted(device, scale, leak_bytes=CRASH_BYTES)
     if name == "compiled":
         return planted(device, scale, compiled=True)
     makers = {"resnet18": resnet18, "gpt": gpt, "lstm": lstm, "convolutions": convolutions, "perceptron": perceptron}
-    makers["planted"] = planted
     return makers[name](device, scale)
 
 

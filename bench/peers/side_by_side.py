@@ -2,10 +2,10 @@
 
 Twenty questions are asked of a small training with planted facts, in a fresh process for each tool. A function takes a
 value out of what the tool wrote; one rule a question compares it with the truth. Costs are those of five other
-trainings, one process each, with every tool in turn against the bare steps of the same round. The file of results is
-written anew after every answer and every cell, so that a run that is cut short loses nothing.
+trainings in one process, with every tool in turn, against the bare steps of the same model just before. A round has
+all models, so that a run that is cut short has as many of each. The file of results is written anew again and again.
 
-Usage: python bench/peers/side_by_side.py --device cuda --limit-s 290 --out bench/peers/results/h200/side_by_side.json
+Usage: python bench/peers/side_by_side.py --device cuda --limit-s 280 --out bench/peers/results/h200/side_by_side.json
 """
 
 from __future__ import annotations
@@ -28,16 +28,23 @@ LIB = Path(__file__).resolve().parents[1] / "lib"
 sys.path.insert(0, str(LIB))
 
 from environment import describe_environment, write_results
-from peer_answers import ANSWERS, OTHER_PROGRAMS, QUESTIONS, Asked, answer
+from peer_answers import ANSWERS, COMPARED_PROGRAMS, NOTES, OTHER_PROGRAMS, QUESTIONS, Asked, answer
+from peer_outputs import shown
 from peer_programs import ROWS, WINDOW, planted_facts
 from peer_train import UNAVAILABLE
 
 TOOLS = ("profiler", "snapshot", "mem_tracker", "zeus", "flop_counter", "nvidia_smi", "gpuledger")
 MODELS = ("resnet18", "gpt", "lstm", "convolutions", "perceptron")
-ONE_LIMIT_S = 120
+ONE_LIMIT_S = 60
 OF_THE_PROCESS = ("used_bytes", "outside_bytes")
 """Truths that each watched process tells of itself, because a tool's own memory is among them."""
-OF_THE_BARE = ("peak_bytes", "wide_forward_ms", "step_energy_j")
+OF_THE_BARE = ("peak_bytes", "workspace_bytes", "wide_forward_ms", "step_energy_j")
+BARE_PROGRAMS = ("planted", "long")
+"""Programs of which a truth is measured without a tool; the facts of the others are planted."""
+NOT_ALONE = ("snapshot", "mem_tracker", "flop_counter")
+"""Tools whose answers have no times, and no bytes of other processes."""
+KEPT = {"planted": ("time",), "awake": ("time",), "crash": ("out_of_memory", "growth"), "long": ("energy",)}
+"""Parts of gpuledger's documents that are kept in the results."""
 
 Told = dict[str, Any]
 
@@ -98,62 +105,54 @@ def spread(values: list[float], digits: int = 3) -> Told:
 
 
 def costs_in_all(cells: list[Told]) -> Told:
-    """Return the costs of each tool, steps against the bare ones of the same round."""
-    bare = {one["round"]: one for one in cells if one["tool"] == "none" and "inside_ms" in one}
+    """Return the costs of each tool on one model, steps against the bare ones just before."""
     found: Told = {}
-    for tool in TOOLS:
-        each = [
-            (one, bare[one["round"]])
-            for one in cells
-            if one["tool"] == tool and "inside_ms" in one and one["round"] in bare
-        ]
+    for tool in ("none", *TOOLS):
+        each = [one for one in cells if one["tool"] == tool and "inside_ms" in one]
         if not each:
             continue
-        answers_s = [cost["answer_s"] for cost, _ in each if cost["answer_s"] is not None]
+        answers_s = [one["answer_s"] for one in each if one["answer_s"] is not None]
         found[tool] = {
-            "steps_inside": spread([cost["inside_ms"] / free["inside_ms"] for cost, free in each]),
-            "steps_after": spread([cost["after_ms"] / free["after_ms"] for cost, free in each]),
-            "output_s": spread([cost["output_s"] for cost, _ in each]),
+            "steps_inside": spread([one["inside_ms"] / one["bare_ms"] for one in each]),
+            "steps_after": spread([one["after_ms"] / one["bare_ms"] for one in each]),
+            "output_s": spread([one["output_s"] for one in each]),
             "answer_s": spread(answers_s) if answers_s else None,
-            "file_bytes": spread([cost["file_bytes"] for cost, _ in each], 0),
+            "file_bytes": spread([one["file_bytes"] for one in each], 0),
+            "cell_s": spread([one["cell_s"] for one in each]),
         }
     return found
 
 
 def measure(desk: Desk, models: list[str], repeats: int) -> None:
-    """Add the costs by model; each model has an equal share of the time that is left."""
+    """Add the costs by model, for as many rounds as the time allows."""
     absent = desk.results["unavailable"]
-    tools = ["none", *(tool for tool in TOOLS if tool not in absent)]
+    words = [sys.executable, str(LIB / "peer_costs.py"), *models, "--repeats", str(repeats), "--tools", "none"]
+    words += [tool for tool in TOOLS if tool not in absent]
+    words += ["--device", desk.device, "--scale", str(desk.scale)]
+    cells: list[Told] = []
     found: Told = desk.results.setdefault("models", {})
-    for index, model in enumerate(models):
-        share_s = desk.left_s / (len(models) - index)
-        if share_s < 1:
-            desk.results["not_measured"] = models[index:]
-            break
-        words = [sys.executable, str(LIB / "peer_costs.py"), model, "--repeats", str(repeats), "--tools", *tools]
-        words += ["--device", desk.device, "--scale", str(desk.scale)]
-        cells: list[Told] = []
-        with (desk.place / f"{model}.err").open("w+") as error:
-            child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=error, text=True)
-            cut = threading.Timer(share_s, child.kill)
-            cut.start()
-            for line in child.stdout or ():
-                if not line.startswith("{"):  # torch.profiler prints, too
-                    continue
-                cells.append(json.loads(line))
-                bare = [one["inside_ms"] for one in cells if one["tool"] == "none" and "inside_ms" in one]
-                found[model] = {
-                    "bare_step_ms": spread(bare) if bare else None,
-                    "tools": costs_in_all(cells),
-                    "errors": sorted({f"{one['tool']}: {one['error']}" for one in cells if "error" in one}),
-                }
-                desk.write()
-            status = child.wait()
-            cut.cancel()
-            if status:
-                error.seek(0)
-                desk.results["errors"][f"costs, {model}"] = f"exit status {status}: {error.read()[-300:]}"
-        print(model, f"{len(cells)} cells", flush=True)
+    with (desk.place / "costs.err").open("w+") as error:
+        child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=error, text=True)
+        cut = threading.Timer(max(desk.left_s, 1), child.kill)
+        cut.start()
+        for line in child.stdout or ():
+            if not line.startswith("{"):  # torch.profiler prints, too
+                continue
+            cells.append(json.loads(line))
+            mine = [one for one in cells if one["model"] == cells[-1]["model"]]
+            bare = [one["bare_ms"] for one in mine if "bare_ms" in one]
+            found[mine[0]["model"]] = {
+                "bare_step_ms": spread(bare) if bare else None,
+                "tools": costs_in_all(mine),
+                "errors": sorted({f"{one['tool']}: {one['error']}" for one in mine if "error" in one}),
+            }
+            desk.write()
+        status = child.wait()
+        cut.cancel()
+        if status:
+            error.seek(0)
+            desk.results["errors"]["costs"] = f"exit status {status}: {error.read()[-300:]}"
+    print("costs", f"{len(cells)} cells", round(desk.left_s), flush=True)
 
 
 def facts_of(scale: int, bare: Told, own: Told) -> dict[str, float]:
@@ -166,9 +165,9 @@ def facts_of(scale: int, bare: Told, own: Told) -> dict[str, float]:
 
 
 def ask(desk: Desk) -> None:
-    """Add every tool's answers: ``planted`` and ``long`` one at a time, the others beside each other."""
+    """Add every tool's answers: programs with times one after the other, the others beside each other."""
     results = desk.results
-    programs = ["planted", "leak", "compiled", *(["crash", "long"] if desk.device == "cuda" else [])]
+    programs = ["planted", "awake", "spike", "leak", "compiled", *(["crash", "long"] if desk.device == "cuda" else [])]
     found: dict[tuple[str, str], tuple[Told, Path]] = {}
     needed = [(program, tool) for program in programs for tool in ("none", *TOOLS) if asked_of(program, tool)]
 
@@ -177,10 +176,10 @@ def ask(desk: Desk) -> None:
             found[pair] = told, _ = desk.run(*pair)
             if "unavailable" in told:
                 results["unavailable"][pair[1]] = told["unavailable"]
-            elif "error" in told and pair[0] != "crash":
+            elif "error" in told and (pair[0] != "crash" or "OutOfMemoryError" not in told["error"]):
                 results["errors"][f"{pair[1]}, {pair[0]}"] = told["error"]
 
-    alone = [pair for pair in needed if pair[0] in ("planted", "long")]
+    alone = [pair for pair in needed if pair[0] in ("planted", "awake", "long") and pair[1] not in NOT_ALONE]
     for pair in alone:
         run(pair)
     print("alone", round(desk.left_s), flush=True)
@@ -189,27 +188,44 @@ def ask(desk: Desk) -> None:
         list(pool.map(run, [pair for pair in needed if pair not in alone]))
     print("others", round(desk.left_s), flush=True)
 
-    def answers_of(tool: str) -> None:
-        for question in QUESTIONS:
-            program = OTHER_PROGRAMS.get(question, "planted")
-            told, out = found.get((program, tool), ({"unavailable": ""}, Path()))
-            bare = found.get((program, "none"), ({}, Path()))[0]
-            asked = None if "unavailable" in told else Asked(out, desk.device, facts_of(desk.scale, bare, told), told)
-            one = answer(tool, question, asked, desk.device)
-            results["answers"][question][tool] = {"grade": one.grade, "value": one.value}
-        desk.write()
+    def answer_one(pair: tuple[str, str]) -> None:
+        tool, question = pair
+        program = OTHER_PROGRAMS.get(question, "planted")
+        told, out = found.get((program, tool), ({"unavailable": ""}, Path()))
+        bare = found.get((program, "none"), ({}, Path()))[0]
+        compared = found.get((COMPARED_PROGRAMS.get(question, ""), tool), ({}, None))[1]
+        facts = facts_of(desk.scale, bare, told)
+        asked = None if "unavailable" in told else Asked(out, desk.device, facts, told, compared)
+        one = answer(tool, question, asked, desk.device)
+        results["answers"][question][tool] = {"grade": one.grade, "value": one.value}
 
     with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(answers_of, TOOLS))
+        list(pool.map(answer_one, [(tool, question) for question in QUESTIONS for tool in TOOLS]))
     results["facts"] = {
         program: facts_of(desk.scale, told[0], told[0]) for (program, tool), told in found.items() if tool == "none"
     }
+    for program, names in KEPT.items():
+        if (program, "gpuledger") in found:
+            whole = shown(found[program, "gpuledger"][1])
+            results["documents"][program] = {name: without_rows(whole.get(name)) for name in names}
     desk.write()
+    print("answers", round(desk.left_s), flush=True)
+
+
+def without_rows(part: Any) -> Any:
+    """Return a part of a document without its tables."""
+    tables = ("breakdown", "scopes", "lines", "accounts")
+    return {name: value for name, value in part.items() if name not in tables} if isinstance(part, dict) else part
 
 
 def asked_of(program: str, tool: str) -> bool:
-    """Return whether a tool has an answer to a question on a program; the bare program runs for all."""
-    return tool == "none" or any(OTHER_PROGRAMS.get(question, "planted") == program for question in ANSWERS[tool])
+    """Return whether a program is to be run under a tool: one question at least needs it."""
+    if tool == "none":
+        return program in BARE_PROGRAMS
+    return any(
+        program in (OTHER_PROGRAMS.get(question, "planted"), COMPARED_PROGRAMS.get(question))
+        for question in ANSWERS[tool]
+    )
 
 
 def main() -> None:
@@ -219,7 +235,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", choices=MODELS, default=list(MODELS))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--small", action="store_true", help="the smallest batch, also on a GPU")
-    parser.add_argument("--limit-s", type=float, default=290.0, help="seconds after which everything is stopped")
+    parser.add_argument("--limit-s", type=float, default=280.0, help="seconds after which everything is stopped")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     until_s = time.monotonic() + arguments.limit_s
@@ -234,6 +250,8 @@ def main() -> None:
             "steps_inside": WINDOW,
             "scale": scale,
             "questions": {name: {"text": text, "truth": rule.truth} for name, (text, rule) in QUESTIONS.items()},
+            "notes": NOTES,
+            "documents": {},
             "unavailable": {},
             "errors": {},
             "answers": {name: {} for name in QUESTIONS},
