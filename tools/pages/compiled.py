@@ -6,6 +6,7 @@ from pages.blocks import FILES, ROOT, block
 from pages.results import GIB, MIB, Results, about, percent, read, table, wrap
 
 COMPILED = "time/results/h200/compiled.json"
+BY_HAND = "time/results/h200/compiled_by_hand.json"
 CHANGES = ROOT / "src" / "gpuledger" / "simulate" / "estimate" / "compiled_changes.toml"
 CHANGING = ("activation", "activation_gradient", "temporary")
 """Categories of which a compiled program can keep more or less, as in ``gpuledger.simulate.estimate.fit``."""
@@ -83,3 +84,28 @@ def _differences(models: Results) -> list[tuple[str, float]]:
         if recorded != bare:
             found.append((name, (recorded - bare) / MIB))
     return found
+
+
+@block("captured by hand")
+def captured_by_hand() -> list[str]:
+    """Return kernel times and steps of trainings with a CUDA graph of the whole step, beside the eager ones."""
+    results = read(BY_HAND)
+    models = results["models"]
+    exact = sum(
+        one["recorded"]["memory"]["peak_allocated_bytes"] == one["recorded"]["program"]["peaks_bytes"][-1]
+        for one in models.values()
+    )
+    header = ["training", "kernels and copies of a step", "without a module", "recorded steps", "later steps"]
+    return [
+        *wrap(f"Measured: {about(results, 'time/compiled.py --modes eager graph')}, one run of each."),
+        "",
+        *table(header, [_times_row(name, one) for name, one in models.items()]),
+        "",
+        *wrap(f"The recorded peak equals the allocator's counter in {exact} of {len(models)} trainings."),
+    ]
+
+
+def _times_row(name: str, one: Results) -> list[str]:
+    time, steps = one["recorded"]["time"], one.get("steps") or {}
+    ratios = [f"× {steps[key]:.2f}" if key in steps else "–" for key in ("inside_ratio", "outside_ratio")]
+    return [name, f"{time['work_ns'] / 1e6:.1f} ms", percent(time["no_module_frac"], 3), *ratios]
