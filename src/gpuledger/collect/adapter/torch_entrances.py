@@ -53,6 +53,16 @@ def grad() -> Callable[..., Any]:
     return torchs_own(_GRAD)
 
 
+def cuda_graph() -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """Return the functions that begin and end the capture of a CUDA graph, and that replay it, each with its graph.
+
+    Raises:
+        CannotInstrumentError: they are not functions of PyTorch's.
+    """
+    graph = torch.cuda.CUDAGraph
+    return torchs_own(graph.capture_begin), torchs_own(graph.capture_end), torchs_own(graph.replay)
+
+
 def enter_autocast() -> Callable[..., Any]:
     """Return the function that starts autocast; its parameter is the context manager."""
     return torchs_own(_ENTER_AUTOCAST)

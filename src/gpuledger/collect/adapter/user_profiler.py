@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch.autograd import profiler as autograd_profiler
@@ -52,8 +53,7 @@ class ProfilerStart:
 class UserProfiler:
     """Calls ``made()`` when the program creates a profiler, between :meth:`install` and :meth:`remove`.
 
-    ``seen`` is True once it has created one. Profilers created between :meth:`ours_begins` and :meth:`ours_ends` are
-    gpuledger's own.
+    ``seen`` is True once it has created one. Profilers created inside :meth:`ours` are gpuledger's own.
     """
 
     def __init__(self, made: Callable[[], None], absorbs: Absorbs) -> None:
@@ -77,13 +77,21 @@ class UserProfiler:
         """Stop detecting."""
         remove_all(self._observations)
 
-    def ours_begins(self) -> None:
-        """Treat the next profiler as gpuledger's own."""
-        self._ours = True
+    @contextmanager
+    def ours(self, undo: Callable[[], object]) -> Iterator[None]:
+        """Treat profilers that are created inside the ``with`` block as gpuledger's own.
 
-    def ours_ends(self) -> None:
-        """Treat all further profilers as the program's."""
-        self._ours = False
+        Args:
+            undo: Called if the block raises. A signal handler of the program can raise there.
+        """
+        self._ours = True
+        try:
+            yield
+        except BaseException:
+            undo()
+            raise
+        finally:
+            self._ours = False
 
     def _entered(self, *_: Any) -> None:
         if not self._ours:

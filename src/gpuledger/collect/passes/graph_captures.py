@@ -16,13 +16,10 @@ import time
 import weakref
 from typing import Any
 
-import torch
-
-from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter import torch_entrances, torch_private
 from gpuledger.collect.adapter.guard import Guard, take_out_all
 from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, remove_all
 from gpuledger.collect.adapter.observer import Observer
-from gpuledger.collect.adapter.torch_entrances import torchs_own
 from gpuledger.collect.adapter.user_profiler import UserProfiler
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.passes.kineto_columns import events_between, read_capture
@@ -54,9 +51,9 @@ class GraphCaptures:
         self._journal = journal
         self._watch = watch
         self._guard = guard
-        self._observations: list[Observation] = []
         self._graphs: dict[int, tuple[weakref.ref[Any], int]] = {}
         """Id of each traced graph -> the graph, and the number of its capture."""
+        self._observations: list[Observation] = []
         self._names: dict[str, int] = {}
         self._captures = self._rows = self._untraced = 0
         self._began_ns = 0
@@ -67,15 +64,15 @@ class GraphCaptures:
 
     def install(self) -> None:
         """Start watching for captures and replays. Says if that is not possible with this torch."""
-        graph = torch.cuda.CUDAGraph
         absorbs = self._guard.absorbs
+        observers = (
+            Observer(self._begins, fail=self._failed, absorbs=absorbs),
+            Observer(self._enter, self._ended, self._failed, absorbs=absorbs),
+            Observer(self._replays, self._leave, self._fail, absorbs=absorbs),
+        )
         try:
-            for function, observer in (
-                (graph.capture_begin, Observer(self._begins, fail=self._failed, absorbs=absorbs)),
-                (graph.capture_end, Observer(self._enter, self._ended, self._failed, absorbs=absorbs)),
-                (graph.replay, Observer(self._replays, self._leave, self._fail, absorbs=absorbs)),
-            ):
-                self._observations.append(Observation(torchs_own(function), observer))
+            for function, observer in zip(torch_entrances.cuda_graph(), observers, strict=True):
+                self._observations.append(Observation(function, observer))
         except CannotInstrumentError as error:
             self._journal.note(f"Kernels of replayed CUDA graphs have no modules: {error}.")
             self.remove()
@@ -117,15 +114,9 @@ class GraphCaptures:
         return is_main and not is_traced and not torch_private.is_in_backward()
 
     def _trace_now(self) -> None:
-        self._watch.ours_begins()
-        try:
+        with self._watch.ours(self.close):
             self.trace.begin()
             self.trace.keep_cupti()
-        except BaseException:  # a signal handler of the program can raise here
-            self.close()
-            raise
-        finally:
-            self._watch.ours_ends()
 
     def _enter(self, graph: Any, *_: Any) -> Any:
         """Return the graph of a capture that is about to end, if it is traced."""

@@ -301,14 +301,8 @@ class LaterPasses:
         self._journal.write()  # kept if the program is killed during the measurement
         self._journal.pause("time", started_ns)
         self._see_calls(False)  # otherwise it would stay below the ranges of the profiled steps
-        watch.ours_begins()
-        try:
+        with watch.ours(self._drop):
             self._time_pass.begin()
-        except BaseException:  # a signal handler of the program can raise here
-            self._drop()
-            raise
-        finally:
-            watch.ours_ends()
         if self._guard.ended:  # by an error in the detection of profilers
             self.take_out()
             return False

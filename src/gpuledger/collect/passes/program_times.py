@@ -90,14 +90,8 @@ class ProgramTimes:
             return
         self._begun, self._delay = self._count, 1
         self._next = (self._count + MOST_OPERATORS, self._end_soon)
-        self._watch.ours_begins()
-        try:
+        with self._watch.ours(self.drop):
             self._time_pass.begin_program()
-        except BaseException:  # a signal handler of the program can raise here
-            self.drop()
-            raise
-        finally:
-            self._watch.ours_ends()
 
     @property
     def is_open(self) -> bool:

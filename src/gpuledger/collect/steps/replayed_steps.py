@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
+from gpuledger.collect.adapter import torch_entrances
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, remove_all
 from gpuledger.collect.adapter.observer import Observer
-from gpuledger.collect.adapter.torch_entrances import torchs_own
 
 
 class ReplayedSteps:
@@ -38,14 +38,12 @@ class ReplayedSteps:
 
     def install(self) -> None:
         """Start detecting. Does nothing if this torch has other functions for CUDA graphs."""
-        graph, absorbs = torch.cuda.CUDAGraph, self._guard.absorbs
+        absorbs = self._guard.absorbs
+        begins, ends = Observer(self._begins, absorbs=absorbs), Observer(self._ends, absorbs=absorbs)
+        replays = Observer(self._replays, self._has_replayed, absorbs=absorbs)
         try:
-            for function, observer in (
-                (graph.capture_begin, Observer(self._begins, absorbs=absorbs)),
-                (graph.capture_end, Observer(self._ends, absorbs=absorbs)),
-                (graph.replay, Observer(self._replays, self._has_replayed, absorbs=absorbs)),
-            ):
-                self._observations.append(Observation(torchs_own(function), observer))
+            for function, observer in zip(torch_entrances.cuda_graph(), (begins, ends, replays), strict=True):
+                self._observations.append(Observation(function, observer))
         except CannotInstrumentError:
             self.remove()
 
