@@ -20,10 +20,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from environment import ROOT, describe_environment, write_results
 
+from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.model.journal.journal import Action
 from gpuledger.model.journal.reading import read_journal
-from gpuledger.simulate.allocator.allocator import CachingAllocator
 
 HERE = Path(__file__).parent
 STREAMS = ROOT / "tests" / "data" / "h200" / "estimate_truth"

@@ -109,10 +109,10 @@ def tell_truth(out: Path, chosen: list[Combination], workers: int, limit_s: floa
 
 def estimate(combination: Combination, directory: Path) -> dict[str, Any]:
     """Return what the same script would hold, followed on this machine without a GPU."""
+    from gpuledger.analyze.allocator.alloc_conf import parse_alloc_conf
     from gpuledger.analyze.memory.breakdown import break_down
     from gpuledger.analyze.memory.instant import find_peak
     from gpuledger.errors import GpuLedgerError
-    from gpuledger.simulate.allocator.alloc_conf import parse_alloc_conf
     from gpuledger.simulate.catalogue import find_card
     from gpuledger.simulate.estimate.run import Order, estimate_program
 

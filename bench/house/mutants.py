@@ -60,7 +60,7 @@ SUBJECTS = {
         "collect/sampling/energy_meter.py",
     ),
     "tick phase": ("cards/tick_phase.py",),
-    "allocator": ("simulate/allocator/*.py",),
+    "allocator": ("analyze/allocator/*.py",),
     "choices": ("simulate/gpu/choices.py",),
     "fit": ("simulate/estimate/fit.py",),
     "sum": ("ops/totals/sum.py",),

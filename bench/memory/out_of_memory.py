@@ -30,11 +30,11 @@ from environment import describe_environment, write_results
 from one_by_one import names_in_time, out_and_only
 
 from gpuledger.analyze.memory.failures.oom import explain_oom
+from gpuledger.analyze.memory.failures.replayed_settings import failure_verdicts
 from gpuledger.analyze.posting.posting import post_rank
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.session.session import Session
 from gpuledger.model.run import Rank
-from gpuledger.services.what_if import failure_verdicts
 
 GIB = 1 << 30
 ALONE = 18

@@ -111,8 +111,8 @@ def _load_tables() -> None:
     import pyarrow.compute
     import pyarrow.parquet  # noqa: F401
 
-    import gpuledger.services.runs
-    import gpuledger.services.what_if  # noqa: F401
+    import gpuledger.analyze.view.view
+    import gpuledger.services.runs  # noqa: F401
 
 
 def measure(given: argparse.Namespace, model: str, variant: str) -> dict[str, Any]:

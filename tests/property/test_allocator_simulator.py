@@ -12,11 +12,11 @@ from folders import DATA, RECORDINGS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuledger.analyze.allocator.allocator import CachingAllocator
+from gpuledger.analyze.allocator.pools import Limits, OutOfMemoryError
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.model.journal.journal import Action
 from gpuledger.model.journal.reading import Journal, read_journal
-from gpuledger.simulate.allocator.allocator import CachingAllocator
-from gpuledger.simulate.allocator.pools import Limits, OutOfMemoryError
 from gpuledger.simulate.estimate.what_if import rank_settings
 
 MIB = 1 << 20

@@ -8,11 +8,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.errors import UsageError
 from gpuledger.model.run_writer import RunWriter, new_manifest
 from gpuledger.services.runs import load, post_missing
-from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.estimate.session import SimulatedSession
 from gpuledger.simulate.estimate.step_plan import StepPlan
@@ -20,8 +20,8 @@ from gpuledger.simulate.gpu.card import in_place
 from gpuledger.simulate.gpu.device import SimulatedDevice
 
 if TYPE_CHECKING:
+    from gpuledger.analyze.allocator.pools import Counters
     from gpuledger.model.run import Run
-    from gpuledger.simulate.allocator.pools import Counters
 NOTHING_ON_GPU = "Nothing was put on the simulated GPU. Move the model and its inputs to it with .to('cuda')."
 
 

@@ -110,8 +110,8 @@ def estimate_command(ctx: click.Context, /, **flags: Any) -> None:
     program = script_of(ctx)
     if not program or program == ("-m",):
         raise UsageError("estimate: no program given", hint="gpuledger estimate train.py")
+    from gpuledger.analyze.allocator.alloc_conf import parse_alloc_conf
     from gpuledger.model.run_directory import choose_directory
-    from gpuledger.simulate.allocator.alloc_conf import parse_alloc_conf
     from gpuledger.simulate.estimate.run import Order, estimate_program
 
     order = Order(program, _card(flags), flags["steps"], flags["confidence"], parse_alloc_conf(flags["alloc_conf"]))

@@ -40,9 +40,9 @@ def what_if_command(run_path: str, rank_text: str | None, device_idx: int | None
     is unknown if the replay with the run's own setting does not fail.
     """
     rank, device = choose_devices(choose_ranks(open_run(run_path), rank_text), device_idx)[0]
+    from gpuledger.analyze.memory.failures.replayed_settings import failure_verdicts
     from gpuledger.cli.predict.what_if_text import verdict_document, verdict_lines, what_if_document, what_if_lines
     from gpuledger.report.base.terminal import Terminal
-    from gpuledger.services.what_if import failure_verdicts
     from gpuledger.simulate.estimate.what_if import rank_settings
 
     outcomes = rank_settings(rank, device)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpuledger.analyze.memory.failures.replayed_settings import Verdict
 from gpuledger.report.base.terminal import Column, Table, Terminal
-from gpuledger.services.what_if import Verdict
+from gpuledger.report.text.oom_text import VERDICTS
 from gpuledger.simulate.estimate.what_if import Outcome
 from gpuledger.units import format_bytes
 
@@ -39,8 +40,7 @@ def what_if_document(outcomes: tuple[Outcome, ...]) -> list[dict[str, Any]]:
 
 def verdict_lines(verdicts: tuple[Verdict, ...], terminal: Terminal) -> list[str]:
     """Return whether a failed request would have fitted with each setting."""
-    words = {True: "would have fitted", False: "would not have fitted", None: "not known"}
-    rows = tuple((one.alloc_conf or "default", words[one.fits], one.note) for one in verdicts)
+    rows = tuple((one.alloc_conf or "default", VERDICTS[one.fits], one.note) for one in verdicts)
     columns = (Column("PYTORCH_CUDA_ALLOC_CONF"), Column("failed request"), Column("", shrinks=True))
     return Table(columns, rows).lines(terminal)
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.errors import InputError, UsageError
 from gpuledger.operator_key import OperatorKey
@@ -31,7 +32,6 @@ from gpuledger.ops.workloads.steps import (
 from gpuledger.ops.workloads.tally import Tally
 from gpuledger.ops.workloads.workload import Mode, Workload
 from gpuledger.ops.workloads.workload_spec import WorkloadSpec
-from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.gpu.card import in_place
 from gpuledger.simulate.gpu.device import SimulatedDevice

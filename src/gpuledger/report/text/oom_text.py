@@ -61,8 +61,8 @@ def request_text(rank: Rank, failure: OutOfMemory) -> str:
 def remedy_text(remedy: Remedy) -> str:
     """Return a change with its verdict."""
     freed = f", frees {format_bytes(remedy.saving_bytes)}" if remedy.saving_bytes else ""
-    warning = f"; {remedy.warning}" if remedy.warning else ""
-    return f"{VERDICTS[remedy.fits]}: {remedy.action}{freed}{warning}"
+    note = f"; {remedy.note}" if remedy.note else ""
+    return f"{VERDICTS[remedy.fits]}: {remedy.action}{freed}{note}"
 
 
 def _request(rank: Rank, failure: OutOfMemory) -> list[str]:

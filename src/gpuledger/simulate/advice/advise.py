@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
+from gpuledger.analyze.allocator.alloc_conf import parse_alloc_conf
 from gpuledger.errors import UsageError
 from gpuledger.processes.child_job import run_program_job
 from gpuledger.simulate.advice.choose import Tried
 from gpuledger.simulate.advice.combination import Applied, Combination, describe
-from gpuledger.simulate.allocator.alloc_conf import parse_alloc_conf
 from gpuledger.simulate.catalogue import REFERENCE, Card, find_card
 from gpuledger.simulate.estimate.batch import find_argument
 from gpuledger.simulate.estimate.run import DEFAULT_CONFIDENCE, DEFAULT_STEPS, Order, check_program

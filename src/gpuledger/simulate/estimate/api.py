@@ -14,9 +14,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
+from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.errors import InputError, UsageError
 from gpuledger.model.run_writer import RunWriter, new_manifest
-from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.estimate.follow import describe_convolutions
 from gpuledger.simulate.estimate.run import (

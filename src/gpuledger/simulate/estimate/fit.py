@@ -13,11 +13,11 @@ from typing import cast
 
 import numpy as np
 
+from gpuledger.analyze.allocator.allocator import CachingAllocator
+from gpuledger.analyze.allocator.pools import Limits, OutOfMemoryError
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.model.journal.journal import Action
 from gpuledger.model.journal.reading import Journal
-from gpuledger.simulate.allocator.allocator import CachingAllocator
-from gpuledger.simulate.allocator.pools import Limits, OutOfMemoryError
 from gpuledger.simulate.catalogue import HANDLES, Card, catalogue
 from gpuledger.simulate.convolutions.convolutions import CUDNN
 from gpuledger.simulate.estimate.requests_elsewhere import RequestsElsewhere, Row

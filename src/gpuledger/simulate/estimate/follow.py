@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
+from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.analyze.posting.replay import AllocatorSettings
-from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.assumptions import EXPECTED
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.convolutions.convolutions import needs_workspace

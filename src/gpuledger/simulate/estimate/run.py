@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from gpuledger.analyze.allocator.alloc_conf import parse_alloc_conf
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.posting.posting import post_ranks
@@ -20,7 +21,6 @@ from gpuledger.model.run import Rank, Run, read_run
 from gpuledger.model.run_writer import RunWriter, new_manifest
 from gpuledger.model.simulated import SIMULATED
 from gpuledger.processes.child_job import run_program_job
-from gpuledger.simulate.allocator.alloc_conf import parse_alloc_conf
 from gpuledger.simulate.assumptions import EXPECTED, LARGEST, LEAST
 from gpuledger.simulate.catalogue import HANDLES, Card, find_card
 from gpuledger.simulate.estimate.failures import DISTRIBUTED

@@ -6,20 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuledger.analyze.allocator.alloc_conf import CANDIDATES, parse_alloc_conf
+from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.errors import EmptyRunError
 from gpuledger.model.run import Rank
-from gpuledger.simulate.allocator.alloc_conf import parse_alloc_conf
-from gpuledger.simulate.allocator.allocator import CachingAllocator
-
-CANDIDATES = (
-    "",
-    "expandable_segments:True",
-    "max_split_size_mb:64",
-    "max_split_size_mb:256",
-    "roundup_power2_divisions:4",
-    "roundup_power2_divisions:8",
-)
-"""The settings to try. The first is the default."""
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from gpuledger.analyze.allocator.allocator import CachingAllocator
+from gpuledger.analyze.allocator.pools import Counters
 from gpuledger.model.journal.journal import Action
-from gpuledger.simulate.allocator.allocator import CachingAllocator
-from gpuledger.simulate.allocator.pools import Counters
 from gpuledger.simulate.catalogue import Card
 from gpuledger.simulate.convolutions.convolutions import Held
 from gpuledger.simulate.gpu.elsewhere import Elsewhere

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuledger.analyze.allocator.alloc_conf import parse_alloc_conf
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.errors import UsageError
 from gpuledger.model.accounts import CATEGORIES
 from gpuledger.model.journal.journal import Action, Part
 from gpuledger.model.journal.reading import journal_of
-from gpuledger.simulate.allocator.alloc_conf import parse_alloc_conf
 from gpuledger.simulate.catalogue import catalogue, find_card
 from gpuledger.simulate.estimate.batch import find_argument, set_argument
 from gpuledger.simulate.estimate.fit import (

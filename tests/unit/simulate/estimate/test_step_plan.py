@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 import torch
 from torch.utils.data import DataLoader
 
-from gpuledger.simulate.allocator.allocator import CachingAllocator
+from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.estimate.step_plan import MOST_STEPS, StepPlan
 from gpuledger.simulate.gpu.device import SimulatedDevice

@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from gpuledger.simulate.allocator.allocator import CachingAllocator
+from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.gpu.card import in_place
 from gpuledger.simulate.gpu.device import SimulatedDevice

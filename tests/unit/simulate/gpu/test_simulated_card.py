@@ -15,8 +15,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
+from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.model.journal.journal import Action
-from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.gpu.card import in_place
 from gpuledger.simulate.gpu.device import SimulatedDevice

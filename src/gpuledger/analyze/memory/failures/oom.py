@@ -12,6 +12,7 @@ from gpuledger.analyze.memory.breakdown import Breakdown, break_down
 from gpuledger.analyze.memory.failures.failed_request import FailedState, read_failed_state
 from gpuledger.analyze.memory.failures.oom_cause import Cause, Evidence, find_cause
 from gpuledger.analyze.memory.failures.oom_remedies import Remedy, find_remedies
+from gpuledger.analyze.memory.failures.replayed_settings import failure_verdicts
 from gpuledger.analyze.memory.growth import find_growth
 from gpuledger.analyze.memory.growth_origin import module_path
 from gpuledger.analyze.memory.instant import find_peak
@@ -51,19 +52,26 @@ class OutOfMemory:
     library: str = ""
 
 
-def explain_oom(rank: Rank) -> tuple[OutOfMemory, ...]:
+def explain_oom(rank: Rank, *, replays: bool = True) -> tuple[OutOfMemory, ...]:
     """Return every out-of-memory error of the recording, in order.
+
+    Args:
+        rank: The rank.
+        replays: Whether settings of the allocator are replayed, which takes up to some seconds.
 
     Source: the allocator's out-of-memory observer. The memory in use is from the allocator's history at that time, from
     its snapshot after the recorded steps, or at the peak if the time is not known.
     """
-    return tuple(_explain(rank, failure) for failure in rank.manifest.oom)
+    return tuple(_explain(rank, failure, replays=replays) for failure in rank.manifest.oom)
 
 
 def explain_ranks(ranks: Sequence[Rank]) -> tuple[tuple[Rank, OutOfMemory], ...]:
-    """Return every out-of-memory error of several ranks, with its rank. The rank that failed first comes first."""
+    """Return every out-of-memory error of several ranks, with its rank. The rank that failed first comes first.
+
+    Settings of the allocator are replayed for that rank only.
+    """
     in_order = sorted(ranks, key=lambda rank: first_error_ns(rank) or _NEVER_NS)
-    return tuple((rank, failure) for rank in in_order for failure in explain_oom(rank))
+    return tuple((rank, one) for rank in in_order for one in explain_oom(rank, replays=rank is in_order[0]))
 
 
 def first_error_ns(rank: Rank) -> int | None:
@@ -81,7 +89,7 @@ def first_error_ns(rank: Rank) -> int | None:
     return min(known, default=None)
 
 
-def _explain(rank: Rank, failure: FailedAllocation) -> OutOfMemory:
+def _explain(rank: Rank, failure: FailedAllocation, *, replays: bool) -> OutOfMemory:
     device = failure.device_idx or 0
     sizes = failure.tried_bytes, failure.total_bytes, failure.free_bytes, failure.largest_free_bytes
     state = read_failed_state(rank, failure)
@@ -98,6 +106,8 @@ def _explain(rank: Rank, failure: FailedAllocation) -> OutOfMemory:
     if state is None:
         return found
     evidence = _evidence(rank, failure, state)
+    if replays and not failure.library:
+        evidence = replace(evidence, verdicts=failure_verdicts(rank, failure))
     return replace(found, cause=find_cause(evidence), remedies=find_remedies(evidence))
 
 

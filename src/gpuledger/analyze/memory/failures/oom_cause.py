@@ -10,6 +10,7 @@ from gpuledger.units import format_bytes, format_frac
 
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.failures.failed_request import FailedState
+    from gpuledger.analyze.memory.failures.replayed_settings import Verdict
     from gpuledger.analyze.memory.growth import Growth
     from gpuledger.model.flight_facts import FailedAllocation
 
@@ -28,7 +29,7 @@ class Evidence:
     """What the rules look at. ``capacity_bytes`` is the GPU's, ``usual_inputs`` the shape in the recorded steps.
 
     ``other_bytes`` are those of other processes, None if they were not read. ``usual_peak_bytes`` is the median peak of
-    earlier steps.
+    earlier steps. ``verdicts`` are those of the allocator's settings, empty if they were not replayed.
     """
 
     failure: FailedAllocation
@@ -38,6 +39,7 @@ class Evidence:
     growth: Growth | None
     usual_inputs: tuple[int, ...]
     usual_peak_bytes: int | None
+    verdicts: tuple[Verdict, ...] = ()
 
     @property
     def tried_bytes(self) -> int:

@@ -11,30 +11,31 @@ if TYPE_CHECKING:
 
 _OF_THE_BATCH = ("activation", "activation_gradient", "temporary", "input")
 _SMALLER = "halve the batch size"
-_HAZARD = "expandable_segments together with max_split_size_mb can reserve many times more (pytorch#193400)"
-_GRAPHS = "expandable_segments with CUDA graphs and NCCL can hang (pytorch#158029)"
+_ORDER = {True: 0, None: 1, False: 2}
+_EXPANDABLE = "expandable_segments:True"
 
 
 @dataclass(frozen=True)
 class Remedy:
     """One change. ``fits`` is whether the request would have fitted; None if that cannot be known.
 
-    ``saving_bytes`` is what the change frees or makes usable. ``warning`` is a known hazard of it.
+    ``saving_bytes`` is what the change frees. ``note`` is a known hazard of it, or the reason for the verdict.
     """
 
     action: str
     saving_bytes: int
     fits: bool | None
-    warning: str = ""
+    note: str = ""
 
 
 def find_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
     """Return changes, those with which the request would have fitted first, then by what they free.
 
-    A request fits if it is not larger than what the process may still reserve, plus what the change frees. Where free
-    memory is in pieces, only a change that joins them counts those.
+    A request fits if it is not larger than what the process may still reserve, plus what the change frees. Settings of
+    the allocator are replayed. Those with which the request would not have fitted are left out, except for the one that
+    PyTorch's own message names.
 
-    Source: the allocator's snapshot at the error, and the categories of blocks as far as they are known.
+    Source: the allocator's snapshot at the error, its last events, and the categories of blocks as far as known.
     """
     if evidence.failure.library:
         return _for_a_library(evidence)
@@ -43,7 +44,7 @@ def find_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
     free = state.free
     found = [
         Remedy("empty the cache (torch.cuda.empty_cache())", 0, False),
-        _expandable(evidence, unreserved),
+        *_settings(evidence),
     ]
     for action, saving in _changes(state):
         needed = evidence.tried_bytes // (2 if action == _SMALLER and failure.tried_bytes is not None else 1)
@@ -54,7 +55,7 @@ def find_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
     if evidence.other_bytes:
         saving = evidence.other_bytes
         found.append(Remedy("end other processes on the GPU", saving, evidence.tried_bytes <= unreserved + saving))
-    return tuple(sorted(found, key=lambda one: (not one.fits, -one.saving_bytes)))
+    return tuple(sorted(found, key=lambda one: (_ORDER[one.fits], -one.saving_bytes)))
 
 
 def _for_a_library(evidence: Evidence) -> tuple[Remedy, ...]:
@@ -82,13 +83,17 @@ def _changes(state: FailedState) -> list[tuple[str, int]]:
     return [(action, saving) for action, saving in changes if saving]
 
 
-def _expandable(evidence: Evidence, unreserved: int) -> Remedy:
-    free, conf = evidence.state.free, evidence.failure.alloc_conf
-    action = "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-    if "expandable_segments:True" in conf:
-        return Remedy("pad inputs to a few lengths, because expandable segments are enabled already", 0, None)
-    warning = _HAZARD if "max_split_size_mb" in conf else _GRAPHS if evidence.state.private_bytes else ""
-    return Remedy(action, free.usable_bytes, evidence.tried_bytes <= unreserved + free.usable_bytes, warning)
+def _settings(evidence: Evidence) -> list[Remedy]:
+    """Return the settings that would have fitted, and expandable segments in any case."""
+    own = evidence.failure.alloc_conf
+    found = [
+        Remedy(f"set PYTORCH_CUDA_ALLOC_CONF={one.alloc_conf}", 0, one.fits, one.note)
+        for one in evidence.verdicts
+        if one.alloc_conf != own and (one.fits or one.alloc_conf == _EXPANDABLE)
+    ]
+    if _EXPANDABLE in own:
+        found.append(Remedy("pad inputs to a few lengths, because expandable segments are enabled already", 0, None))
+    return found
 
 
 def _unreserved_bytes(evidence: Evidence) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gpuledger.analyze.allocator.pools import MIB, Counters, Limits
 from gpuledger.model.journal.journal import Action
-from gpuledger.simulate.allocator.pools import MIB, Counters, Limits
 
 ROUND_LARGE_BYTES = 2 * MIB
 _FIRST_ADDRESS = 0x7F00_0000_0000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuledger.simulate.allocator.alloc_conf import parse_alloc_conf
+from gpuledger.analyze.allocator.alloc_conf import parse_alloc_conf
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ Follows c10/cuda/CUDACachingAllocator.cpp of torch 2.11.
 
 from __future__ import annotations
 
+from gpuledger.analyze.allocator.memory import CardMemory
+from gpuledger.analyze.allocator.pools import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES, Block, Pool, merge_neighbours
 from gpuledger.model.journal.journal import Action
-from gpuledger.simulate.allocator.memory import CardMemory
-from gpuledger.simulate.allocator.pools import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES, Block, Pool, merge_neighbours
 
 _VIRTUAL_SPACE_BYTES = 1 << 44
 """Address range of one segment. The real allocator reserves 1 1/8 of the GPU's memory."""

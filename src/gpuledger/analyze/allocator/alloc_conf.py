@@ -7,6 +7,16 @@ from dataclasses import replace
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.errors import UsageError
 
+CANDIDATES = (
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:64",
+    "max_split_size_mb:256",
+    "roundup_power2_divisions:4",
+    "roundup_power2_divisions:8",
+)
+"""The settings to try. The first is the default."""
+
 _NO_EFFECT = frozenset(
     {
         "garbage_collection_threshold",

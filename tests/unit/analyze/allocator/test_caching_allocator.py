@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuledger.analyze.allocator.allocator import CachingAllocator
+from gpuledger.analyze.allocator.pools import Limits
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.model.journal.journal import Action
-from gpuledger.simulate.allocator.allocator import CachingAllocator
-from gpuledger.simulate.allocator.pools import Limits
 
 MIB = 1 << 20
 SPLIT_LIMIT = AllocatorSettings(max_split_bytes=64 * MIB)

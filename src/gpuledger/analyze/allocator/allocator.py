@@ -13,11 +13,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 
-from gpuledger.analyze.posting.replay import MIN_BLOCK_BYTES, SMALL_BYTES, AllocatorSettings
-from gpuledger.model.journal.journal import Action
-from gpuledger.simulate.allocator.expandable import ExpandableSegments, room_of
-from gpuledger.simulate.allocator.memory import ROUND_LARGE_BYTES, CardMemory, Listener, unheard
-from gpuledger.simulate.allocator.pools import (
+from gpuledger.analyze.allocator.expandable import ExpandableSegments, room_of
+from gpuledger.analyze.allocator.memory import ROUND_LARGE_BYTES, CardMemory, Listener, unheard
+from gpuledger.analyze.allocator.pools import (
     LARGE_SEGMENT_BYTES,
     MIB,
     SMALL_SEGMENT_BYTES,
@@ -27,6 +25,8 @@ from gpuledger.simulate.allocator.pools import (
     Pool,
     merge_neighbours,
 )
+from gpuledger.analyze.posting.replay import MIN_BLOCK_BYTES, SMALL_BYTES, AllocatorSettings
+from gpuledger.model.journal.journal import Action
 
 MIN_LARGE_BYTES = 10 * MIB
 

@@ -1,0 +1,105 @@
+"""Settings of the allocator under which a failed request would have fitted, from the last events before it.
+
+The expected verdicts follow from PyTorch's rules: a request of 10 MiB or more has a segment of its own, rounded up to
+2 MiB; smaller ones share segments of 20 MiB; expandable segments grow and shrink by pages of 20 MiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from failing_allocator import BASE, FACTS, MIB, Recorded, card, snapshot
+
+from gpuledger.analyze.memory.failures.oom import explain_ranks
+from gpuledger.analyze.memory.failures.replayed_settings import failure_verdicts
+
+__all__ = ["card"]
+Card = Callable[[dict[str, Any], int], None]
+
+EXPANDABLE = "expandable_segments:True"
+
+
+class Filled:
+    """A GPU on which ``count`` blocks of ``size`` bytes were allocated in segments of ``segment`` bytes."""
+
+    def __init__(self, count: int, size: int, segment: int, each: int = 1) -> None:
+        self.size = size
+        self.reserved_bytes = count // each * segment
+        self.places = [BASE + one // each * segment + one % each * size for one in range(count)]
+        self.events = [("alloc", place, size) for place in self.places]
+        self.live = list(self.places)
+
+    def free(self, places: list[int]) -> None:
+        """Free blocks."""
+        self.events += [("free_requested", place, self.size) for place in places]
+        self.live = [place for place in self.live if place not in places]
+
+    def snapshot(self, events: list[tuple[str, int, int]]) -> dict[str, Any]:
+        """Return what the allocator shows at the error: blocks in use, and the rest of the reserved memory as free."""
+        sizes = [self.size] * len(self.live)
+        taken = snapshot(sizes, [self.reserved_bytes - sum(sizes)], events=events)
+        for segment, place in zip(taken["segments"], self.live, strict=False):
+            segment["blocks"][0]["address"] = place
+        return taken
+
+
+def verdicts(
+    card: Card, directory: Path, filled: Filled, tried_bytes: int, capacity_bytes: int, *, cut: bool = False
+) -> dict[str, bool | None]:
+    """Return the verdicts for a request, without the run's own setting; ``cut`` leaves the events out."""
+    card(filled.snapshot([] if cut else filled.events), len(filled.live) * filled.size)
+    recorded = Recorded(directory)
+    free_bytes = capacity_bytes - filled.reserved_bytes
+    fact = {**FACTS, "tried_bytes": tried_bytes, "free_bytes": free_bytes, "total_bytes": 80 << 30}
+    recorded.failures.happened(fact, 3)
+    rank = recorded.rank()
+    first, *others = failure_verdicts(rank, rank.manifest.oom[0])
+    assert (first.alloc_conf, first.fits) == ("", False)
+    fits = {one.action.partition("=")[2]: one.fits for one in recorded.explain().remedies if "CONF" in one.action}
+    assert fits == {one.alloc_conf: one.fits for one in others if one.fits or one.alloc_conf == EXPANDABLE}
+    return {one.alloc_conf: one.fits for one in others}
+
+
+def test_expandable_segments_join_what_is_left_of_each_segment(card: Card, tmp_path: Path) -> None:
+    """40 requests of 10.5 MiB leave 1.5 MiB in each segment of 12 MiB; expandable segments need 420 MiB for them."""
+    filled = Filled(40, 21 * MIB // 2, 12 * MIB)
+    assert verdicts(card, tmp_path, filled, 60 * MIB, 500 * MIB)[EXPANDABLE] is True
+
+
+def test_expandable_segments_do_not_help_if_each_page_has_a_block(card: Card, tmp_path: Path) -> None:
+    """Every second block of 9 MiB is freed. A page of 20 MiB always has one in use, so no page can be given back."""
+    filled = Filled(20, 9 * MIB, 20 * MIB, each=2)
+    filled.free(filled.places[::2])
+    found = verdicts(card, tmp_path, filled, 60 * MIB, 220 * MIB)
+    assert found[EXPANDABLE] is False
+    # Rounded up to 10 MiB, each block has a segment of its own, and those of the freed blocks are given back.
+    assert found["roundup_power2_divisions:4"] is True
+
+
+def test_no_setting_helps_if_the_bytes_are_missing(card: Card, tmp_path: Path) -> None:
+    filled = Filled(40, 21 * MIB // 2, 12 * MIB)
+    assert set(verdicts(card, tmp_path, filled, 81 * MIB, 500 * MIB, cut=True).values()) == {False}
+
+
+@pytest.mark.parametrize(
+    ("capacity_bytes", "cut"), [(500 * MIB, True), (560 * MIB, False)], ids=["no events", "the replay does not fail"]
+)
+def test_what_cannot_be_replayed_is_not_known(card: Card, tmp_path: Path, capacity_bytes: int, cut: bool) -> None:
+    filled = Filled(40, 21 * MIB // 2, 12 * MIB)
+    assert set(verdicts(card, tmp_path, filled, 60 * MIB, capacity_bytes, cut=cut).values()) == {None}
+
+
+def test_settings_of_later_ranks_are_not_replayed(card: Card, tmp_path: Path) -> None:
+    filled = Filled(40, 21 * MIB // 2, 12 * MIB)
+    card(filled.snapshot(filled.events), 420 * MIB)
+    ranks = []
+    for name in ("first", "later"):
+        recorded = Recorded(tmp_path / name)
+        recorded.failures.happened({**FACTS, "tried_bytes": 60 * MIB, "free_bytes": 20 * MIB}, 3)
+        ranks.append(recorded.rank())
+    found = [[one.action.partition("=")[2] for one in failure.remedies] for _, failure in explain_ranks(ranks[::-1])]
+    assert EXPANDABLE in found[0]
+    assert found[1] == [""]
