@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from pages.blocks import block
 from pages.results import about, read, table, wrap
 
 FAILURES = "memory/results/h200/out_of_memory.json"
+ADVICE = "expandable_segments:True"
+UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 @block("causes of out-of-memory errors")
@@ -14,13 +18,44 @@ def causes() -> list[str]:
     results = read(FAILURES)
     programs = results["programs"]
     right = sum(bool(found["right"]) for found in programs.values())
-    rows = [[name.replace("_", " "), found["sentence"] or "not explained"] for name, found in programs.items()]
+    by_torch = {name: shown_by_torch(found["planted"], found["error"]) for name, found in programs.items()}
+    rows = [
+        [name.replace("_", " "), found["sentence"] or "not explained", "yes" if by_torch[name] else "–"]
+        for name, found in programs.items()
+    ]
+    advised = sum(ADVICE in found["error"] for found in programs.values())
     return [
         *wrap(
             f"{about(results, 'memory/out_of_memory.py')}, {len(programs)} programs that fail, one run of each. The",
-            f"first sentence names the planted cause in {right} of them. PyTorch's own error has the sizes of the",
-            "request and of the free memory.",
+            f"first sentence names the planted cause in {right} of them.",
         ),
         "",
-        *table(["planted cause", "first sentence"], rows, right_from=2),
+        *wrap(
+            "The last column is PyTorch's own message: whether it shows the planted cause. It does if the request is",
+            "larger than half of the GPU, if more bytes are unallocated than requested, or if it names another",
+            f"process, private pools or a limit. That is {sum(by_torch.values())} of {len(programs)}. In {advised} of",
+            f"them it advises `{ADVICE}`.",
+        ),
+        "",
+        *table(["planted cause", "first sentence", "PyTorch's message"], rows, right_from=3),
     ]
+
+
+def shown_by_torch(planted: str, message: str) -> bool:
+    """Return whether PyTorch's message shows the planted cause, by its numbers or its words."""
+    tried, total = _bytes_in(message, "Tried to allocate {}"), _bytes_in(message, "total capacity of {}")
+    unallocated = _bytes_in(message, "{} is reserved by PyTorch but unallocated")
+    shown = {
+        "one_large_request": tried is not None and total is not None and tried > total / 2,
+        "fragmentation": tried is not None and unallocated is not None and unallocated > tried,
+        "other_processes": re.search(r"\bProcess \d+ has\b", message) is not None,
+        "private_pool": "private pools" in message,
+        "memory_fraction": " allowed;" in message,
+    }
+    return shown.get(planted, False)
+
+
+def _bytes_in(message: str, where: str) -> float | None:
+    """Return the size at ``{}`` in a message; None if it is not there."""
+    found = re.search(where.format(r"([\d.]+) (bytes|KiB|MiB|GiB)"), message)
+    return None if found is None else float(found[1]) * UNITS[found[2]]
