@@ -1,11 +1,14 @@
 """Estimates a dozen trainings with cuDNN's layers before they run, and compares when they ran on a GPU.
 
+``--set`` chooses the dozen of ``bench/lib/blind_train.py``.
+
 ``--estimate`` needs no GPU and writes each first estimate with its time; commit its result before ``--truth`` runs.
 ``--truth`` runs the trainings on the GPU, each in a process of its own, and adds peaks and errors.
 
 Usage:
     python bench/estimate/blind.py --estimate --out bench/estimate/results/h200/blind.json
     python bench/estimate/blind.py --truth --out bench/estimate/results/h200/blind.json
+    python bench/estimate/blind.py --set nets --estimate --out bench/estimate/results/h200/blind_nets.json
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from typing import Any
 LIB = Path(__file__).resolve().parents[1] / "lib"
 sys.path.insert(0, str(LIB))
 
-from blind_train import BUILD, STEPS
+from blind_train import SETS, STEPS
 from environment import describe_environment, write_results
 
 SCRIPT = str(LIB / "blind_train.py")
@@ -57,6 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--estimate", action="store_true")
     parser.add_argument("--truth", action="store_true")
+    parser.add_argument("--set", choices=SETS, default="layers")
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
@@ -65,7 +69,7 @@ def main() -> None:
         if results:
             parser.error(f"{options.out} exists: a first estimate is not replaced")
         results["estimated_on"] = describe_environment("cpu")
-        results["trainings"] = {name: {"estimate": estimate_one(name, options.gpu)} for name in BUILD}
+        results["trainings"] = {name: {"estimate": estimate_one(name, options.gpu)} for name in SETS[options.set]}
     if options.truth:
         results["truth_on"] = describe_environment("cuda")
         for name, one in results["trainings"].items():

@@ -1,4 +1,4 @@
-"""A dozen trainings with cuDNN's layers that no rule was made with, for bench/estimate/blind.py: NAME as argument."""
+"""Two dozen trainings with cuDNN's layers that no rule was made with, for bench/estimate/blind.py: NAME as argument."""
 
 from __future__ import annotations
 
@@ -39,11 +39,83 @@ def _depthwise(width: int, kernel: int) -> nn.Sequential:
     return nn.Sequential(deep, nn.BatchNorm2d(width), nn.SiLU(), nn.Conv2d(width, width, 1))
 
 
+class ConvLstm(nn.Module):
+    """A recurrent cell whose gates are one convolution, over images in time."""
+
+    def __init__(self, channels: int, hidden: int, kernel: int) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.gates = nn.Conv2d(channels + hidden, 4 * hidden, kernel, padding=kernel // 2)
+
+    def forward(self, frames: torch.Tensor) -> torch.Tensor:
+        """Return the last hidden images of ``frames``, ``[time, batch, channels, height, width]``."""
+        state = hidden = frames.new_zeros(frames.shape[1], self.hidden, *frames.shape[3:])
+        for frame in frames:
+            entry, forget, out, update = self.gates(torch.cat([frame, hidden], 1)).chunk(4, 1)
+            state = forget.sigmoid() * state + entry.sigmoid() * update.tanh()
+            hidden = out.sigmoid() * state.tanh()
+        return hidden
+
+
+class Unet3d(nn.Module):
+    """One level of a 3-d U-Net: down, up by a transposed convolution, and a skip connection."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = _block(nn.Conv3d, nn.InstanceNorm3d, 1, width, kernel_size=3, padding=1)
+        self.down = _block(nn.Conv3d, nn.InstanceNorm3d, width, 2 * width, kernel_size=3, stride=2, padding=1)
+        self.up = nn.ConvTranspose3d(2 * width, width, 2, 2)
+        self.last = nn.Conv3d(2 * width, 4, 1)
+
+    def forward(self, volume: torch.Tensor) -> Any:
+        """Return four scores for each voxel."""
+        first = self.first(volume)
+        return self.last(torch.cat([first, self.up(self.down(first))], 1))
+
+
+class Packed(nn.Module):
+    """A recurrent layer over a packed batch of ragged sequences."""
+
+    def __init__(self, layer: nn.Module, longest: int, batch: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.lengths = [longest - (7 * one) % (longest // 2) for one in range(batch)]
+
+    def forward(self, data: torch.Tensor) -> Any:
+        """Return the last states of each sequence."""
+        packed = nn.utils.rnn.pack_padded_sequence(data, self.lengths, batch_first=True, enforce_sorted=False)
+        return self.layer(packed)[1]
+
+
+class Lines(nn.Module):
+    """Convolutions over an image of text, and a recurrent layer over its columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.images = _block(nn.Conv2d, nn.BatchNorm2d, 1, 48, 96, 192, kernel_size=3, stride=(2, 1), padding=1)
+        self.columns = nn.LSTM(192 * 4, 256, 2, bidirectional=True)
+
+    def forward(self, image: torch.Tensor) -> Any:
+        """Return the outputs of each column."""
+        return self.columns(self.images(image).flatten(1, 2).permute(2, 0, 1))[0]
+
+
+def _temporal(width: int, *dilations: int) -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Conv1d(80, width, 1)]
+    for one in dilations:
+        conv = nn.Conv1d(width, width, 5, dilation=one, padding=4 * one)
+        layers += [nn.utils.parametrizations.weight_norm(conv), nn.GELU()]
+    return nn.Sequential(*layers)
+
+
 def _images(*shape: int) -> Callable[[], torch.Tensor]:
     return lambda: torch.randn(*shape, device="cuda")
 
 
-BUILD: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor], str]] = {
+Training = tuple[Callable[[], nn.Module], Callable[[], torch.Tensor], str]
+"""Model, inputs, and the dtype of autocast."""
+
+LAYERS: dict[str, Training] = {
     "volumes": (
         lambda: _block(nn.Conv3d, nn.BatchNorm3d, 1, 24, 48, 96, kernel_size=3, stride=2),
         _images(4, 1, 64, 96, 96),
@@ -107,12 +179,62 @@ BUILD: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor], str]
         "bfloat16",
     ),
 }  # fmt: skip
-"""Name -> model, inputs, and the dtype of autocast."""
+
+NETS: dict[str, Training] = {
+    "conv-lstm": (lambda: ConvLstm(3, 48, 5), _images(8, 8, 3, 96, 96), ""),
+    "large-kernel": (
+        lambda: nn.Sequential(nn.Conv2d(3, 128, 4, 4), _depthwise(128, 31), _depthwise(128, 31)),
+        _images(16, 3, 224, 224),
+        "bfloat16",
+    ),
+    "asymmetric": (
+        lambda: nn.Sequential(
+            _block(nn.Conv2d, nn.BatchNorm2d, 1, 64, 64, kernel_size=(1, 9), stride=(1, 2)),
+            _block(nn.Conv2d, nn.BatchNorm2d, 64, 128, kernel_size=(9, 1), stride=(2, 1)),
+        ),
+        _images(12, 1, 128, 600),
+        "",
+    ),
+    "unet-3d": (lambda: Unet3d(32), _images(2, 1, 64, 64, 64), ""),
+    "transposed-grouped": (
+        lambda: _block(nn.ConvTranspose2d, nn.BatchNorm2d, 256, 128, 64, kernel_size=3, stride=2, groups=4),
+        _images(8, 256, 32, 32),
+        "float16",
+    ),
+    "temporal": (lambda: _temporal(256, 1, 2, 4, 8, 16), _images(8, 80, 1200), ""),
+    "channels-last": (
+        lambda: _block(nn.Conv2d, nn.BatchNorm2d, 3, 64, 128, 256, kernel_size=3, stride=2, padding=1).to(
+            memory_format=torch.channels_last
+        ),
+        lambda: torch.randn(32, 3, 192, 192, device="cuda").to(memory_format=torch.channels_last),
+        "bfloat16",
+    ),
+    "pointwise": (
+        lambda: _block(nn.Conv2d, nn.BatchNorm2d, 64, 256, 64, 512, kernel_size=1),
+        _images(16, 64, 96, 96),
+        "",
+    ),
+    "gru-packed": (
+        lambda: Packed(nn.GRU(128, 320, 2, batch_first=True, dropout=0.2), 180, 40),
+        _images(40, 180, 128),
+        "",
+    ),
+    "lstm-projected-half": (
+        lambda: Last(nn.LSTM(96, 512, 2, proj_size=128, bidirectional=True), 256),
+        _images(160, 32, 96),
+        "bfloat16",
+    ),
+    "rnn-tanh": (lambda: Last(nn.RNN(64, 448, 2, batch_first=True), 448), _images(48, 220, 64), ""),
+    "text-lines": (Lines, _images(24, 1, 32, 320), "float16"),
+}
+
+SETS = {"layers": LAYERS, "nets": NETS}
+"""Name of a set -> its trainings."""
 
 
 def main() -> None:
     """Train one of them, and print the allocator's peaks."""
-    build, draw, half = BUILD[sys.argv[1]]
+    build, draw, half = next(trainings[sys.argv[1]] for trainings in SETS.values() if sys.argv[1] in trainings)
     model = build().to("cuda")
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(STEPS):
