@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +18,11 @@ from gpuledger.cli.common import (
     rank_option,
     run_argument,
 )
+from gpuledger.errors import EmptyRunError
+
+if TYPE_CHECKING:
+    from gpuledger.model.flight_facts import FailedAllocation
+    from gpuledger.model.run import Rank
 
 
 @click.command(
@@ -39,18 +45,15 @@ def what_if_command(run_path: str, rank_text: str | None, device_idx: int | None
     After an out-of-memory error, the last events before it are replayed, too, up to the request that failed. The answer
     is unknown if the replay with the run's own setting does not fail.
     """
-    rank, device = choose_devices(choose_ranks(open_run(run_path), rank_text), device_idx)[0]
+    rank, device = _choose(choose_ranks(open_run(run_path), rank_text), device_idx)
     from gpuledger.analyze.memory.failures.replayed_settings import failure_verdicts
+    from gpuledger.analyze.memory.live import device_indices
     from gpuledger.cli.predict.what_if_text import verdict_document, verdict_lines, what_if_document, what_if_lines
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.simulate.estimate.what_if import rank_settings
 
-    outcomes = rank_settings(rank, device)
-    failures = [
-        one
-        for one in rank.manifest.oom
-        if one.failure_id is not None and one.device_idx == device and not one.library  # no setting is about these
-    ]
+    failures = _failures(rank, device)
+    outcomes = () if failures and device not in device_indices(rank) else rank_settings(rank, device)
     verdicts = [failure_verdicts(rank, failure) for failure in failures]
     if as_json:
         pairs = zip(failures, verdicts, strict=True)
@@ -58,6 +61,30 @@ def what_if_command(run_path: str, rank_text: str | None, device_idx: int | None
         print_json({"settings": what_if_document(outcomes), "out_of_memory": failed})
         return
     terminal = Terminal.of(sys.stdout)
-    print_lines(what_if_lines(outcomes, terminal))
+    texts = [what_if_lines(outcomes, terminal)] if outcomes else []
     for failure, found in zip(failures, verdicts, strict=True):
-        print_lines(["", f"Out of memory in step {failure.step}", *verdict_lines(found, terminal)])
+        texts.append([f"Out of memory in step {failure.step}", *verdict_lines(found, terminal)])
+    print_lines(line for number, text in enumerate(texts) for line in (*([""] if number else []), *text))
+
+
+def _choose(ranks: tuple[Rank, ...], device_idx: int | None) -> tuple[Rank, int]:
+    """Return the first rank and device with a recorded block; without any, the first that ran out of memory."""
+    try:
+        return choose_devices(ranks, device_idx)[0]
+    except EmptyRunError:
+        failed = ((rank, one.device_idx or 0) for rank in ranks for one in _failures(rank, device_idx))
+        first = next(failed, None)
+        if first is None:
+            raise
+        return first
+
+
+def _failures(rank: Rank, device_idx: int | None) -> list[FailedAllocation]:
+    """Return the recorded out-of-memory errors of PyTorch's allocator on a device; None selects every device."""
+    return [
+        one
+        for one in rank.manifest.oom
+        if one.failure_id is not None
+        and device_idx in (None, one.device_idx)
+        and not one.library  # no setting is about these
+    ]

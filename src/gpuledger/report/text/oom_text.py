@@ -76,7 +76,10 @@ def _request(rank: Rank, failure: OutOfMemory) -> list[str]:
     if failure.module:
         parts.append(f"module {failure.module}")
     if failure.free_bytes is not None:
-        of_total = f" of {format_bytes(failure.total_bytes)}" if failure.total_bytes else ""
+        # With set_per_process_memory_fraction, the allocator's total is that limit.
+        is_limit = failure.total_bytes is not None and failure.free_bytes > failure.total_bytes
+        total = rank.manifest.device(failure.device_idx).total_bytes if is_limit else failure.total_bytes
+        of_total = f" of {format_bytes(total)}" if total else ""
         parts.append(f"free on the GPU: {format_bytes(failure.free_bytes)}{of_total}")
     if failure.largest_free_bytes is not None:
         parts.append(f"largest free block: {format_bytes(failure.largest_free_bytes)}")

@@ -6,15 +6,18 @@ The expected verdicts follow from PyTorch's rules: a request of 10 MiB or more h
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from failing_allocator import BASE, FACTS, MIB, Recorded, card, snapshot
 
 from gpuledger.analyze.memory.failures.oom import explain_ranks
 from gpuledger.analyze.memory.failures.replayed_settings import failure_verdicts
+from gpuledger.cli.main import main
 
 __all__ = ["card"]
 Card = Callable[[dict[str, Any], int], None]
@@ -103,3 +106,30 @@ def test_settings_of_later_ranks_are_not_replayed(card: Card, tmp_path: Path) ->
     found = [[one.action.partition("=")[2] for one in failure.remedies] for _, failure in explain_ranks(ranks[::-1])]
     assert EXPANDABLE in found[0]
     assert found[1] == [""]
+
+
+def test_what_if_replays_an_error_of_a_run_without_recorded_steps(card: Card, tmp_path: Path) -> None:
+    filled = Filled(40, 21 * MIB // 2, 12 * MIB)
+    card(filled.snapshot(filled.events), 420 * MIB)
+    recorded = Recorded(tmp_path)
+    recorded.failures.happened({**FACTS, "tried_bytes": 60 * MIB, "free_bytes": 20 * MIB}, 3)
+    recorded.journal.write()
+    result = CliRunner().invoke(main, ["what-if", str(recorded.directory)])
+    assert result.exit_code == 0, result.output
+    rows = [line.split("  ")[0] for line in result.output.splitlines() if "would have fitted" in line]
+    assert result.output.startswith("Out of memory in step 3")
+    assert EXPANDABLE in rows
+    as_json = json.loads(CliRunner().invoke(main, ["what-if", str(recorded.directory), "--json"]).output)
+    assert as_json["settings"] == []
+    (failed,) = as_json["out_of_memory"]
+    assert {one["alloc_conf"] for one in failed["settings"] if one["fits"]} == set(rows)
+
+
+def test_free_memory_is_of_the_gpu_where_a_limit_is_set(card: Card, tmp_path: Path) -> None:
+    card(snapshot([8 * 1024 * MIB], []), 8 * 1024 * MIB)
+    recorded = Recorded(tmp_path)
+    fact = {"tried_bytes": 300 * MIB, "total_bytes": 8 * 1024 * MIB, "free_bytes": 70 * 1024 * MIB}
+    recorded.failures.happened({**FACTS, **fact}, 3)
+    recorded.journal.write()
+    text = " ".join(CliRunner().invoke(main, ["show", str(recorded.directory)]).output.split())
+    assert "free on the GPU: 70.0 GiB of 80.0 GiB" in text
