@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 from gpuledger.units import counted
 from pages.blocks import block
 from pages.results import Results, about, percent, read, table, when, wrap
@@ -9,6 +11,26 @@ from pages.results import Results, about, percent, read, table, when, wrap
 OVERHEAD = [f"time/results/h200/overhead{name}.json" for name in ("", "_neumf")]
 SHORT = "time/results/h200/short_run.json"
 SHORT_ON_CPU = "time/results/cpu/short_run.json"
+PARTS = "time/results/h200/recording_parts.json"
+PAUSES = {
+    "start of recording": ("open", {"search for live tensors and modules": "scan for live objects"}),
+    "end of each recorded step": (
+        "keep a step",
+        {"the allocator's snapshot": "torch: snapshot", "events into columns": "events into columns"},
+    ),
+    "end of recording": ("close", {}),
+    "start of timing": ("begin timing", {}),
+    "end of timing": (
+        "end timing",
+        {
+            "torch's profiler stops": "torch: stop the profiler",
+            "its events into columns": "Kineto's events into columns",
+            "its list of events": "torch: list of Kineto's events",
+            "CUPTI detaches": "wait for CUPTI to detach",
+        },
+    ),
+}
+"""Pause -> the part that it is, and the larger parts within that one."""
 LIVE = "watch/results/h200/live.json"
 PROFILED = [f"time/results/h200/time_pass_cost{name}.json" for name in ("", "_transformers")]
 PEERS = {
@@ -157,3 +179,26 @@ def live_view() -> list[str]:
         f"- The view used {percent(max(live['core_share']))} of one core beside a training, in one measurement.",
         f"Measured: {about(live, 'watch/live_cost.py')}.",
     )
+
+
+@block("parts of pauses")
+def parts_of_pauses() -> list[str]:
+    """Return what each pause of a recording consists of, for one model."""
+    results = read(PARTS)
+    model = results["models"]["gpt2"]
+    rows = []
+    for title, (part, within) in PAUSES.items():
+        parts = [f"{label} {_part_ms(model, one):.0f}" for label, one in within.items()]
+        rows.append([title, f"{_part_ms(model, part):.1f} ms", ", ".join(parts) or "–"])
+    return [
+        *wrap(
+            f"{about(results, 'time/recording_parts.py')}: {model['title']}. Each figure is the longest pause of its",
+            f"kind in a recording, and the median of {len(model['rounds'])} recordings.",
+        ),
+        "",
+        *table(["pause", "duration", "of which, in ms"], rows, right_from=3),
+    ]
+
+
+def _part_ms(model: Results, part: str) -> float:
+    return statistics.median(max(one["parts_ms"][part]) for one in model["rounds"])
