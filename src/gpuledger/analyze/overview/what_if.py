@@ -31,7 +31,8 @@ _PRODUCTS = (
     "RNN",
 )
 """Beginnings of classes of modules whose weights autocast copies to 16 bits."""
-_WIDE = ("Embedding", "NewGELUActivation", "Softmax", "LogSoftmax")
+_WITH_POW = ("NewGELUActivation",)
+_WIDE = ("Embedding", "Softmax", "LogSoftmax", *_WITH_POW)
 """Beginnings of classes of modules that compute in 32 bits under autocast: they look up weights, or use ``pow``."""
 
 _TINY_FRAC = 1 / 64
@@ -128,14 +129,16 @@ def with_autocast(facts: PeakFacts) -> Replay:
 
     What modules compute takes half the bytes. Weights, their gradients and all tensors outside modules stay as they
     are, and so do outputs of embeddings, what the outermost module computes itself, and sums that a layer normalization
-    reads: these are in 32 bits. Copies of weights in 16 bits are allocated until their module's backward.
+    reads: these are in 32 bits. Copies of weights in 16 bits are allocated until their module's backward. The output of
+    an activation that uses ``pow`` takes half: the product that follows keeps a 16-bit copy of it.
     """
     replay = as_recorded(facts)
     rows = facts.rank.table("modules", ("module_id", "parent_id", "class_name")).to_pylist()
     embeddings = [row["module_id"] for row in rows if row["class_name"] == "Embedding"]
     halved = facts.of(*_OF_A_STEP) & ~facts.born_in("optimizer") & (facts.module_id >= 0)
     if facts.device_idx >= 0 or embeddings:  # on the CPU, a normalization takes 16 bits if its input has them
-        halved &= ~_in_32_bits(facts, rows)
+        copied = [row["module_id"] for row in rows if row["class_name"].startswith(_WITH_POW)]
+        halved &= ~_in_32_bits(facts, rows) | _outputs(facts, replay, copied)
     low = Replay(np.where(halved, replay.bytes // 2, replay.bytes), replay.start, replay.end)
     weights = facts.of("weight")
     tied_bytes = int(replay.bytes[weights & np.isin(facts.module_id, embeddings)].max(initial=0))
@@ -164,6 +167,18 @@ def _in_32_bits(facts: PeakFacts, rows: list[dict[str, Any]]) -> Mask:
     return found
 
 
+def _outputs(facts: PeakFacts, replay: Replay, module_ids: list[int]) -> Mask:
+    """Return the output of each forward of some modules."""
+    found: Mask = np.zeros(replay.bytes.size, dtype=bool)
+    for module_id in module_ids:
+        own = facts.module_id == module_id
+        forward, backward = (own & facts.born_in(phase) & (replay.start >= 0) for phase in ("forward", "backward"))
+        for inside, _ in _visits(replay, forward, backward):
+            if inside.any():
+                found[_output(replay, inside)] = True
+    return found
+
+
 def _uses(facts: PeakFacts, replay: Replay, own: Mask) -> list[tuple[int, int]]:
     """Return the first allocation in forward and the last in backward of a module's blocks, for each step."""
     steps = read_numbers(facts.rank, "blocks", "step", facts.device_idx)
@@ -177,15 +192,17 @@ def _uses(facts: PeakFacts, replay: Replay, own: Mask) -> list[tuple[int, int]]:
 
 
 def _inner(replay: Replay, inside: Mask, left: int, again: int) -> tuple[Mask, int]:
-    """Return which blocks only the module's own backward reads, and the place of the module's output.
-
-    The output is the last block of the forward that is not tiny, such as the statistics of a normalization are.
-    """
-    large = inside & (replay.bytes >= _TINY_FRAC * replay.bytes[inside].max())
-    output = int(np.flatnonzero(large)[np.argmax(replay.start[large])])
+    """Return which blocks only the module's own backward reads, and the place of the module's output."""
+    output = _output(replay, inside)
     inner = inside & (replay.end > left) & (replay.end > again)
     inner[output] = False
     return inner, output
+
+
+def _output(replay: Replay, inside: Mask) -> int:
+    """Return the place of a forward's last block that is not tiny, such as the statistics of a normalization are."""
+    large = inside & (replay.bytes >= _TINY_FRAC * replay.bytes[inside].max())
+    return int(np.flatnonzero(large)[np.argmax(replay.start[large])])
 
 
 def _highest(replay: Replay, blocks: Mask) -> int:
