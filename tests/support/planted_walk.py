@@ -205,7 +205,10 @@ UNGUARDED = {
     "gpuledger.model.shown": "The program imports it with gpuledger.scope, recorded or not.",
     "gpuledger._lazy": "The program imports gpuledger.scope through it, recorded or not.",
     f"{_ROOM}.scopes": "The program calls it itself, recorded or not; what records is asked below a guard.",
-    ("gpuledger.collect.memory.dispatch", "_Mode.__torch_dispatch__"): "Its first line is the program's own operator.",
+    (
+        "gpuledger.collect.memory.dispatch_mode",
+        "OperatorMode.__torch_dispatch__",
+    ): "Its first line is the program's own operator.",
     ("gpuledger.collect.passes.line_marks", "_LineMode.__torch_dispatch__"): "Runs the program's own operator.",
     (
         "gpuledger.collect.attribution.communication",

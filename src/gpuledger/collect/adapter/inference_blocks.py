@@ -68,6 +68,11 @@ def may_take_out_mode(absorbs: Absorbs) -> bool:
     return True
 
 
+def may_enter_mode() -> bool:
+    """Return whether a dispatch mode can be entered now. It would not be seen in, nor outlive, a compiled function."""
+    return not _is_in_compiled_call(sys._getframe())
+
+
 def _is_in_compiled_call(frame: FrameType | None) -> bool:
     while frame is not None:
         code = frame.f_code

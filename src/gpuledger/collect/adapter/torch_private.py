@@ -353,6 +353,11 @@ def innermost_dispatch_mode() -> Any:
     return _C._get_dispatch_stack_at(count - 1) if count else None
 
 
+def is_handling_operator(mode: Any) -> bool:
+    """Return whether a dispatch mode that was entered handles an operator: torch has popped it meanwhile."""
+    return all(_C._get_dispatch_stack_at(place) is not mode for place in range(_C._len_torch_dispatch_stack()))
+
+
 def bypass_python_without_modes() -> None:
     """Stop sending this thread's operators to Python if no dispatch mode is active."""
     if not has_dispatch_mode():

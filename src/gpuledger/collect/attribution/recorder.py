@@ -16,9 +16,19 @@ class FillsUp(Protocol):
 
     Attributes:
         on_full: Called when many events are pending, so that a program without steps does not fill the memory.
+        operators_left: Number of operators until ``on_limit`` is called.
+        on_limit: Called after an operator, when none is left.
     """
 
     on_full: Callable[[], None]
+    operators_left: int
+    on_limit: Callable[[], None]
+
+    def pause(self) -> None:
+        """Record no more allocations until :meth:`resume`, and take no more of the program's time."""
+
+    def resume(self, living: LiveObjects) -> bool:
+        """Record again, and what was allocated meanwhile and is alive. Return False if that is not possible here."""
 
 
 class Recorder(Protocol):

@@ -23,11 +23,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuledger.collect.adapter import torch_private
-from gpuledger.collect.adapter.guard import Guard, forget_own_frames
-from gpuledger.collect.adapter.inference_blocks import may_take_out_mode
+from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.adapter.inference_blocks import may_enter_mode
 from gpuledger.collect.adapter.program_objects import (
     device_of,
     is_wrapper,
@@ -40,6 +39,7 @@ from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.attribution.tensor_observations import storage_place
+from gpuledger.collect.memory.dispatch_mode import OperatorMode
 from gpuledger.collect.memory.operator_times import OperatorTimes
 from gpuledger.model.journal.journal import REASONS, Action, BlockState, Part
 
@@ -95,6 +95,8 @@ class DispatchRecorder:
     ) -> None:
         self.set_token: Callable[[str], None] = self._set_token
         self.on_full: Callable[[], None] = lambda: None
+        self.on_limit: Callable[[], None] = lambda: None
+        self.operators_left = sys.maxsize
         self._stacks = stacks
         self._tags = tags
         self.guard = guard
@@ -103,8 +105,9 @@ class DispatchRecorder:
         self._token = _Token()
         self._thread = threading.get_ident()
         self._unseen = False
-        self._mode: _Mode | None = None
+        self._mode: OperatorMode | None = None
         self._open = False
+        self._is_paused = False
         self._with_stacks = False
         self._pid = os.getpid()
         self._live: dict[int, tuple[_Death, int, int, int]] = {}
@@ -138,7 +141,10 @@ class DispatchRecorder:
         self._thread = threading.get_ident()
         self._write_opening(part, living)
         self._open = True
-        self._mode = _Mode(self)
+        self._enter_mode()
+
+    def _enter_mode(self) -> None:
+        self._mode = OperatorMode(self, self.guard)
         self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
 
     def set_stacks(self, on: bool) -> None:
@@ -203,9 +209,7 @@ class DispatchRecorder:
         was_open = self._open
         if self._mode is not None:
             self._mode.retire()
-            is_at_rest = threading.get_ident() == self._thread and not torch_private.is_in_backward()
-            may_go = is_at_rest and may_take_out_mode(self.guard.absorbs)
-            if may_go and (torch_private.take_out_dispatch_mode(self._mode) or not was_open):
+            if self._mode.take_out(anyway=not was_open):
                 self._mode = None
         if self._open:
             self.drain(part, reason)
@@ -213,9 +217,31 @@ class DispatchRecorder:
             self._live.clear()
         return self._mode is None
 
+    def pause(self) -> None:
+        """Record no more operators until :meth:`resume`, and let them run at their own speed. Frees are recorded."""
+        self._is_paused = True
+        if self._mode is not None:
+            self._mode.leave_soon()
+
+    def resume(self, living: LiveObjects) -> bool:
+        """Record operators again, and the live storages that are unknown. Return False if that is not possible here."""
+        if not self._is_paused or threading.get_ident() != self._thread or torch_private.is_in_backward():
+            return not self._is_paused
+        if self._mode is None or self._mode.has_left:
+            if not (self.can_open() and may_enter_mode()):
+                return False
+            self._enter_mode()
+        else:
+            self._mode.come_back(self)
+        self._is_paused = False
+        for tensor in living.tensors():
+            self._add(self._begin(tensor), -1, -1)
+        return True
+
     def see_resized(self, tensors: list[object]) -> None:
         """Record storages that were resized without an operator."""
-        self.see(None, (), tensors)
+        if not self._is_paused:
+            self.see(None, (), tensors)
 
     # -- storages ---------------------------------------------------------------------------------------------------
 
@@ -231,8 +257,11 @@ class DispatchRecorder:
                     self._note(tensor, None)
                 for tensor in local_tensors(results):
                     self._note(tensor, operator)
+            self.operators_left -= 1
             if len(self._events) > MOST_EVENTS and threading.get_ident() == self._thread:
                 self.on_full()
+            if self.operators_left < 0 and threading.get_ident() == self._thread and not self._is_paused:
+                self.on_limit()
         except RecursionError:
             self.guard.lacked_room = True
         except BaseException as error:
@@ -256,13 +285,8 @@ class DispatchRecorder:
 
     def see_made(self, tensor: torch.Tensor) -> None:
         """Record a buffer that compiled code has allocated without the dispatcher."""
-        if os.getpid() == self._pid:
-            begun = self._begin(tensor)
-            if begun is not None:
-                device_idx, address, size_bytes = begun
-                now_ns, token = time.time_ns(), self._token.value
-                self._count(device_idx, size_bytes)
-                self._events.append((device_idx, Action.ALLOC, address, size_bytes, now_ns, token, -1, -1))
+        if os.getpid() == self._pid and not self._is_paused:
+            self._add(self._begin(tensor), -1, -1)
 
     def _write_opening(self, part: Part, living: LiveObjects) -> None:
         """Write the live storages into ``part``, as the opening snapshot."""
@@ -295,14 +319,17 @@ class DispatchRecorder:
     def _note(self, tensor: torch.Tensor, operator: Any) -> None:
         """Record an unknown storage. ``operator`` is None if it was not created just now."""
         begun = self._begin(tensor)
-        if begun is None:
-            return
-        device_idx, address, size_bytes = begun
-        stack_id = self._stack_id() if self._with_stacks else -1
-        operator_id = -1 if operator is None else self._operator_id(operator)
-        now_ns, token = time.time_ns(), self._token.value
-        self._count(device_idx, size_bytes)
-        self._events.append((device_idx, Action.ALLOC, address, size_bytes, now_ns, token, stack_id, operator_id))
+        if begun is not None:
+            stack_id = self._stack_id() if self._with_stacks else -1
+            self._add(begun, stack_id, -1 if operator is None else self._operator_id(operator))
+
+    def _add(self, begun: tuple[int, int, int] | None, stack_id: int, operator_id: int) -> None:
+        """Record the allocation of a storage that :meth:`_begin` has returned."""
+        if begun is not None:
+            device_idx, address, size_bytes = begun
+            now_ns, token = time.time_ns(), self._token.value
+            self._count(device_idx, size_bytes)
+            self._events.append((device_idx, Action.ALLOC, address, size_bytes, now_ns, token, stack_id, operator_id))
 
     def _begin(self, tensor: torch.Tensor) -> tuple[int, int, int] | None:
         """Return device, address and bytes of a tensor's storage; None if it has none or is already known."""
@@ -376,47 +403,3 @@ class DispatchRecorder:
     def _stack_id(self) -> int:
         # the frame below the mode's own; autograd's threads have none
         return self._stacks.intern_frame(sys._getframe(3).f_back)
-
-
-class _Mode(TorchDispatchMode):
-    """Sees every operator, and does not affect ``torch.compile``."""
-
-    supports_higher_order_operators = True
-    """Without it, torch refuses operators such as ``torch.cond`` while this mode is active."""
-
-    def __init__(self, recorder: DispatchRecorder) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
-        self._recorder: DispatchRecorder | None = recorder
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Tell torch that compiled code needs no fallback because of this mode."""
-        return True
-
-    def retire(self) -> None:
-        """Become a no-op, whether the mode could be removed or not."""
-        self._recorder = None
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        try:
-            if types and self._recorder is not None and self._recorder.sees_inside(types, args):
-                return NotImplemented  # the wrapper's own function is next, and its operators come here
-            times = None if self._recorder is None else self._recorder.times
-            started_ns = 0 if times is None else time.time_ns()
-            result = func(*args, **(kwargs or {}))
-            ended_ns = 0 if times is None else time.time_ns()
-            if self._recorder is not None:
-                try:
-                    if times is not None and times.is_on:
-                        times.add(func, started_ns, ended_ns, sys._getframe().f_back)
-                    self._recorder.see(func, result, args)
-                except RecursionError:  # no room for the call at the recursion limit
-                    self._recorder.guard.lacked_room = True
-        except BaseException as error:
-            forget_own_frames(error)
-            raise
-        return result

@@ -26,6 +26,7 @@ from gpuledger.collect.compiled.compiled_memory import CompiledMemory
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.memory.first_collectives import FirstCollectives
+from gpuledger.collect.memory.operator_limit import OperatorLimit
 from gpuledger.collect.memory.operator_times import OperatorTimes
 from gpuledger.collect.sharding.layouts import Layouts
 from gpuledger.collect.sharding.marked_calls import Watch
@@ -107,8 +108,10 @@ class MemoryWindow:
         self.on_steps: Callable[[], None] = lambda: None
         """Called when the program has steps, or what can be one."""
         self._guard = guard
+        self._limit: OperatorLimit | None = None
         if isinstance(recorder, FillsUp):
             recorder.on_full = self._drain_when_full
+            self._limit = OperatorLimit(recorder, journal, steps, self._drain_when_full)
         self._journal = journal
         self._steps = steps
         self._settings = settings
@@ -155,6 +158,8 @@ class MemoryWindow:
         self.recorder.open(self._journal.part, living)
         self._drained_events += self._waiting_events()
         self._allocations = self._all_allocations()
+        if self._limit is not None:
+            self._limit.begin(has_steps=bool(self._steps.seen))
         self.is_open = self.was_opened = True
         if self._steps.seen:
             self.phases.step, self.phases.phase = self._steps.seen + 1, Phase.BETWEEN
@@ -234,6 +239,8 @@ class MemoryWindow:
         elif self._waiting_events() > DRAIN_EVENTS:
             self.drain()
         self.phases.change(self.phases.phase, step=self._steps.seen + 1)
+        if self._limit is not None:
+            self._limit.step_begins()
         return False
 
     def _record_stacks(self) -> None:
@@ -251,6 +258,8 @@ class MemoryWindow:
         if self._times is not None:
             self._times.drop()
             self._times = None
+        if self._limit is not None and self.is_open:
+            self._limit.steps_begin()
         self.on_steps()
 
     def before_optimizer(self, optimizer: Any) -> None:

@@ -18,9 +18,9 @@ from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.program_objects import attributes_of, holds_tensors
 from gpuledger.collect.adapter.user_profiler import UserProfiler
 from gpuledger.collect.attribution.live_objects import LiveObjects
+from gpuledger.collect.attribution.main_thread import call_soon
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.passes import energy_cards
-from gpuledger.collect.passes.main_thread import call_soon
 from gpuledger.collect.passes.time_pass import TimePass
 from gpuledger.collect.passes.timing_preconditions import why_no_time_pass
 
