@@ -103,6 +103,7 @@ Keys of `rank-N/manifest.json`:
 | `operators` | names of operators; `blocks.operator_id` is the place in this list |
 | `oom` | out-of-memory errors: the request, free memory, step, module_id, frames, inputs, thread, times, alloc_conf |
 | `censuses`, `failure_census` | live tensors after some steps: groups, graph_nodes, and the holder that grew |
+| `kept_blocks` | blocks of the recorded steps that were alive at the end of the last step, hidden in a graph or not |
 | `host_memory`, `host_limit_bytes` | resident, shared, pinned memory, /dev/shm and workers; the cgroup's limit |
 | `recorder_bytes` | host memory of the recorder |
 | `collectives` | nccl, gloo and so on; null without a process group |

@@ -105,6 +105,20 @@ class CensusFacts(JsonObject):
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeptAddresses(JsonObject):
+    """Addresses of blocks of the recorded steps that were still allocated at the end of ``step``, the last step.
+
+    ``hidden`` are those that no Python object refers to, only a graph that keeps them for backward. ``counts`` are
+    numbers of live tensors: the step at whose end they were counted, and the number.
+    """
+
+    step: int
+    addresses: tuple[int, ...] = ()
+    hidden: tuple[int, ...] = ()
+    counts: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class HostMemoryKind(JsonObject):
     """One kind of host memory in bytes: resident, shared, workers (child processes), pinned, dev_shm."""
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from gpuledger.files.shapes import Fields, ListOf, MappingOf, Whole, check_shape, maybe
 from gpuledger.model.bounds import DEVICE
 from gpuledger.model.compilation import Compilation
-from gpuledger.model.flight_facts import CensusFacts, HostMemoryKind
+from gpuledger.model.flight_facts import CensusFacts, HostMemoryKind, KeptAddresses
 from gpuledger.model.flight_facts import FailedAllocation as FailedAllocation
 from gpuledger.model.json_object import JsonObject, shape_of
 from gpuledger.model.pools import GraphPoolFacts
@@ -298,6 +298,7 @@ class RecordedFacts(JsonObject):
     energy_pass: EnergyEdges | None = None
     oom: tuple[FailedAllocation, ...] = ()
     censuses: tuple[CensusFacts, ...] = ()
+    kept_blocks: KeptAddresses | None = None
     failure_census: CensusFacts | None = None
     host_memory: tuple[HostMemoryKind, ...] = ()
     host_limit_bytes: int | None = None

@@ -18,10 +18,10 @@ from gpuledger.analyze.memory.groups import module_label
 from gpuledger.analyze.memory.live import pick_device, read_labels, read_numbers, reserved_curve, running_sum
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.overview.balance import STATED_POOL, read_card
+from gpuledger.analyze.overview.kept_steps import find_kept
 from gpuledger.analyze.overview.peak_facts import Mask, PeakFacts
 from gpuledger.analyze.overview.summary import capacity_bytes
 from gpuledger.analyze.overview.what_if import GROWS_WITH_BATCH, with_autocast, with_checkpointing, with_half_batch
-from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.units import format_bytes, format_frac
 
 if TYPE_CHECKING:
@@ -350,23 +350,21 @@ def _one_line(facts: PeakFacts) -> Finding | None:
 
 
 def _kept_activations(facts: PeakFacts) -> Finding | None:
-    """Report activations of earlier steps that are never freed."""
-    steps = read_numbers(facts.rank, "blocks", "step", facts.device_idx)
-    kept = facts.of("activation", "temporary") & (facts.lives.free_requested_index == NEVER) & (steps >= 1)
-    last = int(steps.max(initial=0))
-    found, place = np.unique(steps[kept & (steps < last)], return_inverse=True)
-    sizes = np.bincount(place, weights=facts.lives.allocated_bytes[kept & (steps < last)]).astype(np.int64).tolist()
-    in_each = found.size == last - 1
-    if not in_each or len(sizes) < 2 or min(sizes) < max(0.002 * facts.peak_bytes, 4096):
+    """Report memory of earlier steps that is never freed."""
+    kept = find_kept(facts)
+    if kept is None:
         return None
-    each = sum(sizes) // len(sizes)
+    line = facts.line_of(kept.blocks)
+    total, steps = format_bytes(sum(kept.sizes)), f"steps {kept.first_step} to {kept.last_step}"
     return Finding(
-        f"Every step keeps {format_bytes(each)} more",
-        f"activations of steps 1 to {last - 1} are still allocated at the end, {format_bytes(sum(sizes))} in total",
+        f"Every step keeps {format_bytes(kept.each_bytes)} more",
+        f"tensors of {steps} are still allocated at the end, {total} in total"
+        + (f", the largest part allocated at {line}" if line else ""),
         "keep loss.item() instead of loss",
-        "something keeps tensors with their graph, such as a list of losses: keep loss.item() or loss.detach()",
-        facts.saving(kept & (steps < last)),
-        f"the peak of {last} steps; the saving grows with each step",
+        "something keeps tensors of every step, such as a list of losses or outputs: keep loss.item(), or detach() "
+        "what you need and delete it later",
+        facts.saving(kept.blocks),
+        f"the peak of {len(kept.sizes) + 1} steps; the saving grows with each step",
         facts.show("--at", "end", "--by", "module"),
         "activation",
         grows=True,

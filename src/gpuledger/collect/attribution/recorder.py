@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
+from gpuledger.collect.attribution.kept_blocks import KeptBlocks
 from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.tensor_observations import Place
 from gpuledger.model.journal.journal import Part
@@ -18,11 +19,13 @@ class FillsUp(Protocol):
         on_full: Called when many events are pending, so that a program without steps does not fill the memory.
         operators_left: Number of operators until ``on_limit`` is called.
         on_limit: Called after an operator, when none is left.
+        kept: The blocks that were alive at the end; None before.
     """
 
     on_full: Callable[[], None]
     operators_left: int
     on_limit: Callable[[], None]
+    kept: KeptBlocks | None
 
     def pause(self) -> None:
         """Record no more allocations until :meth:`resume`, and take no more of the program's time."""

@@ -38,16 +38,14 @@ class Census:
 
     def __init__(self, step: int, earlier: Census | None = None) -> None:
         self.step = step
-        self.groups: dict[Key, list[int]] = {}
-        """``(device index, name of the autograd node or "leaf") -> [tensors, bytes]``."""
-        self.is_complete = True
         self.named: dict[tuple[str, str, bool], Named] = {}
         started_ns = time.thread_time_ns()
         until_ns = started_ns + BUDGET_NS
         with without_overrides():
             self.named, self._has_all_names = named_objects(started_ns + NAMES_NS)
-            self._count(until_ns)
-        self.is_complete &= time.thread_time_ns() < until_ns
+            counted = TensorCount(until_ns)
+        self.groups = counted.groups
+        self.is_complete = counted.is_complete and time.thread_time_ns() < until_ns
         self.holder = None if earlier is None else self._grown_most(earlier)
         self.took_ns = time.thread_time_ns() - started_ns
 
@@ -65,30 +63,6 @@ class Census:
             ],
             "holder": self.holder,
         }
-
-    def _count(self, until_ns: int) -> None:
-        seen: set[int] = set()
-        plain = torch.Tensor.__torch_dispatch__
-        kinds = _tensor_classes()
-        identities = set(map(id, kinds))
-        for number, tensor in enumerate(gc.get_referrers(*kinds)):  # an object refers to its class
-            if id(type(tensor)) not in identities or type(tensor).__torch_dispatch__ is not plain:
-                continue  # a wrapper: the wrapped tensors are found themselves
-            if number % 256 == 255 and time.thread_time_ns() > until_ns:
-                self.is_complete = False
-                return
-            try:
-                storage = storage_of(tensor)
-                address, size = storage.data_ptr(), storage.nbytes()
-                device, node = device_of(tensor), grad_fn_of(tensor)
-            except (RuntimeError, NotImplementedError):  # without a storage, or a view that was modified in place
-                continue
-            if size and address not in seen:
-                seen.add(address)
-                index = -1 if device.type == "cpu" else device.index or 0
-                group = self.groups.setdefault((index, "leaf" if node is None else class_name(type(node))), [0, 0])
-                group[0] += 1
-                group[1] += size
 
     def _grown_most(self, earlier: Census) -> dict[str, Any] | None:
         """Return the object that has gained most elements since the earlier census; tensors before other content."""
@@ -109,6 +83,54 @@ class Census:
         found = best[1]
         words = {"kind": found.kind, "name": found.name, "where": found.where, "length": found.size}
         return {**words, "more": best[0][1], "content": found.content}
+
+
+class TensorCount:
+    """The live tensors that Python can reach, by kind. ``is_complete`` is False if the time did not suffice.
+
+    ``groups`` are ``(device index, name of the autograd node or "leaf") -> [tensors, bytes]``, ``addresses`` those of
+    the storages. What only a graph keeps for backward is not among them.
+    """
+
+    def __init__(self, until_ns: int) -> None:
+        self.groups: dict[Key, list[int]] = {}
+        self.addresses: set[int] = set()
+        self.is_complete = True
+        with without_overrides():
+            self._count(until_ns)
+
+    @property
+    def tensors(self) -> int:
+        """Return the number of tensors that have a storage of their own."""
+        return len(self.addresses)
+
+    def _count(self, until_ns: int) -> None:
+        plain = torch.Tensor.__torch_dispatch__
+        kinds = _tensor_classes()
+        identities = set(map(id, kinds))
+        for number, tensor in enumerate(gc.get_referrers(*kinds)):  # an object refers to its class
+            if id(type(tensor)) not in identities or type(tensor).__torch_dispatch__ is not plain:
+                continue  # a wrapper: the wrapped tensors are found themselves
+            if number % 256 == 255 and time.thread_time_ns() > until_ns:
+                self.is_complete = False
+                return
+            try:
+                storage = storage_of(tensor)
+                address, size = storage.data_ptr(), storage.nbytes()
+                device, node = device_of(tensor), grad_fn_of(tensor)
+            except (RuntimeError, NotImplementedError):  # without a storage, or a view that was modified in place
+                continue
+            if size and address not in self.addresses:
+                self.addresses.add(address)
+                index = -1 if device.type == "cpu" else device.index or 0
+                group = self.groups.setdefault((index, "leaf" if node is None else class_name(type(node))), [0, 0])
+                group[0] += 1
+                group[1] += size
+
+
+def count_tensors() -> TensorCount:
+    """Return the live tensors, counted within the CPU time of a census."""
+    return TensorCount(time.thread_time_ns() + BUDGET_NS)
 
 
 def _tensor_classes() -> list[type]:

@@ -16,9 +16,10 @@ import torch
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.user_history import UserHistory
+from gpuledger.collect.attribution.kept_blocks import KeptBlocks
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
-from gpuledger.collect.flight.census import Census
+from gpuledger.collect.flight.census import Census, count_tensors
 from gpuledger.collect.flight.failures import Failures
 from gpuledger.collect.flight.host_memory import HostMemory
 from gpuledger.collect.flight.step_counters import CudaCounters, DeviceCounters, StepCounters
@@ -57,6 +58,7 @@ class FlightRecorder:
         self._journal = journal
         self._guard = guard
         self._counters: StepCounters | None = None
+        self._window: Callable[[], MemoryWindow | None] = lambda: None
         self._host = HostMemory()
         self._on_card = False
         self._pid = os.getpid()
@@ -75,7 +77,7 @@ class FlightRecorder:
             window: Returns the memory recording of the process.
             on_card: Whether the CUDA allocator is recorded.
         """
-        self._on_card = on_card
+        self._on_card, self._window = on_card, window
         devices = CudaCounters(torch.cuda.device_count()) if on_card else _CpuCounters(window)
         self._counters = StepCounters(devices)
         self._journal.sources.append(self._counters)
@@ -85,6 +87,10 @@ class FlightRecorder:
         if self._counters is None:
             return
         self._counters.read(step, end_ns)
+        kept = self._kept()
+        if kept is not None:
+            kept.step_ended(step)
+            self._count_tensors(kept, step)
         self._host.read_now_and_then(end_ns)
         if not self.is_alone:
             return
@@ -97,6 +103,12 @@ class FlightRecorder:
             self._journal.fact(steps_seen=step)
             self._host.tell(self._journal)
             self._journal.append()
+
+    def recording_ended(self, step: int) -> None:
+        """Look at what is alive after ``step``, the last recorded one."""
+        kept = self._kept()
+        if kept is not None:
+            self._count_tensors(kept, step)
 
     def take_over(self, step: int) -> None:
         """Continue alone after ``step``, the last one of the measurements."""
@@ -112,6 +124,13 @@ class FlightRecorder:
         if self._counters is not None:
             self._journal.fact(steps_seen=step, has_all_steps=True)
             self._host.tell(self._journal)
+            kept = self._kept()
+            self._journal.fact(kept_blocks=None if kept is None else kept.as_fact())
+
+    def _kept(self) -> KeptBlocks | None:
+        """Return the blocks that the recorded steps left allocated; None where that is not known."""
+        window = self._window()
+        return None if window is None else window.kept
 
     def take_out(self) -> None:
         """Remove everything. Can be called more than once."""
@@ -152,6 +171,16 @@ class FlightRecorder:
         self._censuses.append(census.as_fact())
         self._journal.fact(censuses=self._censuses)
         self._journal.pause("census", time.time_ns() - census.took_ns, census.took_ns)
+
+    def _count_tensors(self, kept: KeptBlocks, step: int) -> None:
+        """Count the live tensors, if it is time: a leak makes them more with every step."""
+        if not kept.is_counted_at(step) or torch_private.is_in_backward() or torch_private.is_profiling():
+            return
+        started_ns = time.time_ns()
+        counted = count_tensors()
+        if counted.is_complete:
+            kept.tensors_counted(step, counted.tensors, counted.addresses)
+        self._journal.pause("census", started_ns)
 
     def _bytes_in_use(self) -> int:
         counters = self._counters

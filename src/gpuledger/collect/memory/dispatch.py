@@ -35,6 +35,7 @@ from gpuledger.collect.adapter.program_objects import (
     storage_of,
     without_overrides,
 )
+from gpuledger.collect.attribution.kept_blocks import KeptBlocks
 from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import TagTable
@@ -63,10 +64,11 @@ class _Token(threading.local):
 
 
 class _Death(weakref.ref[Any]):
-    """A weak reference to a storage that stores the storage's address."""
+    """A weak reference to a storage that stores the storage's address, and whether it was allocated while recording."""
 
-    __slots__ = ("key",)
+    __slots__ = ("is_new", "key")
     key: int
+    is_new: bool
 
 
 class DispatchRecorder:
@@ -97,6 +99,7 @@ class DispatchRecorder:
         self.on_full: Callable[[], None] = lambda: None
         self.on_limit: Callable[[], None] = lambda: None
         self.operators_left = sys.maxsize
+        self.kept: KeptBlocks | None = None
         self._stacks = stacks
         self._tags = tags
         self.guard = guard
@@ -214,6 +217,8 @@ class DispatchRecorder:
         if self._open:
             self.drain(part, reason)
             self._open = False
+            alive = [(reference, address) for reference, _, address, _ in self._live.values() if reference.is_new]
+            self.kept, self._ended = KeptBlocks(alive, self._ended), deque()
             self._live.clear()
         return self._mode is None
 
@@ -356,7 +361,7 @@ class DispatchRecorder:
         device_idx = -1 if device.index is None else device.index
         address = address or self._pseudo_address(size_bytes)
         reference = _Death(storage, self._ended.append)
-        reference.key = key
+        reference.key, reference.is_new = key, self._open
         self._live[key] = (reference, device_idx, address, size_bytes)
         return device_idx, address, size_bytes
 

@@ -11,6 +11,7 @@ import torch
 from gpuledger.collect.adapter.guard import Guard, take_out_all
 from gpuledger.collect.attribution.communication import collectives_backend
 from gpuledger.collect.attribution.inputs import InputShapes
+from gpuledger.collect.attribution.kept_blocks import KeptBlocks
 from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.modules import ModuleTracker
@@ -215,6 +216,11 @@ class MemoryWindow:
             return self.recorder.close(self._journal.part, "close")
         finally:
             self._stacks.forget_code()
+
+    @property
+    def kept(self) -> KeptBlocks | None:
+        """Return the blocks that were alive at the end of the recording; None if they are not known one by one."""
+        return self.recorder.kept if isinstance(self.recorder, FillsUp) else None
 
     def is_idle(self) -> bool:
         """Return whether no allocation was recorded."""

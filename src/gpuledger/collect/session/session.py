@@ -323,6 +323,8 @@ class Session:
             if self.window.end_step():
                 self._close_recorder()
                 self._recorders.window_ended()
+                if self.flight is not None:
+                    self.flight.recording_ended(self.steps.seen)
                 self._begin_later_passes()
         elif self.window is not None and not self.window.was_opened:
             self._open_window(self.window)
