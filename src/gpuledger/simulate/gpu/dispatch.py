@@ -33,8 +33,8 @@ from gpuledger.simulate.gpu.hints import function_for
 from gpuledger.simulate.gpu.kernels import KERNELS
 from gpuledger.simulate.gpu.shortcuts import shortcut
 from gpuledger.simulate.gpu.sizes import SIZES, caller, fakes_of
-from gpuledger.simulate.gpu.values import Values, tensors_in
-from gpuledger.simulate.gpu.workspaces import workspaces_of
+from gpuledger.simulate.gpu.values import Values, host_targets, tensors_in
+from gpuledger.simulate.gpu.workspaces import COPIES_TO_HOST, host_copy_bytes, workspaces_of
 
 LARGE_CPU_BYTES = 256 << 20
 """CPU tensors of at least this size are fake as well, so that building a large model needs no memory."""
@@ -156,8 +156,13 @@ class SimulatedMode(TorchDispatchMode):
         self._was_on_card = on_card
         if not (any_fake or on_card) and (any_tensor or not _is_large(args, kwargs)):
             return func(*args, **kwargs)
+        if any_fake:
+            targets = host_targets(func, args, kwargs)
+            if targets:
+                return self._written_to_host(func, args, kwargs, targets)
         if not on_card:
-            result, self._sized = self.fake(func, args, kwargs), None
+            with self.device.borrow(self._host_copy(func, args) if any_card else (), func):
+                result, self._sized = self.fake(func, args, kwargs), None
             return result
         kernel = KERNELS.get(func)
         if kernel is not None:
@@ -186,6 +191,21 @@ class SimulatedMode(TorchDispatchMode):
                 with device.borrow(sizes, spaces.label):
                     pass
         return result
+
+    def _written_to_host(self, func: Any, args: Any, kwargs: dict[str, Any], targets: list[torch.Tensor]) -> Any:
+        """Return the CPU tensors with data that an operator writes. From now on, their values may be unknown."""
+        with self.device.borrow(self._host_copy(func, args, targets), func):
+            if self.values.compute(func, args, kwargs) is None:
+                self.values.lose(func, targets)
+        if not func._schema.returns:
+            return None
+        return targets[0] if len(func._schema.returns) == 1 else tuple(targets)
+
+    def _host_copy(self, func: Any, args: Any, targets: list[torch.Tensor] | None = None) -> tuple[int, ...]:
+        """Return the bytes of a contiguous copy on the GPU, from which a copy to the CPU is made."""
+        if func not in COPIES_TO_HOST or not self.device.holds(args[0] if targets is None else args[1]):
+            return ()
+        return host_copy_bytes(args[0]) if targets is None else host_copy_bytes(args[1], targets[0])
 
     def _followed(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Return the fake result of an operator, allocated, with its values where they are known."""

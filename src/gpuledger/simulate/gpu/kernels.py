@@ -11,6 +11,7 @@ import torch
 from gpuledger.simulate.convolutions.convolutions import CUDNN, backward_held
 from gpuledger.simulate.gpu.recurrent import RECURRENT, named_arguments
 from gpuledger.simulate.gpu.sizes import histogram, index_masked
+from gpuledger.simulate.gpu.workspaces import is_dense
 
 if TYPE_CHECKING:
     from gpuledger.simulate.gpu.dispatch import SimulatedMode
@@ -26,17 +27,6 @@ def _unscale(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     return None
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor's elements fill one memory range without gaps or overlaps."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
-
-
 def _add(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Add gradients in place if the first is not referenced elsewhere; for a tensor subclass, autograd does not."""
     first, second = args[0], args[1]
@@ -46,7 +36,7 @@ def _add(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
         return NotImplemented
     if first.shape != second.shape or first.dtype != second.dtype or first.requires_grad:
         return NotImplemented
-    if not _is_dense(first) or mode.called_from_python():
+    if not is_dense(first) or mode.called_from_python():
         return NotImplemented
     with mode.fake_mode:
         return first.detach()

@@ -9,6 +9,7 @@ uniform routing, and half of a mask. ``simulate/assumptions.py`` lists the alter
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -83,6 +84,16 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(inner)
 
 
+def host_targets(func: Any, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """Return the tensors that an operator writes, if all of them are CPU tensors with data."""
+    kind = _kind_of(func)
+    if not kind.writes:
+        return []
+    written = [args[place] if place < len(args) else kwargs.get(name) for place, name in kind.writes]
+    targets = list(tensors_in(written))
+    return [] if any(isinstance(tensor, FakeTensor) for tensor in targets) else targets
+
+
 def _is_small(tensor: torch.Tensor) -> bool:
     if tensor.layout is not torch.strided:
         return False
@@ -106,6 +117,8 @@ class Values:
         self._generator = torch._C.Generator.__new__(torch._C.Generator, torch.device("cpu"))  # type: ignore[call-arg]
         self._generator.manual_seed(0)
         self._state: torch.Tensor | None = None
+        self._lost: dict[int, weakref.ref[Any]] = {}
+        """Storages of the CPU that have data, but not those that the program would have written."""
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -117,7 +130,7 @@ class Values:
             reads: Whether the program's sizes or control flow depend on them.
         """
         if not isinstance(tensor, FakeTensor):
-            return tensor
+            return None if self._lost and self._is_lost(tensor) else tensor
         if tensor.layout is not torch.strided:
             return None
         copy = self._copies.get(tensor.untyped_storage()._cdata)
@@ -202,7 +215,19 @@ class Values:
             if isinstance(tensor, FakeTensor) and tensor.layout is torch.strided:
                 self._copies.pop(tensor.untyped_storage()._cdata, None)
 
+    def lose(self, func: Any, targets: list[torch.Tensor]) -> None:
+        """Record that CPU tensors were written by an operator with unknown values."""
+        for tensor in targets:
+            if _kind_of(func).name.removeprefix("_foreach_") in _OVERWRITES:
+                tensor.zero_()  # it could be new memory with any content
+            storage = tensor.untyped_storage()
+            key = storage._cdata
+            self._lost[key] = weakref.ref(storage, lambda _, key=key: self._lost.pop(key, None))  # type: ignore[misc]
+
     # -- private ----------------------------------------------------------------------------------------------------
+
+    def _is_lost(self, tensor: torch.Tensor) -> bool:
+        return tensor.layout is torch.strided and tensor.untyped_storage()._cdata in self._lost
 
     def _follow_writes(self, kind: _Kind, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
         written: list[Any] = [args[place] if place < len(args) else kwargs.get(name) for place, name in kind.writes]

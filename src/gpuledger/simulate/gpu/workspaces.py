@@ -48,6 +48,33 @@ def _bytes(tensor: Any) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor's elements fill one memory range without gaps or overlaps."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+COPIES_TO_HOST = (aten.copy_.default, aten._to_copy.default)
+
+
+def host_copy_bytes(source: torch.Tensor, target: torch.Tensor | None = None) -> tuple[int, ...]:
+    """Return the bytes of a contiguous copy on the GPU, which a copy to the CPU needs if the layouts differ.
+
+    Source: copy_requires_temporaries in aten/src/ATen/native/cuda/Copy.cu.
+
+    Args:
+        source: A tensor on the GPU.
+        target: A tensor of the CPU; None for a new one, which has the layout of a dense source.
+    """
+    alike = target is None or (target.stride() == source.stride() and target.dtype == source.dtype)
+    return () if source.is_contiguous() or (alike and is_dense(source)) else (_bytes(source),)
+
+
 # -- matrix products ----------------------------------------------------------------------------------------------
 
 
