@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
 from gpuledger.simulate.gpu.functions import SimulatedFunctions, as_device, cast_for_autocast
-from gpuledger.simulate.gpu.fused_kernels import HALVES, patch_attention, patch_norms
+from gpuledger.simulate.gpu.fused_kernels import HALVES, patch_attention, patch_flex_attention, patch_norms
 from gpuledger.simulate.gpu.lazy import place_lazy
 from gpuledger.simulate.gpu.patches import Patches
 
@@ -26,6 +26,7 @@ def install_choices(patches: Patches, functions: SimulatedFunctions, say: Callab
     """Install CUDA's choices."""
     _patch_dropout(patches, functions)
     patch_attention(patches, functions)
+    patch_flex_attention(patches, functions)
     _patch_recurrent(patches, functions)
     _patch_softmax(patches, functions)
     patch_norms(patches, functions)

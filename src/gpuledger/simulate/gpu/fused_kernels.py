@@ -1,15 +1,18 @@
-"""CUDA's fused kernels: attention, chosen by dtype, shapes and mask, and RMSNorm.
+"""CUDA's fused kernels: attention, chosen by dtype, shapes and mask, FlexAttention, and RMSNorm.
 
 On the CPU, torch runs several operators instead and keeps more for backward.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
 import torch
+from torch._higher_order_ops.flex_attention import FlexAttentionHOP, math_attention, sdpa_dense_backward
 from torch.nn import functional as F
+from torch.nn.attention import flex_attention
 
 from gpuledger.simulate.gpu.autocast import without_autocast
 from gpuledger.simulate.gpu.device import SimulatedDevice
@@ -166,6 +169,94 @@ def _plain(
     if dropout_p > 0.0:
         weights = aten.native_dropout(weights, dropout_p, True)[0]
     return torch.matmul(weights, value).to(dtype)
+
+
+def patch_flex_attention(patches: Patches, functions: SimulatedFunctions) -> None:
+    """Use FlexAttention's fused kernel in programs with ``torch.compile``, and scores in memory in others."""
+    plain = FlexAttentionHOP.__call__
+
+    def call(
+        operator: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        score_mod: Any,
+        mask: Any,
+        scale: float,
+        options: Any,
+        *more: Any,
+    ) -> Any:
+        if not functions.on_card(query):
+            return plain(operator, query, key, value, score_mod, mask, scale, options, *more)
+        query, key, value = cast_for_autocast(query, key, value)
+        with without_autocast():
+            kind = _FusedFlex if functions.device.uncompiled else _DenseFlex
+            return kind.apply((score_mod, mask, scale, options), query, key, value, *_learned(score_mod))  # type: ignore[no-untyped-call]
+
+    patches.put(FlexAttentionHOP, "__call__", call)
+    patches.put(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+
+
+def _learned(score_mod: Any) -> list[torch.Tensor]:
+    """Return the tensors with gradients that a function of scores refers to, such as a bias."""
+    if not inspect.isfunction(score_mod):
+        return []
+    outer = inspect.getclosurevars(score_mod)
+    found = (*outer.nonlocals.values(), *outer.globals.values())
+    return [value for value in found if isinstance(value, torch.Tensor) and value.requires_grad]
+
+
+class _FusedFlex(torch.autograd.Function):
+    """Keeps one float32 per row for backward, which adds another.
+
+    Source: torch/_inductor/kernel/flex/flex_attention.py of torch 2.13.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, how: Any, query: Any, key: Any, value: Any, *learned: Any) -> Any:
+        same = query.shape[-1] == value.shape[-1]
+        made = torch.empty_like(query) if same else query.new_empty((*query.shape[:-1], value.shape[-1]))
+        rows = torch.empty(query.shape[:-1], dtype=torch.float32, device="cuda")
+        largest = torch.empty(
+            query.shape[:-1] if how[3].get("OUTPUT_MAX") else (0,), dtype=torch.float32, device="cuda"
+        )
+        ctx.save_for_backward(query, key, value, made, rows, *learned)
+        ctx.mark_non_differentiable(largest)
+        return made, rows, largest
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any, of_rows: Any, _of_largest: Any) -> Any:
+        query, key, value, _made, rows, *learned = ctx.saved_tensors
+        delta = torch.empty_like(rows)
+        made = [torch.empty_like(tensor) for tensor in (query, key, value)]
+        del delta
+        return None, *made, *map(torch.empty_like, learned)
+
+
+class _DenseFlex(torch.autograd.Function):
+    """Keeps the same, and has the scores in memory while it runs, as torch's own operators."""
+
+    @staticmethod
+    def forward(ctx: Any, how: Any, query: Any, key: Any, value: Any, *learned: Any) -> Any:
+        score_mod, mask, scale, options = how
+        made, rows, largest = math_attention(query, key, value, score_mod, mask, scale, options)
+        ctx.save_for_backward(query, key, value, made, rows, *learned)
+        ctx.how = how
+        ctx.mark_non_differentiable(largest)
+        return made, rows, largest
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any, of_rows: Any, _of_largest: Any) -> Any:
+        query, key, value, made, rows, *learned = ctx.saved_tensors
+        score_mod, mask, scale, options = ctx.how
+
+        def joint(_score: Any, _b: Any, _h: Any, _m: Any, _n: Any, of_score: Any) -> Any:
+            return [of_score.clone(), None, None, None, None]
+
+        found = sdpa_dense_backward(
+            query, key, value, made, rows, gradient, of_rows, score_mod, joint, mask, scale, options, (), ()
+        )
+        return None, *found[:3], *map(torch.empty_like, learned)
 
 
 def patch_norms(patches: Patches, functions: SimulatedFunctions) -> None:

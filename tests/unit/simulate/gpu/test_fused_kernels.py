@@ -1,4 +1,4 @@
-"""RMSNorm on the simulated GPU: CUDA's fused kernel keeps the data and one number per row."""
+"""Fused kernels on the simulated GPU: RMSNorm keeps the data and one number per row, attention keeps no scores."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import pytest
 
 pytest.importorskip("torch")
 import torch
+from present import present
 from torch import nn
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
+from gpuledger.model.journal.journal import Action
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.gpu.card import in_place
 from gpuledger.simulate.gpu.device import SimulatedDevice
@@ -71,3 +74,23 @@ def test_the_index_of_the_device_follows_set_device() -> None:
         assert torch.cuda.current_device() == 3
         torch.cuda.set_device(torch.device("cuda:1"))
         assert torch.empty(4).cuda().get_device() == 1
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_flex_attention_has_scores_in_memory_only_where_it_is_not_compiled(compiled: bool) -> None:
+    device = SimulatedDevice(find_card("h200"), CachingAllocator())
+    rows_bytes, width, length = 2 * 4 * 128 * 4, 32, 128
+    with in_place(device, lambda _: None):
+        attention = torch.compile(flex_attention) if compiled else flex_attention
+        data = torch.randn(2, 4, length, width, device="cuda", requires_grad=True)
+        bias = torch.zeros(4, device="cuda", requires_grad=True)
+        mask = create_block_mask(lambda _b, _h, q, k: q >= k, None, None, length, length, device="cuda")
+        data @ data.mT  # takes cuBLAS's workspace
+        first, before = len(device.events), torch.cuda.memory_allocated()
+        made = attention(data, data, data, lambda score, _b, h, _q, _k: score + bias[h], mask)
+        assert torch.cuda.memory_allocated() - before == rows_bytes * width + rows_bytes
+        made.sum().backward()
+        assert present(data.grad).shape == data.shape
+        assert present(bias.grad).shape == bias.shape
+        sizes = [event[2] for event in device.events[first:] if event[0] == Action.ALLOC]
+    assert (rows_bytes * length in sizes) != compiled

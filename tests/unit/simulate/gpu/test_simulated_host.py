@@ -10,8 +10,8 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
+from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.model.journal.journal import Action
-from gpuledger.simulate.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.gpu.card import in_place
 from gpuledger.simulate.gpu.device import SimulatedDevice
