@@ -109,6 +109,7 @@ Keys of `rank-N/manifest.json`:
 | `collectives` | nccl, gloo and so on; null without a process group |
 | `libraries` | context_bytes, library_bytes, source; absent if not measured |
 | `precision` | autocast, float32_frac: whether autocast was used, and the share of parameters in 32 bits |
+| `optimizers` | name, step_module, has, uses, without, devices, is_floating: which forms of the update exist |
 """
 
 JOURNAL_ROWS = {

@@ -170,6 +170,23 @@ class Libraries(JsonObject):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OptimizerFacts(JsonObject):
+    """An optimizer of the program. ``step_module`` is the module in which its ``step`` is written.
+
+    ``has`` are the switches that its groups have, of foreach, fused and differentiable; ``uses`` those that are True,
+    and ``without`` those that are False. ``is_floating`` says that all parameters are real floating-point numbers.
+    """
+
+    name: str
+    step_module: str = ""
+    has: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    is_floating: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class Precision(JsonObject):
     """Whether the program used autocast, and the share of its parameters in 32 bits."""
 
@@ -284,6 +301,7 @@ class RecordedFacts(JsonObject):
     calls: Annotated[tuple[tuple[int, int, int, int], ...], ListOf(ListOf(int, 4, 4), most=_MAX_CALLS)] = ()
     collectives: str | None = None
     precision: Precision | None = None
+    optimizers: tuple[OptimizerFacts, ...] | None = None
     world: World | None = None
     mesh: Mesh | None = None
     left_out: tuple[str, ...] = ()

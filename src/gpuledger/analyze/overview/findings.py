@@ -21,6 +21,7 @@ from gpuledger.analyze.overview.balance import STATED_POOL, read_card
 from gpuledger.analyze.overview.kept_steps import find_kept
 from gpuledger.analyze.overview.peak_facts import Mask, PeakFacts
 from gpuledger.analyze.overview.summary import capacity_bytes
+from gpuledger.analyze.overview.update_advice import update_advice
 from gpuledger.analyze.overview.what_if import GROWS_WITH_BATCH, with_autocast, with_checkpointing, with_half_batch
 from gpuledger.units import format_bytes, format_frac
 
@@ -272,20 +273,18 @@ def _whole_on_every_rank(facts: PeakFacts) -> Finding | None:
 
 
 def _optimizer_temporaries(facts: PeakFacts) -> Finding | None:
-    """Suggest an update without temporaries, if those of ``optimizer.step()`` are a large part of the peak.
-
-    L-BFGS computes the loss within ``step()`` and has no fused form.
-    """
-    blocks = facts.of("temporary", "workspace") & facts.born_in("optimizer")
-    size = facts.held(blocks)
-    if size < 0.1 * facts.peak_bytes or facts.rank.manifest.recorder.is_imported or facts.has_large_state:
+    """Suggest an update without temporaries, if those of ``optimizer.step()`` are a large part of the peak."""
+    blocks = facts.of("temporary", "workspace") & facts.of_update
+    size, advised = facts.held(blocks), update_advice(facts.rank.manifest.optimizers)
+    is_unknown = facts.rank.manifest.recorder.is_imported or facts.has_large_state
+    if size < 0.1 * facts.peak_bytes or is_unknown or advised is None:
         return None
+    action, advice = advised
     return Finding(
         f"Temporaries of the optimizer are {facts.share(size)} of the peak",
         f"{format_bytes(size)} that optimizer.step() allocates and frees",
-        "use the fused optimizer (fused=True)",
-        "Adam, AdamW, SGD and Adagrad then update each parameter without temporaries; foreach=False makes other "
-        "optimizers update one parameter at a time",
+        action,
+        advice,
         facts.saving(blocks),
         "the peak, at most",
         facts.show("--by", "phase"),
@@ -306,7 +305,7 @@ _OF_OTHER_CODE = (
 
 def _outside_modules(facts: PeakFacts) -> Finding | None:
     """Suggest less memory in the code outside modules: often the logits and the loss of a training step."""
-    blocks = facts.of(*_OF_A_STEP) & (facts.module_id < 0) & ~facts.born_in("optimizer")
+    blocks = facts.of(*_OF_A_STEP) & (facts.module_id < 0) & ~facts.of_update
     size = facts.held(blocks)
     if size < 0.1 * facts.peak_bytes or facts.rank.manifest.recorder.is_imported or not facts.uses_modules:
         return None

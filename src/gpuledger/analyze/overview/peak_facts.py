@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.instant import find_peak, module_classes, module_paths
-from gpuledger.analyze.memory.lines.source_lines import WITHOUT_LINE, line_words
+from gpuledger.analyze.memory.lines.source_lines import WITHOUT_LINE, line_words, read_stacks
 from gpuledger.analyze.memory.live import I64, allocated_curve, read_labels, read_lives, read_numbers, running_sum
 from gpuledger.units import format_frac
 
 if TYPE_CHECKING:
+    from gpuledger.analyze.memory.lines.source_lines import Stack
     from gpuledger.model.run import Rank
 
 Mask = NDArray[np.bool_]
@@ -21,6 +22,7 @@ _SMALL_STATE_BYTES = 2.5
 """Bytes of the optimizer's state for each trained number up to which 8-bit states would save little."""
 _LARGE_STATE_BYTES = 16
 """Bytes of state for each weight in Adam with amsgrad and a 32-bit copy. Optimizers with more keep other things."""
+_OPTIMIZERS = "/torch/optim/"
 _SHARDED = ("FSDP", "FullyShardedDataParallel", "DeepSpeedEngine")
 
 
@@ -119,6 +121,18 @@ class PeakFacts:
         found: Mask = codes == words.index(phase) if phase in words else np.zeros(codes.size, dtype=bool)
         return found
 
+    @cached_property
+    def of_update(self) -> Mask:
+        """Return which blocks the update of an optimizer of torch allocated, and no closure that ``step`` calls.
+
+        Blocks without a stack count as those of the update.
+        """
+        in_step = self.born_in("optimizer")
+        numbers = read_numbers(self.rank, "blocks", "stack_id", self.device_idx)
+        others = [number for number, stack in read_stacks(self.rank).items() if not _is_update(stack)]
+        found: Mask = in_step & ~np.isin(numbers, others)
+        return found
+
     def held(self, blocks: Mask) -> int:
         """Return the bytes of these blocks at the peak."""
         return int(self.lives.allocated_bytes[blocks & self.at_peak].sum())
@@ -160,3 +174,13 @@ class PeakFacts:
         """Return the arguments of the ``show`` command for this rank and device."""
         place = () if self.rank.number == 0 else ("--rank", str(self.rank.number))
         return ("show", "RUN", *words, *place)
+
+
+def _is_update(stack: Stack) -> bool:
+    """Return whether the innermost frame of torch.optim is inside that of the program."""
+    for frame in stack:
+        if _OPTIMIZERS in frame.file:
+            return True
+        if not frame.framework:
+            return False
+    return False

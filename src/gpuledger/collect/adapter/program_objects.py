@@ -198,9 +198,12 @@ def named_parameters(top: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 def parameter_groups(optimizer: Optimizer) -> list[list[Any]]:
     """Return the parameters that an optimizer updates, by group."""
-    groups = attributes_of(optimizer).get("param_groups")
-    held = [dict(entries_of(group)).get("params") for group in _items(groups)]
-    return [list(_items(parameters)) for parameters in held]
+    return [list(_items(options.get("params"))) for options in group_options(optimizer)]
+
+
+def group_options(optimizer: Optimizer) -> list[dict[Any, Any]]:
+    """Return the options of each group of an optimizer, such as ``lr`` and ``fused``, and its ``params``."""
+    return [dict(entries_of(group)) for group in _items(attributes_of(optimizer).get("param_groups"))]
 
 
 def state_of(optimizer: Optimizer) -> list[tuple[Any, Any]]:

@@ -29,6 +29,7 @@ from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.memory.first_collectives import FirstCollectives
 from gpuledger.collect.memory.operator_limit import OperatorLimit
 from gpuledger.collect.memory.operator_times import OperatorTimes
+from gpuledger.collect.memory.optimizer_facts import describe_optimizers
 from gpuledger.collect.sharding.layouts import Layouts
 from gpuledger.collect.sharding.marked_calls import Watch
 from gpuledger.collect.sharding.sharded_training import ShardedTraining
@@ -200,6 +201,7 @@ class MemoryWindow:
         self._note_keeping()
         self.close_recorder()
         self._journal.fact(closed=reason, collectives=collectives_backend(), precision=self._precision.describe())
+        self._journal.fact(optimizers=describe_optimizers(self._steps.optimizers))
         self._journal.pause("close", started_ns)
         self._journal.write()
 
