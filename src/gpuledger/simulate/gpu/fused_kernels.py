@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import inspect
 import math
+from importlib import import_module
 from typing import Any
 
 import torch
-from torch._higher_order_ops.flex_attention import FlexAttentionHOP, math_attention, sdpa_dense_backward
 from torch.nn import functional as F
 from torch.nn.attention import flex_attention
 
@@ -21,8 +21,13 @@ from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.traits import Traits, listed_traits
 
 aten = torch.ops.aten
+flex_operators: Any = import_module("torch._higher_order_ops.flex_attention")
+"""By its name, because the package has an operator of the same name as this module."""
 HALVES = (torch.float16, torch.bfloat16)
 _WIDEST_FLASH, _MASK_ALIGNMENT = 256, 8
+_OF_FLEX = ("FlexAttentionHOP", "math_attention", "sdpa_dense_backward")
+_NO_WARNING = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
+"""Names that FlexAttention has in torch 2.11 to 2.13."""
 FLASH, EFFICIENT, PLAIN = "flash", "efficient", "plain"
 """Kernels of attention."""
 
@@ -172,29 +177,24 @@ def _plain(
 
 
 def patch_flex_attention(patches: Patches, functions: SimulatedFunctions) -> None:
-    """Use FlexAttention's fused kernel in programs with ``torch.compile``, and scores in memory in others."""
-    plain = FlexAttentionHOP.__call__
+    """Use FlexAttention's fused kernel in programs with ``torch.compile``, and scores in memory in others.
 
-    def call(
-        operator: Any,
-        query: Any,
-        key: Any,
-        value: Any,
-        score_mod: Any,
-        mask: Any,
-        scale: float,
-        options: Any,
-        *more: Any,
-    ) -> Any:
+    If this torch has other private functions, FlexAttention is not simulated, and a program that uses it is refused.
+    """
+    if not all(hasattr(flex_operators, name) for name in _OF_FLEX) or not hasattr(flex_attention, _NO_WARNING):
+        return
+    plain = flex_operators.FlexAttentionHOP.__call__
+
+    def call(operator: Any, query: Any, key: Any, value: Any, *how: Any) -> Any:
         if not functions.on_card(query):
-            return plain(operator, query, key, value, score_mod, mask, scale, options, *more)
+            return plain(operator, query, key, value, *how)
         query, key, value = cast_for_autocast(query, key, value)
-        with without_autocast():
+        with without_autocast():  # of ``how``: the function of scores, the mask, the scale, options
             kind = _FusedFlex if functions.device.uncompiled else _DenseFlex
-            return kind.apply((score_mod, mask, scale, options), query, key, value, *_learned(score_mod))  # type: ignore[no-untyped-call]
+            return kind.apply(how[:4], query, key, value, *_learned(how[0]))  # type: ignore[no-untyped-call]
 
-    patches.put(FlexAttentionHOP, "__call__", call)
-    patches.put(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    patches.put(flex_operators.FlexAttentionHOP, "__call__", call)
+    patches.put(flex_attention, _NO_WARNING, True)
 
 
 def _learned(score_mod: Any) -> list[torch.Tensor]:
@@ -239,7 +239,7 @@ class _DenseFlex(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, how: Any, query: Any, key: Any, value: Any, *learned: Any) -> Any:
         score_mod, mask, scale, options = how
-        made, rows, largest = math_attention(query, key, value, score_mod, mask, scale, options)
+        made, rows, largest = flex_operators.math_attention(query, key, value, score_mod, mask, scale, options)
         ctx.save_for_backward(query, key, value, made, rows, *learned)
         ctx.how = how
         ctx.mark_non_differentiable(largest)
@@ -253,7 +253,7 @@ class _DenseFlex(torch.autograd.Function):
         def joint(_score: Any, _b: Any, _h: Any, _m: Any, _n: Any, of_score: Any) -> Any:
             return [of_score.clone(), None, None, None, None]
 
-        found = sdpa_dense_backward(
+        found = flex_operators.sdpa_dense_backward(
             query, key, value, made, rows, gradient, of_rows, score_mod, joint, mask, scale, options, (), ()
         )
         return None, *found[:3], *map(torch.empty_like, learned)
