@@ -82,11 +82,13 @@ def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool,
     Exits with the status of the program, or with status 125 if gpuledger itself fails. With --repeat, it is the status
     of the first run that fails.
     """
+    from gpuledger.collect.launch.ranks import name_of_process
     from gpuledger.collect.launch.settings import parse_passes, parse_ranks, parse_step_on, parse_steps
     from gpuledger.config import resolve
     from gpuledger.services.running import Listeners, command_of, record_program, record_repeats
 
     command, stem = command_of(ctx.meta[PROGRAM])
+    out, stem = None if out is None else name_of_process(out), name_of_process(stem)
     settings = resolve(flags, os.environ, Path.cwd())
     parse_steps(settings["steps"].value)
     parse_step_on(settings["step_on"].value)

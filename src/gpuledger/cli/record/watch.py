@@ -94,11 +94,13 @@ def watch_command(flags: WatchFlags) -> int | None:
 
     Exits with the status of COMMAND.
     """
+    from gpuledger.collect.launch.ranks import name_of_process
     from gpuledger.services.watching import WatchSettings, parse_gpus, parse_interval_ns
 
     settings = WatchSettings(parse_gpus(flags.gpu_text), parse_interval_ns(flags.interval))
     say = _silent if flags.quiet else _say
-    out, force, pid, command = flags.out, flags.force, flags.pid, flags.command
+    force, pid, command = flags.force, flags.pid, flags.command
+    out = None if flags.out is None else name_of_process(flags.out)
     if flags.variants_text is not None or flags.vary_texts or flags.repeat > 1:
         if pid is not None or not command:
             raise UsageError(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.errors import GpuLedgerError
+from gpuledger.model.run_directory import SUFFIX
 from gpuledger.model.run_writer import RunWriter, check_run, new_manifest
 
 RANK = "RANK"
@@ -20,14 +21,16 @@ _OF_LAUNCHERS = (
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
 """Rank and number of ranks by Open MPI's mpirun, by that of MPICH and Intel MPI, and by srun."""
+_RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+"""How often torchrun has started all processes again because one of them failed."""
 
 
 def claim_rank(run_directory: Path) -> Path:
     """Create and return the rank directory of this process.
 
     The rank is the launcher's if it is free. A second process of the same rank gets a number after the last rank of the
-    launcher's world, with a note. Without a launcher, it is the first free number. The first process of a run without
-    a manifest writes the manifest.
+    launcher's world, with a note. So do processes that torchrun starts again, in the order of their ranks. Without a
+    launcher, it is the first free number. The first process of a run without a manifest writes the manifest.
 
     Raises:
         RunReplacedError: another recording has replaced the run for which this process was started.
@@ -37,7 +40,8 @@ def claim_rank(run_directory: Path) -> Path:
     if not (run_directory / "manifest.json").exists():
         _begin_run(run_directory)
     variable, wanted, free_from = _launched()
-    number = wanted
+    restarts = _restarts(variable)
+    number = wanted + restarts * free_from
     while True:
         directory = run_directory / f"rank-{number}"
         try:
@@ -46,8 +50,22 @@ def claim_rank(run_directory: Path) -> Path:
             number = max(number + 1, free_from)
             continue
         if variable and number != wanted:
-            leave_note(run_directory, f"Rank {number} of this run is another process with {variable}={wanted}.")
+            which = f", after restart {restarts} by torchrun" if restarts else ""
+            leave_note(run_directory, f"Rank {number} of this run is another process with {variable}={wanted}{which}.")
         return directory
+
+
+def name_of_process(name: str) -> str:
+    """Return the name of a run that this process alone records, different from those of the launcher's other ranks.
+
+    Without a launcher of several ranks, it is ``name``: the name of a run, with or without its suffix, or a URL.
+    """
+    variable, rank, world = _launched()
+    if world < 2:
+        return name
+    restarts = _restarts(variable)
+    stem = name.rstrip("/").removesuffix(SUFFIX)
+    return f"{stem}-rank-{rank}" + (f"-restart-{restarts}" if restarts else "")
 
 
 def _launched() -> tuple[str, int, int]:
@@ -60,6 +78,12 @@ def _launched() -> tuple[str, int, int]:
         if rank.isdecimal() and world.isdecimal() and int(rank) < int(world) and int(world) > 1:
             return name, int(rank), int(world)
     return "", 0, 0
+
+
+def _restarts(variable: str) -> int:
+    """Return how often torchrun has started this job again; 0 if it did not start this process."""
+    count = os.environ.get(_RESTARTS, "")
+    return int(count) if variable == RANK and count.isdecimal() else 0
 
 
 def check_launched_run(run_directory: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.collect.launch.ranks import claim_rank
+from gpuledger.collect.launch.ranks import claim_rank, name_of_process
 from gpuledger.model.run import read_run
 
 OTHERS = (
@@ -21,7 +21,7 @@ OTHERS = (
 
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", *itertools.chain(*OTHERS)):
+    for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", *itertools.chain(*OTHERS)):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -65,6 +65,33 @@ def test_ranks_of_mpirun_and_srun(rank: str, world: str, run: Path, monkeypatch:
     assert note.read_text() == f"Rank 4 of this run is another process with {rank}=2.\n"
     monkeypatch.setenv("RANK", "1")  # torchrun, started by srun on each host
     assert claim_rank(run).name == "rank-1"
+
+
+def test_processes_that_torchrun_starts_again_are_in_order_after_the_first_ones(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    assert claim_rank(run).name == "rank-2"
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "3")
+    assert claim_rank(run).name == "rank-14"
+    (note,) = (run / "notes").iterdir()
+    assert note.read_text() == "Rank 14 of this run is another process with RANK=2, after restart 3 by torchrun.\n"
+
+
+def test_a_run_of_one_rank_is_named_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = "train", "far/train.ledger", "s3://bucket/train/"
+    assert [name_of_process(name) for name in names] == list(names)
+    monkeypatch.setenv("PMI_SIZE", "4")
+    monkeypatch.setenv("PMI_RANK", "2")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")  # of a torchrun around mpirun
+    assert [name_of_process(name) for name in names] == ["train-rank-2", "far/train-rank-2", "s3://bucket/train-rank-2"]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    assert name_of_process("train") == "train-rank-1-restart-1"
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert name_of_process("train") == "train"
 
 
 @pytest.mark.parametrize("tasks", ["", "1", "x", "0"])

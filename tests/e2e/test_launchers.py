@@ -1,0 +1,138 @@
+"""Trainings on two ranks below the launchers that users start them with: torchrun, accelerate, mpirun, srun."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from launchers import LAUNCHERS, RANK_AND_WORLD, launch, launch_environment
+from present import present
+from programs import GPULEDGER, Ended, execute, manifest, write_script
+from quick import quick_gpuledger
+
+from gpuledger.analyze.ranks.rank_set import build_rank_set
+from gpuledger.cli.main import main
+from gpuledger.model.run import Run
+from gpuledger.services.runs import load
+
+pytestmark = pytest.mark.torch
+
+TRAIN = """
+import sys, time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/store-{sys.argv[2]}", rank=rank, world_size=world)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+for step in range(7):
+    optimizer.zero_grad()
+    model(torch.ones(64 * (1 + rank), 16)).sum().backward()
+    optimizer.step()
+    dist.barrier()
+if sys.argv[1] == "fails" and rank == 1:
+    sys.exit(7)
+if sys.argv[1] == "fails":
+    time.sleep(1)
+if sys.argv[1] == "waits":
+    os.write(1, b"ready\\n")
+    time.sleep(60)
+os.write(1, f"rank {rank} of {world} trained\\n".encode())
+time.sleep(0.3)
+dist.destroy_process_group()
+time.sleep(0.3)
+"""
+TRAINED = [b"rank 0 of 2 trained", b"rank 1 of 2 trained"]
+INPUTS = [64 * 16 * 4, 128 * 16 * 4]
+
+
+def recorded(launcher: str, place: Path, *words: str, options: tuple[str, ...] = ("-q",), restarts: int = 0) -> Ended:
+    """Return how a launcher ended below ``gpuledger run --out two``."""
+    program = str(write_script(place, RANK_AND_WORLD + TRAIN))
+    command = launch(launcher, place, program, *words, restarts=restarts)
+    return execute(
+        [*quick_gpuledger(), "run", *options, "--out", "two", "--", *command], place, env=launch_environment()
+    )
+
+
+def ranks_of(run: Run) -> list[tuple[int, int, str | None, int | None]]:
+    """Return the number, the number in the process group, the status and the steps of each rank."""
+    told = [(rank.number, rank.manifest) for rank in run.ranks]
+    return [(number, present(one.world).rank, one.status, one.steps_seen) for number, one in told]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_two_ranks_are_one_run(launcher: str, tmp_path: Path) -> None:
+    chosen, kept = ("sample", [True, True]) if launcher == "torchrun" else ("1", [False, True])
+    ended = recorded(launcher, tmp_path, "ends", "0", options=("-q", "--ranks", chosen))
+    assert ended.status == 0, ended.stderr.decode()
+    assert sorted(ended.stdout.splitlines()) == TRAINED
+    run = load(tmp_path / "two.ledger")
+    assert ranks_of(run) == [(0, 0, "closed", 7), (1, 1, "closed", 7)]
+    assert run.manifest.notes == ()
+    ranks = present(build_rank_set(run))
+    assert ranks.problems == ()
+    inputs = ranks.matrix[[one.name for one in ranks.categories].index("input")]
+    assert list(inputs) == INPUTS
+    assert [(rank.directory / "blocks").exists() for rank in run.ranks] == kept
+    shown = CliRunner().invoke(main, ["show", str(run.path)]).output
+    assert "2 ranks on" in shown
+
+
+@pytest.mark.parametrize(("launcher", "status"), [("torchrun", 1), ("mpich", 7), ("openmpi", 7), ("srun", 7)])
+def test_the_status_is_the_launchers_if_a_rank_fails(launcher: str, status: int, tmp_path: Path) -> None:
+    assert recorded(launcher, tmp_path, "fails", "0").status == status
+    run = load(tmp_path / "two.ledger")
+    assert run.manifest.exit_status == status
+    assert [(number, present(steps) >= 3) for number, _, _, steps in ranks_of(run)] == [(0, True), (1, True)]
+
+
+def test_ranks_that_torchrun_starts_again_come_in_order_after_the_others(tmp_path: Path) -> None:
+    first = 'import os\nos.environ["AT"] = os.environ["TORCHELASTIC_RESTART_COUNT"]\n'
+    again = 'import sys\nsys.argv[1:] = ["ends" if os.environ["AT"] == "1" else "fails", os.environ["AT"]]\n'
+    write_script(tmp_path, first + RANK_AND_WORLD + again + TRAIN, "again.py")
+    command = launch("torchrun", tmp_path, "again.py", restarts=1)
+    ended = execute([*quick_gpuledger(), "run", "--out", "two", "--", *command], tmp_path, env=launch_environment())
+    assert (ended.status, sorted(ended.stdout.splitlines())) == (0, TRAINED)
+    run = load(tmp_path / "two.ledger")
+    assert [(number, rank) for number, rank, _, _ in ranks_of(run)] == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    assert sorted(run.manifest.notes) == [
+        f"Rank {2 + rank} of this run is another process with RANK={rank}, after restart 1 by torchrun."
+        for rank in range(2)
+    ]
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "mpich"])
+def test_a_launcher_of_two_gpuledgers_makes_a_run_of_each_rank(launcher: str, tmp_path: Path) -> None:
+    program = str(write_script(tmp_path, RANK_AND_WORLD + TRAIN))
+    words = ("-m", "gpuledger", "run", "-q", "--out", "two", program, "ends", "0")
+    ended = execute(launch(launcher, tmp_path, *words), tmp_path, env=launch_environment())
+    assert (ended.status, sorted(ended.stdout.splitlines())) == (0, TRAINED), ended.stderr.decode()
+    runs = [str(tmp_path / f"two-rank-{number}.ledger") for number in range(2)]
+    assert [[rank.number for rank in load(run).ranks] for run in runs] == [[0], [1]]
+    merged = CliRunner().invoke(main, ["merge", *runs, "--out", str(tmp_path / "two")])
+    assert merged.exit_code == 0, merged.output
+    assert ranks_of(load(tmp_path / "two.ledger")) == [(0, 0, "closed", 7), (1, 1, "closed", 7)]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "number"),
+    [("torchrun", signal.SIGINT), ("mpich", signal.SIGINT), ("openmpi", signal.SIGTERM), ("srun", signal.SIGTERM)],
+)
+def test_an_interrupted_launcher_leaves_both_ranks(launcher: str, number: signal.Signals, tmp_path: Path) -> None:
+    program = str(write_script(tmp_path, RANK_AND_WORLD + TRAIN))
+    command = launch(launcher, tmp_path, program, "waits", "0", is_signalled=True)
+    words = [*GPULEDGER, "run", "-q", "--out", "two", "--", *command]
+    environment = launch_environment()
+    with subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as job:
+        assert job.stdout is not None
+        assert [job.stdout.readline() for _ in range(2)] == [b"ready\n"] * 2
+        job.send_signal(number)
+        _, said = job.communicate(timeout=60)
+    run = load(tmp_path / "two.ledger")
+    assert job.returncode == run.manifest.exit_status != 0, said
+    assert [(rank, present(steps) >= 3) for rank, _, _, steps in ranks_of(run)] == [(0, True), (1, True)]
+    assert manifest(run.path)["status"] == "complete"
+    assert present(build_rank_set(run)).lines[1].rank == 1

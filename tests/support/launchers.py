@@ -1,0 +1,75 @@
+"""The launchers that users start distributed trainings with: two processes on this machine, on the CPU."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+
+from programs import environment, write_script
+from quick import quick_python
+
+RANK_AND_WORLD = """
+import os
+VARIABLES = (
+    ("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+rank, world = next((int(os.environ[name]), int(os.environ[size])) for name, size in VARIABLES if name in os.environ)
+"""
+"""How programs find their rank, whatever has launched them."""
+
+_SRUN = """
+import os, signal, subprocess, sys
+def task(number):
+    of_task = {"PROCID": number, "LOCALID": number, "NTASKS": 2, "STEP_NUM_TASKS": 2, "STEP_ID": 0, "NNODES": 1}
+    slurm = {f"SLURM_{name}": str(value) for name, value in of_task.items()}
+    return subprocess.Popen(sys.argv[1:], env={**os.environ, **slurm})
+tasks = [task(number) for number in range(2)]
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda number, _: [one.send_signal(number) for one in tasks])
+sys.exit(max(status if status >= 0 else 128 - status for status in [one.wait() for one in tasks]))
+"""
+"""Starts two tasks with the variables and the exit status of ``srun -n 2``, which comes with Slurm alone."""
+
+_OWN_STREAMS = """#!{python} -IS
+import os, sys
+os.closerange(3, 256)
+os.execv({quick!r}, [{quick!r}, *sys.argv[1:]])
+"""
+"""Drops a launcher's own files: :func:`quick.quick_python` takes a process for a fresh one that has others."""
+
+LAUNCHERS = ("torchrun", "accelerate", "mpich", "openmpi", "srun")
+
+
+def launch(launcher: str, place: Path, *words: str, restarts: int = 0, is_signalled: bool = False) -> list[str]:
+    """Return the command that starts ``python WORDS`` twice; ``place`` gets what the launcher needs.
+
+    What is signalled is no fork, because the signal would reach only the command that waits for it.
+    """
+    if launcher == "torchrun":
+        own = f"-m torch.distributed.run --standalone --nproc-per-node 2 --max-restarts {restarts}".split()
+        start = [sys.executable, *own, "--no-python", quick_python()] if is_signalled else [quick_python(), *own]
+        return [*start, *words]
+    if launcher == "accelerate":
+        told = "--multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no"
+        return [quick_python(), "-m", "accelerate.commands.launch", *told.split(), "--main_process_port", "0", *words]
+    python = str(write_script(place, _OWN_STREAMS.format(python=sys.executable, quick=quick_python()), "python"))
+    Path(python).chmod(0o755)
+    if launcher == "srun":
+        return [sys.executable, "-S", str(write_script(place, _SRUN, "srun.py")), python, *words]
+    return [str(_mpiexec(launcher)), "-n", "2", python, *words]
+
+
+def _mpiexec(package: str) -> Path:
+    """Return a package's ``mpiexec``. Both packages have one of this name, so it is taken by its other name."""
+    name = {"mpich": "bin/mpiexec.hydra", "openmpi": "bin/ompirun_wrapper"}[package]
+    (place,) = (file for file in distribution(package).files or () if str(file).endswith(name))
+    return Path(str(distribution(package).locate_file(place))).resolve()
+
+
+def launch_environment(**changes: str) -> dict[str, str]:
+    """Return the environment of a launcher, with what Open MPI requires from root, in a place of its own."""
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    prefix = str(_mpiexec("openmpi").parent.parent)
+    return environment(OPAL_PREFIX=prefix, PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe", **root, **changes)
