@@ -284,6 +284,47 @@ def test_scripts_without_an_answer(
     assert not list(tmp_path.glob("*.ledger"))
 
 
+@pytest.mark.parametrize(
+    ("script", "message", "hint"),
+    [
+        ("open('labels.csv')", "bad.py:2: FileNotFoundError", "reads the program's files"),
+        ("import os; os.environ['MY_SERVICE']", "bad.py:2: KeyError: 'MY_SERVICE'", "environment variable MY_SERVICE"),
+        ("import subprocess; subprocess.run(['no-such-tool'])", "bad.py:2: FileNotFoundError", "files"),
+        (
+            "import torch; torch.nested.nested_tensor([torch.ones(2, device='cuda')], layout=torch.jagged)",
+            "bad.py:2: a nested tensor with jagged layout is not supported on a simulated GPU (AssertionError",
+            "padded tensors",
+        ),
+        ("import no_such_library", "bad.py:2: ModuleNotFoundError", "Install it"),
+        ("import sys; sys.exit('needs two GPUs')", "bad.py:2: no training step was seen (exit status 1): needs", ""),
+        ("import os; os.abort()", "bad.py:2: its process ended early, with signal 6", "C++ code failed"),
+    ],
+)
+def test_what_a_script_lacks_is_said_with_its_line(
+    script: str, message: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.py").write_text(f"# the second line fails\n{script}")
+    told = ask("-v", "estimate", "-q", "bad.py")
+    assert told.exit_code == 3
+    assert f"gpuledger: error: {message}" in told.output
+    assert hint in told.output.rpartition("hint: ")[2]
+    if "Error" in message:  # the program's own traceback
+        assert f'bad.py", line 2, in <module>\n    {script}' in told.output
+
+
+def test_a_program_on_several_gpus_is_counted_on_one_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("two.py").write_text(
+        "import torch\na = torch.ones(1 << 20, device='cuda:0')\nb = a.to('cuda:1')\nc = torch.ones(4, device='cuda:1')"
+    )
+    found = json.loads(ask("estimate", "-q", "--json", "two.py").stdout)
+    said = [note for note in found["notes"] if "is counted on cuda:0" in note]
+    assert [note.partition(":")[2].partition(":")[0] for note in said] == ["3", "4"]
+
+
 def test_a_program_without_steps_is_estimated_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("sums.py").write_text("import torch; a = torch.ones(1 << 20, device='cuda'); b = a * 2; del a; c = b.sum()")

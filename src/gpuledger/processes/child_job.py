@@ -9,10 +9,13 @@ A child is ended when its parent dies. What it writes to stderr is kept for the 
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import re
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +28,10 @@ from gpuledger.processes.parent_death import dying_with
 Job = Callable[[dict[str, Any], list[str]], dict[str, Any]]
 """Does a job: takes its order and arguments, returns its outcome."""
 
-_ORDER, _OUTCOME, _STDERR = "order.json", "outcome.json", "stderr.txt"
+_ORDER, _OUTCOME, _STDERR, _STACKS = "order.json", "outcome.json", "stderr.txt", "stacks.txt"
+_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in ', re.MULTILINE)
+_OTHERS = ("<", sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]))
+"""Beginnings of the names of files that are Python's or gpuledger's own."""
 _LAST_BYTES = 16_384
 """Of stderr, that are looked at for its last line."""
 
@@ -36,12 +42,14 @@ class ChildJobError(GpuLedgerError):
     Attributes:
         status: How it ended, negative for a signal; None where it was stopped because its time was up.
         last_line: What it wrote to stderr last; ``""`` for nothing.
+        place: Where its Python code was when a signal ended it, as FILE:LINE; ``""`` where that is not known.
     """
 
-    def __init__(self, message: str, status: int | None, last_line: str = "") -> None:
+    def __init__(self, message: str, status: int | None, last_line: str = "", place: str = "") -> None:
         super().__init__(f"{message}: {last_line}" if last_line else message)
         self.status = status
         self.last_line = last_line
+        self.place = place
 
 
 def run_child_job(
@@ -93,9 +101,7 @@ def run_child_job(
         try:
             answer = json.loads(Path(place, _OUTCOME).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            how = f"signal {-done.returncode}" if done.returncode < 0 else f"status {done.returncode}"
-            message = f"{name}: its process ended early, with {how}"
-            raise ChildJobError(message, done.returncode, _last_line(kept)) from error
+            raise _early_end(name, done.returncode, Path(place, _STACKS), _last_line(kept)) from error
     if "error" in answer:
         raise _error_of(answer["error"])
     outcome: dict[str, Any] = answer["outcome"]
@@ -120,6 +126,13 @@ def run_program_job(
     name = program[1] if program[0] == "-m" else program[0]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     return run_child_job(module, order, program, name=name, environment=environment, output=output, runs_program=True)
+
+
+def keep_stacks() -> None:
+    """Have this child process leave for its parent where its Python code was, if a signal ends it."""
+    if len(sys.argv) > 1:
+        # The file is closed by the end of the process.
+        faulthandler.enable(Path(sys.argv[1]).with_name(_STACKS).open("w"))
 
 
 def serve_job(job: Job, arguments: Sequence[str] | None = None) -> int:
@@ -149,6 +162,21 @@ def serve_job(job: Job, arguments: Sequence[str] | None = None) -> int:
     else:
         print(json.dumps(answer["outcome"]))
     return status
+
+
+def _early_end(name: str, status: int, stacks: Path, last_line: str) -> ChildJobError:
+    """Return the error for a process without an outcome."""
+    place = _place_in(stacks.read_text(encoding="utf-8", errors="replace")) if stacks.is_file() else ""
+    how = f"signal {-status}" if status < 0 else f"status {status}"
+    return ChildJobError(f"{place or name}: its process ended early, with {how}", status, last_line, place)
+
+
+def _place_in(stacks: str) -> str:
+    """Return the innermost line outside libraries in what :mod:`faulthandler` wrote; ``""`` for none."""
+    for found in _FRAME.finditer(stacks):  # the innermost frame first
+        if "/site-packages/" not in found["file"] and not found["file"].startswith(_OTHERS):
+            return f"{Path(found['file']).name}:{found['line']}"
+    return ""
 
 
 def _error_of(told: Mapping[str, Any]) -> GpuLedgerError:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpuledger.processes.child_job import serve_job
+from gpuledger.processes.child_job import keep_stacks, serve_job
 
 
 def follow_program(order: dict[str, Any], program: list[str]) -> dict[str, Any]:
@@ -45,4 +45,5 @@ def run_as_main(program: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    keep_stacks()
     sys.exit(serve_job(follow_program))

@@ -2,21 +2,62 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sysconfig
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 _WITHOUT_BYTES = re.compile(r"data is not allocated|data pointer|doesn't have storage|without storage", re.IGNORECASE)
-DISTRIBUTED = ("FSDP", "torch.distributed")
+DISTRIBUTED = ("FSDP", "torch.distributed", "torch.multiprocessing.spawn")
 """Parts that need several ranks."""
+JAGGED = "a nested tensor with jagged layout"
 _FOREIGN = (
     ("/torch/distributed/fsdp/", DISTRIBUTED[0]),
     ("/torch/distributed/_composable/", DISTRIBUTED[0]),
     ("/torch/distributed/", DISTRIBUTED[1]),
+    ("/torch/multiprocessing/spawn.py", DISTRIBUTED[2]),
     ("/torch/cuda/graphs.py", "a CUDA graph"),
     ("/triton/", "a Triton kernel"),
+    ("/torch/nested/", JAGGED),
 )
+
+
+_STDLIB = f"{sysconfig.get_path('stdlib')}/"
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/torch/")
+"""Parts of the paths of files that are not the program's own."""
+
+_OF_ENVIRONMENT = (os.__file__, "<frozen os>")
+_NEEDS = (
+    (ModuleNotFoundError, "Install it in the environment in which gpuledger runs"),
+    (FileNotFoundError, "An estimate reads the program's files: run it where they are"),
+    (PermissionError, "An estimate reads the program's files: run it where they can be read"),
+    (EOFError, "Give the program its input with a pipe or as arguments"),
+    (OSError, "An estimate needs the files and the network that the program needs"),
+)
+"""Kind of error -> what the user can do."""
+
+
+def hint_on(error: BaseException) -> str:
+    """Return what the user can do about an error of the program; "" if it is not known."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, KeyError) and frames and frames[-1].filename in _OF_ENVIRONMENT:
+        return f"Set the environment variable {error.args[0]}"
+    return next((hint for kind, hint in _NEEDS if isinstance(error, kind)), "")
+
+
+def own_place(frames: Iterable[tuple[str, int]]) -> str:
+    """Return the innermost line of the program's own code, as FILE:LINE; "" if there is none.
+
+    Args:
+        frames: Paths and lines, the outermost first.
+    """
+    known = [(file, line) for file, line in frames if file and file[0] != "<" and "/gpuledger/" not in file]
+    own = [place for place in known if not place[0].startswith(_STDLIB) and not any(p in place[0] for p in _LIBRARIES)]
+    found = own or [place for place in known if "/torch/" not in place[0]]
+    return f"{Path(found[-1][0]).name}:{found[-1][1]}" if found else ""
 
 
 def describe_failure(error: BaseException, *, with_ranks: bool = False) -> dict[str, Any]:
@@ -27,14 +68,11 @@ def describe_failure(error: BaseException, *, with_ranks: bool = False) -> dict[
         with_ranks: Whether the program ran as one of several ranks, so that it could use ``torch.distributed``.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    own = [
-        f for f in frames if "/torch/" not in f.filename and "/gpuledger/" not in f.filename and f.filename[0] != "<"
-    ]
-    place = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
     return {
         "kind": type(error).__name__,
         "message": str(error),
-        "place": place,
+        "place": own_place((frame.filename, frame.lineno or 0) for frame in frames),
+        "hint": hint_on(error),
         "unmodelled": _unmodelled(error, frames, with_ranks),
     }
 

@@ -102,7 +102,8 @@ def follow(
         except StepsDone:
             outcome = {"ended": "steps"}
         except SystemExit as error:
-            outcome = {"ended": "exit", "status": error.code if isinstance(error.code, int) else int(bool(error.code))}
+            status = error.code if isinstance(error.code, int) else int(bool(error.code))
+            outcome = {**describe_failure(error), "ended": "exit", "status": status}
         except NotModelledError as error:
             outcome = {"ended": "not modelled", **describe_failure(error), "operator": error.operator}
         except RankError as error:

@@ -20,10 +20,10 @@ from gpuledger.model.journal.reading import Journal, read_journal
 from gpuledger.model.run import Rank, Run, read_run
 from gpuledger.model.run_writer import RunWriter, new_manifest
 from gpuledger.model.simulated import SIMULATED
-from gpuledger.processes.child_job import run_program_job
+from gpuledger.processes.child_job import ChildJobError, run_program_job
 from gpuledger.simulate.assumptions import EXPECTED, LARGEST, LEAST
 from gpuledger.simulate.catalogue import HANDLES, Card, find_card
-from gpuledger.simulate.estimate.failures import DISTRIBUTED
+from gpuledger.simulate.estimate.failures import DISTRIBUTED, JAGGED
 from gpuledger.simulate.estimate.fit import (
     NO_CHANGE,
     Assumed,
@@ -307,7 +307,12 @@ def follow_in_child(
     assumption: str = EXPECTED,
     ranks: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return how a program ended in a child process. ``ranks`` are the rank, the number of ranks, and messages."""
+    """Return how a program ended in a child process. ``ranks`` are the rank, the number of ranks, and messages.
+
+    Raises:
+        ChildJobError: the process ended early.
+        InputError: it ended with a signal in a line of the program.
+    """
     given = {
         "card": order.card.key,
         "steps": order.steps,
@@ -316,7 +321,12 @@ def follow_in_child(
         "assumption": assumption,
         "ranks": ranks,
     }
-    return run_program_job("gpuledger.simulate.estimate.child", given, order.program, output)
+    try:
+        return run_program_job("gpuledger.simulate.estimate.child", given, order.program, output)
+    except ChildJobError as error:
+        if not error.place:
+            raise
+        raise InputError(error.message, hint="C++ code failed in this line without a GPU. Remove the call") from error
 
 
 def _hint_on(unmodelled: str) -> str:
@@ -324,11 +334,17 @@ def _hint_on(unmodelled: str) -> str:
         return WHAT_TO_TELL
     if any(name in unmodelled for name in DISTRIBUTED):
         return "Name the number of ranks with --world-size N"
+    if JAGGED in unmodelled:
+        return "Estimate the program with padded tensors, which need at least as much memory"
     return "Estimate the program without it"
 
 
 def _first_line(message: str) -> str:
-    return message.splitlines()[0] if message else ""
+    return next((line.strip() for line in message.splitlines() if line.strip()), "")
+
+
+class ProgramTraceback(Exception):  # noqa: N818 - it is printed as the cause of an error
+    """Traceback of the program, for ``gpuledger -v``."""
 
 
 def refuse_failure(order: Order, outcome: dict[str, Any]) -> None:
@@ -346,12 +362,12 @@ def refuse_failure(order: Order, outcome: dict[str, Any]) -> None:
         raise InputError(
             f"{place}: {outcome['unmodelled']} ({outcome['kind']}: {_first_line(outcome['message'])})",
             hint=_hint_on(outcome["unmodelled"]),
-        )
+        ) from ProgramTraceback(outcome["traceback"])
     if ended == "raised":
+        shown = "The program raised this on the simulated GPU. Show where with: gpuledger -v estimate …"
         raise InputError(
-            f"{place}: {outcome['kind']}: {_first_line(outcome['message'])}",
-            hint="The program raised this on the simulated GPU. Show where with: gpuledger -v estimate …",
-        )
+            f"{place}: {outcome['kind']}: {_first_line(outcome['message'])}", hint=outcome.get("hint") or shown
+        ) from ProgramTraceback(outcome["traceback"])
     if outcome["steps"] and not outcome["allocations"]:
         raise InputError(
             f"{name}: did not use the GPU", hint="Move the model and its inputs to the GPU with .to('cuda')"
@@ -359,7 +375,8 @@ def refuse_failure(order: Order, outcome: dict[str, Any]) -> None:
     status = outcome.get("status")
     if not outcome["steps"] and (status or not outcome["allocations"]):
         how = f" (exit status {status})" if status else ""
+        why = "" if outcome.get("message", "").isdecimal() else _first_line(outcome.get("message", ""))
         raise InputError(
-            f"{name}: no training step was seen{how}",
+            f"{place}: no training step was seen{how}{f': {why}' if why else ''}",
             hint="Check that the script calls an optimizer's step(), or its model",
         )

@@ -14,6 +14,7 @@ from torch.utils._device import _device_constructors
 
 from gpuledger.simulate.gpu.dispatch import PLACEHOLDER, SimulatedMode
 from gpuledger.simulate.gpu.lazy import marked
+from gpuledger.simulate.gpu.sizes import caller
 
 CPU = torch.device("cpu")
 Handler = Callable[["SimulatedFunctions", Any, Any, dict[str, Any]], Any]
@@ -60,11 +61,17 @@ class SimulatedFunctions(TorchFunctionMode):
         """Return whether any argument is on the GPU."""
         return any(self.on_card(value) for value in args)
 
+    def note_index(self, device: torch.device) -> None:
+        """Say that a program uses several GPUs, which are one here."""
+        if device.type == "cuda" and device.index not in (None, self.device.place.index):
+            self.mode.say(f"{caller()}: the memory of {device} is counted on {self.device.place}, the simulated GPU.")
+
     def with_device(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Return the result of a function on the device in its arguments."""
         device = as_device(kwargs["device"])
         if device.type == "meta":
             return func(*args, **kwargs)
+        self.note_index(device)
         with self.where.asking(device.type == "cuda"):
             return func(*args, **{**kwargs, "device": CPU})
 
@@ -116,6 +123,7 @@ def _to(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     device = as_device(device) if device is not None else mode.device.place if here else CPU
     if device.type == "meta":
         return func(*args, **kwargs)
+    mode.note_index(device)
     there = device.type == "cuda"
     if is_lazy(tensor):
         return marked(tensor, there)
