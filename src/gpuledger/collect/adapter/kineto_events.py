@@ -68,6 +68,16 @@ _COMMON_CALLS = frozenset(
 The last one is Kineto's name for all functions that its version does not know. Its ids are not those of operators.
 """
 
+_OVERHEADS = frozenset(
+    {
+        *("Driver Compiler", "Runtime Triggered Module Loading", "Lazy Function Loading", "Command Buffer Full"),
+        *("Buffer Flush", "Activity Buffer Request", "UVM Activity Init"),
+    }
+)
+"""CUPTI's records of its own work and the driver's. Kineto puts them into the thread of the operator that waits."""
+
+_NOT_HOST = _COMMON_CALLS | _OVERHEADS
+
 
 def kind_of_event(event: Any) -> ActivityKind | None:
     """Return the kind of a Kineto event; None if it is not an operator, a kernel or a copy."""
@@ -87,9 +97,9 @@ def kinds_of(events: list[Any], names: list[str]) -> list[ActivityKind | None]:
     if events and hasattr(events[0], "activity_type"):
         return [_EVENT_KINDS.get(kind) for kind in map(_activity_type, events)]
     known = {
-        name: None if name in _COMMON_CALLS else ActivityKind.HOST
+        name: None if name in _NOT_HOST else ActivityKind.HOST
         for name in set(names)
-        if name in _COMMON_CALLS or name.startswith(_HOST_NAMES)
+        if name in _NOT_HOST or name.startswith(_HOST_NAMES)
     }
     return [
         known[name] if name in known else _kind_by_device(event, name)

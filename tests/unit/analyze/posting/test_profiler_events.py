@@ -36,6 +36,9 @@ class OldEvent:
         (OldEvent("aten::mm", CPU), ActivityKind.HOST),
         (OldEvent("Optimizer.step#AdamW.step", CPU, annotation=True), ActivityKind.HOST),
         (OldEvent("cudaLaunchKernel", CPU), None),
+        (OldEvent("Lazy Function Loading", CPU), None),
+        (OldEvent("Runtime Triggered Module Loading", CPU), None),
+        (OldEvent("Resource", CPU), ActivityKind.HOST),  # can be the user's own range
         (OldEvent("void at::native::reduce_kernel<512>(int)", CUDA), ActivityKind.KERNEL),
         (OldEvent("Memset (Device)", CUDA), ActivityKind.COPY),
         (OldEvent("Optimizer.step#AdamW.step", CUDA, annotation=True), None),
