@@ -7,6 +7,7 @@ The expected verdicts follow from PyTorch's rules: a request of 10 MiB or more h
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from failing_allocator import BASE, FACTS, MIB, Recorded, card, snapshot
 from gpuledger.analyze.memory.failures.oom import explain_ranks
 from gpuledger.analyze.memory.failures.replayed_settings import failure_verdicts
 from gpuledger.cli.main import main
+from gpuledger.model.journal.journal import TORCH_ACTIONS
 
 __all__ = ["card"]
 Card = Callable[[dict[str, Any], int], None]
@@ -80,6 +82,46 @@ def test_expandable_segments_do_not_help_if_each_page_has_a_block(card: Card, tm
     assert found[EXPANDABLE] is False
     # Rounded up to 10 MiB, each block has a segment of its own, and those of the freed blocks are given back.
     assert found["roundup_power2_divisions:4"] is True
+
+
+def in_recorded_steps(card: Card, directory: Path, filled: Filled, *, known: bool = True) -> list[bool | None]:
+    """Return the verdicts on expandable segments and powers of two for an error in the recorded steps.
+
+    All blocks are freed after the error. Without ``known``, the allocator has one block more than was recorded.
+    """
+    card(filled.snapshot([]), len(filled.live) * filled.size)
+    recorded = Recorded(directory)
+    events = filled.events if known else filled.events[1:]
+    now_ns = time.time_ns() - 1000 * len(events)
+    later = [("free_requested", place, filled.size) for place in filled.live]
+    times_ns = [now_ns + 1000 * number for number in range(len(events))] + [now_ns + 10**10] * len(later)
+    recorded.journal.part.add(
+        "events",
+        device_idx=0,
+        action=[TORCH_ACTIONS[action] for action, *_ in (*events, *later)],
+        address=[place for _, place, _ in (*events, *later)],
+        bytes=[size for *_, size in (*events, *later)],
+        time_ns=times_ns,
+        **dict.fromkeys(("stream", "tag_id"), 0),
+        **dict.fromkeys(("stack_id", "operator_id"), -1),
+    )
+    fact = {**FACTS, "tried_bytes": 60 * MIB, "free_bytes": 220 * MIB - filled.reserved_bytes}
+    recorded.failures.happened(fact, 1)
+    rank = recorded.rank()
+    fits = {one.alloc_conf: one.fits for one in failure_verdicts(rank, rank.manifest.oom[0])}
+    return [fits[EXPANDABLE], fits["roundup_power2_divisions:4"]]
+
+
+def test_an_error_in_the_recorded_steps_is_replayed_from_what_was_recorded(card: Card, tmp_path: Path) -> None:
+    filled = Filled(20, 9 * MIB, 20 * MIB, each=2)
+    filled.free(filled.places[::2])
+    assert in_recorded_steps(card, tmp_path, filled) == [False, True]
+
+
+def test_recorded_requests_that_are_not_all_are_not_replayed(card: Card, tmp_path: Path) -> None:
+    filled = Filled(20, 9 * MIB, 20 * MIB, each=2)
+    filled.free(filled.places[1::2])
+    assert in_recorded_steps(card, tmp_path, filled, known=False) == [None, None]
 
 
 def test_no_setting_helps_if_the_bytes_are_missing(card: Card, tmp_path: Path) -> None:

@@ -23,6 +23,9 @@ HAZARDS = (
 )
 """Words of a setting and of the process, and the hazard of having all of them."""
 
+MOST_EVENTS = 100_000
+"""Recorded requests that are replayed."""
+
 _ALLOC, _FREE = "alloc", "free_requested"
 
 
@@ -56,8 +59,9 @@ def failure_verdicts(rank: Rank, failure: FailedAllocation) -> tuple[Verdict, ..
 
     No setting can make a request fit that is larger than what the process may reserve, without the bytes in use.
 
-    Source: the allocator's snapshot and last events at the error, replayed in the simulated allocator. Blocks that were
-    alive before the first of these events are allocated first, in the order of their addresses.
+    Source: the allocator's snapshot at the error, and its last events or the recorded ones, replayed in the simulated
+    allocator. Blocks that were alive before the first of these events are allocated first, in the order of their
+    addresses.
     """
     own = failure.alloc_conf
     others = [one for one in CANDIDATES if one != own]
@@ -113,7 +117,11 @@ def _read(rank: Rank, failure: FailedAllocation) -> _Replayed | None:
     segments = _rows(rank, "failure_segments", failure, ("address", "bytes", "stream"))
     if not (blocks and failure.tried_bytes):
         return None
-    made, before, kept = _events(_rows(rank, "failure_events", failure, ("action", "address", "bytes", "stream")))
+    last = _rows(rank, "failure_events", failure, ("action", "address", "bytes", "stream"))
+    if not last:
+        in_use = {row["address"] for row in blocks if row["state"] == "allocated"}
+        last = _recorded_events(rank, failure, in_use)
+    made, before, kept = _events(last)
     stream_of = {row["address"]: row["stream"] for row in segments}
     live_bytes = 0
     for row in blocks:
@@ -133,6 +141,31 @@ def _read(rank: Rank, failure: FailedAllocation) -> _Replayed | None:
         failure.tried_bytes,
         int(streams[counts.argmax()]),
     )
+
+
+def _recorded_events(rank: Rank, failure: FailedAllocation, in_use: set[int]) -> list[dict[str, Any]]:
+    """Return the last recorded requests before an error in the recorded steps, as rows of ``failure_events``.
+
+    The allocator keeps its last events only after the recorded steps. Returns nothing if the recorded blocks are not
+    those ``in_use`` at the error, by their addresses.
+    """
+    names = ("address", "requested_bytes", "stream", "alloc_index", "alloc_ns", "free_requested_index")
+    table = rank.table("blocks", ("device_idx", *names, "free_requested_ns"))
+    columns = {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}
+    mine = columns["device_idx"] == failure.device_idx
+    until_ns = failure.t_ns or 0
+    made = mine & ((columns["alloc_index"] < 0) | (columns["alloc_ns"] <= until_ns))
+    freed = made & (columns["free_requested_ns"] <= until_ns)
+    if set(columns["address"][made & ~freed].tolist()) != in_use:
+        return []
+    found = []
+    for action, index, which in ((_ALLOC, "alloc_index", made), (_FREE, "free_requested_index", freed)):
+        which = which & (columns[index] >= 0)
+        size_and_stream = ("address", "requested_bytes", "stream")
+        for place, *values in zip(*(columns[name][which].tolist() for name in (index, *size_and_stream)), strict=True):
+            found.append((place, action, *values))
+    rows = sorted(found)[-MOST_EVENTS:]
+    return [dict(zip(("action", "address", "bytes", "stream"), row[1:], strict=True)) for row in rows]
 
 
 def _events(
