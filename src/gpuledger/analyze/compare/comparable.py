@@ -68,8 +68,8 @@ def _busy_host(rank: Rank) -> list[str]:
     """Return a note if the CPU was probably busy with other work, so that times are longer than usual."""
     varies, sampler = step_times(rank).spread_frac, rank.manifest.sampler
     if varies is not None and varies > BUSY_FRAC:
-        share = format_frac(varies)
-        return [f"The slowest steps take {share} longer than the median: the host was busy, or the steps differ."]
+        longer = f"{format_frac(varies, 0)} longer than" if varies < 1 else f"{1 + varies:,.1f} times as long as"
+        return [f"The slowest steps take {longer} the median: the host was busy, or the steps differ."]
     if sampler is None or not sampler.readings or sampler.on_time is None:
         return []
     due = sampler.readings + (sampler.missed or 0)

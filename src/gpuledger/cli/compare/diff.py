@@ -133,17 +133,34 @@ def _runs_of(text: str) -> list[str]:
     return [text] if is_path or len(parts) < 2 else parts
 
 
+def _refuse_twice(texts: list[str]) -> None:
+    """Refuse a run that is in the groups twice, also by another path: the interval of the means would be too narrow.
+
+    Raises:
+        UsageError: a run was given twice.
+    """
+    names: dict[Path, str] = {}
+    for text in texts:
+        place = Path(text if Path(text).exists() else text + SUFFIX).resolve()
+        if place in names:
+            same = "twice" if names[place] == text else f"twice, also as {names[place]}"
+            hint = "Give each run once: the same run again says nothing about how runs vary"
+            raise UsageError(f"{text}: given {same}", hint=hint)
+        names[place] = text
+
+
 def _diff_groups(flags: DiffFlags, before: list[str], after: list[str]) -> None:
     """Print how two groups of runs differ.
 
     Raises:
-        UsageError: an option was given that groups do not have.
+        UsageError: an option was given that groups do not have, or a run was given twice.
     """
     for name, given in (("--html", flags.html), ("--by", flags.by), ("--step", flags.step)):
         if given:
             raise UsageError(f"{name}: cannot be used with groups of runs", hint="Compare two runs, or leave it out")
     if flags.at != "peak":
         raise UsageError("--at: cannot be used with groups of runs", hint="Compare two runs, or leave it out")
+    _refuse_twice([*before, *after])
     from gpuledger.analyze.compare.group_diff import diff_groups
 
     groups = [[open_run(path) for path in paths] for paths in (before, after)]

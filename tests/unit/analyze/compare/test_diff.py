@@ -21,10 +21,12 @@ from synthetic_work import load_timed
 from watched_runs import watch_run
 
 from gpuledger.analyze.compare.changes import Change
+from gpuledger.analyze.compare.comparable import rank_notes
 from gpuledger.analyze.compare.diff import IDLE_MODULE, Diff, PlaceDiff, diff_runs
 from gpuledger.analyze.compare.metrics import KINDS, headline, measure
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.step.steps import StepTimes
 from gpuledger.cli.main import main
 from gpuledger.errors import EmptyRunError, UsageError
 from gpuledger.model.imported import rows_to_table
@@ -273,6 +275,35 @@ def test_what_one_run_notes_of_itself_is_said_with_its_name(runs: Path, tmp_path
     new = changed(tmp_path / "new.ledger", notes=["Steps 2 and 3 only."], damaged=["journal/00001.npz"])
     notes = diff_runs(read_run(runs / "one.ledger"), new).notes
     assert notes == ("new: Steps 2 and 3 only.", "new: A part of the recording is damaged: journal/00001.npz")
+
+
+@pytest.mark.parametrize(
+    ("varies", "said"), [(0.4, "40 % longer than the median"), (20.401, "21.4 times as long as the median")]
+)
+def test_a_busy_host_is_described_by_a_share_or_by_a_ratio(
+    varies: float, said: str, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = StepTimes(50, 1_000_000, round(1_000_000 * (1 + varies)), "host clock")
+    monkeypatch.setattr("gpuledger.analyze.compare.comparable.step_times", lambda _: slow)
+    (note,) = (one for one in rank_notes(read_run(runs / "one.ledger").rank()) if "slowest" in one)
+    assert said in note
+
+
+def test_a_group_has_each_run_once(runs: Path, tmp_path: Path) -> None:
+    one, other = runs / "one.ledger", runs / "other.ledger"
+    link = tmp_path / "link.ledger"
+    link.symlink_to(one)
+    bare = one.with_suffix("")
+    for groups in [
+        (f"{one},{one}", other),
+        (f"{one},{link}", other),
+        (f"{one},{bare}", other),
+        (f"{one},{other}", link),
+    ]:
+        found = ask("diff", *groups)
+        assert found.exit_code == 2
+        assert "twice" in found.stderr
+        assert "Give each run once" in found.stderr
 
 
 def with_time_pass(place: Path, times_ms: dict[int | None, int]) -> Run:
