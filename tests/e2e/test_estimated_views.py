@@ -133,6 +133,14 @@ def test_a_view_of_an_estimate_has_no_time(
         assert find_speed(text) == [], written.name
 
 
+@pytest.mark.parametrize("group_by", ["operator", "kernel", "fusion"])
+def test_a_view_of_times_says_that_an_estimate_has_none(runs: Path, group_by: str) -> None:
+    found = CliRunner().invoke(main, ["show", str(runs / "A.ledger"), "--by", group_by])
+    assert found.exit_code == 2
+    assert "the run is an estimate" in found.stderr
+    assert "Record the program on a GPU" in " ".join(found.stderr.split())
+
+
 def test_the_figures_of_a_report_have_no_time(runs: Path, tmp_path: Path) -> None:
     from gpuledger.report.html.payload import build_payload
 

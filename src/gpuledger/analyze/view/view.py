@@ -218,6 +218,7 @@ class DeviceView:
         """
         found = fused_kernels(self.rank, self.device_idx)
         if not found and self.options.group_by == "fusion":
+            _refuse_estimate(self.rank, "fusion")
             hint = "Compile the model with torch.compile, and record with --passes memory,energy,time"
             raise UsageError("--by fusion: the run has no profiled kernels of compiled code", hint=hint)
         return found
@@ -231,6 +232,7 @@ class DeviceView:
         asked = self.options
         lines = lines_by(self.rank, self.breakdown, group_by, depth=asked.depth, sort=asked.sort, fold=asked.fold)
         if not lines and group_by != "tensor":
+            _refuse_estimate(self.rank, group_by)
             hint = "gpuledger run --passes memory,energy,time"
             raise UsageError(f"--by {group_by}: the run has no timing measurement", hint=hint)
         return lines
@@ -405,3 +407,14 @@ def build_view(
 def _share_of(total: int, devices: int, most: int, fewest: int) -> int:
     """Return the share of ``total`` for one of ``devices``, limited to ``fewest`` to ``most``."""
     return max(fewest, min(most, total // devices))
+
+
+def _refuse_estimate(rank: Rank, group_by: str) -> None:
+    """Refuse a grouping of times in an estimate.
+
+    Raises:
+        UsageError: nothing ran, because the GPU is simulated.
+    """
+    if not rank.manifest.recorder.has_measured_times:
+        hint = "Record the program on a GPU with: gpuledger run --passes memory,energy,time"
+        raise UsageError(f"--by {group_by}: the run is an estimate, and its simulated GPU has no times", hint=hint)
