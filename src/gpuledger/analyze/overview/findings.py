@@ -18,6 +18,7 @@ from gpuledger.analyze.memory.groups import module_label
 from gpuledger.analyze.memory.live import pick_device, read_labels, read_numbers, reserved_curve, running_sum
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.overview.balance import STATED_POOL, read_card
+from gpuledger.analyze.overview.kept_advice import kept_advice, kept_module
 from gpuledger.analyze.overview.kept_steps import find_kept
 from gpuledger.analyze.overview.peak_facts import Mask, PeakFacts
 from gpuledger.analyze.overview.summary import capacity_bytes
@@ -353,15 +354,15 @@ def _kept_activations(facts: PeakFacts) -> Finding | None:
     kept = find_kept(facts)
     if kept is None:
         return None
-    line = facts.line_of(kept.blocks)
+    line, owner = facts.line_of(kept.blocks), kept_module(facts, kept)
+    action, advice = kept_advice(facts, kept)
     total, steps = format_bytes(sum(kept.sizes)), f"steps {kept.first_step} to {kept.last_step}"
     return Finding(
         f"Every step keeps {format_bytes(kept.each_bytes)} more",
-        f"tensors of {steps} are still allocated at the end, {total} in total"
+        f"tensors of {steps} are still allocated at the end, {total} in total, most of it {owner}"
         + (f", the largest part allocated at {line}" if line else ""),
-        "keep loss.item() instead of loss",
-        "something keeps tensors of every step, such as a list of losses or outputs: keep loss.item(), or detach() "
-        "what you need and delete it later",
+        action,
+        advice,
         facts.saving(kept.blocks),
         f"the peak of {len(kept.sizes) + 1} steps; the saving grows with each step",
         facts.show("--at", "end", "--by", "module"),

@@ -174,6 +174,24 @@ def test_what_every_step_keeps_is_found_before_and_after_the_optimizer(body: Bod
     assert "test_kept_steps.py" in found.evidence
 
 
+@pytest.mark.parametrize(
+    ("body", "module", "is_loss"),
+    [
+        (outputs_of_the_step, "in 2 (Linear)", False),
+        (outputs_without_graphs, "in 2 (Linear)", False),
+        (outputs_with_their_graphs, " (", False),
+        (copies_of_outputs, "most of it outside modules", False),
+        (losses_whose_graphs_keep_all, " (", True),
+    ],
+)
+def test_the_advice_suits_what_is_kept(body: Body, module: str, is_loss: bool, tmp_path: Path) -> None:
+    (found,) = forked(lambda: leaks_of(trained(body, tmp_path / "run.ledger")))
+    assert module in found.evidence
+    assert ("loss.item()" in found.action) is is_loss
+    assert ("detach()" in found.action) is not is_loss
+    assert "maxlen" in found.advice
+
+
 @pytest.mark.parametrize("body", HEALTHY, ids=lambda body: body.__name__.removeprefix("_"))
 def test_what_is_bounded_is_no_leak(body: Body, tmp_path: Path) -> None:
     assert forked(lambda: leaks_of(trained(body, tmp_path / "run.ledger"))) == []

@@ -1,0 +1,52 @@
+"""What every step keeps, in words, and advice that suits it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuledger.analyze.memory.groups import module_label
+from gpuledger.analyze.memory.live import read_numbers
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.overview.kept_steps import KeptSteps
+    from gpuledger.analyze.overview.peak_facts import PeakFacts
+
+_SCALAR_BYTES = 8
+_MAY_END = "; a cache or a deque with maxlen stops growing once it is full"
+
+
+def kept_module(facts: PeakFacts, kept: KeptSteps) -> str:
+    """Return where most of the kept bytes belong: ``in blocks.0 (Block)``, ``outside modules``."""
+    ids, place = np.unique(facts.module_id[kept.blocks], return_inverse=True)
+    sizes = np.bincount(place, weights=facts.lives.allocated_bytes[kept.blocks])
+    path = facts.paths.get(int(ids[np.argmax(sizes)]), "")
+    return f"in {module_label(path, facts.classes)}" if path else "outside modules"
+
+
+def kept_advice(facts: PeakFacts, kept: KeptSteps) -> tuple[str, str]:
+    """Return action and advice for tensors that every step keeps.
+
+    A scalar that is kept with larger tensors is probably a loss, whose graph keeps them. Without a scalar, the program
+    keeps the tensors themselves, or one of them with its graph.
+    """
+    fewer = "or keep fewer" if facts.device_idx < 0 else "keep fewer, or move them to the CPU"
+    if _has_scalars(facts, kept):
+        return (
+            "keep loss.item() instead of loss",
+            "every step also keeps a scalar: if that is the loss, its autograd graph keeps these tensors; otherwise "
+            f"detach() what you need, {fewer}{_MAY_END}",
+        )
+    return (
+        f"detach() the tensors that are kept, {fewer}",
+        "something keeps tensors of every step, such as a list of outputs; detach() frees their autograd graphs"
+        f"{_MAY_END}",
+    )
+
+
+def _has_scalars(facts: PeakFacts, kept: KeptSteps) -> bool:
+    """Return whether each of the steps keeps a block of the size of a scalar."""
+    steps = read_numbers(facts.rank, "blocks", "step", facts.device_idx)
+    small = kept.blocks & (facts.lives.requested_bytes <= _SCALAR_BYTES)
+    return np.unique(steps[small]).size == len(kept.sizes)
