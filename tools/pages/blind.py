@@ -9,11 +9,13 @@ from gpuledger.simulate.catalogue import REFERENCE, find_card
 from gpuledger.simulate.estimate.fit import excess_factor, grid_errors
 from pages.blocks import block
 from pages.estimates import LEVEL, RESULTS, blind_above
-from pages.results import Results, about, percent, read, table, wrap
+from pages.results import MIB, Results, about, middle, percent, read, table, worst, wrap
 
-LAYERS = RESULTS + "blind.json"
-"""The third set: layers of cuDNN, each training with its first estimate and the time of it."""
+LAYERS, NETS = RESULTS + "blind.json", RESULTS + "blind_nets.json"
+"""The third and fourth set: layers of cuDNN, each training with its first estimate and the time of it."""
+_SETS = {"third": LAYERS, "fourth": NETS}
 _FIGURES = ("allocated_bytes", "reserved_bytes")
+_EXACT_BYTES = 1024
 _ELSEWHERE = ("followed on another GPU", "guessed on another GPU")
 _HALVINGS = 60
 
@@ -50,35 +52,99 @@ def is_above(one: Results) -> bool:
     return bool(one["truth"]["reserved_bytes"] + outside_bytes > upper_bytes)
 
 
+def errors_of_set(name: str, figure: str) -> list[float]:
+    """Return the errors of one figure in a set of trainings with layers of cuDNN."""
+    return [one["error"][figure] for one in read(name)["trainings"].values()]
+
+
+def all_above() -> tuple[int, int]:
+    """Return how many trainings of all four sets are above their stated upper bound, and how many there are."""
+    above, count = blind_above()
+    trainings = [one for name in (LAYERS, NETS) for one in read(name)["trainings"].values()]
+    return above + sum(map(is_above, trainings)), count + len(trainings)
+
+
+def _rows(trainings: Results) -> list[str]:
+    """Return the table of a set: both errors, and on which side of its upper bound each training is."""
+    rows = [
+        [
+            name,
+            *(f"{one['error'][figure]:+.2%}".replace("%", " %") for figure in _FIGURES),
+            "above" if is_above(one) else "below",
+        ]
+        for name, one in trainings.items()
+    ]
+    return table(["training", "allocated", "reserved", "process, against the upper bound"], rows)
+
+
+def _last_estimated(results: Results) -> str:
+    """Return when the last estimate of a set was made."""
+    return str(max(one["estimate"]["estimated"] for one in results["trainings"].values()))
+
+
 @block("blind record of layers")
 def blind_record() -> list[str]:
-    """Return the third set of blind estimates, and the coverage of the upper bounds of all sets."""
-    results = read(LAYERS)
-    trainings = results["trainings"]
-    signed = {
-        name: [f"{one['error'][figure]:+.2%}".replace("%", " %") for figure in _FIGURES]
-        for name, one in trainings.items()
-    }
-    rows = [[name, *signed[name], "above" if is_above(one) else "below"] for name, one in trainings.items()]
-    times = sorted(one["estimate"]["estimated"] for one in trainings.values())
+    """Return the third and the fourth set of blind estimates, and the coverage of the upper bounds of all sets."""
+    layers, nets = read(LAYERS), read(NETS)
     return [
         *wrap(
-            f"A third set of {len(trainings)} trainings has other layers of cuDNN than the first two. They were chosen",
-            f"and estimated until {times[-1]}, and ran later. These are the errors of the estimates as they were",
-            "published. Context and libraries were not measured; they are those of the catalogue. Measured:",
-            f"{about({'environment': results['truth_on']}, 'estimate/blind.py')}.",
+            f"A third set of {len(layers['trainings'])} trainings has other layers of cuDNN than the first two. They",
+            f"were chosen and estimated until {_last_estimated(layers)}, and ran later. These are the errors of the",
+            "estimates as they were published. Context and libraries were not measured; they are those of the",
+            "catalogue. Measured:",
+            f"{about({'environment': layers['truth_on']}, 'estimate/blind.py')}.",
         ),
         "",
-        *table(["training", "allocated", "reserved", "process, against the upper bound"], rows),
+        *_rows(layers["trainings"]),
         "",
-        *coverage(trainings),
+        *wrap(
+            f"A fourth set of {len(nets['trainings'])} trainings was chosen after the rules for recurrent layers had",
+            f"been made. It was estimated with commit {nets['estimated_on']['commit'][:7]} until",
+            f"{_last_estimated(nets)}, and ran later. Measured:",
+            f"{about({'environment': nets['truth_on']}, 'estimate/blind.py')}.",
+        ),
+        "",
+        *_rows(nets["trainings"]),
+        "",
+        *misses(nets["trainings"]),
+        "",
+        *table(
+            ["set", "bytes", "n", "median", "worst"],
+            [_summary(title, name, figure) for title, name in _SETS.items() for figure in _FIGURES],
+            2,
+        ),
+        "",
+        *coverage(),
     ]
 
 
-def coverage(trainings: Results) -> list[str]:
+def _summary(title: str, name: str, figure: str) -> list[str]:
+    """Return one line of the summary of a set."""
+    found = errors_of_set(name, figure)
+    return [title, figure.removesuffix("_bytes"), str(len(found)), percent(middle(found), 2), percent(worst(found), 2)]
+
+
+def misses(trainings: Results) -> list[str]:
+    """Return which trainings of the fourth set were not exact, and what the upper bounds say of them."""
+    off = [
+        name
+        for name, one in trainings.items()
+        if abs(one["estimate"]["allocated_bytes"] - one["truth"]["allocated_bytes"]) > _EXACT_BYTES
+    ]
+    count, outside_bytes = len(trainings), find_card(REFERENCE).outside_bytes
+    small = [one for one in trainings.values() if one["truth"]["reserved_bytes"] < outside_bytes]
+    below = count - sum(map(is_above, trainings.values()))
+    return wrap(
+        f"The allocated bytes of {count - len(off)} of the {count} are at most {_EXACT_BYTES // 1024} KiB off. The",
+        f"other {len(off)} are {', '.join(off)}. {below} of the {count} are below their upper bound. The bound is of",
+        f"the whole process. Context and libraries ({outside_bytes / MIB:,.0f} MiB) are more than half of",
+        f"{len(small)} of the {count} processes, so the bound is wide for these small trainings.",
+    )
+
+
+def coverage() -> list[str]:
     """Return how many blind trainings were below the upper bound stated for them."""
-    above, count = blind_above()
-    above, count = above + sum(map(is_above, trainings.values())), count + len(trainings)
+    above, count = all_above()
     below = count - above
     low, high = interval_of_share(below, count, LEVEL)
     where = "in" if low <= LEVEL <= high else "not in"

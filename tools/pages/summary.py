@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import statistics
 
+from pages.blind import LAYERS, NETS, all_above, errors_of_set
 from pages.blocks import block
 from pages.energy import PASSES, repeats
-from pages.estimates import BLIND, FIGURES, blind_above, blind_errors
+from pages.estimates import BLIND, FIGURES, blind_errors
 from pages.memory import BALANCE, RECORDED, is_same, peak_difference, unaccounted_fracs
 from pages.operators import AGAINST, PAIRS, errors_of
 from pages.results import environment_of, middle, percent, read, table, worst, wrap
+
+_FILES = (RECORDED, BALANCE, PASSES, *BLIND, LAYERS, NETS, *PAIRS.values())
 
 
 @block("summary of accuracy")
@@ -31,7 +34,7 @@ def summary_of_accuracy() -> list[str]:
         ["unaccounted memory, share of the process", "NVML", *ends(shares, 2)],
         ["energy of a step, run again", "the first run", *ends(joules, 2)],
         *(
-            [f"estimate of {word} bytes, before the run", "the H200", *ends(blind_errors(key), 2)]
+            [f"estimate of {word} bytes, before the run", "the H200", *ends(every_blind_error(key), 2)]
             for key, word in FIGURES
         ),
     ]
@@ -40,8 +43,8 @@ def summary_of_accuracy() -> list[str]:
             truth = "the eager model" if way == "eager" else f"the model as a {way}"
             rows.append([f"sum of measured operators, {mode}", truth, *ends(errors_of(mode, None, time_key), 1)])
     told = environment_of(read(RECORDED))
-    dates = [environment_of(read(name))["date"][:10] for name in (RECORDED, BALANCE, PASSES, *BLIND, *PAIRS.values())]
-    above, count = blind_above()
+    dates = [environment_of(read(name))["date"][:10] for name in _FILES]
+    above, count = all_above()
     return [
         *wrap(
             f"{told['card']}, driver {told['driver']}, torch {told['versions']['torch']}, {min(dates)} to",
@@ -52,6 +55,13 @@ def summary_of_accuracy() -> list[str]:
         "",
         f"Of the {count} trainings that were estimated before they ran, {above} were above their 95 % upper bound.",
     ]
+
+
+def every_blind_error(key: str) -> list[float]:
+    """Return the errors of every training that was estimated before it ran and in which the figure was measured."""
+    figure = key.removeprefix("peak_")
+    sets = () if figure == "process_bytes" else (LAYERS, NETS)
+    return blind_errors(key) + [error for name in sets for error in errors_of_set(name, figure)]
 
 
 def ends(values: list[float], digits: int) -> list[str]:
