@@ -36,6 +36,7 @@ def shape_of(case: dict[str, Any]) -> RecurrentShape:
         KINDS[case["kind"]], ITEM_BYTES[case["dtype"]], 2 if case["bidirectional"] else 1, case["layers"], rows,
         case["batch"], case["inputs"], case["hidden"], case["projection"],
         drops=case["training"] and case["dropout"] > 0, has_biases=case["bias"],
+        longest=len(case.get("sizes", ())),
     )  # fmt: skip
 
 

@@ -42,7 +42,15 @@ def _shape_of(given: dict[str, Any]) -> RecurrentShape:
         projection=given["proj_size"],
         drops=given["dropout"] > 0 and given["train"],
         has_biases=any(weight.dim() == 1 for weight in given["weight"]),
+        longest=len(sizes),
     )
+
+
+def _copied_bytes(mode: SimulatedMode, given: dict[str, Any], tensor: Any) -> int:
+    """Return the bytes of the copy that cuDNN gets of a tensor if it is not contiguous with time first, otherwise 0."""
+    with mode.fake_mode:
+        turned = tensor.transpose(0, 1) if given["batch_first"] and not given["batch_sizes"] else tensor
+    return 0 if turned.is_contiguous() else tensor.numel() * tensor.element_size()
 
 
 def _rows_of(given: dict[str, Any]) -> tuple[int, ...]:
@@ -55,11 +63,10 @@ def _rnn(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Return output, states and the memory saved for backward of cuDNN's recurrent layers."""
     given = named_arguments(func, args, kwargs)
     data, hidden, shape = given["input"], given["hx"], _shape_of(given)
-    turned = [data.numel() * data.element_size()] if given["batch_first"] else []
     if shape.drops and shape.layers > 1:
         state_bytes = mode.device.sizing.one(lambda gpu: gpu.multiprocessors * _DROPOUT_STATE_BYTES)
         mode.device.keep(("cudnn dropout", mode.device.stream), state_bytes, func)
-    with mode.device.borrow(turned, func):
+    with mode.device.borrow([_copied_bytes(mode, given, data)], func):
         output = mode.make((*_rows_of(given), shape.width * shape.directions), data)
         parts = shape.layers * shape.directions
         last = mode.make((parts, shape.batch, shape.width), hidden)
@@ -75,14 +82,23 @@ def _rnn(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _rnn_backward(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Return the gradients of cuDNN's layers: those of the data, then those of all weights in one storage."""
+    """Return the gradients of cuDNN's layers: those of the data, then those of all weights in one storage.
+
+    Results without a gradient get zeros for it. Source: aten/src/ATen/native/cudnn/RNN.cpp.
+    """
     given = named_arguments(func, args, kwargs)
     data, hidden, shape = given["input"], given["hx"], _shape_of(given)
     cell_size = (*hidden.shape[:-1], shape.hidden) if shape.kind == LSTM else (0,)
-    turned = data.numel() * data.element_size() if given["batch_first"] else 0
-    states = [hidden.numel() * hidden.element_size(), math.prod(cell_size) * hidden.element_size()]
-    with mode.device.borrow(states, func):
-        with mode.device.borrow([turned, shape.output_bytes if given["batch_first"] else 0], func):
+    results = {
+        "grad_output": shape.output_bytes,
+        "grad_hy": hidden.numel() * hidden.element_size(),
+        "grad_cy": math.prod(cell_size) * hidden.element_size(),
+    }
+    zeros = [size for name, size in results.items() if given[name] is None]
+    turned = _copied_bytes(mode, given, data)
+    gradient = given["output"] if given["grad_output"] is None else given["grad_output"]
+    with mode.device.borrow(zeros, func):
+        with mode.device.borrow([turned, _copied_bytes(mode, given, gradient)], func):
             made = [mode.make(data.shape, data), mode.make(hidden.shape, hidden)]
             made.append(mode.make(cell_size, hidden))
             mode.account(func, made)

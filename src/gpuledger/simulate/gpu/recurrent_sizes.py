@@ -38,6 +38,7 @@ class RecurrentShape:
         projection: Size of the projected output; 0 without a projection.
         drops: Whether dropout between the layers is applied.
         has_biases: Whether the layers have biases.
+        longest: Steps of the longest packed sequence; 0 if the sequences are not packed.
     """
 
     kind: int
@@ -51,6 +52,7 @@ class RecurrentShape:
     projection: int = 0
     drops: bool = False
     has_biases: bool = True
+    longest: int = 0
 
     @property
     def width(self) -> int:
@@ -67,7 +69,7 @@ class RecurrentShape:
         """Return the bytes that forward saves for backward: per layer, between layers, and dropout masks.
 
         Source: equal to the byte in all 464 trainings without packed sequences of
-        bench/estimate/results/h200/recurrent_buffers.json (an H200, cuDNN 9.19), and in 58 of 76 with them.
+        bench/estimate/results/h200/recurrent_buffers.json (an H200, cuDNN 9.19), and in 72 of 76 with them.
         """
         widths = _KEPT_WIDTHS[self.kind] * self.hidden
         if self.projection:
@@ -77,10 +79,11 @@ class RecurrentShape:
 
     @property
     def _mask_bytes(self) -> int:
-        """Return the bytes of dropout masks, one bit per number and direction."""
+        """Return the bytes of dropout masks: one bit per number and direction, padding of packed sequences included."""
         if not self.drops or self.layers == 1:
             return 0
-        mask = _rounded_up(-(-self.rows * self.width * self.directions // 8))
+        rows = self.longest * self.batch or self.rows
+        mask = _rounded_up(-(-rows * self.width * self.directions // 8))
         return mask * self.directions * (self.layers - 1)
 
     @cached_property
@@ -159,9 +162,20 @@ def measured_layers() -> list[MeasuredLayer]:
 
 
 def _measured_layer(*row: int) -> MeasuredLayer:
-    *sizes, drops, has_biases, workspace_bytes, reserve_bytes = row
+    *sizes, drops, has_biases, longest, workspace_bytes, reserve_bytes = row
     kind, item_bytes, directions, layers, rows, batch, inputs, hidden, projection = sizes
     shape = RecurrentShape(
-        kind, item_bytes, directions, layers, rows, batch, inputs, hidden, projection, bool(drops), bool(has_biases)
+        kind,
+        item_bytes,
+        directions,
+        layers,
+        rows,
+        batch,
+        inputs,
+        hidden,
+        projection,
+        bool(drops),
+        bool(has_biases),
+        longest,
     )
     return MeasuredLayer(shape, workspace_bytes, reserve_bytes)

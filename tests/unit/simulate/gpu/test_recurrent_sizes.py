@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 
-from gpuledger.simulate.gpu.recurrent_sizes import LSTM, RecurrentShape, measured_layers
+from gpuledger.simulate.gpu.recurrent_sizes import GRU, LSTM, RecurrentShape, measured_layers
 
 
 def test_the_reserve_is_equal_to_the_byte() -> None:
@@ -32,3 +33,10 @@ def test_a_layer_of_another_direction_is_not_similar() -> None:
     both = RecurrentShape(LSTM, 4, 2, 1, 64, 8, 32, 32)
     assert one.distance(both) == float("inf")
     assert one.distance(one) == 0
+
+
+def test_dropout_masks_of_packed_sequences_include_the_padding() -> None:
+    """A bit for each number of the padded output, here 40 sequences of up to 180 steps, in multiples of 32 bytes."""
+    packed = RecurrentShape(GRU, 4, 1, 2, 5520, 40, 128, 320, drops=True, longest=180)
+    without = replace(packed, drops=False)
+    assert packed.reserve_bytes - without.reserve_bytes == 180 * 40 * 320 // 8
