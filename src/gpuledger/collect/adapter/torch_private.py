@@ -403,12 +403,23 @@ def register_hook(register: Callable[[Any], RemovableHandle], hook: Callable[...
     If another thread registers a hook meanwhile, later ids are large ones. No id is given twice.
     """
     number, before = next(_our_hooks), RemovableHandle.next_id
-    RemovableHandle.next_id = number
+    handle = None
     try:
-        return register(hook)
-    finally:
-        if RemovableHandle.next_id in (number, number + 1):  # no other thread has registered one
-            RemovableHandle.next_id = before
+        RemovableHandle.next_id = number
+        handle = register(hook)
+        _use_hook_ids_from(before, number)
+        return handle
+    except BaseException:
+        if handle is not None:
+            handle.remove()
+        _use_hook_ids_from(before, number)
+        raise
+
+
+def _use_hook_ids_from(before: int, number: int) -> None:
+    """Give the next hook the id ``before``, unless another thread has registered one after ``number``."""
+    if RemovableHandle.next_id in (number, number + 1):
+        RemovableHandle.next_id = before
 
 
 open_range: Callable[[str], Any] = (
