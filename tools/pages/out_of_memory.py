@@ -7,6 +7,7 @@ import re
 from pages.blocks import block
 from pages.results import about, read, table, wrap
 
+SETTINGS = "memory/results/h200/allocator_settings.json"
 FAILURES = "memory/results/h200/out_of_memory.json"
 ADVICE = "expandable_segments:True"
 UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -38,6 +39,42 @@ def causes() -> list[str]:
         ),
         "",
         *table(["planted cause", "first sentence", "PyTorch's message"], rows, right_from=3),
+    ]
+
+
+@block("verdicts on allocator settings")
+def settings() -> list[str]:
+    """Return how many verdicts on other settings agree with real runs."""
+    results = read(SETTINGS)
+    counts = results["counts"]
+    found: dict[str, list[tuple[bool, bool]]] = {}
+    for program in results["programs"].values():
+        for setting, one in program.get("settings", {}).items():
+            if one["real"] is not None and one["verdict"] is not None:
+                found.setdefault(setting, []).append((one["verdict"], one["real"]))
+    rows = [
+        [
+            f"`{setting}`",
+            f"{sum(real for _, real in pairs)} of {len(pairs)}",
+            str(sum(verdict is real for verdict, real in pairs)),
+            str(sum(verdict and not real for verdict, real in pairs)),
+            str(sum(real and not verdict for verdict, real in pairs)),
+        ]
+        for setting, pairs in found.items()
+    ]
+    return [
+        *wrap(
+            f"{about(results, 'memory/allocator_settings.py')}. {counts['programs']} programs with a limit of 4 GiB,",
+            f"of which {counts['failed']} run out of memory with the default settings. Each of these ran again with",
+            f"{len(rows)} other settings, without gpuledger. {counts['right']} of {counts['verdicts']} verdicts are",
+            f"right, and {counts['undecided']} are unknown.",
+        ),
+        "",
+        *table(
+            ["setting", "the request fits", "right", "wrong: “would have fitted”", "wrong: “would not”"],
+            rows,
+            right_from=1,
+        ),
     ]
 
 
