@@ -102,11 +102,9 @@ def _unequal_steps(ranks: Sequence[Rank]) -> list[str]:
         return []
     usual = counts.most_common(1)[0][0]
     other = [number for number, count in steps.items() if count != usual]
-    few = (
-        f"{name_ranks(other)} took {counted(steps[other[0]], 'step')}"
-        if len(other) == 1
-        else (f"{name_ranks(other)} took {min(steps[one] for one in other)} to {max(steps[one] for one in other)}")
-    )
+    least, most = min(steps[one] for one in other), max(steps[one] for one in other)
+    took = counted(least, "step") if least == most else f"{least} to {most} steps"
+    few = f"{name_ranks(other)} took {took}"
     return [f"The ranks took different numbers of steps: most took {usual}, {few}."]
 
 
