@@ -68,8 +68,8 @@ class RecurrentShape:
     def reserve_bytes(self) -> int:
         """Return the bytes that forward saves for backward: per layer, between layers, and dropout masks.
 
-        Source: equal to the byte in all 464 trainings without packed sequences of
-        bench/estimate/results/h200/recurrent_buffers.json (an H200, cuDNN 9.19), and in 72 of 76 with them.
+        Source: equal to the byte in all 982 trainings without packed sequences of
+        bench/estimate/results/h200/recurrent_fit.json (an H200, cuDNN 9.19), and in 159 of 167 with them.
         """
         widths = _KEPT_WIDTHS[self.kind] * self.hidden
         if self.projection:
@@ -103,8 +103,8 @@ class RecurrentShape:
         cuDNN chooses among several algorithms, each with its own layouts of data. Their bytes are those of the most
         similar measured layer, in proportion.
 
-        Source: bench/estimate/results/h200/recurrent_buffers.json (an H200, cuDNN 9.19), where bench/estimate/
-        recurrent_fit.py measures the error for layers that are left out.
+        Source: two measurements on an H200 with cuDNN 9.19. Their errors for layers that were not in the table are in
+        bench/estimate/results/h200/recurrent_fit.json.
         """
         return self.workspace_like(min(measured_layers(), key=lambda one: self.distance(one.shape)))
 
