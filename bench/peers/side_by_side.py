@@ -28,7 +28,20 @@ LIB = Path(__file__).resolve().parents[1] / "lib"
 sys.path.insert(0, str(LIB))
 
 from environment import describe_environment, write_results
-from peer_answers import ANSWERS, COMPARED_PROGRAMS, NOTES, OTHER_PROGRAMS, QUESTIONS, Asked, answer
+from peer_answers import (
+    ANSWERS,
+    COMPARED_PROGRAMS,
+    NOT_ASKED,
+    NOT_GRADED,
+    NOTES,
+    OF_THE_PROCESS,
+    OTHER_PROGRAMS,
+    PLANTED_LINES,
+    QUESTIONS,
+    Asked,
+    answer,
+    grade_again,
+)
 from peer_outputs import shown
 from peer_programs import ROWS, WINDOW, planted_facts
 from peer_train import UNAVAILABLE
@@ -36,8 +49,6 @@ from peer_train import UNAVAILABLE
 TOOLS = ("profiler", "snapshot", "mem_tracker", "zeus", "flop_counter", "nvidia_smi", "gpuledger")
 MODELS = ("resnet18", "gpt", "lstm", "convolutions", "perceptron")
 ONE_LIMIT_S = 60
-OF_THE_PROCESS = ("used_bytes", "outside_bytes")
-"""Truths that each watched process tells of itself, because a tool's own memory is among them."""
 OF_THE_BARE = ("peak_bytes", "workspace_bytes", "wide_forward_ms", "step_energy_j")
 BARE_PROGRAMS = ("planted", "long")
 """Programs of which a truth is measured without a tool; the facts of the others are planted."""
@@ -236,8 +247,15 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--small", action="store_true", help="the smallest batch, also on a GPU")
     parser.add_argument("--limit-s", type=float, default=280.0, help="seconds after which everything is stopped")
-    parser.add_argument("--out", type=Path, required=True)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--out", type=Path)
+    where.add_argument("--regrade", type=Path, metavar="FILE", help="grade the answers of a file again, run nothing")
     arguments = parser.parse_args()
+    if arguments.regrade:
+        results = json.loads(arguments.regrade.read_text(encoding="utf-8"))
+        grade_again(results)
+        write_results(arguments.regrade, results)
+        return
     until_s = time.monotonic() + arguments.limit_s
     scale = 8 if arguments.device == "cuda" and not arguments.small else 1
     with tempfile.TemporaryDirectory() as directory:
@@ -251,6 +269,9 @@ def main() -> None:
             "scale": scale,
             "questions": {name: {"text": text, "truth": rule.truth} for name, (text, rule) in QUESTIONS.items()},
             "notes": NOTES,
+            "planted_lines": PLANTED_LINES,
+            "not_graded": NOT_GRADED,
+            "not_asked": NOT_ASKED,
             "documents": {},
             "unavailable": {},
             "errors": {},
