@@ -28,6 +28,8 @@ LEAK_BYTES, CRASH_BYTES = 2 * MIB, 32 * MIB
 CRASH_LIMIT_BYTES = 1600 * MIB
 """So much that memory runs out after step 24: from then on, gpuledger tells of growth on a GPU."""
 ROWS, WIDTH, WIDE = 1024, 256, 4096
+LONG_BATCHES = 8
+"""Batches of the other programs in one step of the program of which energy is asked."""
 PLANTED_LAYER = "wide"
 
 
@@ -165,6 +167,23 @@ def perceptron(device: str, scale: int) -> Program:
     return _plain(model, same(device, torch.randn(count, width), torch.randint(10, (count,))))
 
 
+def long(device: str, scale: int) -> Program:
+    """Return the planted model with large batches that are made on the device, so that no step waits for the CPU.
+
+    The speed of a shared host changes from moment to moment, and with it the energy of a step that waits for it.
+    """
+    model = Planted().to(device)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def take_step(_step: int) -> None:
+        values = torch.randn(LONG_BATCHES * ROWS * scale, WIDTH, device=device)
+        optimizer.zero_grad(set_to_none=True)
+        model(values).square().mean().backward()
+        optimizer.step()
+
+    return Program(model, optimizer, take_step)
+
+
 def planted(
     device: str, scale: int, *, leak_bytes: int = 0, compiled: bool = False, sleeps: bool = False, spikes: bool = False
 ) -> Program:
@@ -195,8 +214,10 @@ def planted(
 
 def build(name: str, device: str, scale: int) -> Program:
     """Return the program of a name on ``device``; ``scale`` multiplies the batch."""
-    if name in ("awake", "long"):
+    if name == "awake":
         return planted(device, scale)
+    if name == "long":
+        return long(device, scale)
     if name == "planted":
         return planted(device, scale, sleeps=True)
     if name == "spike":

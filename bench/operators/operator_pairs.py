@@ -38,6 +38,7 @@ from gpuledger.ops.database.operator_database import OperatorDatabase, open_data
 from gpuledger.ops.database.statistics import Spread
 from gpuledger.ops.measure.captured_models import step_of
 from gpuledger.ops.measure.fill import energy_tasks_of, fill
+from gpuledger.ops.measure.host_step import put_host_step
 from gpuledger.ops.measure.measure import measure
 from gpuledger.ops.measure.names import name_kernels
 from gpuledger.ops.measure.place import Place, find_place
@@ -62,6 +63,16 @@ MORE = (
     ("transformers:llama?hidden_size=1024&num_hidden_layers=12&num_attention_heads=16&intermediate_size=2816",
      "4x1024:int64"),
 )  # fmt: skip
+
+
+UNSEEN = (
+    *((f"torchvision:{model}", "32x3x224x224") for model in (
+        "mobilenet_v3_large", "regnet_y_8gf", "shufflenet_v2_x1_0", "squeezenet1_1", "vgg16_bn", "wide_resnet50_2",
+        "mnasnet1_0", "googlenet", "resnext50_32x4d", "convnext_tiny", "efficientnet_v2_s",
+    )),
+    ("transformers:distilbert", "32x128:int64"),
+)  # fmt: skip
+"""Twelve models that no rule was made with. Nothing was changed after they were measured."""
 
 
 def conv_net() -> nn.Module:
@@ -93,6 +104,8 @@ def all_pairs() -> dict[str, WorkloadSpec]:
         for model, size in MORE:
             wanted = WorkloadSpec(model, mode, size, autocast="bfloat16")
             found[f"{mode}/{_short(model, size)}/bfloat16"] = wanted
+        for model, size in UNSEEN:
+            found[f"unseen/{mode}/{_short(model, size)}"] = WorkloadSpec(model, mode, size)
         for model, size in SMALL:
             found[f"small/{mode}/{_short(model, size)}"] = WorkloadSpec(model, mode, size)
     return found
@@ -186,6 +199,8 @@ class Campaign:
         except (GpuLedgerError, RuntimeError) as error:
             print(f"{workload.name}: {type(error).__name__}: {error}", flush=True)
             return
+        if whole.host_ns is not None:
+            put_host_step(self.database, self.place, workload, whole.host_ns)
         kept = {name: known.get(name) for name in ("energy_j", "graph_energy_j", "base_w") if has_energy}
         document = {
             "whole": {**asdict(whole), **kept},
@@ -230,7 +245,7 @@ class Campaign:
 
 def read_whole(document: dict[str, Any]) -> Whole:
     """Return a whole model as it was written."""
-    spreads = ("time_ns", "energy_j", "graph_time_ns", "graph_energy_j")
+    spreads = ("time_ns", "energy_j", "graph_time_ns", "graph_energy_j", "host_ns")
     return Whole(**{name: Spread(**value) if name in spreads and value else value for name, value in document.items()})
 
 

@@ -157,17 +157,15 @@ def _measure_with_ray(
 
 def _compare(campaign: Campaign, workloads: Sequence[Workload], windows: _Windows, *, trusted: bool) -> list[Pair]:
     from gpuledger.ops.measure.captured_models import step_of
-    from gpuledger.ops.measure.whole import measure_whole
     from gpuledger.ops.predict.choose import records_of_environment
 
-    shelf = records_of_environment(campaign.database, campaign.place.environment)
-    pairs = []
+    wholes = []
     for workload in workloads:
         with windows.window(workload.name):
             step = step_of(workload, campaign.place, trusted=trusted)
-            whole = measure_whole(step, campaign.place, campaign.method)
-        pairs.append(_pair(workload, shelf, whole))
-    return pairs
+            wholes.append(_measured_whole(workload, step, campaign.place, campaign.database, campaign.method))
+    shelf = records_of_environment(campaign.database, campaign.place.environment)
+    return [_pair(workload, shelf, whole) for workload, whole in zip(workloads, wholes, strict=True)]
 
 
 def compare_workloads(
@@ -201,18 +199,31 @@ def compare_workloads(
     from gpuledger.ops.database.operator_database import open_database
     from gpuledger.ops.measure.captured_models import step_of
     from gpuledger.ops.measure.fill import fill
-    from gpuledger.ops.measure.whole import measure_whole
     from gpuledger.ops.predict.choose import records_of_environment
 
     steps = [step_of(workload, place, trusted=trusted) for workload in workloads]
     with open_database(database_url) as database:
         with progress() as tell:
             fill(workloads, database, place, method, energy_share_frac=energy_share_frac, tell=tell)
-        shelf = records_of_environment(database, place.environment)
-        return [
-            _pair(workload, shelf, measure_whole(step, place, method))
+        wholes = [
+            _measured_whole(workload, step, place, database, method)
             for workload, step in zip(workloads, steps, strict=True)
         ]
+        shelf = records_of_environment(database, place.environment)
+    return [_pair(workload, shelf, whole) for workload, whole in zip(workloads, wholes, strict=True)]
+
+
+def _measured_whole(
+    workload: Workload, step: Callable[[], object], place: Place, database: OperatorDatabase, method: Method
+) -> Whole:
+    """Return a whole model. Its host time goes into the database, for the sum."""
+    from gpuledger.ops.measure.host_step import put_host_step
+    from gpuledger.ops.measure.whole import measure_whole
+
+    whole = measure_whole(step, place, method)
+    if whole.host_ns is not None:
+        put_host_step(database, place, workload, whole.host_ns)
+    return whole
 
 
 def _pair(workload: Workload, shelf: EnvironmentRecords, whole: Whole) -> Pair:

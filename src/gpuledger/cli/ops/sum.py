@@ -230,6 +230,8 @@ def _type_lines(types: Sequence[TypeTotal]) -> list[str]:
 
 
 def _around_lines(total: Sum) -> list[str]:
+    if total.is_host_measured and total.host_ns is not None:
+        return [f"CPU time of a step, measured on the model itself: {format_ns(total.host_ns)}"]
     around = total.around
     if around is None:
         return []
@@ -266,6 +268,7 @@ def _document(one: Summed) -> dict[str, Any]:
         "busy_ns": total.busy_ns,
         "queued_ns": total.queued_ns,
         "host_ns": total.host_ns,
+        "is_host_measured": total.is_host_measured,
         "modules_and_autograd": None if total.around is None else vars(total.around),
         "half_interval_ns": half_ns,
         "energy_j": total.energy_j,

@@ -1,4 +1,4 @@
-"""Host time of modules and autograd, in addition to launches: three measurements per environment. Pure."""
+"""Host time of a step: measured on the model itself, or of modules and autograd in addition to launches. Pure."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ AUTOGRAD_NODE = OperatorKey(f"{NAMESPACE}autograd_node", ())
 NODE_MADE = OperatorKey(f"{NAMESPACE}node_made", ())
 """Creating a node in forward; ``AUTOGRAD_NODE`` is its backward."""
 KEYS = (MODULE_CALL, AUTOGRAD_NODE, NODE_MADE)
+HOST_STEP = f"{NAMESPACE}host_step"
+"""Operator of the key of a model's own host time: see :func:`host_step_key`."""
 
 MODULE_CALLS, AUTOGRAD_NODES = "module_calls", "autograd_nodes"
 """Keys of their numbers per step in a workload's settings. Older workloads do not have them."""
@@ -52,3 +54,32 @@ def host_overhead_of(settings: Mapping[str, Any], records: Sequence[Record]) -> 
     return HostOverhead(
         calls, nodes, calls * call_ns + nodes * (node_ns + (made_ns or 0.0))
     )  # missing from older databases
+
+
+def host_step_key(settings: Mapping[str, Any], mode: str) -> OperatorKey | None:
+    """Return the key of the host time of a step of a workload's model; None if the workload is of a program.
+
+    Args:
+        settings: Settings of the workload.
+        mode: ``inference`` or ``training``.
+    """
+    model = settings.get("model")
+    if not isinstance(model, str):
+        return None
+    inputs = ",".join(settings.get("inputs") or ())
+    return OperatorKey(HOST_STEP, (model, mode, inputs, settings.get("optimizer"), settings.get("autocast")))
+
+
+def host_step_ns(settings: Mapping[str, Any], mode: str, records: Sequence[Record]) -> float | None:
+    """Return the host time of a step that was measured on the workload's model itself; None if it was not.
+
+    Args:
+        settings: Settings of the workload.
+        mode: ``inference`` or ``training``.
+        records: Records of one environment. The newest is used.
+    """
+    key = host_step_key(settings, mode)
+    if key is None:
+        return None
+    found = [record for record in records if record.key_digest == key.digest and record.status == "ok"]
+    return max(found, key=lambda record: record.measured_ns).time_median_ns if found else None

@@ -10,6 +10,7 @@ from gpuledger.ops.database.method import Method
 from gpuledger.ops.database.operator_database import OperatorDatabase
 from gpuledger.ops.database.records import Environment
 from gpuledger.ops.measure.chains import fill_around
+from gpuledger.ops.measure.host_step import fill_host_steps
 from gpuledger.ops.measure.measure import Outcome, Task, Tell, measure
 from gpuledger.ops.measure.place import Place
 from gpuledger.ops.measure.plan import lacking_for, missing_tasks, needs_energy, tasks_of
@@ -63,6 +64,7 @@ def fill(
     """
     uses = [use for workload in workloads for use in workload.uses if only is None or use.key.digest in only]
     fill_around(database, place, time.time_ns)
+    fill_host_steps(workloads, database, place)
     tasks = missing_tasks(tasks_of(uses, place.cache_bytes), database, place, need_energy=False)
     deadline_ns = None if budget_ns is None else time.time_ns() + budget_ns
     times = measure(tasks, database, place, replace(method, energy=False), budget_ns=budget_ns, tell=tell)

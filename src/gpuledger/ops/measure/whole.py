@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -12,7 +12,7 @@ from gpuledger.ops.database.method import Method
 from gpuledger.ops.database.statistics import Spread, summarize
 from gpuledger.ops.measure.blocks import Block, Clock, Runner, base_power_w, energy_blocks, time_blocks
 from gpuledger.ops.measure.place import Place
-from gpuledger.ops.measure.runners import CpuRunner, EagerRunner, make_runner
+from gpuledger.ops.measure.runners import Call, CpuRunner, EagerRunner, make_runner
 from gpuledger.ops.totals.compare import Whole
 
 STEADY_NS = 40_000_000
@@ -33,28 +33,41 @@ class _Step:
 
 
 class SteadyRunner(EagerRunner):
-    """Launches steps as in a loop: the measured steps start while one before them runs, not on an idle GPU."""
+    """Launches steps as in a loop: the measured steps start while one before them runs, not on an idle GPU.
+
+    ``host_ns`` are the host times of the steps before, one for each block. They begin on an idle GPU.
+    """
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        super().__init__(calls)
+        self.host_ns: list[float] = []
 
     def time_units(self, units: int) -> float:
-        """Return the time of ``units`` units in ns, after one that is not measured."""
+        """Return the time of ``units`` units in ns, after one of which only the host time is measured."""
+        torch.cuda.synchronize()
+        start_ns = time.perf_counter_ns()
         self._launch()
+        self.host_ns.append(float(time.perf_counter_ns() - start_ns))
         return super().time_units(units)
 
 
 def measure_whole(step: Callable[[], object], place: Place, method: Method, clock_ns: Clock = time.time_ns) -> Whole:
-    """Return time and energy of one call of ``step``, eager and as a CUDA graph.
+    """Return time and energy of one call of ``step``, eager and as a CUDA graph, and its host time.
+
+    Host time and eager time are measured in turn, because the speed of a shared host changes from moment to moment.
 
     Raises:
         NoCounterError: energy was requested, and the GPU's counter does not change.
     """
     calls = [_Step(step)]
-    runner = SteadyRunner(calls) if place.on_card else CpuRunner(calls)
-    steady = replace(method, block_ns=max(method.block_ns, STEADY_NS)) if place.on_card else method
+    if not place.on_card:
+        spread, joules, throttled = _measured(CpuRunner(calls), place, method, clock_ns)
+        return Whole(spread, joules, None, throttled)
+    runner = SteadyRunner(calls)
+    steady = replace(method, block_ns=max(method.block_ns, STEADY_NS))
     spread, joules, throttled = _measured(runner, place, steady, clock_ns)
     base_w = base_power_w(method, place.sensors, clock_ns) if method.energy and place.sensors is not None else None
-    whole = Whole(spread, joules, base_w, throttled)
-    if not place.on_card:
-        return whole
+    whole = Whole(spread, joules, base_w, throttled, host_ns=summarize(runner.host_ns[-spread.count :]))
     torch.cuda.synchronize()
     replayed, why = make_runner(calls, method.block_ns, on_card=True, needs_host=False)
     if why:

@@ -29,6 +29,8 @@ class Whole:
 
     ``graph_time_ns`` and ``graph_energy_j`` are those of the step as a CUDA graph, without launch overhead; None
     without a graph, for the reason ``graph_why``.
+
+    ``host_ns`` is the host time of a step, measured in turn with its time; None on a CPU and for recorded models.
     """
 
     time_ns: Spread | Recorded
@@ -38,6 +40,7 @@ class Whole:
     graph_time_ns: Spread | None = None
     graph_energy_j: Spread | None = None
     graph_why: str = ""
+    host_ns: Spread | None = None
 
 
 def whole_of_record(record: Record) -> Whole | None:
@@ -155,6 +158,7 @@ def _pair_document(pair: Pair) -> dict[str, Any]:
         "busy_ns": total.busy_ns,
         "queued_ns": total.queued_ns,
         "host_ns": total.host_ns,
+        "is_host_measured": total.is_host_measured,
         "modules_and_autograd_ns": None if total.around is None else total.around.time_ns,
         "graph_ns": None if whole.graph_time_ns is None else whole.graph_time_ns.median,
         "busy_time_frac": pair.busy_time_frac,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gpuledger.operator_key import OperatorKey
-from gpuledger.ops.database.host_overhead import HostOverhead, host_overhead_of
+from gpuledger.ops.database.host_overhead import HostOverhead, host_overhead_of, host_step_ns
 from gpuledger.ops.database.method import Mode, mode_weights
 from gpuledger.ops.database.records import Environment, Record
 from gpuledger.ops.totals.near_keys import MEASURED_AS
@@ -81,7 +81,8 @@ class Sum:
     Attributes:
         busy_ns: Sum of the operators' times, ± ``busy_half_ns`` (95 %), which is None if one is unknown.
         queued_ns: The same for separately launched operators, with gaps between them; None on a CPU.
-        host_ns: Host time of the launches, modules and autograd; None on a CPU.
+        host_ns: Host time of a step; None on a CPU. Measured on the model itself if ``is_host_measured``, otherwise the
+            sum of the launches, modules and autograd, which leaves out the Python code of modules.
         around: Part of it for modules and autograd, on a CPU in addition to ``busy_ns``; None if unknown, or if only
             some operators were requested.
         step_ns: Time of a step: the longest of these, or more if the power limit applies.
@@ -109,6 +110,23 @@ class Sum:
     is_capped: bool
     notes: tuple[str, ...]
     around: HostOverhead | None = None
+    is_host_measured: bool = False
+
+
+@dataclass(frozen=True)
+class _Host:
+    """A step's host time as measured on the model itself, and of its modules and autograd; None if unknown."""
+
+    measured_ns: float | None
+    around: HostOverhead | None
+
+    def time_ns(self, lines: Sequence[OperatorLine]) -> float | None:
+        """Return the host time of a step in ns: the measured one, or that of the launches and around them."""
+        costs = [(line.use.count, line.cost.host_ns) for line in lines if line.cost is not None]
+        launches = [count * host_ns for count, host_ns in costs if host_ns is not None]
+        if not launches or self.measured_ns is not None:
+            return self.measured_ns
+        return math.fsum(launches) + (0.0 if self.around is None else self.around.time_ns)
 
 
 def sum_up(
@@ -142,7 +160,8 @@ def sum_up(
             lines, powers, cache_bytes, lambda line: line.cost is not None and line.cost.energy_j is None
         )
     around = host_overhead_of(workload.settings, records) if only is None else None
-    return _total(workload, environment, lines, flags.get("power_limit_w"), around)
+    measured_ns = host_step_ns(workload.settings, workload.mode, records) if only is None else None
+    return _total(workload, environment, lines, flags.get("power_limit_w"), _Host(measured_ns, around))
 
 
 def _newest(records: Sequence[Record]) -> dict[tuple[str, str], Record]:
@@ -273,13 +292,12 @@ def _total(
     environment: Environment | None,
     lines: Sequence[OperatorLine],
     power_limit_w: float | None,
-    around: HostOverhead | None,
+    host: _Host,
 ) -> Sum:
     known = [line for line in lines if line.cost is not None]
     busy_ns = math.fsum(line.time_ns or 0.0 for line in known)
-    launches = [line.use.count * line.cost.host_ns for line in known if line.cost and line.cost.host_ns is not None]
-    around_ns = 0.0 if around is None else around.time_ns
-    host_ns = math.fsum(launches) + around_ns if launches else None
+    around_ns = 0.0 if host.around is None else host.around.time_ns
+    host_ns = host.time_ns(known)
     queued_ns = _queued_ns(known)
     longest_ns = busy_ns + around_ns if host_ns is None else max(busy_ns, queued_ns or 0.0, host_ns)
     energy_j, energy_half_j, step_ns, is_capped = _energy(known, longest_ns, power_limit_w)
@@ -303,7 +321,8 @@ def _total(
         energy_frac=share(measured_j, counted_j),
         is_capped=is_capped,
         notes=_notes(lines, is_capped=is_capped),
-        around=around,
+        around=host.around,
+        is_host_measured=host.measured_ns is not None,
     )
 
 
