@@ -10,6 +10,7 @@ from pages.results import about, middle, percent, read, table, worst, wrap
 
 RESULTS = "operators/results/h200/"
 PAIRS = {"inference": RESULTS + "operator_pairs.json", "training": RESULTS + "operator_pairs_training.json"}
+WITH_HOST_TIME = RESULTS + "operator_pairs_host.json"
 PREDICTED = RESULTS + "operator_predict.json"
 REPEATED = RESULTS + "operator_repeat_time.json"
 CACHES = {"ResNet-50": RESULTS + "operator_cache_resnet50.json", "ViT-B/16": RESULTS + "operator_cache_vit.json"}
@@ -44,8 +45,24 @@ def sums_of_operators() -> list[str]:
             for way, (time_key, energy_key) in AGAINST.items():
                 times, joules = errors_of(mode, kind, time_key), errors_of(mode, kind, energy_key)
                 rows.append([f"{mode}, {kind}", way, str(len(times)), *errors(times), *errors(joules)])
+    for kind, pairs in pairs_with_host_time().items():
+        errors_frac = [pair["time_frac"] - 1 for pair in pairs]
+        rows.append(
+            [f"inference, {kind}, measured CPU time", "eager", str(len(pairs)), *errors(errors_frac), *["–"] * 3]
+        )
     head = ["models", "compared with", "n", "time: median", "mean", "worst", "energy: median", "mean", "worst"]
-    return [*wrap(f"{about(read(PAIRS['inference']), 'operators/operator_pairs.py')}."), "", *table(head, rows, 2)]
+    sources = [about(read(PAIRS["inference"]), "operators/operator_pairs.py")]
+    sources.append(f"With measured CPU time: {about(read(WITH_HOST_TIME), 'operators/operator_pairs.py')}")
+    return [*wrap(f"{'. '.join(sources)}."), "", *table(head, rows, 2)]
+
+
+def pairs_with_host_time() -> dict[str, list[Pair]]:
+    """Return the pairs of models with a CPU time that was measured on the model itself, by kind."""
+    found: dict[str, list[Pair]] = {}
+    for pair in read(WITH_HOST_TIME)["pairs"]:
+        if pair["is_host_measured"]:
+            found.setdefault(kind_of(pair), []).append(pair)
+    return found
 
 
 def errors(values: list[float]) -> list[str]:

@@ -35,7 +35,8 @@ class _Step:
 class SteadyRunner(EagerRunner):
     """Launches steps as in a loop: the measured steps start while one before them runs, not on an idle GPU.
 
-    ``host_ns`` are the host times of the steps before, one for each block. They begin on an idle GPU.
+    ``host_ns`` are the host times of the steps before, one for each block. They begin on an idle GPU, right after
+    another step: the first step after a pause takes the host longer.
     """
 
     def __init__(self, calls: Sequence[Call]) -> None:
@@ -44,6 +45,7 @@ class SteadyRunner(EagerRunner):
 
     def time_units(self, units: int) -> float:
         """Return the time of ``units`` units in ns, after one of which only the host time is measured."""
+        self._launch()
         torch.cuda.synchronize()
         start_ns = time.perf_counter_ns()
         self._launch()
