@@ -15,6 +15,10 @@ COUNTED_NODES = 2_000
 _FRAMES = ListOf(Items((str, int, str)), most=_MOST)
 
 
+_WHOLE_FRAC = 0.98
+"""Share of the GPU from which on a limit is none: drivers and PyTorch disagree a little on the GPU's size."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FailedAllocation(JsonObject):
     """One allocation that failed because the device was out of memory.
@@ -53,6 +57,16 @@ class FailedAllocation(JsonObject):
     alloc_conf: str = ""
     library: str = ""
     took_ns: int | None = None
+
+    def own_limit_bytes(self, capacity_bytes: int | None) -> int | None:
+        """Return what the program lets PyTorch reserve; None if that is the whole GPU, of ``capacity_bytes``."""
+        if not capacity_bytes:
+            return None
+        if self.total_bytes and self.total_bytes < _WHOLE_FRAC * capacity_bytes:
+            return self.total_bytes  # with a limit, the allocator's total is that limit
+        if self.limit_frac is not None and self.limit_frac < _WHOLE_FRAC:
+            return round(self.limit_frac * capacity_bytes)
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)

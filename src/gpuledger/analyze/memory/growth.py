@@ -121,7 +121,7 @@ def _of_device(rank: Rank, device_idx: int, values: dict[str, F64]) -> Growth | 
     blocks = rising(steps, values["blocks"])
     if blocks is None and _grows_with_inputs(steps, allocated, values["peak_allocated_bytes"]):
         return None
-    limit = rank.manifest.device(device_idx).total_bytes
+    limit = limit_bytes_of(rank, device_idx)
     peak = float(values["peak_allocated_bytes"][-1])
     left = None if limit is None else max(int((limit - peak) / trend.per_step), 0)
     category, module, line = _kept_by_recorded_steps(rank, device_idx)
@@ -130,6 +130,14 @@ def _of_device(rank: Rank, device_idx: int, values: dict[str, F64]) -> Growth | 
         *(round(trend.total), limit, left, None if blocks is None else blocks.per_step),
         *(_holder(rank), category, module, line),
     )
+
+
+def limit_bytes_of(rank: Rank, device_idx: int) -> int | None:
+    """Return the GPU's size, or the limit that the program set for itself, if an error showed it."""
+    capacity = rank.manifest.device(device_idx).total_bytes
+    failures = [one for one in rank.manifest.oom if (one.device_idx or 0) == device_idx]
+    limits = [limit for one in failures if (limit := one.own_limit_bytes(capacity)) is not None]
+    return min(limits, default=capacity)
 
 
 def _of_host(rank: Rank, values: dict[str, F64]) -> Growth | None:

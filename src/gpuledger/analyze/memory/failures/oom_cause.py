@@ -49,8 +49,13 @@ class Evidence:
     @property
     def limit_bytes(self) -> int | None:
         """Return the bytes that the process may reserve, by its own setting or the GPU's size."""
-        known = [one for one in (self.failure.total_bytes, self.capacity_bytes) if one]
+        known = [one for one in (self.own_limit_bytes, self.failure.total_bytes, self.capacity_bytes) if one]
         return min(known) if known else None
+
+    @property
+    def own_limit_bytes(self) -> int | None:
+        """Return the bytes to which the program limits itself; None if it may use the whole GPU."""
+        return self.failure.own_limit_bytes(self.capacity_bytes)
 
 
 @dataclass(frozen=True)
@@ -94,12 +99,9 @@ def _one_large_request(of: Evidence) -> str:
 
 
 def _memory_fraction(of: Evidence) -> str:
-    total, capacity, free = of.failure.total_bytes, of.capacity_bytes, of.failure.free_bytes
-    fraction = of.failure.limit_frac
-    is_capped = bool(total and capacity and total < 0.98 * capacity) or (fraction is not None and fraction < 0.98)
-    if not is_capped or free is None or free < of.tried_bytes or _fragmentation(of):
+    limit, free = of.own_limit_bytes, of.failure.free_bytes
+    if limit is None or free is None or free < of.tried_bytes or _fragmentation(of):
         return ""  # a limit with enough memory below it is not the cause
-    limit = total if total and capacity and total < 0.98 * capacity else round((fraction or 1) * (capacity or 0))
     return (
         f"The process may use only {format_bytes(limit)} of the GPU (set_per_process_memory_fraction), although "
         f"{format_bytes(free)} are free"

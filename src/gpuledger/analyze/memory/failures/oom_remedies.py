@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpuledger.units import format_bytes
+
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.failures.failed_request import FailedState
     from gpuledger.analyze.memory.failures.oom_cause import Evidence
@@ -31,6 +33,8 @@ class Remedy:
 def find_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
     """Return changes, those with which the request would have fitted first, then by what they free.
 
+    A leak comes before everything else, and then a limit that the program has set itself.
+
     A request fits if it is not larger than what the process may still reserve, plus what the change frees. Settings of
     the allocator are replayed. Those with which the request would not have fitted are left out, except for the one that
     PyTorch's own message names.
@@ -49,13 +53,12 @@ def find_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
     for action, saving in _changes(state):
         needed = evidence.tried_bytes // (2 if action == _SMALLER and failure.tried_bytes is not None else 1)
         found.append(Remedy(action, saving, needed <= unreserved + saving + free.largest_bytes))
-    if evidence.growth is not None:
-        saving = evidence.growth.grown_bytes
-        found.append(Remedy("free what grows step after step", saving, evidence.tried_bytes <= unreserved + saving))
-    if evidence.other_bytes:
-        saving = evidence.other_bytes
-        found.append(Remedy("end other processes on the GPU", saving, evidence.tried_bytes <= unreserved + saving))
-    return tuple(sorted(found, key=lambda one: (_ORDER[one.fits], -one.saving_bytes)))
+    other = evidence.other_bytes or 0
+    room = _unreserved_bytes(evidence, ended_bytes=other)
+    if room > unreserved:  # otherwise the process's own limit comes first
+        found.append(Remedy("end other processes on the GPU", other, evidence.tried_bytes <= room))
+    found.sort(key=lambda one: (_ORDER[one.fits], -one.saving_bytes))
+    return (*_leak(evidence, unreserved), *_own_limit(evidence), *found)
 
 
 def _for_a_library(evidence: Evidence) -> tuple[Remedy, ...]:
@@ -96,8 +99,31 @@ def _settings(evidence: Evidence) -> list[Remedy]:
     return found
 
 
-def _unreserved_bytes(evidence: Evidence) -> int:
-    """Return the bytes that the process could still reserve: free on the GPU, and within its own limit."""
+def _leak(evidence: Evidence, unreserved: int) -> list[Remedy]:
+    """Return the change that frees what grows, if something does."""
+    if evidence.growth is None:
+        return []
+    saving = evidence.growth.grown_bytes
+    return [Remedy("free what grows step after step", saving, evidence.tried_bytes <= unreserved + saving)]
+
+
+def _own_limit(evidence: Evidence) -> list[Remedy]:
+    """Return the larger limit with which the request would have fitted, if the program limits itself."""
+    free = evidence.failure.free_bytes
+    if evidence.own_limit_bytes is None or free is None:
+        return []
+    needed = format_bytes(evidence.state.reserved_bytes + evidence.tried_bytes)
+    action = f"raise the process's limit to more than {needed} (torch.cuda.set_per_process_memory_fraction())"
+    return [Remedy(action, 0, evidence.tried_bytes <= free)]
+
+
+def _unreserved_bytes(evidence: Evidence, ended_bytes: int = 0) -> int:
+    """Return the bytes that the process could still reserve: free on the GPU, and within its own limit.
+
+    Args:
+        evidence: The failed request.
+        ended_bytes: Bytes of other processes that count as free, too.
+    """
     limit, free = evidence.limit_bytes, evidence.failure.free_bytes
     within = [] if limit is None else [limit - evidence.state.reserved_bytes]
-    return max(min([*within, *([] if free is None else [free])], default=0), 0)
+    return max(min([*within, *([] if free is None else [free + ended_bytes])], default=0), 0)
