@@ -29,6 +29,9 @@ class FailedAllocation(JsonObject):
     the GPU that the process may use. ``is_training`` is the mode of the outermost module that was running.
     ``ring_from_ns`` is the time since which the allocator kept its last events. ``library`` is the one that could not
     allocate, such as NCCL, "" for PyTorch: its error ended the program, and the state is that of the end.
+
+    ``device_idx`` -1 is the host: ``total_bytes`` is what the process may use of it, ``free_bytes`` what the machine
+    has available, ``allocated_bytes`` the resident memory, and ``library`` is PyTorch, or Python for others.
     """
 
     device_idx: Annotated[int | None, maybe(Whole(*DEVICE))] = None

@@ -49,15 +49,19 @@ class Failures:
         self._highest_bytes = -1
 
     def happened(self, facts: dict[str, Any], step: int) -> None:
-        """Record an error before the program receives it, or one of a library that ends the program.
+        """Record an error before the program receives it, or one of a library or of the host that ends the program.
 
-        ``facts`` are those of the allocator's observer, or of :func:`library_failures.find_library_failure`.
+        ``facts`` are those of the allocator's observer, of :func:`library_failures.find_library_failure`, or of
+        :func:`host_failures.find_host_failure`.
         """
         if not self._busy.acquire(blocking=False):  # a second one, in another thread, while the first is written
             self._count(step)
             return
         try:
-            self._record(facts, step)
+            if facts["device_idx"] < 0:
+                self._record_host(facts, step)
+            else:
+                self._record(facts, step)
         finally:
             self._busy.release()
 
@@ -102,6 +106,11 @@ class Failures:
         self._journal.fact(oom=self.facts)
         self._journal.fact(failure_census=Census(step).as_fact())
         fact["took_ns"] = time.time_ns() - started_ns
+
+    def _record_host(self, facts: dict[str, Any], step: int) -> None:
+        """Record that host memory could not be allocated. The error ends the program."""
+        self.facts.append({**facts, "step": step, "t_ns": time.time_ns(), "times": 1})
+        self._journal.fact(oom=self.facts)
 
     def _request(self, frame: FrameType | None) -> dict[str, Any]:
         """Return the line of the program that asked, the modules it was in, and the shapes of their inputs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +82,30 @@ def host_limit_bytes() -> int | None:
             continue
         return int(text) if text.isdecimal() and int(text) < _UNLIMITED_BYTES else None
     return None
+
+
+def usable_bytes() -> int | None:
+    """Return the host memory that this process may use: the smallest of its limits and the machine's memory."""
+    limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    known = [limit for limit in limits if limit != resource.RLIM_INFINITY]
+    found = [*known, *(size for size in (host_limit_bytes(), _of_machine("MemTotal")) if size is not None)]
+    return min(found, default=None)
+
+
+def available_bytes() -> int | None:
+    """Return the machine's memory that is available to programs; None if the system does not report it."""
+    return _of_machine("MemAvailable")
+
+
+def resident_bytes(pid: int) -> int | None:
+    """Return the resident memory of a process; None if it cannot be read."""
+    return _of_process(pid).get("resident")
+
+
+def _of_machine(name: str) -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    sizes = [line.split()[1] for line in lines if line.startswith(f"{name}:")]
+    return int(sizes[0]) << 10 if sizes else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -33,14 +33,7 @@ _NAMES = {"CUBLAS": "cuBLAS", "CUDNN": "cuDNN", "CUFFT": "cuFFT", "CUSOLVER": "c
 _NAMES |= {"CURAND": "cuRAND", "CUTENSOR": "cuTENSOR"}
 
 
-def see_last_error(happened: Callable[[dict[str, Any]], None]) -> None:
-    """Call ``happened(facts)`` if the recording ends because a library could not allocate GPU memory."""
-    facts = find_library_failure(_last_error())
-    if facts is not None:
-        happened(facts)
-
-
-def _last_error() -> BaseException | None:
+def last_error() -> BaseException | None:
     """Return the exception that leaves a recorded block or ends the program; None if there is none."""
     error = sys.exception()
     if error is not None or hasattr(sys, "ps1"):  # interactive: an error of an earlier line, and the user went on
@@ -56,12 +49,12 @@ def find_library_failure(error: BaseException | None) -> dict[str, Any] | None:
 
     Source: type and text of the exception and of those that it was raised from. Free memory is read now.
     """
-    for one in _linked(error):
+    for one in linked(error):
         if issubclass(type(one), torch.OutOfMemoryError) or not torch_private.has_cuda_context():
             return None
-        library = library_of(" ".join(text for text in _TEXT(one) if type(text) is str), class_name(type(one)))
+        library = library_of(text_of(one), class_name(type(one)))
         if library:
-            return {"tried_bytes": None, **_gpu_memory(), "library": library, "frames": _frames(one)}
+            return {"tried_bytes": None, **_gpu_memory(), "library": library, "frames": frames_of(one)}
     return None
 
 
@@ -75,7 +68,8 @@ def library_of(text: str, type_name: str) -> str:
     return "a CUDA library" if _CUDA.search(text) else ""
 
 
-def _linked(error: BaseException | None) -> Iterator[BaseException]:
+def linked(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception, and those that it was raised from."""
     for _ in range(_MOST_LINKED):
         if error is None:
             return
@@ -83,13 +77,18 @@ def _linked(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def _frames(error: BaseException) -> list[list[Any]]:
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception, without calling its methods."""
+    return " ".join(text for text in _TEXT(error) if type(text) is str)
+
+
+def frames_of(error: BaseException, outside: tuple[str, ...] = OUTSIDE) -> list[list[Any]]:
     """Return the frames of the traceback that are the program's, innermost first."""
     found: list[list[Any]] = []
     entry = error.__traceback__
     while entry is not None:
         code, package = entry.tb_frame.f_code, str(entry.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package not in OUTSIDE:
+        if package not in outside:
             found.append([code.co_filename, entry.tb_lineno, code.co_name])
         entry = entry.tb_next
     return found[: -MAX_FRAMES - 1 : -1]

@@ -25,7 +25,7 @@ from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs
 from gpuledger.collect.flight.flight_recorder import FlightRecorder
-from gpuledger.collect.flight.library_failures import see_last_error
+from gpuledger.collect.flight.last_error import see_last_error
 from gpuledger.collect.launch.ranks import claim_rank
 from gpuledger.collect.launch.settings import ALL_STEPS, AUTO, RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
@@ -375,7 +375,7 @@ class Session:
         """Record the memory in use at an out-of-memory error. The error itself reaches the program unchanged."""
         if self.flight is not None:
             self.flight.failures.happened(facts, self.steps.seen + 1)
-            if self.window is not None and not self.window.is_open:
+            if self.window is not None and not self.window.is_open and facts["device_idx"] >= 0:
                 self.window.read_card(time.time_ns())
         else:
             self._oom.append({**facts, "step": self.steps.seen + 1})

@@ -66,6 +66,8 @@ def remedy_text(remedy: Remedy) -> str:
 
 
 def _request(rank: Rank, failure: OutOfMemory) -> list[str]:
+    if failure.device_idx < 0:
+        return _host_request(failure)
     by = f" of {failure.library}" if failure.library else ""
     tried = f"an allocation{by}" if failure.tried_bytes is None else format_bytes(failure.tried_bytes)
     where = device_label(failure.device_idx) + (f" of rank {rank.number}" if rank.number else "")
@@ -86,6 +88,12 @@ def _request(rank: Rank, failure: OutOfMemory) -> list[str]:
     if failure.times > 1:
         parts.append(f"{counted(failure.times, 'error')} of this kind")
     return parts
+
+
+def _host_request(failure: OutOfMemory) -> list[str]:
+    """Return the step and line of a request for host memory. The cause has the sizes."""
+    parts = [] if failure.step is None else [f"in step {failure.step:,}"]
+    return [*parts, f"asked for at {failure.line}"] if failure.line else parts
 
 
 def _held(failure: OutOfMemory) -> list[str]:

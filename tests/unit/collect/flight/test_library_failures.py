@@ -15,7 +15,8 @@ from gpuledger.analyze.memory.failures.oom import explain_oom
 from gpuledger.analyze.posting.posting import post_rank
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.flight import library_failures
-from gpuledger.collect.flight.library_failures import find_library_failure, library_of, see_last_error
+from gpuledger.collect.flight.last_error import see_last_error
+from gpuledger.collect.flight.library_failures import find_library_failure, library_of
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.session.session import Session
 from gpuledger.model.run import Rank
@@ -161,4 +162,4 @@ def test_python_keeps_the_exception_that_ends_a_program_until_its_exit_functions
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout.strip()) == (1, "RuntimeError('NCCL')")
-    assert library_failures._last_error() is None
+    assert library_failures.last_error() is None

@@ -93,7 +93,8 @@ def _explain(rank: Rank, failure: FailedAllocation, *, replays: bool) -> OutOfMe
     device = failure.device_idx or 0
     sizes = failure.tried_bytes, failure.total_bytes, failure.free_bytes, failure.largest_free_bytes
     state = read_failed_state(rank, failure)
-    in_window = failure.step is None or failure.failure_id is None or _is_recorded(rank, failure.step)
+    is_host = device < 0
+    in_window = failure.step is None or (failure.failure_id is None and not is_host) or _is_recorded(rank, failure.step)
     found = OutOfMemory(
         *(device, *sizes, _holders(rank, device) if in_window else None),
         step=failure.step,

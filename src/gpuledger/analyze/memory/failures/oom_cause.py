@@ -75,6 +75,24 @@ def find_cause(evidence: Evidence) -> Cause:
     return Cause("full", _full(evidence))
 
 
+def _host(of: Evidence) -> str:
+    failure = of.failure
+    if (failure.device_idx or 0) >= 0:
+        return ""
+    grown = _growth(of)
+    if grown:
+        limit = "" if failure.total_bytes is None else f". The process may use {format_bytes(failure.total_bytes)}"
+        return f"The host ran out of memory. {grown}{limit}"
+    parts = []
+    if failure.allocated_bytes is not None:
+        total = "" if failure.total_bytes is None else f" of the {format_bytes(failure.total_bytes)} that it may use"
+        parts.append(f"the process uses {format_bytes(failure.allocated_bytes)}{total}")
+    if failure.free_bytes is not None:
+        parts.append(f"{format_bytes(failure.free_bytes)} are available on the machine")
+    what = "host memory" if failure.tried_bytes is None else f"{format_bytes(failure.tried_bytes)} of host memory"
+    return f"{failure.library} could not allocate {what}" + (f": {'; '.join(parts)}" if parts else "")
+
+
 def _library(of: Evidence) -> str:
     library = of.failure.library
     if not library:
@@ -199,7 +217,7 @@ def _largest(of: Evidence) -> str:
 
 
 RULES: tuple[Callable[[Evidence], str], ...] = (
-    *(_library, _one_large_request, _memory_fraction, _other_processes, _private_pool, _growth),
+    *(_host, _library, _one_large_request, _memory_fraction, _other_processes, _private_pool, _growth),
     *(_fragmentation, _optimizer_state, _evaluation, _larger_inputs, _larger_step),
 )
 """The rules in their order. Each returns a sentence, or "" if it does not apply."""

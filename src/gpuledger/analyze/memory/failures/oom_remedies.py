@@ -41,6 +41,8 @@ def find_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
 
     Source: the allocator's snapshot at the error, its last events, and the categories of blocks as far as known.
     """
+    if (evidence.failure.device_idx or 0) < 0:
+        return tuple(_leak(evidence, 0))
     if evidence.failure.library:
         return _for_a_library(evidence)
     state, failure = evidence.state, evidence.failure

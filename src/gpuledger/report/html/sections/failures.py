@@ -34,8 +34,8 @@ def _no_data(card: WatchedCard, page: Page) -> dict[str, Any]:
 
 
 def _failure(rank: Rank, failure: OutOfMemory) -> dict[str, Any]:
-    fact = next(one for one in rank.manifest.oom if one.step == failure.step and one.failure_id is not None)
-    segments, others = read_memory_map(rank, fact)
+    facts = [one for one in rank.manifest.oom if one.step == failure.step and one.failure_id is not None]
+    segments, others = read_memory_map(rank, facts[0]) if facts else ([], 0)
     assert failure.cause is not None
     return {
         "cause": failure.cause.sentence,

@@ -32,6 +32,11 @@ CASES = {
         "cuBLAS could not allocate GPU memory: 1.0 GiB were free after the error; PyTorch reserves 76.0 GiB, of which "
         "1.0 GiB are free; other processes use 40.0 GiB",
     ),
+    "host": (
+        failing(device_idx=-1, library="PyTorch", allocated_bytes=30 * GIB, total_bytes=32 * GIB, free_bytes=GIB),
+        "PyTorch could not allocate 2.0 GiB of host memory: the process uses 30.0 GiB of the 32.0 GiB that it may use; "
+        "1.0 GiB are available on the machine",
+    ),
     "one_large_request": (failing(tried_bytes=50 * GIB), "One request of 50.0 GiB is 62 % of the 80.0 GiB"),
     "memory_fraction": (failing(total_bytes=20 * GIB, free_bytes=58 * GIB), "only 20.0 GiB of the GPU"),
     "other_processes": (replace(USUAL, other_bytes=40 * GIB), "Other processes use 40.0 GiB"),
