@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,23 @@ def test_the_status_is_the_launchers_if_a_rank_fails(launcher: str, status: int,
     run = load(tmp_path / "two.ledger")
     assert run.manifest.exit_status == status
     assert [(number, present(steps) >= 3) for number, _, _, steps in ranks_of(run)] == [(0, True), (1, True)]
+
+
+@pytest.mark.parametrize(("how", "said"), [("kill", "killed by SIGKILL"), ("exit", "exit status 7")])
+def test_a_rank_that_fails_after_its_recorded_steps_is_named_first(how: str, said: str, tmp_path: Path) -> None:
+    fails = {"kill": "os.kill(os.getpid(), 9)", "exit": "sys.exit(7)"}[how]
+    program = TRAIN.replace("if sys.argv[1] ==", f"if rank == 1: {fails}\ndist.barrier()\nif sys.argv[1] ==", 1)
+    write_script(tmp_path, RANK_AND_WORLD + program, "failing.py")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*GPULEDGER, "run", "-q", "--out", "two", "--", *torchrun, "failing.py", "ends", "0"]
+    assert execute(command, tmp_path, env=launch_environment()).status == 1
+    run = load(tmp_path / "two.ledger")
+    problem, *_ = present(build_rank_set(run)).problems
+    assert problem.startswith(f"Rank 1 failed first: {said}, after "), problem
+    assert ". Rank 0 ended because of it: " in problem
+    first, victim = present(build_rank_set(run)).failed
+    assert (first.rank, first.is_first, victim.rank, victim.is_first) == (1, True, 0, False)
+    assert (first.signal, first.exit_status) == {"kill": (9, 137), "exit": (None, 7)}[how]
 
 
 def test_ranks_that_torchrun_starts_again_come_in_order_after_the_others(tmp_path: Path) -> None:

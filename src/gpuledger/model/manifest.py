@@ -285,7 +285,8 @@ class RecordedFacts(JsonObject):
     and the last profiled step. ``calls`` are rows of module, step, batch size and sequence length.
     ``compiled_unread`` says, by file, why generated code could not be divided among its modules. ``graph_pools`` is
     None in runs of versions without it. ``has_all_steps`` is False if nothing counted the steps until the
-    program ended, so that it can have taken more than ``steps_seen``.
+    program ended, so that it can have taken more than ``steps_seen``. ``exit_began_ns`` is when the process began to
+    exit (None if it did not, as one that is killed), and ``exit_error`` the type of its last exception.
     """
 
     devices: tuple[DeviceFacts, ...] = ()
@@ -293,6 +294,8 @@ class RecordedFacts(JsonObject):
     recorder: RecorderKind = RecorderKind.UNKNOWN
     steps_seen: int | None = None
     has_all_steps: bool = False
+    exit_began_ns: int | None = None
+    exit_error: str | None = None
     recorder_bytes: int | None = None
     pid: int | None = None
     pids: tuple[int, ...] = ()
@@ -344,7 +347,7 @@ class RankManifest(RecordedFacts):
 
     ``status`` is ``closed`` or ``cut off``. ``energy`` is None before the energy measurement is posted.
     ``journal_parts`` and ``journal_bytes`` are how much of the journal the tables cover, ``sample_parts`` how much of
-    the samples.
+    the samples. ``exit_status`` and ``signal`` are those of its process, which ended at ``ended_ns``; None if unknown.
     """
 
     schema_version: int
@@ -366,6 +369,9 @@ class RankManifest(RecordedFacts):
     sample_parts: int | None = None
     algorithm: str | None = None
     step_batches: tuple[int, ...] = ()
+    exit_status: int | None = None
+    signal: int | None = None
+    ended_ns: int | None = None
 
 
 _RANK_SHAPE = shape_of(RankManifest)

@@ -233,7 +233,7 @@ class RunWriter:
             manifest, status="complete", started_ns=started_ns, ended_ns=ended_ns, notes=(*manifest.notes, *notes)
         )
         if status is not None:
-            exit_status, signal = (status, None) if status >= 0 else (128 - status, -status)
+            exit_status, signal = exit_status_of(status)
             closed = replaced(closed, exit_status=exit_status, signal=signal)
         write_run_manifest(self.directory, closed)
         post(self.directory)
@@ -266,6 +266,11 @@ def new_manifest(name: str, command: Sequence[str], settings: Mapping[str, tuple
         "notes": [],
     }
     return RunManifest.from_json(value)  # and not created from its fields: an absent key stays absent
+
+
+def exit_status_of(status: int) -> tuple[int, int | None]:
+    """Return a shell's exit status, and the signal that ended the process; ``status`` is negative for a signal."""
+    return (status, None) if status >= 0 else (128 - status, -status)
 
 
 def readable(text: str) -> str:

@@ -22,6 +22,7 @@ from gpuledger.model.run_directory import SUFFIX
 
 if TYPE_CHECKING:
     from gpuledger.cards.card import Card
+    from gpuledger.collect.launch.ends import ProcessEnd
     from gpuledger.collect.launch.launch import Order
     from gpuledger.collect.sampling.energy_meter import EnergyMeter
     from gpuledger.collect.sampling.sampler import CardSampler
@@ -198,14 +199,12 @@ def _run_unrecorded(command: tuple[str, ...], say: Callable[[str], None]) -> int
 
 def _run(order: Order, run: RunWriter, settings: Mapping[str, Setting], listeners: Listeners, *, live: bool) -> int:
     """Return the program's exit status after it has ended and its run is closed."""
-    from gpuledger.cards.opening import find_cards
+    from gpuledger.collect.launch.child import Lifetime
+    from gpuledger.collect.launch.ends import ProcessEnd, RankEnds
     from gpuledger.collect.launch.launch import child_environment, run_child
     from gpuledger.services.oom_killer import killed_notes, read_kills
 
-    devices = settings["devices"].value
-    cards = [] if devices == "cpu" else find_cards()
-    if listeners.note is not None:
-        listeners.note(f"gpuledger: recording to {run.path}, {_what(devices, len(cards))}")
+    cards = _find_cards(run, settings["devices"].value, listeners)
     if live:
         order.environment["GPULEDGER_LISTEN"] = "1"
     pids: list[int] = []
@@ -213,9 +212,11 @@ def _run(order: Order, run: RunWriter, settings: Mapping[str, Setting], listener
     kills = read_kills()
     sampler = _sampler(cards, run) if cards else None
     meter = _meter(run, settings, pids) if cards else None
+    ends = RankEnds(run.path, run.run_id)
+    lifetime = Lifetime()
     try:
         with ExitStack() as beside:
-            starts: list[Callable[[], object]] = []
+            starts: list[Callable[[], object]] = [ends.start]
             if sampler is not None:
                 starts.append(beside.enter_context(sampler).start)
             if meter is not None:
@@ -229,13 +230,14 @@ def _run(order: Order, run: RunWriter, settings: Mapping[str, Setting], listener
                 pids.append(pid)
                 notes.extend(_start_beside(run, starts))
 
-            status = run_child(order.command, child_environment(order, run), started)
+            status = run_child(order.command, child_environment(order, run), started, lifetime)
     except OSError as error:
         run.discard()
         return _refuse(order.command, error, listeners.say)
     notes += killed_notes(status, kills)
     if run.directory == run.path:
-        settle = partial(_settle, listeners=listeners, ranks=settings["ranks"].value)
+        ended = {**ends.stop(), **{pid: ProcessEnd(lifetime.ended_ns, status) for pid in pids}}
+        settle = partial(_settle, listeners=listeners, ranks=settings["ranks"].value, ended=ended)
         _close(run, status, [*notes, *_failures(sampler, meter)], listeners, settle)
     else:
         run.discard()
@@ -243,6 +245,16 @@ def _run(order: Order, run: RunWriter, settings: Mapping[str, Setting], listener
             f"gpuledger: error: {run.path}: could not be replaced, so the program was not recorded: {notes[0]}"
         )
     return status
+
+
+def _find_cards(run: RunWriter, devices: str, listeners: Listeners) -> list[Card]:
+    """Return the GPUs to read, after a message about what will be recorded."""
+    from gpuledger.cards.opening import find_cards
+
+    cards = [] if devices == "cpu" else find_cards()
+    if listeners.note is not None:
+        listeners.note(f"gpuledger: recording to {run.path}, {_what(devices, len(cards))}")
+    return cards
 
 
 def _load_ahead(listeners: Listeners, *, on_gpu: bool) -> None:
@@ -359,8 +371,8 @@ def _what(devices: str, count: int) -> str:
     return f"CPU tensors ({why})"
 
 
-def _settle(run_directory: Path, *, listeners: Listeners, ranks: str) -> None:
-    """Build the tables of a recording, keep the events of the chosen ranks, and show it."""
+def _settle(run_directory: Path, *, listeners: Listeners, ranks: str, ended: Mapping[int, ProcessEnd]) -> None:
+    """Build the tables of a recording, store how its ranks ended, keep the events of the chosen ones, and show it."""
     from gpuledger.model.run_directory import rank_directories
     from gpuledger.model.run_manifest import read_run_manifest
 
@@ -370,8 +382,9 @@ def _settle(run_directory: Path, *, listeners: Listeners, ranks: str) -> None:
                 listeners.note(f"gpuledger: nothing was recorded: {note}")
         return
     from gpuledger.services.keeping_events import keep_events
+    from gpuledger.services.rank_ends import keep_ends
     from gpuledger.services.runs import settle
 
-    run = keep_events(settle(run_directory), ranks)
+    run = keep_events(keep_ends(settle(run_directory), ended), ranks)
     if listeners.show is not None:
         listeners.show(run)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.failures.oom import first_error_ns
+from gpuledger.analyze.ranks.failures import KILLED, FailedRank, find_failed
 from gpuledger.units import counted, format_ns
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ FAR_APART_NS = 1_800_000_000_000
 
 
 def list_problems(ranks: Sequence[Rank]) -> tuple[str, ...]:
-    """Return a sentence for each thing that went wrong on some ranks; empty if nothing did."""
-    rules = (_missing, _worlds, who_ran_out, _cut_off, _without_steps, _unequal_steps, _versions, _devices, _clocks)
+    """Return a sentence for each thing that went wrong on some ranks, a failure first; empty if nothing did."""
+    rules = (who_ran_out, _failed, _missing, _worlds, _without_steps, _unequal_steps, _versions, _devices, _clocks)
     return tuple(problem for rule in rules for problem in rule(ranks))
 
 
@@ -61,11 +62,12 @@ def who_ran_out(ranks: Sequence[Rank]) -> list[str]:
 
     No rank is called the first if the time of an error is not known, or the clocks of the ranks differ.
     """
-    failed = {rank.number: rank for rank in ranks if rank.manifest.oom}
+    failed = {rank.number: rank for rank in _out_of_memory(ranks)}
     if not failed:
         return []
     times = {number: time_ns for number, rank in failed.items() if (time_ns := first_error_ns(rank)) is not None}
-    victims = [rank.number for rank in ranks if rank.number not in failed and rank.manifest.status == "cut off"]
+    after = [] if _went_on(list(failed.values())) else [one.rank for one in failures_of(ranks)]
+    victims = sorted(set(after) - set(failed))
     if len(failed) > 1 and (len(times) < len(failed) or _clocks(ranks)):
         text = f"{name_ranks(sorted(failed)).capitalize()} ran out of memory"
     else:
@@ -79,14 +81,58 @@ def who_ran_out(ranks: Sequence[Rank]) -> list[str]:
     return [f"{text}."]
 
 
-def _cut_off(ranks: Sequence[Rank]) -> list[str]:
-    if any(rank.manifest.oom for rank in ranks):
+def failures_of(ranks: Sequence[Rank]) -> tuple[FailedRank, ...]:
+    """Return the ranks that failed, the first one first."""
+    return find_failed(ranks, are_times_comparable=not _clocks(ranks))
+
+
+def _failed(ranks: Sequence[Rank]) -> list[str]:
+    """Return a sentence for each attempt of a job in which ranks failed: the first one, and those after it."""
+    failed = failures_of(ranks)
+    world = max((rank.manifest.world.size for rank in ranks if rank.manifest.world is not None), default=0)
+    if max(world, len(ranks)) < 2 or (_out_of_memory(ranks) and not _went_on(_out_of_memory(ranks))):
         return []
-    killed = [rank.number for rank in ranks if rank.manifest.status == "cut off"]
-    if not killed or len(killed) == len(ranks):
-        return []
-    verb = "was" if len(killed) == 1 else "were"
-    return [f"{name_ranks(killed).capitalize()} {verb} killed. The other ranks closed their recordings."]
+    attempts = [[one for one in failed if one.attempt == number] for number in sorted({one.attempt for one in failed})]
+    return [text for of_attempt in attempts if (text := _failure_text(of_attempt, len(of_attempt) == len(ranks)))]
+
+
+def _failure_text(failed: Sequence[FailedRank], are_all: bool) -> str:
+    """Return which of the ranks failed first, how, and that the others ended because of it; "" if no more is known."""
+    first, *others = failed
+    known = [part for part in (first.how, first.when) if part]
+    if not first.is_first:
+        ways = Counter(one.how for one in failed)
+        if len(ways) == 1:
+            return "" if are_all and first.how == KILLED else f"{_they_were(failed)} {first.how}."
+        each = ", ".join(f"rank {one.rank} ({one.how})" for one in failed[:MOST_NAMED])
+        more = f" and {len(failed) - MOST_NAMED} more" if len(failed) > MOST_NAMED else ""
+        return f"{counted(len(failed), 'rank')} failed, and which was the first is not known: {each}{more}."
+    if not others:
+        if first.how == KILLED:
+            return "" if are_all else f"Rank {first.rank} was killed. The other ranks closed their recordings."
+        return f"Rank {first.rank} failed: {', '.join(known)}." + ("" if are_all else " The other ranks did not fail.")
+    return f"Rank {first.rank} failed first: {', '.join(known)}. {_because(others)}"
+
+
+def _they_were(failed: Sequence[FailedRank]) -> str:
+    verb = "was" if len(failed) == 1 else "were"
+    return f"{name_ranks([one.rank for one in failed]).capitalize()} {verb if failed[0].is_killed else 'ended with'}"
+
+
+def _because(others: Sequence[FailedRank]) -> str:
+    """Return that ranks ended because of another one, and how."""
+    ways = list(dict.fromkeys(one.how for one in others))
+    named = name_ranks([one.rank for one in others]).capitalize()
+    return f"{named} ended because of it: {' or '.join(ways[:MOST_NAMED])}."
+
+
+def _out_of_memory(ranks: Sequence[Rank]) -> list[Rank]:
+    return [rank for rank in ranks if rank.manifest.oom]
+
+
+def _went_on(ranks: Sequence[Rank]) -> bool:
+    """Return whether the programs of these ranks ended without a failure, so they had handled their errors."""
+    return all(rank.manifest.exit_status == 0 for rank in ranks)
 
 
 def _without_steps(ranks: Sequence[Rank]) -> list[str]:
@@ -95,8 +141,14 @@ def _without_steps(ranks: Sequence[Rank]) -> list[str]:
     return [f"{name_ranks(without).capitalize()} took no step, other ranks up to {most:,}."] if without and most else []
 
 
+def _counted(ranks: Sequence[Rank]) -> Sequence[Rank]:
+    """Return the ranks with steps to compare: if the steps of some were counted to their end, only these."""
+    to_the_end = [rank for rank in ranks if rank.manifest.has_all_steps or rank.manifest.status == "cut off"]
+    return to_the_end if any(rank.manifest.has_all_steps for rank in ranks) else ranks
+
+
 def _unequal_steps(ranks: Sequence[Rank]) -> list[str]:
-    steps = {rank.number: rank.manifest.steps_seen for rank in ranks if rank.manifest.steps_seen}
+    steps = {rank.number: rank.manifest.steps_seen for rank in _counted(ranks) if rank.manifest.steps_seen}
     counts = Counter(steps.values())
     if len(counts) < 2:
         return []

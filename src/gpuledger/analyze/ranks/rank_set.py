@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.analyze.ranks.problems import list_problems
+from gpuledger.analyze.ranks.failures import FailedRank
+from gpuledger.analyze.ranks.problems import failures_of, list_problems
 from gpuledger.analyze.ranks.reading import RankLine, open_summaries
 from gpuledger.analyze.ranks.waits import Waits, find_waits
 from gpuledger.files.reading import MIB
@@ -72,6 +73,7 @@ class RankSet:
 
     ``why_highest`` is where the rank with the highest peak exceeds ranks with the same coordinates, largest first.
     ``energy_j`` is the energy of a step on all ranks; None unless every rank has one.
+    ``failed`` are the ranks that failed, the first one first.
 
     Source: summaries of the ranks, from the caching allocator's history at each rank's own peak; waits from the
     profiled steps.
@@ -87,6 +89,7 @@ class RankSet:
     energy_j: float | None
     waits: Waits | None
     problems: tuple[str, ...]
+    failed: tuple[FailedRank, ...]
 
     @property
     def highest(self) -> RankLine:
@@ -126,6 +129,7 @@ def build_rank_set(run: Run, ranks: Sequence[Rank] | None = None) -> RankSet | N
             energy_j=None if None in energies else sum(one for one in energies if one is not None),
             waits=find_waits(chosen, lines),
             problems=problems,
+            failed=failures_of(chosen),
         )
 
 

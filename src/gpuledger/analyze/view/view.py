@@ -23,7 +23,7 @@ from gpuledger.analyze.overview.findings import Finding, find_findings
 from gpuledger.analyze.overview.process_bytes import read_outside
 from gpuledger.analyze.overview.ranks import Imbalance, find_imbalance
 from gpuledger.analyze.overview.summary import Summary, summarize
-from gpuledger.analyze.ranks.problems import who_ran_out
+from gpuledger.analyze.ranks.problems import list_problems, who_ran_out
 from gpuledger.analyze.ranks.rank_set import RankSet, build_rank_set
 from gpuledger.analyze.step.energy import EnergyBreakdown, break_down_energy
 from gpuledger.analyze.step.fusions import FusedKernel, fused_kernels
@@ -349,6 +349,11 @@ class RunView:
     def ran_out(self) -> list[str]:
         """Return which of several ranks ran out of memory first."""
         return who_ran_out(self.ranks) if len(self.ranks) > 1 else []
+
+    @cached_property
+    def problems(self) -> tuple[str, ...]:
+        """Return a sentence for each thing that went wrong on some ranks, such as ranks that are missing or failed."""
+        return list_problems(self.ranks) if self.rank_set is None else self.rank_set.problems
 
     @cached_property
     def growth(self) -> tuple[Growth, ...]:

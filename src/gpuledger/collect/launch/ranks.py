@@ -21,6 +21,8 @@ _OF_LAUNCHERS = (
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
 """Rank and number of ranks by Open MPI's mpirun, by that of MPICH and Intel MPI, and by srun."""
+PROCESS_ID = "pid"
+"""File in a rank's directory with the id of its process, for who waits for its end."""
 _RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 """How often torchrun has started all processes again because one of them failed."""
 
@@ -52,6 +54,7 @@ def claim_rank(run_directory: Path) -> Path:
         if variable and number != wanted:
             which = f", after restart {restarts} by torchrun" if restarts else ""
             leave_note(run_directory, f"Rank {number} of this run is another process with {variable}={wanted}{which}.")
+        (directory / PROCESS_ID).write_text(str(os.getpid()))
         return directory
 
 

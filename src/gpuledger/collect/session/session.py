@@ -31,6 +31,7 @@ from gpuledger.collect.launch.settings import ALL_STEPS, AUTO, RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.memory.window import MemoryWindow
 from gpuledger.collect.passes.later_passes import LaterPasses
+from gpuledger.collect.session.exit_facts import exit_facts
 from gpuledger.collect.session.outside_backward import OutsideBackward
 from gpuledger.collect.session.recorders import ProcessRecorders, RecorderFactory, describe_process
 from gpuledger.collect.session.watched_calls import WatchedCalls
@@ -213,6 +214,7 @@ class Session:
                 self._close_recorder()
                 self.end()
                 return
+            self.journal.fact(**exit_facts(reason))
             if self._is_recording:
                 self._end_last_steps()
             self._close_window(reason)

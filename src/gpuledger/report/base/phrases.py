@@ -155,6 +155,8 @@ def entry(terminal: Terminal, label: str, *texts: str, cells: int | None = None)
     return [terminal.styled(label, BOLD) + lines[0][len(label) :], *lines[1:]] if lines else []
 
 
+MISSING_OR_FAILED = "Missing or failed"
+"""Label of what went wrong on some ranks."""
 _UNIT = re.compile(r"([KMGTP]i)?B|ns|[µum]?s|min|h|[µumkM]?J|W|%|×")
 
 

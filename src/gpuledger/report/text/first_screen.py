@@ -8,6 +8,7 @@ from gpuledger.analyze.memory.groups import group_accounts, module_label
 from gpuledger.analyze.memory.tree import NOT_LINES, OUTSIDE_PATH, ROUNDING_PATH
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.phrases import (
+    MISSING_OR_FAILED,
     device_text,
     entry,
     failure_text,
@@ -43,7 +44,8 @@ LARGEST, SAVINGS = 3, 2
 def first_screen(view: RunView, terminal: Terminal) -> list[str]:
     """Return the first screen of a run. Of several devices, it is about the one with the highest peak."""
     device = view.highest
-    lines = _memory(view, terminal)
+    lines = [] if view.rank_set else entry(terminal, MISSING_OR_FAILED, *view.problems, cells=CELLS)
+    lines += _memory(view, terminal)
     lines += entry(terminal, "Program ended", *_failed(view), cells=CELLS)
     lines += failure_lines(view, terminal)
     lines += growth_lines(view, terminal)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.ranks.rank_set import Outlier, RankSet, Spread
-from gpuledger.report.base.phrases import column_unit, entry, percent
+from gpuledger.report.base.phrases import MISSING_OR_FAILED, column_unit, entry, percent
 from gpuledger.report.base.terminal import Column, Table
 from gpuledger.units import counted, format_bytes, format_joules, format_ns
 
@@ -35,7 +35,7 @@ def rank_set_lines(ranks: RankSet, terminal: Terminal) -> list[str]:
 
 def rank_set_entries(ranks: RankSet) -> list[tuple[str, tuple[str, ...]]]:
     """Return label and texts of what is said about all ranks, what differs between them first."""
-    found = [("Missing or failed", ranks.problems), ("Waiting", _waiting(ranks)), ("Highest peak", _highest(ranks))]
+    found = [(MISSING_OR_FAILED, ranks.problems), ("Waiting", _waiting(ranks)), ("Highest peak", _highest(ranks))]
     whole = [f"{one.module} is whole on every rank: {format_bytes(one.bytes)} each" for one in ranks.whole_weights]
     found.append(("Not sharded", tuple(whole)))
     if ranks.energy_j is not None:

@@ -24,6 +24,12 @@ def rank(number: int, *, oom_ns: int | None = None, **facts: Any) -> Rank:
     return KeptRank(number, Path(), RankManifest.from_json(value), tables={"counters": counters})
 
 
+def ended(number: int, end_ns: int | None, **facts: Any) -> Rank:
+    """Return a rank with a process that ended; ``signal`` is that which ended it."""
+    status = {"exit_status": 128 + facts["signal"]} if "signal" in facts else {}
+    return rank(number, **{"has_all_steps": True, "exit_began_ns": end_ns, "recorder": "dispatch", **status, **facts})
+
+
 HOUR = 3_600_000_000_000
 
 
@@ -98,10 +104,57 @@ def of_world(size: int, *numbers: int) -> list[Rank]:
                 rank(3, status="cut off", steps_seen=0),
             ],
             [
-                "Rank 4 of 5 has no recording.",
                 "Rank 2 ran out of memory first. Rank 3 ended because of it",
+                "Rank 4 of 5 has no recording.",
                 "Rank 3 took no step",
                 "The ranks took different numbers of steps: most took 10, rank 2 took 4 steps.",
+            ],
+        ),
+        (
+            [ended(0, 20, signal=15, exit_error="RuntimeError"), ended(1, 10, signal=9, has_all_steps=False)],
+            [
+                "Rank 1 failed first: killed by SIGKILL, after at least 10 steps. "
+                "Rank 0 ended because of it: RuntimeError."
+            ],
+        ),
+        (
+            [ended(0, 20, signal=15), ended(1, 10, exit_status=7), ended(2, 21, signal=15)],
+            [
+                "Rank 1 failed first: exit status 7, after 10 steps. "
+                "Ranks 0 and 2 ended because of it: killed by SIGTERM."
+            ],
+        ),
+        (
+            [ended(0, 20, exit_error="KeyError"), ended(1, None, signal=15)],
+            ["Rank 0 failed first: KeyError, after 10 steps. Rank 1 ended because of it: killed by SIGTERM."],
+        ),
+        ([ended(0, 20, exit_status=0), ended(1, 10, exit_status=7)], ["Rank 1 failed: exit status 7, after 10 steps."]),
+        ([ended(0, 20, signal=15), ended(1, 10, signal=15)], ["Ranks 0 and 1 were killed by SIGTERM."]),
+        (
+            [ended(0, 20, exit_status=1), ended(1, None, exit_status=7)],
+            ["2 ranks failed, and which was the first is not known: rank 0 (exit status 1), rank 1 (exit status 7)."],
+        ),
+        (
+            [ended(0, 20, exit_error="RuntimeError", world={"size": 2, "rank": 0})],
+            ["Rank 0 ended with RuntimeError.", "Rank 1 of 2 has no recording."],
+        ),
+        (
+            [ended(0, 20), ended(1, None, exit_began_ns=None, has_all_steps=False)],
+            ["Rank 1 was killed. The other ranks closed their recordings."],
+        ),
+        (
+            [ended(0, 20, exit_status=0, oom=[{"t_ns": 1}]), ended(1, 10, exit_status=7)],
+            ["Rank 0 ran out of memory first.", "Rank 1 failed: exit status 7"],
+        ),
+        ([ended(0, 20, exit_status=1)], []),
+        (
+            [
+                ended(number, ns, signal=signal, world={"size": 2, "rank": number % 2})
+                for number, ns, signal in ((0, 10, 9), (1, 20, 15), (2, 40, 15), (3, 30, 11))
+            ],
+            [
+                "Rank 0 failed first: killed by SIGKILL",
+                "Rank 3 failed first: killed by SIGSEGV, after 10 steps. Rank 2",
             ],
         ),
         (begun(0, HOUR // 3), []),

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def _data(device: DeviceView, page: Page) -> dict[str, Any]:
-    return {"notes": [*device.summary.notes]}
+    problems = () if page.view.rank_set else page.view.problems
+    return {"notes": [*problems, *device.summary.notes]}
 
 
 def _card_data(card: WatchedCard, page: Page) -> dict[str, Any]:

@@ -1,0 +1,134 @@
+"""Ranks that failed, and which of them was the first. The others of a job end because of it."""
+
+from __future__ import annotations
+
+import signal
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuledger.units import counted
+
+if TYPE_CHECKING:
+    from gpuledger.model.manifest import RankManifest
+    from gpuledger.model.run import Rank
+
+KILLED = "killed"
+"""How a rank ended that did not exit, if nothing more is known."""
+_FROM_OUTSIDE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals of launchers, schedulers and terminals. A rank with one of them rarely failed on its own."""
+
+
+@dataclass(frozen=True)
+class FailedRank:
+    """A rank with a process that failed. ``is_first`` is None if it is not known which rank of its attempt was first.
+
+    ``error`` is the type of the exception that nothing handled. ``attempt`` is 0, or higher for ranks that a launcher
+    started again.
+    """
+
+    rank: int
+    attempt: int
+    is_first: bool | None
+    exit_status: int | None
+    signal: int | None
+    error: str | None
+    steps_seen: int | None
+    has_all_steps: bool
+    ended_ns: int | None
+
+    @property
+    def is_killed(self) -> bool:
+        """Return whether the process was killed, and did not exit."""
+        return self.how.startswith(KILLED)
+
+    @property
+    def how(self) -> str:
+        """Return how it ended: ``killed by SIGKILL``, ``ValueError``, ``exit status 7`` or ``killed``.
+
+        A launcher can end a rank that already exits with an error.
+        """
+        if self.signal is not None and (self.error is None or self.signal not in _FROM_OUTSIDE):
+            known = {int(number): number.name for number in signal.Signals}
+            return f"{KILLED} by {known.get(self.signal, f'signal {self.signal}')}"
+        return self.error or (f"exit status {self.exit_status}" if self.exit_status else KILLED)
+
+    @property
+    def when(self) -> str:
+        """Return how many steps it took: ``after at least 6 steps``; "" if none are known."""
+        least = "" if self.has_all_steps else "at least "
+        return f"after {least}{counted(self.steps_seen, 'step')}" if self.steps_seen else ""
+
+
+def find_failed(ranks: Sequence[Rank], *, are_times_comparable: bool = True) -> tuple[FailedRank, ...]:
+    """Return the ranks that failed, the first of each attempt of a job before its others.
+
+    Ranks that a launcher started again have numbers after those of the first attempt.
+
+    Args:
+        ranks: The ranks of a run. If some of the job are missing, one of those can be the first.
+        are_times_comparable: Whether the clocks of the ranks agree.
+
+    Source: exit status and time of each process as the launcher saw it; its own exception.
+    """
+    world = max((rank.manifest.world.size for rank in ranks if rank.manifest.world is not None), default=0)
+    attempts = defaultdict(list)
+    for rank in ranks:
+        attempts[rank.number // world if world else 0].append(rank)
+    found: list[FailedRank] = []
+    for number, members in sorted(attempts.items()):
+        is_first_known = are_times_comparable and len(members) >= world
+        found += _of_attempt(number, members, is_first_known)
+    return tuple(found)
+
+
+def _of_attempt(number: int, ranks: Sequence[Rank], is_first_known: bool) -> list[FailedRank]:
+    begun_to_exit = any(rank.manifest.exit_began_ns is not None for rank in ranks)
+    failed = [rank for rank in ranks if _has_failed(rank.manifest, begun_to_exit)]
+    first = _first(failed) if is_first_known else None
+    found = [
+        FailedRank(
+            rank=rank.number,
+            attempt=number,
+            is_first=None if first is None else rank is first,
+            exit_status=rank.manifest.exit_status,
+            signal=rank.manifest.signal,
+            error=rank.manifest.exit_error,
+            steps_seen=rank.manifest.steps_seen,
+            has_all_steps=rank.manifest.has_all_steps,
+            ended_ns=_end_ns(rank.manifest),
+        )
+        for rank in failed
+    ]
+    return sorted(found, key=lambda one: (not one.is_first, one.rank))
+
+
+def _has_failed(one: RankManifest, others_exited: bool) -> bool:
+    """Return whether a process failed. One that others outlived to their exit, without one of its own, was killed."""
+    if not one.recorder.has_measured_times:
+        return False
+    if one.exit_status is not None:
+        return one.exit_status != 0
+    if one.exit_error is not None or one.status == "cut off":
+        return True
+    return others_exited and one.exit_began_ns is None and not one.has_all_steps
+
+
+def _end_ns(one: RankManifest) -> int | None:
+    """Return the first sign of a process's end: it began to exit, or it had ended."""
+    return min((time_ns for time_ns in (one.exit_began_ns, one.ended_ns) if time_ns is not None), default=None)
+
+
+def _first(failed: Sequence[Rank]) -> Rank | None:
+    """Return the rank that failed first; None if that is not known, or all of them were ended from outside."""
+    own = [rank for rank in failed if not _is_from_outside(rank.manifest)]
+    times = {rank.number: _end_ns(rank.manifest) for rank in failed}
+    if own and None not in times.values():
+        return min(failed, key=lambda rank: times[rank.number] or 0)
+    alone = own or failed
+    return alone[0] if len(alone) == 1 else None
+
+
+def _is_from_outside(one: RankManifest) -> bool:
+    return one.signal in _FROM_OUTSIDE or (one.signal is None and one.exit_error == "KeyboardInterrupt")
