@@ -35,6 +35,12 @@ def words_of(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or f"{type(error).__name__}: {error}"
 
 
+def words_about(subject: object, error: Exception) -> str:
+    """Return the message of an error with its subject first, such as the run that it is about, and not twice."""
+    words = words_of(error)
+    return words if words.startswith(f"{subject}: ") else f"{subject}: {words}"
+
+
 class UsageError(GpuLedgerError):
     """Options or arguments are wrong, contradict each other, or name something that does not exist."""
 

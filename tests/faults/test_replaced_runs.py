@@ -117,7 +117,7 @@ def test_recordings_that_overlap_do_not_mix(tmp_path: Path) -> None:
     assert quick.recorded(["other.py"], tmp_path, options=FORCED).status == 0
     stdout, stderr = first.communicate(b"\n", timeout=60)
     assert (first.returncode, stdout) == (0, b"on\n")
-    assert b"keep.ledger: another recording replaced this run\n" in stderr
+    assert b"gpuledger: error: keep.ledger: another recording replaced this run\n" in stderr
     run = load(tmp_path / "keep.ledger")
     assert run.manifest.run_id != before
     assert run.manifest.command[-1] == "other.py"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpuledger.analyze.ranks.summaries import has_summary, summary_tables
 from gpuledger.errors import UsageError
+from gpuledger.model.manifest import write_rank_manifest
 from gpuledger.model.run import Rank, Run, read_run, write_table
 from gpuledger.model.run_directory import SUFFIX, choose_directory
 from gpuledger.model.run_manifest import write_run_manifest
@@ -41,8 +42,14 @@ def merge_runs(paths: Sequence[str], out: str | None, *, force: bool = False) ->
     if len(versions) > 1:
         notes.append(f"The merged runs were recorded with different versions of gpuledger: {', '.join(versions)}.")
     first = runs[0].manifest
+    failed = next((run.manifest for run in runs if run.manifest.exit_status), first)
     manifest = replace(
-        first, run_id=os.urandom(8).hex(), name=place.name.removesuffix(SUFFIX), notes=tuple(dict.fromkeys(notes))
+        first,
+        run_id=os.urandom(8).hex(),
+        name=place.name.removesuffix(SUFFIX),
+        notes=tuple(dict.fromkeys(notes)),
+        exit_status=failed.exit_status,
+        signal=failed.signal,
     )
     made = RunWriter.open(place, replace(manifest, status="running"), replace=force)
     with made.placing():
@@ -62,13 +69,23 @@ def _ranks_of(runs: Sequence[Run]) -> dict[int, Rank]:
     places: dict[int, object] = {}
     for run in runs:
         place = run.url or run.path
-        for number, rank in _numbered(run.ranks).items():
+        for number, rank in _numbered(_with_ends(run)).items():
             if number in found:
                 raise UsageError(
                     f"rank {number}: is in {places[number]} and in {place}", hint="Leave one of the two runs out"
                 )
             found[number], places[number] = rank, place
     return dict(sorted(found.items()))
+
+
+def _with_ends(run: Run) -> tuple[Rank, ...]:
+    """Return the ranks of a run. The end of a run with one rank is the end of this rank, if that is not known."""
+    if len(run.ranks) != 1 or run.ranks[0].manifest.exit_status is not None:
+        return run.ranks
+    (rank,), of_run = run.ranks, run.manifest
+    ended_ns = rank.manifest.ended_ns or of_run.ended_ns
+    manifest = replace(rank.manifest, exit_status=of_run.exit_status, signal=of_run.signal, ended_ns=ended_ns)
+    return (replace(rank, manifest=manifest),)
 
 
 def _numbered(ranks: Sequence[Rank]) -> dict[int, Rank]:
@@ -82,8 +99,10 @@ def _numbered(ranks: Sequence[Rank]) -> dict[int, Rank]:
 
 
 def _copy(rank: Rank, directory: Path) -> None:
-    """Copy a rank, and write its summary if it has none."""
+    """Copy a rank with how it ended, and write its summary if it has none."""
     shutil.copytree(rank.directory, directory)
+    if rank.manifest.exit_status is not None:
+        write_rank_manifest(directory, rank.manifest)
     if not has_summary(rank):
         for name, table in summary_tables(rank).items():
             write_table(directory, table, name)

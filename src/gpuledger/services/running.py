@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuledger.errors import GpuLedgerError, UsageError, words_of
+from gpuledger.errors import GpuLedgerError, UsageError, words_about
 from gpuledger.model.run_directory import SUFFIX
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def record_repeats(
         try:
             keep_repeat(place, name, series_ns)
         except (GpuLedgerError, OSError) as error:
-            listeners.say(f"gpuledger: error: {place}: {words_of(error)}")
+            listeners.say(f"gpuledger: error: {words_about(place, error)}")
         if status in INTERRUPTED_STATUSES:
             break
     return failed
@@ -353,7 +353,7 @@ def _close(run: RunWriter, status: int, notes: list[str], listeners: Listeners, 
     except KeyboardInterrupt:
         listeners.say(f"gpuledger: interrupted: the next command that reads {run.path} will finish it")
     except Exception as error:
-        listeners.say(f"gpuledger: error: {run.path}: {words_of(error)}")
+        listeners.say(f"gpuledger: error: {words_about(run.path, error)}")
     else:
         if listeners.finished is not None:
             listeners.finished(run.path)

@@ -75,6 +75,20 @@ def test_runs_of_different_versions_are_named_and_merged(tmp_path: Path) -> None
     assert len(ranks.lines) == 2
 
 
+def test_the_status_is_the_first_that_is_not_zero_and_each_rank_has_its_own(tmp_path: Path) -> None:
+    ends = [(0, None), (137, 9), (1, None)]
+    for number, (exit_status, signal) in enumerate(ends):
+        run = make_summaries(tmp_path / f"{number}.ledger", 1, 2)
+        (run / "rank-0").rename(run / f"rank-{number}")
+        path = run / "manifest.json"
+        told = {"exit_status": exit_status, "signal": signal, "ended_ns": 1_000 - number}
+        path.write_text(json.dumps(json.loads(path.read_text()) | told))
+    merged = merge_runs([str(tmp_path / f"{number}.ledger") for number in range(3)], str(tmp_path / "all"))
+    assert (merged.manifest.exit_status, merged.manifest.signal) == (137, 9)
+    assert [(rank.manifest.exit_status, rank.manifest.signal) for rank in merged.ranks] == ends
+    assert [rank.manifest.ended_ns for rank in merged.ranks] == [1_000, 999, 998]
+
+
 def test_a_rank_without_a_step_or_a_block_leaves_the_others_shown(tmp_path: Path) -> None:
     run = make_summaries(tmp_path / "a.ledger", 4, 6)
     for name in ("rank_summary", "breakdown"):
