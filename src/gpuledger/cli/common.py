@@ -298,6 +298,12 @@ def choose_ranks(run: Run, rank_text: str | None) -> tuple[Rank, ...]:
     """
     if not run.ranks:
         notes = list(run.manifest.notes)
+        if run.manifest.status == "running":
+            raise EmptyRunError(
+                f"{run.path.name}: nothing is recorded yet",
+                hint="The run is still being written, or its recorder was killed. A rank is shown from its first "
+                "recorded step on",
+            )
         raise EmptyRunError(f"{run.path.name}: nothing was recorded", hint=next(iter(notes), why_empty(())))
     number = parse_rank(rank_text)
     return run.ranks if number is None else (run.rank(number),)

@@ -7,6 +7,7 @@ that the process wrote while it ran, ``rank-N/<table>/part-*.parquet`` the table
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,13 +134,15 @@ class KeptRank(Rank):
 class Run(Shown):
     """One recording: its directory, its manifest and its ranks in order.
 
-    ``url`` is where the run was downloaded from; None for a local run.
+    ``url`` is where the run was downloaded from; None for a local run. ``damaged`` are the ranks with a manifest that
+    cannot be read, by number, with the reason. They are not among ``ranks``.
     """
 
     path: Path
     manifest: RunManifest
     ranks: tuple[Rank, ...]
     url: str | None = None
+    damaged: Mapping[int, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         first = _facts(self.ranks[0].manifest) if self.ranks else []
@@ -160,11 +163,14 @@ class Run(Shown):
         """Return rank ``number``.
 
         Raises:
-            UsageError: the run has no such rank.
+            InputError: the rank is damaged.
+        UsageError: the run has no such rank.
         """
         for rank in self.ranks:
             if rank.number == number:
                 return rank
+        if number in self.damaged:
+            raise InputError(self.damaged[number])
         have = ", ".join(str(rank.number) for rank in self.ranks) or "none"
         raise UsageError(f"{self.path.name}: the run has no rank {number}", hint=f"Choose one of: {have}")
 
@@ -202,10 +208,11 @@ def read_rank(directory: Path) -> Rank:
 
 
 def read_run(path: Path) -> Run:
-    """Return the run in ``path``, without ranks that have no manifest yet.
+    """Return the run in ``path``, without ranks that have no manifest yet, or a damaged one.
 
     Raises:
-        InputError: ``path`` is not a run, its schema is newer, or it contains a link, a pipe or a device.
+        InputError: ``path`` is not a run, its schema is newer, it contains a link, a pipe or a device, or every rank is
+            damaged.
     """
     refuse_links(path)
     if not (path / MANIFEST).is_file():
@@ -213,9 +220,27 @@ def read_run(path: Path) -> Run:
         what = "an empty folder" if path.is_dir() and not any(path.iterdir()) else what
         raise InputError(f"{path}: {what if path.exists() else 'no such run'}", hint=_hint_for(path))
     manifest = read_run_manifest(path)
+    damaged: dict[int, InputError] = {}
     ranks = tuple(
-        Rank(number, directory, read_rank_manifest(directory))
-        for number, directory in rank_directories(path)
-        if (directory / MANIFEST).is_file()
+        Rank(number, directory, rank_manifest) for number, directory, rank_manifest in read_ranks(path, damaged)
     )
-    return Run(path, manifest, ranks)
+    if damaged and not ranks:
+        raise next(iter(damaged.values()))
+    return Run(path, manifest, ranks, damaged={number: error.message for number, error in damaged.items()})
+
+
+def read_ranks(path: Path, damaged: dict[int, InputError] | None = None) -> Iterator[tuple[int, Path, RankManifest]]:
+    """Yield number, directory and manifest of each rank below a run's directory that has a manifest.
+
+    ``damaged`` gets the ranks with a manifest that cannot be read. They are left out.
+    """
+    for number, directory in rank_directories(path):
+        if not (directory / MANIFEST).is_file():
+            continue
+        try:
+            manifest = read_rank_manifest(directory)
+        except InputError as error:
+            if damaged is not None:
+                damaged[number] = error
+            continue
+        yield number, directory, manifest

@@ -38,6 +38,7 @@ def merge_runs(paths: Sequence[str], out: str | None, *, force: bool = False) ->
     notes = [note for run in runs for note in run.manifest.notes]
     if len({tuple(run.manifest.command) for run in runs}) > 1:
         notes.append("The merged runs were recorded with different commands.")
+    notes += [f"Rank {number} was left out: {why}." for run in runs for number, why in run.damaged.items()]
     versions = sorted({run.manifest.gpuledger_version or "unknown" for run in runs})
     if len(versions) > 1:
         notes.append(f"The merged runs were recorded with different versions of gpuledger: {', '.join(versions)}.")

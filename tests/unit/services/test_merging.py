@@ -7,11 +7,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from many_ranks import make_summaries
 from synthetic import load_run, make_run
 
 from gpuledger.analyze.ranks.rank_set import build_rank_set
-from gpuledger.errors import UsageError
+from gpuledger.cli.main import main
+from gpuledger.errors import InputError, UsageError
 from gpuledger.services.merging import merge_runs
 
 
@@ -87,6 +89,41 @@ def test_the_status_is_the_first_that_is_not_zero_and_each_rank_has_its_own(tmp_
     assert (merged.manifest.exit_status, merged.manifest.signal) == (137, 9)
     assert [(rank.manifest.exit_status, rank.manifest.signal) for rank in merged.ranks] == ends
     assert [rank.manifest.ended_ns for rank in merged.ranks] == [1_000, 999, 998]
+
+
+def test_a_damaged_rank_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "two.ledger", blocks=50, ranks=3)
+    for number in range(3):
+        number_in_job(run / f"rank-{number}", number, 3)
+    (run / "rank-1" / "manifest.json").write_text('{"schema', encoding="utf-8")
+    shown = CliRunner().invoke(main, ["show", str(run), "--rank", "0"])
+    assert shown.exit_code == 0, shown.output
+    assert "Rank 1 cannot be read: " in shown.output
+    assert "rank-1/manifest.json: not JSON" in " ".join(shown.output.split())
+    together = CliRunner().invoke(main, ["show", str(run), "--json"])
+    problems = json.loads(together.stdout)["problems"]
+    assert [text.partition(":")[0] for text in problems] == ["Rank 1 cannot be read"]
+    alone = CliRunner().invoke(main, ["show", str(run), "--rank", "1"])
+    assert alone.exit_code == 3
+    assert "not JSON" in alone.output
+    merged = merge_runs([str(run)], str(tmp_path / "all"))
+    assert [rank.number for rank in merged.ranks] == [0, 2]
+    assert merged.manifest.notes[0].startswith("Rank 1 was left out: ")
+    for number in (0, 2):
+        (run / f"rank-{number}" / "manifest.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(InputError):
+        merge_runs([str(run)], str(tmp_path / "none"))
+
+
+def test_a_run_that_is_still_written_is_called_so(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one.ledger", blocks=50, ranks=1)
+    path = run / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "running"}))
+    assert "The run is still being written" in CliRunner().invoke(main, ["show", str(run)]).output
+    shutil.rmtree(run / "rank-0")
+    empty = CliRunner().invoke(main, ["show", str(run)]).output
+    assert "nothing is recorded yet" in empty
+    assert "used PyTorch" not in empty
 
 
 def test_a_rank_without_a_step_or_a_block_leaves_the_others_shown(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from gpuledger.units import counted
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
+STILL_WRITTEN = "The run is still being written, or its recorder was killed. Its values are those so far."
+"""Note on a run that is not complete."""
 UNBOUNDED_STEP = 1 << 31
 """A last step from here on means that the recording has no end."""
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from gpuledger.analyze.posting.rows import process_sample_table, sample_table
 from gpuledger.model.journal.checks import read_checked
 from gpuledger.model.journal.reading import Journal
-from gpuledger.model.manifest import RankManifest, read_rank_manifest, write_rank_manifest
-from gpuledger.model.run import write_table
-from gpuledger.model.run_directory import SAMPLE_JOURNALS, rank_directories
+from gpuledger.model.manifest import RankManifest, write_rank_manifest
+from gpuledger.model.run import read_ranks, write_table
+from gpuledger.model.run_directory import SAMPLE_JOURNALS
 
 _FIRST_PART = 1
 """Part 0 contains the rank's own samples, read together with the allocator's counters."""
@@ -46,10 +46,7 @@ def post_card_samples(run_directory: Path) -> None:
 
 def _ranks(run_directory: Path) -> Iterator[tuple[Path, RankManifest, dict[str, int]]]:
     """Yield directory and manifest of each rank with tables and GPUs, and UUID -> torch's index of its GPUs."""
-    for _, directory in rank_directories(run_directory):
-        if not (directory / "manifest.json").is_file():
-            continue
-        manifest = read_rank_manifest(directory)
+    for _, directory, manifest in read_ranks(run_directory):
         devices = {one.uuid: one.device_idx for one in manifest.devices if one.uuid}
         devices |= {uuid: device_idx for device_idx, uuid in manifest.energy_pass.cards} if manifest.energy_pass else {}
         if devices:

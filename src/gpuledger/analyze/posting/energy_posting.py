@@ -10,9 +10,9 @@ from gpuledger.analyze.posting.pass_energy import CardReadings, measure_pass, re
 from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_PASS
 from gpuledger.model.journal.checks import read_checked
 from gpuledger.model.journal.reading import Journal
-from gpuledger.model.manifest import PassEnergy, read_rank_manifest, with_notes, write_rank_manifest
-from gpuledger.model.run import write_table
-from gpuledger.model.run_directory import SAMPLE_JOURNALS, rank_directories
+from gpuledger.model.manifest import PassEnergy, with_notes, write_rank_manifest
+from gpuledger.model.run import read_ranks, write_table
+from gpuledger.model.run_directory import SAMPLE_JOURNALS
 from gpuledger.model.schema.tables import TABLES
 
 _PART = 1
@@ -28,10 +28,7 @@ def post_energy(run_directory: Path) -> list[Path]:
     place = run_directory / SAMPLE_JOURNALS / ENERGY_JOURNAL
     journal = read_checked(place) if place.is_dir() else None
     posted = []
-    for _, directory in rank_directories(run_directory):
-        if not (directory / "manifest.json").is_file():
-            continue
-        manifest = read_rank_manifest(directory)
+    for _, directory, manifest in read_ranks(run_directory):
         edges = manifest.energy_pass
         if edges is None or manifest.energy is not None:
             continue

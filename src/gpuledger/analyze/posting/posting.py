@@ -32,6 +32,7 @@ from gpuledger.analyze.posting.rows import (
     step_table,
     window_table,
 )
+from gpuledger.errors import InputError
 from gpuledger.files.reading import storable
 from gpuledger.model.journal.checks import read_checked
 from gpuledger.model.journal.journal import CACHED_CODE, FOUND_BY_LINES, OWN_ERROR, REASONS
@@ -98,8 +99,16 @@ def post_ranks(run_directory: Path, posted: Callable[[Rank], object] = lambda _:
         OSError: the tables cannot be written.
     """
     for number, directory in rank_directories(run_directory):
-        if (directory / JOURNAL_DIRECTORY).is_dir() and not is_posted(directory):
+        if (directory / JOURNAL_DIRECTORY).is_dir() and not _is_left_as_it_is(directory):
             posted(Rank(number, directory, post_rank(directory)))
+
+
+def _is_left_as_it_is(rank_directory: Path) -> bool:
+    """Return whether the tables are complete, or the manifest is damaged, which is said where the run is read."""
+    try:
+        return is_posted(rank_directory)
+    except InputError:
+        return True
 
 
 def post_journal(journal: Journal, rank: int = 0) -> KeptRank:

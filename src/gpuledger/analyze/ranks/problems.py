@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.failures.oom import first_error_ns
@@ -14,14 +16,19 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 MOST_NAMED = 8
+NOTHING: Mapping[int, str] = MappingProxyType({})
 FAR_APART_NS = 1_800_000_000_000
 """Ranks of one job begin within this time: a process group waits no longer for a rank, with PyTorch's defaults."""
 
 
-def list_problems(ranks: Sequence[Rank]) -> tuple[str, ...]:
-    """Return a sentence for each thing that went wrong on some ranks, a failure first; empty if nothing did."""
-    rules = (who_ran_out, _failed, _missing, _worlds, _without_steps, _unequal_steps, _versions, _devices, _clocks)
-    return tuple(problem for rule in rules for problem in rule(ranks))
+def list_problems(ranks: Sequence[Rank], damaged: Mapping[int, str] = NOTHING) -> tuple[str, ...]:
+    """Return a sentence for each thing that went wrong on some ranks, a failure first; empty if nothing did.
+
+    ``damaged`` are the ranks that cannot be read, by number, with the reason.
+    """
+    rules = (who_ran_out, _failed, partial(_missing, damaged=damaged), _worlds, _without_steps, _unequal_steps)
+    found = [problem for rule in (*rules, _versions, _devices, _clocks) for problem in rule(ranks)]
+    return (*found, *(f"Rank {number} cannot be read: {reason}." for number, reason in damaged.items()))
 
 
 def name_ranks(numbers: Sequence[int]) -> str:
@@ -33,12 +40,12 @@ def name_ranks(numbers: Sequence[int]) -> str:
     return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
-def _missing(ranks: Sequence[Rank]) -> list[str]:
+def _missing(ranks: Sequence[Rank], damaged: Mapping[int, str]) -> list[str]:
     sizes = Counter(rank.manifest.world.size for rank in ranks if rank.manifest.world is not None)
     if not sizes or not all(rank.manifest.recorder.has_measured_times for rank in ranks):  # an estimate of some ranks
         return []
     world = max(sizes)
-    have = {rank.number for rank in ranks}
+    have = {rank.number for rank in ranks} | set(damaged)
     missing = [number for number in range(world) if number not in have] if world <= 100_000 else []
     if not missing:
         return []

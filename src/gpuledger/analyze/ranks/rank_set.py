@@ -109,7 +109,7 @@ def build_rank_set(run: Run, ranks: Sequence[Rank] | None = None) -> RankSet | N
         InputError: a summary is damaged.
     """
     chosen = tuple(run.ranks if ranks is None else ranks)
-    problems = list_problems(chosen)
+    problems = list_problems(chosen, run.damaged)
     with open_summaries(chosen) as (connection, lines):
         if len({line.rank for line in lines}) < 2:
             return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpuledger.analyze.memory.account_series import AccountSeries, build_account_series, choose_instants, keep_instants
 from gpuledger.analyze.memory.breakdown import Account, Breakdown, break_down
+from gpuledger.analyze.memory.empty import STILL_WRITTEN
 from gpuledger.analyze.memory.failures.oom import OutOfMemory, explain_ranks
 from gpuledger.analyze.memory.groups import Group, group_accounts
 from gpuledger.analyze.memory.growth import Growth, find_growth
@@ -337,8 +338,9 @@ class RunView:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Return the notes of every device, without duplicates."""
-        return tuple(dict.fromkeys(note for device in self.devices for note in device.summary.notes))
+        """Return the notes of every device, without duplicates, and that the run is not complete."""
+        running = (STILL_WRITTEN,) if self.run.manifest.status == "running" else ()
+        return (*running, *dict.fromkeys(note for device in self.devices for note in device.summary.notes))
 
     @cached_property
     def out_of_memory(self) -> tuple[tuple[Rank, OutOfMemory], ...]:
@@ -353,7 +355,7 @@ class RunView:
     @cached_property
     def problems(self) -> tuple[str, ...]:
         """Return a sentence for each thing that went wrong on some ranks, such as ranks that are missing or failed."""
-        return list_problems(self.ranks) if self.rank_set is None else self.rank_set.problems
+        return list_problems(self.run.ranks, self.run.damaged) if self.rank_set is None else self.rank_set.problems
 
     @cached_property
     def growth(self) -> tuple[Growth, ...]:
