@@ -63,6 +63,7 @@ Keys of the run's `manifest.json`:
 | `run_id`, `name` | identity of the run |
 | `command` | list of arguments |
 | `started_ns`, `ended_ns` | times |
+| `job` | the job of ranks that record themselves, so that they share the run |
 | `exit_status`, `signal` | how the program ended |
 | `status` | running, complete or cut off |
 | `settings` | {name: {value, origin}} |
@@ -93,6 +94,8 @@ Keys of `rank-N/manifest.json`:
 | `status`, `closed_by` | closed or cut off, and by which event |
 | `window` | first_step and last_step of the memory recording, and whether they were requested |
 | `steps_seen`, `has_all_steps` | number of steps; whether they were counted until the program ended |
+| `exit_began_ns`, `exit_error` | when the process began to exit, null if it did not; the type of its last exception |
+| `exit_status`, `signal`, `ended_ns` | how and when the process ended, as the launcher saw it; null if unknown |
 | `journal_parts`, `journal_bytes` | raw events that are in the tables |
 | `stacks` | whether Python stacks were recorded |
 | `notes` | sentences for the reader |

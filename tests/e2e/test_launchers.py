@@ -135,6 +135,52 @@ def test_a_launcher_of_two_gpuledgers_makes_a_run_of_each_rank(launcher: str, tm
     assert ranks_of(load(tmp_path / "two.ledger")) == [(0, 0, "closed", 7), (1, 1, "closed", 7)]
 
 
+RECORDS_ITSELF = """
+import torch
+import torch.distributed as dist
+import gpuledger
+dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/store-{sys.argv[2]}", rank=rank, world_size=world)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 8))
+def train():
+    for step in range(3):
+        model(torch.ones(64 * (1 + rank), 16)).sum().backward()
+if sys.argv[1] == "all" or rank == 0:
+    with gpuledger.record(out="two") as recording:
+        train()
+    assert recording.recorded_by or recording.peak_allocated_bytes > 64 * (1 + rank) * 16 * 4
+else:
+    train()
+dist.barrier()
+os.write(1, f"rank {rank} of {world} trained\\n".encode())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("is_outer", [False, True], ids=["alone", "below gpuledger run"])
+def test_ranks_that_record_themselves_join_one_run(is_outer: bool, tmp_path: Path) -> None:
+    write_script(tmp_path, "import sys\n" + RANK_AND_WORLD + RECORDS_ITSELF, "own.py")
+    outer = [*quick_gpuledger(), "run", "-q", "--out", "outer", "--"] if is_outer else []
+    ended = execute([*outer, *launch("torchrun", tmp_path, "own.py", "all", "0")], tmp_path, env=launch_environment())
+    assert (ended.status, sorted(ended.stdout.splitlines())) == (0, TRAINED), ended.stderr.decode()
+    run = load(tmp_path / ("outer.ledger" if is_outer else "two.ledger"))
+    assert [path.name for path in tmp_path.glob("*.ledger")] == [run.path.name]
+    assert [(number, rank) for number, rank, _, _ in ranks_of(run)] == [(0, 0), (1, 1)]
+    assert run.manifest.status == "complete"
+    ranks = present(build_rank_set(run))
+    assert list(ranks.matrix[[one.name for one in ranks.categories].index("input")]) == INPUTS
+
+
+def test_rank_0_that_records_alone_keeps_its_name_and_an_older_run_is_refused(tmp_path: Path) -> None:
+    write_script(tmp_path, "import sys\n" + RANK_AND_WORLD + RECORDS_ITSELF, "own.py")
+    ended = execute(launch("torchrun", tmp_path, "own.py", "rank 0", "0"), tmp_path, env=launch_environment())
+    assert (ended.status, sorted(ended.stdout.splitlines())) == (0, TRAINED), ended.stderr.decode()
+    assert [rank.number for rank in load(tmp_path / "two.ledger").ranks] == [0]
+    again = execute(launch("torchrun", tmp_path, "own.py", "all", "1"), tmp_path, env=launch_environment())
+    assert again.status == 1
+    assert b"two.ledger: already exists" in again.stderr
+    assert [rank.number for rank in load(tmp_path / "two.ledger").ranks] == [0]
+
+
 @pytest.mark.parametrize(
     ("launcher", "number"),
     [("torchrun", signal.SIGINT), ("mpich", signal.SIGINT), ("openmpi", signal.SIGTERM), ("srun", signal.SIGTERM)],

@@ -29,7 +29,8 @@ class RunManifest(JsonObject):
     """``manifest.json``: the whole run.
 
     ``status`` is ``running`` or ``complete``. ``signal`` is the signal that ended the program. ``repeat_of`` is the
-    variant of which this run is a repetition, and ``series_ns`` the start time of the series of variants.
+    variant of which this run is a repetition, and ``series_ns`` the start time of the series of variants. ``job`` is
+    the job of ranks that record themselves.
     """
 
     schema_version: int
@@ -47,6 +48,7 @@ class RunManifest(JsonObject):
     imported: Imported | None = None
     repeat_of: str | None = None
     series_ns: int | None = None
+    job: str | None = None
 
 
 _SHAPE = shape_of(RunManifest)

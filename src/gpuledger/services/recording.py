@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuledger.errors import GpuLedgerError, UsageError
 from gpuledger.model.run import Run
+from gpuledger.model.run_directory import RANK_PREFIX
 from gpuledger.model.run_writer import RunWriter
 from gpuledger.services.runs import load, post_missing
+from gpuledger.services.shared_recording import one_rank_at_a_time, open_own_run
 from gpuledger.units import counted, format_bytes
 
 if TYPE_CHECKING:
@@ -54,6 +56,8 @@ class Recording:
         """Whether counters and out-of-memory errors are recorded until the end, also after the recorded steps."""
         self._session: Session | None = None
         self._writer: RunWriter | None = None
+        self._is_creator = True
+        self._rank = 0
         self.recorded_by: Path | None = None
         """The run of ``gpuledger run`` if it records this process.
 
@@ -88,14 +92,16 @@ class Recording:
         if self.recorded_by is not None:
             return self
         active.refuse_second()
-        self._writer = RunWriter.choose(self._out, force=self._force, stem=self.name, of_this_process=True)
+        place = open_own_run(self._out, force=self._force, stem=self.name)
+        self._writer, self._is_creator = place.writer, place.is_creator
+        self._rank = int(place.rank_directory.name.removeprefix(RANK_PREFIX))
         self.path = self._writer.path
         settings = RecordSettings(
             self.path, first, last, self._stacks, self._devices, passes, step_on=step_on, flight_recorder=self.flies
         )
-        if "energy" in passes and self._devices != "cpu":
+        if "energy" in passes and self._devices != "cpu" and self._is_creator:
             self._meter = begin_meter(self._writer)
-        self._session = active.start_recording(settings, self.path / "rank-0")
+        self._session = active.start_recording(settings, place.rank_directory)
         return self
 
     def __repr__(self) -> str:
@@ -110,7 +116,7 @@ class Recording:
         if self._session is not None:
             return f"recording into {self.path.name}, {counted(self._session.steps.seen, 'step')}"
         try:
-            steps, peak_bytes = self.run().rank().manifest.steps_seen, self.peak_allocated_bytes
+            steps, peak_bytes = self.run().rank(self._rank).manifest.steps_seen, self.peak_allocated_bytes
         except GpuLedgerError as error:
             return f"ended, {error.message}"
         words = [counted(steps or 0, "step"), *([] if peak_bytes is None else [f"peak {format_bytes(peak_bytes)}"])]
@@ -140,8 +146,9 @@ class Recording:
         active.stop_recording(session, "exception" if error else "end of record")
         if self._meter is not None:
             self._meter.__exit__(None, None, None)
-        with self._writer.adding_to(error):
-            self._writer.close(post=post_missing)
+        if self._is_creator:
+            with self._writer.adding_to(error), one_rank_at_a_time(self._writer.path):
+                self._writer.close(post=post_missing)
 
     def run(self) -> Run:
         """Return the finished run. Under ``gpuledger run``, that run as far as it is written.
@@ -153,7 +160,8 @@ class Recording:
             return load(self.recorded_by)
         if self.path is None or self._session is not None:
             raise UsageError("recording.run(): the recording is still active", hint="Call run() after the with block")
-        return load(self.path)
+        with one_rank_at_a_time(self.path):
+            return load(self.path)
 
     def _repr_html_(self) -> str | None:
         """Return the finished run as HTML for notebooks; None until it is finished."""
@@ -172,7 +180,7 @@ class Recording:
         from gpuledger.analyze.compare.metrics import headline
 
         if self.recorded_by is None:
-            return headline(self.run().rank())
+            return headline(self.run().rank(self._rank))
         mine = [rank for rank in self.run().ranks if rank.manifest.pid == os.getpid()]
         return headline(mine[0]) if mine else {}
 
@@ -229,7 +237,7 @@ def record(
     Args:
         name: Name of the run. Without ``out``, its directory is the first free one of ``NAME.ledger``,
             ``NAME-2.ledger``, …
-        out: Directory of the run.
+        out: Directory of the run. Ranks of one job, as torchrun starts them, record into it together.
         steps: First and last step to record, from 1 and both included; None records the whole block.
         stacks: Record the Python stack of each allocation.
         force: Overwrite ``out``.

@@ -71,6 +71,12 @@ def name_of_process(name: str) -> str:
     return f"{stem}-rank-{rank}" + (f"-restart-{restarts}" if restarts else "")
 
 
+def launched_rank() -> int | None:
+    """Return the launcher's rank of this process; None without a launcher of several ranks."""
+    _, rank, world = _launched()
+    return rank if world > 1 else None
+
+
 def _launched() -> tuple[str, int, int]:
     """Return the launcher's variable, rank and number of ranks; "", 0 and 0 without a launcher of several ranks."""
     rank, world = os.environ.get(RANK, ""), os.environ.get("WORLD_SIZE", "")
