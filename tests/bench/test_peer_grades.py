@@ -114,7 +114,7 @@ def test_grading_again_compares_values_with_the_facts_of_the_file(results: dict[
     answers["leak"]["snapshot"]["value"] = PLANTED_LINES[2]
     answers["category"]["profiler"]["value"] = "4,737,024, 1"
     kept = copy.deepcopy(answers["in_use"])
-    answers["step_energy"]["gpuledger"]["value"] = "2.2"
+    answers["step_energy"]["gpuledger"]["value"] = str(1.05 * results["facts"]["long"]["step_energy_j"])
     grade_again(results)
     assert answers["peak"]["gpuledger"]["grade"] == "wrong"
     assert answers["leak"]["snapshot"]["grade"] == "partly right"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpuledger.operator_key import OperatorKey
-from gpuledger.ops.database.records import Record
+from gpuledger.ops.database.records import Environment, Record
+from gpuledger.ops.database.statistics import Spread
 
 NAMESPACE = "gpuledger."
 """Namespace of keys that are not operators of torch."""
@@ -54,6 +55,16 @@ def host_overhead_of(settings: Mapping[str, Any], records: Sequence[Record]) -> 
     return HostOverhead(
         calls, nodes, calls * call_ns + nodes * (node_ns + (made_ns or 0.0))
     )  # missing from older databases
+
+
+def host_record(
+    key: OperatorKey, environment: Environment, spread: Spread, how: Mapping[str, Any], measured_ns: int
+) -> Record:
+    """Return a record of host time. ``how`` describes the method of the measurement."""
+    times_ns = (spread.median, spread.low, spread.high)
+    block = {"kind": "summary", **asdict(spread)}
+    method = {"mode": "host", **how}
+    return Record(key.digest, environment.digest, method, *times_ns, blocks=(block,), measured_ns=measured_ns)
 
 
 def host_step_key(settings: Mapping[str, Any], mode: str) -> OperatorKey | None:

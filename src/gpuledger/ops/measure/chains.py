@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 
 import torch
 from torch import nn
 
 from gpuledger.operator_key import OperatorKey
-from gpuledger.ops.database.host_overhead import AUTOGRAD_NODE, KEYS, MODULE_CALL, NODE_MADE
+from gpuledger.ops.database.host_overhead import AUTOGRAD_NODE, KEYS, MODULE_CALL, NODE_MADE, host_record
 from gpuledger.ops.database.operator_database import OperatorDatabase
-from gpuledger.ops.database.records import Record
 from gpuledger.ops.database.statistics import summarize
 from gpuledger.ops.measure.blocks import Clock
 from gpuledger.ops.measure.place import Place
@@ -36,21 +34,8 @@ def fill_around(database: OperatorDatabase, place: Place, clock_ns: Clock = time
 
 
 def _put(database: OperatorDatabase, place: Place, key: OperatorKey, links_ns: list[float], clock_ns: Clock) -> None:
-    spread = summarize(links_ns)
-    database.put_records(
-        [
-            Record(
-                key.digest,
-                place.environment.digest,
-                {"mode": "host", "how": "chain", "links": [SHORT, LONG]},
-                spread.median,
-                spread.low,
-                spread.high,
-                blocks=({"kind": "summary", **asdict(spread)},),
-                measured_ns=clock_ns(),
-            )
-        ]
-    )
+    how = {"how": "chain", "links": [SHORT, LONG]}
+    database.put_records([host_record(key, place.environment, summarize(links_ns), how, clock_ns())])
 
 
 def links_of(make: Callable[[int, Place], Callable[[], object]], place: Place) -> list[float]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 
 import torch
 
 from gpuledger.errors import GpuLedgerError
-from gpuledger.ops.database.host_overhead import host_step_key
+from gpuledger.ops.database.host_overhead import host_record, host_step_key
 from gpuledger.ops.database.operator_database import OperatorDatabase
-from gpuledger.ops.database.records import Record
 from gpuledger.ops.database.statistics import Spread, summarize
 from gpuledger.ops.measure.blocks import Clock
 from gpuledger.ops.measure.captured_models import step_of
@@ -69,16 +67,7 @@ def put_host_step(
         return
     database.put_environment(place.environment)
     database.put_keys([key])
-    record = Record(
-        key.digest,
-        place.environment.digest,
-        {"mode": "host", "how": "step"},
-        host_ns.median,
-        host_ns.low,
-        host_ns.high,
-        blocks=({"kind": "summary", **asdict(host_ns)},),
-        measured_ns=clock_ns(),
-    )
+    record = host_record(key, place.environment, host_ns, {"how": "step"}, clock_ns())
     database.put_records([record])
 
 

@@ -63,7 +63,7 @@ for _ in range(1000):
 
 
 def test_the_lifetime_is_from_the_program_s_start_to_its_end_and_not_to_ours() -> None:
-    """20 ms are 20 ms ± 1 where the machine wakes us in time, which a busy one does now and then."""
+    """The program sleeps for 20 ms; a busy machine wakes it some ms late. Our own start takes over 100 ms."""
     took_ms = sorted(map(float, subprocess.check_output([sys.executable, "-c", SLEEPS], text=True).split()))
     assert took_ms[0] >= 19
-    assert took_ms[9] < 21.5, took_ms
+    assert took_ms[9] < 40, took_ms
