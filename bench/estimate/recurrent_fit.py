@@ -62,11 +62,11 @@ def equal_reserves(layers: list[MeasuredLayer]) -> dict[str, int]:
 
 
 def workspace_errors(layers: list[MeasuredLayer], table: list[MeasuredLayer]) -> dict[str, float]:
-    """Return the relative errors of workspaces, each from the most similar other layer of ``table``."""
+    """Return the relative errors of workspaces, each from the most similar other layers of ``table``."""
     errors = []
     for layer in layers:
-        like = min((one for one in table if one is not layer), key=lambda one: layer.shape.distance(one.shape))
-        errors.append(abs(layer.shape.workspace_like(like) / layer.workspace_bytes - 1))
+        others = [one for one in table if one is not layer]
+        errors.append(abs(layer.shape.workspace_from(others) / layer.workspace_bytes - 1))
     return {
         "layers": len(errors),
         "median_error": statistics.median(errors),

@@ -259,7 +259,7 @@ class CachingAllocator:
         counters.allocated_bytes += block.size
         counters.requested_bytes += block.requested_bytes
         counters.active_bytes += block.size
-        counters.peak_allocated_bytes = max(counters.peak_allocated_bytes, counters.allocated_bytes)
+        counters.see_peaks()
 
 
 def _segment_bytes(size: int) -> int:

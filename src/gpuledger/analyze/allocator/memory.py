@@ -43,7 +43,7 @@ class CardMemory:
         """Reserve the bytes of a segment, or of a mapped part of one."""
         counters = self.counters
         counters.reserved_bytes += size
-        counters.peak_reserved_bytes = max(counters.peak_reserved_bytes, counters.reserved_bytes)
+        counters.see_peaks()
         self.listen(action, address, size, stream)
 
     def give_back(self, action: Action, address: int, size: int, stream: int) -> None:

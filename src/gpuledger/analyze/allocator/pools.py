@@ -149,7 +149,10 @@ def merge_neighbours(block: Block) -> None:
 
 @dataclass
 class Counters:
-    """Current and peak bytes. ``requested`` is the requested size, ``allocated`` the size after rounding."""
+    """Current and peak bytes. ``requested`` is the requested size, ``allocated`` the size after rounding.
+
+    A ``recent`` peak is that since :meth:`reset_peaks`, as the program can ask for it.
+    """
 
     allocated_bytes: int = 0
     requested_bytes: int = 0
@@ -160,6 +163,20 @@ class Counters:
     alloc_count: int = 0
     free_count: int = 0
     retries: int = 0
+    recent_peak_allocated_bytes: int = 0
+    recent_peak_reserved_bytes: int = 0
+
+    def see_peaks(self) -> None:
+        """Raise the peaks to the current bytes, if these are higher."""
+        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
+        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
+        self.recent_peak_allocated_bytes = max(self.recent_peak_allocated_bytes, self.allocated_bytes)
+        self.recent_peak_reserved_bytes = max(self.recent_peak_reserved_bytes, self.reserved_bytes)
+
+    def reset_peaks(self) -> None:
+        """Set the recent peaks to the current bytes."""
+        self.recent_peak_allocated_bytes = self.allocated_bytes
+        self.recent_peak_reserved_bytes = self.reserved_bytes
 
 
 def _address(block: Block) -> int:

@@ -187,8 +187,9 @@ class CudaFacade:
             "memory_cached": lambda device=None: counters.reserved_bytes,
             "max_memory_reserved": lambda device=None: self._peaks()[1],
             "max_memory_cached": lambda device=None: self._peaks()[1],
-            "reset_peak_memory_stats": lambda device=None: None,
-            "reset_max_memory_allocated": lambda device=None: None,
+            "reset_peak_memory_stats": lambda device=None: counters.reset_peaks(),
+            "reset_max_memory_allocated": lambda device=None: counters.reset_peaks(),
+            "reset_max_memory_cached": lambda device=None: counters.reset_peaks(),
             "reset_accumulated_memory_stats": lambda device=None: None,
             "memory_stats": lambda device=None: self._statistics(),
             "memory_stats_as_nested_dict": lambda device=None: {},
@@ -201,16 +202,19 @@ class CudaFacade:
         }
 
     def _peaks(self) -> tuple[int, int]:
-        return self.device.counters.peak_allocated_bytes, self.device.counters.peak_reserved_bytes
+        """Return the peaks since the program has reset them. The estimate keeps those of the whole program."""
+        counters = self.device.counters
+        return counters.recent_peak_allocated_bytes, counters.recent_peak_reserved_bytes
 
     def _statistics(self) -> dict[str, int]:
         counters = self.device.counters
+        allocated, reserved = self._peaks()
         found = {"num_alloc_retries": counters.retries, "num_ooms": 0}
         for name, now, peak in (
-            ("allocated_bytes", counters.allocated_bytes, counters.peak_allocated_bytes),
-            ("active_bytes", counters.active_bytes, counters.peak_allocated_bytes),
-            ("requested_bytes", counters.requested_bytes, counters.peak_allocated_bytes),
-            ("reserved_bytes", counters.reserved_bytes, counters.peak_reserved_bytes),
+            ("allocated_bytes", counters.allocated_bytes, allocated),
+            ("active_bytes", counters.active_bytes, allocated),
+            ("requested_bytes", counters.requested_bytes, allocated),
+            ("reserved_bytes", counters.reserved_bytes, reserved),
             ("inactive_split_bytes", 0, 0),
         ):
             for pool in ("all", "large_pool", "small_pool"):

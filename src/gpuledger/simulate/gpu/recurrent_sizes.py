@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import heapq
 import math
+import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
@@ -18,6 +21,9 @@ _KEPT_WIDTHS = {RELU: 1, TANH: 1, LSTM: 5, GRU: 6}
 
 _HANDLE_BYTES = 8 << 20
 """Part of the workspace for each layer and direction, whatever its size."""
+
+_SIMILAR = 5
+"""Measured layers that a workspace is taken from."""
 
 _MEASURED = "recurrent_workspaces.csv"
 
@@ -100,15 +106,26 @@ class RecurrentShape:
     def workspace_bytes(self) -> int:
         """Return the workspace in bytes: a copy of the weights, a part per layer and direction, and layouts of data.
 
-        cuDNN chooses among several algorithms, each with its own layouts of data. Their bytes are those of the most
-        similar measured layer, in proportion.
+        cuDNN chooses among several algorithms, each with its own layouts of data. Their bytes are those of similar
+        measured layers, in proportion.
 
         Source: two measurements on an H200 with cuDNN 9.19. Their errors for layers that were not in the table are in
         bench/estimate/results/h200/recurrent_fit.json.
         """
-        return self.workspace_like(min(measured_layers(), key=lambda one: self.distance(one.shape)))
+        return self.workspace_from(measured_layers())
 
-    def workspace_like(self, other: MeasuredLayer) -> int:
+    def workspace_from(self, layers: Iterable[MeasuredLayer]) -> int:
+        """Return the median workspace of the most similar layers; that of the same layer, if it is among them.
+
+        The number of layers was chosen with two measurements, each held to the table of the other.
+        """
+        nearest = heapq.nsmallest(_SIMILAR, layers, key=lambda one: self.distance(one.shape))
+        alike = [one for one in nearest if math.isfinite(self.distance(one.shape))]
+        if self.distance(alike[0].shape) == 0:
+            return self._workspace_like(alike[0])
+        return int(statistics.median(self._workspace_like(one) for one in alike))
+
+    def _workspace_like(self, other: MeasuredLayer) -> int:
         """Return the workspace if this layer runs as a measured one does."""
         layouts_bytes = max(other.workspace_bytes - other.shape._constant_bytes, 0)
         return self._constant_bytes + int(layouts_bytes * self._layouts / other.shape._layouts)

@@ -180,6 +180,21 @@ def test_a_fresh_gradient_is_kept_and_sums_go_in_place(device: SimulatedDevice) 
     assert torch.cuda.max_memory_allocated() <= 6 * (4 << 20)
 
 
+def test_a_program_can_reset_the_peaks_and_the_estimate_keeps_its_own(device: SimulatedDevice) -> None:
+    large = torch.zeros(64 << 20, dtype=torch.uint8, device="cuda")
+    del large
+    kept = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
+    assert torch.cuda.max_memory_allocated() == 64 << 20
+    torch.cuda.reset_peak_memory_stats()
+    assert torch.cuda.max_memory_allocated() == len(kept)
+    assert torch.cuda.memory_stats()["allocated_bytes.all.peak"] == len(kept)
+    assert torch.cuda.max_memory_reserved() == torch.cuda.memory_reserved() >= 64 << 20
+    more = torch.zeros(2 << 20, dtype=torch.uint8, device="cuda")
+    del more
+    assert torch.cuda.max_memory_allocated() == 3 << 20
+    assert device.counters.peak_allocated_bytes == 64 << 20
+
+
 def test_recurrent_layers_have_one_weight_buffer(device: SimulatedDevice) -> None:
     layer = nn.LSTM(16, 32, 2, batch_first=True).cuda()
     assert len({weight.untyped_storage()._cdata for weight in layer.parameters()}) == 1
