@@ -149,6 +149,14 @@ class RunWriter:
             beside.unlink()
         return cls(path, path, str(manifest.run_id))
 
+    def name_job(self, job: str) -> None:
+        """Store what the processes of the run's job have in common.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        write_run_manifest(self.directory, replaced(read_run_manifest(self.directory), job=job))
+
     def take_place(self) -> None:
         """Move the run to its final path, and remove the run that it replaces.
 

@@ -7,13 +7,13 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpuledger.collect.launch.ranks import launched_rank
 from gpuledger.errors import InputError, UsageError
 from gpuledger.model.run_directory import RANK_PREFIX, SUFFIX, rank_directories
-from gpuledger.model.run_manifest import read_run_manifest, write_run_manifest
+from gpuledger.model.run_manifest import read_run_manifest
 from gpuledger.model.run_writer import RunWriter
 
 _OF_JOB = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMI_JOBID")
@@ -48,7 +48,7 @@ def open_own_run(out: str | None, *, force: bool, stem: str) -> OwnPlace:
         if joined is not None:
             return joined
         writer = _choose(out, force, stem)
-        write_run_manifest(writer.path, replace(read_run_manifest(writer.path), job=job))
+        writer.name_job(job)
         own = writer.path / f"{RANK_PREFIX}{rank}"
         own.mkdir()
         return OwnPlace(writer, own, is_creator=True)

@@ -70,7 +70,7 @@ def who_ran_out(ranks: Sequence[Rank]) -> list[str]:
     No rank is called the first if the time of an error is not known, or the clocks of the ranks differ.
     """
     failed = {rank.number: rank for rank in _out_of_memory(ranks)}
-    if not failed:
+    if not failed or len(ranks) < 2:
         return []
     times = {number: time_ns for number, rank in failed.items() if (time_ns := first_error_ns(rank)) is not None}
     after = [] if _went_on(list(failed.values())) else [one.rank for one in failures_of(ranks)]

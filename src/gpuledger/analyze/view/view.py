@@ -350,7 +350,7 @@ class RunView:
     @property
     def ran_out(self) -> list[str]:
         """Return which of several ranks ran out of memory first."""
-        return who_ran_out(self.ranks) if len(self.ranks) > 1 else []
+        return who_ran_out(self.ranks)
 
     @cached_property
     def problems(self) -> tuple[str, ...]:

@@ -172,3 +172,7 @@ def test_each_problem_is_said_once(ranks: list[Rank], expected: list[str]) -> No
     assert len(found) == len(expected)
     for text, start in zip(found, expected, strict=True):
         assert text.startswith(start)
+
+
+def test_a_single_rank_is_not_called_the_first() -> None:
+    assert list_problems([rank(0, oom=[{"t_ns": 20, "step": 812}])]) == ()
