@@ -88,7 +88,8 @@ class Holder(JsonObject):
 
     ``kind`` is its class, or graph for a tensor that keeps an autograd graph. ``name`` is what the program calls it,
     and ``where`` of what it is that name. ``length`` is the number of elements or autograd nodes, ``more`` how many it
-    has gained. ``content`` is graph (tensors that keep their graphs), tensor, exception or "".
+    has gained. ``content`` is graph (tensors that keep their graphs), tensor, exception or "". ``bound`` is the largest
+    number of elements that it keeps, None if there is no limit, and ``element_bytes`` the bytes of tensors in one then.
     """
 
     kind: str
@@ -97,6 +98,8 @@ class Holder(JsonObject):
     length: int = 0
     more: int = 0
     content: str = ""
+    bound: int | None = None
+    element_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

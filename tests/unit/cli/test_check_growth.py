@@ -68,6 +68,24 @@ def test_growth_fails_and_says_when_memory_ends(tmp_path: Path) -> None:
     assert "out of memory in about" in result.output
 
 
+@pytest.mark.parametrize(("bound", "exit_code"), [(200, 0), (10**9, 5)])
+def test_a_container_that_is_full_before_memory_ends_passes(bound: int, exit_code: int, tmp_path: Path) -> None:
+    run = run_with(tmp_path / "a.ledger", 8 * MIB, 80)
+    holder = {"kind": "deque", "name": "queue", "length": 40, "more": 20, "content": "tensor", "bound": bound}
+    first = {"step": 20, "took_ns": 1, "is_complete": True}
+    last = {**first, "step": 40, "holder": {**holder, "element_bytes": 8 * MIB}}
+    place = read_run(run).ranks[0].directory / "manifest.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"censuses": [first, last]}))
+    result = check(run)
+    text = " ".join(result.output.split())
+    assert result.exit_code == exit_code
+    assert f"held by deque queue, 40 of at most {bound:,} elements of tensors" in text
+    assert ("memory grows, but not without limit" in text) == (exit_code == 0)
+    assert ("grows until queue is full, in about 120 steps" in text) == (exit_code == 0)
+    shown = json.loads(check(run, "--json").stdout.partition("\ngpuledger")[0])
+    assert (shown["ok"], shown["growth"][0]["holder"]["bound"]) == (exit_code == 0, bound)
+
+
 @pytest.mark.parametrize("words", [(), ("--json",)])
 def test_no_growth_passes(tmp_path: Path, words: tuple[str, ...]) -> None:
     result = check(run_with(tmp_path / "a.ledger", 0, 80), *words)

@@ -7,6 +7,7 @@ that. Inputs that grow raise the floor, too, but with the same number of blocks,
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,8 @@ _STEADY_FRAC = 0.4
 """Smallest gain of a part, relative to the median gain."""
 _STILL_FRAC = 0.6
 """Smallest mean gain of the later parts, relative to that of the earlier ones."""
+_EXPLAINED = 1.5
+"""Largest ratio of the growth to what a container gains with which it holds all that grows."""
 HOST = -1
 
 
@@ -39,7 +42,8 @@ class Growth:
     """Memory of one device, -1 for the host, that grew until the last step.
 
     ``steps_left`` is the number of steps until it reaches ``limit_bytes``; None if no limit is known. ``category``,
-    ``module`` and ``line`` are those of the blocks that the recorded steps kept; "" if unknown.
+    ``module`` and ``line`` are those of the blocks that the recorded steps kept; "" if unknown. ``steps_until_full`` is
+    the number of steps until the holder has reached its limit; None if it has none, or does not hold all that grows.
     """
 
     rank: int
@@ -55,6 +59,13 @@ class Growth:
     category: str = ""
     module: str = ""
     line: str = ""
+    steps_until_full: int | None = None
+
+    @property
+    def will_end(self) -> bool:
+        """Return whether memory stops growing before the limit, because the holder is full by then."""
+        full = self.steps_until_full
+        return full is not None and (self.steps_left is None or full < self.steps_left)
 
 
 @dataclass(frozen=True)
@@ -129,6 +140,7 @@ def _of_device(rank: Rank, device_idx: int, values: dict[str, F64]) -> Growth | 
         *(rank.number, device_idx, trend.per_step, trend.since_step, int(steps[-1])),
         *(round(trend.total), limit, left, None if blocks is None else blocks.per_step),
         *(_holder(rank), category, module, line),
+        steps_until_full=_steps_until_full(rank, trend.per_step, int(steps[-1])),
     )
 
 
@@ -160,7 +172,21 @@ def _of_host(rank: Rank, values: dict[str, F64]) -> Growth | None:
     return Growth(
         *(rank.number, HOST, trend.per_step, trend.since_step, int(steps[-1]), round(trend.total), limit, left, None),
         *(_holder(rank), category, module, line),
+        steps_until_full=_steps_until_full(rank, trend.per_step, int(steps[-1])),
     )
+
+
+def _steps_until_full(rank: Rank, step_bytes: float, last_step: int) -> int | None:
+    """Return the number of steps after the last one until the holder is full, at the rate between two censuses."""
+    first = _censuses(rank)[0]
+    last = next((one for one in reversed(rank.manifest.censuses) if one.holder is not None), None)
+    if first is None or last is None or last.holder is None or last.holder.bound is None or last.step <= first.step:
+        return None
+    holder, per_step = last.holder, last.holder.more / (last.step - first.step)
+    if per_step <= 0 or (holder.content != "graph" and per_step * holder.element_bytes * _EXPLAINED < step_bytes):
+        return None
+    full_at = last.step + (last.holder.bound - holder.length) / per_step
+    return max(math.ceil(full_at) - last_step, 0)
 
 
 def _has_more(first: CensusFacts, last: CensusFacts, trend: Trend) -> bool:

@@ -67,7 +67,7 @@ def check_command(
     Sampled values, such as the step time, need one.
 
     With --no-growth, memory at the end of every step is checked, too, and needs no limit. Growth that stops before the
-    last step is allowed.
+    last step is allowed, and so is a container with a limit, such as deque(maxlen=…), that is not full yet.
 
     Exits with status 5 if a value is above its limit or was not measured, or if memory grows. The same holds for a
     program with too few steps for --no-growth.
@@ -109,13 +109,14 @@ def _refuse_growth(run: Run, path: str, *, as_json: bool | None = None) -> None:
     from gpuledger.report.json.document import growth_document
     from gpuledger.report.text.growth_text import growth_text
 
-    growth = build_view(run).growth
+    found = build_view(run).growth
+    growth = [one for one in found if not one.will_end]
     none = CountedSteps(0, FEWEST_STEPS)
     steps = max(map(counted_steps, run.ranks), key=lambda one: one.counted, default=none)
     if as_json:
         facts = {"counted_steps": steps.counted, "needed_steps": steps.needed}
         ok = steps.are_enough and not growth
-        print_json({"run": run.name, "ok": ok, **facts, "growth": [growth_document(one) for one in growth]})
+        print_json({"run": run.name, "ok": ok, **facts, "growth": [growth_document(one) for one in found]})
     if growth:
         raise BudgetExceededError(
             f"{run.path.name}: memory grows: {growth_text(growth[0])}", hint=f"gpuledger show {quoted(path)}"
@@ -127,7 +128,8 @@ def _refuse_growth(run: Run, path: str, *, as_json: bool | None = None) -> None:
             hint="Record a longer run with --flight-recorder",
         )
     if as_json is False:
-        print_lines([f"{run.path.name}: memory does not grow"])
+        texts = [f"memory grows, but not without limit: {growth_text(one)}" for one in found]
+        print_lines([f"{run.path.name}: {text}" for text in texts or ["memory does not grow"]])
 
 
 def _closer_look(run: Run, path: str, against: str | None) -> str:

@@ -65,8 +65,11 @@ class Census:
         }
 
     def _grown_most(self, earlier: Census) -> dict[str, Any] | None:
-        """Return the object that has gained most elements since the earlier census; tensors before other content."""
-        best: tuple[tuple[int, int], Named] | None = None
+        """Return the object that has gained most elements since the earlier census.
+
+        Tensors come before other content, and then containers without a limit before those with one.
+        """
+        best: tuple[tuple[int, bool, int], Named] | None = None
         for key, one in self.named.items():
             before = earlier.named.get(key)
             if before is None and not earlier._has_all_names:
@@ -75,14 +78,15 @@ class Census:
             is_graph = one.kind == "graph"
             if more < LEAST_MORE or (is_graph and more < self.step - earlier.step):
                 continue
-            rank = (2 if one.content in ("tensor", "graph") else 1 if one.content else 0, more)
+            rank = (2 if one.content in ("tensor", "graph") else 1 if one.content else 0, one.bound is None, more)
             if best is None or rank > best[0]:
                 best = rank, one
         if best is None:
             return None
         found = best[1]
         words = {"kind": found.kind, "name": found.name, "where": found.where, "length": found.size}
-        return {**words, "more": best[0][1], "content": found.content}
+        bound = {} if found.bound is None else {"bound": found.bound, "element_bytes": found.element_bytes}
+        return {**words, "more": best[0][2], "content": found.content, **bound}
 
 
 class TensorCount:

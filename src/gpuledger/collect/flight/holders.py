@@ -7,7 +7,6 @@ and closures. Bounded in time, and runs no code of the program.
 from __future__ import annotations
 
 import functools
-import gc
 import inspect
 import os
 import sys
@@ -29,6 +28,7 @@ from gpuledger.collect.adapter.program_objects import (
     is_tensor,
     module_of_class,
 )
+from gpuledger.collect.flight.bounds import CACHE, bound_of, bytes_per_element, results_of
 from gpuledger.model.flight_facts import COUNTED_NODES
 
 DEPTH = 5
@@ -50,7 +50,8 @@ class Named:
     """One object that the program keeps. ``size`` is the number of elements, or of autograd nodes for a graph.
 
     ``content`` is graph (tensors with their autograd graphs), tensor, exception or "", by what the last elements are or
-    contain.
+    contain. ``bound`` is the largest number of elements that it keeps, None if there is no limit. ``element_bytes`` are
+    those of the tensors in an element, known with a limit only.
     """
 
     kind: str
@@ -58,6 +59,8 @@ class Named:
     where: str
     size: int
     content: str = ""
+    bound: int | None = None
+    element_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,41 +100,38 @@ def _walk(roots: Iterator[_Place], until_ns: int, found: dict[Key, Named], seen:
         place = next(roots, None) or (waiting.popleft() if waiting else None)
         if place is None:
             return True
-        value, kind = place.value, type(place.value)
+        value = place.value
         if id(value) in seen or is_exactly(value, *_PLAIN) or _is_ours(value):
             continue
         seen.add(id(value))
         if is_tensor(value):
             nodes = _nodes_below(value)
             if nodes:
-                _add(found, place, "graph", nodes, "tensor")
+                _add(found, Named("graph", place.name, place.where, nodes, "tensor"))
             continue
-        container = _results_of(value) if kind is _CACHE else value
-        is_bounded = kind is deque and value.maxlen is not None
-        if issubclass(type(container), (*_MAPPINGS, list, deque, set)) and not is_bounded:
-            size = len_of(container)
-            if size is not None:
-                _add(found, place, "lru_cache" if kind is _CACHE else class_name(kind), size, _content_of(container))
+        _add_container(found, place)
         if place.depth < DEPTH:
             waiting.extend(_inside(place))
 
 
-def _add(found: dict[Key, Named], place: _Place, kind: str, size: int, content: str) -> None:
+def _add_container(found: dict[Key, Named], place: _Place) -> None:
+    """Add an object if it is a container, or a function that keeps its results."""
+    is_cache = type(place.value) is CACHE
+    container = results_of(place.value) if is_cache else place.value
+    size = len_of(container) if issubclass(type(container), (*_MAPPINGS, list, deque, set)) else None
+    if size is None:
+        return
+    bound = bound_of(place.value)
+    kind = "lru_cache" if is_cache else class_name(type(place.value))
+    element_bytes = 0 if bound is None else bytes_per_element(_elements(container))
+    _add(found, Named(kind, place.name, place.where, size, _content_of(container), bound, element_bytes))
+
+
+def _add(found: dict[Key, Named], one: Named) -> None:
     """Add an object, if none with the same key is larger."""
-    key = (place.name, place.where, kind == "graph")
-    if key not in found or found[key].size < size:
-        found[key] = Named(kind, place.name, place.where, size, content)
-
-
-_CACHE = type(functools.lru_cache(maxsize=None)(len))
-
-
-def _results_of(cached: Any) -> dict[Any, Any] | None:
-    """Return what a function with ``functools.lru_cache`` keeps; None if their number is bounded."""
-    if _CACHE.cache_info(cached).maxsize is not None:
-        return None
-    own = attributes_of(cached)
-    return next((one for one in gc.get_referents(cached) if type(one) is dict and one is not own), None)
+    key = (one.name, one.where, one.kind == "graph")
+    if key not in found or found[key].size < one.size:
+        found[key] = one
 
 
 _PLAIN = (int, float, str, bytes, bool, type(None), complex, type, ModuleType, torch.dtype, torch.device)

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 def growth_text(growth: Growth) -> str:
     """Return how fast memory grows, since when, until when, and what holds it."""
     parts = [f"{growth_rate_text(growth)}, {format_bytes(growth.grown_bytes)} until step {growth.last_step}"]
-    if growth.steps_left is not None:
+    if growth.will_end and growth.holder is not None and growth.steps_until_full is not None:
+        parts.append(f"grows until {growth.holder.name} is full, in about {_rounded(growth.steps_until_full):,} steps")
+    elif growth.steps_left is not None:
         parts.append(f"out of memory in about {_rounded(growth.steps_left):,} steps")
     if growth.holder is not None:
         parts.append(_held(growth))
@@ -40,7 +42,8 @@ def _held(growth: Growth) -> str:
     if holder.kind == "graph":
         least = "at least " if holder.length >= COUNTED_NODES else ""
         return f"{name} keeps an autograd graph of {least}{holder.length:,} nodes"
-    return f"held by {holder.kind} {name}, {holder.length:,} elements{of_what}"
+    length = f"{holder.length:,}" if holder.bound is None else f"{holder.length:,} of at most {holder.bound:,}"
+    return f"held by {holder.kind} {name}, {length} elements{of_what}"
 
 
 def _rounded(steps: int) -> int:

@@ -1,0 +1,62 @@
+"""Containers that keep a limited number of elements, such as ``deque(maxlen=…)`` and ``lru_cache(maxsize=…)``."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections import deque
+from itertools import islice
+from typing import Any
+
+from gpuledger.collect.adapter.program_objects import attributes_of, storage_of, tensors_in
+
+CACHE = type(functools.lru_cache(maxsize=None)(len))
+"""Class of functions with ``functools.lru_cache``."""
+
+_LONGEST_CACHE = 4_096
+"""Largest number of results with which a cache with a limit is looked into."""
+_SAMPLE = 4
+_MOST_TENSORS = 64
+_MAXLEN: Any = deque.maxlen
+
+
+def bound_of(container: Any) -> int | None:
+    """Return the largest number of elements that a container keeps; None if there is no limit."""
+    if issubclass(type(container), deque):
+        bound = _MAXLEN.__get__(container)
+    else:
+        bound = CACHE.cache_info(container).maxsize if type(container) is CACHE else None
+    return bound if type(bound) is int else None
+
+
+def results_of(cached: Any) -> dict[Any, Any] | list[Any] | None:
+    """Return what a function with ``functools.lru_cache`` keeps; None if there is too much of it.
+
+    With a limit, the cache's dict has entries of a private type. The results are what the cache itself refers to.
+    """
+    own, info = attributes_of(cached), CACHE.cache_info(cached)
+    if info.maxsize is not None and not 0 < info.currsize <= _LONGEST_CACHE:
+        return None
+    referents = gc.get_referents(cached)
+    places = [place for place, one in enumerate(referents) if type(one) is dict and one is not own]
+    if not places:
+        return None
+    entries: dict[Any, Any] = referents[places[-1]]
+    if info.maxsize is None:
+        return entries
+    kinds = {id(CACHE), *(id(type(one)) for one in islice(dict.values(entries), 1))}
+    pairs = [one for one in referents[: places[-1]] if id(one) not in kinds]
+    return pairs[1::2]
+
+
+def bytes_per_element(elements: list[Any]) -> int:
+    """Return the mean bytes of the tensors in the last elements of a container; 0 without tensors."""
+    last = elements[-_SAMPLE:]
+    sizes: dict[int, int] = {}
+    for tensor in islice(tensors_in(last), _MOST_TENSORS):
+        try:
+            storage = storage_of(tensor)
+            sizes[storage.data_ptr()] = storage.nbytes()
+        except (RuntimeError, NotImplementedError):  # without a storage
+            continue
+    return sum(sizes.values()) // max(len(last), 1)
