@@ -114,8 +114,8 @@ def growth_document(growth: Growth) -> dict[str, Any]:
     names = ("kind", "name", "where", "length", "more", "content", "bound")
     held = None if holder is None else {name: getattr(holder, name) for name in names}
     fields = ("rank", "device_idx", "step_bytes", "since_step", "last_step", "grown_bytes", "limit_bytes")
-    fields += ("steps_left", "steps_until_full")
-    return {**{name: getattr(growth, name) for name in fields}, **words, "holder": held}
+    steps = ("steps_left", "steps_until_full")
+    return {**{name: getattr(growth, name) for name in (*fields, *steps)}, **words, "holder": held}
 
 
 def place_document(place: Place) -> dict[str, Any]:
