@@ -99,6 +99,7 @@ def test_a_rank_that_fails_after_its_recorded_steps_is_named_first(how: str, sai
     command = [*GPULEDGER, "run", "-q", "--force", "--out", "two", "--", *torchrun, "failing.py", "ends", "0"]
 
     def once() -> Run:
+        (tmp_path / "store-0").unlink(missing_ok=True)
         assert execute(command, tmp_path, env=launch_environment()).status == 1
         return load(tmp_path / "two.ledger")
 

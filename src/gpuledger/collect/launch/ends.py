@@ -18,8 +18,10 @@ from pathlib import Path
 from gpuledger.collect.launch.ranks import PROCESS_ID
 from gpuledger.model.run_directory import rank_directories
 
-_LOOK_S = 0.5
-"""Interval of looks for new ranks."""
+_LOOK_S = 0.05
+"""Interval of looks for new ranks. A rank that ends within it after its first step is not seen."""
+_SETTLED_NS = 1_000_000_000
+"""Age of a directory's last change after which another one would show: file times are coarse."""
 _EXIT_CODE = 51
 """Field of ``/proc/PID/stat`` from 0: exit status or signal, as ``wait`` returns it."""
 
@@ -96,7 +98,8 @@ class RankEnds:
                 return
             places = [place for _, place in rank_directories(self._run_directory) if place not in self._seen]
             found = [self._await(place) for place in places]
-            self._changed_ns = changed_ns if all(found) else 0
+            is_settled = time.time_ns() - changed_ns > _SETTLED_NS
+            self._changed_ns = changed_ns if all(found) and is_settled else 0
 
     def _await(self, place: Path) -> bool:
         """Wait for the process of a rank. Return False if it has not written its id yet."""
