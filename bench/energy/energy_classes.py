@@ -1,4 +1,4 @@
-"""Judges how much better FLOPs and bytes tell the watts of an operator that was not measured than the assumed weights.
+"""Compares two ways to predict the power of unmeasured operators: from FLOPs and bytes, and from assumed weights.
 
 By the committed database, with the model that tools/fit_power_model.py fits: every type of operator is left out in turn
 and told by the others; errors are by time, over what was measured. The assumed weights (analyze/work_class.py) are

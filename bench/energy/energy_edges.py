@@ -1,4 +1,4 @@
-"""Whether a window that begins and ends where a load does holds that load's energy: bursts between idle stretches.
+"""Measures whether an energy window holds the energy of a load that begins and ends with it, between idle times.
 
 Each burst is measured twice: by a window from its first launch to its end, and by one that begins and ends while the
 GPU is idle, less what the idle GPU takes in between. The difference is told in ms of the step in power: how far the

@@ -1,4 +1,4 @@
-"""Whether the stated uncertainty of energy windows holds the truth: random bursts on all GPUs of this machine.
+"""Measures how often the energy of random loads lies within the stated uncertainty of its window, on all GPUs here.
 
 Each round draws a pattern of bursts and idle stretches, and repeats it. Each repetition has a window of its own, which
 begins and ends with its load. The truth of one repetition is the energy of all of them together, without the idle

@@ -1,4 +1,4 @@
-"""Whose joules of recorded runs are by the watts that ship now, beside what parts of them took alone.
+"""Divides the energy of recorded runs by today's power figures, and compares with parts that were measured alone.
 
 Usage: python bench/energy/joules_again.py RUN.ledger …
            --alone bench/energy/results/h200/time_energy_halves.json --out FILE

@@ -1,4 +1,4 @@
-"""What NVML's calls cost and when what they show moves: the facts that the sampler and the energy windows rest on.
+"""Measures what NVML's calls cost, and how often their values change.
 
 Usage: python bench/energy/nvml_calls.py --out bench/energy/results/h200/nvml_calls.json   (50 s)
 

@@ -1,4 +1,4 @@
-"""Measures the time and energy passes: what they repeat within, how they close, what they leave behind; and Zeus.
+"""Measures the timing and energy measurements: how well they repeat and add up, what they leave behind, and Zeus.
 
 Each model is recorded twice as a user would (`gpuledger run --passes memory,energy,time`), training and inference. Then
 a model of two known halves, and each half alone; then one window of ten seconds by our ticks and by ZeusMonitor (where

@@ -1,4 +1,4 @@
-"""The tensors of a convolution that is told as one row of whole numbers (gpuledger.simulate.convolutions)."""
+"""Makes the tensors of a convolution from one row of integers (gpuledger.simulate.convolutions)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimates the same trainings with several builds of torch and tells whether the answers are the same to the byte.
+"""Estimates the same trainings with several builds of torch, and checks that the answers are equal to the byte.
 
 ``--setting card`` runs ``gpuledger estimate --json`` as any user would on a machine with a GPU; ``hidden`` with no
 GPU visible; ``no driver`` with a driver's library that cannot be loaded; ``cpu`` is for a torch built without CUDA.

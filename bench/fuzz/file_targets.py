@@ -1,4 +1,4 @@
-"""Targets that are single files: the older formats, settings, budgets, keywords, workloads, databases and caches."""
+"""Lists fuzz targets that are single files: older formats, settings, budgets, keywords, databases and caches."""
 
 from __future__ import annotations
 

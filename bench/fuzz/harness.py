@@ -1,4 +1,4 @@
-"""Runs a reader on damaged inputs, one after the other, and keeps what each came to, its time and its memory."""
+"""Runs a reader on damaged inputs, one after the other, and stores the result, the time and the memory of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damages good inputs: bytes, JSON values, columns of journals and of Parquet tables. The same seed damages alike."""
+"""Damages valid inputs: bytes, JSON values, columns of journals and Parquet tables. A seed always damages alike."""
 
 from __future__ import annotations
 

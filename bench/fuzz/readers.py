@@ -1,4 +1,4 @@
-"""Gives every reader of files damaged inputs, and counts what comes of them: read, refused, or a defect of gpuledger.
+"""Gives damaged inputs to every reader of files, and counts which are read, refused, or show a defect of gpuledger.
 
 Each target runs in a process of its own, with a time limit and a memory limit for each input. Inputs are made from the
 seed alone, so that a failure can be made again: ``readers.py --one "SEED"``. Those that failed are kept in ``--keep``.

@@ -1,4 +1,4 @@
-"""Targets that are runs: their journals, manifests and tables, each damaged and then shown by every view in turn."""
+"""Lists fuzz targets that are runs: journals, manifests and tables are damaged, then every view shows the run."""
 
 from __future__ import annotations
 

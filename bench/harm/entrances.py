@@ -1,4 +1,4 @@
-"""Plant an error before every statement of gpuledger's that runs in a recorded program, one after the other.
+"""Raises an error before each statement of gpuledger that runs in a recorded program, one after the other.
 
 ``python bench/harm/entrances.py`` writes ``bench/harm/results/cpu/entrances.json``. The programs are those of
 ``tests/support/planted_programs.py``; what is compared is in ``tests/support/planted_walk.py``, with the reasons for

@@ -1,4 +1,4 @@
-"""Plants single-line defects in the core of gpuledger, one after the other, and counts those that its tests find.
+"""Plants single-line defects in the core of gpuledger, one after the other, and counts those that the tests find.
 
 A seeded random sample, equally many from each subject below, and every defect of the lines that `named_mutants.toml`
 names. For each, tests that run its line are run in a fork until one fails: those of the module's folder first, then the

@@ -1,4 +1,4 @@
-"""Measures how right a recording is: against the allocator, against the GPU, against the program run bare.
+"""Compares recordings with the allocator, with the GPU, and with the program without a recording.
 
 Each model is trained as a user would: bare, several times, each in a process of its own, then under
 ``gpuledger run``. Nothing is changed in the program. The figures come from the run that ``gpuledger`` wrote and from

@@ -1,4 +1,4 @@
-"""Run the old PyTorch memory profiler and the drop-in side by side on small trainings whose right numbers are known.
+"""Compares the old PyTorch memory profiler with the drop-in on small trainings with known results.
 
     git clone https://github.com/tbd-ai/tbd-tools
     python bench/memory/dropin_defects.py --old tbd-tools/pytorch_mem_profiler --out defects.json

@@ -1,4 +1,4 @@
-"""Runs the drop-in memory profiler on NeuMF at MovieLens-20M size and holds it against the older tool's own example.
+"""Runs the drop-in memory profiler on NeuMF at MovieLens-20M size, and compares it with the older tool's example.
 
 The model is the one of that tool's README: 138,493 users and 26,744 items, embeddings of 64 and 128, layers of 256,
 128 and 64, with its names. Checked: the printed weights line by line; that the last block sums to the allocated bytes

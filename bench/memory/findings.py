@@ -1,4 +1,4 @@
-"""Measures how right the savings of findings are: what is predicted, against the training changed in that way.
+"""Compares the predicted savings of findings with trainings that were changed accordingly.
 
 Usage: python bench/memory/findings.py --out bench/memory/results/h200/findings.json
 """

@@ -1,4 +1,4 @@
-"""Does a gate on bytes flake? The same training recorded again and again, and what a test's marks measure on a GPU.
+"""Measures how much a limit in bytes varies: one training recorded repeatedly, and what a test's marks measure.
 
 Usage: python bench/memory/gate_repeatability.py --out bench/memory/results/h200/gate.json --repeats 10 --parallel 5
 Two models take about two minutes on an H200; --device cpu --small works anywhere.

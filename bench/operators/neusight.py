@@ -1,4 +1,4 @@
-"""Predictions of layers that others timed on other GPUs (NeuSight, ASPLOS '25), by kind and for whole models.
+"""Compares predictions with layer times that others measured on other GPUs (NeuSight, ASPLOS '25), by kind and model.
 
 Usage: python bench/operators/neusight.py --data FOLDER --out bench/operators/results/cpu/neusight.json
 

@@ -1,4 +1,4 @@
-"""Which cache mode tells an operator's cost inside its model: hot or rotating, each against the operator in its place.
+"""Compares operators measured with hot and with rotating inputs with the same operators inside their model.
 
 Usage: python bench/operators/operator_cache.py --model torchvision:resnet50 --input 32x3x224x224 --out FILE
        python bench/operators/operator_cache.py --device cpu --model operator_pairs:conv_net

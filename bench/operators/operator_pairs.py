@@ -1,4 +1,4 @@
-"""Sums of operators against whole models, of the ancestor's model–input pairs, and of others.
+"""Compares sums of operators with whole models: the older tool's pairs of model and input, and others.
 
 Usage: python bench/operators/operator_pairs.py --pairs 'inference/*' --database h200.db --folder pairs --out FILE.json
        python bench/operators/operator_pairs.py --pairs 'training/resnet18@*,*/gpt2@512/bfloat16' --time-limit-s 480 …

@@ -1,4 +1,4 @@
-"""What predictions from a database are worth, and how long one takes.
+"""Measures the error of predictions from a database, and how long one takes.
 
 Usage: python bench/operators/operator_predict.py --database h200.db --workload a.workload.json --out FILE
 """

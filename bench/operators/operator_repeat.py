@@ -1,4 +1,4 @@
-"""Two campaigns on one device over the same random operators: how far apart are their medians; and what one costs.
+"""Measures random operators in two campaigns on one GPU, and compares their medians. Also measures the cost of one.
 
 Usage: python bench/operators/operator_repeat.py --workload a.workload.json --count 100 --out FILE
 With --ancestor N the ancestor's own method stands beside it on N of them: hot, eager, one fixed loop, mean of blocks

@@ -1,4 +1,4 @@
-"""Times of operators that no model uses, for predictions to learn from: what they lack most, in random order.
+"""Measures times of operators that no model uses, in random order, as training data for predictions.
 
 Usage: python bench/operators/operator_sweep.py --database h200.db --avoid pairs --lane 0/2 --seconds 500 --out FILE
        python bench/operators/operator_sweep.py --device cpu --smaller 200 --database cpu.db --seconds 20 --out FILE

@@ -1,4 +1,4 @@
-"""How long an energy window has to be: tick-aligned and plain reads of the counter, and the averages of polled power.
+"""Measures how long an energy window must be: aligned and plain reads of the counter, and polled power.
 
 Usage: python bench/operators/operator_window.py --out bench/operators/results/h200/operator_window.json
            (needs a GPU; 4 minutes)

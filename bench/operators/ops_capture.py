@@ -1,4 +1,4 @@
-"""Named models captured on a virtual GPU, and every record made a call again: seconds, operators, and what fails.
+"""Captures named models on a simulated GPU, and calls every captured operator: seconds, operators, failures.
 
     python bench/operators/ops_capture.py --out bench/operators/results/cpu/ops_capture.json
 

@@ -1,4 +1,4 @@
-"""A campaign over all GPUs that Ray has here, with a worker killed on the way, and what it has to have kept to.
+"""Runs a campaign on all GPUs of this machine with Ray, kills a worker, and checks the result.
 
 Usage: python bench/operators/ray_campaign.py --folder /tmp/campaign
            --out bench/operators/results/h200/ray_campaign.json

@@ -1,4 +1,4 @@
-"""What each of seven tools tells of the same trainings, and what it costs: overhead, files, time to an answer.
+"""Compares seven tools on the same trainings: their answers, overhead, files, and time to an answer.
 
 Twenty questions are asked of a small training with planted facts, in a fresh process for each tool. A function takes a
 value out of what the tool wrote; one rule a question compares it with the truth. Costs are those of five other

@@ -1,4 +1,4 @@
-"""Measures what it costs to import a memory snapshot of a million events: wall time and peak memory of whole processes.
+"""Measures what importing a memory snapshot of a million events costs: wall time and peak memory of processes.
 
 A child process writes snapshots in the structure that torch 2.11 and later dump: without stacks, and with twenty frames
 an event. ``gpuledger import torch-snapshot`` is then started as a user would, and a bare ``pickle.load`` of the same

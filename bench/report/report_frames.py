@@ -1,4 +1,4 @@
-"""Measures the report of a million blocks in a headless browser: the file, the time until it is ready, and its frames.
+"""Measures the report of a million blocks in a headless browser: file size, time until it is ready, frame times.
 
 A synthetic run of ten thousand modules, with a time pass and readings of power, is rendered once. The page is opened
 several times; in it, each action is done many times and timed from the change of the state to the second frame after

@@ -1,4 +1,4 @@
-"""Measures what a run of a million blocks costs to look at: wall time, peak memory and file size of whole processes.
+"""Measures what viewing a run of a million blocks costs: wall time, peak memory and file size of processes.
 
 A synthetic run is written by a child process. ``show`` and ``report`` are then started as a user would, each in fresh
 processes, and PyTorch's own page maker is given the same events where torch is installed. This process imports neither

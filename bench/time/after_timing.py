@@ -1,4 +1,4 @@
-"""Measures whether the timing measurement leaves a slow-down behind: steps after it, against steps before it.
+"""Compares steps after the timing measurement with steps before it, to find a slow-down that it leaves behind.
 
 Each model trains in processes, which take turns: one is not recorded, and the others are recorded between their two
 halves (one recorded step and three profiled ones). A half is blocks of steps between two synchronizations of the GPU.

@@ -1,4 +1,4 @@
-"""Measures what a recording consists of: time in each of its functions, and of each step, on one training.
+"""Measures the parts of a recording: the time in each of its functions, and of each step, on one training.
 
 Each model trains in a process of its own: bare steps, recorded steps, profiled steps, and steps after these, each from
 idle GPU to idle GPU. The functions in PARTS are timed with the recording's own calls of them; a part includes the parts

@@ -1,4 +1,4 @@
-"""Measures what recording a short script costs in all: the time of a script of 20 steps, recorded and bare.
+"""Measures what recording adds to the total time of a script of 20 steps.
 
 Each run is a process of its own, timed from its start to its exit, imports included, as a user waits for it. Bare and
 recorded runs take turns, and the order turns with every round. The figure of a model is the median of the rounds'

@@ -1,4 +1,4 @@
-"""Measures what a step takes under each way to record kernels: the time pass, what it is made of, and lighter ways.
+"""Measures step times under each way to record kernels: the timing measurement, its parts, and lighter ways.
 
 One process per case (model-mode-batch, batch 0 being the model's own); there, rounds in which ways take their turn, the
 order turning with the rounds, the less telling ways in every fourth round. A turn begins the way, takes three steps,

@@ -1,4 +1,4 @@
-"""Ways to record kernels, for bench/time/time_pass_cost.py: the time pass, what it is made of, and lighter ones."""
+"""Ways to record kernels, for bench/time/time_pass_cost.py: the timing measurement, its parts, and lighter ways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the live view costs: its share of a core at 2 Hz, and the step time of a training with and without it.
+"""Measures the cost of the live view: its share of a core at 2 Hz, and the step time with and without it.
 
 Usage: python bench/watch/live_cost.py --out bench/watch/results/h200/live.json
            (90 s; --device cpu --run RUN without a GPU)

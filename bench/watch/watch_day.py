@@ -1,4 +1,4 @@
-"""Lets the sampler of `gpuledger watch` run for a day at 10 Hz on a simulated clock: bytes on disk, and its memory.
+"""Runs the sampler of `gpuledger watch` for a simulated day at 10 Hz: bytes on disk, and its memory.
 
 Usage: python bench/watch/watch_day.py --out bench/watch/results/cpu/watch_day.json      (some minutes; needs no GPU)
 """
