@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ KILLED = "killed"
 """How a rank ended that did not exit, if nothing more is known."""
 _FROM_OUTSIDE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals of launchers, schedulers and terminals. A rank with one of them rarely failed on its own."""
+
+_SEEN_LATE_NS = 1_000_000_000
+"""Time that may pass on a busy machine until the launcher sees that a process has ended."""
 
 
 @dataclass(frozen=True)
@@ -125,9 +129,25 @@ def _first(failed: Sequence[Rank]) -> Rank | None:
     own = [rank for rank in failed if not _is_from_outside(rank.manifest)]
     times = {rank.number: _end_ns(rank.manifest) for rank in failed}
     if own and None not in times.values():
-        return min(failed, key=lambda rank: times[rank.number] or 0)
+        first = min(failed, key=lambda rank: times[rank.number] or 0)
+        return _killed_before(first, failed) or first
     alone = own or failed
     return alone[0] if len(alone) == 1 else None
+
+
+def _killed_before(first: Rank, failed: Sequence[Rank]) -> Rank | None:
+    """Return the rank that was killed before ``first`` seems to have failed; None without one.
+
+    SIGKILL is sent to a rank because of another one only by a launcher, after the other's process has ended. So one
+    that was killed before any other process ended failed on its own. The launcher can see its end later than its peers
+    lose the connection.
+    """
+    ended = {rank.number: rank.manifest.ended_ns for rank in failed}
+    killed = min(failed, key=lambda rank: ended[rank.number] or sys.maxsize)
+    ended_ns, began_ns = ended[killed.number], _end_ns(first.manifest)
+    if killed.manifest.signal != signal.SIGKILL or ended_ns is None or began_ns is None:
+        return None
+    return killed if None not in ended.values() and ended_ns - began_ns < _SEEN_LATE_NS else None
 
 
 def _is_from_outside(one: RankManifest) -> bool:

@@ -174,5 +174,26 @@ def test_each_problem_is_said_once(ranks: list[Rank], expected: list[str]) -> No
         assert text.startswith(start)
 
 
+SECOND = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("error_ns", "error_ended_ns", "killed_ns", "first"),
+    [
+        (8 * SECOND, 9 * SECOND, 8 * SECOND + SECOND // 10, "Rank 1 failed first: killed by SIGKILL"),  # seen late
+        (8 * SECOND, 9 * SECOND, 9 * SECOND + SECOND // 10, "Rank 0 failed first: RuntimeError"),  # by the launcher
+        (8 * SECOND, 19 * SECOND, 12 * SECOND, "Rank 0 failed first: RuntimeError"),
+        (8 * SECOND, None, 8 * SECOND + SECOND // 10, "Rank 0 failed first: RuntimeError"),
+    ],
+)
+def test_a_kill_before_any_process_ended_is_no_consequence(
+    error_ns: int, error_ended_ns: int | None, killed_ns: int, first: str
+) -> None:
+    failed = ended(0, error_ns, exit_error="RuntimeError", ended_ns=error_ended_ns)
+    killed = ended(1, None, signal=9, ended_ns=killed_ns)
+    (problem,) = list_problems([failed, killed])
+    assert problem.startswith(first)
+
+
 def test_a_single_rank_is_not_called_the_first() -> None:
     assert list_problems([rank(0, oom=[{"t_ns": 20, "step": 812}])]) == ()
