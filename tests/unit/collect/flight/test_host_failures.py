@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from present import present
 
 from gpuledger.analyze.memory.failures.oom import explain_oom
 from gpuledger.analyze.posting.posting import post_rank
@@ -108,7 +110,9 @@ def test_a_leak_that_reaches_a_limit_is_named_with_its_line(tmp_path: Path) -> N
     assert "DefaultCPUAllocator" in done.stderr
     document: dict[str, Any] = json.loads(run("show", "leak", "--json", at=tmp_path).stdout)
     (failure,) = document["out_of_memory"]
-    assert failure["cause"]["sentence"].startswith("The host ran out of memory. Memory has grown by 8.")
+    rate = r"The host ran out of memory\. Memory has grown by ([\d.]+) MiB per step"
+    grown = re.match(rate, failure["cause"]["sentence"])
+    assert float(present(grown)[1]) == pytest.approx(8.2, abs=0.5)
     assert "held by list kept" in failure["cause"]["sentence"]
     assert failure["line"].startswith("leak.py:14")
     assert failure["remedies"][0]["action"] == "free what grows step after step"
