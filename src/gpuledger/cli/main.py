@@ -117,7 +117,7 @@ class Commands(click.Group):
         except Exception as error:
             if state.get("verbose"):
                 traceback.print_exc()
-            result = tell(error)
+            result = report_error(error)
         code = result if isinstance(result, int) else 0
         sys.exit(code or state.get("exit_code", 0))
 
@@ -128,7 +128,7 @@ def _print_any_name() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def tell(error: Exception) -> int:
+def report_error(error: Exception) -> int:
     """Write ``error`` to stderr as one line with a hint. Return the exit status."""
     if isinstance(error, Abort):
         return INTERRUPTED

@@ -108,7 +108,7 @@ class _Words:
         """Return what the viewer shows of a block; what is not known is left out."""
         key = tuple(block[name] for name in ("category", "module_id", "scope_id", "name_id", "phase", "step"))
         if key not in self._metadata:
-            told = {
+            described = {
                 "category": block["category"],
                 "module": self._modules.get(block["module_id"]),
                 "scope": self._names.get(block["scope_id"]),
@@ -116,7 +116,7 @@ class _Words:
                 "phase": block["phase"],
                 "step": block["step"],
             }
-            self._metadata[key] = {name: value for name, value in told.items() if value}
+            self._metadata[key] = {name: value for name, value in described.items() if value}
         return self._metadata[key]
 
     def frames(self, block: dict[str, Any]) -> list[dict[str, Any]]:
@@ -200,12 +200,12 @@ class _Device:
             "stream": block["stream"],
             "user_metadata": metadata,  # also where it is freed: from there the viewer goes back in time
         }
-        told = {"frames": frames, "category": block["category"]}
+        described = {"frames": frames, "category": block["category"]}
         events = [
             (
                 block["alloc_index"],
                 1,
-                {"action": "alloc", **shared, "time_us": _us(block["alloc_ns"], first_us), **told},
+                {"action": "alloc", **shared, "time_us": _us(block["alloc_ns"], first_us), **described},
             )
         ]
         for order, (action, stem) in enumerate((("free_requested", "free_requested"), ("free_completed", "free")), 2):

@@ -113,7 +113,7 @@ def ask(connection: duckdb.DuckDBPyConnection, query: str, limits: Limits | None
         with watch.running():
             connection.execute(statements[0])
     except duckdb.Error as error:
-        raise _told(error, limits) from error
+        raise _as_input_error(error, limits) from error
     columns = tuple(column[0] for column in connection.description or ())
     return Answer(columns, _batches(connection, watch, limits))
 
@@ -154,13 +154,13 @@ def _batches(
             with watch.running():
                 batch = connection.fetchmany(BATCH_ROWS)
         except duckdb.Error as error:
-            raise _told(error, limits) from error
+            raise _as_input_error(error, limits) from error
         if not batch:
             return
         yield batch
 
 
-def _told(error: Exception, limits: Limits) -> GpuLedgerError:
+def _as_input_error(error: Exception, limits: Limits) -> GpuLedgerError:
     """Return a DuckDB error as one line; what it adds below its first line becomes the hint."""
     import duckdb
 

@@ -134,7 +134,7 @@ def exported_table(rank: Rank, name: str) -> pa.Table:
 
 
 def written_table(rank: Rank, name: str) -> pa.Table:
-    """Return one rank's table as it is written to a file: what an older log does not tell is null, not 0."""
+    """Return one rank's table as it is written to a file: what an older log does not have is null, not 0."""
     import pyarrow as pa
 
     table = exported_table(rank, name)

@@ -82,10 +82,10 @@ def read_snapshot(data: bytes, title: str) -> Snapshot:
     Raises:
         InputError: it is not a snapshot, or is damaged.
     """
-    columns, settings, told, oom = _read(data, title)
+    columns, settings, traces, oom = _read(data, title)
     columns.release()  # free the memory of a large file before the lifetimes are computed
     rules = AllocatorSettings.from_snapshot(settings)
-    devices = tuple(follow(device_idx, trace, closing, rules) for device_idx, trace, closing in told)
+    devices = tuple(follow(device_idx, trace, closing, rules) for device_idx, trace, closing in traces)
     return Snapshot(devices, columns, settings, tuple(oom))
 
 
@@ -108,14 +108,14 @@ def _read(
     segments = list(items_of(root["segments"], memo))
     closings = _closings(columns, segments)
     settings = _plain_settings(root.get("allocator_settings"))
-    told: list[tuple[int, Trace, Closing]] = []
+    paired_traces: list[tuple[int, Trace, Closing]] = []
     oom: list[dict[str, Any]] = []
     for device_idx in sorted({*closings, *(number for number, trace in enumerate(traces) if trace)}):
         items = traces[device_idx] if 0 <= device_idx < len(traces) else []
         trace = _trace(columns, items)
         oom += _out_of_memory(columns, device_idx, items, trace)
-        told.append((device_idx, paired(trace), closings.get(device_idx) or _closing(columns, [])))
-    return columns, settings, told, oom
+        paired_traces.append((device_idx, paired(trace), closings.get(device_idx) or _closing(columns, [])))
+    return columns, settings, paired_traces, oom
 
 
 # -- the state in the snapshot --------------------------------------------------------------------------------------

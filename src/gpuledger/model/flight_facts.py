@@ -129,7 +129,7 @@ class KeptAddresses(JsonObject):
     """Addresses of blocks of the recorded steps that were still allocated at the end of ``step``, the last step.
 
     ``hidden`` are those that no Python object refers to, only a graph that keeps them for backward. ``counts`` are
-    numbers of live tensors: the step at whose end they were counted, and the number.
+    numbers of live tensors: the step after which they were counted, and the number.
     """
 
     step: int

@@ -18,7 +18,7 @@ def capture(step: Callable[[], Any], *, name: str = "step", device: str | None =
     Args:
         step: Takes one step, of training or of inference.
         name: Of the workload.
-        device: ``cuda`` or ``cpu``: whose operators are captured. Without it the GPU's, where there is one.
+        device: ``cuda`` or ``cpu``. Without it, operators are captured on the GPU if there is one.
 
     Raises:
         InputError: the step did nothing on that device, or uses ``torch.compile``.

@@ -179,11 +179,11 @@ def _place_in(stacks: str) -> str:
     return ""
 
 
-def _error_of(told: Mapping[str, Any]) -> GpuLedgerError:
+def _error_of(reply: Mapping[str, Any]) -> GpuLedgerError:
     """Return an error of the job's, of the same class where it is one of :mod:`gpuledger.errors`."""
-    kind = getattr(errors, str(told["kind"]), None)
+    kind = getattr(errors, str(reply["kind"]), None)
     known = kind if isinstance(kind, type) and issubclass(kind, GpuLedgerError) else GpuLedgerError
-    return known(told["message"], hint=told["hint"])
+    return known(reply["message"], hint=reply["hint"])
 
 
 def _last_line(stream: IO[bytes]) -> str:

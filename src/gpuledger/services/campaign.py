@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuledger.ops.database.whole_models import WholeModel
     from gpuledger.ops.measure.campaign import Campaigned
     from gpuledger.ops.measure.fill import Filled
-    from gpuledger.ops.measure.measure import Progress, Tell
+    from gpuledger.ops.measure.measure import OnProgress, Progress
     from gpuledger.ops.measure.place import Place
     from gpuledger.ops.predict.choose import EnvironmentRecords
     from gpuledger.ops.totals.compare import Pair, Recorded, Whole
@@ -61,7 +61,7 @@ def measure_campaign(
     folder: Path,
     *,
     trusted: bool = False,
-    tell: Tell | None = None,
+    on_progress: OnProgress | None = None,
     measured: Callable[[Filled | Campaigned], None] = lambda _: None,
 ) -> list[Pair]:
     """Return each workload's sum of operators and its whole model, after measuring missing operators.
@@ -73,7 +73,7 @@ def measure_campaign(
         workloads: The captured workloads.
         folder: Folder of the campaign's own run.
         trusted: Whether a workload's factory may be imported and run.
-        tell: Called with the progress.
+        on_progress: Called with the progress.
         measured: Called with the result of the operators, before whole models are measured.
     """
     from gpuledger.ops.measure.fill import fill
@@ -82,12 +82,12 @@ def measure_campaign(
     one = campaign
     with _watched(one.place, folder, everywhere=one.ray is not None) as windows:
         if one.ray is not None:
-            measured(_measure_with_ray(one, one.ray, workloads, windows, tell))
+            measured(_measure_with_ray(one, one.ray, workloads, windows, on_progress))
         else:
-            with windows.one_after_the_other(tell) as next_window:
+            with windows.one_after_the_other(on_progress) as next_window:
                 filled = fill(
                     workloads, one.database, one.place, one.method, energy_share_frac=one.energy_share_frac,
-                    budget_ns=one.time_limit_ns, tell=next_window,
+                    budget_ns=one.time_limit_ns, on_progress=next_window,
                 )  # fmt: skip
             measured(filled)
         pairs = _compare(one, workloads, windows, trusted=trusted)
@@ -106,15 +106,15 @@ class _Windows:
         return nullcontext() if self._run is None else self._run.window(name)
 
     @contextmanager
-    def one_after_the_other(self, tell: Tell | None) -> Iterator[Tell]:
+    def one_after_the_other(self, on_progress: OnProgress | None) -> Iterator[OnProgress]:
         """Yield a progress callback that opens a window for each operator and closes the one before."""
         with ExitStack() as open_:
 
             def next_window(progress: Progress) -> None:
                 open_.close()
                 open_.enter_context(self.window(f"{progress.done:05d} {progress.operator}"))
-                if tell is not None:
-                    tell(progress)
+                if on_progress is not None:
+                    on_progress(progress)
 
             yield next_window
 
@@ -133,7 +133,11 @@ def _watched(place: Place, folder: Path, *, everywhere: bool) -> Iterator[_Windo
 
 
 def _measure_with_ray(
-    campaign: Campaign, ray: RayWorkers, workloads: Sequence[Workload], windows: _Windows, tell: Tell | None
+    campaign: Campaign,
+    ray: RayWorkers,
+    workloads: Sequence[Workload],
+    windows: _Windows,
+    on_progress: OnProgress | None,
 ) -> Campaigned:
     """Measure on all of Ray's workers. Host overhead between operators is measured in this process first."""
     from gpuledger.ops.measure.campaign import measure_workloads
@@ -150,7 +154,7 @@ def _measure_with_ray(
             campaign.method,
             energy_share_frac=campaign.energy_share_frac,
             watch=lambda worker, task: windows.window(f"{next(numbers):05d} worker {worker}: {task.key.name}"),
-            tell=tell,
+            on_progress=on_progress,
             clock_ns=time.time_ns,
         )
 
@@ -176,7 +180,7 @@ def compare_workloads(
     method: Method,
     energy_share_frac: float,
     trusted: bool = False,
-    progress: Callable[[], AbstractContextManager[Tell | None]] = nullcontext,
+    progress: Callable[[], AbstractContextManager[OnProgress | None]] = nullcontext,
 ) -> list[Pair]:
     """Return each workload's sum of operators and its whole model, after measuring missing operators.
 
@@ -203,8 +207,8 @@ def compare_workloads(
 
     steps = [step_of(workload, place, trusted=trusted) for workload in workloads]
     with open_database(database_url) as database:
-        with progress() as tell:
-            fill(workloads, database, place, method, energy_share_frac=energy_share_frac, tell=tell)
+        with progress() as on_progress:
+            fill(workloads, database, place, method, energy_share_frac=energy_share_frac, on_progress=on_progress)
         wholes = [
             _measured_whole(workload, step, place, database, method)
             for workload, step in zip(workloads, steps, strict=True)

@@ -13,7 +13,7 @@ from gpuledger.errors import UsageError
 if TYPE_CHECKING:
     from gpuledger.ops.database.method import Method
     from gpuledger.ops.database.operator_database import OperatorDatabase
-    from gpuledger.ops.measure.measure import Tell
+    from gpuledger.ops.measure.measure import OnProgress
     from gpuledger.ops.measure.place import Place
     from gpuledger.ops.predict.choose import EnvironmentRecords, FitProgress
     from gpuledger.ops.totals.coverage import Coverage
@@ -139,7 +139,7 @@ def measure_until(
     target_frac: float,
     types: Sequence[str] | None = None,
     *,
-    progress: Callable[[], AbstractContextManager[Tell | None]] = nullcontext,
+    progress: Callable[[], AbstractContextManager[OnProgress | None]] = nullcontext,
     fitting: FitProgress | None = None,
 ) -> list[Summed]:
     """Return the sums after measuring the operators that are expected to add most.
@@ -154,10 +154,10 @@ def measure_until(
     workloads = [one(place.environment.card) for one in asked]
     chosen = [_chosen(one, types) or frozenset({_most_called(one)}) for one in workloads]
     while True:
-        with progress() as tell:
+        with progress() as on_progress:
             for workload, digests in zip(workloads, chosen, strict=True):
                 fill(
-                    [workload], database, place, measuring.method, only=digests, tell=tell,
+                    [workload], database, place, measuring.method, only=digests, on_progress=on_progress,
                     energy_share_frac=measuring.energy_share_frac,
                 )  # fmt: skip
         counted = [None] * len(chosen) if types is None else chosen

@@ -156,16 +156,16 @@ def import_rows(
         paths: The files.
         gpu: The GPU that they were measured on.
         database_url: A file or a URL, as :func:`gpuledger.ops.database.operator_database.open_database` takes it.
-        tf32: Whether TF32 was on; None where the files tell.
-        clock_mhz: The graphics clock; None where the files tell, or nobody.
+        tf32: Whether TF32 was on; None if the files have it.
+        clock_mhz: The graphics clock; None if the files have it, or if it is unknown.
 
     Raises:
         InputError: a file cannot be read, or the database is none.
     """
     from gpuledger.ops.database.operator_database import open_database
-    from gpuledger.ops.exchange.import_rows import Told, read_rows
+    from gpuledger.ops.exchange.import_rows import RowSettings, read_rows
 
-    found = read_rows(paths, gpu, Told(tf32, clock_mhz))
+    found = read_rows(paths, gpu, RowSettings(tf32, clock_mhz))
     if found.records:
         with open_database(database_url) as database:
             database.put_keys(found.keys)

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from synthetic import make_run
 
-from gpuledger.cli.main import main, tell
+from gpuledger.cli.main import main, report_error
 from gpuledger.errors import (
     BudgetExceededError,
     EmptyRunError,
@@ -40,24 +40,24 @@ def ask(*words: str) -> Result:
 def test_errors_of_ours_have_their_exit_code(
     kind: type[GpuLedgerError], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert tell(kind("train.ledger: odd", hint="try again")) == code
+    assert report_error(kind("train.ledger: odd", hint="try again")) == code
     assert capsys.readouterr().err == "gpuledger: error: train.ledger: odd\n  hint: try again\n"
 
 
 def test_a_disk_that_is_full_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tell(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "out.csv")) == 1
+    assert report_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "out.csv")) == 1
     assert capsys.readouterr().err == "gpuledger: error: out.csv: No space left on device\n"
 
 
 def test_a_defect_of_ours_asks_to_be_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tell(KeyError("segments")) == 1
+    assert report_error(KeyError("segments")) == 1
     first, second = capsys.readouterr().err.splitlines()
     assert first == "gpuledger: error: KeyError: 'segments'"
     assert "report" in second
 
 
 def test_messages_are_harmless_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    tell(InputError("a\x1b[2J\nb: not a run"))
+    report_error(InputError("a\x1b[2J\nb: not a run"))
     assert capsys.readouterr().err == "gpuledger: error: a\\x1b[2J\\nb: not a run\n"
 
 

@@ -75,7 +75,7 @@ def write_budget(runs: Sequence[Run], headroom_frac: float) -> str:
 
 
 def _measure(runs: Sequence[Run], key: str) -> Measured | None:
-    """Return one metric of every run; None if a run lacks it."""
+    """Return one metric of every run; None if a run does not have it."""
     found = [check(run, (Limit(key, 0, ""),))[0].found for run in runs]
     values = tuple(one.value for one in found if one is not None)
     return Measured(key, values) if len(values) == len(runs) else None

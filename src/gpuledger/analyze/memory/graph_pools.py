@@ -53,14 +53,14 @@ class GraphPool:
 def graph_pools(rank: Rank, device_idx: int) -> tuple[GraphPool, ...]:
     """Return the pools of captured CUDA graphs on one device, by number; empty if there are none."""
     pool_id = read_numbers(rank, "blocks", "pool_id", device_idx, missing=0)
-    told = {one.pool_id: one for one in _told(rank, device_idx)}
-    numbers = sorted({*told, *(number for number in np.unique(pool_id).tolist() if number > 0)})
+    facts = {one.pool_id: one for one in _graph_pool_facts(rank, device_idx)}
+    numbers = sorted({*facts, *(number for number in np.unique(pool_id).tolist() if number > 0)})
     if not numbers:
         return ()
     lives, modules = read_lives(rank, device_idx), read_numbers(rank, "blocks", "module_id", device_idx)
     paths = module_paths(rank)
     return tuple(
-        _pool(number, _chosen(lives, pool_id == number), modules[pool_id == number], paths, told=told.get(number))
+        _pool(number, _chosen(lives, pool_id == number), modules[pool_id == number], paths, facts=facts.get(number))
         for number in numbers
     )
 
@@ -76,7 +76,7 @@ def kept_free_bytes(rank: Rank, device_idx: int, index: int) -> I64:
     address, size, taken = (read_numbers(rank, "segments", name, device_idx) for name in names)
     stays = read_numbers(rank, "segments", "free_index", device_idx, NEVER) == NEVER
     kept = np.zeros(address.size, dtype=bool)
-    for one in _told(rank, device_idx):
+    for one in _graph_pool_facts(rank, device_idx):
         for first, length in one.segments:
             kept |= (address >= first) & (address < first + length)
     kept &= stays & (taken <= index)
@@ -93,7 +93,7 @@ def kept_free_bytes(rank: Rank, device_idx: int, index: int) -> I64:
     return np.where(kept, size - used, 0)
 
 
-def _told(rank: Rank, device_idx: int) -> list[GraphPoolFacts]:
+def _graph_pool_facts(rank: Rank, device_idx: int) -> list[GraphPoolFacts]:
     return [one for one in rank.manifest.graph_pools or () if one.device_idx == device_idx]
 
 
@@ -109,7 +109,7 @@ def _chosen(lives: Lives, mine: NDArray[np.bool_]) -> Lives:
 
 
 def _pool(
-    number: int, lives: Lives, module_id: NDArray[np.int64], paths: dict[int, str], *, told: GraphPoolFacts | None
+    number: int, lives: Lives, module_id: NDArray[np.int64], paths: dict[int, str], *, facts: GraphPoolFacts | None
 ) -> GraphPool:
     curve = allocated_curve(lives)
     highest = int(curve.index[np.argmax(curve.bytes)]) if curve.index.size else -1
@@ -124,8 +124,8 @@ def _pool(
         held_bytes=held_bytes,
         free_bytes=held_bytes - int(lives.allocated_bytes[lives.allocated_at(lives.last_index)].sum()),
         modules=tuple(by_module.most_common()),
-        is_complete=is_recorded and not (told is not None and told.is_older),
-        reserved_bytes=None if told is None else told.reserved_bytes,
+        is_complete=is_recorded and not (facts is not None and facts.is_older),
+        reserved_bytes=None if facts is None else facts.reserved_bytes,
     )
 
 

@@ -1,4 +1,4 @@
-"""Blocks that every step of the program keeps: leaks, told from what is kept for some steps only.
+"""Blocks that every step of the program keeps: leaks, as distinct from blocks that are kept for some steps.
 
 A call before ``optimizer.step()`` allocates in its own step, and the first step has it. A call after it belongs to the
 next step, so that the first one does not have it. Some recorded steps look the same if the program keeps the last
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _BEFORE = ("activation", "temporary")
 _AFTER = (*_BEFORE, "input", "other")
-"""Categories of blocks that a program keeps. A block that lives for more than a step can be told no other purpose."""
+"""Categories of blocks that a program keeps. A block that lives for more than a step has no other known purpose."""
 _LEAST_BYTES = 4096
 _LEAST_SHARE = 0.002
 FEWEST_LATER_STEPS = 4

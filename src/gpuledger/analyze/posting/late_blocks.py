@@ -97,7 +97,7 @@ def _own(found: LateBlocks, row: int, history: DeviceHistory, block: int, by: in
 def _ring(journal: Journal, failure: Mapping[str, Any]) -> tuple[I64, I64, I64, I64]:
     """Return step, position in that step, requested bytes and address of each kept allocation, in order.
 
-    Steps are -1 where the counters do not tell.
+    Steps are -1 if the counters do not show them.
     """
     events = journal.tables["failure_events"]
     mine = (events["failure_id"] == failure.get("failure_id")) & (events["action"] == Action.ALLOC)

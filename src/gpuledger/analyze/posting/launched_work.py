@@ -89,8 +89,8 @@ def span_work(
     words, inputs = facts.get("activity_names") or [], facts.get("operator_inputs") or []
     count = chosen.size
     found = SpanWork(np.full(count, np.nan), np.full(count, np.nan), np.full(count, "", dtype=object))
-    told = table["inputs_id"]
-    if not inputs or told.size != table["kind"].size:
+    inputs_ids = table["inputs_id"]
+    if not inputs or inputs_ids.size != table["kind"].size:
         return found
     speakers = {row: _speaker(row, table["name_id"], parent, words) for row in np.unique(launch[launch >= 0]).tolist()}
     rows = np.flatnonzero((launch >= 0) & (table["kind"][chosen] != ActivityKind.HOST))
@@ -99,7 +99,7 @@ def span_work(
     known: dict[tuple[int, int, str], tuple[Work, str] | None] = {}
     for span, row, part in zip(rows.tolist(), speaking.tolist(), share.tolist(), strict=True):
         kernel = str(words[table["name_id"][chosen[span]]])
-        call = int(table["name_id"][row]), int(told[row]), numbers_of(kernel)
+        call = int(table["name_id"][row]), int(inputs_ids[row]), numbers_of(kernel)
         if call not in known:
             known[call] = None if call[1] < 0 else work_of_call(str(words[call[0]]), inputs[call[1]], call[2])
         work = known[call]

@@ -353,16 +353,16 @@ def _method(rank: Rank, step: StepEnergy, work: Work) -> str:
     """Return a description of the attribution: which share of the time has measured power, and which modelled."""
     how, table, model = METHOD if step.base_w is not None else METHOD_WITHOUT_BASE, table_of(rank), model_of(rank)
     weights = weigh(work_by_class(rank, work, ("kind",))[1], work.busy_ns / 1e9, step, table, model)
-    told = []
+    sources = []
     if table is not None and weights.measured_frac:
-        told.append((weights.measured_frac, MEASURED, table.source))
+        sources.append((weights.measured_frac, MEASURED, table.source))
     if model is not None and weights.modelled_frac:
-        told.append((weights.modelled_frac, MODELLED, model.source))
-    is_rest = sum(frac for frac, *_ in told) < _ALL
-    if len(told) == 1 and not is_rest:
-        return f"{how}{told[0][1]} of its operators ({told[0][2]})"
-    parts = [f"{what} of {frac:.0%} of it ({source})" for frac, what, source in told]
-    rest = [f"{ASSUMED} for the rest" if told else ASSUMED] if is_rest else []
+        sources.append((weights.modelled_frac, MODELLED, model.source))
+    is_rest = sum(frac for frac, *_ in sources) < _ALL
+    if len(sources) == 1 and not is_rest:
+        return f"{how}{sources[0][1]} of its operators ({sources[0][2]})"
+    parts = [f"{what} of {frac:.0%} of it ({source})" for frac, what, source in sources]
+    rest = [f"{ASSUMED} for the rest" if sources else ASSUMED] if is_rest else []
     return how + ", ".join([*parts, *rest])
 
 

@@ -61,12 +61,12 @@ def import_command(format_name: str, files: Sequence[str], out: str | None, forc
     given = {name: value for name, value in options.items() if value is not None}
     unread: list[str] = []
     for run in import_each(format_name, [Path(file) for file in files], given, out=out, force=force, not_read=unread):
-        _tell(run)
+        _print_result(run)
     print_notes(unread_lines(unread))
     return BAD_INPUT if unread else 0
 
 
-def _tell(run: Run) -> None:
+def _print_result(run: Run) -> None:
     """Print the run's path to stdout and what is to be known about it to stderr."""
     print_lines([str(run.path)])
     notes = [*run.manifest.notes, *(note for rank in run.ranks for note in rank.manifest.notes)]

@@ -107,13 +107,13 @@ def campaign_command(flags: CampaignFlags) -> None:
     if flags.ray_address:
         ray = RayWorkers(flags.ray_address, flags.device or "cuda", flags.workers, flags.allow_busy)
     campaign = Campaign(place, database, method, energy_coverage_of(flags), time_limit_ns, ray)
-    with progress_bar() as tell:
+    with progress_bar() as on_progress:
         pairs = measure_campaign(
             campaign,
             workloads,
             folder,
             trusted=flags.trust_files,
-            tell=tell,
+            on_progress=on_progress,
             measured=lambda done: print_notes(_said(done)),
         )
     _show(pairs, place, folder, as_json=flags.as_json)

@@ -20,7 +20,7 @@ from gpuledger.units import counted, format_frac, format_ns, parse_duration_ns, 
 if TYPE_CHECKING:
     from gpuledger.ops.database.method import Method
     from gpuledger.ops.measure.fill import Filled
-    from gpuledger.ops.measure.measure import Outcome, Progress, Tell
+    from gpuledger.ops.measure.measure import OnProgress, Outcome, Progress
 
 PRECISION = "1%"
 
@@ -107,7 +107,7 @@ def measure_command(flags: MeasureFlags) -> None:
 
     place = find_place(flags.device, force=flags.allow_busy)
     database = open_database(flags.database_url)
-    with progress_bar() as tell:
+    with progress_bar() as on_progress:
         filled = fill(
             workloads,
             database,
@@ -115,7 +115,7 @@ def measure_command(flags: MeasureFlags) -> None:
             method,
             energy_share_frac=energy_coverage_of(flags),
             budget_ns=budget_ns,
-            tell=tell,
+            on_progress=on_progress,
         )
     name_kernels(database, place)
     if flags.as_json:
@@ -176,7 +176,7 @@ def parse_time_limit_ns(text: str) -> int:
 
 
 @contextmanager
-def progress_bar() -> Iterator[Tell | None]:
+def progress_bar() -> Iterator[OnProgress | None]:
     """Show operators done, failed and the time left, on a terminal; nothing elsewhere."""
     if not sys.stderr.isatty():
         yield None
@@ -189,12 +189,12 @@ def progress_bar() -> Iterator[Tell | None]:
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         shown = bar.add_task("operators", total=None, operator="", said="")
 
-        def tell(progress: Progress) -> None:
+        def on_progress(progress: Progress) -> None:
             bar.update(
                 shown, total=progress.total, completed=progress.done, operator=progress.operator, said=_said(progress)
             )
 
-        yield tell
+        yield on_progress
 
 
 def _said(progress: Progress) -> str:

@@ -135,7 +135,7 @@ def estimate_command(ctx: click.Context, /, **flags: Any) -> None:
         estimate_all_ranks(order, flags, directory)
         return
     found = estimate_program(order, directory, output, replace=flags["force"])
-    _tell(found, every=every, as_json=flags["as_json"])
+    _print_estimate(found, every=every, as_json=flags["as_json"])
     if flags["require_fit"] and not found.fits:
         raise BudgetExceededError(f"{found.fit.verdict} on {order.card.key}", hint="gpuledger estimate --find-batch …")
 
@@ -196,7 +196,7 @@ def _card(flags: dict[str, Any]) -> Card:
     return make_card(parse_bytes(memory), (int(found[1]), int(found[2])))
 
 
-def _tell(found: Estimate, *, every: bool, as_json: bool) -> None:
+def _print_estimate(found: Estimate, *, every: bool, as_json: bool) -> None:
     from gpuledger.cli.predict import estimate_text as text
     from gpuledger.report.base.terminal import Terminal
 

@@ -144,7 +144,7 @@ def _watched(
 
     say(f"gpuledger: sampling every {settings.interval_ns / 1e6:g} ms into {directory}")
     status = watch(command, directory, settings, say, replace=replace)
-    _tell(directory, say)
+    _print_result(directory, say)
     return status
 
 
@@ -160,12 +160,12 @@ def _watch_until(
         raise UsageError(f"--pid {pid}: no such process")
     interrupted: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda told, _: interrupted.append(told))
+        signal.signal(number, lambda received, _: interrupted.append(received))
     directory = choose_directory(out, force=force, stem="watch" if pid is None else f"pid-{pid}")
     say(f"gpuledger: sampling every {settings.interval_ns / 1e6:g} ms into {directory}; stop with Ctrl-C")
     ended = lambda: bool(interrupted) or (pid is not None and not is_alive(pid))  # noqa: E731
     watch_until(directory, settings, ended, pid, replace=force)
-    _tell(directory, say)
+    _print_result(directory, say)
 
 
 def _watch_variants(
@@ -218,7 +218,7 @@ def tell_variants(result: VariantsResult, say: Callable[[str], None]) -> None:
         say(str(picture))
 
 
-def _tell(directory: Path, say: Callable[[str], None]) -> None:
+def _print_result(directory: Path, say: Callable[[str], None]) -> None:
     """Print a summary of a finished run. Errors here do not affect the run."""
     from gpuledger.analyze.samples.watched import watched
     from gpuledger.errors import words_of

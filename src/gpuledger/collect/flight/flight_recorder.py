@@ -101,7 +101,7 @@ class FlightRecorder:
         if end_ns - self._written_ns >= WRITE_EVERY_NS or self._counters.rows >= WRITE_ROWS:
             self._written_ns = end_ns
             self._journal.fact(steps_seen=step)
-            self._host.tell(self._journal)
+            self._host.write_facts(self._journal)
             self._journal.append()
 
     def recording_ended(self, step: int) -> None:
@@ -123,7 +123,7 @@ class FlightRecorder:
         self.take_out()
         if self._counters is not None:
             self._journal.fact(steps_seen=step, has_all_steps=True)
-            self._host.tell(self._journal)
+            self._host.write_facts(self._journal)
             kept = self._kept()
             self._journal.fact(kept_blocks=None if kept is None else kept.as_fact())
 

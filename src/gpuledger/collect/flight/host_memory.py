@@ -30,7 +30,7 @@ class HostMemory:
             self._read_ns = now_ns
             self._read()
 
-    def tell(self, journal: RankJournal) -> None:
+    def write_facts(self, journal: RankJournal) -> None:
         """Store the values as a fact."""
         self._read()
         kinds = [{"kind": kind, **sizes} for kind, sizes in self._kinds.items()]

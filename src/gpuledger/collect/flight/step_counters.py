@@ -105,7 +105,7 @@ def _units(size_bytes: int, unit_bytes: int) -> int:
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process in bytes; -1 where the kernel does not tell."""
+    """Return the resident memory of this process in bytes; -1 if the kernel does not show it."""
     try:
         with own_open("/proc/self/statm", "rb", buffering=0) as file:
             return int(file.read(64).split()[1]) * os.sysconf("SC_PAGE_SIZE")

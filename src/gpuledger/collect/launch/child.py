@@ -72,16 +72,16 @@ def start_child(
                 os._exit(127)
         os.close(writing)
         writing = -1
-        told = os.read(reading, 16)
+        error_code = os.read(reading, 16)
         seen_ns, (asked_ns,) = time.time_ns(), _MOMENT.unpack(asked[:])
     finally:
         asked.close()
         os.close(reading)
         if writing >= 0:
             os.close(writing)
-    if told:
+    if error_code:
         os.waitpid(child, 0)
-        raise OSError(int(told), os.strerror(int(told)))
+        raise OSError(int(error_code), os.strerror(int(error_code)))
     if lifetime is not None:
         lifetime.started_ns = min(seen_ns, asked_ns + LONGEST_EXEC_NS)
     return child

@@ -87,16 +87,16 @@ def run_child(
         patience_s = _POLL_S if waker is None else _LONG_S
         started(child)
         while True:
-            told = signal.sigtimedwait({*PASSED_ON, signal.SIGCHLD}, patience_s)
-            if told is None or told.si_signo == signal.SIGCHLD:
+            received = signal.sigtimedwait({*PASSED_ON, signal.SIGCHLD}, patience_s)
+            if received is None or received.si_signo == signal.SIGCHLD:
                 ended, status = os.waitpid(child, os.WNOHANG)
                 if ended:
                     if waker is not None:
                         waker.join()
                     lifetime.ended_ns = lifetime.ended_ns or time.time_ns()
                     return os.waitstatus_to_exitcode(status)
-            elif told.si_code != _SI_KERNEL:
-                os.kill(child, told.si_signo)
+            elif received.si_code != _SI_KERNEL:
+                os.kill(child, received.si_signo)
 
 
 def _start_waker(child: int, lifetime: Lifetime) -> threading.Thread | None:

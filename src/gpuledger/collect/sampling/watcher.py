@@ -60,7 +60,7 @@ class Watcher:
         }
         try:
             os.set_blocking(self._stdin, False)
-            self._tell(order)
+            self._send(order)
             answer = self._hear(START_S)
             if answer is None or "error" in answer:
                 raise _error_of(answer)
@@ -73,21 +73,21 @@ class Watcher:
 
     def follow(self, pid: int) -> None:
         """Report the memory of this process and its descendants separately."""
-        self._tell({"do": "pid", "pid": pid})
+        self._send({"do": "pid", "pid": pid})
 
     def begin(self, name: str = "", at_ns: int | None = None) -> int:
         """Open an energy window, now or at a moment that has just passed; return its number."""
         number = next(self._numbers)
-        self._tell({"do": "begin", "window": number, "name": name[:LONGEST_NAME], "at_ns": at_ns or time.time_ns()})
+        self._send({"do": "begin", "window": number, "name": name[:LONGEST_NAME], "at_ns": at_ns or time.time_ns()})
         return number
 
     def end(self, window: int, at_ns: int | None = None) -> None:
         """Close an energy window, now or at a moment that has just passed."""
-        self._tell({"do": "end", "window": window, "at_ns": at_ns or time.time_ns()})
+        self._send({"do": "end", "window": window, "at_ns": at_ns or time.time_ns()})
 
     def stop(self) -> None:
         """Stop the sampler and read its notes. If it was killed or does not answer, add a note."""
-        self._tell({"do": "stop"})
+        self._send({"do": "stop"})
         if self._unheard:
             self.notes.append(f"The sampler was too busy and missed the start or end of {self._unheard:,} windows.")
         limit_s = time.monotonic() + PATIENCE_S
@@ -118,7 +118,7 @@ class Watcher:
         if answer.get("failure"):
             self.notes.append(answer["failure"])
 
-    def _tell(self, words: dict[str, Any]) -> None:
+    def _send(self, words: dict[str, Any]) -> None:
         """Send a line. If the sampler has ended, or no longer reads, this is noticed at the end."""
         line = json.dumps(words).encode() + b"\n"
         # If the program restored SIGPIPE's default action, writing to a closed pipe must not end it.

@@ -60,7 +60,7 @@ class FlatParameters:
         gathers, reduces = int(TagFlag.COMMUNICATION), int(TagFlag.REDUCE_SCATTER)
         try:
             for name in ("_alloc_storage", "_free_storage"):
-                self._calls.tell(getattr(storages, name), lambda tensor: self._watch.resized([tensor]))
+                self._calls.call_after(getattr(storages, name), lambda tensor: self._watch.resized([tensor]))
             self._calls.mark(handle.pre_unshard, gathers, self._meet)  # type: ignore[union-attr]
             self._calls.mark(handle.unshard, gathers, after=self._see_gathered)  # type: ignore[union-attr]
             self._calls.mark(runtime._post_backward_reshard, gathers, self._see_gradient, place=1)

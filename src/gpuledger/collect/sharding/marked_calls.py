@@ -90,7 +90,7 @@ class MarkedCalls:
 
         self._observe(function, Observer(enter, leave, fail, absorbs=self._guard.absorbs))
 
-    def tell(self, function: Callable[..., Any], after: Callable[[Any], None]) -> None:
+    def call_after(self, function: Callable[..., Any], after: Callable[[Any], None]) -> None:
         """Call ``after`` with the first argument of a function at the end of each call.
 
         Raises:

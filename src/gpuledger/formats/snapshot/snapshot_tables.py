@@ -99,11 +99,11 @@ class _Words:
         self.names: list[str] = []
         self.modules = Modules()
         self._name_number: dict[str, int] = {}
-        told = [_told(text) for text in columns.texts]
-        self.category = self._last([CATEGORIES.index(one["category"]) for one in told], CATEGORIES.index("other"))
-        self.phase = self._last([_PHASE_WORDS.index(one["phase"]) for one in told], 0)
-        self.step = self._last([one["step"] for one in told], 0)
-        self._told = told
+        parsed = [_parse_text(text) for text in columns.texts]
+        self.category = self._last([CATEGORIES.index(one["category"]) for one in parsed], CATEGORIES.index("other"))
+        self.phase = self._last([_PHASE_WORDS.index(one["phase"]) for one in parsed], 0)
+        self.step = self._last([one["step"] for one in parsed], 0)
+        self._parsed = parsed
         self._columns = columns
 
     @staticmethod
@@ -113,15 +113,15 @@ class _Words:
 
     def module_ids(self, text_id: I64) -> I64:
         """Return the module in each text; -1 for none."""
-        return self._mapped(text_id, lambda text: self.modules.number(self._told[text]["module"]))
+        return self._mapped(text_id, lambda text: self.modules.number(self._parsed[text]["module"]))
 
     def scope_ids(self, text_id: I64) -> I64:
         """Return the scope in each text; -1 for none."""
-        return self._mapped(text_id, lambda text: self._name(self._told[text]["scope"]))
+        return self._mapped(text_id, lambda text: self._name(self._parsed[text]["scope"]))
 
     def name_ids(self, text_id: I64, stack_id: I64) -> I64:
         """Return each block's name from its metadata; without metadata, the line that allocated it; -1 for none."""
-        by_text = self._mapped(text_id, lambda text: self._name(self._told[text]["name"]))
+        by_text = self._mapped(text_id, lambda text: self._name(self._parsed[text]["name"]))
         by_stack = self._mapped(stack_id, lambda stack: self._name(_line_of(self._columns.stacks[stack])))
         return np.where(by_text >= 0, by_text, by_stack)
 
@@ -141,7 +141,7 @@ class _Words:
         return number
 
 
-def _told(text: str) -> dict[str, Any]:
+def _parse_text(text: str) -> dict[str, Any]:
     """Return the contents of a metadata text: the fields written by gpuledger's export, or a name."""
     nothing = {"category": "other", "module": "", "scope": "", "phase": UNKNOWN_PHASE, "step": 0, "name": ""}
     if not text.startswith('{"category": '):

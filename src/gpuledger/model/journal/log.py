@@ -44,8 +44,8 @@ def journal_files(directory: Path) -> list[Path]:
 
 def pack_entry(text: Mapping[str, Any], rows: Mapping[str, int], values: Iterable[bytes]) -> bytes:
     """Return an entry. ``values`` are the columns of the tables in ``rows``."""
-    told = json.dumps({**text, "rows": rows}).encode("utf-8", "surrogatepass")
-    payload = b"".join((_LENGTH.pack(len(told)), told, *values))
+    header = json.dumps({**text, "rows": rows}).encode("utf-8", "surrogatepass")
+    payload = b"".join((_LENGTH.pack(len(header)), header, *values))
     return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
 
 
@@ -106,21 +106,23 @@ def read_log(path: Path, columns: Columns, texts: Iterable[str]) -> tuple[Conten
         texts: The keys of an entry's text: lists are joined; in ``facts``, later values override earlier ones.
     """
     gathered: dict[str, bytearray] = {}
-    told: dict[str, Any] = {name: {} if name == "facts" else [] for name in texts}
+    texts_read: dict[str, Any] = {name: {} if name == "facts" else [] for name in texts}
     problem = None
     try:
         with memoryview(path.read_bytes()) as content:
-            _read_entries(content, columns, gathered, told)
+            _read_entries(content, columns, gathered, texts_read)
     except Exception as error:  # any exception that json and numpy raise for damaged bytes
         problem = f"{path.name}: damaged recording: {error.message if isinstance(error, InputError) else error}"
     arrays = {}
     for name, values in gathered.items():
         table, _, column = name.partition(".")
         arrays[name] = np.frombuffer(values, np.dtype(columns[table][column]).newbyteorder("<"))
-    return (arrays, told), problem
+    return (arrays, texts_read), problem
 
 
-def _read_entries(content: memoryview, columns: Columns, gathered: dict[str, bytearray], told: dict[str, Any]) -> None:
+def _read_entries(
+    content: memoryview, columns: Columns, gathered: dict[str, bytearray], texts_read: dict[str, Any]
+) -> None:
     if content[: len(MAGIC)] != MAGIC:
         raise InputError("not a recording file of gpuledger")
     place = len(MAGIC)
@@ -134,11 +136,13 @@ def _read_entries(content: memoryview, columns: Columns, gathered: dict[str, byt
             raise InputError("the last entry is cut off")
         if zlib.crc32(payload) != checksum:
             raise InputError(f"the checksum of the entry at byte {place} does not match")
-        _read_entry(payload, columns, gathered, told)
+        _read_entry(payload, columns, gathered, texts_read)
         place += length
 
 
-def _read_entry(payload: memoryview, columns: Columns, gathered: dict[str, bytearray], told: dict[str, Any]) -> None:
+def _read_entry(
+    payload: memoryview, columns: Columns, gathered: dict[str, bytearray], texts_read: dict[str, Any]
+) -> None:
     """Add one entry; nothing of it if it is damaged."""
     begin = _LENGTH.size + _LENGTH.unpack_from(payload)[0]
     text = json.loads(bytes(payload[_LENGTH.size : begin]).decode("utf-8", "surrogatepass"))
@@ -150,10 +154,10 @@ def _read_entry(payload: memoryview, columns: Columns, gathered: dict[str, bytea
     ]
     if any(size < 0 for _, size in sizes) or sum(size for _, size in sizes) != len(payload) - begin:
         raise InputError("an entry's columns do not have the stated length")
-    if not all(isinstance(text[name], type(kept)) for name, kept in told.items()):
+    if not all(isinstance(text[name], type(kept)) for name, kept in texts_read.items()):
         raise InputError("an entry's strings have the wrong type")
     for name, size in sizes:
         gathered.setdefault(name, bytearray()).extend(payload[begin : begin + size])
         begin += size
-    for name, kept in told.items():
+    for name, kept in texts_read.items():
         kept.update(text[name]) if isinstance(kept, dict) else kept.extend(text[name])

@@ -34,7 +34,7 @@ FLOP_PER_BYTE = 16.0
 
 
 @dataclass(frozen=True)
-class Told:
+class RowSettings:
     """Settings that the user gives for all rows; None if they are in the rows or the file's name."""
 
     tf32: bool | None = None
@@ -62,13 +62,13 @@ class ImportedRows:
     notes: tuple[str, ...]
 
 
-def read_rows(paths: Iterable[Path], card: str, told: Told | None = None) -> ImportedRows:
+def read_rows(paths: Iterable[Path], card: str, settings: RowSettings | None = None) -> ImportedRows:
     """Return the records in files of printed rows.
 
     Args:
         paths: The files. A folder selects the files in it.
         card: The GPU of the measurements, which is not in the rows.
-        told: Other settings of all rows.
+        settings: Other settings of all rows.
 
     Raises:
         InputError: the only file cannot be read, or a folder is empty.
@@ -87,7 +87,7 @@ def read_rows(paths: Iterable[Path], card: str, told: Told | None = None) -> Imp
         found, left = parse_lines(str(path), text.splitlines())
         rows += found
         unread += left
-    taker = _Taker(card, told or Told())
+    taker = _Taker(card, settings or RowSettings())
     with place_named("h200", lambda _sentence: None) as place:
         layers = LayerReader(place)
         for row in rows:
@@ -130,9 +130,9 @@ def _files_in(path: Path) -> list[Path]:
 class _Taker:
     """Converts rows to records."""
 
-    def __init__(self, card: str, told: Told) -> None:
+    def __init__(self, card: str, settings: RowSettings) -> None:
         self._card = card
-        self._told = told
+        self._settings = settings
         self._keys: dict[str, OperatorKey] = {}
         self._environments: dict[str, Environment] = {}
         self._records: list[Record] = []
@@ -159,7 +159,7 @@ class _Taker:
             self._take_layer(row, layers, environment)
         self._environments[environment.digest] = environment
         self._rows += 1
-        self._guessed += self._told.tf32 is None and row.hardware.tf32 is None
+        self._guessed += self._settings.tf32 is None and row.hardware.tf32 is None
 
     def _take_layer(self, row: Row, layers: LayerReader, environment: Environment) -> None:
         found = layers.operators(row.what, row.size, is_evaluated=row.is_evaluated)
@@ -177,8 +177,8 @@ class _Taker:
             self._add(key, row, share_of(backward, share), environment, words)
 
     def _environment_of(self, hardware: Hardware) -> Environment:
-        tf32 = hardware.tf32 if self._told.tf32 is None else self._told.tf32
-        clock_mhz = self._told.clock_mhz or hardware.clock_mhz
+        tf32 = hardware.tf32 if self._settings.tf32 is None else self._settings.tf32
+        clock_mhz = self._settings.clock_mhz or hardware.clock_mhz
         flags: dict[str, Any] = {"source": SOURCE}
         if tf32 is False:
             flags["tf32"] = False

@@ -12,7 +12,7 @@ from gpuledger.ops.database.method import Method
 from gpuledger.ops.database.operator_database import OperatorDatabase
 from gpuledger.ops.database.records import Environment, Record
 from gpuledger.ops.measure.fill import energy_tasks_of
-from gpuledger.ops.measure.measure import Progress, Task, Tell, shuffled
+from gpuledger.ops.measure.measure import OnProgress, Progress, Task, shuffled
 from gpuledger.ops.measure.plan import lacking_for
 from gpuledger.ops.workloads.workload import Workload
 
@@ -79,7 +79,7 @@ def measure_workloads(
     *,
     energy_share_frac: float,
     watch: Watch,
-    tell: Tell | None,
+    on_progress: OnProgress | None,
     clock_ns: Callable[[], int],
 ) -> Campaigned:
     """Return the result of measuring workloads with all workers, in the same order as :mod:`.fill`.
@@ -91,7 +91,7 @@ def measure_workloads(
         method: ``energy`` selects whether energy is measured, on devices with a counter.
         energy_share_frac: Share of each workload's time for which energy is measured.
         watch: Context around the measurement of an operator by a worker.
-        tell: Called after each record.
+        on_progress: Called after each record.
         clock_ns: Returns Unix time in ns.
     """
     uses = [use for workload in workloads for use in workload.uses]
@@ -104,7 +104,7 @@ def measure_workloads(
             return []
         return energy_tasks_of(workloads, uses, database, environment, energy_share_frac)
 
-    how: dict[str, Any] = {"seed": method.seed, "watch": watch, "tell": tell, "clock_ns": clock_ns}
+    how: dict[str, Any] = {"seed": method.seed, "watch": watch, "on_progress": on_progress, "clock_ns": clock_ns}
     done = run_campaign(crew, database, times_for, **how)
     return done + run_campaign(crew, database, energies_for, energy=True, **how) if method.energy else done
 
@@ -117,7 +117,7 @@ def run_campaign(
     energy: bool = False,
     seed: int = 0,
     watch: Watch = lambda _worker, _task: nullcontext(),
-    tell: Tell | None = None,
+    on_progress: OnProgress | None = None,
     clock_ns: Callable[[], int],
 ) -> Campaigned:
     """Return the result of measuring tasks with all workers. Each record is stored at once.
@@ -129,7 +129,7 @@ def run_campaign(
         energy: Measure energy, too.
         seed: Random seed of the order.
         watch: Context around the measurement of an operator by a worker.
-        tell: Called after each record.
+        on_progress: Called after each record.
         clock_ns: Returns Unix time in ns.
     """
     queues: dict[str, _Queue] = {}
@@ -139,7 +139,7 @@ def run_campaign(
             tasks = shuffled(tasks_for(environment), seed)
             database.put_keys(task.key for task in tasks)
             queues[environment.digest] = _Queue(deque(tasks))
-    return _Driver(crew, database, queues, energy, watch, tell, clock_ns).run()
+    return _Driver(crew, database, queues, energy, watch, on_progress, clock_ns).run()
 
 
 @dataclass
@@ -149,7 +149,7 @@ class _Driver:
     queues: Mapping[str, _Queue]
     energy: bool
     watch: Watch
-    tell: Tell | None
+    on_progress: OnProgress | None
     clock_ns: Callable[[], int]
     measured: int = 0
     failed: int = 0
@@ -181,9 +181,9 @@ class _Driver:
                 self._take(answer)
                 busy += self._give(answer.worker)
                 done = self.measured + self.failed
-                if self.tell is not None and done > before:
+                if self.on_progress is not None and done > before:
                     left_ns = (self.clock_ns() - started_ns) / (done - before) * (self.total - done)
-                    self.tell(Progress(done, self.total, self.failed, left_ns, answer.task.key.name))
+                    self.on_progress(Progress(done, self.total, self.failed, left_ns, answer.task.key.name))
         finally:
             for open_ in self.watches.values():
                 open_.close()

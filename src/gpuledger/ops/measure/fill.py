@@ -11,7 +11,7 @@ from gpuledger.ops.database.operator_database import OperatorDatabase
 from gpuledger.ops.database.records import Environment
 from gpuledger.ops.measure.chains import fill_around
 from gpuledger.ops.measure.host_step import fill_host_steps
-from gpuledger.ops.measure.measure import Outcome, Task, Tell, measure
+from gpuledger.ops.measure.measure import OnProgress, Outcome, Task, measure
 from gpuledger.ops.measure.place import Place
 from gpuledger.ops.measure.plan import lacking_for, missing_tasks, needs_energy, tasks_of
 from gpuledger.ops.totals.sum import sum_up
@@ -48,7 +48,7 @@ def fill(
     energy_share_frac: float = ENERGY_SHARE_FRAC,
     only: Collection[str] | None = None,
     budget_ns: int | None = None,
-    tell: Tell | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Filled:
     """Return the result of measuring the operators that are missing from the database.
 
@@ -60,19 +60,19 @@ def fill(
         energy_share_frac: See :data:`ENERGY_SHARE_FRAC`.
         only: Digests of the operators to measure; None for all.
         budget_ns: Time limit for all measurements, in ns.
-        tell: Called before each operator.
+        on_progress: Called before each operator.
     """
     uses = [use for workload in workloads for use in workload.uses if only is None or use.key.digest in only]
     fill_around(database, place, time.time_ns)
     fill_host_steps(workloads, database, place)
     tasks = missing_tasks(tasks_of(uses, place.cache_bytes), database, place, need_energy=False)
     deadline_ns = None if budget_ns is None else time.time_ns() + budget_ns
-    times = measure(tasks, database, place, replace(method, energy=False), budget_ns=budget_ns, tell=tell)
+    times = measure(tasks, database, place, replace(method, energy=False), budget_ns=budget_ns, on_progress=on_progress)
     if not method.energy or place.sensors is None:
         return Filled(times, None)
     left_ns = None if deadline_ns is None else max(deadline_ns - time.time_ns(), 0)
     energy_tasks = energy_tasks_of(workloads, uses, database, place.environment, energy_share_frac)
-    return Filled(times, measure(energy_tasks, database, place, method, budget_ns=left_ns, tell=tell))
+    return Filled(times, measure(energy_tasks, database, place, method, budget_ns=left_ns, on_progress=on_progress))
 
 
 def energy_tasks_of(

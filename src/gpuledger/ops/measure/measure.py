@@ -50,7 +50,7 @@ class Outcome:
     repeated: int = 0
 
 
-Tell = Callable[[Progress], None]
+OnProgress = Callable[[Progress], None]
 
 
 def measure(
@@ -60,7 +60,7 @@ def measure(
     method: Method,
     *,
     budget_ns: int | None = None,
-    tell: Tell | None = None,
+    on_progress: OnProgress | None = None,
     clock_ns: Clock = time.time_ns,
 ) -> Outcome:
     """Return the result of measuring ``tasks``. Each record is stored at once.
@@ -71,7 +71,7 @@ def measure(
         place: The device.
         method: How to measure.
         budget_ns: Time limit in ns, after which no operator is started.
-        tell: Called before each operator.
+        on_progress: Called before each operator.
         clock_ns: Returns Unix time in ns.
 
     Raises:
@@ -86,8 +86,8 @@ def measure(
     for number, task in enumerate(order):
         spent_ns = clock_ns() - run.started_ns
         left_ns = spent_ns / number * (len(order) - number) if number else None
-        if tell is not None:
-            tell(Progress(number, len(order), run.failed, left_ns, task.key.name))
+        if on_progress is not None:
+            on_progress(Progress(number, len(order), run.failed, left_ns, task.key.name))
         if budget_ns is not None and spent_ns >= budget_ns:
             break
         if database.missing([task.key.digest], place.environment, method.energy, task.mode.value):

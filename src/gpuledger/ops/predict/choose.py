@@ -13,7 +13,7 @@ from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.readable import ReadableDatabase
 from gpuledger.ops.database.records import Environment, Record, digest_of
 from gpuledger.ops.predict.fit import LEAST_EXAMPLES, Example, Model, examples_of, fit
-from gpuledger.ops.predict.fitting import Tell, tell_nothing
+from gpuledger.ops.predict.fitting import OnProgress, no_progress
 from gpuledger.ops.predict.predict import FittedPredictor, RoofPredictor, load_model, save_model
 from gpuledger.ops.predict.roof import Roof, roof_of_card, roof_of_measurements
 from gpuledger.ops.totals.near_keys import records_for
@@ -21,7 +21,7 @@ from gpuledger.ops.totals.sum import Sum, sum_up
 from gpuledger.ops.workloads.workload import Workload
 from gpuledger.simulate.catalogue import Card, find_card
 
-FitProgress = Callable[[int], AbstractContextManager[Tell]]
+FitProgress = Callable[[int], AbstractContextManager[OnProgress]]
 """Returns a context around a long fit to this number of measurements. It yields what to call with the share done."""
 UNMEASURED = "unmeasured GPU"
 STAND_IN = "h200"
@@ -154,8 +154,8 @@ def model_of(shelf: EnvironmentRecords, cache: Path | None = None, progress: Fit
         except InputError:  # from an older gpuledger: fit again
             place.unlink()
     is_shown = progress is not None and len(shelf.records) >= MANY_RECORDS
-    with progress(len(shelf.records)) if progress and is_shown else nullcontext(tell_nothing) as tell:
-        model = fit(shelf.examples, roof_of_records(shelf), shelf.digest, tell)
+    with progress(len(shelf.records)) if progress and is_shown else nullcontext(no_progress) as on_progress:
+        model = fit(shelf.examples, roof_of_records(shelf), shelf.digest, on_progress)
     if place is not None:
         place.parent.mkdir(parents=True, exist_ok=True)
         save_model(model, place)

@@ -17,7 +17,7 @@ from gpuledger.ops.database.method import Mode
 from gpuledger.ops.database.records import Record
 from gpuledger.ops.predict.beyond import Best, best_of
 from gpuledger.ops.predict.features import Features, Floats, features_of, shape_family
-from gpuledger.ops.predict.fitting import Tell, one_thread, part_of, tell_nothing
+from gpuledger.ops.predict.fitting import OnProgress, no_progress, one_thread, part_of
 from gpuledger.ops.predict.law import Laws, Operation, learn_laws, times_ns
 from gpuledger.ops.predict.process import Process, learn_process
 from gpuledger.ops.predict.roof import Roof
@@ -145,8 +145,10 @@ def is_share(record: Record) -> bool:
     return str(record.method.get("value", "")).startswith("share of ")
 
 
-def fit(examples: Sequence[Example], roof: Roof, database_digest: str = "", tell: Tell = tell_nothing) -> Model:
-    """Return the model fitted to the examples. ``tell`` is called with the share of the fit that is done.
+def fit(
+    examples: Sequence[Example], roof: Roof, database_digest: str = "", on_progress: OnProgress = no_progress
+) -> Model:
+    """Return the model fitted to the examples. ``on_progress`` is called with the share of the fit that is done.
 
     Raises:
         EmptyRunError: there are too few.
@@ -158,10 +160,10 @@ def fit(examples: Sequence[Example], roof: Roof, database_digest: str = "", tell
             hint="Measure more operators with: gpuledger ops measure",
         )
     with one_thread():
-        return _fit(examples, roof, database_digest, tell)
+        return _fit(examples, roof, database_digest, on_progress)
 
 
-def _fit(examples: Sequence[Example], roof: Roof, database_digest: str, tell: Tell) -> Model:
+def _fit(examples: Sequence[Example], roof: Roof, database_digest: str, on_progress: OnProgress) -> Model:
     powers = [example.power_w for example in examples if example.power_w]
     if roof.power_limit_w is None and powers:
         roof = replace(roof, power_limit_w=max(powers))
@@ -174,15 +176,15 @@ def _fit(examples: Sequence[Example], roof: Roof, database_digest: str, tell: Te
         [operation.work for operation in operations],
         [operation.held for operation in operations],
     )
-    tell(PREPARED_FRAC)
+    on_progress(PREPARED_FRAC)
     groups = group_numbers(examples)
     powered = np.array([bool(one.power_w) for one in examples])
     power = None
     if np.count_nonzero(powered) >= LEAST_EXAMPLES and roof.power_limit_w:
         shares = np.log2([one.power_w / roof.power_limit_w for one in examples if one.power_w])
-        power = _quantity(features[powered], shares, groups[powered], part_of(tell, PREPARED_FRAC, HALF_FRAC))
+        power = _quantity(features[powered], shares, groups[powered], part_of(on_progress, PREPARED_FRAC, HALF_FRAC))
     target = time_target(examples, roof, laws, operations)
-    time = _quantity(features, target, groups, part_of(tell, HALF_FRAC, 1.0))
+    time = _quantity(features, target, groups, part_of(on_progress, HALF_FRAC, 1.0))
     return Model(
         roof, laws, best_of(operations, target, roof), time, power, _ranges(operations), len(examples), database_digest
     )
@@ -214,18 +216,18 @@ def folds_of(groups: npt.NDArray[np.int64], folds: int, seed: int = 0) -> npt.ND
     return np.asarray(places[groups])
 
 
-def _quantity(features: Features, target: Floats, groups: npt.NDArray[np.int64], tell: Tell) -> Quantity:
+def _quantity(features: Features, target: Floats, groups: npt.NDArray[np.int64], on_progress: OnProgress) -> Quantity:
     """Return the model of a quantity, with an interval that contains 90 % of new operators.
 
     Each shape family is left out in turn. The errors of its operators, in standard deviations of the process, determine
     the width of the interval (conformal prediction).
     """
-    process = learn_process(features, target, groups, part_of(tell, 0.0, HALF_FRAC))
+    process = learn_process(features, target, groups, part_of(on_progress, 0.0, HALF_FRAC))
     misses, deviations = process.left_out(groups)
     widen = float(np.quantile(np.abs(misses) / deviations, INSIDE_FRAC))
     levels, without = learn_levels(features.kinds, target, groups)
     forest = learn(np.column_stack([features.values, without]), target)
-    tell(1.0)
+    on_progress(1.0)
     return Quantity(process, levels, forest, widen)
 
 

@@ -8,17 +8,17 @@ from typing import Any
 
 from gpuledger.errors import UsageError
 
-Tell = Callable[[float], None]
+OnProgress = Callable[[float], None]
 """Called during a fit with the share that is done, from 0 to 1."""
 
 
-def tell_nothing(_done_frac: float) -> None:
+def no_progress(_done_frac: float) -> None:
     """Do nothing: the progress of a fit that nobody waits for."""
 
 
-def part_of(tell: Tell, start_frac: float, end_frac: float) -> Tell:
+def part_of(on_progress: OnProgress, start_frac: float, end_frac: float) -> OnProgress:
     """Return the progress of one part, which begins and ends at these shares of the whole fit."""
-    return lambda done_frac: tell(start_frac + (end_frac - start_frac) * done_frac)
+    return lambda done_frac: on_progress(start_frac + (end_frac - start_frac) * done_frac)
 
 
 def no_scikit_learn() -> UsageError:

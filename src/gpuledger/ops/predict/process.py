@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from gpuledger.analyze.operator_work.formulas import FAMILIES
 from gpuledger.ops.predict.features import Features, Floats
-from gpuledger.ops.predict.fitting import Tell, no_scikit_learn, tell_nothing
+from gpuledger.ops.predict.fitting import OnProgress, no_progress, no_scikit_learn
 
 MOST_ROWS = 500
 """Maximum number of rows for fitting the scales, which takes cubic time. More rows change little."""
@@ -201,7 +201,7 @@ class _Part:
 
 
 def learn_process(
-    features: Features, target: Floats, groups: npt.NDArray[np.int64], tell: Tell = tell_nothing
+    features: Features, target: Floats, groups: npt.NDArray[np.int64], on_progress: OnProgress = no_progress
 ) -> Process:
     """Return a process fitted to the examples.
 
@@ -209,7 +209,7 @@ def learn_process(
         features: Features of the examples.
         target: Their measured values.
         groups: Group of each. The scales are fitted to one row per group, so that they apply between groups.
-        tell: Called with the share of the steps that are done.
+        on_progress: Called with the share of the steps that are done.
 
     Raises:
         UsageError: SciPy, which comes with scikit-learn, is not installed.
@@ -239,7 +239,7 @@ def learn_process(
         jac=True,
         method="L-BFGS-B",
         options={"maxiter": STEPS},
-        callback=lambda _flat: tell(next(steps) / STEPS),
+        callback=lambda _flat: on_progress(next(steps) / STEPS),
     )
     return Process(rows, target, centre, shift, scale, Scales.of_flat(found.x))
 

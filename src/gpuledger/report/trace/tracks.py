@@ -22,7 +22,7 @@ MODULES = "modules"
 
 @dataclass(frozen=True)
 class Slice:
-    """One slice: its name, the kind of thing it is, where it lies (Unix ns), and what is told of it."""
+    """One slice: its name, its kind, its times (Unix ns) and its details."""
 
     name: str
     category: str

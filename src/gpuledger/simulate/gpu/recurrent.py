@@ -159,8 +159,8 @@ def _pack(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Return sequences concatenated without padding. Lengths that were not computed count as the full length."""
     data, lengths, batch_first = args
     batch, steps = data.shape[:2] if batch_first else (data.shape[1], data.shape[0])
-    told = [steps] * batch if isinstance(lengths, FakeTensor) else lengths.tolist()
-    sizes = [sum(length > step for length in told) for step in range(max(told))]
+    known = [steps] * batch if isinstance(lengths, FakeTensor) else lengths.tolist()
+    sizes = [sum(length > step for length in known) for step in range(max(known))]
     packed = mode.make((sum(sizes), *data.shape[2:]), data)
     mode.account(func, packed)
     return packed, torch.tensor(sizes, dtype=torch.int64)

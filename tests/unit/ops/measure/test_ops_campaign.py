@@ -127,7 +127,7 @@ def test_an_operator_that_kills_its_workers_is_given_up_and_the_rest_goes_on(dat
 
 def test_progress_is_told_after_each_record(database: OperatorDatabase) -> None:
     told: list[Progress] = []
-    run(ScriptedCrew([CARD]), database, keys_of(3), tell=told.append)
+    run(ScriptedCrew([CARD]), database, keys_of(3), on_progress=told.append)
     assert [(one.done, one.total) for one in told] == [(1, 3), (2, 3), (3, 3)]
 
 
@@ -167,7 +167,7 @@ def test_workers_measure_all_times_and_then_the_energy_of_those_that_hold_most(d
     how: dict[str, Any] = {
         "energy_share_frac": 0.9,
         "watch": lambda *_: nullcontext(),
-        "tell": None,
+        "on_progress": None,
         "clock_ns": time.time_ns,
     }
     crew = ScriptedCrew(cards)
@@ -198,7 +198,7 @@ def test_rays_workers_measure_and_come_back_when_one_is_killed(database: Operato
                 killed.append(victim)
                 os.kill(victim, signal.SIGKILL)
 
-        done = run_campaign(crew, database, lambda _: tasks, tell=kill_one, clock_ns=time.time_ns)
+        done = run_campaign(crew, database, lambda _: tasks, on_progress=kill_one, clock_ns=time.time_ns)
     assert killed == [victim]
     assert (done.measured, done.failed) == (6, 0)
     assert missing_tasks(tasks, database, Place("cpu", crew.environments[0], 1, lambda: 0), need_energy=False) == []

@@ -128,7 +128,7 @@ def test_what_another_process_measures_meanwhile_is_not_measured_again(
         if progress.done == 1 and not others:
             others.append(measure(missing_tasks(tasks, database, place, need_energy=False), database, place, QUICK))
 
-    found = measure(tasks, database, place, QUICK, tell=other)
+    found = measure(tasks, database, place, QUICK, on_progress=other)
     assert (found.measured, found.failed, found.left) == (1, 0, 0)
     assert others[0].measured == 3
     records = database.records()
@@ -145,7 +145,7 @@ def test_a_stop_at_any_moment_keeps_every_record_so_far(database: OperatorDataba
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        measure(tasks, database, place, QUICK, tell=stop)
+        measure(tasks, database, place, QUICK, on_progress=stop)
     assert len(database.records()) == 3
     rest = missing_tasks(tasks, database, place, need_energy=False)
     assert measure(rest, database, place, QUICK).measured == 3
@@ -160,7 +160,7 @@ def test_no_operator_is_begun_after_the_budget(database: OperatorDatabase, place
 
 def test_progress_counts_up_and_tells_the_time_left(database: OperatorDatabase, place: Place) -> None:
     told: list[Progress] = []
-    measure(tasks_of_keys(keys_of(3)), database, place, QUICK, tell=told.append)
+    measure(tasks_of_keys(keys_of(3)), database, place, QUICK, on_progress=told.append)
     assert [(one.done, one.total) for one in told] == [(0, 3), (1, 3), (2, 3)]
     assert told[0].left_ns is None
     assert present(told[2].left_ns) > 0

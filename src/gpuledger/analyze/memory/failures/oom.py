@@ -141,7 +141,7 @@ def _evidence(rank: Rank, failure: FailedAllocation, state: FailedState) -> Evid
 
 
 def _other_bytes(rank: Rank, device_idx: int, t_ns: int) -> int | None:
-    """Return the bytes of other processes at the sample after ``t_ns``; None if the driver does not tell."""
+    """Return the bytes of other processes at the sample after ``t_ns``; None if the driver does not show it."""
     pid = rank.manifest.pid
     table = rank.table("process_samples", ("t_ns", "device_idx", "pid", "bytes"))
     rows = [row for row in table.to_pylist() if row["device_idx"] == device_idx and row["t_ns"] >= t_ns]
