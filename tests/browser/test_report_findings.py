@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -46,6 +47,15 @@ def test_they_are_those_of_the_run_with_their_commands(opened: Opened, findings:
         assert finding.title in text
         assert f"saves about {format_bytes(finding.saving_bytes)}" in text
         assert f"gpuledger {finding.command[0]} lstm.ledger" in text
+
+
+def test_code_at_the_beginning_of_a_sentence_stays_as_it_is(
+    open_report: Callable[..., Opened], rank: Rank, findings: tuple[Finding, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = replace(findings[0], evidence="half of it is kept", advice="optimizer.zero_grad() frees it earlier")
+    monkeypatch.setattr("gpuledger.analyze.view.view.find_findings", lambda *_: (changed,))
+    opened = open_report(ledger=rank.directory.parent)
+    assert "Half of it is kept. optimizer.zero_grad() frees it earlier." in opened.text("#findings")
 
 
 def test_a_click_searches_for_what_it_names(opened: Opened, findings: tuple[Finding, ...]) -> None:

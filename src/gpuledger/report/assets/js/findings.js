@@ -26,10 +26,11 @@ function peakThen({ peak, at_least: atLeast, fits, fit }) {
   return `; peak then ${atLeast ? "at least " : ""}${formatBytes(peak)}${verdict}`;
 }
 
-/** Return words as a sentence. */
+/** Return words as a sentence. Code at its beginning, such as optimizer.zero_grad(), stays as it is. */
 function sentence(words) {
   const text = printable(words);
-  return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
+  const isCode = /^\S*[._(=]\S/.test(text);
+  return `${isCode ? text : text.charAt(0).toUpperCase() + text.slice(1)}.`;
 }
 
 registerSection("findings", (view, store) => drawFindings(view, store.state));
