@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,6 +30,19 @@ os.write(1, b"ready\\n")
 time.sleep(30)
 """
 FOR_PROGRAM = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@pytest.fixture(autouse=True)
+def hangups_end_programs() -> Iterator[None]:
+    """Have programs start as on a terminal: ``nohup`` ignores hangups, and what tests start would inherit that.
+
+    Pytest keeps on living through a hangup, because a handler is not inherited and does nothing here.
+    """
+    before = signal.getsignal(signal.SIGHUP)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number", [*FOR_PROGRAM, signal.SIGINT, signal.SIGQUIT], ids=lambda number: number.name)

@@ -160,7 +160,12 @@ def _patch_entrances(patches: Patches) -> None:
             plain_init(self, "cpu", dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
 
     def enter(self: Any) -> Any:
-        return self if self._of_cpu else plain_enter(self)  # type: ignore[no-untyped-call]
+        if self._of_cpu:
+            return self
+        was_enabled = plain_enabled("cpu")
+        entered = plain_enter(self)  # type: ignore[no-untyped-call]
+        self.prev = was_enabled  # torch asked for that of the CPU, which a program sees as disabled
+        return entered
 
     def leave(self: Any, *error: Any) -> Any:
         return None if self._of_cpu else plain_exit(self, *error)

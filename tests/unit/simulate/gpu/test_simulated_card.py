@@ -294,6 +294,21 @@ def test_cells_run_in_fused_kernels(device: SimulatedDevice) -> None:
         assert cell.weight_hh.grad.shape == cell.weight_hh.shape
 
 
+def test_an_inner_region_without_autocast_leaves_the_outer_one_as_it_was(device: SimulatedDevice) -> None:
+    """Rotary embeddings of the transformers library are computed in such a region."""
+    linear, data = nn.Linear(4, 4).cuda(), torch.randn(2, 4, device="cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        with torch.autocast("cuda", enabled=False):
+            assert not torch.is_autocast_enabled()
+            assert linear(data).dtype == torch.float32
+        assert torch.is_autocast_enabled()
+        with torch.autocast("cuda", dtype=torch.float16):
+            assert nn.Linear(4, 4).cuda()(data).dtype == torch.float16
+        assert linear(data).dtype == torch.bfloat16
+    assert not torch.is_autocast_enabled()
+    assert linear(data).dtype == torch.float32
+
+
 def test_cross_entropy_stays_in_half_precision_under_autocast(device: SimulatedDevice) -> None:
     """CUDA's autocast does not touch it, the CPU's does: its softmax is of halves, only its loss is of floats."""
     logits = torch.randn(64, 1000, device="cuda", dtype=torch.bfloat16, requires_grad=True)
