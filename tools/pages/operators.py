@@ -5,19 +5,25 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from gpuledger.ops.totals.whole_interval import class_of_host, half_width_frac
 from pages.blocks import block
 from pages.results import about, middle, percent, read, table, worst, wrap
 
 RESULTS = "operators/results/h200/"
 PAIRS = {"inference": RESULTS + "operator_pairs.json", "training": RESULTS + "operator_pairs_training.json"}
 WITH_HOST_TIME = RESULTS + "operator_pairs_host.json"
+IN_GRAPHS = "operators/results/cpu/graph_operators.json"
 PREDICTED = RESULTS + "operator_predict.json"
 REPEATED = RESULTS + "operator_repeat_time.json"
 CACHES = {"ResNet-50": RESULTS + "operator_cache_resnet50.json", "ViT-B/16": RESULTS + "operator_cache_vit.json"}
 TRANSFORMERS = ("bert", "gpt2", "llama", "swin", "vit")
 OLDER = {"ml-operator-profiling, A30": ("7.1 %", "7.0 %"), "ml-operator-profiling, RTX 2080 Ti": ("11.1 %", "5.6 %")}
 """Mean errors of time and energy, computed again from that project's published outputs."""
-AGAINST = {"eager": ("time_frac", "energy_frac"), "CUDA graph": ("busy_time_frac", "busy_energy_frac")}
+EAGER, GRAPH = "eager", "CUDA graph"
+AGAINST = {EAGER: ("time_frac", "energy_frac"), GRAPH: ("busy_time_frac", "busy_energy_frac")}
+
+WAYS = ((EAGER, EAGER, False), (GRAPH, GRAPH, False), (GRAPH, "CUDA graph, other operators", True))
+"""What sums are compared with, its name on the page, and whether these are graphs of other operators."""
 
 Pair = dict[str, Any]
 
@@ -30,10 +36,23 @@ def kind_of(pair: Pair) -> str:
     return "transformers, bfloat16" if name.endswith("bfloat16") else "transformers, float32"
 
 
-def errors_of(mode: str, kind: str | None, key: str) -> list[float]:
-    """Return by how much sums of operators are off whole models, as shares of the whole."""
-    pairs = read(PAIRS[mode])["pairs"]
-    return [pair[key] - 1 for pair in pairs if kind in (None, kind_of(pair)) and pair.get(key) is not None]
+def changed_in_graphs() -> dict[str, Pair]:
+    """Return the models that run other operators in a CUDA graph than eagerly, by the name of their workload."""
+    return {pair["workload"]: pair for pair in read(IN_GRAPHS)["pairs"] if pair["changed_calls"]}
+
+
+def errors_of(mode: str, kind: str | None, way: str, what: str = "time", *, is_changed: bool = False) -> list[float]:
+    """Return by how much sums of operators are off whole models, as shares of the whole.
+
+    Compared with CUDA graphs, these are the models that run the same operators in them, or with ``is_changed`` the
+    others.
+    """
+    key = AGAINST[way][what == "energy"]
+    pairs = [pair for pair in read(PAIRS[mode])["pairs"] if kind in (None, kind_of(pair))]
+    if way == GRAPH:
+        changed = changed_in_graphs()
+        pairs = [pair for pair in pairs if (pair["workload"] in changed) == is_changed]
+    return [pair[key] - 1 for pair in pairs if pair.get(key) is not None]
 
 
 @block("sums of operators")
@@ -42,9 +61,10 @@ def sums_of_operators() -> list[str]:
     rows = []
     for mode in PAIRS:
         for kind in dict.fromkeys(kind_of(pair) for pair in read(PAIRS[mode])["pairs"]):
-            for way, (time_key, energy_key) in AGAINST.items():
-                times, joules = errors_of(mode, kind, time_key), errors_of(mode, kind, energy_key)
-                rows.append([f"{mode}, {kind}", way, str(len(times)), *errors(times), *errors(joules)])
+            for way, label, is_changed in WAYS:
+                times, joules = (errors_of(mode, kind, way, what, is_changed=is_changed) for what in ("time", "energy"))
+                if times:
+                    rows.append([f"{mode}, {kind}", label, str(len(times)), *errors(times), *errors(joules)])
     for kind, pairs in pairs_with_host_time().items():
         errors_frac = [pair["time_frac"] - 1 for pair in pairs]
         rows.append(
@@ -54,6 +74,61 @@ def sums_of_operators() -> list[str]:
     sources = [about(read(PAIRS["inference"]), "operators/operator_pairs.py")]
     sources.append(f"With measured CPU time: {about(read(WITH_HOST_TIME), 'operators/operator_pairs.py')}")
     return [*wrap(f"{'. '.join(sources)}."), "", *table(head, rows, 2)]
+
+
+@block("operators in graphs")
+def operators_in_graphs() -> list[str]:
+    """Return the models whose graphs run other operators, and the sums of these operators."""
+    rows = []
+    for name, pair in changed_in_graphs().items():
+        sums = [pair[key]["busy_ns"] / pair["graph_ns"] - 1 for key in ("eager_operators", "graph_operators")]
+        predicted = percent(1 - pair["graph_operators"]["measured_frac"])
+        rows.append(
+            [name.replace("_int64", ""), str(pair["calls"]), str(pair["changed_calls"]), *map(signed, sums), predicted]
+        )
+    head = [
+        "model",
+        "eager calls",
+        "calls in one of both only",
+        "eager operators",
+        "operators of the graph",
+        "of these predicted",
+    ]
+    return [*wrap(f"{about(read(IN_GRAPHS), 'operators/graph_operators.py')}."), "", *table(head, rows)]
+
+
+def signed(error_frac: float) -> str:
+    """Return an error with its sign."""
+    return ("+" if error_frac > 0 else "") + percent(error_frac)
+
+
+@block("coverage of sum intervals")
+def coverage_of_intervals() -> list[str]:
+    """Return how many whole models are inside the interval of their sum, made without models of their kind."""
+    pairs = [pair for mode in PAIRS for pair in read(PAIRS[mode])["pairs"] if pair["host_ns"] is not None]
+    words = []
+    for what, whole, total in (("time", "whole_ns", "sum_ns"), ("energy", "whole_j", "sum_j")):
+        rows = [(pair, pair[whole] / pair[total]) for pair in pairs if pair[whole] and pair[total]]
+        inside = 0
+        without = 0
+        for pair, share in rows:
+            half_frac = half_width_frac([one for other, one in rows if is_alike(pair, other)])
+            without += half_frac is None
+            inside += half_frac is not None and abs(share - 1) <= half_frac
+        count = len(rows) - without
+        words.append(f"{inside} of {count} ({percent(inside / count, 0)}) in {what}")
+    return wrap(
+        "The 90 % interval of a sum was checked with each model left out in turn, together with its other sizes and",
+        f"data types: {' and '.join(words)} are inside. {without} models have too few others like them for an",
+        f"interval. {about(read(PAIRS['inference']), 'operators/operator_pairs.py')}.",
+    )
+
+
+def is_alike(pair: Pair, other: Pair) -> bool:
+    """Return whether another pair is in the same class, and of another architecture."""
+    classes = {class_of_host(one["host_ns"] / max(one["busy_ns"], one["queued_ns"] or 0.0)) for one in (pair, other)}
+    architectures = [one["workload"].partition("-")[0] for one in (pair, other)]
+    return len(classes) == 1 and architectures[0] != architectures[1]
 
 
 def pairs_with_host_time() -> dict[str, list[Pair]]:
@@ -74,8 +149,9 @@ def errors(values: list[float]) -> list[str]:
 def sums_beside_the_older() -> list[str]:
     """Return our mean errors against eager models, in the form of the older tool's."""
     kind = "CNNs, float32"
-    ours = [percent(statistics.fmean(map(abs, errors_of("inference", kind, key)))) for key in AGAINST["eager"]]
-    count = len(errors_of("inference", kind, "time_frac"))
+    found = [errors_of("inference", kind, EAGER, what) for what in ("time", "energy")]
+    ours = [percent(statistics.fmean(map(abs, one))) for one in found]
+    count = len(found[0])
     rows = [[name, *figures] for name, figures in OLDER.items()]
     rows.append([f"gpuledger, H200, {count} pairs of CNNs", *ours])
     return table(["sum of operators, eager inference", "time, mean error", "energy, mean error"], rows, 3)
@@ -204,3 +280,24 @@ def predictions_on_other_gpus() -> list[str]:
         rows.append(row)
     head = ["GPU, mode", "models", "error", "without what was learned of this GPU", "NeuSight"]
     return [*wrap(f"{about(read(OTHER_GPUS), 'operators/neusight.py')}."), "", *table(head, sorted(rows), 1)]
+
+
+@block("predictions of layers on other GPUs")
+def predictions_of_layers() -> list[str]:
+    """Return median and worst error of single operators by kind, without what was learned of their GPU."""
+    found = {GPUS[gpu]: kinds for gpu, kinds in read(OTHER_GPUS)["operators"].items()}
+    kinds = sorted(
+        {kind for one in found.values() for kind in one}, key=lambda kind: (not kind.startswith("all"), kind)
+    )
+    rows = []
+    for kind in kinds:
+        errors_by_gpu = [one[kind]["one_gpu_left_out"] if kind in one else None for one in found.values()]
+        rows.append([kind.replace("all,", "all kinds,"), *map(_median_and_worst, errors_by_gpu)])
+    return table(["operator", *found], rows)
+
+
+def _median_and_worst(errors_frac: dict[str, float] | None) -> str:
+    if errors_frac is None:
+        return "–"
+    size = f"{percent(errors_frac['median_frac'], 0)}, {percent(errors_frac['worst_frac'], 0)}"
+    return f"{size} ({errors_frac['n']})"

@@ -102,7 +102,11 @@ def test_weights_gradients_and_states_are_the_tensors_at_four_instants() -> None
             parameters = list(model.parameters())
             states = [value for state in optimizer.state.values() for value in state.values()]
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-            bytes_of = {"weight": parameters, "gradient": gradients, "optimizer_state": states}
+            bytes_of: dict[str, list[Tensor]] = {
+                "weight": [*parameters],
+                "gradient": gradients,
+                "optimizer_state": states,
+            }
             expected.append({name: sum(one.nbytes for one in tensors) for name, tensors in bytes_of.items()})
             torch.empty(MARK_BYTES, dtype=torch.uint8)
 
