@@ -36,7 +36,7 @@ TYPED = {
     "docs/jobs/layer-cost.md": ["100 %", "101.81 µs", "46.23 mJ", "90 %"],
     "docs/jobs/out-of-memory.md": ["24 GB", "50 ms"],
     "docs/numbers.md": ["10 %", "2 MiB", "3 %", "8 times"],
-    "docs/operator-costs.md": ["1.5 s", "10 ms", "3 %", "5 ms", "90 %", "95 %"],
+    "docs/operator-costs.md": ["1.5 s", "10 ms", "20 µs", "3 %", "5 ms", "90 %", "95 %"],
     "docs/plot.md": ["10 ms"],
     "docs/ranks.md": ["1 %", "1 MiB", "1.5 times", "2 %", "4 times", "75 %"],
     "docs/security.md": [
