@@ -43,7 +43,18 @@ def _shape_of(given: dict[str, Any]) -> RecurrentShape:
         drops=given["dropout"] > 0 and given["train"],
         has_biases=any(weight.dim() == 1 for weight in given["weight"]),
         longest=len(sizes),
+        is_bfloat16=data.dtype == torch.bfloat16,
+        trains=bool(given["train"]),
     )
+
+
+def _weights_copy(mode: SimulatedMode, given: dict[str, Any], shape: RecurrentShape) -> torch.Tensor:
+    """Return the copy of the weights that forward makes and saves if the layers have no biases.
+
+    cuDNN has biases in any case, so that the weights of such layers are not laid out as it requires.
+    """
+    copied_bytes = 0 if shape.has_biases else shape.weights_bytes + shape.biases_bytes
+    return mode.make((copied_bytes // shape.item_bytes,), given["input"])
 
 
 def _copied_bytes(mode: SimulatedMode, given: dict[str, Any], tensor: Any) -> int:
@@ -71,14 +82,15 @@ def _rnn(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
         parts = shape.layers * shape.directions
         last = mode.make((parts, shape.batch, shape.width), hidden)
         cell = mode.make((parts, shape.batch, shape.hidden) if shape.kind == LSTM else (0,), hidden)
-        mode.account(func, (output, last, cell))
-        with mode.device.borrow([shape.workspace_bytes], func):
+        copied = _weights_copy(mode, given, shape)
+        mode.account(func, (output, last, cell, copied))
+        with mode.device.borrow([shape.workspace_bytes()], func):
             reserve = mode.make((shape.reserve_bytes if given["train"] else 0,), data, torch.uint8)
             mode.account(func, reserve)
     if given["batch_first"]:
         with mode.fake_mode:
             output = output.transpose(0, 1)
-    return output, last, cell, reserve, mode.make((0,), data)
+    return output, last, cell, reserve, copied
 
 
 def _rnn_backward(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -97,24 +109,36 @@ def _rnn_backward(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any
     zeros = [size for name, size in results.items() if given[name] is None]
     turned = _copied_bytes(mode, given, data)
     gradient = given["output"] if given["grad_output"] is None else given["grad_output"]
+    workspace_bytes = shape.workspace_bytes(backward=True)
     with mode.device.borrow(zeros, func):
         with mode.device.borrow([turned, _copied_bytes(mode, given, gradient)], func):
             made = [mode.make(data.shape, data), mode.make(hidden.shape, hidden)]
             made.append(mode.make(cell_size, hidden))
             mode.account(func, made)
-            with mode.device.borrow([shape.workspace_bytes], func):
+            with mode.device.borrow([workspace_bytes], func):
                 pass
         with mode.device.borrow([turned], func):
-            flat = mode.make((sum(weight.numel() for weight in given["weight"]),), data)
-            mode.account(func, flat)
-            with mode.device.borrow([shape.workspace_bytes], func):
-                pass
-    pieces, start = [], 0
+            gradients = _weight_gradients(mode, func, given, shape, workspace_bytes)
+    return made[0], made[1], made[2], gradients
+
+
+def _weight_gradients(
+    mode: SimulatedMode, func: Any, given: dict[str, Any], shape: RecurrentShape, workspace_bytes: int
+) -> list[torch.Tensor]:
+    """Return the gradients of all weights: parts of one storage, or copies of them if the layers have no biases."""
+    weights, data = given["weight"], given["input"]
+    if not shape.has_biases:
+        with mode.device.borrow([shape.weights_bytes + shape.biases_bytes, workspace_bytes], func):
+            copies = [mode.make(weight.shape, data) for weight in weights]
+            mode.account(func, copies)
+        return copies
+    flat = mode.make((sum(weight.numel() for weight in weights),), data)
+    mode.account(func, flat)
+    with mode.device.borrow([workspace_bytes], func):
+        pass
     with mode.fake_mode:
-        for weight in given["weight"]:
-            pieces.append(flat[start : start + weight.numel()].view(weight.shape))
-            start += weight.numel()
-    return made[0], made[1], made[2], pieces
+        pieces = flat.split([weight.numel() for weight in weights])
+        return [piece.view(weight.shape) for piece, weight in zip(pieces, weights, strict=True)]
 
 
 def _lstm_cell(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:

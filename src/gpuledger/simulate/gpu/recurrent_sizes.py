@@ -1,15 +1,14 @@
-"""Sizes of what cuDNN's recurrent layers allocate: the reserve kept for backward, and the workspace."""
+"""Sizes of what cuDNN's recurrent layers allocate: the reserve kept for backward, and the workspaces.
+
+The workspaces consist of copies of the weights and of layouts of the data, which depend on the algorithm. torch chooses
+it by kind, hidden size and dtype. The numbers of layouts are whole numbers that were found in two measurements of an
+H200 with cuDNN 9.19. ``bench/estimate/recurrent_fit.py`` compares them with each measured layer.
+"""
 
 from __future__ import annotations
 
-import csv
-import heapq
-import math
-import statistics
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache, cached_property
-from importlib.resources import files
+from functools import cached_property
 from typing import NamedTuple
 
 RELU, TANH, LSTM, GRU = range(4)
@@ -22,10 +21,43 @@ _KEPT_WIDTHS = {RELU: 1, TANH: 1, LSTM: 5, GRU: 6}
 _HANDLE_BYTES = 8 << 20
 """Part of the workspace for each layer and direction, whatever its size."""
 
-_SIMILAR = 5
-"""Measured layers that a workspace is taken from."""
+_HEADER_BYTES = 256
+"""Smallest rest of a workspace that is none of its parts."""
 
-_MEASURED = "recurrent_workspaces.csv"
+STANDARD, SMALL, PERSISTENT = "standard", "persistent, small hidden size", "persistent"
+"""Algorithms of cuDNN."""
+
+_WIDEST_SMALL = {RELU: (384, 256), TANH: (384, 256), LSTM: (192, 128), GRU: (192, 128)}
+"""Largest hidden size of the algorithm for small ones, forward and backward."""
+
+_TILE, _WIDEST_PERSISTENT, _MOST_SEQUENCES = 128, 1024, 128
+_MANY_SEQUENCES, _WIDE = 96, 896
+
+
+class _Layouts(NamedTuple):
+    """Layouts in a workspace of one layer, in one (first number) or two directions (second number).
+
+    ``forward`` and ``backward`` count buffers of rows x hidden size, ``of_layers`` those that are added from two layers
+    on. ``states`` count buffers of sequences x hidden size for each layer.
+    """
+
+    forward: tuple[int, int]
+    forward_states: tuple[int, int]
+    backward: tuple[int, int]
+    of_layers: tuple[int, int]
+    backward_states: tuple[int, int]
+
+
+_STANDARD = {
+    TANH: _Layouts((1, 6), (1, 6), (1, 2), (0, 2), (1, 6)),
+    GRU: _Layouts((3, 10), (3, 10), (1, 2), (0, 2), (1, 6)),
+    LSTM: _Layouts((4, 12), (6, 16), (1, 2), (0, 2), (3, 10)),
+}
+_SMALL = {
+    TANH: _Layouts((6, 12), (4, 10), (12, 15), (1, 2), (6, 14)),
+    GRU: _Layouts((16, 24), (4, 10), (17, 20), (1, 2), (6, 14)),
+    LSTM: _Layouts((21, 30), (8, 18), (15, 18), (1, 2), (12, 26)),
+}
 
 
 @dataclass(frozen=True)
@@ -34,7 +66,7 @@ class RecurrentShape:
 
     Args:
         kind: :data:`RELU`, :data:`TANH`, :data:`LSTM` or :data:`GRU`.
-        item_bytes: Bytes of a number: 2 or 4.
+        item_bytes: Bytes of a number: 2, 4 or 8.
         directions: 1, or 2 for a bidirectional layer.
         layers: Number of layers.
         rows: Rows of the input: length times batch, or the rows of a packed sequence.
@@ -45,6 +77,8 @@ class RecurrentShape:
         drops: Whether dropout between the layers is applied.
         has_biases: Whether the layers have biases.
         longest: Steps of the longest packed sequence; 0 if the sequences are not packed.
+        is_bfloat16: Whether the numbers are bfloat16.
+        trains: Whether forward saves a reserve for backward.
     """
 
     kind: int
@@ -59,6 +93,8 @@ class RecurrentShape:
     drops: bool = False
     has_biases: bool = True
     longest: int = 0
+    is_bfloat16: bool = False
+    trains: bool = True
 
     @property
     def width(self) -> int:
@@ -95,104 +131,100 @@ class RecurrentShape:
     @cached_property
     def weights_bytes(self) -> int:
         """Return the bytes of weights and biases."""
+        return self._matrices_bytes + self.biases_bytes * self.has_biases
+
+    @property
+    def biases_bytes(self) -> int:
+        """Return the bytes of the biases, if the layers have them."""
+        return 2 * _GATES[self.kind] * self.hidden * self.layers * self.directions * self.item_bytes
+
+    @property
+    def _matrices_bytes(self) -> int:
         numbers, inputs = 0, self.inputs
         for _ in range(self.layers):
-            numbers += _GATES[self.kind] * self.hidden * (inputs + self.width + 2 * self.has_biases)
-            numbers += self.hidden * self.projection
+            numbers += _GATES[self.kind] * self.hidden * (inputs + self.width) + self.hidden * self.projection
             inputs = self.width * self.directions
         return numbers * self.directions * self.item_bytes
 
-    @cached_property
-    def workspace_bytes(self) -> int:
+    def algorithm(self, *, backward: bool = False) -> str:
+        """Return the algorithm that torch chooses: :data:`STANDARD`, :data:`SMALL` or :data:`PERSISTENT`.
+
+        Source: get_algo in aten/src/ATen/native/cudnn/RNN.cpp, for GPUs from compute capability 6 on.
+        """
+        if self.projection or self.longest or self.item_bytes > 4:
+            return STANDARD
+        if self.hidden <= _WIDEST_SMALL[self.kind][backward]:
+            return SMALL
+        is_half = self.item_bytes == 2 and not self.is_bfloat16
+        single = self.layers == self.directions == 1
+        tiled = self.hidden % _TILE == self.inputs % _TILE == 0 and self.hidden <= _WIDEST_PERSISTENT
+        if is_half and single and tiled and self.kind != GRU and self._suits_persistent:
+            return PERSISTENT
+        return STANDARD
+
+    @property
+    def _suits_persistent(self) -> bool:
+        is_fast = self.kind == LSTM or self.batch < _MANY_SEQUENCES or self.hidden < _WIDE
+        return self.batch % 8 == 0 and self.batch <= _MOST_SEQUENCES and is_fast
+
+    def workspace_bytes(self, *, backward: bool = False) -> int:
         """Return the workspace in bytes: a copy of the weights, a part per layer and direction, and layouts of data.
 
-        cuDNN chooses among several algorithms, each with its own layouts of data. Their bytes are those of similar
-        measured layers, in proportion.
+        Args:
+            backward: Whether the workspace is of a backward call, which may have another algorithm.
 
-        Source: two measurements on an H200 with cuDNN 9.19. Their errors for layers that were not in the table are in
-        bench/estimate/results/h200/recurrent_fit.json.
+        Source: within 0.3 % of 1,248 of 1,329 measured layers (bench/estimate/results/h200/recurrent_fit.json).
         """
-        return self.workspace_from(measured_layers())
+        layouts_bytes = self._forward_bytes(backward)
+        if self.trains:
+            layouts_bytes = max(layouts_bytes, self._backward_bytes(backward))
+        return self._matrices_bytes + _HANDLE_BYTES * self.layers * self.directions + layouts_bytes + _HEADER_BYTES
 
-    def workspace_from(self, layers: Iterable[MeasuredLayer]) -> int:
-        """Return the median workspace of the most similar layers; that of the same layer, if it is among them.
+    def _layouts(self, backward: bool) -> tuple[_Layouts, bool]:
+        """Return the layouts of the algorithm, and whether they are those of the standard one.
 
-        The number of layers was chosen with two measurements, each held to the table of the other.
+        cuDNN has no kernels for small hidden sizes in bfloat16, and uses the standard layouts.
         """
-        nearest = heapq.nsmallest(_SIMILAR, layers, key=lambda one: self.distance(one.shape))
-        alike = [one for one in nearest if math.isfinite(self.distance(one.shape))]
-        if self.distance(alike[0].shape) == 0:
-            return self._workspace_like(alike[0])
-        return int(statistics.median(self._workspace_like(one) for one in alike))
-
-    def _workspace_like(self, other: MeasuredLayer) -> int:
-        """Return the workspace if this layer runs as a measured one does."""
-        layouts_bytes = max(other.workspace_bytes - other.shape._constant_bytes, 0)
-        return self._constant_bytes + int(layouts_bytes * self._layouts / other.shape._layouts)
-
-    def distance(self, other: RecurrentShape) -> float:
-        """Return how unlike two layers are, on a logarithmic scale of their sizes."""
-        kind, its_kind = max(self.kind, TANH), max(other.kind, TANH)
-        if (kind, self.directions) != (its_kind, other.directions):
-            return math.inf
-        length, its_length = self.rows / self.batch, other.rows / other.batch
-        return (
-            1.5 * abs(math.log2(self.hidden / other.hidden))
-            + 0.7 * abs(math.log2(length / its_length))
-            + 0.7 * abs(math.log2(self.batch / other.batch))
-            + 0.5 * abs(math.log2(self.inputs / other.inputs))
-            + 0.3 * abs(self.layers - other.layers)
-            + 0.5 * ((self.layers > 1) != (other.layers > 1))
-            + 4.0 * (self.item_bytes != other.item_bytes)
-            + 2.0 * (bool(self.projection) != bool(other.projection))
-        )
+        chosen = self.algorithm(backward=backward)
+        standard = chosen == STANDARD or (chosen == SMALL and self.is_bfloat16)
+        return (_STANDARD if standard else _SMALL)[max(self.kind, TANH)], standard
 
     @property
-    def _constant_bytes(self) -> int:
-        return self.weights_bytes + _HANDLE_BYTES * self.layers * self.directions
+    def _buffers(self) -> tuple[int, int, int, int]:
+        """Return the bytes of one buffer of hidden rows, of output rows, of input rows, and of hidden states."""
+        row_bytes = self.rows * self.item_bytes
+        states_bytes = self.batch * self.hidden * self.item_bytes * self.layers
+        return row_bytes * self.hidden, row_bytes * self.width, row_bytes * self.inputs, states_bytes
 
-    @property
-    def _layouts(self) -> int:
-        """Return a size that the layouts of data are in proportion to, for one algorithm."""
-        widths = 3 * self.inputs + 4 * self.hidden * (1 if self.directions == 1 else 3)
-        return (self.rows * widths + 10 * self.batch * self.hidden) * self.item_bytes
+    def _unpacked_bytes(self) -> int:
+        """Return the bytes of packed input, output and states. Packed sequences need none."""
+        if self.longest:
+            return 0
+        _, outputs, inputs, states = self._buffers
+        projected = states * self.width // self.hidden
+        of_states = 2 * (projected + (states if self.kind == LSTM else 0))
+        return self.directions * (outputs + of_states) + inputs
+
+    def _forward_bytes(self, backward: bool) -> int:
+        layouts, standard = self._layouts(backward)
+        hidden, outputs, inputs, states = self._buffers
+        way = self.directions - 1
+        count = layouts.forward[way] + (self.directions if self.projection else 0)
+        size = count * hidden + layouts.forward_states[way] * states
+        if self.drops and self.layers > 1 and self.directions == 1:
+            size += outputs
+        return size + (self._unpacked_bytes() if standard else inputs)
+
+    def _backward_bytes(self, backward: bool) -> int:
+        layouts, standard = self._layouts(backward)
+        hidden, outputs, inputs, states = self._buffers
+        way = self.directions - 1
+        count = layouts.backward[way] + (layouts.of_layers[way] if self.layers > 1 else 0)
+        if self.projection:
+            count += self.directions
+        size = count * hidden + (1, 4)[way] * max(outputs, inputs) + layouts.backward_states[way] * states
+        return size + 2 * (self._unpacked_bytes() if standard else inputs)
 
 
 def _rounded_up(size: int) -> int:
     return -(-size // 32) * 32
-
-
-class MeasuredLayer(NamedTuple):
-    """A layer that was measured on an H200."""
-
-    shape: RecurrentShape
-    workspace_bytes: int
-    reserve_bytes: int
-    """0 for inference."""
-
-
-@cache
-def measured_layers() -> list[MeasuredLayer]:
-    """Return the measured layers, which bench/estimate/recurrent_fit.py has written."""
-    with files("gpuledger.simulate.gpu").joinpath(_MEASURED).open(encoding="utf-8") as file:
-        return [_measured_layer(*map(int, row)) for row in csv.reader(file) if row[0].isdigit()]
-
-
-def _measured_layer(*row: int) -> MeasuredLayer:
-    *sizes, drops, has_biases, longest, workspace_bytes, reserve_bytes = row
-    kind, item_bytes, directions, layers, rows, batch, inputs, hidden, projection = sizes
-    shape = RecurrentShape(
-        kind,
-        item_bytes,
-        directions,
-        layers,
-        rows,
-        batch,
-        inputs,
-        hidden,
-        projection,
-        bool(drops),
-        bool(has_biases),
-        longest,
-    )
-    return MeasuredLayer(shape, workspace_bytes, reserve_bytes)
