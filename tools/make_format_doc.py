@@ -95,6 +95,7 @@ Keys of `rank-N/manifest.json`:
 | `window` | first_step and last_step of the memory recording, and whether they were requested |
 | `steps_seen`, `has_all_steps` | number of steps; whether they were counted until the program ended |
 | `exit_began_ns`, `exit_error` | when the process began to exit, null if it did not; the type of its last exception |
+| `exit_lost_peer` | whether that exception came from another rank, which had closed the connection |
 | `exit_status`, `signal`, `ended_ns` | how and when the process ended, as the launcher saw it; null if unknown |
 | `journal_parts`, `journal_bytes` | raw events that are in the tables |
 | `stacks` | whether Python stacks were recorded |

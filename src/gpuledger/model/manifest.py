@@ -287,6 +287,7 @@ class RecordedFacts(JsonObject):
     None in runs of versions without it. ``has_all_steps`` is False if nothing counted the steps until the
     program ended, so that it can have taken more than ``steps_seen``. ``exit_began_ns`` is when the process began to
     exit (None if it did not, as one that is killed), and ``exit_error`` the type of its last exception.
+    ``exit_lost_peer`` is True if that exception came from another rank, which had closed the connection.
     """
 
     devices: tuple[DeviceFacts, ...] = ()
@@ -296,6 +297,7 @@ class RecordedFacts(JsonObject):
     has_all_steps: bool = False
     exit_began_ns: int | None = None
     exit_error: str | None = None
+    exit_lost_peer: bool = False
     recorder_bytes: int | None = None
     pid: int | None = None
     pids: tuple[int, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -74,7 +74,8 @@ def find_failed(ranks: Sequence[Rank], *, are_times_comparable: bool = True) -> 
         ranks: The ranks of a run. If some of the job are missing, one of those can be the first.
         are_times_comparable: Whether the clocks of the ranks agree.
 
-    Source: exit status and time of each process as the launcher saw it; its own exception.
+    Source: exit status and time of each process as the launcher saw it; its own exception, and whether that came from
+        another rank.
     """
     world = max((rank.manifest.world.size for rank in ranks if rank.manifest.world is not None), default=0)
     attempts = defaultdict(list)
@@ -90,7 +91,7 @@ def find_failed(ranks: Sequence[Rank], *, are_times_comparable: bool = True) -> 
 def _of_attempt(number: int, ranks: Sequence[Rank], is_first_known: bool) -> list[FailedRank]:
     begun_to_exit = any(rank.manifest.exit_began_ns is not None for rank in ranks)
     failed = [rank for rank in ranks if _has_failed(rank.manifest, begun_to_exit)]
-    first = _first(failed) if is_first_known else None
+    first = _first(failed, are_all_failed=len(failed) == len(ranks)) if is_first_known else None
     found = [
         FailedRank(
             rank=rank.number,
@@ -124,30 +125,54 @@ def _end_ns(one: RankManifest) -> int | None:
     return min((time_ns for time_ns in (one.exit_began_ns, one.ended_ns) if time_ns is not None), default=None)
 
 
-def _first(failed: Sequence[Rank]) -> Rank | None:
-    """Return the rank that failed first; None if that is not known, or all of them were ended from outside."""
+def _first(failed: Sequence[Rank], *, are_all_failed: bool) -> Rank | None:
+    """Return the rank that failed first; None if that is not known, or all of them were ended from outside.
+
+    A rank that lost the connection to another one failed after it. If that is so for all ranks except one, this one was
+    first. Otherwise the times decide.
+    """
     own = [rank for rank in failed if not _is_from_outside(rank.manifest)]
-    times = {rank.number: _end_ns(rank.manifest) for rank in failed}
+    causes = [rank for rank in own if not rank.manifest.exit_lost_peer]
+    possible = [rank for rank in failed if not (causes and rank.manifest.exit_lost_peer)]
+    if len(possible) == 1 and are_all_failed:
+        return possible[0]
+    times = {rank.number: _end_ns(rank.manifest) for rank in possible}
     if own and None not in times.values():
-        first = min(failed, key=lambda rank: times[rank.number] or 0)
-        return _killed_before(first, failed) or first
-    alone = own or failed
+        return _earliest(possible, {number: time_ns or 0 for number, time_ns in times.items()})
+    alone = causes or own or failed
     return alone[0] if len(alone) == 1 else None
+
+
+def _earliest(failed: Sequence[Rank], times_ns: Mapping[int, int]) -> Rank | None:
+    """Return the rank with the first sign of its end, or one that was killed before; None if several are equally early.
+
+    A rank that was ended from outside comes first only if none failed on its own within the time that the launcher can
+    be late.
+    """
+    first_ns = min(times_ns.values())
+    soon = [rank for rank in failed if times_ns[rank.number] - first_ns < _SEEN_LATE_NS]
+    possible = [rank for rank in soon if not _is_from_outside(rank.manifest)] or soon
+    first_ns = min(times_ns[rank.number] for rank in possible)
+    first = [rank for rank in possible if times_ns[rank.number] == first_ns]
+    return _killed_before(first[0], failed) or (first[0] if len(first) == 1 else None)
 
 
 def _killed_before(first: Rank, failed: Sequence[Rank]) -> Rank | None:
     """Return the rank that was killed before ``first`` seems to have failed; None without one.
 
-    SIGKILL is sent to a rank because of another one only by a launcher, after the other's process has ended. So one
-    that was killed before any other process ended failed on its own. The launcher can see its end later than its peers
-    lose the connection.
+    A launcher sends a signal to a rank because of another one only after the other's process has ended, and only
+    launchers send SIGKILL for that reason. So a rank that was killed before any other process ended failed on its own.
+    The same holds for each signal if ``first`` lost the connection to another rank. The launcher can see a process's
+    end later than its peers lose the connection. Ends that it saw at the same time have no order.
     """
-    ended = {rank.number: rank.manifest.ended_ns for rank in failed}
-    killed = min(failed, key=lambda rank: ended[rank.number] or sys.maxsize)
-    ended_ns, began_ns = ended[killed.number], _end_ns(first.manifest)
-    if killed.manifest.signal != signal.SIGKILL or ended_ns is None or began_ns is None:
+    ended = {rank.number: rank.manifest.ended_ns or sys.maxsize for rank in failed}
+    killed = min(failed, key=lambda rank: ended[rank.number])
+    number, began_ns, is_victim = killed.manifest.signal, _end_ns(first.manifest), first.manifest.exit_lost_peer
+    ended_ns = sorted(ended.values())
+    if began_ns is None or ended_ns[-1] == sys.maxsize or ended_ns[0] in ended_ns[1:]:
         return None
-    return killed if None not in ended.values() and ended_ns - began_ns < _SEEN_LATE_NS else None
+    is_own = number == signal.SIGKILL or (number is not None and is_victim)
+    return killed if is_own and ended_ns[0] - began_ns < _SEEN_LATE_NS else None
 
 
 def _is_from_outside(one: RankManifest) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, runtime_checkable
 
 from gpuledger.collect.attribution.kept_blocks import KeptBlocks
@@ -61,7 +61,7 @@ class Recorder(Protocol):
     def place_of(self, tensor: Any) -> Place | None:
         """Return ``(device, address)`` of a tensor's storage; None if it has none, or none that is recorded."""
 
-    def see_resized(self, tensors: list[object]) -> None:
+    def see_resized(self, tensors: Iterable[object]) -> None:
         """Record that the storages of tensors were resized without an operator."""
 
     def read_counters(self, part: Part, step: int, reason: str, t_ns: int) -> None:

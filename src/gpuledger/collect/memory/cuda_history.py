@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -76,7 +76,7 @@ class CudaRecorder:
                 found[device_idx] = (counted["allocated"], counted["freed"])
         return found
 
-    def see_resized(self, tensors: list[object]) -> None:
+    def see_resized(self, tensors: Iterable[object]) -> None:
         """Do nothing: the allocator's history has these events."""
 
     def read_counters(self, part: Part, step: int, reason: str, t_ns: int) -> None:

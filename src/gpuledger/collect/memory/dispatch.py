@@ -243,7 +243,7 @@ class DispatchRecorder:
             self._add(self._begin(tensor), -1, -1)
         return True
 
-    def see_resized(self, tensors: list[object]) -> None:
+    def see_resized(self, tensors: Iterable[object]) -> None:
         """Record storages that were resized without an operator."""
         if not self._is_paused:
             self.see(None, (), tensors)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from torch import ops
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuledger.collect.adapter import torch_private
@@ -15,6 +16,9 @@ from gpuledger.collect.adapter.guard import Guard, forget_own_frames
 from gpuledger.collect.adapter.inference_blocks import may_take_out_mode
 from gpuledger.collect.attribution.main_thread import call_soon
 from gpuledger.collect.memory.operator_times import OperatorTimes
+
+_LEAVES_STORAGE = frozenset(getattr(ops.aten.set_, name) for name in ops.aten.set_.overloads())
+"""Operators that give a tensor another storage. FSDP1 frees the old one before, without an operator."""
 
 
 class SeesOperators(Protocol):
@@ -31,6 +35,9 @@ class SeesOperators(Protocol):
 
     def sees_inside(self, kinds: Iterable[type], arguments: Any) -> bool:
         """Return whether a class of the arguments runs operators of its own, which are seen then."""
+
+    def see_resized(self, tensors: Iterable[object]) -> None:
+        """Record storages that were resized without an operator."""
 
 
 class OperatorMode(TorchDispatchMode):
@@ -106,6 +113,8 @@ class OperatorMode(TorchDispatchMode):
         try:
             if types and self._recorder is not None and self._recorder.sees_inside(types, args):
                 return NotImplemented  # the wrapper's own function is next, and its operators come here
+            if func in _LEAVES_STORAGE and self._recorder is not None:
+                self._recorder.see_resized(args[:1])
             times = None if self._recorder is None else self._recorder.times
             started_ns = 0 if times is None else time.time_ns()
             result = func(*args, **(kwargs or {}))

@@ -9,6 +9,17 @@ from typing import Any
 AT_EXIT, OF_BLOCK = "exit", "exception"
 """Reasons to end a recording: the process exits, or an exception leaves the recorded block."""
 
+_LOST_PEER = (
+    "gloo/transport/",
+    "ncclRemoteError",
+    "Connection closed by",
+    "Connection reset by",
+    "got 0 bytes",
+    "wait timeout after",
+)
+"""What messages of torch.distributed contain if another rank has closed the connection, or does not answer."""
+_MOST_CAUSES = 8
+
 
 def exit_facts(reason: str) -> dict[str, Any]:
     """Return the facts of a process that ends its recording for ``reason``; empty if the program continues.
@@ -20,4 +31,24 @@ def exit_facts(reason: str) -> dict[str, Any]:
         return {}
     printed = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     error = printed if reason == AT_EXIT else sys.exception()
-    return {"exit_began_ns": time.time_ns(), "exit_error": None if error is None else type(error).__name__}
+    return {
+        "exit_began_ns": time.time_ns(),
+        "exit_error": None if error is None else type(error).__name__,
+        "exit_lost_peer": _has_lost_peer(error),
+    }
+
+
+def _has_lost_peer(error: BaseException | None) -> bool:
+    """Return whether an exception, or the one that it comes from, tells of another rank that has gone.
+
+    Only the messages of PyTorch's own types are read: ``__str__`` of another one is the program's code.
+    """
+    for _ in range(_MOST_CAUSES):
+        if error is None:
+            return False
+        kind = type(error)
+        text = error.args[0] if error.args and (kind is RuntimeError or kind.__module__ == "torch.distributed") else ""
+        if type(text) is str and any(words in text for words in _LOST_PEER):
+            return True
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return False

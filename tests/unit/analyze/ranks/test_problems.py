@@ -195,5 +195,70 @@ def test_a_kill_before_any_process_ended_is_no_consequence(
     assert problem.startswith(first)
 
 
+ALL_AT_ONCE = 9 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("failed", "first"),
+    [
+        pytest.param(
+            [
+                ended(0, None, signal=9, ended_ns=ALL_AT_ONCE),
+                ended(1, 8 * SECOND, exit_error="ValueError", ended_ns=ALL_AT_ONCE),
+            ],
+            "Rank 1 failed first: ValueError",
+            id="launcher kills the others, both ends seen at once",
+        ),
+        pytest.param(
+            [
+                ended(0, 8 * SECOND, exit_error="RuntimeError", exit_lost_peer=True, ended_ns=ALL_AT_ONCE),
+                ended(1, None, signal=9, ended_ns=ALL_AT_ONCE),
+            ],
+            "Rank 1 failed first: killed by SIGKILL",
+            id="peer of a killed rank, both ends seen at once",
+        ),
+        pytest.param(
+            [
+                ended(0, 2 * SECOND, exit_error="RuntimeError", exit_lost_peer=True),
+                ended(1, 8 * SECOND, exit_error="ValueError"),
+            ],
+            "Rank 1 failed first: ValueError",
+            id="cleans up for long after its group is destroyed",
+        ),
+        pytest.param(
+            [
+                ended(0, 2 * SECOND, exit_error="RuntimeError", exit_lost_peer=True, ended_ns=2 * SECOND),
+                ended(1, 8 * SECOND, signal=15, ended_ns=8 * SECOND),
+                ended(2, 1 * SECOND, exit_status=0),
+            ],
+            "Rank 0 failed first: RuntimeError",
+            id="lost a rank that ended well, and the launcher stopped the third",
+        ),
+        pytest.param(
+            [
+                ended(0, None, signal=15, ended_ns=2 * SECOND + 1),
+                ended(1, 2 * SECOND, exit_error="RuntimeError", exit_lost_peer=True, ended_ns=3 * SECOND),
+                ended(2, 1 * SECOND, exit_status=0),
+            ],
+            "Rank 0 failed first: killed by SIGTERM",
+            id="somebody stopped one rank",
+        ),
+        pytest.param(
+            [ended(0, 2 * SECOND, signal=15), ended(1, None, exit_status=7, ended_ns=2 * SECOND + 5)],
+            "Rank 1 failed first: exit status 7",
+            id="stopped by the launcher, which is seen before the cause",
+        ),
+        pytest.param(
+            [ended(number, 2 * SECOND, exit_error="ValueError") for number in range(2)],
+            "Ranks 0 and 1 ended with ValueError.",
+            id="at the same time",
+        ),
+    ],
+)
+def test_the_cause_is_told_from_its_victims(failed: list[Rank], first: str) -> None:
+    problem, *_ = list_problems(failed)
+    assert problem.startswith(first)
+
+
 def test_a_single_rank_is_not_called_the_first() -> None:
     assert list_problems([rank(0, oom=[{"t_ns": 20, "step": 812}])]) == ()

@@ -106,6 +106,17 @@ def test_a_storage_that_grows_or_shrinks_ends_and_begins_anew(recorder: Dispatch
     assert held(recorder) == before
 
 
+def test_a_storage_that_was_freed_and_left_has_no_bytes_although_views_keep_it(recorder: DispatchRecorder) -> None:
+    before = held(recorder)
+    x, part = torch.zeros(1000), torch.zeros(250)
+    view = x.view(10, 100)
+    x.untyped_storage().resize_(0)
+    x.set_(part)
+    assert held(recorder) - before == 1000
+    del view, x, part
+    assert held(recorder) == before
+
+
 def test_a_storage_that_moves_to_shared_memory_is_found_there(recorder: DispatchRecorder) -> None:
     moved = torch.ones(1000)
     before = moved.data_ptr()

@@ -76,10 +76,12 @@ def test_every_block_has_its_category() -> None:
 
 
 def test_one_parameter_per_handle_is_a_shard() -> None:
-    # Without use_orig_params, views keep a storage of no bytes: operators on the CPU do not show when it was freed.
     run = record_training(use_orig_params=False)
+    assert [check for check in run.manifest.checks if not check.ok] == []
     assert sizes(run, "sharded_gradient", 3) == Counter([BLOCK // RANKS, BLOCK // RANKS, ROOT // RANKS])
     assert sum(kept_bytes(run, "sharded_optimizer_state")) == 2 * MODEL // RANKS
+    for absent in ("gathered_weight", "weight", "other"):  # views keep the whole weight's storage, which has no bytes
+        assert kept_bytes(run, absent) == []
 
 
 def test_mixed_precision_gathers_casted_shards() -> None:
