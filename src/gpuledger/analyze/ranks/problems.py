@@ -159,7 +159,11 @@ def _unequal_steps(ranks: Sequence[Rank]) -> list[str]:
     counts = Counter(steps.values())
     if len(counts) < 2:
         return []
-    usual = counts.most_common(1)[0][0]
+    usual, how_many = counts.most_common(1)[0]
+    if 2 * how_many <= len(steps):
+        ends = (choose(steps, key=steps.__getitem__) for choose in (min, max))
+        few, many = (f"{steps[one]:,} ({name_ranks([one])})" for one in ends)
+        return [f"The ranks took different numbers of steps: from {few} to {many}."]
     other = [number for number, count in steps.items() if count != usual]
     least, most = min(steps[one] for one in other), max(steps[one] for one in other)
     took = counted(least, "step") if least == most else f"{least} to {most} steps"

@@ -101,6 +101,12 @@ class RankSet:
         """Return the median of the peaks."""
         return int(median(line.recorded_peak_allocated_bytes for line in self.lines))
 
+    @property
+    def comparable_peak_bytes(self) -> int:
+        """Return the median of the peaks of ranks with the coordinates of the highest one."""
+        group = self.highest.group
+        return int(median(line.recorded_peak_allocated_bytes for line in self.lines if line.group == group))
+
 
 def build_rank_set(run: Run, ranks: Sequence[Rank] | None = None) -> RankSet | None:
     """Return all ranks of a run together; None with fewer than two ranks that have a block.
@@ -151,19 +157,31 @@ def _rows(connection: duckdb.DuckDBPyConnection, query: str, parameters: Sequenc
 
 def _spreads(connection: duckdb.DuckDBPyConnection, word: str) -> tuple[Spread, ...]:
     """Return the spread of each category, largest first, or of the modules with the widest spread."""
-    order = "max(bytes)" if word == "category" else "max(bytes) - min(bytes)"
+    order = "most" if word == "category" else "most - least"
     rows = _rows(
         connection,
         f"""WITH by_rank AS (
             SELECT {word}_no AS no, rank, sum(bytes)::BIGINT AS bytes, sum(expected_bytes)::BIGINT AS expected
             FROM sums JOIN keys USING (key) GROUP BY ALL
-        ), ranks AS (SELECT count(DISTINCT rank) AS ranks FROM places)
-        SELECT (SELECT any_value({word}) FROM keys WHERE {word}_no = no) AS name, count(*),
-            if(count(*) < any_value(ranks), 0, min(bytes)), quantile_disc(bytes, 0.5), max(bytes),
-            arg_max(rank, bytes), quantile_disc(expected, 0.5)
-        FROM by_rank, ranks GROUP BY no HAVING max(bytes) > 0 ORDER BY {order} DESC, name LIMIT {MOST_MODULES}""",
+        ), ranks AS (SELECT count(DISTINCT rank) AS ranks FROM places), sorted AS (
+            SELECT no, count(*) AS have, any_value(ranks) AS ranks, list_sort(list(bytes)) AS sizes,
+                max(bytes) AS most, arg_max(rank, bytes) AS max_rank, quantile_disc(expected, 0.5) AS expected
+            FROM by_rank, ranks GROUP BY no HAVING max(bytes) > 0
+        ), spreads AS (
+            SELECT no, have, {_at("1")} AS least, ({_at("(ranks + 1) // 2")} + {_at("ranks // 2 + 1")}) // 2 AS middle,
+                most, max_rank, expected
+            FROM sorted
+        )
+        SELECT (SELECT any_value({word}) FROM keys WHERE {word}_no = no) AS name, have, least, middle, most, max_rank,
+            expected
+        FROM spreads ORDER BY {order} DESC, name LIMIT {MOST_MODULES}""",
     )
     return tuple(Spread(*row) for row in rows)
+
+
+def _at(place: str) -> str:
+    """Return the size at a place, from 1, among the sorted sizes of all ranks. Ranks without the key have 0 bytes."""
+    return f"coalesce(sizes[greatest(0, {place} - (ranks - have))], 0)"
 
 
 def _matrix(

@@ -28,17 +28,26 @@ _SHARDS = frozenset({"Shard", "_StridedShard"})
 
 
 @dataclass(frozen=True)
-class Layout:
-    """How a distributed tensor is divided among ranks.
-
-    ``names`` and ``shape`` are those of the device mesh, ``coordinate`` is this rank's place in it. ``placements`` has
-    one entry per mesh dimension: the tensor dimension that it divides, or -1 for a copy on each rank.
-    """
+class MeshPlace:
+    """Names and sizes of the dimensions of a device mesh, and this rank's place in each."""
 
     names: tuple[str, ...]
     shape: tuple[int, ...]
     coordinate: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a distributed tensor is divided among ranks.
+
+    ``shape`` is that of the device mesh. ``placements`` has one entry per mesh dimension: the tensor dimension that it
+    divides, or -1 for a copy on each rank. ``place`` is this rank's place in the mesh that the tensor's is a part of,
+    so that it has the stage of a pipeline, too.
+    """
+
+    shape: tuple[int, ...]
     placements: tuple[int, ...]
+    place: MeshPlace
 
     @property
     def parts(self) -> int:
@@ -86,9 +95,18 @@ def _divided_dim(placement: Any) -> int | None:
 
 
 def _layout(mesh: Any, placements: tuple[int, ...]) -> Layout | None:
-    shape = tuple(int(size) for size in mesh.shape)
-    coordinate = mesh.get_coordinate()
-    if len(shape) != len(placements) or coordinate is None:
+    own = _place_in(mesh)
+    if own is None or len(own.shape) != len(placements):
+        return None
+    root = attributes_of(mesh).get("_root_mesh")
+    whole = _place_in(root) if module_of_class(type(root)) == _MESH else None
+    return Layout(own.shape, placements, whole or own)
+
+
+def _place_in(mesh: Any) -> MeshPlace | None:
+    """Return this rank's place in a mesh; None if it is not part of it."""
+    shape, coordinate = tuple(int(size) for size in mesh.shape), mesh.get_coordinate()
+    if coordinate is None:
         return None
     names = mesh.mesh_dim_names or tuple(f"dim{number}" for number in range(len(shape)))
-    return Layout(tuple(map(str, names)), shape, tuple(int(place) for place in coordinate), placements)
+    return MeshPlace(tuple(map(str, names)), shape, tuple(int(place) for place in coordinate))

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import distributed
 
-from gpuledger.collect.adapter.distributed_tensors import Layout, layout_of_shards
+from gpuledger.collect.adapter.distributed_tensors import MeshPlace, layout_of_shards
 from gpuledger.collect.adapter.program_objects import is_leaf, shape_of, without_overrides
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.tensor_observations import TensorObservations
@@ -35,7 +35,7 @@ class Layouts:
     ) -> None:
         self._registry, self._sightings, self._flat_rows = registry, sightings, flat_rows
         self._rows: list[LayoutRow] = []
-        self._mesh: Layout | None = None
+        self._mesh: MeshPlace | None = None
         self._world: tuple[int, int] | None = None
 
     def see(self) -> None:
@@ -62,8 +62,8 @@ class Layouts:
         elements = math.prod(whole)
         if layout is None:
             return name_id, module_id, elements * item_bytes, elements * item_bytes, 1
-        if self._mesh is None or len(layout.shape) > len(self._mesh.shape):
-            self._mesh = layout
+        if self._mesh is None or len(layout.place.shape) > len(self._mesh.shape):
+            self._mesh = layout.place
         return name_id, module_id, elements * item_bytes, layout.shard_elements(whole) * item_bytes, layout.parts
 
     def drain(self, part: Part) -> None:

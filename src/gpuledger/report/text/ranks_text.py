@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
-from gpuledger.analyze.ranks.rank_set import Outlier, RankSet, Spread
+from gpuledger.analyze.ranks.rank_set import LEAST_BYTES, Outlier, RankSet, Spread
 from gpuledger.report.base.phrases import MISSING_OR_FAILED, column_unit, entry, percent
 from gpuledger.report.base.terminal import Column, Table
 from gpuledger.units import counted, format_bytes, format_joules, format_ns
@@ -53,8 +53,9 @@ def _highest(ranks: RankSet) -> tuple[str, ...]:
     where += f" of {highest.peak_module}" if highest.peak_module else ""
     size = format_bytes(highest.recorded_peak_allocated_bytes)
     texts = [f"{size} on rank {highest.rank}{place}{where}, step {highest.peak_step}; median {format_bytes(middle)}"]
-    reasons = [one for one in ranks.why_highest if one.excess_bytes >= max(1 << 20, middle // 200)]
-    if reasons:
+    least = max(LEAST_BYTES, middle // 200)
+    reasons = [one for one in ranks.why_highest if one.excess_bytes >= least]
+    if reasons and highest.recorded_peak_allocated_bytes - ranks.comparable_peak_bytes >= least:
         texts.append("more than on comparable ranks: " + ", ".join(_excess(one) for one in reasons))
     return tuple(texts)
 

@@ -73,6 +73,10 @@ def of_world(size: int, *numbers: int) -> list[Rank]:
             [*map(rank, range(3)), rank(3, steps_seen=7), rank(4, steps_seen=9)],
             ["The ranks took different numbers of steps: most took 10, ranks 3 and 4 took 7 to 9 steps."],
         ),
+        (
+            [rank(0, steps_seen=6), rank(1, steps_seen=1_000)],
+            ["The ranks took different numbers of steps: from 6 (rank 0) to 1,000 (rank 1)."],
+        ),
         ([rank(0, oom_ns=20), rank(1, oom_ns=10)], ["Rank 1 ran out of memory first, then rank 0."]),
         (
             [rank(0, status="cut off"), rank(1, oom_ns=10)],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 
 import pytest
 from many_ranks import MIB, make_summaries
@@ -13,7 +14,11 @@ from gpuledger.analyze.ranks.rank_set import RankSet, build_rank_set, choose_sam
 from gpuledger.analyze.ranks.summaries import write_summary
 from gpuledger.errors import InputError
 from gpuledger.model.run import read_run
+from gpuledger.report.base.terminal import Terminal
+from gpuledger.report.text.ranks_text import rank_set_lines
 
+WIDE = Terminal(200)
+GIB = 1 << 30
 PLANTED = {(5, "activation", "layers.1"): 900 * MIB, (3, "gradient", "layers.2"): 1 * MIB}
 
 
@@ -54,6 +59,33 @@ def test_spreads_and_matrix_agree(tmp_path: Path) -> None:
         assert (spread.min_bytes, spread.max_bytes) == (min(row), max(row))
         assert row[spread.max_rank] == spread.max_bytes
     assert sum(row[0] for row in ranks.matrix) == ranks.lines[0].recorded_peak_allocated_bytes
+
+
+def test_the_median_counts_ranks_that_have_nothing(tmp_path: Path) -> None:
+    path = make_summaries(tmp_path / "run", 4, 6)
+    other = make_summaries(tmp_path / "other", 1, 9)
+    (other / "rank-0").rename(path / "rank-4")
+    ranks = rank_set(path)
+    extra = next(one for one in ranks.modules if one.name == "layers.8")
+    assert (extra.ranks, extra.min_bytes, extra.median_bytes, extra.max_rank) == (1, 0, 0, 4)
+    for spread, row in zip(ranks.categories, ranks.matrix, strict=True):
+        assert spread.median_bytes == int(median(row))
+
+
+def test_the_median_of_two_ranks_is_in_the_middle(tmp_path: Path) -> None:
+    ranks = rank_set(make_summaries(tmp_path / "run", 2, 12, planted={(1, "activation", "layers.1"): 900 * MIB}))
+    for spread, row in zip(ranks.categories, ranks.matrix, strict=True):
+        assert spread.median_bytes == sum(row) // 2
+
+
+def test_a_highest_rank_that_equals_its_comparable_ranks_needs_no_reason(tmp_path: Path) -> None:
+    # as whole parameters that ZeroRedundancyOptimizer gives to one rank or another
+    swapped = {(0, "activation", "layers.1"): 40 * MIB, (1, "gradient", "layers.2"): 48 * MIB}
+    same = rank_set(make_summaries(tmp_path / "same", 2, 12, planted=swapped))
+    assert same.why_highest[0].excess_bytes > 8 * MIB
+    assert not any("more than on" in line for line in rank_set_lines(same, WIDE))
+    different = rank_set(make_summaries(tmp_path / "more", 2, 12, planted=PLANTED | {(1, "gradient", "layers.2"): GIB}))
+    assert any("more than on comparable ranks: gradient of layers.2" in line for line in rank_set_lines(different, WIDE))
 
 
 def test_a_sample_has_the_highest_the_different_and_one_of_each_group(tmp_path: Path) -> None:

@@ -166,6 +166,26 @@ def test_two_dimensions_divide_a_weight_by_both() -> None:
     assert run.manifest.mesh.coordinates() == {"dp": 1, "tp": 1}
 
 
+def test_a_stage_of_a_pipeline_is_a_coordinate_although_only_the_rest_of_the_mesh_divides_weights() -> None:
+    def program(_: object) -> object:
+        with fake_ranks(8, rank=6):
+            mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("pp", "dp"))
+            model = nn.Sequential(nn.Linear(64, 256, bias=False), nn.Linear(256, 64, bias=False))
+            fully_shard(model, mesh=mesh["dp"])
+            optimizer = torch.optim.SGD(model.parameters())
+            for _ in range(2):
+                optimizer.zero_grad()
+                model(torch.randn(8, 64)).sum().backward()
+                optimizer.step()
+            return model, optimizer
+
+    run = record_all(program)
+    assert run.manifest.mesh is not None
+    assert run.manifest.mesh.coordinates() == {"pp": 1, "dp": 2}
+    divided = {(row["whole_bytes"], row["shard_bytes"], row["parts"]) for row in run.tables["shards"]}
+    assert divided == {(4 * EXPERT, EXPERT, 4)}
+
+
 def test_offloaded_shards_are_shards() -> None:
     def program(_: object) -> object:
         with fake_ranks(4):
