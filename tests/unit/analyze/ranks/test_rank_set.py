@@ -85,7 +85,9 @@ def test_a_highest_rank_that_equals_its_comparable_ranks_needs_no_reason(tmp_pat
     assert same.why_highest[0].excess_bytes > 8 * MIB
     assert not any("more than on" in line for line in rank_set_lines(same, WIDE))
     different = rank_set(make_summaries(tmp_path / "more", 2, 12, planted=PLANTED | {(1, "gradient", "layers.2"): GIB}))
-    assert any("more than on comparable ranks: gradient of layers.2" in line for line in rank_set_lines(different, WIDE))
+    assert any(
+        "more than on comparable ranks: gradient of layers.2" in line for line in rank_set_lines(different, WIDE)
+    )
 
 
 def test_a_sample_has_the_highest_the_different_and_one_of_each_group(tmp_path: Path) -> None:

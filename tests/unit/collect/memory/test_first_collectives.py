@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fake_ranks import fake_ranks
 
 torch = pytest.importorskip("torch")
 from torch import distributed  # noqa: E402
@@ -56,6 +57,26 @@ def test_only_the_first_collective_of_each_group_is_sampled(
     assert reasons == PAIR * 2
     watch.remove()
     assert inspect.unwrap(distributed.all_reduce).__code__ is before
+
+
+def test_a_transfer_between_two_ranks_is_sampled_apart_from_collectives(
+    watch: FirstCollectives, reasons: list[str], tmp_path: Path
+) -> None:
+    with fake_ranks(4):
+        watch.install()
+        sent = torch.ones(2)
+        distributed.scatter(sent, [torch.ones(2)] * 4)  # as DTensor does first
+        assert reasons == PAIR
+        calls = [distributed.P2POp(distributed.isend, sent, 1), distributed.P2POp(distributed.irecv, sent, 1)]
+        for work in distributed.batch_isend_irecv(calls):
+            work.wait()
+        assert reasons == PAIR * 2
+        distributed.send(sent, 2)
+        distributed.all_reduce(sent)
+        assert reasons == PAIR * 2
+        other = distributed.new_group([0, 1])
+        distributed.send(sent, 1, group=other)
+        assert reasons == PAIR * 3
 
 
 def test_a_wrapped_model_makes_the_first_collective(watch: FirstCollectives, reasons: list[str], group: None) -> None:
