@@ -176,4 +176,7 @@ def _killed_before(first: Rank, failed: Sequence[Rank]) -> Rank | None:
 
 
 def _is_from_outside(one: RankManifest) -> bool:
-    return one.signal in _FROM_OUTSIDE or (one.signal is None and one.exit_error == "KeyboardInterrupt")
+    """Return whether a rank was ended by a launcher, a scheduler or a user before it failed itself."""
+    if one.exit_error not in (None, "KeyboardInterrupt"):
+        return False
+    return one.signal in _FROM_OUTSIDE or (one.signal is None and one.exit_error is not None)

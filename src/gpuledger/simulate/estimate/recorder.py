@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -68,7 +68,7 @@ class SimulatedRecorder:
         counters = self._device.counters
         return {DEVICE_IDX: (counters.alloc_count, counters.free_count)}
 
-    def see_resized(self, tensors: list[object]) -> None:
+    def see_resized(self, tensors: Iterable[object]) -> None:
         """Do nothing: the simulated GPU follows storages that are resized."""
 
     def read_counters(self, part: Part, step: int, reason: str, t_ns: int) -> None:

@@ -248,6 +248,14 @@ ALL_AT_ONCE = 9 * SECOND
             id="somebody stopped one rank",
         ),
         pytest.param(
+            [
+                ended(0, 2 * SECOND, signal=15, exit_error="RuntimeError", exit_lost_peer=True, ended_ns=3 * SECOND),
+                ended(1, None, signal=15, ended_ns=2 * SECOND + 1),
+            ],
+            "Rank 1 failed first: killed by SIGTERM",
+            id="somebody stopped one rank, and the launcher the other",
+        ),
+        pytest.param(
             [ended(0, 2 * SECOND, signal=15), ended(1, None, exit_status=7, ended_ns=2 * SECOND + 5)],
             "Rank 1 failed first: exit status 7",
             id="stopped by the launcher, which is seen before the cause",
