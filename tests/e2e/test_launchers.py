@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from launchers import LAUNCHERS, RANK_AND_WORLD, launch, launch_environment
 from present import present
 from programs import GPULEDGER, Ended, execute, manifest, write_script
-from quick import quick_gpuledger
+from quick import quick_gpuledger, quick_python
 
 from gpuledger.analyze.ranks.rank_set import build_rank_set
 from gpuledger.cli.main import main
@@ -142,6 +142,19 @@ def test_a_launcher_of_two_gpuledgers_makes_a_run_of_each_rank(launcher: str, tm
     merged = CliRunner().invoke(main, ["merge", *runs, "--out", str(tmp_path / "two")])
     assert merged.exit_code == 0, merged.output
     assert ranks_of(load(tmp_path / "two.ledger")) == [(0, 0, "closed", 7), (1, 1, "closed", 7)]
+
+
+def test_processes_without_a_launchers_number_have_that_of_their_process_group(tmp_path: Path) -> None:
+    own = "import os, sys\nrank, world = int(sys.argv[3]), 2\n"
+    write_script(tmp_path, own + TRAIN, "own.py")
+    started = f"{quick_python()} own.py ends 0 1 & sleep 1; {quick_python()} own.py ends 0 0; wait"
+    command = [*quick_gpuledger(), "run", "-q", "--out", "two", "--", "sh", "-c", started]
+    ended = execute(command, tmp_path, env=launch_environment())
+    assert (ended.status, sorted(ended.stdout.splitlines())) == (0, TRAINED), ended.stderr.decode()
+    run = load(tmp_path / "two.ledger")
+    assert ranks_of(run) == [(0, 0, "closed", 7), (1, 1, "closed", 7)]
+    ranks = present(build_rank_set(run))
+    assert list(ranks.matrix[[one.name for one in ranks.categories].index("input")]) == INPUTS
 
 
 RECORDS_ITSELF = """

@@ -10,7 +10,7 @@ from gpuledger.analyze.posting.posting import JOURNAL_DIRECTORY
 from gpuledger.analyze.ranks.rank_set import build_rank_set, choose_sample
 from gpuledger.analyze.ranks.summaries import has_summary
 from gpuledger.collect.launch.settings import ALL_RANKS, parse_ranks
-from gpuledger.model.run import Rank, Run, read_run
+from gpuledger.model.run import Run, read_run
 
 MOST_SAMPLED = 64
 """Maximum number of ranks of a sample, apart from ranks that failed."""
@@ -47,9 +47,5 @@ def _sample(run: Run) -> Collection[int]:
     if ranks is None:
         return {rank.number for rank in run.ranks}
     sampled = {number for number, _ in choose_sample(ranks, MOST_SAMPLED)}
-    return sampled | {rank.number for rank in run.ranks if _has_failed(rank)}
-
-
-def _has_failed(rank: Rank) -> bool:
-    """Return whether a rank was killed or ran out of memory."""
-    return bool(rank.manifest.oom) or rank.manifest.status == "cut off"
+    failed = {one.rank for one in ranks.failed} | {rank.number for rank in run.ranks if rank.manifest.oom}
+    return sampled | failed | {rank.number for rank in run.ranks if rank.manifest.status == "cut off"}

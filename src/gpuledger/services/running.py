@@ -383,8 +383,9 @@ def _settle(run_directory: Path, *, listeners: Listeners, ranks: str, ended: Map
         return
     from gpuledger.services.keeping_events import keep_events
     from gpuledger.services.rank_ends import keep_ends
+    from gpuledger.services.rank_numbers import number_ranks
     from gpuledger.services.runs import settle
 
-    run = keep_events(keep_ends(settle(run_directory), ended), ranks)
+    run = keep_events(number_ranks(keep_ends(settle(run_directory), ended)), ranks)
     if listeners.show is not None:
         listeners.show(run)

@@ -91,7 +91,10 @@ def find_failed(ranks: Sequence[Rank], *, are_times_comparable: bool = True) -> 
 def _of_attempt(number: int, ranks: Sequence[Rank], is_first_known: bool) -> list[FailedRank]:
     begun_to_exit = any(rank.manifest.exit_began_ns is not None for rank in ranks)
     failed = [rank for rank in ranks if _has_failed(rank.manifest, begun_to_exit)]
-    first = _first(failed, are_all_failed=len(failed) == len(ranks)) if is_first_known else None
+    if is_first_known and not _is_an_end_missed(ranks, failed):
+        first = _first(failed, are_all_failed=len(failed) == len(ranks))
+    else:
+        first = None
     found = [
         FailedRank(
             rank=rank.number,
@@ -107,6 +110,14 @@ def _of_attempt(number: int, ranks: Sequence[Rank], is_first_known: bool) -> lis
         for rank in failed
     ]
     return sorted(found, key=lambda one: (not one.is_first, one.rank))
+
+
+def _is_an_end_missed(ranks: Sequence[Rank], failed: Sequence[Rank]) -> bool:
+    """Return whether the launcher saw how some ranks ended, and did not see it of one that may have failed, too."""
+    was_seen = any(rank.manifest.exit_status is not None for rank in ranks)
+    known = {rank.number for rank in failed}
+    others = [rank.manifest for rank in ranks if rank.number not in known]
+    return was_seen and any(one.exit_status is None and one.recorder.has_measured_times for one in others)
 
 
 def _has_failed(one: RankManifest, others_exited: bool) -> bool:

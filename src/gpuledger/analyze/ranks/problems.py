@@ -100,10 +100,12 @@ def _failed(ranks: Sequence[Rank]) -> list[str]:
     if max(world, len(ranks)) < 2 or (_out_of_memory(ranks) and not _went_on(_out_of_memory(ranks))):
         return []
     attempts = [[one for one in failed if one.attempt == number] for number in sorted({one.attempt for one in failed})]
-    return [text for of_attempt in attempts if (text := _failure_text(of_attempt, len(of_attempt) == len(ranks)))]
+    ends = [rank.manifest.exit_status for rank in ranks if rank.number not in {one.rank for one in failed}]
+    texts = [_failure_text(one, are_all=len(one) == len(ranks), are_others_known=None not in ends) for one in attempts]
+    return [text for text in texts if text]
 
 
-def _failure_text(failed: Sequence[FailedRank], are_all: bool) -> str:
+def _failure_text(failed: Sequence[FailedRank], *, are_all: bool, are_others_known: bool) -> str:
     """Return which of the ranks failed first, how, and that the others ended because of it; "" if no more is known."""
     first, *others = failed
     known = [part for part in (first.how, first.when) if part]
@@ -117,7 +119,8 @@ def _failure_text(failed: Sequence[FailedRank], are_all: bool) -> str:
     if not others:
         if first.how == KILLED:
             return "" if are_all else f"Rank {first.rank} was killed. The other ranks closed their recordings."
-        return f"Rank {first.rank} failed: {', '.join(known)}." + ("" if are_all else " The other ranks did not fail.")
+        rest = "" if are_all or not are_others_known else " The other ranks did not fail."
+        return f"Rank {first.rank} failed: {', '.join(known)}.{rest}"
     return f"Rank {first.rank} failed first: {', '.join(known)}. {_because(others)}"
 
 

@@ -261,6 +261,11 @@ ALL_AT_ONCE = 9 * SECOND
             id="stopped by the launcher, which is seen before the cause",
         ),
         pytest.param(
+            [ended(0, 2 * SECOND, ended_ns=3 * SECOND), ended(1, None, signal=15, ended_ns=4 * SECOND)],
+            "Rank 1 was killed by SIGTERM.",
+            id="the launcher did not see how the other one ended",
+        ),
+        pytest.param(
             [ended(number, 2 * SECOND, exit_error="ValueError") for number in range(2)],
             "Ranks 0 and 1 ended with ValueError.",
             id="at the same time",
@@ -270,6 +275,7 @@ ALL_AT_ONCE = 9 * SECOND
 def test_the_cause_is_told_from_its_victims(failed: list[Rank], first: str) -> None:
     problem, *_ = list_problems(failed)
     assert problem.startswith(first)
+    assert "did not fail" not in problem
 
 
 def test_a_single_rank_is_not_called_the_first() -> None:
