@@ -22,10 +22,10 @@ hypothesis.settings.load_profile("gpuledger")
 # torch and NumPy are loaded, here and in every program that a test starts.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A shell has what it starts in the background ignore these, and what tests start would inherit that.
-for _number, _action in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+# A shell has what it starts in the background ignore the first two, nohup the last. What tests start would inherit it.
+for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(_number) is signal.SIG_IGN:
-        signal.signal(_number, _action)
+        signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
 MANY_MODULES = 200
 

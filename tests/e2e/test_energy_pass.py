@@ -71,7 +71,7 @@ def test_pauses_are_not_in_the_step_time(whole: Rank) -> None:
 
 def test_a_script_that_ends_inside_the_pass_keeps_what_there_is(tmp_path: Path) -> None:
     asked = "memory,energy,time"
-    ended = metered(tmp_path, count=24, length_s=60, passes=asked, no_energy=1, wobble=5, pid=1)
+    ended = metered(tmp_path, count=60, length_s=60, passes=asked, no_energy=1, wobble=5, pid=1)
     assert (ended.status, ended.stderr) == (0, b"")
     rank = rank_of(tmp_path)
     (energy,) = present(rank.manifest.energy)

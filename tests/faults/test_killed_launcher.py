@@ -84,7 +84,8 @@ import os, resource, sys
 print(sys.argv, os.getcwd(), oct(os.umask(0)), sorted(os.listdir("/proc/self/fd")))
 print([resource.getrlimit(number) for number in range(16)], os.getpgrp(), os.getsid(0), os.getpriority(0, 0))
 print(sorted(name for name in os.environ if not name.startswith(("GPULEDGER_", "PYTHONPATH"))))
-print([line for line in open("/proc/self/status") if line.startswith(("Sig", "Shd", "Cap", "NoNewPrivs"))])
+told = ("SigPnd", "SigBlk", "SigIgn", "SigCgt", "Shd", "Cap", "NoNewPrivs")  # SigQ counts those of all processes
+print([line for line in open("/proc/self/status") if line.startswith(told)])
 """
 
 

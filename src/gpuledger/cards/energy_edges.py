@@ -63,7 +63,7 @@ class EdgeFinder:
         lengths_ns = [round(part * counter.period_ns) for part in fractions]
         self._look_ns, self._tight_ns, self._wide_ns, self._margin_ns, self._longest_read_ns = lengths_ns
         self._read_ns = counter.read_ns
-        self._first: tuple[int, int] | None = None
+        self._first: tuple[Span, int] | None = None
         self._since_ns = 0
         self._looked_ns = 0
         self._trusts = False
@@ -101,9 +101,9 @@ class EdgeFinder:
         if energy_mj is None:
             self._settle(None)
         elif self._first is None:
-            self._wait_for_tick((began_ns + ended_ns) // 2, energy_mj, began_ns)
+            self._wait_for_tick((began_ns, ended_ns), energy_mj, began_ns)
         elif energy_mj == self._first[1]:
-            self._look_again(began_ns, ended_ns)
+            self._look_again(energy_mj, began_ns, ended_ns)
         else:
             self._take(energy_mj, began_ns, ended_ns, *self._first)
 
@@ -118,17 +118,18 @@ class EdgeFinder:
         period_ns = self._counter.period_ns
         # The previous tick was observed. A read now would return its value, so none is needed.
         if self._last is not None and expected is not None and expected[0] - self._last[0] < 3 * period_ns // 2:
-            self._wait_for_tick(self._last[0] + period_ns // 4, self._last[1], now_ns)
+            seen_ns = self._last[0] + period_ns // 4
+            self._wait_for_tick((seen_ns, seen_ns), self._last[1], min(now_ns, expected[0]))
 
     def _is_near_a_tick(self, now_ns: int) -> bool:
         """Return whether a tick can occur during a read that starts now."""
         expected = self._card.ticks.next_after(now_ns)
         return expected is not None and expected[0] < now_ns + self._read_ns
 
-    def _wait_for_tick(self, seen_ns: int, energy_mj: int, looked_ns: int) -> None:
-        """Schedule the read after the next tick. The value before it is known now."""
+    def _wait_for_tick(self, seen: Span, energy_mj: int, looked_ns: int) -> None:
+        """Schedule the read after the next tick. The counter had the value before it during ``seen``."""
         now_ns = self._clock()
-        self._first, self._since_ns, self._looked_ns = (seen_ns, energy_mj), now_ns, looked_ns
+        self._first, self._since_ns, self._looked_ns = (seen, energy_mj), now_ns, looked_ns
         expected = self._card.ticks.next_after(looked_ns)
         is_tight = expected is not None and expected[1] - expected[0] <= max(self._tight_ns, 3 * self._read_ns // 2)
         self._trusts = is_tight and self._card.ticks.is_confirmed
@@ -137,46 +138,58 @@ class EdgeFinder:
         else:
             self.due_ns = max(expected[1] + self._margin_ns if self._trusts else expected[0] - self._margin_ns, now_ns)
 
-    def _look_again(self, began_ns: int, ended_ns: int) -> None:
+    def _look_again(self, energy_mj: int, began_ns: int, ended_ns: int) -> None:
         """Handle a read without a change: poll again. If a change was predicted, the prediction was wrong."""
         if self._trusts:
             self._distrust()
-        self._looked_ns = began_ns
+        self._first, self._looked_ns = ((began_ns, ended_ns), energy_mj), began_ns
         if ended_ns - self._since_ns > self._limit_ns:
             self._settle(None)
         else:
             self.due_ns = ended_ns + self._look_ns
 
-    def _take(self, energy_mj: int, began_ns: int, ended_ns: int, first_ns: int, first_mj: int) -> None:
+    def _take(self, energy_mj: int, began_ns: int, ended_ns: int, first: Span, first_mj: int) -> None:
         """Handle a read with a change: determine the time of the last tick."""
         if self._trusts:
             tick, following = self._card.ticks.last_before(began_ns), self._card.ticks.next_after(began_ns)
             if (
                 tick is None or following is None or following[0] < ended_ns
             ):  # it may have changed again during the read
-                self._read_once_more(began_ns, ended_ns, following)
+                self._read_once_more((began_ns, ended_ns), energy_mj, following)
                 return
         else:
-            gap_ns = ended_ns - self._looked_ns
-            # The tick lies somewhere between two reads. If these are far apart, its time is ambiguous: take the next
-            # tick instead, once; on a busy machine, doing so every time would never end.
-            if gap_ns > self._wide_ns and not self._passed_over:
+            # The value is that of the last tick before the read, which is at most a period older.
+            after_ns = max(self._looked_ns, began_ns - self._counter.longest_ns - self._counter.jitter_ns)
+            # If the possible times of the tick are far apart, take the next tick instead, once. On a busy machine,
+            # doing so every time would never end.
+            if ended_ns - after_ns > self._wide_ns and not self._passed_over:
                 self._passed_over = True
-                self._wait_for_tick((began_ns + ended_ns) // 2, energy_mj, began_ns)
+                self._wait_for_tick((began_ns, ended_ns), energy_mj, began_ns)
                 return
-            tick = self._card.ticks.saw(self._looked_ns, ended_ns)
-        tick_ns = sum(tick) // 2
-        self._last = (tick_ns, energy_mj)
-        # More than one tick may have passed since the first read, so the power is the mean over all their periods.
-        unsure_ns = (tick[1] - tick[0]) // 2 + self._counter.jitter_ns
-        ticks = max(math.ceil((tick_ns - first_ns - unsure_ns) / self._counter.period_ns), 1)
-        self._settle(tick, energy_mj, (energy_mj - first_mj) / 1e3 / (ticks * self._counter.period_ns / 1e9))
+            tick = self._card.ticks.saw(after_ns, ended_ns)
+        is_narrow = tick[1] - tick[0] <= self._wide_ns
+        self._last = (sum(tick) // 2, energy_mj) if is_narrow else None
+        fewest, most = self._ticks_between(first, tick)
+        highest_w, lowest_w = (
+            (energy_mj - first_mj) / 1e3 / (ticks * self._counter.period_ns / 1e9) for ticks in (fewest, most)
+        )
+        self._settle(tick, energy_mj, (highest_w + lowest_w) / 2, (highest_w - lowest_w) / 2)
 
-    def _read_once_more(self, began_ns: int, ended_ns: int, following: Span | None) -> None:
+    def _ticks_between(self, first: Span, tick: Span) -> tuple[int, int]:
+        """Return the fewest and most ticks after a read during ``first``, up to and with the one in ``tick``.
+
+        A busy machine delays reads, so that more than one tick can have passed.
+        """
+        counter = self._counter
+        most = max(math.ceil((tick[1] - first[0]) / counter.longest_ns), 1)
+        fewest = max(math.ceil((tick[0] - first[1] - counter.jitter_ns) / counter.period_ns), 1)
+        return min(fewest, most), most
+
+    def _read_once_more(self, read: Span, energy_mj: int, following: Span | None) -> None:
         """Read again after a tick that can have occurred during a slow read, up to a limit."""
-        if following is None or ended_ns - self._since_ns > self._limit_ns:
+        if following is None or read[1] - self._since_ns > self._limit_ns:
             self._distrust()
-            self._looked_ns, self.due_ns = began_ns, ended_ns
+            self._wait_for_tick(read, energy_mj, read[0])
         else:
             self.due_ns = following[1] + self._margin_ns
 
@@ -185,7 +198,7 @@ class EdgeFinder:
         self._card.ticks.forget()
         self._trusts = False
 
-    def _settle(self, tick: Span | None, energy_mj: int = 0, power_w: float = 0.0) -> None:
+    def _settle(self, tick: Span | None, energy_mj: int = 0, power_w: float = 0.0, unsure_w: float = 0.0) -> None:
         """Call back for every requested edge."""
         wanted, self._wanted, self.due_ns = self._wanted, [], None
         if tick is None:
@@ -197,7 +210,8 @@ class EdgeFinder:
         for at_ns, late_ns, keep in wanted:
             # The power between a late edge and its request is unknown, so that time counts as uncertainty.
             reading_ns = tick[1] - tick[0] + 2 * late_ns
-            keep(Edge(at_ns, sum(tick) // 2, energy_mj, reading_ns, power_w, throttled_ns, counter=self._counter))
+            tick_ns = sum(tick) // 2
+            keep(Edge(at_ns, tick_ns, energy_mj, reading_ns, power_w, throttled_ns, None, self._counter, unsure_w))
 
 
 def find_edge(

@@ -58,12 +58,18 @@ class TickPhase:
         return (low_ns, high_ns) if high_ns - low_ns <= UNKNOWN_FRAC * self.counter.period_ns else None
 
     def saw(self, after_ns: int, before_ns: int) -> Span:
-        """Record that one tick lay between two times. Return its time span."""
+        """Record that one tick lay between two times. Return its time span.
+
+        If two of the predicted ticks could be that one, nothing is recorded, and the span is the whole time.
+        """
         seen = (after_ns, before_ns)
-        known = self.next_after((after_ns + before_ns) // 2 - self.counter.shortest_ns // 2)
-        if self._first is None or known is None or max(after_ns, known[0]) > min(before_ns, known[1]):
+        known = self.next_after(after_ns - 1)
+        if self._first is None or known is None or known[0] > before_ns:
             self._first, self._last, self._count = seen, seen, 0
             self._period = (self.counter.shortest_ns, self.counter.longest_ns)
+            return seen
+        following = self.next_after(known[1])
+        if following is None or following[0] <= before_ns:
             return seen
         seen = (max(after_ns, known[0]), min(before_ns, known[1]))
         self._count += round((sum(seen) - sum(self._last)) / sum(self._period))

@@ -78,7 +78,7 @@ class Edge:
 
     If ``off_w`` is None, ``power_w`` is the mean between the ticks before and after the edge. Otherwise it is an
     estimate from the ticks around, and ``off_w`` its maximum error. ``reading_ns`` is the uncertainty of the tick's
-    time.
+    time. ``unsure_w`` is the maximum error of the power if the number of ticks that it is a mean of is uncertain.
     """
 
     at_ns: int
@@ -89,6 +89,7 @@ class Edge:
     throttled_ns: int | None
     off_w: float | None = None
     counter: EnergyCounter = NVML_COUNTER
+    unsure_w: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -145,8 +146,8 @@ def measure_window(start: Edge, end: Edge) -> WindowEnergy:
     interval's mean, the energy inside the interval is between that of an even power and all that came between the two
     ticks. The middle is taken: an even power would lose 12 J of a burst on average.
 
-    The uncertainty has two parts: jitter and read duration of the two ticks, times the power there; and half of that
-    range for each edge.
+    The uncertainty has three parts: jitter and read duration of the two ticks, times the power there; half of that
+    range for each edge; and what an unknown number of ticks between two reads adds.
 
     Source: the GPU's energy counter.
     """
@@ -165,7 +166,8 @@ def measure_window(start: Edge, end: Edge) -> WindowEnergy:
     mean_w = max(mean_w, (counted_j - end.power_w * period_s) / max(seconds - period_s, period_s))
     first, last = _part(start, before_s, before_s, mean_w), _part(end, after_s, period_s - after_s, mean_w)
     energy_j, spread_j = energy_j + first[0] + last[0], first[1] + last[1]
-    jitter_j = [(jitter_ns + edge.reading_ns / 2) / 1e9 * edge.power_w for edge in (start, end)]
+    spread_j += abs(before_s) * start.unsure_w + abs(after_s) * end.unsure_w
+    jitter_j = [(jitter_ns + edge.reading_ns / 2) / 1e9 * (edge.power_w + edge.unsure_w) for edge in (start, end)]
     uncertainty_j = (jitter_j[0] ** 2 + jitter_j[1] ** 2) ** 0.5 + spread_j
     return WindowEnergy(start.at_ns, end.at_ns, max(energy_j, 0.0), uncertainty_j, ticks, throttled_ns)
 

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from present import present
-from simulated_card import TICK_NS
+from simulated_card import TICK_NS, Clock, SimulatedCard
 
 from gpuledger.cards.card import BareCard
 from gpuledger.cards.energy_edges import EdgeFinder, find_edge
+from gpuledger.cards.energy_windows import EnergyWindows
 from gpuledger.cards.tick_phase import TickPhase
-from gpuledger.model.energy_window import BURSTS, NVML_COUNTER, Edge, EnergyCounter, Tick, edge_at, measure_window
+from gpuledger.model.energy_window import (
+    BURSTS,
+    NVML_COUNTER,
+    Edge,
+    EnergyCounter,
+    Tick,
+    WindowEnergy,
+    edge_at,
+    measure_window,
+)
 
 WATTS = 300.0
 MS = 1_000_000
@@ -348,3 +359,67 @@ def test_no_power_is_known_before_the_first_tick() -> None:
     for at_ms, power_w in ((50, 200.0), (250, 600.0)):
         edge = present(edge_at(ticks, at_ms * MS))
         assert (edge.power_w, edge.off_w) == (power_w, None)
+
+
+@pytest.mark.parametrize(("delayed_frac", "longest_ms"), [(0.05, 60), (0.2, 200), (0.5, 400)])
+def test_reads_that_a_busy_machine_delays_make_a_window_less_certain_and_not_wrong(
+    delayed_frac: float, longest_ms: int
+) -> None:
+    """The counter is read at random times, up to several ticks late. Power is steady, so that energy is known."""
+    off = [
+        (abs(present(window.energy_j) - WATTS * (window.end_ns - window.start_ns) / 1e9), window.uncertainty_j)
+        for seed in range(60)
+        for window in _delayed_windows(random.Random(seed), delayed_frac, longest_ms)
+        if window.energy_j is not None
+    ]
+    assert len(off) > 200
+    wrong = [(off_j, uncertainty_j) for off_j, uncertainty_j in off if off_j > present(uncertainty_j) + 0.2]
+    assert len(wrong) <= 0.01 * len(off), wrong
+
+
+def _delayed_windows(rng: random.Random, delayed_frac: float, longest_ms: int) -> list[WindowEnergy]:
+    """Return the energy of windows on a machine that delays some reads of the counter, before or during the read."""
+    found: list[WindowEnergy] = []
+    clock = Clock()
+    clock.spend_ns(rng.randrange(1_000 * MS))
+
+    def delay() -> None:
+        if rng.random() < delayed_frac:
+            clock.spend_ns(rng.randrange(longest_ms * MS))
+
+    class Delayed(SimulatedCard):
+        def read_energy_mj(self) -> int | None:
+            delay()
+            energy_mj = super().read_energy_mj()
+            delay()
+            return energy_mj
+
+    windows = EnergyWindows(
+        [Delayed(clock, read_ns=3 * MS, watts=lambda _: WATTS)], lambda *kept: found.append(kept[2]), clock.time_ns
+    )
+
+    def read_until(end_ns: int) -> None:
+        while windows.due_ns is not None and windows.due_ns <= end_ns:
+            clock.now_ns = max(clock.now_ns, windows.due_ns)
+            delay()
+            windows.read()
+        clock.now_ns = max(clock.now_ns, end_ns)
+        delay()
+
+    for number in range(6):
+        start_ns = clock.now_ns + rng.randrange(300 * MS)
+        end_ns = start_ns + rng.randrange(250 * MS, 3_000 * MS)
+        read_until(start_ns)
+        windows.begin(number, "", start_ns)
+        read_until(end_ns)
+        windows.end(number, end_ns)
+    read_until(clock.now_ns + 3_000 * MS)
+    return found
+
+
+def test_a_tick_that_could_be_either_of_two_is_not_taken_for_one() -> None:
+    phase = TickPhase(NVML_COUNTER)
+    phase.saw(0, MS)
+    both = (50 * MS, 250 * MS)
+    assert phase.saw(*both) == both
+    assert phase.next_after(50 * MS) == (NVML_COUNTER.shortest_ns, MS + NVML_COUNTER.longest_ns)
