@@ -299,6 +299,18 @@ for _ in range(8):
         (critic(torch.randn(4, 16)).mean() - critic(generator(torch.randn(4, 8)).detach()).mean()).backward()
         second.step()
 """
+IN_THREAD = (
+    """
+import threading
+def train():
+"""
+    + "\n".join(f"    {line}" for line in WEIGHT_NORM.splitlines())
+    + """
+thread = threading.Thread(target=train)
+thread.start()
+thread.join()
+"""
+)
 PROGRAMS = {
     "a GAN": GAN,
     "a GAN that calls its critic first": GAN_CRITIC_FIRST,
@@ -316,7 +328,35 @@ PROGRAMS = {
     "a new model and optimizer for each fold": FOLDS,
     "a teacher that averages the student": EXPONENTIAL_AVERAGE,
     "five steps of the critic for one of the generator": MANY_CRITIC_STEPS,
+    "a training in another thread": IN_THREAD,
 }
+QUANTIZED = """
+import warnings
+warnings.simplefilter("ignore")
+whole = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+model = torch.ao.quantization.quantize_dynamic(whole, {nn.Linear})
+with torch.no_grad():
+    for _ in range(8):
+        model(torch.randn(4, 8))
+"""
+MODELS_IN_TURN = """
+with torch.no_grad():
+    for _ in range(4):
+        model = nn.Linear(8, 8)
+        for _ in range(2):
+            model(torch.randn(4, 8))
+"""
+PLAIN_TENSOR = """
+class Filter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.taps = torch.randn(8, 8)
+    def forward(self, x):
+        return x @ self.taps
+model = Filter()
+for _ in range(8):
+    model(torch.randn(4, 8))
+"""
 CALLS = {
     "inference": INFERENCE,
     "inference with gradients": WITH_GRADIENTS,
@@ -330,6 +370,9 @@ CALLS = {
     "generate with a call bound before its loop": GENERATE,
     "generate with the class's call bound": GENERATE_BY_CLASS,
     "the class's call replaced": CALL_REPLACED,
+    "a quantized model": QUANTIZED,
+    "several models, one after the other": MODELS_IN_TURN,
+    "weights that are not registered": PLAIN_TENSOR,
 }
 TWO_AND_VALIDATION = VALIDATION.replace("range(8)", "range(2)")
 MARKED = VALIDATION + "    gpuledger.step()\n"

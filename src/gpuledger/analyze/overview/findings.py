@@ -22,7 +22,7 @@ from gpuledger.analyze.overview.kept_advice import kept_advice, kept_module
 from gpuledger.analyze.overview.kept_steps import find_kept
 from gpuledger.analyze.overview.peak_facts import Mask, PeakFacts
 from gpuledger.analyze.overview.summary import capacity_bytes
-from gpuledger.analyze.overview.update_advice import update_advice
+from gpuledger.analyze.overview.update_advice import has_8_bit_form, update_advice
 from gpuledger.analyze.overview.what_if import GROWS_WITH_BATCH, with_autocast, with_checkpointing, with_half_batch
 from gpuledger.units import format_bytes, format_frac
 
@@ -100,16 +100,20 @@ def _optimizer_state(facts: PeakFacts) -> Finding | None:
             facts.show("--by", "category"),
             "optimizer_state",
         )
+    forms = [has_8_bit_form(one) for one in facts.rank.manifest.optimizers or ()]
+    if forms and not any(forms):
+        return None
     return Finding(
         title,
         f"{format_bytes(size)} at the peak{beside}",
         "use 8-bit optimizer states",
-        "8-bit states take a quarter of 32-bit ones"
+        "8-bit states take a quarter of 32-bit ones; those of parameters with few elements stay in 32 bits"
         + ("" if facts.is_sharded else "; sharding (ZeRO, FSDP) divides the states by the number of ranks"),
-        facts.saving(state, _SMALL_STATE_FRAC),
+        facts.saving(state & facts.is_large_state, _SMALL_STATE_FRAC),
         "the peak, with 8-bit states",
         facts.show("--by", "category"),
         "optimizer_state",
+        is_upper_bound=not all(forms),
     )
 
 
@@ -275,17 +279,18 @@ def _whole_on_every_rank(facts: PeakFacts) -> Finding | None:
 
 def _optimizer_temporaries(facts: PeakFacts) -> Finding | None:
     """Suggest an update without temporaries, if those of ``optimizer.step()`` are a large part of the peak."""
-    blocks = facts.of("temporary", "workspace") & facts.of_update
-    size, advised = facts.held(blocks), update_advice(facts.rank.manifest.optimizers)
-    is_unknown = facts.rank.manifest.recorder.is_imported or facts.has_large_state
-    if size < 0.1 * facts.peak_bytes or is_unknown or advised is None:
+    advised = update_advice(facts.rank.manifest.optimizers)
+    if advised is None or facts.rank.manifest.recorder.is_imported or facts.has_large_state:
         return None
-    action, advice = advised
+    blocks = facts.of("temporary", "workspace") & facts.of_updates(advised.step_modules)
+    size = facts.held(blocks)
+    if size < 0.1 * facts.peak_bytes:
+        return None
     return Finding(
         f"Temporaries of the optimizer are {facts.share(size)} of the peak",
         f"{format_bytes(size)} that optimizer.step() allocates and frees",
-        action,
-        advice,
+        advised.action,
+        advised.advice,
         facts.saving(blocks),
         "the peak, at most",
         facts.show("--by", "phase"),

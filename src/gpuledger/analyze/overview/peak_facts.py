@@ -22,6 +22,8 @@ _SMALL_STATE_BYTES = 2.5
 """Bytes of the optimizer's state for each trained number up to which 8-bit states would save little."""
 _LARGE_STATE_BYTES = 16
 """Bytes of state for each weight in Adam with amsgrad and a 32-bit copy. Optimizers with more keep other things."""
+_LEAST_ELEMENTS = 4096
+"""Elements of a parameter from which on bitsandbytes keeps its states in 8 bits (``min_8bit_size``)."""
 _OPTIMIZERS = "/torch/optim/"
 _SHARDED = ("FSDP", "FullyShardedDataParallel", "DeepSpeedEngine")
 
@@ -82,6 +84,12 @@ class PeakFacts:
         trained_bytes = self._most_held("gradient", "sharded_gradient") or self._most_held("weight", "sharded_weight")
         return self._state_bytes <= _SMALL_STATE_BYTES * trained_bytes / self._number_bytes
 
+    @property
+    def is_large_state(self) -> Mask:
+        """Return which blocks, if they are states of an optimizer, are large enough for 8-bit states."""
+        found: Mask = self.lives.allocated_bytes >= _LEAST_ELEMENTS * self._number_bytes
+        return found
+
     @cached_property
     def has_large_state(self) -> bool:
         """Return whether the optimizer keeps many bytes for each weight, such as L-BFGS and its history."""
@@ -131,6 +139,23 @@ class PeakFacts:
         numbers = read_numbers(self.rank, "blocks", "stack_id", self.device_idx)
         others = [number for number, stack in read_stacks(self.rank).items() if not _is_update(stack)]
         found: Mask = in_step & ~np.isin(numbers, others)
+        return found
+
+    def of_updates(self, step_modules: frozenset[str] | None) -> Mask:
+        """Return which blocks the updates of some optimizers allocated; None for those of all.
+
+        Blocks without a stack count as theirs.
+
+        Args:
+            step_modules: Modules of torch in which the optimizers' ``step`` is written.
+        """
+        if step_modules is None:
+            return self.of_update
+        files = tuple(f"/{name.replace('.', '/')}.py" for name in step_modules)
+        numbers = read_numbers(self.rank, "blocks", "stack_id", self.device_idx)
+        stacks = read_stacks(self.rank)
+        others = [number for number, stack in stacks.items() if not any(one.file.endswith(files) for one in stack)]
+        found: Mask = self.of_update & ~np.isin(numbers, others)
         return found
 
     def held(self, blocks: Mask) -> int:

@@ -7,6 +7,7 @@ Source: torch.optim. A fused form exists where the groups have ``fused``; it exc
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,15 +15,37 @@ if TYPE_CHECKING:
 
 TORCHS_OWN = "torch.optim."
 _ON_CPU_ONLY = "torch.optim.adagrad"
-_UNKNOWN = (
+_IN_8_BITS = frozenset(f"{TORCHS_OWN}{name}" for name in ("adagrad", "adam", "adamw", "rmsprop", "sgd"))
+"""Modules of torch.optim with an optimizer that bitsandbytes has with 8-bit states (github.com/bitsandbytes-foundation/
+bitsandbytes, bitsandbytes/optim)."""
+
+
+@dataclass(frozen=True)
+class UpdateAdvice:
+    """Advice on some of the program's optimizers.
+
+    ``step_modules`` are the modules in which their ``step`` is written; None if the run does not say.
+    """
+
+    action: str
+    advice: str
+    step_modules: frozenset[str] | None = None
+
+
+_UNKNOWN = UpdateAdvice(
     "use the fused optimizer (fused=True)",
     "Adam, AdamW, SGD and Adagrad then update each parameter without temporaries; foreach=False makes other "
     "optimizers update one parameter at a time",
 )
 
 
-def update_advice(optimizers: tuple[OptimizerFacts, ...] | None) -> tuple[str, str] | None:
-    """Return action and advice for fewer temporaries; None if no optimizer has another form.
+def has_8_bit_form(one: OptimizerFacts) -> bool:
+    """Return whether an optimizer can have 8-bit states. True for one that is not torch's: it may have its own way."""
+    return not one.step_module.startswith(TORCHS_OWN) or one.step_module in _IN_8_BITS
+
+
+def update_advice(optimizers: tuple[OptimizerFacts, ...] | None) -> UpdateAdvice | None:
+    """Return advice for fewer temporaries; None if no optimizer has another form.
 
     Args:
         optimizers: The program's; None in a run that does not say which they are.
@@ -34,13 +57,14 @@ def update_advice(optimizers: tuple[OptimizerFacts, ...] | None) -> tuple[str, s
         excludes = any("foreach" in one.uses for one in fused)
         action = f"use the fused form of {_names(fused)} (fused=True)"
         without = "; leave foreach=True out, which excludes it" if excludes else ""
-        return action, f"it updates each parameter without temporaries{without}"
+        return UpdateAdvice(action, f"it updates each parameter without temporaries{without}", _modules(fused))
     together = [one for one in optimizers if _updates_together(one)]
     if together:
-        return (
+        return UpdateAdvice(
             f"use {_names(together)} with foreach=False",
             "it then updates one parameter at a time, with the temporaries of one, which takes longer; it has no fused "
             "form for these parameters and options",
+            _modules(together),
         )
     return None
 
@@ -61,3 +85,7 @@ def _updates_together(one: OptimizerFacts) -> bool:
 
 def _names(optimizers: list[OptimizerFacts]) -> str:
     return " and ".join(dict.fromkeys(one.name for one in optimizers))
+
+
+def _modules(optimizers: list[OptimizerFacts]) -> frozenset[str]:
+    return frozenset(one.step_module for one in optimizers)

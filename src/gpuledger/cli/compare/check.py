@@ -41,6 +41,7 @@ Examples:
 @click.option(
     "--allow",
     "allow",
+    multiple=True,
     metavar="NAME=+N%,…",
     help="Values to check with --against, each with its tolerance.  [default: peak_allocated_bytes=+0%]",
 )
@@ -55,7 +56,7 @@ def check_command(
     run_path: str,
     budget: str | None,
     against: str | None,
-    allow: str | None,
+    allow: tuple[str, ...],
     no_growth: bool,
     as_json: bool,
     force: bool,
@@ -78,7 +79,7 @@ def check_command(
     base = None if against is None else open_run(against)
     from gpuledger.services.queries import read_limits
 
-    limits = read_limits(budget, base, allow)
+    limits = read_limits(budget, base, ",".join(allow) if allow else None)
     places = [
         None if name in (None, "-") else choose_file(name, "check", force=force)
         for name in (files["junit"], files["markdown"])

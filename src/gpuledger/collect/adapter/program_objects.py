@@ -180,8 +180,19 @@ def modules_below(top: nn.Module) -> Iterator[tuple[nn.Module | None, str, nn.Mo
 
 
 def holds_tensors(top: nn.Module) -> bool:
-    """Return whether a module or one of its descendants has a parameter or a buffer."""
-    return any(parameters_of(module) or buffers_of(module) for _, _, module in modules_below(top))
+    """Return whether a module or one of its descendants has a parameter, a buffer, or packed or plain weights.
+
+    Quantized layers keep their weights in an object of TorchScript, and some modules in a tensor that they do not
+    register.
+    """
+    return any(
+        parameters_of(module) or buffers_of(module) or any(map(_is_weight, list(attributes_of(module).values())))
+        for _, _, module in modules_below(top)
+    )
+
+
+def _is_weight(thing: object) -> bool:
+    return is_tensor(thing) or issubclass(type(thing), torch.ScriptObject)
 
 
 def named_parameters(top: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -347,6 +347,12 @@ def has_dispatch_mode() -> bool:
     return bool(_C._len_torch_dispatch_stack())
 
 
+def is_in_transform() -> bool:
+    """Return whether the calling thread is inside a function that ``torch.func`` transforms, such as with ``vmap``."""
+    functorch = getattr(_C, "_functorch", None)
+    return functorch is not None and functorch.peek_interpreter_stack() is not None
+
+
 def innermost_dispatch_mode() -> Any:
     """Return the dispatch mode that handles the calling thread's operators; None without one."""
     count = _C._len_torch_dispatch_stack()
@@ -363,6 +369,43 @@ def bypass_python_without_modes() -> None:
     if not has_dispatch_mode():
         for key in (_C.DispatchKey.Python, _C.DispatchKey.PythonTLSSnapshot):
             _C._dispatch_tls_set_dispatch_key_included(key, False)
+
+
+def send_to_python(mode: Any) -> None:
+    """Send this thread's operators to a dispatch mode again that was entered inside a ``torch.inference_mode`` block.
+
+    At its end, such a block restores which operators dispatch to Python.
+    """
+    if not _C._dispatch_tls_is_dispatch_key_included(_C.DispatchKey.Python) and innermost_dispatch_mode() is mode:
+        for key in (_C.DispatchKey.Python, _C.DispatchKey.PythonTLSSnapshot):
+            _C._dispatch_tls_set_dispatch_key_included(key, True)
+
+
+def push_dispatch_mode(mode: Any) -> None:
+    """Add a TorchDispatchMode to this thread's stack of modes, and leave the state of the process as it is.
+
+    ``__enter__`` also sets flags that all threads share, and ``__exit__`` restores them: two threads whose modes end in
+    another order would leave them set.
+    """
+    from torch.utils import _python_dispatch
+
+    _python_dispatch._push_mode(mode)
+
+
+def take_out_pushed_mode(mode: Any) -> bool:
+    """Remove a mode that was pushed. Return whether it was found: it is not while it handles an operator."""
+    if is_in_backward():
+        return False
+    from torch.utils import _python_dispatch
+
+    stack = _python_dispatch._get_current_dispatch_mode_stack()
+    place = next((number for number, one in enumerate(stack) if one is mode), None)
+    if place is None:
+        return False
+    above = [_python_dispatch._pop_mode() for _ in stack[place:]][:-1]
+    for other in reversed(above):
+        _python_dispatch._push_mode(other)
+    return True
 
 
 def take_out_dispatch_mode(mode: Any) -> bool:

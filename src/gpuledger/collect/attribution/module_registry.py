@@ -19,6 +19,7 @@ from gpuledger.collect.adapter.program_objects import (
     class_name,
     entries_of,
     holds_tensors,
+    module_of_class,
     modules_below,
     parameter_groups,
     parameters_of,
@@ -33,6 +34,8 @@ _WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "OptimizedModu
 """Wrapper classes with the user's model as their only child. The path of a module does not include them."""
 _WRAPPED_NAMES = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module"})
 
+_OBSERVERS = ("torch.ao.quantization.", "torchao.quantization.")
+"""Modules of torch whose classes are called while a model is quantized."""
 
 SCOPES = -2
 """Root id of scope names, in the place of an outermost module's id."""
@@ -119,6 +122,7 @@ class ModuleRegistry:
         self._counted_places = 0
         self._passing: dict[tuple[int, str], int] = {}
         self._roots_with_tensors: set[int] = set()
+        self._gone_roots: set[int] = set()
         self._containers: dict[int, int] = {}
         self._contained: dict[int, list[int | str]] = {}
 
@@ -143,8 +147,16 @@ class ModuleRegistry:
         return module_id >= 0 and self._threads.get(self._places[module_id][1]) == threading.get_ident()
 
     def holds_tensors(self, module_id: int) -> bool:
-        """Return whether a module's outermost module had parameters or buffers when it was registered."""
+        """Return whether a module's outermost module had weights or buffers when it was registered.
+
+        False for an observer of quantization, which keeps statistics of the weights of a model.
+        """
         return self._places[module_id][1] in self._roots_with_tensors
+
+    def is_gone(self, module_id: int) -> bool:
+        """Return whether an outermost module was freed."""
+        self.forget_gone()
+        return module_id in self._gone_roots
 
     def container_of(self, module_id: int) -> int:
         """Return the outermost module that was found later to contain a registered one; -1 if there is none."""
@@ -235,7 +247,7 @@ class ModuleRegistry:
                 self._add(module, _below(prefix, plain), above, root_id)
         for _, plain, module in found:
             self._add_tensors(_below(prefix, plain), module, root_id)
-        if holds_tensors(top):
+        if holds_tensors(top) and not module_of_class(type(top)).startswith(_OBSERVERS):
             self._roots_with_tensors.add(root_id)
         return first
 
@@ -270,7 +282,10 @@ class ModuleRegistry:
         while self.gone:
             reference = self.gone.popleft()
             if self._refs.get(reference.key) is reference:
-                del self._refs[reference.key], self.module_ids[reference.key]
+                number = self.module_ids.pop(reference.key)
+                del self._refs[reference.key]
+                if self._places[number][1] == number:
+                    self._gone_roots.add(number)
 
     def _add_tensors(self, path: str, module: nn.Module, root_id: int) -> None:
         owner = self.module_ids[id(module)]

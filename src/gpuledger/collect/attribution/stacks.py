@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from types import CodeType, FrameType
 
@@ -21,7 +22,8 @@ class StackTable:
 
     def __init__(self) -> None:
         self._ids: dict[Frames, int] = {}
-        self._new: list[Frames] = []
+        self._new: dict[int, Frames] = {}
+        self._numbers = itertools.count()
         self._written = 0
         self._seen: dict[tuple[int, ...], tuple[int, list[CodeType]]] = {}
         """Keys are the ids of the code objects and the positions in them.
@@ -51,8 +53,9 @@ class StackTable:
             return -1
         number = self._ids.get(kept)
         if number is None:
-            number = self._ids[kept] = len(self._new) + self._written
-            self._new.append(kept)
+            new = next(self._numbers)
+            self._new[new] = kept
+            number = self._ids.setdefault(kept, new)  # another thread can have added the same stack
         self._ids[frames] = number
         return number
 
@@ -79,9 +82,9 @@ class StackTable:
 
     def drain(self, part: Part) -> None:
         """Write the stacks added since the last drain into ``part``."""
-        new, self._new = self._new, []
-        self._written += len(new)
-        part.stacks += [list(frames) for frames in new]
+        while (frames := self._new.pop(self._written, None)) is not None:
+            self._written += 1
+            part.stacks.append(list(frames))
 
 
 def _frames_from(frame: FrameType | None, count: int) -> Frames:

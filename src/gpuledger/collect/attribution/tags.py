@@ -7,6 +7,7 @@ events are drained. No other module parses tokens.
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from gpuledger.model.accounts import Phase
@@ -68,15 +69,17 @@ class TagTable:
     """Stores the step and phase of each visit, and assigns ids to tokens when they are drained."""
 
     def __init__(self) -> None:
-        self._visits: list[tuple[int, int]] = []
+        self._visits: dict[int, tuple[int, int]] = {}
+        self._visit_numbers = itertools.count()
         self._numbers: dict[str, int] = {}
         self._rows: list[tuple[int, ...]] = []
         self._next = 0
 
     def begin_visit(self, step: int, phase: Phase) -> str:
         """Return the part of a token that identifies a new visit."""
-        self._visits.append((step, int(phase)))
-        return base36(len(self._visits) - 1)
+        number = next(self._visit_numbers)  # not the length: several threads can begin a visit
+        self._visits[number] = step, int(phase)
+        return base36(number)
 
     def number(self, token: str) -> int:
         """Return a token's id in the journal; -1 for an empty token or for metadata that the program itself has set."""
@@ -87,7 +90,7 @@ class TagTable:
 
     def _write_down(self, token: str) -> int:
         pieces = _pieces_of(token)
-        if pieces is None or pieces[0] >= len(self._visits):
+        if pieces is None or pieces[0] not in self._visits:
             return -1
         number = self._next
         self._next += 1

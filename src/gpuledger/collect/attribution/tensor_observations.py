@@ -179,10 +179,10 @@ class TensorObservations:
             self._note_places(seen)
 
     def _note_places(self, seen: Iterable[tuple[Identity, int, int, Any, tuple[int, int, int] | None]]) -> None:
-        counts = self._counts()
-        dense = ((*known, part, key) for *known, tensor, key in seen if tensor is not None for part in _dense(tensor))
-        for kind, name_id, module_id, tensor, key in dense:
-            place = self._place_of(tensor)
+        dense = [(*known, part, key) for *known, tensor, key in seen if tensor is not None for part in _dense(tensor)]
+        places = [self._place_of(tensor) for *_, tensor, _key in dense]
+        counts = self._counts()  # after the places: the recorder can learn of a tensor there
+        for (kind, name_id, module_id, tensor, key), place in zip(dense, places, strict=True):
             if place is None or place[0] not in counts:
                 continue
             if key is not None:

@@ -85,9 +85,11 @@ class OperatorMode(TorchDispatchMode):
         Args:
             anyway: Whether a mode is gone that handles an operator, because it was removed before.
         """
+        return self._may_go() and (torch_private.take_out_dispatch_mode(self) or anyway)
+
+    def _may_go(self) -> bool:
         is_at_rest = threading.get_ident() == self._thread and not torch_private.is_in_backward()
-        may_go = is_at_rest and may_take_out_mode(self._guard.absorbs)
-        return may_go and (torch_private.take_out_dispatch_mode(self) or anyway)
+        return is_at_rest and may_take_out_mode(self._guard.absorbs)
 
     def leave_soon(self) -> None:
         """Become a no-op, and be removed between two operators of the program. Later, if that is not possible yet.

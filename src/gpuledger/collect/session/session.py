@@ -96,7 +96,7 @@ class Session:
             ended=self._step_ended,
             weights_version=self.registry.weights_version,
             step_on=settings.step_on,
-            followed=FollowedModule(self.registry.container_of),
+            followed=FollowedModule(self.registry.container_of, self.registry.is_gone),
             held=HeldCalls(self.registry.awaits_first_call, partial(self._add_step, "call")),
         )
         self.calls = WatchedCalls(self.steps, self.registry, self.guard, lambda: self.window)

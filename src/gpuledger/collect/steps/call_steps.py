@@ -17,16 +17,18 @@ class FollowedModule:
 
     Another one replaces it if it contains it, as a model contains a part that was called alone before. So does one that
     is called SWITCH_CALLS times since the last call of the followed module, as the denoiser of a pipeline is after the
-    text encoder.
+    text encoder. So does any other one if the followed module was freed, as by a program that evaluates several models.
 
     Args:
         container_of: Returns the outermost module that contains a module; -1 if the module is an outermost one.
+        is_gone: Returns whether an outermost module was freed.
     """
 
-    def __init__(self, container_of: Callable[[int], int]) -> None:
+    def __init__(self, container_of: Callable[[int], int], is_gone: Callable[[int], bool] = lambda _: False) -> None:
         self.module_id = -1
         self._others: Counter[int] = Counter()
         self._container_of = container_of
+        self._is_gone = is_gone
 
     def begins(self, module_id: int) -> bool:
         """Record the start of a call. Return whether its module is followed."""
@@ -37,7 +39,8 @@ class FollowedModule:
         return module_id == self.module_id
 
     def _replaces(self, module_id: int) -> bool:
-        if self.module_id < 0 or self._container_of(self.module_id) == module_id:
+        followed = self.module_id
+        if followed < 0 or self._container_of(followed) == module_id or self._is_gone(followed):
             return True
         self._others[module_id] += 1
         return self._others[module_id] > SWITCH_CALLS

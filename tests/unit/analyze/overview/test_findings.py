@@ -250,6 +250,35 @@ def test_a_history_of_steps_has_no_8_bit_states(name: str, action: str, tmp_path
 
 
 @pytest.mark.torch
+def test_an_optimizer_of_sparse_gradients_has_no_8_bit_states_and_no_fused_form_of_another(tmp_path: Path) -> None:
+    words, head = torch.nn.Embedding(4000, 16, sparse=True), torch.nn.Linear(16, 1)
+    optimizers = [torch.optim.SparseAdam(words.parameters()), torch.optim.SGD(head.parameters(), lr=0.1)]
+    with gpuledger.record(out=tmp_path / "run", devices="cpu") as recording:
+        for _ in range(3):
+            head(words(torch.randint(4000, (4000,)))).square().mean().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+    rank = recording.run().rank()
+    state = named(rank, "Optimizer state")
+    assert state
+    assert state.is_upper_bound  # SGD has a form with 8-bit states, and SparseAdam has none
+    assert not named(rank, "Temporaries of the optimizer")
+
+
+@pytest.mark.torch
+def test_states_of_small_parameters_stay_in_32_bits(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(8)))
+    optimizer = torch.optim.Adam(model.parameters())
+    with gpuledger.record(out=tmp_path / "run", devices="cpu") as recording:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(4, 32)).square().mean().backward()
+            optimizer.step()
+    assert not named(recording.run().rank(), "Optimizer state")
+
+
+@pytest.mark.torch
 def test_the_loss_in_a_closure_of_l_bfgs_has_no_fused_form(tmp_path: Path) -> None:
     places = torch.linspace(0, 1, 5000)
     weights = torch.zeros(10, requires_grad=True)

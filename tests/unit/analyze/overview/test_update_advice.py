@@ -61,7 +61,7 @@ def test_fused_is_advised_where_torch_has_it(name: str, dtype: torch.dtype) -> N
     except ValueError:
         pytest.fail(f"{name} does not take these parameters")
     advised = update_advice((facts_of(optimizer),))
-    assert (advised is not None and "fused=True" in advised[0]) is accepts(ALL[name], weight, fused=True)
+    assert (advised is not None and "fused=True" in advised.action) is accepts(ALL[name], weight, fused=True)
 
 
 @pytest.mark.parametrize("name", [name for name, one in ALL.items() if "foreach" in inspect.signature(one).parameters])
@@ -70,10 +70,10 @@ def test_foreach_is_left_out_where_it_is_in_use_and_nothing_is_fused(name: str) 
     advised = update_advice((facts_of(optimizer),))
     assert advised
     is_fused = "fused" in inspect.signature(ALL[name]).parameters
-    assert advised[0] == (
+    assert advised.action == (
         f"use the fused form of {name} (fused=True)" if is_fused else f"use {name} with foreach=False"
     )
-    assert ("leave foreach=True out" in advised[1]) is is_fused
+    assert ("leave foreach=True out" in advised.advice) is is_fused
 
 
 def test_what_excludes_a_form_or_uses_it_already_gets_no_advice() -> None:
@@ -84,14 +84,14 @@ def test_what_excludes_a_form_or_uses_it_already_gets_no_advice() -> None:
     assert update_advice(()) is None
     advised = update_advice((facts_of(Renamed([weight])),))
     assert advised
-    assert advised[0] == "use the fused form of Renamed (fused=True)"
+    assert advised.action == "use the fused form of Renamed (fused=True)"
 
 
 def test_on_a_gpu_foreach_is_the_default_and_adagrad_is_not_fused() -> None:
     options = {"step_module": "torch.optim.adagrad", "has": ("foreach", "fused", "differentiable")}
     found = update_advice((OptimizerFacts(name="Adagrad", devices=("cuda",), **options),))  # type: ignore[arg-type]
     assert found
-    assert found[0] == "use Adagrad with foreach=False"
+    assert found.action == "use Adagrad with foreach=False"
     without = OptimizerFacts(name="Adagrad", devices=("cuda",), without=("foreach",), **options)  # type: ignore[arg-type]
     assert update_advice((without,)) is None
 

@@ -12,13 +12,19 @@ import pytest
 import torch
 from torch import nn
 from torch._prims.rng_prims import run_and_save_rng_state
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
+    is_in_torch_dispatch_mode,
+)
+from torch.utils.flop_counter import FlopCounterMode
 
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import TagTable, suffix
-from gpuledger.collect.memory.dispatch import UNSEEN_THREADS, DispatchRecorder
+from gpuledger.collect.memory import dispatch
+from gpuledger.collect.memory.dispatch import BLOCKED, UNSEEN_THREADS, DispatchRecorder
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import Action, Part
 
@@ -156,19 +162,166 @@ def test_what_another_thread_lets_go_is_gone(recorder: DispatchRecorder) -> None
     assert held(recorder) == before
 
 
-def test_modules_in_another_thread_are_said_to_be_unseen(recorder: DispatchRecorder) -> None:
-    def notes_after(run: Callable[[], None]) -> list[str]:
-        run()
+def in_thread(work: Callable[[], object]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def made_in_thread(recorder: DispatchRecorder, begin: Callable[[], object]) -> int:
+    """Return the bytes that the recorder has after a thread that began with ``begin`` and keeps one tensor."""
+    before, kept = held(recorder), []
+
+    def work() -> None:
+        begin()
+        kept.append(torch.zeros(100))
+
+    in_thread(work)
+    return held(recorder) - before
+
+
+def test_a_thread_that_calls_modules_is_recorded_until_it_ends(recorder: DispatchRecorder) -> None:
+    stacks: list[int] = []
+
+    def begin() -> None:
+        recorder.set_token("0")
+        recorder.set_token("0")
+        stacks.append(len(_get_current_dispatch_mode_stack()))
+
+    assert made_in_thread(recorder, begin) == 400
+    assert made_in_thread(recorder, lambda: None) == 0
+    assert stacks == [1]
+    assert recorder.close(Part(), "close")  # no mode of the thread is left
+
+
+def test_a_thread_in_an_inference_block_is_recorded_after_it(recorder: DispatchRecorder) -> None:
+    def begin() -> None:
+        with torch.inference_mode():
+            recorder.set_token("0")
+        recorder.set_token("0")
+
+    assert made_in_thread(recorder, begin) == 400
+
+
+def test_a_recording_ends_in_every_thread_at_its_next_chance(recorder: DispatchRecorder) -> None:
+    began, ended = threading.Event(), threading.Event()
+    found: list[tuple[int, bool, int]] = []
+
+    def work() -> None:
+        recorder.set_token("0")
+        began.set()
+        ended.wait()
+        torch.zeros(100)
+        stack = _get_current_dispatch_mode_stack
+        found.append((len(stack()), recorder.close(Part(), "close"), len(stack())))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    began.wait()
+    assert not recorder.close(Part(), "close")
+    count = recorder.counts()
+    ended.set()
+    thread.join()
+    assert found == [(1, True, 0)]
+    assert recorder.counts() == count
+
+
+def test_threads_leave_the_flags_of_torch_as_they_are(recorder: DispatchRecorder) -> None:
+    """In any order of their ends: a flag left behind would keep torch.compile from compiling."""
+    first, second = threading.Event(), threading.Event()
+
+    def work(own: threading.Event, other: threading.Event) -> None:
+        recorder.set_token("0")
+        own.set()
+        other.wait()
+
+    threads = [threading.Thread(target=work, args=pair) for pair in ((first, second), (second, first))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    recorder.close(Part(), "close")
+    assert not is_in_torch_dispatch_mode()
+
+
+def test_events_of_several_threads_are_in_order(recorder: DispatchRecorder) -> None:
+    """Every storage begins where none is, and ends once; the total is that of what is alive."""
+    before, part = held(recorder), Part()
+    kept: list[torch.Tensor] = []
+
+    def work() -> None:
+        recorder.set_token("0")
+        for _ in range(300):
+            torch.ones(50).neg()
+        kept.append(torch.ones(50))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert held(recorder) - before == 4 * 200
+    recorder.drain(part, "drain")
+    events = part.arrays()
+    live: set[int] = set()
+    for action, address in zip(events["events.action"].tolist(), events["events.address"].tolist(), strict=True):
+        if action == Action.ALLOC:
+            assert address not in live
+            live.add(address)
+        elif action == Action.FREE_REQUESTED:
+            live.discard(address)
+    assert {made.data_ptr() for made in kept} <= live
+
+
+def test_a_thread_that_cannot_be_recorded_is_noted(recorder: DispatchRecorder) -> None:
+    def notes_after(begin: Callable[[], object]) -> list[str]:
+        in_thread(begin)
         recorder.drain(part := Part(), "drain")
         return part.notes
 
-    def elsewhere() -> None:
-        thread = threading.Thread(target=recorder.set_token, args=("0",))
-        thread.start()
-        thread.join()
+    def inside_a_mode() -> None:
+        with FlopCounterMode(display=False):
+            recorder.set_token("0")
 
     assert notes_after(lambda: recorder.set_token("0")) == []
-    assert notes_after(elsewhere) == [UNSEEN_THREADS]
+    assert notes_after(inside_a_mode) == [UNSEEN_THREADS]
+
+
+def test_a_thread_that_waits_for_another_does_not_wait_for_ever(
+    recorder: DispatchRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one is inside the recorder, in a finalizer of the program that waits for this thread."""
+    monkeypatch.setattr(dispatch, "LONGEST_WAIT_S", 0.01)
+    entered, done = threading.Event(), threading.Event()
+    begin = recorder.storages.begin
+
+    def waits(tensor: torch.Tensor) -> object:
+        if threading.current_thread() is thread:
+            entered.set()
+            done.wait()
+        return begin(tensor)
+
+    def work() -> None:
+        recorder.set_token("0")
+        torch.ones(1)
+
+    monkeypatch.setattr(recorder.storages, "begin", waits)
+    thread = threading.Thread(target=work)
+    thread.start()
+    entered.wait()
+    assert torch.ones(3).sum() == 3
+    done.set()
+    thread.join()
+    recorder.drain(part := Part(), "drain")
+    assert part.notes == [BLOCKED]
+
+
+def test_a_tensor_that_no_operator_has_seen_is_recorded_where_it_is_observed(recorder: DispatchRecorder) -> None:
+    made: list[torch.Tensor] = []
+    in_thread(lambda: made.append(torch.zeros(100)))
+    before = held(recorder)
+    assert recorder.place_of(made[0]) == (-1, made[0].data_ptr())
+    assert held(recorder) - before == 400
 
 
 def test_the_program_s_own_modes_go_on_working(recorder: DispatchRecorder) -> None:
@@ -207,7 +360,7 @@ def test_an_error_of_ours_is_handed_over_and_the_operator_has_its_result(monkeyp
     errors: list[BaseException] = []
     recorder = DispatchRecorder(StackTable(), TagTable(), Guard(errors.append))
     recorder.open(Part(), LiveObjects())
-    monkeypatch.setattr(recorder, "_begin", lambda _: 1 / 0)
+    monkeypatch.setattr(recorder.storages, "begin", lambda _: 1 / 0)
     assert torch.ones(3).sum() == 3
     assert {type(error) for error in errors} == {ZeroDivisionError}
     recorder.close(Part(), "close")
