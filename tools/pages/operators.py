@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuledger.ops.totals.whole_interval import class_of_host, half_width_frac
 from pages.blocks import block
-from pages.results import about, middle, percent, read, table, worst, wrap
+from pages.results import about, environment_of, middle, percent, read, table, worst, wrap
 
 RESULTS = "operators/results/h200/"
 PAIRS = {"inference": RESULTS + "operator_pairs.json", "training": RESULTS + "operator_pairs_training.json"}
@@ -208,9 +208,28 @@ def repeated_measurements() -> list[str]:
     return wrap(
         f"Two measurements of the same {results['operators']} operators in one process were",
         f"{percent(time['median_frac'], 2)} apart (median) and {percent(time['p90_frac'], 2)} (90th percentile).",
-        "They ran one after the other on one GPU; measurements hours apart differ more.",
+        "They ran one after the other on one GPU.",
         f"Measured: {about(results, 'operators/operator_repeat.py')}.",
+        *measured_days_later(),
     )
+
+
+def measured_days_later() -> list[str]:
+    """Return how far apart the same models and their operators are in another session."""
+    first, later = read(PAIRS["inference"]), read(WITH_HOST_TIME)
+    before = {pair["workload"]: pair for pair in first["pairs"]}
+    pairs = [(before[pair["workload"]], pair) for pair in later["pairs"]]
+    parts = {"sums of GPU times": "busy_ns", "CUDA graphs": "graph_ns", "eager models": "whole_ns"}
+    words = []
+    for name, key in parts.items():
+        changes = [pair[key] / one[key] - 1 for one, pair in pairs]
+        words.append(f"{name} {percent(middle(changes))} (median) and {percent(worst(changes))} (worst)")
+    dates = [environment_of(results)["date"][:10] for results in (first, later)]
+    return [
+        f"{len(pairs)} models and their operators were measured on {dates[0]} and again on {dates[1]}.",
+        f"The times differ: {'; '.join(words)}.",
+        "Eager models that wait for the CPU depend on the host and its other load.",
+    ]
 
 
 @block("time to measure an operator")
