@@ -47,7 +47,7 @@ def failure_lines(view: RunView, terminal: Terminal) -> list[str]:
 def out_of_memory_lines(rank: Rank, failure: OutOfMemory, terminal: Terminal) -> list[str]:
     """Return why the request failed, free memory, the largest users of memory, and what would have helped."""
     texts = [] if failure.cause is None else [failure.cause.sentence]
-    texts += [request_text(rank, failure), *_held(failure), *_free(failure)]
+    texts += [request_text(rank, failure), *memory_texts(failure)]
     lines = entry(terminal, "Out of memory", *texts, cells=CELLS)
     remedies = [remedy_text(one) for one in failure.remedies]
     return lines + entry(terminal, "This request", *remedies, cells=CELLS)
@@ -65,6 +65,11 @@ def remedy_text(remedy: Remedy) -> str:
     return f"{VERDICTS[remedy.fits]}: {remedy.action}{freed}{note}"
 
 
+def memory_texts(failure: OutOfMemory) -> list[str]:
+    """Return what held the memory, how much of that is known, and which free memory the request could not use."""
+    return [*_held(failure), *_free(failure)]
+
+
 def _request(rank: Rank, failure: OutOfMemory) -> list[str]:
     if failure.device_idx < 0:
         return _host_request(failure)
@@ -77,6 +82,12 @@ def _request(rank: Rank, failure: OutOfMemory) -> list[str]:
         parts.append(f"asked for at {failure.line}")
     if failure.module:
         parts.append(f"module {failure.module}")
+    if failure.thread:
+        parts.append(f"in thread {failure.thread}")
+    if failure.is_capturing:
+        parts.append("while a CUDA graph was captured")
+    if failure.inputs and failure.module:
+        parts.append(f"inputs {', '.join(' × '.join(f'{size:,}' for size in shape) for shape in failure.inputs)}")
     if failure.free_bytes is not None:
         # With set_per_process_memory_fraction, the allocator's total is that limit.
         is_limit = failure.total_bytes is not None and failure.free_bytes > failure.total_bytes

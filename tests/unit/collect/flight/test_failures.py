@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
-from failing_allocator import CAPACITY_BYTES, FACTS, MIB, Recorded, card, snapshot
+from failing_allocator import BASE, CAPACITY_BYTES, FACTS, MIB, Recorded, card, snapshot
 from torch import nn
 
 from gpuledger.analyze.memory.failures.memory_map import read_memory_map
+from gpuledger.analyze.memory.failures.oom import explain_oom
 from gpuledger.cli.main import main
 from gpuledger.collect.adapter import torch_private
+from gpuledger.report.text.oom_text import request_text
 
 __all__ = ["card"]
 
@@ -149,8 +152,49 @@ def test_the_report_has_the_cause_and_a_map_of_segments(card: Callable[..., None
     assert [(one.bytes // MIB, one.pool_id, one.parts[0][0]) for one in segments] == [
         *((60, 0, "unknown"), (20, 0, "unknown"), (18, 0, "free, too small"), (40, 1, "free")),
     ]
+    assert [one.totals for one in segments][::3] == [{"unknown": 60 * MIB}, {"free": 40 * MIB}]
     (fewer,), left = read_memory_map(rank, rank.manifest.oom[0], most=1)
     assert (fewer.bytes, left) == (40 * MIB, 3)
+
+
+def test_a_segment_of_many_blocks_is_drawn_in_equal_pieces(card: Callable[..., None], tmp_path: Path) -> None:
+    """The first half has used and free blocks in turn, most of it used. The second half is free."""
+    count, used, free = 3000, 3 * 4096, 4096
+    taken = snapshot([count * (used + free) * 2], [])
+    (segment,) = taken["segments"]
+    sizes = [used, free] * count + [count * (used + free)]
+    places = [BASE + sum(sizes[:2]) * (number // 2) + (number % 2) * used for number in range(len(sizes))]
+    segment["blocks"] = [
+        {"address": place, "size": size, "requested_size": size, "state": state}
+        for place, size, state in zip(
+            places, sizes, ["active_allocated", "inactive"] * count + ["inactive"], strict=True
+        )
+    ]
+    card(taken, count * used)
+    recorded = Recorded(tmp_path)
+    recorded.failures.happened({**FACTS, "tried_bytes": count * (used + free)}, 812)
+    rank = recorded.rank()
+    ((drawn,), _) = read_memory_map(rank, rank.manifest.oom[0])
+    half = drawn.bytes // 2
+    assert drawn.parts == (("unknown", half), ("free", half))
+    assert drawn.totals == {"unknown": count * used, "free": half, "free, too small": count * free}
+
+
+def test_thread_capture_and_inputs_are_shown(card: Callable[..., None], tmp_path: Path) -> None:
+    card(snapshot([79 * 1024 * MIB], []), 79 * 1024 * MIB)
+    recorded = Recorded(tmp_path)
+    thread = threading.Thread(
+        target=recorded.failures.happened, args=({**FACTS, "tried_bytes": 300 * MIB}, 812), name="prefetch"
+    )
+    thread.start()
+    thread.join()
+    recorded.failures.facts[0] |= {"is_capturing": True, "inputs": [[8, 4096]]}
+    recorded.journal.fact(oom=recorded.failures.facts)
+    rank = recorded.rank()
+    (failure,) = explain_oom(rank)
+    assert (failure.thread, failure.is_capturing, failure.inputs) == ("prefetch", True, ((8, 4096),))
+    text = request_text(rank, replace(failure, module="net"))
+    assert "in thread prefetch, while a CUDA graph was captured, inputs 8 × 4,096" in text
 
 
 def test_of_several_ranks_the_first_that_failed_is_complete_and_the_others_have_a_line(

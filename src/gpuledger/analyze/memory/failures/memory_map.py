@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 from gpuledger.analyze.memory.failures.failed_request import UNKNOWN
 
@@ -12,7 +15,8 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 MOST_SEGMENTS = 60
-MOST_PARTS = 200
+MOST_PARTS = 400
+"""Number of parts of a segment that are drawn apart. The largest screens are a few times as wide."""
 FREE, TOO_SMALL = "free", "free, too small"
 
 
@@ -20,7 +24,9 @@ FREE, TOO_SMALL = "free", "free, too small"
 class MappedSegment:
     """One segment. ``parts`` are (what, bytes) in the order of their addresses; neighbours of one kind are joined.
 
-    What a part is: a category, ``unknown``, ``free``, or ``free, too small`` for the request.
+    What a part is: a category, ``unknown``, ``free``, or ``free, too small`` for the request. If there are more than
+    :data:`MOST_PARTS`, each part is an equal piece of the segment, with what most of it is. ``totals`` are the bytes of
+    all blocks by what they are, the largest first.
     """
 
     address: int
@@ -28,6 +34,7 @@ class MappedSegment:
     stream: int
     pool_id: int
     parts: tuple[tuple[str, int], ...]
+    totals: dict[str, int]
 
 
 def read_memory_map(
@@ -56,19 +63,43 @@ def read_memory_map(
     }
     chosen = sorted(segments, key=lambda row: (-free_bytes.get(row["address"], 0), -row["bytes"]))[:most]
     mapped = tuple(
-        MappedSegment(
-            row["address"], row["bytes"], row["stream"], row["pool_id"], _joined(parts.get(row["address"], []))
-        )
-        for row in sorted(chosen, key=lambda row: row["address"])
+        _segment(row, sorted(parts.get(row["address"], []))) for row in sorted(chosen, key=lambda row: row["address"])
     )
     return mapped, len(segments) - len(mapped)
 
 
-def _joined(parts: list[tuple[int, str, int]]) -> tuple[tuple[str, int], ...]:
+def _segment(row: dict[str, Any], blocks: list[tuple[int, str, int]]) -> MappedSegment:
+    totals = Counter[str]()
+    for _, what, size in blocks:
+        totals[what] += size
+    joined = _joined((what, size) for _, what, size in blocks)
+    shown = joined if len(joined) <= MOST_PARTS else _joined(_pieces(joined))
+    sizes = row["address"], row["bytes"], row["stream"], row["pool_id"]
+    return MappedSegment(*sizes, tuple(shown), dict(totals.most_common()))
+
+
+def _joined(parts: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return parts with neighbours of one kind as one."""
     found: list[tuple[str, int]] = []
-    for _, what, size in sorted(parts):
-        if found and (found[-1][0] == what or len(found) >= MOST_PARTS):
-            found[-1] = found[-1][0], found[-1][1] + size
+    for what, size in parts:
+        if found and found[-1][0] == what:
+            found[-1] = what, found[-1][1] + size
         else:
             found.append((what, size))
-    return tuple(found)
+    return found
+
+
+def _pieces(parts: list[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+    """Yield :data:`MOST_PARTS` equal pieces, each with what most of it is."""
+    whole = sum(size for _, size in parts)
+    ends = [whole * number // MOST_PARTS for number in range(MOST_PARTS + 1)]
+    position = at = 0  # of the part, and where it begins
+    for begin, end in pairwise(ends):
+        inside = Counter[str]()
+        while at < end:
+            what, size = parts[position]
+            inside[what] += min(at + size, end) - max(at, begin)
+            if at + size > end:
+                break
+            at, position = at + size, position + 1
+        yield inside.most_common(1)[0][0], end - begin

@@ -33,7 +33,8 @@ class OutOfMemory:
     ``holders`` are the bytes in use when it failed, by category and module, if it failed in a recorded step; None
     otherwise. ``state``, ``cause`` and ``remedies`` are from the flight recorder, None and empty without it. ``line``
     and ``module`` are where the program asked; "" if unknown. ``library`` is the one that could not allocate, such as
-    NCCL; "" for PyTorch.
+    NCCL; "" for PyTorch. ``inputs`` are the shapes of the outermost module's inputs then, ``thread`` is the name of the
+    thread if it is not the main one, and ``is_capturing`` whether a CUDA graph was being captured.
     """
 
     device_idx: int
@@ -50,6 +51,9 @@ class OutOfMemory:
     cause: Cause | None = None
     remedies: tuple[Remedy, ...] = ()
     library: str = ""
+    inputs: tuple[tuple[int, ...], ...] = ()
+    thread: str = ""
+    is_capturing: bool = False
 
 
 def explain_oom(rank: Rank, *, replays: bool = True) -> tuple[OutOfMemory, ...]:
@@ -103,6 +107,9 @@ def _explain(rank: Rank, failure: FailedAllocation, *, replays: bool) -> OutOfMe
         module="" if failure.module_id is None else module_path(rank, failure.module_id),
         state=state,
         library=failure.library,
+        inputs=failure.inputs,
+        thread="" if failure.is_main_thread is not False else failure.thread or "another thread",
+        is_capturing=bool(failure.is_capturing),
     )
     if state is None:
         return found

@@ -12,31 +12,51 @@ function failureElement(failure) {
   return element(
     "div",
     {},
-    element("p", { className: "strong" }, `${printable(failure.cause)}.`),
-    element("p", {}, printable(failure.request)),
+    element("p", { className: "strong" }, sentence(failure.cause)),
+    ...[failure.request, ...failure.memory].map((text) => element("p", {}, sentence(text))),
     element("p", {}, "This request:"),
     element("ul", {}, ...remedies),
-    segmentTable(failure),
-    failure.others ? element("p", { className: "hint" }, `${failure.others} segments with less free memory are not shown.`) : null,
+    failure.segments.length ? memoryMap(failure) : null,
   );
 }
 
-/** Return a row per segment: its address, its size, and a bar of its blocks. */
-function segmentTable({ segments }) {
-  const largest = Math.max(...segments.map((one) => one.bytes), 1);
-  const rows = segments.map((one) => {
-    const bar = splitBar(one.parts.map(([, amount, color]) => ({ amount, color })), largest);
-    const words = one.parts.map(([what, amount]) => `${what} ${formatBytes(amount)}`);
-    const name = one.pool ? `${one.address} (private pool)` : one.address;
-    return element(
-      "tr",
-      { "data-tip": words.slice(0, 12).join(", ") },
-      element("th", { scope: "row" }, name),
-      element("td", { className: "column-amount" }, bytesElement(one.bytes)),
-      element("td", {}, bar),
-    );
-  });
-  return element("div", { className: "scroll" }, element("table", { className: "ledger" }, element("tbody", {}, ...rows)));
+/** Return a row per segment with its blocks in the order of their addresses, and what the colours mean. */
+function memoryMap(failure) {
+  const largest = Math.max(...failure.segments.map((one) => one.bytes));
+  const others = failure.others ? ` ${failure.others.toLocaleString("en")} segments with less free memory are not shown.` : "";
+  return element(
+    "div",
+    {},
+    element("p", { className: "strong" }, "Segments and their blocks"),
+    element("p", { className: "hint" }, `Segments in the order of their addresses, and their blocks at the error.${others}`),
+    element("div", { className: "legend" }, ...failure.totals.map(mapLegendEntry)),
+    element(
+      "div",
+      { className: "scroll" },
+      element("table", { className: "ledger memory-map" }, element("tbody", {}, ...failure.segments.map((one) => segmentRow(one, largest)))),
+    ),
+  );
+}
+
+function mapLegendEntry([what, bytes, color]) {
+  return element(
+    "span",
+    { className: "legend-entry" },
+    swatch(color),
+    element("span", { className: "legend-name" }, what),
+    element("span", { className: "legend-value" }, bytesElement(bytes)),
+  );
+}
+
+function segmentRow(one, largest) {
+  const words = one.totals.map(([what, bytes]) => `${what} ${formatBytes(bytes)}`);
+  return element(
+    "tr",
+    { "data-tip": words.join(", ") },
+    element("th", { scope: "row" }, one.pool ? `${one.address} (private pool)` : one.address),
+    element("td", { className: "column-amount" }, bytesElement(one.bytes)),
+    element("td", { className: "column-map" }, splitBar(one.parts.map(([amount, color]) => ({ amount, color })), largest)),
+  );
 }
 
 registerSection("failures", drawFailures);

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.analyze.memory.failures.memory_map import FREE, TOO_SMALL, read_memory_map
 from gpuledger.report.base.colors import category_color
 from gpuledger.report.html.sections.section import Page, Section, script
 from gpuledger.report.text.growth_text import growth_text
-from gpuledger.report.text.oom_text import remedy_text, request_text
+from gpuledger.report.text.oom_text import memory_texts, remedy_text, request_text
 
 if TYPE_CHECKING:
+    from gpuledger.analyze.memory.failures.memory_map import MappedSegment
     from gpuledger.analyze.memory.failures.oom import OutOfMemory
     from gpuledger.analyze.view.view import DeviceView
     from gpuledger.analyze.view.watched_card import WatchedCard
@@ -40,18 +43,33 @@ def _failure(rank: Rank, failure: OutOfMemory) -> dict[str, Any]:
     return {
         "cause": failure.cause.sentence,
         "request": request_text(rank, failure),
+        "memory": memory_texts(failure),
         "remedies": [remedy_text(one) for one in failure.remedies],
         "others": others,
+        "totals": [[what, size, _color(what)] for what, size in _totals(segments).most_common()],
         "segments": [
             {
                 "address": f"{one.address:#x}",
                 "bytes": one.bytes,
                 "pool": one.pool_id,
-                "parts": [[what, size, _FREE_COLORS.get(what) or category_color(what)] for what, size in one.parts],
+                "parts": [[size, _color(what)] for what, size in one.parts],
+                "totals": list(one.totals.items()),
             }
             for one in segments
         ],
     }
+
+
+def _color(what: str) -> str:
+    return _FREE_COLORS.get(what) or category_color(what)
+
+
+def _totals(segments: Sequence[MappedSegment]) -> Counter[str]:
+    """Return what -> bytes in all segments that are drawn."""
+    found = Counter[str]()
+    for one in segments:
+        found.update(one.totals)
+    return found
 
 
 SECTION = Section(

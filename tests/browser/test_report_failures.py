@@ -1,0 +1,64 @@
+"""The report's map of segments at an out-of-memory error, in headless Chromium."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from conftest import render
+from synthetic import make_run
+
+from gpuledger.model.run import read_run, write_table
+from gpuledger.model.schema.tables import TABLES
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+MIB = 1 << 20
+BASE = 0x7F00_0000_0000
+BLOCKS = ((12, "allocated", "activation"), (4, "inactive", None), (8, "allocated", "weight"))
+"""MiB, state and category of the blocks of a segment."""
+
+
+def failed_run(place: Path) -> Path:
+    """Return a run that ran out of memory with two segments, of which the second has half the size."""
+    make_run(place, blocks=200)
+    directory = read_run(place).ranks[0].directory
+    segments, blocks = [], []
+    for number, unit_bytes in enumerate((MIB, MIB // 2)):
+        at = address = BASE + number * (1 << 30)
+        for size, state, category in BLOCKS:
+            sizes = {"allocated_bytes": size * unit_bytes, "requested_bytes": size * unit_bytes}
+            blocks.append({**sizes, "segment_address": address, "address": at, "state": state, "category": category})
+            at += size * unit_bytes
+        segments.append({"address": address, "bytes": at - address, "stream": 0, "pool_id": 0})
+    for name, rows in (("failure_segments", segments), ("failure_blocks", blocks)):
+        names = TABLES[name].column_names
+        columns = {"failure_id": [0] * len(rows), "device_idx": [0] * len(rows)}
+        columns |= {one: [row.get(one) for row in rows] for one in names[2:]}
+        columns |= {one: [False] * len(rows) for one in ("small", "expandable") if one in names}
+        write_table(directory, pa.table(columns).select(names), name)
+    manifest = json.loads((directory / "manifest.json").read_text())
+    manifest["oom"] = [{"device_idx": 0, "tried_bytes": 5 * MIB, "failure_id": 0, "step": 812, "times": 1}]
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    return place
+
+
+def test_the_map_has_a_bar_for_each_segment_in_the_colors_of_the_legend(browser: Browser, tmp_path: Path) -> None:
+    page = browser.new_page(viewport={"width": 1200, "height": 800})
+    page.goto(render(failed_run(tmp_path / "oom.ledger")).as_uri())
+    bars = page.locator(".memory-map .split").all()
+    pieces = [[piece.bounding_box() for piece in bar.locator("span").all()] for bar in bars]
+    widths = [[box["width"] for box in of_bar if box] for of_bar in pieces]
+    assert sum(widths[0]) > 600
+    assert [round(one / widths[0][0], 2) for one in widths[0]] == [1.0, 0.33, 0.67]
+    assert [round(small / large, 2) for small, large in zip(widths[1], widths[0], strict=True)] == [0.5] * 3
+    color = "node => getComputedStyle(node).backgroundColor"
+    drawn = {piece.evaluate(color) for bar in bars for piece in bar.locator("span").all()}
+    entries = page.locator("#failures .legend-entry").all()
+    assert drawn == {entry.locator(".swatch").evaluate(color) for entry in entries}
+    names = [entry.locator(".legend-name").inner_text() for entry in entries]
+    assert names == ["activation", "weight", "free, too small"]
+    page.close()
