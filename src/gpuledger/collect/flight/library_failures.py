@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -22,7 +22,7 @@ from gpuledger.collect.flight.failures import OUTSIDE
 _MOST_LINKED = 8
 """Number of exceptions that are looked at: the last one, and those that it was raised from."""
 
-_TEXT = BaseException.args.__get__  # type: ignore[attr-defined]
+arguments_of: Callable[[BaseException], tuple[Any, ...]] = BaseException.args.__get__  # type: ignore[attr-defined]
 """Reads an exception's arguments without ``__str__``, which a class of the program can override."""
 
 _STATUS = re.compile(r"\b(CUBLAS|CUDNN|CUFFT|CUSOLVER|CUSPARSE|CURAND|NVRTC|CUTENSOR)_[A-Z_]*ALLOC[A-Z]*_FAILED\b")
@@ -79,7 +79,7 @@ def linked(error: BaseException | None) -> Iterator[BaseException]:
 
 def text_of(error: BaseException) -> str:
     """Return the text of an exception, without calling its methods."""
-    return " ".join(text for text in _TEXT(error) if type(text) is str)
+    return " ".join(text for text in arguments_of(error) if type(text) is str)
 
 
 def frames_of(error: BaseException, outside: tuple[str, ...] = OUTSIDE) -> list[list[Any]]:

@@ -6,9 +6,11 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from present import present
@@ -69,8 +71,55 @@ def test_an_error_that_was_raised_from_it_is_the_same() -> None:
     assert (found["tried_bytes"], found["library"]) == (None, "Python")
 
 
+def test_an_array_of_numpy_has_its_size() -> None:
+    with pytest.raises(MemoryError) as caught:
+        np.zeros((1 << 40, 1 << 10), np.float64)
+    found = find_host_failure(caught.value)
+    assert found is not None
+    assert (found["tried_bytes"], found["library"]) == (8 << 50, "NumPy")
+
+
+class Failing(torch.utils.data.Dataset[Any]):
+    """A data set whose items cannot be allocated."""
+
+    def __init__(self, fail: Callable[[], object]) -> None:
+        self.fail = fail
+
+    def __getitem__(self, index: int) -> object:
+        return self.fail()
+
+    def __len__(self) -> int:
+        return 1
+
+
+def text_in_python() -> object:
+    raise MemoryError("no memory for this text")
+
+
 @pytest.mark.parametrize(
-    "error", [None, ValueError("a shape"), RuntimeError("CUDA error: out of memory"), torch.OutOfMemoryError("CUDA")]
+    ("fail", "tried_bytes"),
+    [
+        (lambda: np.zeros((1 << 40, 1 << 10), np.float64), 8 << 50),
+        (lambda: torch.empty(TOO_MUCH_BYTES, dtype=torch.uint8), TOO_MUCH_BYTES),
+        (text_in_python, None),
+    ],
+    ids=["NumPy", "PyTorch", "Python"],
+)
+def test_a_data_worker_without_memory_is_named(fail: Callable[[], object], tried_bytes: int | None) -> None:
+    loader = torch.utils.data.DataLoader(Failing(fail), num_workers=1, multiprocessing_context="fork")
+    with pytest.raises((RuntimeError, MemoryError), match="in DataLoader worker process 0") as caught:
+        next(iter(loader))
+    found = find_host_failure(caught.value)
+    assert found is not None
+    assert (found["tried_bytes"], found["library"], found["allocated_bytes"]) == (tried_bytes, "Data worker 0", None)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(None, ValueError("a shape"), RuntimeError("CUDA error: out of memory"), torch.OutOfMemoryError("CUDA")),
+        RuntimeError("Caught ValueError in DataLoader worker process 0."),
+    ],
 )
 def test_other_errors_are_not_those_of_the_host(error: BaseException | None) -> None:
     assert find_host_failure(error) is None
