@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from conftest import render
 from synthetic import make_run
 
+from gpuledger.analyze.view.view import build_view
 from gpuledger.model.run import read_run, write_table
 from gpuledger.model.schema.tables import TABLES
+from gpuledger.report.html.html import render_html
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -26,7 +27,8 @@ def failed_run(place: Path) -> Path:
     """Return a run that ran out of memory with two segments, of which the second has half the size."""
     make_run(place, blocks=200)
     directory = read_run(place).ranks[0].directory
-    segments, blocks = [], []
+    segments: list[dict[str, Any]] = []
+    blocks: list[dict[str, Any]] = []
     for number, unit_bytes in enumerate((MIB, MIB // 2)):
         at = address = BASE + number * (1 << 30)
         for size, state, category in BLOCKS:
@@ -36,7 +38,7 @@ def failed_run(place: Path) -> Path:
         segments.append({"address": address, "bytes": at - address, "stream": 0, "pool_id": 0})
     for name, rows in (("failure_segments", segments), ("failure_blocks", blocks)):
         names = TABLES[name].column_names
-        columns = {"failure_id": [0] * len(rows), "device_idx": [0] * len(rows)}
+        columns: dict[str, list[Any]] = {"failure_id": [0] * len(rows), "device_idx": [0] * len(rows)}
         columns |= {one: [row.get(one) for row in rows] for one in names[2:]}
         columns |= {one: [False] * len(rows) for one in ("small", "expandable") if one in names}
         write_table(directory, pa.table(columns).select(names), name)
@@ -48,7 +50,9 @@ def failed_run(place: Path) -> Path:
 
 def test_the_map_has_a_bar_for_each_segment_in_the_colors_of_the_legend(browser: Browser, tmp_path: Path) -> None:
     page = browser.new_page(viewport={"width": 1200, "height": 800})
-    page.goto(render(failed_run(tmp_path / "oom.ledger")).as_uri())
+    report = tmp_path / "oom.html"
+    report.write_text(render_html(build_view(read_run(failed_run(tmp_path / "oom.ledger")))), encoding="utf-8")
+    page.goto(report.as_uri())
     bars = page.locator(".memory-map .split").all()
     pieces = [[piece.bounding_box() for piece in bar.locator("span").all()] for bar in bars]
     widths = [[box["width"] for box in of_bar if box] for of_bar in pieces]

@@ -12,6 +12,13 @@ _MOST = 64
 COUNTED_NODES = 2_000
 """A holder's autograd nodes are counted up to this number. A larger ``length`` means at least that many."""
 
+CENSUS_RATIO = 1.5
+"""Ratio of the number of steps at a census to that at the one before."""
+EXPLAINED_FRAC = 0.25
+"""Share of the growth from which on what an object has gained explains it."""
+DATA = "data"
+"""Content of a holder that is one tensor, array, bytes or text."""
+
 _FRAMES = ListOf(Items((str, int, str)), most=_MOST)
 
 
@@ -31,7 +38,7 @@ class FailedAllocation(JsonObject):
     allocate, such as NCCL, "" for PyTorch: its error ended the program, and the state is that of the end.
 
     ``device_idx`` -1 is the host: ``total_bytes`` is what the process may use of it, ``free_bytes`` what the machine
-    has available, ``allocated_bytes`` the resident memory, and ``library`` is PyTorch, or Python for others.
+    has available, ``allocated_bytes`` the resident memory, and ``library`` is PyTorch, NumPy, a data worker, or Python.
     """
 
     device_idx: Annotated[int | None, maybe(Whole(*DEVICE))] = None
@@ -84,27 +91,38 @@ class TensorGroup(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Holder(JsonObject):
-    """The object of the program that has grown most since the first census.
+    """The object of the program that explains best what memory has grown since the first census.
 
     ``kind`` is its class, or graph for a tensor that keeps an autograd graph. ``name`` is what the program calls it,
-    and ``where`` of what it is that name. ``length`` is the number of elements or autograd nodes, ``more`` how many it
-    has gained. ``content`` is graph (tensors that keep their graphs), tensor, exception or "". ``bound`` is the largest
-    number of elements that it keeps, None if there is no limit, and ``element_bytes`` the bytes of tensors in one then.
+    ``where`` of what it is that name, and ``path`` how it is reached from a variable. ``length`` is the number of
+    elements or autograd nodes, ``more`` how many it has gained. ``content`` is graph (tensors that keep their graphs),
+    tensor, exception or "". It is data for one tensor, array, bytes or text, with its bytes as ``length``. ``bound`` is
+    the largest number of elements that it keeps, None if there is no limit, and ``element_bytes`` what one keeps alive,
+    0 if that is not known.
     """
 
     kind: str
     name: str = ""
     where: str = ""
+    path: str = ""
     length: int = 0
     more: int = 0
     content: str = ""
     bound: int | None = None
     element_bytes: int = 0
 
+    @property
+    def shown_name(self) -> str:
+        """Return how the program reaches it, or its name."""
+        return self.path or self.name
+
 
 @dataclass(frozen=True, kw_only=True)
 class CensusFacts(JsonObject):
-    """Live tensors after one step. ``is_complete`` is False if the census reached its time limit."""
+    """Live tensors after one step. ``is_complete`` is False if the census reached its time limit.
+
+    ``groups`` are empty if that happened before the tensors were counted, or if the holder explains the growth.
+    """
 
     step: int
     took_ns: int

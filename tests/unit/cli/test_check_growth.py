@@ -47,7 +47,7 @@ def on_the_host(place: Path, steps: int, census_at: int | None) -> Path:
     return place
 
 
-@pytest.mark.parametrize(("census_at", "needed"), [(21, 44), (30, 60), (None, 70)])
+@pytest.mark.parametrize(("census_at", "needed"), [(21, 44), (60, 90), (None, 70)])
 def test_a_program_without_a_gpu_needs_more_steps(census_at: int | None, needed: int, tmp_path: Path) -> None:
     short = check(on_the_host(tmp_path / "short.ledger", needed - 1, census_at))
     assert short.exit_code == 5

@@ -1,8 +1,9 @@
 """Memory that grows step after step: how fast, since when, until when, and what holds it.
 
 Growth is a floor that rises steadily until the last step: the lowest value of each eighth of the later steps is above
-the one before, by similar amounts. A warm-up, a cache that has reached its bound and steps of various sizes do not do
-that. Inputs that grow raise the floor, too, but with the same number of blocks, and raise the peak above the floor.
+the one before, by similar amounts. On the host, censuses must show what became more, too. A warm-up, a cache that has
+reached its bound and steps of various sizes do not do that. Inputs that grow raise the floor, too, but with the same
+number of blocks, and raise the peak above the floor.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from gpuledger.analyze.memory.growth_origin import KeptBlocks, origin_of
 from gpuledger.analyze.memory.live import read_labels
 from gpuledger.analyze.posting.replay import NEVER
+from gpuledger.model.flight_facts import CENSUS_RATIO, EXPLAINED_FRAC
 
 if TYPE_CHECKING:
     from gpuledger.model.flight_facts import CensusFacts, Holder
@@ -32,6 +34,8 @@ _STEADY_FRAC = 0.4
 """Smallest gain of a part, relative to the median gain."""
 _STILL_FRAC = 0.6
 """Smallest mean gain of the later parts, relative to that of the earlier ones."""
+_STILL_LATE_FRAC = 0.8
+"""The same for a rise of the last steps only. What fills ever slower looks steadier there."""
 _EXPLAINED = 1.5
 """Largest ratio of the growth to what a container gains with which it holds all that grows."""
 HOST = -1
@@ -111,7 +115,7 @@ def counted_steps(rank: Rank) -> CountedSteps:
     """Return how many steps were counted, and how many are needed.
 
     Allocated bytes on a GPU are exact from the first step on. Resident memory of the host is compared after the
-    measurements, and growth needs a second census, which takes place when the number of steps has doubled.
+    measurements, and growth needs a second census, which is due after :data:`CENSUS_RATIO` times as many steps.
     """
     table = rank.table("step_memory", ("device_idx", "step"))
     steps = table.column("step").to_numpy()
@@ -121,7 +125,7 @@ def counted_steps(rank: Rank) -> CountedSteps:
     first = _censuses(rank)[0]
     if first is None:
         return CountedSteps(counted, _last_measured_step(rank) + FEWEST_HOST_STEPS - 1)
-    return CountedSteps(counted, max(first.step + FEWEST_STEPS - 1, 2 * first.step))
+    return CountedSteps(counted, max(first.step + FEWEST_STEPS - 1, math.ceil(CENSUS_RATIO * first.step)))
 
 
 def _of_device(rank: Rank, device_idx: int, values: dict[str, F64]) -> Growth | None:
@@ -135,7 +139,7 @@ def _of_device(rank: Rank, device_idx: int, values: dict[str, F64]) -> Growth | 
     limit = limit_bytes_of(rank, device_idx)
     peak = float(values["peak_allocated_bytes"][-1])
     left = None if limit is None else max(int((limit - peak) / trend.per_step), 0)
-    category, module, line = _kept_by_recorded_steps(rank, device_idx)
+    category, module, line = _kept_by_recorded_steps(rank, device_idx, trend.per_step)
     return Growth(
         *(rank.number, device_idx, trend.per_step, trend.since_step, int(steps[-1])),
         *(round(trend.total), limit, left, None if blocks is None else blocks.per_step),
@@ -162,13 +166,13 @@ def _of_host(rank: Rank, values: dict[str, F64]) -> Growth | None:
     trend = rising(steps, host, PARTS if last is None else PARTS // 2)
     if trend is None or trend.total < _LEAST_BYTES:
         return None
-    confirmed = first is not None and last is not None and _has_more(first, last, trend)
+    confirmed = first is not None and last is not None and _has_more(rank, first, last, trend)
     is_large = steps.size >= FEWEST_HOST_STEPS and trend.total >= _LEAST_HOST_BYTES and last is None
     if not (confirmed or is_large):
         return None
     limit = rank.manifest.host_limit_bytes
     left = None if limit is None else max(int((limit - float(host[-1])) / trend.per_step), 0)
-    category, module, line = _kept_by_recorded_steps(rank, HOST)
+    category, module, line = _kept_by_recorded_steps(rank, HOST, trend.per_step)
     return Growth(
         *(rank.number, HOST, trend.per_step, trend.since_step, int(steps[-1]), round(trend.total), limit, left, None),
         *(_holder(rank), category, module, line),
@@ -189,16 +193,33 @@ def _steps_until_full(rank: Rank, step_bytes: float, last_step: int) -> int | No
     return max(math.ceil(full_at) - last_step, 0)
 
 
-def _has_more(first: CensusFacts, last: CensusFacts, trend: Trend) -> bool:
-    """Return whether tensors, or what names of the program hold, became more between two censuses, as memory did."""
-    steps = last.step - first.step
-    explained = last.tensor_bytes - first.tensor_bytes >= 0.25 * trend.per_step * steps
-    more = last.tensors - first.tensors >= 0.05 * steps
-    return (explained and more) or (last.holder is not None and last.holder.more >= 0.1 * steps)
+def _has_more(rank: Rank, first: CensusFacts, last: CensusFacts, trend: Trend) -> bool:
+    """Return whether tensors, or what names of the program hold, became more since memory began to, as memory did.
+
+    Of the tensors, censuses count that had the time for it.
+    """
+    steps = last.step - max(first.step, trend.since_step)
+    if steps <= 0:
+        return False
+    holder, grown_bytes = last.holder, trend.per_step * steps
+    if holder is not None and holder.more * holder.element_bytes >= EXPLAINED_FRAC * grown_bytes:
+        return True
+    if holder is not None and "graph" in (holder.kind, holder.content) and holder.more >= 0.1 * steps:
+        return True
+    counted = [one for one in rank.manifest.censuses if one.groups and one.step > trend.since_step]
+    if not (first.groups and counted):
+        return False
+    end = counted[-1]
+    steps = end.step - max(first.step, trend.since_step)
+    explained = end.tensor_bytes - first.tensor_bytes >= EXPLAINED_FRAC * trend.per_step * steps
+    return explained and end.tensors - first.tensors >= 0.05 * steps
 
 
 def rising(steps: F64, values: F64, count: int = PARTS) -> Trend | None:
     """Return the steady rise of a floor until the last step; None if it does not rise, or there are too few steps.
+
+    Looks at the last three quarters of the steps, and then at fewer of them, because memory can begin to grow late. A
+    late rise must lead above everything before it, which what a program keeps for an epoch does only once.
 
     Args:
         steps: Ascending step numbers.
@@ -209,22 +230,42 @@ def rising(steps: F64, values: F64, count: int = PARTS) -> Trend | None:
     steps, values = steps[known], values[known]
     if steps.size < FEWEST_STEPS:
         return None
-    later = steps.size // 4
+    found = _rising_from(steps, values, steps.size // 4, count, _STILL_FRAC)
+    for later in (steps.size // 2, 3 * steps.size // 4):
+        if found is None and steps.size - later >= FEWEST_STEPS:
+            found = _rising_from(steps, values, later, count, _STILL_LATE_FRAC)
+            floor = values[-max((steps.size - later) // count, 1) :].min()
+            if found is not None and floor <= values[:later].max():
+                found = None
+    return found
+
+
+def _rising_from(steps: F64, values: F64, later: int, count: int, still_frac: float) -> Trend | None:
+    """Return the steady rise of the floor from position ``later`` on."""
     parts = np.array_split(np.arange(later, steps.size), count)
     floors = np.array([values[part].min() for part in parts])
     gains = np.diff(floors)
     typical = float(np.median(gains))
     half = max(gains.size // 2, 1)
-    slows_down = gains[-half:].mean() < _STILL_FRAC * gains[:half].mean()
+    slows_down = gains[-half:].mean() < still_frac * gains[:half].mean()
     if typical <= 0 or gains.min() < _STEADY_FRAC * typical or slows_down:
         return None
     lowest = [part[int(values[part].argmin())] for part in (parts[0], parts[-1])]
     per_step = float((floors[-1] - floors[0]) / (steps[lowest[1]] - steps[lowest[0]]))
-    line = floors[-1] + per_step * (steps - steps[lowest[1]])
-    spread = np.abs(values - line)[steps.size // 2 :].max()
-    off = np.flatnonzero(np.abs(values - line)[: parts[0][-1]] > 1.5 * spread + 2 * per_step)
-    begin = int(off[-1]) + 1 if off.size else 0
+    begin = _begin_of(values, lowest[0], parts[0], _STEADY_FRAC * typical)
     return Trend(per_step, int(steps[begin]), per_step * float(steps[-1] - steps[begin]))
+
+
+def _begin_of(values: F64, lowest: int, first: NDArray[np.int64], least: float) -> int:
+    """Return the position at which a rise began: the first of the parts before it that gain ``least`` or more."""
+    begin, end = lowest, int(first[0])
+    while end:
+        length = min(first.size, end)
+        before = end - length + int(values[end - length : end].argmin())
+        if values[begin] - values[before] < least * length / first.size:
+            break
+        begin, end = before, end - length
+    return begin
 
 
 def _grows_with_inputs(steps: F64, allocated: F64, peaks: F64) -> bool:
@@ -250,16 +291,19 @@ def _last_measured_step(rank: Rank) -> int:
     return max(recorded, times[1] if times else 0, lines.step if lines else 0) + 1
 
 
-def _kept_by_recorded_steps(rank: Rank, device_idx: int) -> tuple[str, str, str]:
-    """Return category, module and line of most of what at least two recorded steps allocated and nothing freed."""
-    names = ("device_idx", "step", "free_requested_index", "allocated_bytes", "module_id", "stack_id")
+def _kept_by_recorded_steps(rank: Rank, device_idx: int, step_bytes: float) -> tuple[str, str, str]:
+    """Return category, module and line of most of what the recorded steps allocated and nothing freed."""
+    names = ("device_idx", "step", "free_requested_index", "allocated_bytes", "module_id", "stack_id", "address")
     table = rank.table("blocks", names)
-    values = {name: table.column(name).to_numpy(zero_copy_only=False).astype(np.float64) for name in names}
+    values = {name: table.column(name).to_numpy(zero_copy_only=False).astype(np.float64) for name in names[:-1]}
     mine = values["device_idx"] == device_idx
     codes, words = read_labels(rank, "blocks", "category", device_idx)
     lasting = [words.index(one) for one in _LASTING if one in words]
     freed, step = values["free_requested_index"][mine], values["step"][mine]
     kept = (np.isnan(freed) | (freed == NEVER)) & (step >= 1) & ~np.isin(codes, lasting)
+    known = rank.manifest.kept_blocks
+    if known is not None and known.step >= step.max(initial=0) + FEWEST_LATER_STEPS:
+        kept &= np.isin(table.column("address").to_numpy(zero_copy_only=False)[mine], known.addresses)
     blocks = KeptBlocks(
         codes[kept],
         _ids(values["module_id"][mine][kept]),
@@ -267,9 +311,11 @@ def _kept_by_recorded_steps(rank: Rank, device_idx: int) -> tuple[str, str, str]
         step[kept].astype(np.int64),
         values["allocated_bytes"][mine][kept],
     )
-    return origin_of(rank, blocks, words)
+    return origin_of(rank, blocks, words, step_bytes)
 
 
+FEWEST_LATER_STEPS = 4
+"""Number of steps after the recorded ones from which on what is alive then decides."""
 _LASTING = ("weight", "buffer", "optimizer_state", "gradient")
 
 

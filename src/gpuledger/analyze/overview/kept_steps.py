@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuledger.analyze.memory.growth import FEWEST_LATER_STEPS
 from gpuledger.analyze.memory.live import read_labels, read_numbers
 from gpuledger.analyze.posting.replay import NEVER
 
@@ -26,8 +27,6 @@ _AFTER = (*_BEFORE, "input", "other")
 """Categories of blocks that a program keeps. A block that lives for more than a step has no other known purpose."""
 _LEAST_BYTES = 4096
 _LEAST_SHARE = 0.002
-FEWEST_LATER_STEPS = 4
-"""Number of steps after the recorded ones from which on they decide."""
 _RISES_FRAC = 0.5
 """Smallest rise of allocated memory in later steps, relative to what the recorded steps keep."""
 

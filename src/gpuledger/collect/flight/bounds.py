@@ -8,15 +8,13 @@ from collections import deque
 from itertools import islice
 from typing import Any
 
-from gpuledger.collect.adapter.program_objects import attributes_of, storage_of, tensors_in
+from gpuledger.collect.adapter.program_objects import attributes_of
 
 CACHE = type(functools.lru_cache(maxsize=None)(len))
 """Class of functions with ``functools.lru_cache``."""
 
 _LONGEST_CACHE = 4_096
 """Largest number of results with which a cache with a limit is looked into."""
-_SAMPLE = 4
-_MOST_TENSORS = 64
 _MAXLEN: Any = deque.maxlen
 
 
@@ -47,16 +45,3 @@ def results_of(cached: Any) -> dict[Any, Any] | list[Any] | None:
     kinds = {id(CACHE), *(id(type(one)) for one in islice(dict.values(entries), 1))}
     pairs = [one for one in referents[: places[-1]] if id(one) not in kinds]
     return pairs[1::2]
-
-
-def bytes_per_element(elements: list[Any]) -> int:
-    """Return the mean bytes of the tensors in the last elements of a container; 0 without tensors."""
-    last = elements[-_SAMPLE:]
-    sizes: dict[int, int] = {}
-    for tensor in islice(tensors_in(last), _MOST_TENSORS):
-        try:
-            storage = storage_of(tensor)
-            sizes[storage.data_ptr()] = storage.nbytes()
-        except (RuntimeError, NotImplementedError):  # without a storage
-            continue
-    return sum(sizes.values()) // max(len(last), 1)

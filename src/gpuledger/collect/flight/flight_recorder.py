@@ -6,6 +6,7 @@ then a census of live tensors. At an out-of-memory error: everything that explai
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from gpuledger.collect.flight.failures import Failures
 from gpuledger.collect.flight.host_memory import HostMemory
 from gpuledger.collect.flight.step_counters import CudaCounters, DeviceCounters, StepCounters
 from gpuledger.collect.memory.window import MemoryWindow
+from gpuledger.model.flight_facts import CENSUS_RATIO
 from gpuledger.model.journal.journal import Part
 
 RING_ENTRIES = 100_000
@@ -37,9 +39,9 @@ FIRST_CENSUS_STEPS = 4
 """Steps between the end of the measurements and the first census."""
 
 GROWN_BYTES = 4 << 20
-"""Growth since the first census from which on there is a next one, when the number of steps has doubled."""
+"""Growth since the first census from which on there is a next one."""
 
-MOST_CENSUSES = 12
+MOST_CENSUSES = 24
 
 
 class FlightRecorder:
@@ -158,14 +160,15 @@ class FlightRecorder:
 
     def _look_around(self, step: int) -> None:
         """Take a census if it is due: the first always, later ones only if memory has grown."""
-        self._next_census = 2 * step
+        self._next_census = math.ceil(CENSUS_RATIO * step)
         in_use = self._bytes_in_use()
         is_first = self._first is None
         if torch_private.is_in_backward() or len(self._censuses) >= MOST_CENSUSES:
             return
-        if not is_first and in_use - self._first_bytes < GROWN_BYTES:
+        grown_bytes = in_use - self._first_bytes
+        if not is_first and grown_bytes < GROWN_BYTES:
             return
-        census = Census(step, self._first)
+        census = Census(step, self._first, grown_bytes)
         if is_first:
             self._first, self._first_bytes = census, in_use
         self._censuses.append(census.as_fact())

@@ -11,31 +11,37 @@ import inspect
 import os
 import sys
 import time
+from _thread import _local as local
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from types import CellType, FrameType, FunctionType, MappingProxyType, MethodType, ModuleType, TracebackType
 from typing import Any, TypeAlias
 
 import torch
+from torch import nn
 
 import gpuledger
 from gpuledger.collect.adapter.program_objects import (
     attributes_of,
     class_name,
-    grad_fn_of,
     is_exactly,
     is_tensor,
     module_of_class,
 )
-from gpuledger.collect.flight.bounds import CACHE, bound_of, bytes_per_element, results_of
-from gpuledger.model.flight_facts import COUNTED_NODES
+from gpuledger.collect.flight.bounds import CACHE, bound_of, results_of
+from gpuledger.collect.flight.graphs import keeps_graph, nodes_below
+from gpuledger.collect.flight.weights import data_of, last_elements
+from gpuledger.model.flight_facts import DATA
 
 DEPTH = 5
+WHOLE = 64
+"""Longest dict of which all values are looked into."""
+LARGE_BYTES = 64 << 10
+"""Smallest size from which on such an object is looked at by itself."""
 ENDS = 4
 """Number of elements at either end of a long container that are looked into."""
-LONGEST_CHAIN = 20_000
-"""Largest number of autograd nodes that are followed along one chain of a graph of more than COUNTED_NODES nodes."""
 
 _OUTSIDE = tuple(
     os.path.dirname(os.path.abspath(place.__file__)) + os.sep for place in (gpuledger, torch) if place.__file__
@@ -43,24 +49,29 @@ _OUTSIDE = tuple(
 _PYTHON = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _SEQUENCES = (list, deque, set, tuple, frozenset)
 _MAPPINGS = (dict, OrderedDict)
+_LOCAL: Any = local.__getattribute__
+"""Reads the attributes that a thread-local object has in this thread."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """One object that the program keeps. ``size`` is the number of elements, or of autograd nodes for a graph.
+    """One object that the program keeps. ``size`` is the number of elements, nodes (graph) or bytes (data).
 
-    ``content`` is graph (tensors with their autograd graphs), tensor, exception or "", by what the last elements are or
-    contain. ``bound`` is the largest number of elements that it keeps, None if there is no limit. ``element_bytes`` are
-    those of the tensors in an element, known with a limit only.
+    ``path`` is how the program reaches it from a variable. ``content`` is graph (tensors with their autograd graphs),
+    tensor, exception or "", by what the last elements are or contain; data for one tensor, array, bytes or text, of
+    which ``prefix`` are the first bytes. ``bound`` is the largest number of elements that it keeps, None if there is no
+    limit. ``value`` is the object, as long as a census lasts.
     """
 
     kind: str
     name: str
     where: str
+    path: str
     size: int
     content: str = ""
     bound: int | None = None
-    element_bytes: int = 0
+    prefix: bytes | None = b""
+    value: Any = None
 
 
 @dataclass(frozen=True)
@@ -69,10 +80,11 @@ class _Place:
     where: str
     value: Any
     depth: int
+    path: str
 
 
-Key: TypeAlias = tuple[str, str, bool]
-"""Name and place of an object, and whether it is a graph: the elements of a list have the list's name."""
+Key: TypeAlias = tuple[str, str, str]
+"""Name and place of an object, and whether it is a graph or data: the elements of a list have the list's name."""
 
 
 def named_objects(until_ns: int) -> tuple[dict[Key, Named], bool]:
@@ -104,14 +116,24 @@ def _walk(roots: Iterator[_Place], until_ns: int, found: dict[Key, Named], seen:
         if id(value) in seen or is_exactly(value, *_PLAIN) or _is_ours(value):
             continue
         seen.add(id(value))
-        if is_tensor(value):
-            nodes = _nodes_below(value)
-            if nodes:
-                _add(found, Named("graph", place.name, place.where, nodes, "tensor"))
+        if _add_data(found, place):
             continue
         _add_container(found, place)
         if place.depth < DEPTH:
             waiting.extend(_inside(place))
+
+
+def _add_data(found: dict[Key, Named], place: _Place) -> bool:
+    """Add a tensor, an array, bytes or text, if it is large or keeps a graph. Return whether the object is such."""
+    value = place.value
+    data = data_of(value)
+    if data is not None and data.size_bytes >= LARGE_BYTES:
+        kind = class_name(type(value))
+        _add(found, Named(kind, place.name, place.where, place.path, data.size_bytes, DATA, prefix=data.prefix))
+    nodes = nodes_below(value) if is_tensor(value) else 0
+    if nodes:
+        _add(found, Named("graph", place.name, place.where, place.path, nodes, "tensor"))
+    return data is not None or is_tensor(value)
 
 
 def _add_container(found: dict[Key, Named], place: _Place) -> None:
@@ -121,20 +143,19 @@ def _add_container(found: dict[Key, Named], place: _Place) -> None:
     size = len_of(container) if issubclass(type(container), (*_MAPPINGS, list, deque, set)) else None
     if size is None:
         return
-    bound = bound_of(place.value)
     kind = "lru_cache" if is_cache else class_name(type(place.value))
-    element_bytes = 0 if bound is None else bytes_per_element(_elements(container))
-    _add(found, Named(kind, place.name, place.where, size, _content_of(container), bound, element_bytes))
+    named = kind, place.name, place.where, place.path, size
+    _add(found, Named(*named, _content_of(container), bound_of(place.value), value=container))
 
 
 def _add(found: dict[Key, Named], one: Named) -> None:
     """Add an object, if none with the same key is larger."""
-    key = (one.name, one.where, one.kind == "graph")
+    key = (one.name, one.where, one.kind if one.kind == "graph" else one.content if one.content == DATA else "")
     if key not in found or found[key].size < one.size:
         found[key] = one
 
 
-_PLAIN = (int, float, str, bytes, bool, type(None), complex, type, ModuleType, torch.dtype, torch.device)
+_PLAIN = (int, float, bool, type(None), complex, type, ModuleType, torch.dtype, torch.device)
 
 
 def _program_frames() -> Iterator[FrameType]:
@@ -157,7 +178,7 @@ def _roots_of_frames() -> Iterator[_Place]:
         if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
             where = f"local variable of {frame.f_code.co_name}"
             for name, value in locals_of(frame).items():
-                yield _Place(name, where, value, 0)
+                yield _Place(name, where, value, 0, class_name(type(value)) if name == "self" else name)
 
 
 def _roots_of_modules() -> Iterator[_Place]:
@@ -177,14 +198,14 @@ def _globals_of(own: dict[str, Any]) -> Iterator[_Place]:
     for name, value in list(own.items()):
         if type(name) is not str or name.startswith("__"):
             continue
-        yield _Place(name, f"global of {module}", value, 0)
+        yield _Place(name, f"global of {module}", value, 0, name)
         if type(value) is type:
             of_class: MappingProxyType[str, Any] = type.__getattribute__(value, "__dict__")
             named = of_class.get("__module__")
             if type(named) is str and named == module:
                 for attribute, inner in list(of_class.items()):
                     if not attribute.startswith("__"):
-                        yield _Place(attribute, f"attribute of {name}", inner, 1)
+                        yield _Place(attribute, f"attribute of {name}", inner, 1, f"{name}.{attribute}")
 
 
 def _is_installed(file: str) -> bool:
@@ -203,33 +224,43 @@ def _is_ours(value: Any) -> bool:
 def _inside(place: _Place) -> Iterator[_Place]:
     value, kind, depth = place.value, type(place.value), place.depth + 1
     if issubclass(kind, dict):
-        pairs = list(dict.items(value)) if dict.__len__(value) <= 64 else _ends(list(dict.items(value)))
-        for key, inner in pairs:
-            name = f"{place.name}[{key!r}]" if is_exactly(key, str, int) else place.name
-            yield _Place(name, place.where, inner, depth)
+        pairs = dict.items(value)
+        ends = [*islice(pairs, ENDS), *islice(reversed(pairs), ENDS)] if len(pairs) > WHOLE else list(pairs)
+        for key, inner in ends:
+            named = f"[{key!r}]" if is_exactly(key, str, int) else ""
+            yield _Place(place.name + named, place.where, inner, depth, place.path + (named or "[…]"))
     elif issubclass(kind, _SEQUENCES):
-        for inner in _ends(_elements(value)):
-            yield _Place(place.name, place.where, inner, depth)
+        for inner in _ends(value):
+            yield _Place(place.name, place.where, inner, depth, f"{place.path}[…]")
     elif kind is FunctionType:
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
             if (content := _content_of_cell(cell)) is not None:
-                yield _Place(name, f"closure of {value.__name__}", content, depth)
+                yield _Place(name, f"closure of {value.__name__}", content, depth, name)
     elif kind is MethodType:
-        yield _Place(place.name, place.where, value.__self__, depth)
+        yield _Place(place.name, place.where, value.__self__, depth, place.path)
     elif not issubclass(kind, (type, ModuleType, FrameType, TracebackType)):
-        for name, inner in list(attributes_of(value).items()):
-            yield _Place(str(name), f"attribute of {class_name(kind)}", inner, depth)
+        yield from _attributes(place, depth)
 
 
-def _elements(value: Any) -> list[Any]:
-    for base in _SEQUENCES:
-        if issubclass(type(value), base):
-            return list(base.__iter__(value))
-    return []
+def _attributes(place: _Place, depth: int) -> Iterator[_Place]:
+    """Yield the attributes of an object. A module's submodules have the paths that they have in PyTorch."""
+    value, kind = place.value, type(place.value)
+    where = f"attribute of {class_name(kind)}"
+    for name, inner in list((_LOCAL(value, "__dict__") if kind is local else attributes_of(value)).items()):
+        if name == "_modules" and issubclass(kind, nn.Module) and issubclass(type(inner), dict):
+            for child, module in list(dict.items(inner)):
+                yield _Place(str(child), where, module, depth, f"{place.path}.{child}")
+        else:
+            yield _Place(str(name), where, inner, depth, f"{place.path}.{name}")
 
 
-def _ends(values: list[Any]) -> list[Any]:
-    return values if len(values) <= 2 * ENDS else [*values[:ENDS], *values[-ENDS:]]
+def _ends(values: Any) -> list[Any]:
+    """Return the first and the last elements of a container, all if these are few."""
+    size = len_of(values)
+    if size is None or size <= 2 * ENDS:
+        return last_elements(values, 2 * ENDS)
+    kind = next((base for base in _SEQUENCES if issubclass(type(values), base)), type(values))
+    return [*islice(kind.__iter__(values), ENDS), *last_elements(values, ENDS)]
 
 
 def len_of(value: Any) -> int | None:
@@ -242,10 +273,9 @@ def len_of(value: Any) -> int | None:
 
 def _content_of(value: Any, depth: int = 3) -> str:
     """Return graph, tensor or exception if the last elements of a container are such, or contain some; "" otherwise."""
-    inner = list(dict.values(value)) if issubclass(type(value), dict) else _elements(value)
-    for one in inner[-2:]:
+    for one in last_elements(value, 2):
         if is_tensor(one):
-            return "graph" if _keeps_graph(one) else "tensor"
+            return "graph" if keeps_graph(one) else "tensor"
         if issubclass(type(one), BaseException):
             return "exception"
         if depth and len_of(one) and (content := _content_of(one, depth - 1)):
@@ -267,56 +297,11 @@ def _bound_values(function: Any) -> list[Any]:
     return []
 
 
-def _keeps_graph(tensor: Any) -> bool:
-    try:
-        return grad_fn_of(tensor) is not None
-    except RuntimeError:  # a view that was modified in place
-        return False
-
-
 def _content_of_cell(cell: CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
         return None
-
-
-def _nodes_below(tensor: Any) -> int:
-    """Return the number of autograd nodes that a tensor keeps alive: from :data:`COUNTED_NODES` on, at least this many.
-
-    A total that keeps every step's graph is a chain with a graph at each link. Its length grows in a large graph, too.
-    """
-    try:
-        top = grad_fn_of(tensor)
-    except RuntimeError:  # a view that was modified in place
-        return 0
-    waiting: deque[Any] = deque([top])
-    seen: set[Any] = set()
-    while waiting and len(seen) < COUNTED_NODES:
-        node = waiting.popleft()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        waiting.extend(_following(node))
-    if not waiting:
-        return len(seen)
-    return len(seen) + max(_chain_beyond(seen, top, end) for end in (0, -1))
-
-
-def _following(node: Any) -> list[Any]:
-    return [following for following, _ in getattr(node, "next_functions", ()) if following is not None]
-
-
-def _chain_beyond(seen: set[Any], node: Any, end: int) -> int:
-    """Return how many nodes the chain of first (0) or last (-1) following nodes has outside a set."""
-    count = 0
-    for _ in range(LONGEST_CHAIN):
-        following = _following(node)
-        if not following:
-            break
-        node = following[end]
-        count += node not in seen
-    return count
 
 
 def locals_of(frame: FrameType) -> dict[str, Any]:

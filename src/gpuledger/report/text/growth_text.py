@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuledger.model.flight_facts import COUNTED_NODES
+from gpuledger.model.flight_facts import COUNTED_NODES, DATA
 from gpuledger.report.base.phrases import device_label
 from gpuledger.units import format_bytes
 
@@ -16,7 +16,9 @@ def growth_text(growth: Growth) -> str:
     """Return how fast memory grows, since when, until when, and what holds it."""
     parts = [f"{growth_rate_text(growth)}, {format_bytes(growth.grown_bytes)} until step {growth.last_step}"]
     if growth.will_end and growth.holder is not None and growth.steps_until_full is not None:
-        parts.append(f"grows until {growth.holder.name} is full, in about {_rounded(growth.steps_until_full):,} steps")
+        parts.append(
+            f"grows until {growth.holder.shown_name} is full, in about {_rounded(growth.steps_until_full):,} steps"
+        )
     elif growth.steps_left is not None:
         parts.append(f"out of memory in about {_rounded(growth.steps_left):,} steps")
     if growth.holder is not None:
@@ -37,11 +39,13 @@ def growth_rate_text(growth: Growth) -> str:
 def _held(growth: Growth) -> str:
     holder = growth.holder
     assert holder is not None
-    of_what = {"graph": " of tensors with their autograd graphs", "": ""}.get(holder.content, f" of {holder.content}s")
-    name = f"{holder.name} ({holder.where})" if holder.where else holder.name
+    name = f"{holder.shown_name} ({holder.where})" if holder.where else holder.shown_name
     if holder.kind == "graph":
         least = "at least " if holder.length >= COUNTED_NODES else ""
         return f"{name} keeps an autograd graph of {least}{holder.length:,} nodes"
+    if holder.content == DATA:
+        return f"{holder.kind} {name} itself grows, to {format_bytes(holder.length)}"
+    of_what = {"graph": " of tensors with their autograd graphs", "": ""}.get(holder.content, f" of {holder.content}s")
     length = f"{holder.length:,}" if holder.bound is None else f"{holder.length:,} of at most {holder.bound:,}"
     return f"held by {holder.kind} {name}, {length} elements{of_what}"
 

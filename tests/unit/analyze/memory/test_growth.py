@@ -35,6 +35,15 @@ def test_a_rise_begins_after_the_warm_up() -> None:
     assert 20 <= later.since_step <= 40
 
 
+@pytest.mark.parametrize("begin", [60, 90, 130])
+def test_a_rise_that_begins_late_is_found(begin: int) -> None:
+    noise = np.random.default_rng(begin).uniform(0, 2 * MIB, STEPS.size)
+    trend = rising(STEPS, 100 * MIB + np.maximum(STEPS - begin, 0) * MIB + noise)
+    assert trend is not None
+    assert trend.per_step == pytest.approx(MIB, rel=0.1)
+    assert trend.since_step == pytest.approx(begin, abs=12)
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -44,6 +53,9 @@ def test_a_rise_begins_after_the_warm_up() -> None:
         np.where(STEPS > 100, 2 * MIB, MIB),  # one step up
         -STEPS * MIB,
         (STEPS % 25) * MIB,
+        (STEPS % 100) * MIB,  # outputs of an epoch
+        np.where(STEPS < 150, STEPS, STEPS - 149) * MIB,  # outputs of an epoch that is not over
+        np.minimum(np.maximum(STEPS - 100, 0), 80) * MIB,  # a cache that begins late and is full
         np.full(STEPS.size, np.nan),
     ],
 )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import gc
+import queue
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from flown import forked, growth_of, growth_when_repeated
@@ -151,6 +156,70 @@ def exceptions_with_their_frames() -> Any:
     return errors
 
 
+def a_generator_for_each_step() -> Any:
+    trainer, started = Trainer(), []
+
+    def batches() -> Any:
+        batch = block()
+        while True:
+            yield batch
+
+    for _ in range(STEPS):
+        trainer.step()
+        started.append(batches())
+        next(started[-1])
+    return started
+
+
+def a_thread_local_list() -> Any:
+    trainer, local = Trainer(), threading.local()
+    local.outputs = []
+    for _ in range(STEPS):
+        trainer.step()
+        local.outputs.append(block())
+    return local
+
+
+def losses_and_rates_beside_outputs() -> Any:
+    """Of three lists that grow, two have more elements, and one has the bytes."""
+    trainer, losses, rates, outputs = Trainer(), [], [], []
+    for number in range(STEPS):
+        loss = trainer.step()[1].detach()
+        losses += [loss, loss.clone()]
+        rates += [number, number, number]
+        outputs.append(block())
+    return losses, rates, outputs
+
+
+def copies_of_the_model() -> Any:
+    trainer, losses, copies = Trainer(), [], []
+    for _ in range(STEPS):
+        losses += [trainer.step()[1].item()] * 2
+        copies.append(copy.deepcopy(trainer.model))
+    return losses, copies
+
+
+def arrays_of_numpy() -> Any:
+    trainer, arrays = Trainer(), []
+    for _ in range(STEPS):
+        arrays.append(trainer.step()[0].detach().repeat(8, 1).numpy())
+    return arrays
+
+
+def a_concatenated_tensor() -> Any:
+    trainer, joined = Trainer(), torch.empty(0, 64)
+    for _ in range(STEPS):
+        joined = torch.cat([joined, trainer.step()[0].detach().repeat(8, 1)])
+    return joined
+
+
+def a_concatenated_array() -> Any:
+    trainer, joined = Trainer(), np.empty((0, 64), np.float32)
+    for _ in range(STEPS):
+        joined = np.concatenate([joined, trainer.step()[0].detach().repeat(8, 1).numpy()])
+    return joined
+
+
 LEAKS: dict[Callable[[], Any], tuple[str, str]] = {
     outputs_in_a_list: ("list", "outputs"),
     outputs_in_an_attribute: ("list", "kept"),
@@ -162,6 +231,13 @@ LEAKS: dict[Callable[[], Any], tuple[str, str]] = {
     a_list_of_a_class: ("list", "kept_by_class"),
     hooks_that_are_never_removed: ("OrderedDict", "_forward_hooks"),
     exceptions_with_their_frames: ("list", "errors"),
+    a_generator_for_each_step: ("list", "started"),
+    a_thread_local_list: ("list", "outputs"),
+    losses_and_rates_beside_outputs: ("list", "outputs"),
+    copies_of_the_model: ("list", "copies"),
+    arrays_of_numpy: ("list", "arrays"),
+    a_concatenated_tensor: ("Tensor", "joined"),
+    a_concatenated_array: ("ndarray", "joined"),
 }
 
 
@@ -178,15 +254,81 @@ def test_a_leak_is_found_with_what_holds_it(program: Callable[[], Any], tmp_path
     assert (growth.holder.kind, growth.holder.name) == LEAKS[program]
 
 
+def outputs_in_a_queue() -> Any:
+    trainer, results = Trainer(), queue.Queue[Any]()
+    for _ in range(STEPS):
+        trainer.step()
+        results.put(block())
+    return results
+
+
+def test_the_name_leads_from_a_variable_to_what_grows(tmp_path: Path) -> None:
+    (growth,) = growth_of(outputs_in_a_queue, tmp_path)
+    assert "held by deque results.queue (attribute of Queue)" in growth_text(growth)
+
+
+def test_the_path_of_a_module_is_that_of_pytorch(tmp_path: Path) -> None:
+    (growth,) = growth_of(hooks_that_are_never_removed, tmp_path)
+    assert growth.holder is not None
+    assert growth.holder.path == "Trainer.model.0._forward_hooks"
+
+
+def text_of_outputs() -> Any:
+    trainer, texts = Trainer(), []
+    for _ in range(STEPS):
+        output = trainer.step(rows=1024)[0]
+        texts.append(output.detach().repeat(4, 1).numpy().tobytes())
+    return texts
+
+
+def test_the_line_of_a_tensor_is_not_that_of_other_data(tmp_path: Path) -> None:
+    """Step 3 ends while the output of step 2 is alive, too, and could be a part of what the program keeps as bytes."""
+    (growth,) = growth_of(text_of_outputs, tmp_path)
+    assert growth.holder is not None
+    assert growth.holder.name == "texts"
+    assert (growth.category, growth.module, growth.line) == ("", "", "")
+
+
+def cycles_without_a_collector() -> Any:
+    gc.disable()
+    trainer = Trainer()
+    for _ in range(STEPS):
+        trainer.step()
+        cycle: list[Any] = [block()]
+        cycle.append(cycle)
+
+
+def test_tensors_that_no_name_leads_to_are_counted(tmp_path: Path) -> None:
+    (growth,) = growth_of(cycles_without_a_collector, tmp_path)
+    assert growth.holder is None
+    assert growth.step_bytes == pytest.approx(256 * KIB, rel=0.35)
+
+
+def outputs_from_step_100_on() -> Any:
+    trainer, outputs = Trainer(), []
+    for number in range(260):
+        trainer.step()
+        if number >= 100:
+            outputs.append(block())
+    return outputs
+
+
+def test_a_leak_that_begins_late_is_found(tmp_path: Path) -> None:
+    (growth,) = growth_of(outputs_from_step_100_on, tmp_path)
+    assert 70 <= growth.since_step <= 130
+    assert growth.holder is not None
+    assert growth.holder.name == "outputs"
+
+
 # -- containers with a limit that are not full ------------------------------------------------------------------------
 
 
 def a_queue_that_is_still_filling() -> Any:
-    trainer, queue = Trainer(), deque[Any](maxlen=400)
+    trainer, bounded = Trainer(), deque[Any](maxlen=400)
     for number in range(STEPS):
         trainer.step()
-        queue.append((number, block()))
-    return queue
+        bounded.append((number, block()))
+    return bounded
 
 
 def a_cache_that_is_still_filling() -> Any:
@@ -199,28 +341,28 @@ def a_cache_that_is_still_filling() -> Any:
 
 
 def a_queue_that_is_still_filling_beside_a_leak() -> Any:
-    trainer, queue, outputs = Trainer(), deque[Any](maxlen=400), []
+    trainer, bounded, outputs = Trainer(), deque[Any](maxlen=400), []
     for _ in range(STEPS):
         trainer.step()
-        queue.append(block())
+        bounded.append(block())
         outputs.append(block())
-    return queue, outputs
+    return bounded, outputs
 
 
 def a_queue_of_small_tensors_beside_a_hidden_list() -> Any:
-    trainer, queue = Trainer(), deque[Any](maxlen=4000)
+    trainer, bounded = Trainer(), deque[Any](maxlen=4000)
     hidden: list[Any] = []
     kept = hidden.append  # a built-in method: what it belongs to is not looked into
     del hidden
     for _ in range(STEPS):
         trainer.step()
         kept(block())
-        queue.append(torch.ones(8))
-    return queue, kept
+        bounded.append(torch.ones(8))
+    return bounded, kept
 
 
 @pytest.mark.parametrize(
-    ("program", "name"), [(a_queue_that_is_still_filling, "queue"), (a_cache_that_is_still_filling, "cached")]
+    ("program", "name"), [(a_queue_that_is_still_filling, "bounded"), (a_cache_that_is_still_filling, "cached")]
 )
 def test_a_container_with_a_limit_will_be_full(program: Callable[[], Any], name: str, tmp_path: Path) -> None:
     (growth,) = growth_of(program, tmp_path)
@@ -235,14 +377,15 @@ def test_a_container_with_a_limit_will_be_full(program: Callable[[], Any], name:
     ("program", "name"),
     [
         (a_queue_that_is_still_filling_beside_a_leak, "outputs"),
-        (a_queue_of_small_tensors_beside_a_hidden_list, "queue"),
+        (a_queue_of_small_tensors_beside_a_hidden_list, None),
     ],
 )
-def test_a_container_with_a_limit_does_not_hide_a_leak(program: Callable[[], Any], name: str, tmp_path: Path) -> None:
+def test_a_container_with_a_limit_does_not_hide_a_leak(
+    program: Callable[[], Any], name: str | None, tmp_path: Path
+) -> None:
     (growth,) = growth_of(program, tmp_path)
     assert not growth.will_end
-    assert growth.holder is not None
-    assert growth.holder.name == name
+    assert (growth.holder and growth.holder.name) == name
 
 
 # -- healthy programs ------------------------------------------------------------------------------------------------
@@ -269,11 +412,11 @@ def the_last_output() -> Any:
 
 
 def a_queue_with_a_bound() -> Any:
-    trainer, queue = Trainer(), deque[torch.Tensor](maxlen=32)
+    trainer, bounded = Trainer(), deque[torch.Tensor](maxlen=32)
     for _ in range(STEPS):
         trainer.step()
-        queue.append(block())
-    return queue
+        bounded.append(block())
+    return bounded
 
 
 def a_list_cut_to_a_bound() -> Any:
@@ -420,13 +563,21 @@ def hooks_that_are_removed() -> Any:
         handle.remove()
 
 
+def ragged_batches_beside_positions() -> Any:
+    """The positions of a longer batch begin with those of a shorter one."""
+    trainer = Trainer()
+    for number in range(STEPS):
+        trainer.kept = torch.arange(rows := 2048 + 64 * number), trainer.step(rows=rows)[0].detach()
+    return trainer
+
+
 HEALTHY = (
     *(plain, items_of_losses, the_last_output, a_queue_with_a_bound, a_list_cut_to_a_bound),
     *(a_least_recently_used_cache, a_cache_that_evicts, a_cache_by_length, ragged_batches),
     *(ragged_batches_that_are_kept_one_step, growing_sequences, growing_sequences_in_stages, shrinking_sequences),
     *(evaluation_now_and_then, accumulated_gradients, a_new_optimizer_each_epoch, a_moving_average_of_weights),
     *(reference_cycles, metrics_emptied_each_epoch, a_replay_buffer_that_is_full, warm_up_of_lazy_modules),
-    hooks_that_are_removed,
+    *(hooks_that_are_removed, ragged_batches_beside_positions),
 )
 
 

@@ -158,7 +158,7 @@ def _growth(of: Evidence) -> str:
         return ""
     holder = growth.holder
     what = "" if holder is None else "the autograd graph of" if holder.kind == "graph" else holder.kind
-    held = "" if holder is None else f", held by {what} {holder.name}"
+    held = "" if holder is None else f", held by {what} {holder.shown_name}"
     return (
         f"Memory has grown by {format_bytes(round(growth.step_bytes))} per step since step {growth.since_step}, "
         f"{format_bytes(growth.grown_bytes)} in total{held}"

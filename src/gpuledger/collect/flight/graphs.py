@@ -1,0 +1,59 @@
+"""Autograd graphs that tensors of the program keep, and how large they are."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from gpuledger.collect.adapter.program_objects import grad_fn_of
+from gpuledger.model.flight_facts import COUNTED_NODES
+
+LONGEST_CHAIN = 20_000
+"""Largest number of autograd nodes that are followed along one chain of a graph of more than COUNTED_NODES nodes."""
+
+
+def keeps_graph(tensor: Any) -> bool:
+    """Return whether a tensor keeps an autograd graph."""
+    return _top_of(tensor) is not None
+
+
+def nodes_below(tensor: Any) -> int:
+    """Return the number of autograd nodes that a tensor keeps alive: from :data:`COUNTED_NODES` on, at least this many.
+
+    A total that keeps every step's graph is a chain with a graph at each link. Its length grows in a large graph, too.
+    """
+    top = _top_of(tensor)
+    waiting: deque[Any] = deque([top])
+    seen: set[Any] = set()
+    while waiting and len(seen) < COUNTED_NODES:
+        node = waiting.popleft()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        waiting.extend(_following(node))
+    if not waiting:
+        return len(seen)
+    return len(seen) + max(_chain_beyond(seen, top, end) for end in (0, -1))
+
+
+def _top_of(tensor: Any) -> Any:
+    try:
+        return grad_fn_of(tensor)
+    except RuntimeError:  # a view that was modified in place
+        return None
+
+
+def _following(node: Any) -> list[Any]:
+    return [following for following, _ in getattr(node, "next_functions", ()) if following is not None]
+
+
+def _chain_beyond(seen: set[Any], node: Any, end: int) -> int:
+    """Return how many nodes the chain of first (0) or last (-1) following nodes has outside a set."""
+    count = 0
+    for _ in range(LONGEST_CHAIN):
+        following = _following(node)
+        if not following:
+            break
+        node = following[end]
+        count += node not in seen
+    return count
