@@ -14,6 +14,7 @@ PAIRS = {"inference": RESULTS + "operator_pairs.json", "training": RESULTS + "op
 WITH_HOST_TIME = RESULTS + "operator_pairs_host.json"
 IN_GRAPHS = "operators/results/cpu/graph_operators.json"
 PREDICTED = RESULTS + "operator_predict.json"
+PREDICTED_WHOLES = "operators/results/cpu/predict_wholes.json"
 REPEATED = RESULTS + "operator_repeat_time.json"
 CACHES = {"ResNet-50": RESULTS + "operator_cache_resnet50.json", "ViT-B/16": RESULTS + "operator_cache_vit.json"}
 TRANSFORMERS = ("bert", "gpt2", "llama", "swin", "vit")
@@ -159,44 +160,57 @@ def sums_beside_the_older() -> list[str]:
 
 @block("predictions of operators")
 def predictions_of_operators() -> list[str]:
-    """Return the errors of predicted operators, and of whole models of which nothing was measured."""
+    """Return the errors of predicted operators, and what share of them is within the interval."""
     found = read(PREDICTED)["card"]
-    pairs = {pair["workload"]: pair for pair in read(PAIRS["inference"])["pairs"]}
-    models = {model["name"]: model["time_frac"] for model in found["models"]}
-    wholes = {
-        "the sum of their measured operators": list(models.values()),
-        "the whole model as a CUDA graph": [
-            (1 + off) * pairs[name]["busy_time_frac"] - 1 for name, off in models.items()
-        ],
-        "the eager model, which the CPU may limit": [
-            (1 + off) * pairs[name]["busy_ns"] / pairs[name]["whole_ns"] - 1 for name, off in models.items()
-        ],
-    }
     rows = [
         [
             label,
             "its measurement",
             f"{part['count']:,}",
             percent(part["median_frac"]),
-            percent(part["p90_frac"]) + " (p90)",
+            percent(part["p90_frac"]),
         ]
         for label, part in (("one operator", found["unseen"]), ("one larger than all measured", found["beyond"]))
-    ]
-    rows += [
-        ["a CNN, float32, not in the database", truth, str(len(off)), percent(middle(off)), percent(worst(off))]
-        for truth, off in wholes.items()
     ]
     low = sorted((one for one in found["by_type"] if one["count"] >= 50), key=lambda one: one["inside_frac"])[:3]
     least = ", ".join(f"`{one['name']}` {percent(one['inside_frac'])} (n = {one['count']})" for one in low)
     return [
         *wrap(f"{about(read(PREDICTED), 'operators/operator_predict.py')}, of measurements on an {found['card']}."),
         "",
-        *table(["prediction of time", "compared with", "n", "median", "worst"], rows, 2),
+        *table(["prediction of time", "compared with", "n", "median", "90th percentile"], rows, 2),
         "",
         *wrap(
             f"The 90 % intervals contain {percent(found['unseen']['inside_frac'])} of the measurements. For some",
             f"operators they contain fewer: {least}.",
         ),
+    ]
+
+
+@block("predictions of whole models")
+def predictions_of_whole_models() -> list[str]:
+    """Return the errors of predicted models with nothing of their architecture in the fit."""
+    found = read(PREDICTED_WHOLES)
+    changed = changed_in_graphs()
+    rows = []
+    for mode in PAIRS:
+        pairs = [pair for pair in found["pairs"] if pair["mode"] == mode]
+        for kind in dict.fromkeys(kind_of(pair) for pair in pairs):
+            for way, key in ((EAGER, "eager_ns"), (GRAPH, "graph_ns")):
+                errors_frac = [
+                    pair["predicted_ns"] / pair[key] - 1
+                    for pair in pairs
+                    if kind_of(pair) == kind and pair[key] and not (way == GRAPH and pair["workload"] in changed)
+                ]
+                if errors_frac:
+                    rows.append([f"{mode}, {kind}", way, str(len(errors_frac)), *errors(errors_frac)])
+    fitted = [pair["fitted_to"] for pair in found["pairs"]]
+    return [
+        *wrap(
+            f"{about(found, 'operators/predict_wholes.py')}, of measurements on an {found['card']}. Fitted to",
+            f"{min(fitted):,} to {max(fitted):,} measurements.",
+        ),
+        "",
+        *table(["models", "compared with", "n", "median", "mean", "worst"], rows, 2),
     ]
 
 
