@@ -171,6 +171,31 @@ def test_a_compiled_program_does_what_it_does_alone(kind: str) -> None:
     assert inner >= {"equal regions": 0.75, "nested": 0.8}.get(kind, 0.97) * found.total(), found
 
 
+def test_a_model_that_only_a_compiled_function_calls_has_its_memory_on_its_modules() -> None:
+    def program(_: object) -> object:
+        torch._dynamo.reset()
+        net = Blocks()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+        @torch.compile
+        def loss_of(x: Tensor) -> Tensor:
+            return net(x).square().mean()  # type: ignore[no-any-return]
+
+        for _step in range(3):
+            loss_of(torch.randn(64, WIDTH)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return net, optimizer
+
+    run = record_run(program, steps=(1, 2))
+    found: Counter[str] = Counter()
+    for block in run.blocks:
+        if block.category in ("activation", "temporary", "activation_gradient"):
+            found[block.module] += block.bytes
+    assert {path.partition(".")[0] for path in found} == {"", "one", "two"}
+    assert found[""] <= 2 * (64 * WIDTH * 4 + 8), found  # the loss: a gradient and two scalars in each step
+
+
 def test_code_of_another_region_is_never_on_its_modules() -> None:
     def program(_: object) -> object:
         return train("equal regions")[2]

@@ -42,6 +42,24 @@ def test_an_update_that_no_hook_tells_of_ends_a_step(accumulated: int) -> None:
     assert starts == sorted(starts)
 
 
+@pytest.mark.filterwarnings("ignore")  # Dynamo reads attributes that warn
+@pytest.mark.usefixtures("compiler_caches")
+def test_state_that_the_compiler_initializes_is_recorded() -> None:
+    def program(_: object) -> object:
+        net = nn.Linear(64, 64)
+        optimizer = torch.optim.Adam(net.parameters())
+        step = torch.compile(optimizer.step)
+        for _step in range(4):
+            net(torch.randn(8, 64)).sum().backward()
+            step()
+            optimizer.zero_grad()
+        return net, optimizer, step
+
+    torch._dynamo.reset()
+    run = record_own(program, steps=(1, 3))
+    assert run.bytes_of("optimizer_state") >= 2 * (64 * 64 + 64) * 4
+
+
 @pytest.mark.filterwarnings("ignore")  # torch reads .grad of tensors that are no leaves
 def test_compiled_autograd_gets_none_of_our_hooks() -> None:
     seen: list[torch.fx.GraphModule] = []
@@ -68,6 +86,7 @@ def test_compiled_autograd_gets_none_of_our_hooks() -> None:
     run = record_own(program, steps=(1, 2))
     assert [graph.print_readable(print_output=False) for graph in seen] == bare
     assert {step for step, _, _ in run.steps} == {1, 2}
+    assert not [one["class_name"] for one in run.tables["modules"] if "CompiledAutograd" in one["class_name"]]
 
 
 def test_a_graph_of_the_compiler_is_no_module_of_the_program() -> None:
@@ -81,4 +100,8 @@ def test_a_graph_of_the_compiler_is_no_module_of_the_program() -> None:
     torch.compile(net, backend=keep)(torch.ones(1, 4))
     assert [is_compilers_own(graph) for graph in seen] == [True]
     assert not is_compilers_own(net)
+    assert not is_compilers_own(torch.compile(net))
+    autograd = torch.fx.GraphModule(net, torch.fx.symbolic_trace(net).graph, "CompiledAutograd0")
+    assert is_compilers_own(autograd)
+    assert is_compilers_own(torch.compile(autograd))
     assert not is_compilers_own(torch.fx.symbolic_trace(net))

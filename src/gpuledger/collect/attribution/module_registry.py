@@ -142,6 +142,10 @@ class ModuleRegistry:
         if self._threads.setdefault(root_id, thread) != thread:
             self._threads[root_id] = _SHARED
 
+    def note_called_inside(self, module_id: int) -> None:
+        """Record that a module runs as a part of compiled code, without a call."""
+        self.called_roots.add(self._places[module_id][1])
+
     def is_of_this_thread(self, module_id: int) -> bool:
         """Return whether only the calling thread has called a module, so that no other thread writes its gradients."""
         return module_id >= 0 and self._threads.get(self._places[module_id][1]) == threading.get_ident()

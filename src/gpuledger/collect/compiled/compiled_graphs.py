@@ -267,6 +267,19 @@ class CompiledGraphs:
             return compiled_id
         return base if below == OUTSIDE else below
 
+    def lacks_modules_of(self, function: ObservedFunction) -> bool:
+        """Return whether a function has code of modules that are not registered.
+
+        A function that calls a model can be compiled as a whole. Then nothing calls the model itself.
+        """
+        keys = {site.main.module_key for site in function.sites} - {0}
+        return not keys <= self._registry.module_ids.keys()
+
+    def note_called_inside(self, module_ids: Iterable[int]) -> None:
+        """Record that compiled code of modules runs, without a call of the modules themselves."""
+        for module_id in set(module_ids) - {OUTSIDE}:
+            self._registry.note_called_inside(module_id)
+
     def _compiled_id(self, place: Place) -> int:
         """Return the id of the module that was compiled; -1 if it is not known."""
         return self._registry.module_ids.get(place.module_key, OUTSIDE) if place.module_key else OUTSIDE

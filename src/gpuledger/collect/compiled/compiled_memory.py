@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.phases import Phases, ThreadState
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import flags_of, module_id_of, suffix
-from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs, ObservedFunction
+from gpuledger.collect.compiled.compiled_graphs import OUTSIDE, CompiledGraphs, ObservedFunction
 
-Made = Callable[[Any], None]
+
+@runtime_checkable
+class SeesOperators(Protocol):
+    """A recorder that sees operators, and so neither the buffers of compiled code nor what Dynamo makes for it."""
+
+    def see_made(self, tensor: Any) -> None:
+        """Record a new buffer of compiled code."""
+
+    def see_inputs(self, inputs: list[Any]) -> None:
+        """Record the tensors that compiled code is called with, if they are unknown."""
 
 
 class CompiledMemory:
     """Observes generated code while memory is recorded, and sets the token of each line that allocates.
 
-    ``made`` is called with every new buffer, for a recorder that does not see it otherwise; None if it does.
+    ``recorder`` is None if it sees all memory itself.
     """
 
     def __init__(
-        self, graphs: CompiledGraphs, phases: Phases, stacks: StackTable, guard: Guard, made: Made | None
+        self, graphs: CompiledGraphs, phases: Phases, stacks: StackTable, guard: Guard, recorder: SeesOperators | None
     ) -> None:
         self.with_stacks = self.active = False
         self.graphs, self.phases, self.stacks, self.guard = graphs, phases, stacks, guard
-        self.made = made
+        self.recorder = recorder
+        self.look_for_modules: Callable[[], None] = lambda: None
+        """Called if code runs outside modules that was compiled for modules which are not registered."""
 
     def install(self) -> None:
         """Observe all generated functions."""
         self.active = True
-        sees_buffers = self.made is not None
+        sees_buffers = self.recorder is not None
         self.graphs.observe(
             lambda function: _Observer(self, function), lambda site: site.may_allocate, sees_buffers=sees_buffers
         )
@@ -49,12 +60,14 @@ class _Observer:
         self._function = function
         self._suffixes: dict[tuple[int, int, bool], list[str]] = {}
 
-    def enter(self) -> _Call | None:
+    def enter(self, inputs: list[Any]) -> _Call | None:
         """Return the object to call back during this call; None if nothing is recorded."""
         recording = self._recording
         try:
             if not recording.active:
                 return None
+            if recording.recorder is not None:
+                recording.recorder.see_inputs(inputs)
             state = recording.phases.local.state
             base = state.token or recording.phases.prefix
             key = module_id_of(base), flags_of(base), recording.with_stacks
@@ -69,10 +82,15 @@ class _Observer:
             return None
 
     def _tokens(self, base: int, flags: int, with_stacks: bool) -> list[str]:
-        graphs, intern = self._recording.graphs, self._recording.stacks.intern
+        graphs, intern, sites = self._recording.graphs, self._recording.stacks.intern, self._function.sites
+        if base == OUTSIDE and graphs.lacks_modules_of(self._function):
+            self._recording.look_for_modules()
+        ids = [graphs.resolve(site.main, base) for site in sites]
+        if base == OUTSIDE:
+            graphs.note_called_inside(ids)
         return [
-            suffix(graphs.resolve(site.main, base), flags, intern(site.main.frames) if with_stacks else -1)
-            for site in self._function.sites
+            suffix(module_id, flags, intern(site.main.frames) if with_stacks else -1)
+            for module_id, site in zip(ids, sites, strict=True)
         ]
 
 
@@ -104,8 +122,8 @@ class _Call:
         """Pass on a new buffer."""
         recording = self._recording
         try:
-            if recording.active and recording.made is not None:
-                recording.made(tensor)
+            if recording.active and recording.recorder is not None:
+                recording.recorder.see_made(tensor)
         except BaseException as error:
             if not recording.guard.absorbs(error):
                 raise

@@ -69,7 +69,7 @@ class _Observer:
         self._ranges = ranges
         self._names = ranges.names_of(function)
 
-    def enter(self) -> _Call | None:
+    def enter(self, _inputs: list[Any]) -> _Call | None:
         """Return the object to call back during this call; None if nothing is profiled."""
         return _Call(self._ranges, self._names) if self._ranges.active else None
 

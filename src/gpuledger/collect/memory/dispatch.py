@@ -286,6 +286,11 @@ class DispatchRecorder:
         if os.getpid() == self._pid and not self._is_paused:
             self._alone(self._meet, (tensor,))
 
+    def see_inputs(self, inputs: list[Any]) -> None:
+        """Record the unknown storages among the inputs of compiled code, such as state that Dynamo has initialized."""
+        if os.getpid() == self._pid and not self._is_paused:
+            self._alone(self._meet, local_tensors(inputs))
+
     def _meet(self, tensors: Iterable[torch.Tensor]) -> None:
         """Record the storages that were allocated without an operator that was seen."""
         for tensor in tensors:

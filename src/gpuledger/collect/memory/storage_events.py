@@ -18,7 +18,7 @@ from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.model.journal.journal import REASONS, Action, BlockState, Part
 
 _PSEUDO_ADDRESS = 1 << 56
-"""First address given to storages without an address of their own (fake, meta), one after another."""
+"""First address given to storages without an address of their own, one after another."""
 
 
 OPENING = 0
@@ -128,9 +128,9 @@ class StorageEvents:
             self.note_ended()
         try:
             storage = storage_of(tensor)
-            size_bytes = storage.nbytes()
-            fake = storage.device.type == "meta"  # data_ptr() of a fake tensor prints a warning
-            address = 0 if fake else storage.data_ptr()
+            if storage.device.type == "meta":  # a fake tensor, as of torch.export and Dynamo, has no memory
+                return None
+            size_bytes, address = storage.nbytes(), storage.data_ptr()
         except (RuntimeError, NotImplementedError):  # functional and wrapper tensors have no address
             return None
         key = storage._cdata

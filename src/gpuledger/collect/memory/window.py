@@ -23,7 +23,7 @@ from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.attribution.tensor_observations import TensorObservations
 from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs
-from gpuledger.collect.compiled.compiled_memory import CompiledMemory
+from gpuledger.collect.compiled.compiled_memory import CompiledMemory, SeesOperators
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.memory.first_collectives import FirstCollectives
@@ -133,8 +133,9 @@ class MemoryWindow:
 
     def divide_compiled(self, graphs: CompiledGraphs) -> None:
         """Attribute the memory of compiled regions to their modules. Called before the recording is opened."""
-        made = getattr(self.recorder, "see_made", None)
-        self._compiled = CompiledMemory(graphs, self.phases, self._stacks, self._guard, made)
+        recorder = self.recorder if isinstance(self.recorder, SeesOperators) else None
+        self._compiled = CompiledMemory(graphs, self.phases, self._stacks, self._guard, recorder)
+        self._compiled.look_for_modules = self.scan
 
     # -- opening and closing ----------------------------------------------------------------------------------------
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import dis
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import pytest
 from generated import TEXT, line_of, load_generated
 
-from gpuledger.collect.adapter.generated_code import LineObservation, UnknownCodeError, read_functions
+from gpuledger.collect.adapter.generated_code import (
+    LineObservation,
+    UnknownCodeError,
+    read_functions,
+    with_short_positions,
+)
 
 
 class Seen:
@@ -18,9 +26,11 @@ class Seen:
     def __init__(self) -> None:
         self.marks: list[int] = []
         self.buffers: list[Any] = []
+        self.inputs: list[Any] = []
         self.left = 0
 
-    def enter(self) -> Seen:
+    def enter(self, inputs: list[Any]) -> Seen:
+        self.inputs = list(inputs)
         return self
 
     def at(self, mark: int) -> None:
@@ -57,6 +67,7 @@ def test_marks_come_before_their_statements_and_buffers_after(tmp_path: Path) ->
     marks = {line_of(TEXT, "buf0 = empty"): 0, line_of(TEXT, "out=buf2"): 1}
     observation = LineObservation(found, seen, marks, sees_buffers=True)
     assert run(module) == ([(8,)], [9])
+    assert seen.inputs == [[1], [2], [3]]
     assert seen.marks == [0, 1]
     assert seen.buffers == [[(8, 16)], [(8,)], [(64,)]]
     assert seen.left == 1
@@ -72,16 +83,55 @@ def test_a_traceback_has_the_lines_of_the_file_and_no_frame_of_ours(tmp_path: Pa
     module = load_generated(tmp_path, text)
     (found,) = read_functions(module)
 
-    def lines() -> list[tuple[str, int | None]]:
+    def lines() -> list[tuple[Any, ...]]:
         with pytest.raises(ZeroDivisionError) as caught:
             run(module)
-        return [(frame.name, frame.lineno) for frame in traceback.extract_tb(caught.value.__traceback__)][1:]
+        frames = traceback.extract_tb(caught.value.__traceback__)[1:]
+        return [(one.name, one.lineno, one.end_lineno, one.colno, one.end_colno) for one in frames]
 
     before = lines()
     seen = Seen()
     LineObservation(found, seen, {line_of(text, "attention(1 / 0)"): 0}, sees_buffers=True)
     assert lines() == before
     assert seen.left == 1
+
+
+SOURCES = (
+    TEXT,
+    "def f(a):\n" + "\n" * 300 + "    return (a.b(1),\n\n\n\n      a +" + " " * 200 + "a[0])\n",
+    "def f(a):\n    try:\n        return [one.x for one in a]\n    finally:\n        a.clear()\n",
+)
+
+
+def codes_of(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from codes_of(one)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_shorter_table_has_the_same_lines_and_the_columns_of_what_can_raise(source: str) -> None:
+    for code in codes_of(compile(source, "file.py", "exec")):
+        short = with_short_positions(code)
+        assert [one[0] for one in short.co_positions()] == [one[0] for one in code.co_positions()]
+        for instruction in dis.get_instructions(code):
+            if instruction.opname in ("CALL", "LOAD_ATTR", "LOAD_METHOD", "BINARY_OP", "BINARY_SUBSCR"):
+                unit = instruction.offset // 2
+                before, after = (list(one.co_positions())[unit] for one in (code, short))
+                assert before == after
+
+
+def test_observed_code_has_no_longer_table_of_positions_than_plain_code(tmp_path: Path) -> None:
+    launch = "            triton_poi_fused_copy_2.run(buf4, primals_3, stream=stream0)\n"
+    text = TEXT.replace(launch, 3 * launch)
+    assert text != TEXT
+    (found,) = read_functions(load_generated(tmp_path, text))
+    plain = found.function.__code__
+    marks = {one.line: number for number, one in enumerate(found.statements) if one.allocates}
+    LineObservation(found, Seen(), marks, sees_buffers=False)
+    observed = found.function.__code__
+    assert len(observed.co_linetable) < len(plain.co_linetable)
 
 
 def test_at_the_recursion_limit_the_observer_is_left_out(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch._prims.rng_prims import run_and_save_rng_state
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _get_current_dispatch_mode_stack,
@@ -60,6 +61,18 @@ def held(recorder: DispatchRecorder) -> int:
     part = Part()
     recorder.read_counters(part, 0, "step_end", 0)
     return int(part.arrays()["counters.allocated_bytes"].sum())
+
+
+def test_fake_tensors_have_no_memory(recorder: DispatchRecorder) -> None:
+    net = nn.Linear(256, 256)
+    before = held(recorder)
+    exported = torch.export.export(net, (torch.ones(2, 256),))
+    fakes = [one.meta["val"] for one in exported.graph.nodes if "val" in one.meta]
+    with FakeTensorMode():
+        fakes.append(torch.empty(1 << 20) + 1)
+    gc.collect()
+    assert len(fakes) > 1
+    assert held(recorder) - before < 4096
 
 
 def test_an_operator_that_takes_an_operator_runs_and_its_results_are_recorded(recorder: DispatchRecorder) -> None:
