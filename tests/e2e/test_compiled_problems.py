@@ -131,6 +131,7 @@ def test_a_region_that_fails_and_falls_back_is_said_and_its_memory_is_that_of_an
     found = region(recorded.manifest.compilation, Changes)
     assert (found.compilations, found.recompilations) == (0, 0)
     assert "planted" in str(found.failure)
+    assert not recorded.manifest.notes
     assert {"first", "second"} <= modules(recorded)
 
 

@@ -208,6 +208,9 @@ def _notes_on_compiled(journal: Journal) -> list[str]:
     reasons = set((journal.facts.get("compiled_unread") or {}).values()) - {CACHED_CODE, FOUND_BY_LINES}
     if not count or (not reasons and journal.facts.get("compiled_graphs")):
         return []
+    regions = (journal.facts.get("compilation") or {}).get("regions") or []
+    if regions and not any(one["compilations"] for one in regions):  # all have failed, and run uncompiled
+        return []
     modules = "1 module runs" if count == 1 else f"{count} modules run"
     why = f" ({storable(min(reasons))})" if reasons else ""
     return [

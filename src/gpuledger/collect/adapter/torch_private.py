@@ -326,11 +326,20 @@ def compiled_frames() -> int:
 
 
 def is_compilers_own(module: Any) -> bool:
-    """Return whether a module is a graph created by torch.compile. Its tensors are the program's, under other names."""
+    """Return whether a module is a graph created by torch.compile. Its tensors are the program's, under other names.
+
+    The graph of compiled autograd is compiled as a module is, so that it is inside an ``OptimizedModule``.
+    """
     attributes = attributes_of(module)
+    inner = (attributes.get("_modules") or {}).get("_orig_mod")
+    if inner is not None:
+        return is_compilers_own(inner)
     if "compile_subgraph_reason" in attributes:
         return True
-    code = getattr(attributes.get("_graph"), "_codegen", None)  # AOTAutograd's graphs take their inputs as one list
+    graph = attributes.get("_graph")
+    if graph is not None and type(module).__name__.startswith("CompiledAutograd"):
+        return True
+    code = getattr(graph, "_codegen", None)  # AOTAutograd's graphs take their inputs as one list
     return type(code).__name__ == "_BoxedCodeGen"
 
 

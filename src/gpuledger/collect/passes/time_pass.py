@@ -285,6 +285,8 @@ class TimePass:
                 self._registry.forget_gone()
             number = self._registry.module_ids.get(id(module), -1)
             if number not in self._texts:
+                if number < 0 and torch_private.is_compilers_own(module):
+                    return None
                 number = self._registry.register(module)
                 self._texts[number] = f"{MODULE_RANGE}{number}"
             text = self._texts[number]

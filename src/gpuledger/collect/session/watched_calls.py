@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.calls import OutermostCalls, Watch
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
@@ -67,7 +68,9 @@ class WatchedCalls:
 
     def _began(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Record the entry of an outermost module outside the memory recording."""
-        module_id = self._registry.register(module)
+        module_id = self._id_of(module)
+        if module_id < 0:
+            return
         self._registry.note_called(module_id)
         window = self._window()
         if window is not None and self._registry.holds_tensors(module_id):
@@ -75,6 +78,11 @@ class WatchedCalls:
             window.inputs.see(module_id, self._steps.seen + 1, args, kwargs)
 
     def _ended(self, module: torch.nn.Module) -> None:
-        window = self._window()
-        if window is not None:
-            window.on_outermost_end(self._registry.register(module))
+        window, module_id = self._window(), self._id_of(module)
+        if window is not None and module_id >= 0:
+            window.on_outermost_end(module_id)
+
+    def _id_of(self, module: torch.nn.Module) -> int:
+        """Return a module's id; -1 for a graph of the compiler's own."""
+        known = id(module) in self._registry.module_ids
+        return -1 if not known and torch_private.is_compilers_own(module) else self._registry.register(module)
