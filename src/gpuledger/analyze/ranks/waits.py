@@ -33,6 +33,10 @@ MOST_RANKS = 128
 """Maximum number of ranks whose spans are read."""
 LEAST_CAUSED_FRAC, LEAST_OF_EQUAL, LEAST_STEP_FRAC = 0.5, 1.5, 0.01
 """A straggler causes more than this share of the waiting, this multiple of an equal share, and this share of a step."""
+ALIGNED_NS = 100_000
+"""Difference of the ranks' clocks that remains after the alignment, at most."""
+LEAST_JOINT_FRAC = 0.5
+"""The ranks are compared if they take part together in more than this share of the collectives."""
 _COMPUTE, _COLLECTIVE = ("kernel", "copy"), "collective"
 
 
@@ -127,7 +131,11 @@ def find_waits(ranks: Sequence[Rank], lines: Sequence[RankLine]) -> Waits | None
         return None
     common = set.intersection(*(set(one.keys) for one in spans.values()))
     keys = [key for key in next(iter(spans.values())).keys if key in common]
-    return _align({rank: _only(one, keys) for rank, one in spans.items()}) if keys else None
+    spans = {rank: _only(one, keys) for rank, one in spans.items()}
+    joint = _joint(spans) if keys else []
+    if len(joint) <= LEAST_JOINT_FRAC * len(keys):
+        return None
+    return _align({rank: _only(one, joint) for rank, one in spans.items()})
 
 
 def _read(rank: Rank, device_idx: int) -> _Spans:
@@ -158,11 +166,27 @@ def _only(one: _Spans, keys: list[tuple[str, int]]) -> _Spans:
     return replace(one, keys=tuple(keys), start=one.start[chosen], end=one.end[chosen], step=one.step[chosen])
 
 
-def _align(spans: dict[int, _Spans]) -> Waits:
-    """Return the times of ranks with the same collectives, after their clocks were aligned."""
+def _joint(spans: dict[int, _Spans]) -> list[tuple[str, int]]:
+    """Return the collectives that no rank ended before the last one had reached it.
+
+    The others are several collectives of the same name: those of process groups with some of the ranks each, which a
+    program can create without a device mesh.
+    """
+    start, end = _aligned(spans)
+    is_joint = start.max(axis=0) <= end.min(axis=0) + ALIGNED_NS
+    return [key for key, joint in zip(next(iter(spans.values())).keys, is_joint.tolist(), strict=True) if joint]
+
+
+def _aligned(spans: dict[int, _Spans]) -> tuple[I64, I64]:
+    """Return starts and ends of the collectives by rank, on the first rank's clock."""
     start, end = (np.array([getattr(one, name) for one in spans.values()]) for name in ("start", "end"))
     offset = np.median(end - end[0], axis=1, keepdims=True).astype(np.int64)
-    start, end = start - offset, end - offset
+    return start - offset, end - offset
+
+
+def _align(spans: dict[int, _Spans]) -> Waits:
+    """Return the times of ranks with the same collectives, after their clocks were aligned."""
+    start, end = _aligned(spans)
     last = start.argmax(axis=0)
     wait = np.clip(start.max(axis=0) - start, 0, end - start)
     waiting = np.array([_alone(one.start, one.start + ns, one) for one, ns in zip(spans.values(), wait, strict=True)])

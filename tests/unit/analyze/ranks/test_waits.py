@@ -92,6 +92,33 @@ def test_ranks_that_do_not_share_every_collective_are_not_matched() -> None:
     assert waits(*straggling(mesh=mesh)) is None
 
 
+def test_groups_of_some_ranks_without_a_mesh_are_not_matched() -> None:
+    def in_group(number: int, step_ms: float) -> Rank:
+        spans: list[Span] = []
+        for begin in (step_ms * step for step in range(9)):
+            spans += [("compute", begin, begin + 10), ("ncclDevKernel_AllReduce", begin + 10, begin + 15)]
+        return rank(number, spans, 0)
+
+    assert waits(in_group(0, 100), in_group(1, 100), in_group(2, 130), in_group(3, 130)) is None
+    assert waits(in_group(0, 100), in_group(1, 100)) is not None
+
+
+def test_a_collective_of_some_ranks_among_those_of_all_is_left_out() -> None:
+    begins = [100.0 * step for step in range(6)]
+
+    def taking_part(number: int, early_ms: float) -> Rank:
+        spans: list[Span] = []
+        for begin in begins:
+            spans += [("ncclDevKernel_AllReduce", begin + 10, begin + 15)]
+            spans += [("ncclDevKernel_AllGather", begin + 40 - early_ms, begin + 45 - early_ms)] if begin < 200 else []
+        return rank(number, spans, number * HOUR)
+
+    found = waits(taking_part(0, 0), taking_part(1, 20))
+    assert found is not None
+    assert found.collectives == len(begins)
+    assert all(one.waiting_ns == 0 for one in found.ranks)
+
+
 def test_a_rank_without_collectives_gives_no_times() -> None:
     assert waits(*straggling(2), rank(2, [("compute", 0, 10)], 0)) is None
 
