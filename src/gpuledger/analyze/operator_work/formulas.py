@@ -269,6 +269,8 @@ def _convolution_backward(key: OperatorKey) -> Work | None:
 
 def _attention(key: OperatorKey) -> Work | None:
     """Return the work of attention: two products forward, five backward."""
+    if key.name == "_native_multi_head_attention":
+        return _layer_of_attention(key)
     shapes = [tuple(value["shape"]) for value in key.arguments if is_tensor(value) and len(value["shape"]) == 4]
     is_backward = "backward" in key.name
     if len(shapes) < (4 if is_backward else 3):
@@ -283,6 +285,16 @@ def _attention(key: OperatorKey) -> Work | None:
         written = (math.prod(q) + math.prod(k) + math.prod(v)) * item
         return Work("attention", 3 * first + 2 * second, read_bytes(key), written, gemm)
     return Work("attention", first + second, read_bytes(key), batch * heads * queries * out_width * item, gemm)
+
+
+def _layer_of_attention(key: OperatorKey) -> Work:
+    """Return the work of a layer of attention in evaluation, which is one operator: projections and two products."""
+    query, keys, width = key.arguments[0], key.arguments[1]["shape"][1], int(key.arguments[3])
+    batch, queries = query["shape"][:2]
+    projected = 2 * width * width * batch * (2 * queries + 2 * keys)
+    flops = projected + 4 * batch * queries * keys * width
+    written = batch * queries * width * _item_bytes(query)
+    return Work("attention", flops, read_bytes(key), written, Gemm(1, batch * queries, 3 * width, width))
 
 
 _FORMULAS: dict[str, Callable[[OperatorKey], Work | None]] = {

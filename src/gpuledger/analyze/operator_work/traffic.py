@@ -21,6 +21,10 @@ _PIECE_TENSORS = 64
 """Approximate number of tensors that one kernel of an operator over lists processes."""
 
 
+_LAUNCHES = {"masked_fill": 2, "constant_pad_nd": 2, "_native_multi_head_attention": 4}
+"""Kernels of operators that always launch the same number."""
+
+
 def launches_of(key: OperatorKey) -> int:
     """Return the approximate number of kernels that one call launches.
 
@@ -30,8 +34,8 @@ def launches_of(key: OperatorKey) -> int:
     name, values = key.name, key.arguments
     if name in ("cat", "stack"):
         return max(sum(0 not in tensor["shape"] for tensor in tensors_in(values[0])), 1)
-    if name in ("masked_fill", "constant_pad_nd"):
-        return 2
+    if name in _LAUNCHES:
+        return _LAUNCHES[name]
     if name == "convolution" and len(values) > 2:
         return 1 + int(is_tensor(values[2]))
     if name == "convolution_backward" and len(values) > 10:

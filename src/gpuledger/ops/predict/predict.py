@@ -35,7 +35,7 @@ from gpuledger.ops.predict.roof import Roof
 from gpuledger.ops.predict.trees import Forest, Levels
 from gpuledger.ops.totals.sum import PREDICTED, Cost
 
-VERSION = 6
+VERSION = 7
 """Version of a model's file."""
 GUESS = 4.0
 """Factor of the interval up and down if an operator is only known by its roofline."""

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_keys import key_for
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpuledger.analyze.operator_work.formulas import family_of, work_of
@@ -97,6 +98,17 @@ def test_attention_has_two_products_forward_and_five_backward() -> None:
     assert work.written_bytes == out.nbytes
     backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
     assert work_of(key_for(backward, out, q, k, v, out, lse, 0.0, False)).flops == 5 / 2 * work.flops
+
+
+def test_a_layer_of_attention_has_its_projections_and_two_products() -> None:
+    """In evaluation, ``nn.MultiheadAttention`` is one operator. In training it is several, which torch counts."""
+    layer, x = nn.MultiheadAttention(24, 3, batch_first=True), torch.ones(2, 7, 24)
+    flops, (made, _) = counted(layer, x, x, x)
+    weights = (layer.in_proj_weight, layer.in_proj_bias, layer.out_proj.weight, layer.out_proj.bias)
+    work = work_of(key_for(aten._native_multi_head_attention.default, x, x, x, 24, 3, *weights, None, False))
+    assert work.family == "attention"
+    assert work.flops == flops
+    assert work.written_bytes == made.nbytes
 
 
 def test_a_lookup_reads_the_rows_it_takes_and_not_the_whole_table() -> None:
