@@ -32,6 +32,7 @@ from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.memory.window import MemoryWindow
 from gpuledger.collect.passes.later_passes import LaterPasses
 from gpuledger.collect.session.exit_facts import exit_facts
+from gpuledger.collect.session.late_optimizers import LateOptimizers
 from gpuledger.collect.session.outside_backward import OutsideBackward
 from gpuledger.collect.session.recorders import ProcessRecorders, RecorderFactory, describe_process
 from gpuledger.collect.session.watched_calls import WatchedCalls
@@ -86,6 +87,7 @@ class Session:
         self.guard = Guard(self.fail)
         self.graphs = CompiledGraphs(self.registry, self.stacks, self.journal, self.guard.absorbs)
         self._outside_backward = OutsideBackward(self.guard)
+        self._late_optimizers = LateOptimizers(self.journal)
         self._closing: OutermostCalls | None = None
         self.flight = FlightRecorder(self.journal, self.registry, self.guard) if settings.flight_recorder else None
         self._oom: list[dict[str, Any]] = []
@@ -282,6 +284,7 @@ class Session:
         if self.window is not None and self.window.is_open:
             self.window.before_optimizer(optimizer)
         else:
+            self._late_optimizers.steps(optimizer, self.steps.seen + 1)
             self._later.before_optimizer()
 
     def _after_optimizer(self, optimizer: Any) -> None:
@@ -325,6 +328,8 @@ class Session:
             if self.window.end_step():
                 self._close_recorder()
                 self._recorders.window_ended()
+                if not self._on_card:
+                    self._late_optimizers.recording_ended(self.steps.optimizers)
                 if self.flight is not None:
                     self.flight.recording_ended(self.steps.seen)
                 self._begin_later_passes()

@@ -161,6 +161,12 @@ def test_what_is_allowed_has_to_be_readable(runs: Path, allow: str) -> None:
     assert result.stderr.startswith("gpuledger: error: --allow") or "unknown unit" in result.stderr
 
 
+def test_every_value_that_is_allowed_is_checked(runs: Path) -> None:
+    words = ("--allow", "peak_allocated_bytes=+0%", "--allow", "peak_reserved_bytes=+0%", "--json")
+    found = ask("check", runs / "one", "--against", runs / "one", *words)
+    assert [one["key"] for one in json.loads(found.stdout)["limits"]] == ["peak_allocated_bytes", "peak_reserved_bytes"]
+
+
 def test_what_the_base_lacks_cannot_be_allowed(runs: Path) -> None:
     with pytest.raises(UsageError, match="does not have this value"):
         limits_against(read(runs), {"step_energy_j": "+3%"})

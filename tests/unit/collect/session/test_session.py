@@ -26,6 +26,7 @@ from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.tensor_observations import TensorObservations
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.dispatch import DispatchRecorder
+from gpuledger.collect.memory.storage_events import StorageEvents
 from gpuledger.collect.memory.window import MemoryWindow
 from gpuledger.collect.session import active
 from gpuledger.collect.session import session as sessions
@@ -79,8 +80,8 @@ PLACES = [
     (Phases, "after_backward"),
     (ModuleTracker, "_claim_inputs"),
     (ModuleTracker, "_claim_outputs"),
-    (DispatchRecorder, "_begin"),
-    (DispatchRecorder, "_operator_id"),
+    (StorageEvents, "begin"),
+    (StorageEvents, "operator_id"),
     (DispatchRecorder, "read_counters"),
     (DispatchRecorder, "drain"),
     (MemoryWindow, "end_step"),
@@ -111,7 +112,7 @@ def test_an_error_of_ours_never_reaches_the_program(monkeypatch: pytest.MonkeyPa
     assert len(notes) == 1
     assert "ZeroDivisionError: ours (test_session.py" in notes[0]
     assert run.manifest.status == "cut off"
-    if owner is not DispatchRecorder:  # a dispatch mode at work can only be taken out afterwards
+    if owner not in (DispatchRecorder, StorageEvents):  # a dispatch mode at work can only be taken out afterwards
         assert during == [before]
 
 
@@ -119,7 +120,7 @@ def test_an_error_of_ours_in_every_callback_at_once(monkeypatch: pytest.MonkeyPa
     before, expected = installed(), train()
     for owner, name in PLACES:
         if (owner, name) not in (
-            (DispatchRecorder, "_begin"),
+            (StorageEvents, "begin"),
             (DispatchRecorder, "read_counters"),
             (RankJournal, "append"),
         ):
