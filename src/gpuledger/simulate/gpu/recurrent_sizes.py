@@ -30,6 +30,9 @@ STANDARD, SMALL, PERSISTENT = "standard", "persistent, small hidden size", "pers
 _WIDEST_SMALL = {RELU: (384, 256), TANH: (384, 256), LSTM: (192, 128), GRU: (192, 128)}
 """Largest hidden size of the algorithm for small ones, forward and backward."""
 
+_CHUNK_STEPS = 8
+"""With several layers in one direction, backward keeps a layout of some steps only: about this number for each layer."""
+
 _TILE, _WIDEST_PERSISTENT, _MOST_SEQUENCES = 128, 1024, 128
 _MANY_SEQUENCES, _WIDE = 96, 896
 
@@ -173,7 +176,7 @@ class RecurrentShape:
         Args:
             backward: Whether the workspace is of a backward call, which may have another algorithm.
 
-        Source: within 0.3 % of 1,248 of 1,329 measured layers (bench/estimate/results/h200/recurrent_fit.json).
+        Source: within 0.3 % of 1,277 of 1,329 measured layers (bench/estimate/results/h200/recurrent_fit.json).
         """
         layouts_bytes = self._forward_bytes(backward)
         if self.trains:
@@ -223,6 +226,8 @@ class RecurrentShape:
         if self.projection:
             count += self.directions
         size = count * hidden + (1, 4)[way] * max(outputs, inputs) + layouts.backward_states[way] * states
+        if standard and self.directions == 1 and self.layers > 1:
+            size -= hidden - min(hidden, _CHUNK_STEPS * (self.layers + 1) * states // self.layers)
         return size + 2 * (self._unpacked_bytes() if standard else inputs)
 
 

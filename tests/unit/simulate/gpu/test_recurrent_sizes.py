@@ -60,13 +60,13 @@ def test_the_reserve_is_equal_to_the_byte() -> None:
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("kind", [TANH, LSTM, GRU])
 def test_forward_workspaces_are_those_that_were_measured(kind: int, packed: bool, directions: int) -> None:
-    """Those with a larger error are smaller than computed: cuDNN saves a layout of some layers."""
+    """Most others are smaller than computed: with long sequences, cuDNN keeps a layout of some steps only."""
     layers = [one for one in measured_layers() if one.shape.kind == kind and bool(one.shape.longest) == packed]
     layers = [one for one in layers if one.shape.directions == directions]
     errors = [one.shape.workspace_bytes() / one.forward_bytes - 1 for one in layers]
     assert sum(abs(error) <= 0.003 for error in errors) >= 0.8 * len(errors)
     assert min(errors) > -0.035
-    assert max(errors) < 0.25
+    assert max(errors) < 0.15
 
 
 def test_backward_workspaces_are_those_that_were_measured() -> None:
