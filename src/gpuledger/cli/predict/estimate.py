@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -127,7 +127,7 @@ def estimate_command(ctx: click.Context, /, **flags: Any) -> None:
         find_world_size(order, flags)
         return
     if flags["find_batch"]:
-        _find_batch(order, flags["find_batch"], as_json=flags["as_json"])
+        _find_batch(order, flags["find_batch"], output, as_json=flags["as_json"])
         return
     stem = Path(program[1] if program[0] == "-m" else program[0]).stem
     directory = choose_directory(flags["out"], force=flags["force"], stem=f"{stem}-on-{order.card.key}")
@@ -219,15 +219,12 @@ def _closing(found: Estimate, terminal: Terminal) -> list[str]:
     return ["", *note_lines(found.notes, terminal), *next_lines(commands, terminal)]
 
 
-def _find_batch(order: Order, name: str, *, as_json: bool) -> None:
+def _find_batch(order: Order, name: str, output: TextIO | None, *, as_json: bool) -> None:
     from gpuledger.cli.predict.estimate_text import search_document, search_lines
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.simulate.estimate.batch import search_argument
 
-    def say(line: str) -> None:
-        click.echo(line, err=True)
-
-    found: Search = search_argument(order, name, say)
+    found: Search = search_argument(order, name, output)
     if as_json:
         print_json(search_document(found, order.card, name))
     else:

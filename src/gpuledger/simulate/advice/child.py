@@ -14,9 +14,9 @@ from gpuledger.errors import InputError
 from gpuledger.processes.child_job import serve_job
 from gpuledger.simulate.advice.choose import Chooser, Followed
 from gpuledger.simulate.advice.combination import Applied, Combination, describe
-from gpuledger.simulate.advice.forked import run_forked
 from gpuledger.simulate.assumptions import EXPECTED, LARGEST
-from gpuledger.simulate.estimate.child import load_unwatched, run_as_main
+from gpuledger.simulate.estimate.child import load_for_forks, run_as_main
+from gpuledger.simulate.estimate.forked import run_forked
 from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def advise(order: dict[str, Any], program: list[str]) -> dict[str, Any]:
             of the program's batch size in its arguments: ``batch_place``, -1 if it has none.
         program: The program with its arguments.
     """
-    load_unwatched()
+    load_for_forks()
     followers = _Followers(order, program)
     choice = Chooser(followers.follow, order["limit_bytes"]).choose()
     return {**dataclasses.asdict(choice), "notes": list(followers.notes)}

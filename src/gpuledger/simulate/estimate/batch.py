@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import asdict
+from typing import TextIO
 
 from gpuledger.errors import UsageError
-from gpuledger.simulate.estimate.run import Order, estimate_program
-from gpuledger.simulate.estimate.search import Search, Trial, find_largest
-from gpuledger.units import format_bytes
+from gpuledger.processes.child_job import run_program_job
+from gpuledger.simulate.estimate.run import Order, check_program
+from gpuledger.simulate.estimate.search import Search, Trial
 
 
-def search_argument(order: Order, name: str, say: Callable[[str], None]) -> Search:
-    """Return the largest value of ``--NAME`` with which a program fits. Tries each value in a child process.
+def search_argument(order: Order, name: str, output: TextIO | None = None) -> Search:
+    """Return the largest value of ``--NAME`` with which a program fits.
+
+    One child process loads torch and tries each value in a fork of its own.
+
+    Args:
+        order: The program and the GPU.
+        name: The argument, with or without its dashes.
+        output: Gets a line for each value; None drops it. The program's own output is dropped.
 
     Raises:
-        UsageError: the program's arguments have no ``--NAME`` with a whole number above 0.
+        UsageError: there is no such program, or its arguments have no ``--NAME`` with a whole number above 0.
         InputError: the program failed with a value that should fit.
+        ChildJobError: the child process crashed.
     """
     place, start = find_argument(order.program, name)
-
-    def try_value(value: int) -> Trial:
-        program = set_argument(order.program, place, value)
-        with tempfile.TemporaryDirectory() as directory:
-            found = estimate_program(replace(order, program=program), Path(directory) / "trial.ledger")
-        say(f"gpuledger: --{name.lstrip('-')} {value}: {format_bytes(found.peak_process_bytes)}, {found.fit.verdict}")
-        return Trial(value, found.peak_process_bytes, found.fit.verdict, found.upper_bytes, bool(found.uncompiled))
-
-    return find_largest(try_value, start, usable_bytes=order.card.usable_bytes)
+    check_program(order.program)
+    given = {
+        "card": order.card.key,
+        "steps": order.steps,
+        "settings": asdict(order.settings),
+        "confidence": order.confidence,
+        "name": name.lstrip("-"),
+        "place": place,
+        "start": start,
+    }
+    found = run_program_job("gpuledger.simulate.estimate.batch_child", given, order.program, output)
+    return Search(found["largest"], tuple(Trial(**trial) for trial in found["trials"]))
 
 
 def find_argument(program: tuple[str, ...], name: str) -> tuple[int, int]:

@@ -6,6 +6,7 @@ import gc
 import runpy
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,16 @@ def load_unwatched() -> Callable[..., dict[str, Any]]:
     gc.freeze()
     gc.enable()
     return follow
+
+
+def load_for_forks() -> Callable[..., dict[str, Any]]:
+    """Return the function that follows a program, after loading what torch otherwise loads in each fork.
+
+    Without it, torch's compiler and its data loaders take most of the time of a fork.
+    """
+    for name in ("torch._dynamo", "torch.utils.data"):
+        import_module(name)
+    return load_unwatched()
 
 
 def run_as_main(program: list[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -131,8 +131,17 @@ def make_order(
     return Order(program, find_card(gpu), steps, confidence, parse_alloc_conf(alloc_conf))
 
 
+Follower = Callable[[Order, Path, TextIO | None, str], dict[str, Any]]
+"""Follows a program for an order, a run's directory, a stream and an assumption, and returns how it ended."""
+
+
 def estimate_program(
-    order: Order, run_directory: Path, output: TextIO | None = None, *, replace: bool = False
+    order: Order,
+    run_directory: Path,
+    output: TextIO | None = None,
+    *,
+    replace: bool = False,
+    follower: Follower | None = None,
 ) -> Estimate:
     """Return a program's estimate, after following its first steps in a child process.
 
@@ -141,6 +150,7 @@ def estimate_program(
         run_directory: Directory of the run. If there is no estimate, it is removed.
         output: Stream for the program's own output; None discards it.
         replace: Whether an existing run is replaced once there is an estimate.
+        follower: Follows the program instead of a new child process.
 
     Raises:
         FileExistsError: ``run_directory`` exists, and ``replace`` is False.
@@ -152,9 +162,10 @@ def estimate_program(
     manifest = new_manifest(run_directory.name, (sys.executable, *order.program), {})
     writer = RunWriter.open(run_directory, manifest, replace=replace)
     with writer.placing():
-        outcome = follow_in_child(order, writer.directory, output)
+        follower = follower or follow_in_child
+        outcome = follower(order, writer.directory, output, EXPECTED)
         refuse_failure(order, outcome)
-        assumed = _follow_assumed(order, outcome) if outcome["assumed"] else None
+        assumed = _follow_assumed(order, outcome, follower) if outcome["assumed"] else None
         notes = (*outcome["notes"], *_describe(outcome, assumed))
         found = finish(order, writer, notes, assumed)
     return dataclasses.replace(found, run=read_run(run_directory))
@@ -274,7 +285,7 @@ def _describe(outcome: dict[str, Any], assumed: Assumed | None) -> Iterator[str]
         )
 
 
-def _follow_assumed(order: Order, outcome: dict[str, Any]) -> Assumed:
+def _follow_assumed(order: Order, outcome: dict[str, Any], follower: Follower) -> Assumed:
     """Return the reserved bytes if the values that were assumed are the least and the largest possible.
 
     A program that fails with these values has no such bound.
@@ -283,7 +294,7 @@ def _follow_assumed(order: Order, outcome: dict[str, Any]) -> Assumed:
     for assumption in (LEAST, LARGEST):
         with tempfile.TemporaryDirectory() as directory:
             again = dataclasses.replace(order, steps=outcome["steps"] or order.steps)
-            other = follow_in_child(again, Path(directory) / "other.ledger", None, assumption)
+            other = follower(again, Path(directory) / "other.ledger", None, assumption)
         reserved[assumption] = other["peak_reserved_bytes"] if other["ended"] in ("steps", "exit") else None
     return Assumed(reserved[LEAST], reserved[LARGEST])
 
@@ -300,6 +311,17 @@ def check_program(program: Sequence[str]) -> None:
         )
 
 
+def describe_order(order: Order, run_directory: Path, assumption: str) -> dict[str, Any]:
+    """Return what :func:`gpuledger.simulate.estimate.follow.follow` is asked to follow, as plain values."""
+    return {
+        "card": order.card.key,
+        "steps": order.steps,
+        "settings": asdict(order.settings),
+        "run_directory": str(run_directory.absolute()),
+        "assumption": assumption,
+    }
+
+
 def follow_in_child(
     order: Order,
     run_directory: Path,
@@ -313,14 +335,7 @@ def follow_in_child(
         ChildJobError: the process ended early.
         InputError: it ended with a signal in a line of the program.
     """
-    given = {
-        "card": order.card.key,
-        "steps": order.steps,
-        "settings": asdict(order.settings),
-        "run_directory": str(run_directory.absolute()),
-        "assumption": assumption,
-        "ranks": ranks,
-    }
+    given = {**describe_order(order, run_directory, assumption), "ranks": ranks}
     try:
         return run_program_job("gpuledger.simulate.estimate.child", given, order.program, output)
     except ChildJobError as error:

@@ -31,7 +31,7 @@ _WIDEST_SMALL = {RELU: (384, 256), TANH: (384, 256), LSTM: (192, 128), GRU: (192
 """Largest hidden size of the algorithm for small ones, forward and backward."""
 
 _CHUNK_STEPS = 8
-"""With several layers in one direction, backward keeps a layout of some steps only: about this number for each layer."""
+"""With several layers in one direction, backward keeps a layout of about this number of steps for each layer."""
 
 _TILE, _WIDEST_PERSISTENT, _MOST_SEQUENCES = 128, 1024, 128
 _MANY_SEQUENCES, _WIDE = 96, 896

@@ -1,0 +1,76 @@
+"""The largest value of a script's argument that fits a GPU, searched in forks of one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from gpuledger.errors import InputError, UsageError
+from gpuledger.simulate.catalogue import find_card
+from gpuledger.simulate.estimate.batch import search_argument
+from gpuledger.simulate.estimate.run import Order, estimate_program
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("quick_children")]
+SCRIPT = """
+import sys
+import torch
+from torch import nn
+
+batch = int(sys.argv[sys.argv.index("--batch") + 1])
+print("written by the script")
+model = nn.Sequential(nn.Linear(512, 4096), nn.ReLU(), nn.Linear(4096, 8)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(4):
+    optimizer.zero_grad()
+    hidden = model(torch.randn(batch, 512, device="cuda"))
+    hidden[hidden > 0].sum().backward()
+    optimizer.step()
+"""
+CARD = find_card("rtx-4060")
+
+
+def write(folder: Path, script: str) -> str:
+    place = folder / "train.py"
+    place.write_text(script, encoding="utf-8")
+    return str(place)
+
+
+def test_each_value_has_the_estimate_of_its_own_command(tmp_path: Path) -> None:
+    """Also of a program with values that are assumed, which is followed three times."""
+    script = write(tmp_path, SCRIPT)
+    found = search_argument(Order((script, "--batch", "65536"), CARD), "batch")
+    assert found.largest is not None
+    verdicts = {trial.value: trial.verdict for trial in found.trials}
+    assert verdicts[found.largest] == "fits"
+    assert all(verdict != "fits" for value, verdict in verdicts.items() if value > found.largest)
+    first = next(trial for trial in found.trials if trial.value == 65536)
+    alone = estimate_program(Order((script, "--batch", "65536"), CARD), tmp_path / "alone.ledger")
+    assert alone.peaks.assumed is not None
+    assert (first.process_bytes, first.upper_bytes) == (alone.peak_process_bytes, alone.upper_bytes)
+
+
+def test_an_argument_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    script = write(tmp_path, SCRIPT)
+    with pytest.raises(UsageError, match="--size is not among the program's arguments"):
+        search_argument(Order((script, "--batch", "8"), CARD), "size")
+    with pytest.raises(UsageError, match="no such script"):
+        search_argument(Order((str(tmp_path / "none.py"), "--batch", "8"), CARD), "batch")
+
+
+def test_a_failure_names_the_line_of_the_script(tmp_path: Path) -> None:
+    script = write(tmp_path, SCRIPT.replace("nn.ReLU()", "nn.Missing()"))
+    with pytest.raises(InputError, match=r"train\.py:8: AttributeError: .*Missing"):
+        search_argument(Order((script, "--batch", "8"), CARD), "batch")
+
+
+def test_each_value_is_said_and_the_output_of_the_script_is_dropped(tmp_path: Path) -> None:
+    script = write(tmp_path, SCRIPT)
+    with (tmp_path / "said.txt").open("w+", encoding="utf-8") as said:
+        found = search_argument(Order((script, "--batch", "8"), CARD), "batch", said)
+        said.seek(0)
+        lines = said.read().splitlines()
+    assert len([line for line in lines if line.startswith("gpuledger: --batch")]) == len(found.trials)
+    assert "written by the script" not in lines
