@@ -35,16 +35,30 @@ make_run(Path(sys.argv[2]), blocks=int(sys.argv[3]), modules=200, ranks=int(sys.
 """
 
 
+WRITE_SUMMARIES = """
+import sys; from pathlib import Path
+from gpuledger.analyze.ranks.summaries import write_summary
+from gpuledger.model.run import read_run
+for rank in read_run(Path(sys.argv[1])).ranks:
+    write_summary(rank)
+"""
+
+
 def environment_of(checkout: Path) -> dict[str, str]:
     """Return the environment in which ``import gpuledger`` takes the checkout's source."""
     return {**os.environ, "PYTHONPATH": str(checkout.resolve() / "src")}
 
 
-def make_run(checkout: Path, run: Path, blocks: int, ranks: int) -> None:
-    """Write a synthetic run of ``ranks`` ranks with ``blocks`` blocks each."""
+def make_run(checkout: Path, later: Path, run: Path, blocks: int, ranks: int) -> None:
+    """Write a synthetic run of ``ranks`` ranks with ``blocks`` blocks each.
+
+    The later checkout adds what it stores beside the tables of a rank when it writes them, as it does to a recorded
+    run: each rank's summary. An earlier checkout does not read it.
+    """
     helpers = next((checkout / "tests").rglob("synthetic.py")).parent
     command = [sys.executable, "-c", MAKE_RUN, str(helpers), str(run), str(blocks), str(ranks)]
     subprocess.run(command, check=True, env=environment_of(checkout))
+    subprocess.run([sys.executable, "-c", WRITE_SUMMARIES, str(run)], check=True, env=environment_of(later))
 
 
 def time_command(checkout: Path, arguments: list[str]) -> tuple[float, float]:
@@ -113,7 +127,7 @@ def main() -> None:
         page = Path(temporary) / "report.html"
         for name, blocks, ranks in (("a million blocks", asked.blocks, 1), ("64 ranks", 2000, asked.ranks)):
             run = Path(temporary) / f"{ranks}.ledger"
-            make_run(asked.before, run, blocks, ranks)
+            make_run(*checkouts, run, blocks, ranks)
             figures = {"blocks_per_rank": blocks, "ranks": ranks}
             for command, arguments in (
                 ("show", ["show", str(run)]),

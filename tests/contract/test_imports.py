@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from folders import DATA, ROOT
+from synthetic import make_run
 
 SOURCE = ROOT / "src" / "gpuledger"
 ON_DEMAND = ("torch", "numpy", "pyarrow", "duckdb", "rich", "click", "pynvml", "psutil")
@@ -30,6 +31,13 @@ def test_importing_gpuledger_is_quick() -> None:
     code = "import time; start = time.process_time(); import gpuledger; print(time.process_time() - start)"
     times_s = (float(subprocess.check_output([sys.executable, "-c", code], text=True)) for _ in range(10))
     assert any(time_s < IMPORT_LIMIT_S for time_s in times_s)  # a busy machine's shared core takes twice as long
+
+
+def test_a_run_with_all_its_tables_is_read_without_what_builds_tables(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run.ledger", blocks=20)
+    loaded = loaded_by(f"from gpuledger.services.runs import load; load({str(run)!r})")
+    assert "gpuledger.services.runs" in loaded
+    assert loaded.isdisjoint({"gpuledger.analyze.posting.posting", "gpuledger.analyze.posting.activities"})
 
 
 @pytest.mark.torch

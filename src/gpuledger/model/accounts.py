@@ -44,6 +44,9 @@ ROUNDING = "rounding"
 PHASES = ("setup", "forward", "backward", "optimizer", "evaluation", "between")
 """Phases in the order of a training step; the values of ``blocks.phase``."""
 
+SPAN_KINDS = ("phase", "kernel", "copy", "collective", "host")
+"""Kinds of spans; the values of ``spans.kind``. In a journal's activities, a kind's number is its position."""
+
 DEVICE_LINES = (
     "free_segments",
     "graph_pools",

@@ -7,10 +7,10 @@ that the process wrote while it ran, ``rank-N/<table>/part-*.parquet`` the table
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuledger.errors import InputError, UsageError
 from gpuledger.files.reading import storable
@@ -30,6 +30,9 @@ PARTS = "part-*.parquet"
 MOST_NAMES_SHOWN = 5
 _UNPACKED = ("", "unpacked")
 """Cache key for the check of the unpacked size of a rank's tables."""
+_COMPUTED = " computed"
+"""Takes the place of a table's name in the cache keys of computed results."""
+Computed = TypeVar("Computed")
 
 
 def write_table(rank_directory: Path, table: pa.Table, name: str, part: int = 0) -> None:
@@ -94,8 +97,15 @@ class Rank:
         table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
         return table if self.manifest.recorder.has_measured_times else without_times(table, name)
 
+    def computed(self, name: str, compute: Callable[[], Computed]) -> Computed:
+        """Return the result of ``compute``, which is called once for each ``name`` until :meth:`forget_columns`."""
+        if (_COMPUTED, name) not in self._kept:
+            self._kept[_COMPUTED, name] = compute()
+        result: Computed = self._kept[_COMPUTED, name]
+        return result
+
     def forget_columns(self) -> None:
-        """Clear the cache of columns."""
+        """Clear the cache of columns and of what was computed from them."""
         for key in [key for key in self._kept if key != _UNPACKED]:
             del self._kept[key]
 

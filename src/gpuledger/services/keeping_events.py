@@ -6,10 +6,10 @@ import shutil
 from collections.abc import Collection
 from contextlib import suppress
 
-from gpuledger.analyze.posting.posting import JOURNAL_DIRECTORY
 from gpuledger.analyze.ranks.rank_set import build_rank_set, choose_sample
 from gpuledger.analyze.ranks.summaries import has_summary
 from gpuledger.collect.launch.settings import ALL_RANKS, parse_ranks
+from gpuledger.model.journal.extent import JOURNAL_DIRECTORY
 from gpuledger.model.run import Run, read_run
 
 MOST_SAMPLED = 64

@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.analyze.overview.process_bytes import has_context_reading
-from gpuledger.analyze.posting.card_samples import post_card_samples
-from gpuledger.analyze.posting.energy_posting import post_energy
-from gpuledger.analyze.posting.posting import post_ranks
 from gpuledger.analyze.ranks.summaries import write_summary
 from gpuledger.collect.sampling.calibrate import (
     Calibration,
@@ -28,9 +25,10 @@ from gpuledger.errors import UsageError
 from gpuledger.files.writing import refuse_links
 from gpuledger.formats.readers import find_format, logs_inside, read_files, single_paths
 from gpuledger.model.imported import write_imported
+from gpuledger.model.journal.extent import has_new_journal
 from gpuledger.model.manifest import read_json, read_rank_manifest, with_notes, write_rank_manifest
-from gpuledger.model.run import Rank, Run, read_rank, read_run
-from gpuledger.model.run_directory import MANIFEST, SUFFIX, choose_directory, is_url
+from gpuledger.model.run import Rank, Run, read_rank, read_ranks, read_run
+from gpuledger.model.run_directory import MANIFEST, SAMPLE_JOURNALS, SUFFIX, choose_directory, is_url, rank_directories
 from gpuledger.services.remote_runs import download_run, find_runs
 
 if TYPE_CHECKING:
@@ -206,6 +204,12 @@ def import_files(
 
 def post_missing(run_directory: Path) -> None:
     """Build the tables of every rank with journal entries that are not in its tables."""
+    if not _may_lack_tables(run_directory):
+        return
+    from gpuledger.analyze.posting.card_samples import post_card_samples  # most commands read a run that has its tables
+    from gpuledger.analyze.posting.energy_posting import post_energy
+    from gpuledger.analyze.posting.posting import post_ranks
+
     changed: set[Path] = set()
 
     def posted(rank: Rank) -> None:
@@ -219,6 +223,15 @@ def post_missing(run_directory: Path) -> None:
         _add_watts(directory)
     for directory in sorted(changed):
         write_summary(read_rank(directory))
+
+
+def _may_lack_tables(run_directory: Path) -> bool:
+    """Return whether a journal is newer than the tables, or the launcher has measured something beside the ranks."""
+    if (run_directory / SAMPLE_JOURNALS).is_dir():
+        return True
+    if any(has_new_journal(directory) for _, directory in rank_directories(run_directory)):
+        return True
+    return any(manifest.energy_pass and manifest.energy is None for _, _, manifest in read_ranks(run_directory))
 
 
 def settle(run_directory: Path) -> Run:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuledger.analyze.posting.posting import is_posted
 from gpuledger.model.journal import log
+from gpuledger.model.journal.extent import is_posted
 from gpuledger.model.journal.journal import COLUMNS, JournalWriter, Part
 from gpuledger.model.journal.reading import journal_of, read_journal
 from gpuledger.model.run_directory import write_json

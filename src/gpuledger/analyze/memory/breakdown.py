@@ -191,24 +191,24 @@ def sum_by_words(words: Sequence[Words], sizes: I64) -> list[tuple[tuple[str, ..
 
 
 def _accounts(words: dict[str, Words], sizes: I64) -> list[Account]:
+    """Return the accounts by ``words``; a text that is not one of them is empty: the last element of each row."""
     place = {word: position for position, word in enumerate(words)}
-
-    def text(texts: tuple[str, ...], word: str) -> str:
-        return texts[place[word]] if word in place else ""
-
+    wanted = ("category", "module", "phase", "tensor", "scope", "line", "function")
+    category, module, phase, tensor, scope, line, function = (place.get(word, -1) for word in wanted)
     return [
         Account(
-            category=text(row, "category"),
-            module=text(row, "module"),
-            phase=text(row, "phase"),
-            name=text(row, "tensor"),
+            category=texts[category],
+            module=texts[module],
+            phase=texts[phase],
+            name=texts[tensor],
             bytes=size,
             blocks=blocks,
-            scope=text(row, "scope"),
-            line=text(row, "line"),
-            function=text(row, "function"),
+            scope=texts[scope],
+            line=texts[line],
+            function=texts[function],
         )
         for row, size, blocks in sum_by_words(list(words.values()), sizes)
+        for texts in ((*row, ""),)
     ]
 
 

@@ -7,6 +7,7 @@ allocated at i if ``alloc_index <= i < free_requested_index``. All other analysi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,6 +47,11 @@ class Lives:
         """Return which blocks are allocated or awaiting free at ``index``."""
         return (self.alloc_index <= index) & (self.free_index > index)
 
+    @cached_property
+    def allocated(self) -> Curve:
+        """The allocated bytes after every event that changes them."""
+        return running_sum(self.allocated_bytes, self.alloc_index, self.free_requested_index)
+
     @property
     def last_index(self) -> int:
         """Return the index of the last event of any block; -1 if there is none."""
@@ -66,19 +72,22 @@ class Curve:
 
 
 def read_lives(rank: Rank, device_idx: int) -> Lives:
-    """Return the blocks of one device, in the order of the table."""
+    """Return the blocks of one device, in the order of the table. They are read once, as columns are."""
 
     def read(column: str, missing: int = -1) -> I64:
         return read_numbers(rank, "blocks", column, device_idx, missing)
 
-    return Lives(
-        device_idx,
-        allocated_bytes=read("allocated_bytes"),
-        requested_bytes=read("requested_bytes"),
-        alloc_index=read("alloc_index"),
-        free_requested_index=read("free_requested_index", NEVER),
-        free_index=read("free_index", NEVER),
-    )
+    def read_all() -> Lives:
+        return Lives(
+            device_idx,
+            allocated_bytes=read("allocated_bytes"),
+            requested_bytes=read("requested_bytes"),
+            alloc_index=read("alloc_index"),
+            free_requested_index=read("free_requested_index", NEVER),
+            free_index=read("free_index", NEVER),
+        )
+
+    return rank.computed(f"lives of device {device_idx}", read_all)
 
 
 def read_numbers(rank: Rank, table: str, column: str, device_idx: int, missing: int = -1) -> I64:
@@ -116,7 +125,11 @@ def of_device(rank: Rank, table: str, device_idx: int, values: NDArray[Any]) -> 
 
 def device_indices(rank: Rank) -> tuple[int, ...]:
     """Return the devices that have blocks, in ascending order."""
-    return tuple(np.unique(to_numbers(rank.table("blocks", ("device_idx",)).column(0))).tolist())
+
+    def find() -> tuple[int, ...]:
+        return tuple(np.unique(to_numbers(rank.table("blocks", ("device_idx",)).column(0))).tolist())
+
+    return rank.computed("devices of blocks", find)
 
 
 def pick_device(rank: Rank, device_idx: int | None = None) -> int:
@@ -151,7 +164,7 @@ def allocated_curve(lives: Lives) -> Curve:
 
     Source: caching allocator's history, exact.
     """
-    return running_sum(lives.allocated_bytes, lives.alloc_index, lives.free_requested_index)
+    return lives.allocated
 
 
 def reserved_curve(rank: Rank, device_idx: int) -> Curve:
@@ -176,10 +189,19 @@ def is_reserved_known(rank: Rank, device_idx: int) -> bool:
 def running_sum(sizes: I64, start: I64, end: I64) -> Curve:
     """Return the sum of ``sizes`` over intervals from ``start`` to before ``end`` (:data:`NEVER`: no end)."""
     ended = end != NEVER
-    points, place = distinct(np.concatenate((start, end[ended])))
-    change = np.zeros(points.size, dtype=np.int64)
-    np.add.at(change, place, np.concatenate((sizes, -sizes[ended])))
-    return Curve(points, np.cumsum(change))
+    marks, changes = np.concatenate((start, end[ended])), np.concatenate((sizes, -sizes[ended]))
+    low, width = _range_of(marks)
+    if _is_sparse(marks, width):
+        points, place = distinct(marks)
+        change = np.zeros(points.size, dtype=np.int64)
+        np.add.at(change, place, changes)
+        return Curve(points, np.cumsum(change))
+    marks -= low
+    change, seen = np.zeros(width, dtype=np.int64), np.zeros(width, dtype=bool)
+    np.add.at(change, marks, changes)
+    seen[marks] = True
+    points = np.flatnonzero(seen)
+    return Curve(points + low, np.cumsum(change)[points])
 
 
 def distinct(marks: I64) -> tuple[I64, I64]:
@@ -187,14 +209,24 @@ def distinct(marks: I64) -> tuple[I64, I64]:
 
     Event indices are dense, so a lookup table is faster than sorting. Sparse ones (a damaged table) are sorted.
     """
-    low = int(marks.min()) if marks.size else 0
-    width = int(marks.max()) - low + 1 if marks.size else 0
-    if width > 4 * marks.size + (1 << 20):
+    low, width = _range_of(marks)
+    if _is_sparse(marks, width):
         points, place = np.unique(marks, return_inverse=True)
         return points, place.astype(np.int64)
     seen = np.zeros(width, dtype=bool)
     seen[marks - low] = True
     return np.flatnonzero(seen).astype(np.int64) + low, (np.cumsum(seen) - 1)[marks - low]
+
+
+def _range_of(marks: I64) -> tuple[int, int]:
+    """Return the smallest mark, and how many numbers there are from it to the largest one."""
+    low = int(marks.min()) if marks.size else 0
+    return low, int(marks.max()) - low + 1 if marks.size else 0
+
+
+def _is_sparse(marks: I64, width: int) -> bool:
+    """Return whether a lookup table of ``width`` would be too large for so few marks."""
+    return width > 4 * marks.size + (1 << 20)
 
 
 def sums_at(points: I64, lives: Lives, groups: I64, count: int) -> tuple[I64, I64]:

@@ -20,7 +20,7 @@ from gpuledger.analyze.posting.kernels_alone import KernelMatches, match_kernels
 from gpuledger.analyze.posting.lane_scopes import NONE, LaneScopes, Mark, read_mark
 from gpuledger.analyze.posting.launch_lines import place_lines, read_line
 from gpuledger.analyze.posting.launched_work import SpanWork, span_work
-from gpuledger.model.accounts import Phase
+from gpuledger.model.accounts import SPAN_KINDS, Phase
 from gpuledger.model.journal.journal import (
     FUSION_RANGE,
     GRAPH_RANGE,
@@ -34,9 +34,6 @@ from gpuledger.model.journal.journal import (
 from gpuledger.model.journal.reading import Journal
 
 I64 = NDArray[np.int64]
-
-SPAN_KINDS = ("phase", "kernel", "copy", "collective", "host")
-"""Kinds of spans. A kind's number is its position."""
 
 _OURS = (MODULE_RANGE, PHASE_RANGE, LINE_RANGE, GRAPH_RANGE)
 """Prefixes of the names of ranges that gpuledger has opened. No operator has one of these."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuledger.analyze.posting.activities import SPAN_KINDS, OwnedSpans
+from gpuledger.analyze.posting.activities import OwnedSpans
+from gpuledger.model.accounts import SPAN_KINDS
 from gpuledger.model.manifest import HostWait
 
 

@@ -32,39 +32,21 @@ from gpuledger.analyze.posting.rows import (
     step_table,
     window_table,
 )
-from gpuledger.errors import InputError
 from gpuledger.files.reading import storable
 from gpuledger.model.journal.checks import read_checked
+from gpuledger.model.journal.extent import JOURNAL_DIRECTORY, has_new_journal, journal_extent
 from gpuledger.model.journal.journal import CACHED_CODE, FOUND_BY_LINES, OWN_ERROR, REASONS
-from gpuledger.model.journal.log import journal_files
 from gpuledger.model.journal.reading import Journal
-from gpuledger.model.manifest import RankManifest, read_rank_manifest, write_rank_manifest
+from gpuledger.model.manifest import RankManifest, write_rank_manifest
 from gpuledger.model.run import KeptRank, Rank, write_table
-from gpuledger.model.run_directory import MANIFEST, rank_directories
+from gpuledger.model.run_directory import rank_directories
 from gpuledger.model.schema.tables import SCHEMA_VERSION, TABLES
 
-JOURNAL_DIRECTORY = "journal"
 _NOT_IN_MANIFEST = (
     *("called_roots", "contained_roots", "workspace_bytes", "steps_asked"),
     *("activity_names", "operator_inputs", "compiled_graphs", "captured_pools", "shards", "step_memory_from_ns"),
 )
 """Facts that are not stored in the manifest."""
-
-
-def is_posted(rank_directory: Path) -> bool:
-    """Return whether the tables cover the whole journal. A process that still runs can have written more since."""
-    if not (rank_directory / MANIFEST).is_file():
-        return False
-    files, size_bytes = _extent(rank_directory)
-    manifest = read_rank_manifest(rank_directory)
-    has_all_files = manifest.journal_parts is None or manifest.journal_parts >= files
-    return has_all_files and (manifest.journal_bytes is None or manifest.journal_bytes >= size_bytes)
-
-
-def _extent(rank_directory: Path) -> tuple[int, int]:
-    """Return the number of a journal's files and their total bytes. The last file can still grow."""
-    files = journal_files(rank_directory / JOURNAL_DIRECTORY)
-    return len(files), sum(place.stat().st_size for place in files)
 
 
 def post_rank(rank_directory: Path) -> RankManifest:
@@ -77,7 +59,7 @@ def post_rank(rank_directory: Path) -> RankManifest:
         InputError: a directory to write to is a link.
         OSError: the tables cannot be written.
     """
-    files, size_bytes = _extent(rank_directory)
+    files, size_bytes = journal_extent(rank_directory)
     journal = read_checked(rank_directory / JOURNAL_DIRECTORY)
     posted = post_journal(journal, int(rank_directory.name.removeprefix("rank-")))
     for name, table in posted.tables.items():
@@ -99,16 +81,8 @@ def post_ranks(run_directory: Path, posted: Callable[[Rank], object] = lambda _:
         OSError: the tables cannot be written.
     """
     for number, directory in rank_directories(run_directory):
-        if (directory / JOURNAL_DIRECTORY).is_dir() and not _is_left_as_it_is(directory):
+        if has_new_journal(directory):
             posted(Rank(number, directory, post_rank(directory)))
-
-
-def _is_left_as_it_is(rank_directory: Path) -> bool:
-    """Return whether the tables are complete, or the manifest is damaged, which is said where the run is read."""
-    try:
-        return is_posted(rank_directory)
-    except InputError:
-        return True
 
 
 def post_journal(journal: Journal, rank: int = 0) -> KeptRank:

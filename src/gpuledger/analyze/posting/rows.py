@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.posting.activities import SPAN_KINDS, OwnedSpans
+from gpuledger.analyze.posting.activities import OwnedSpans
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.files.reading import storable
-from gpuledger.model.accounts import CATEGORIES, PHASES
+from gpuledger.model.accounts import CATEGORIES, PHASES, SPAN_KINDS
 from gpuledger.model.journal.journal import REASONS, STEP_KINDS
 from gpuledger.model.journal.reading import Journal
 from gpuledger.model.pools import UNKNOWN_POOL

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.instant import module_paths
 from gpuledger.analyze.memory.lines.source_lines import line_texts, read_stacks
-from gpuledger.analyze.posting.activities import SPAN_KINDS
 from gpuledger.analyze.step.gpu_steps import gpu_steps
 from gpuledger.analyze.step.steps import StepTimes, step_times
 from gpuledger.analyze.step.work import Work, names_of, read_work
+from gpuledger.model.accounts import SPAN_KINDS
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank

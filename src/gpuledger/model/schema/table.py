@@ -30,9 +30,9 @@ class Table:
     row: str
     columns: tuple[Column, ...]
 
-    @property
+    @cached_property
     def column_names(self) -> tuple[str, ...]:
-        """Return the names of the columns in order."""
+        """The names of the columns in order."""
         return tuple(column.name for column in self.columns)
 
     def arrow_schema(self) -> pa.Schema:

@@ -28,9 +28,10 @@ from gpuledger.analyze.operator_work.power_model import (
     model_to_json,
     share_of_limit,
 )
-from gpuledger.analyze.posting.activities import SPAN_KINDS, own_spans
+from gpuledger.analyze.posting.activities import own_spans
 from gpuledger.analyze.posting.launched_work import work_of_call
 from gpuledger.collect.adapter.kineto_events import inputs_of
+from gpuledger.model.accounts import SPAN_KINDS
 from gpuledger.model.journal.reading import journal_of, read_journal
 from gpuledger.ops.predict.power import find_power_model
 from gpuledger.simulate.catalogue import catalogue, find_card

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from traced import ENGINE, NODE, OTHER, Trace
 
-from gpuledger.analyze.posting.activities import SPAN_KINDS, OwnedSpans, own_spans
+from gpuledger.analyze.posting.activities import OwnedSpans, own_spans
 from gpuledger.analyze.posting.host_waits import host_waits
-from gpuledger.model.accounts import PHASES, Phase
+from gpuledger.model.accounts import PHASES, SPAN_KINDS, Phase
 from gpuledger.model.journal.journal import (
     FUSION_RANGE,
     MODULE_RANGE,

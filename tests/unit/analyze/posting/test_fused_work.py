@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from gpuledger.analyze.posting.activities import SPAN_KINDS, OwnedSpans
+from gpuledger.analyze.posting.activities import OwnedSpans
 from gpuledger.analyze.posting.fused_work import ModulesBelow, divide_fused, kernel_names
 from gpuledger.analyze.posting.launched_work import SpanWork
+from gpuledger.model.accounts import SPAN_KINDS
 from gpuledger.model.journal.journal import FUSION_RANGE
 from gpuledger.model.manifest import Fusion, FusionPart
 
