@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from object_storage import Storage, object_storage
-from programs import GPULEDGER, TRAIN, Ended, bare, environment, execute, recorded, write_script
+from programs import TRAIN, Ended, bare, environment, execute, recorded, write_script
+from quick import quick_gpuledger
+from quick import recorded as quickly_recorded
 
 from gpuledger.model.run_directory import MANIFEST
 
@@ -25,7 +27,7 @@ def storage() -> Iterator[Storage]:
 
 
 def gpuledger(words: list[str], directory: Path) -> Ended:
-    return execute([*GPULEDGER, *words], directory, environment())
+    return execute([*quick_gpuledger(), *words], directory, environment())
 
 
 @pytest.mark.parametrize("ending", ["sys.exit(7)", "import os; os.kill(os.getpid(), 15)"])
@@ -45,7 +47,7 @@ def test_a_run_is_uploaded_after_the_program_has_ended(storage: Storage, tmp_pat
 def test_without_storage_the_local_run_stays_and_merge_uploads_it(storage: Storage, tmp_path: Path) -> None:
     write_script(tmp_path, PROGRAM + "sys.exit(7)")
     url, storage.left = f"{storage.url}/job/host-a", 0
-    ended = recorded(["train.py"], tmp_path, options=("--devices", "cpu", "-q", "--out", url))
+    ended = quickly_recorded(["train.py"], tmp_path, options=("--devices", "cpu", "-q", "--out", url))
     lines = ended.stderr.decode().splitlines()
     assert (ended.status, ended.stdout) == (7, b"[]\n")
     assert lines[1] == "gpuledger: the program runs, and the upload is tried when it has ended"
@@ -56,7 +58,7 @@ def test_without_storage_the_local_run_stays_and_merge_uploads_it(storage: Stora
     merged = gpuledger(command.split()[1:], tmp_path)
     assert (merged.status, merged.stdout.decode()) == (0, f"{url}.ledger\n")
     assert f"job/host-a.ledger/{MANIFEST}" in storage.names()
-    refused = recorded(["train.py"], tmp_path, options=("--devices", "cpu", "--out", url))
+    refused = quickly_recorded(["train.py"], tmp_path, options=("--devices", "cpu", "--out", url))
     assert (refused.status, refused.stdout) == (2, b"")
     assert "already exists" in refused.stderr.decode()
 
@@ -64,7 +66,7 @@ def test_without_storage_the_local_run_stays_and_merge_uploads_it(storage: Stora
 def test_repeats_are_uploaded_one_by_one(storage: Storage, tmp_path: Path) -> None:
     write_script(tmp_path, PROGRAM)
     options = ("--devices", "cpu", "-q", "--repeat", "2", "--out", f"{storage.url}/train")
-    assert recorded(["train.py"], tmp_path, options=options).status == 0
+    assert quickly_recorded(["train.py"], tmp_path, options=options).status == 0
     assert [name for name in storage.names() if name.count("/") == 1] == [
         f"train-1.ledger/{MANIFEST}",
         f"train-2.ledger/{MANIFEST}",
