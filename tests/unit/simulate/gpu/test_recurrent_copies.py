@@ -39,6 +39,16 @@ def test_an_output_without_a_gradient_gets_zeros() -> None:
     assert more_bytes == OUTPUT_BYTES - BATCH * HIDDEN * 4
 
 
+def test_layers_without_biases_keep_a_copy_of_their_weights() -> None:
+    """With room for biases, because cuDNN has them in any case. The allocator does not split off up to 1 MiB.
+
+    Source: bench/estimate/recurrent_buffers.py.
+    """
+    weights_bytes = (3 * HIDDEN * (INPUTS + HIDDEN) + 2 * 3 * HIDDEN) * 4
+    copied_bytes = kept_bytes(bias=False) - kept_bytes(bias=True)
+    assert weights_bytes <= copied_bytes <= weights_bytes + (1 << 20)
+
+
 @contextmanager
 def new_gpu() -> Iterator[None]:
     """Simulate a GPU on which nothing was allocated, so that its peak is the one of what follows."""
@@ -67,3 +77,14 @@ def backward_peak_bytes(of_state: bool) -> int:
         (last if of_state else output).backward(gradients[of_state])
         assert torch.cuda.max_memory_allocated() > before_bytes
         return torch.cuda.max_memory_allocated()
+
+
+def kept_bytes(*, bias: bool) -> int:
+    """Return what a forward leaves allocated for backward."""
+    with new_gpu():
+        data = torch.randn(STEPS, BATCH, INPUTS, device="cuda")
+        layer = nn.GRU(INPUTS, HIDDEN, bias=bias).cuda()
+        before_bytes = torch.cuda.memory_allocated()
+        output, _ = layer(data)
+        assert output.requires_grad
+        return torch.cuda.memory_allocated() - before_bytes
