@@ -89,8 +89,8 @@ def find_failed(ranks: Sequence[Rank], *, are_times_comparable: bool = True) -> 
 
 
 def _of_attempt(number: int, ranks: Sequence[Rank], is_first_known: bool) -> list[FailedRank]:
-    begun_to_exit = any(rank.manifest.exit_began_ns is not None for rank in ranks)
-    failed = [rank for rank in ranks if _has_failed(rank.manifest, begun_to_exit)]
+    were_others_ended = any(rank.manifest.exit_began_ns is not None or rank.manifest.exit_status for rank in ranks)
+    failed = [rank for rank in ranks if _has_failed(rank.manifest, were_others_ended)]
     if is_first_known and not _is_an_end_missed(ranks, failed):
         first = _first(failed, are_all_failed=len(failed) == len(ranks))
     else:
@@ -120,15 +120,18 @@ def _is_an_end_missed(ranks: Sequence[Rank], failed: Sequence[Rank]) -> bool:
     return was_seen and any(one.exit_status is None and one.recorder.has_measured_times for one in others)
 
 
-def _has_failed(one: RankManifest, others_exited: bool) -> bool:
-    """Return whether a process failed. One that others outlived to their exit, without one of its own, was killed."""
+def _has_failed(one: RankManifest, were_others_ended: bool) -> bool:
+    """Return whether a process failed. One that did not exit while others exited or failed was killed.
+
+    Its status is unknown if its parent process read it before the launcher did.
+    """
     if not one.recorder.has_measured_times:
         return False
     if one.exit_status is not None:
         return one.exit_status != 0
     if one.exit_error is not None or one.status == "cut off":
         return True
-    return others_exited and one.exit_began_ns is None and not one.has_all_steps
+    return were_others_ended and one.exit_began_ns is None and not one.has_all_steps
 
 
 def _end_ns(one: RankManifest) -> int | None:

@@ -261,6 +261,14 @@ ALL_AT_ONCE = 9 * SECOND
             id="stopped by the launcher, which is seen before the cause",
         ),
         pytest.param(
+            [
+                ended(0, None, signal=15, ended_ns=4 * SECOND),
+                ended(1, None, ended_ns=3 * SECOND, has_all_steps=False),
+            ],
+            "Rank 1 failed first: killed, after at least 10 steps. Rank 0 ended because of it: killed by SIGTERM.",
+            id="another process has read the status of the killed one",
+        ),
+        pytest.param(
             [ended(0, 2 * SECOND, ended_ns=3 * SECOND), ended(1, None, signal=15, ended_ns=4 * SECOND)],
             "Rank 1 was killed by SIGTERM.",
             id="the launcher did not see how the other one ended",
