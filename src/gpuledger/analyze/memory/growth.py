@@ -201,10 +201,7 @@ def _has_more(rank: Rank, first: CensusFacts, last: CensusFacts, trend: Trend) -
     steps = last.step - max(first.step, trend.since_step)
     if steps <= 0:
         return False
-    holder, grown_bytes = last.holder, trend.per_step * steps
-    if holder is not None and holder.more * holder.element_bytes >= EXPLAINED_FRAC * grown_bytes:
-        return True
-    if holder is not None and "graph" in (holder.kind, holder.content) and holder.more >= 0.1 * steps:
+    if last.holder is not None and _still_grows(rank, last, last.holder, trend, steps):
         return True
     counted = [one for one in rank.manifest.censuses if one.groups and one.step > trend.since_step]
     if not (first.groups and counted):
@@ -213,6 +210,26 @@ def _has_more(rank: Rank, first: CensusFacts, last: CensusFacts, trend: Trend) -
     steps = end.step - max(first.step, trend.since_step)
     explained = end.tensor_bytes - first.tensor_bytes >= EXPLAINED_FRAC * trend.per_step * steps
     return explained and end.tensors - first.tensors >= 0.05 * steps
+
+
+def _still_grows(rank: Rank, last: CensusFacts, holder: Holder, trend: Trend, steps: int) -> bool:
+    """Return whether a holder explains the growth since the census before, too: a full container gains nothing.
+
+    Args:
+        rank: The rank.
+        last: The last census, with ``holder``.
+        holder: What has grown since the first census.
+        trend: The growth.
+        steps: Number of steps from the first census, or from the begin of the growth, to the last census.
+    """
+    place = holder.name, holder.where
+    more = holder.more
+    for one in rank.manifest.censuses:
+        if one.holder is not None and one.step < last.step and (one.holder.name, one.holder.where) == place:
+            more, steps = holder.length - one.holder.length, last.step - one.step
+    if "graph" in (holder.kind, holder.content):
+        return more >= 0.1 * steps
+    return more * holder.element_bytes >= EXPLAINED_FRAC * trend.per_step * steps
 
 
 def rising(steps: F64, values: F64, count: int = PARTS) -> Trend | None:

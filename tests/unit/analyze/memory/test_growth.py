@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.analyze.memory.growth import FEWEST_STEPS, rising
+from gpuledger.analyze.memory.growth import FEWEST_STEPS, Trend, _has_more, rising
+from gpuledger.model.flight_facts import CensusFacts, Holder
 
 STEPS = np.arange(1, 201, dtype=np.float64)
 MIB = float(1 << 20)
@@ -66,3 +70,18 @@ def test_what_stops_or_repeats_is_no_trend(values: np.ndarray) -> None:
 def test_few_steps_have_no_trend() -> None:
     few = STEPS[: FEWEST_STEPS - 1]
     assert rising(few, few * MIB) is None
+
+
+def census(step: int, length: int) -> CensusFacts:
+    holder = Holder(kind="deque", name="last", length=length, more=length - 10, element_bytes=1 << 20)
+    return CensusFacts(step=step, took_ns=1, is_complete=True, holder=holder)
+
+
+@pytest.mark.parametrize(("length", "still_grows"), [(50, False), (150, True)])
+def test_a_container_that_is_full_confirms_no_growth(length: int, still_grows: bool) -> None:
+    """It has gained enough bytes since the first census, and none since the census before the last."""
+    first = CensusFacts(step=10, took_ns=1, is_complete=True)
+    censuses = (first, census(100, 50), census(200, length))
+    rank: Any = SimpleNamespace(manifest=SimpleNamespace(censuses=censuses))
+    trend = Trend(per_step=0.2 * MIB, since_step=10, total=40 * MIB)
+    assert _has_more(rank, first, censuses[-1], trend) is still_grows
