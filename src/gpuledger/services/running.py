@@ -267,6 +267,9 @@ def _load_ahead(listeners: Listeners, *, on_gpu: bool) -> None:
         import pyarrow.compute
         import pyarrow.parquet  # noqa: F401
 
+        import gpuledger.analyze.posting.card_samples
+        import gpuledger.analyze.posting.energy_posting
+        import gpuledger.analyze.posting.posting
         import gpuledger.files.npz
         import gpuledger.model.parquet_parts
         import gpuledger.services.runs

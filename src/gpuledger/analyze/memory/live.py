@@ -87,7 +87,7 @@ def read_lives(rank: Rank, device_idx: int) -> Lives:
             free_index=read("free_index", NEVER),
         )
 
-    return rank.computed(f"lives of device {device_idx}", read_all)
+    return rank.computed(f"blocks over time of device {device_idx}", read_all)
 
 
 def read_numbers(rank: Rank, table: str, column: str, device_idx: int, missing: int = -1) -> I64:

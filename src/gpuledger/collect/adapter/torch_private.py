@@ -331,7 +331,9 @@ def is_compilers_own(module: Any) -> bool:
     The graph of compiled autograd is compiled as a module is, so that it is inside an ``OptimizedModule``.
     """
     attributes = attributes_of(module)
-    inner = (attributes.get("_modules") or {}).get("_orig_mod")
+    children: Any = attributes.get("_modules")
+    # Those of torch.jit are no dictionary.
+    inner = dict.get(children, "_orig_mod") if issubclass(type(children), dict) else None
     if inner is not None:
         return is_compilers_own(inner)
     if "compile_subgraph_reason" in attributes:
@@ -393,8 +395,8 @@ def send_to_python(mode: Any) -> None:
 def push_dispatch_mode(mode: Any) -> None:
     """Add a TorchDispatchMode to this thread's stack of modes, and leave the state of the process as it is.
 
-    ``__enter__`` also sets flags that all threads share, and ``__exit__`` restores them: two threads whose modes end in
-    another order would leave them set.
+    ``__enter__`` also sets flags that all threads share, and ``__exit__`` restores them: two threads with modes that
+    end in another order would leave them set.
     """
     from torch.utils import _python_dispatch
 

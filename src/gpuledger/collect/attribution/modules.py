@@ -351,6 +351,8 @@ class ModuleTracker:
                     if number not in state.claimed:
                         self._claim(state, node, number, OUTSIDE, self._call_stack_id())
             self._scopes.before_backward(nodes, outermost=before[0] != Phase.BACKWARD)
+        except RecursionError:  # the program is at the recursion limit; the end of the call restores the phase
+            self._guard.lacked_room = True
         except BaseException as error:
             if not self._guard.absorbs(error):
                 phases.phase = before[0]
@@ -379,6 +381,9 @@ class ModuleTracker:
                 self.phases.threads.node_hooks.forget()
                 self.phases.threads.scope_claimed.clear()
             self.phases.after_backward(phase, whole=whole)
+        except RecursionError:  # the program is at the recursion limit; the next phase begins a visit of its own
+            self._guard.lacked_room = True
+            self.phases.phase = Phase.BETWEEN if whole else phase
         except BaseException as error:
             if not self._guard.absorbs(error):
                 raise

@@ -162,27 +162,33 @@ class StorageEvents:
                 ended = self.ended.popleft()
             except IndexError:  # another thread has removed it
                 return
-            self._drop(ended)
+            try:
+                self._drop(ended)
+            except RecursionError:  # nothing was recorded of it yet
+                self.ended.appendleft(ended)
+                raise
 
     def _drop(self, reference: _Death) -> None:
         """Record that a storage was freed, unless another storage now has its address."""
         known = self._live.get(reference.key)
         if known is None or known[0] is not reference:
             return
+        is_recorded = self.is_open and os.getpid() == self._pid
+        now_ns, tag = time.time_ns(), self._token()  # raises at the recursion limit, before anything is changed
         del self._live[reference.key]
-        if not self.is_open or os.getpid() != self._pid:
+        if not is_recorded:
             return
         _, device_idx, address, size_bytes = known
-        self._count(device_idx, -size_bytes)
-        now_ns, tag = time.time_ns(), self._token()
         self._events.append((device_idx, Action.FREE_REQUESTED, address, size_bytes, now_ns, tag, -1, -1))
         self._events.append((device_idx, Action.FREE_COMPLETED, address, size_bytes, now_ns, tag, -1, -1))
+        self._count(device_idx, -size_bytes)
 
     def _count(self, device_idx: int, change_bytes: int) -> None:
         counted = self._held.setdefault(device_idx, [0, 0, 0, 0])
         counted[0 if change_bytes > 0 else 1] += 1
         counted[2] += change_bytes
-        counted[3] = max(counted[3], counted[2])
+        if change_bytes > 0:
+            counted[3] = max(counted[3], counted[2])
 
     def _pseudo_address(self, size_bytes: int) -> int:
         address = self._next_pseudo

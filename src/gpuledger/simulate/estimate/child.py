@@ -38,8 +38,8 @@ def load_for_forks() -> Callable[..., dict[str, Any]]:
 
     Without it, torch's compiler and its data loaders take most of the time of a fork.
     """
-    for name in ("torch._dynamo", "torch.utils.data"):
-        import_module(name)
+    import_module("torch._dynamo")
+    import_module("torch.utils.data")
     return load_unwatched()
 
 

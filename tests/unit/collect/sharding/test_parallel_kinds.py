@@ -182,8 +182,9 @@ def test_a_stage_of_a_pipeline_is_a_coordinate_although_only_the_rest_of_the_mes
     run = record_all(program)
     assert run.manifest.mesh is not None
     assert run.manifest.mesh.coordinates() == {"pp": 1, "dp": 2}
-    divided = {(row["whole_bytes"], row["shard_bytes"], row["parts"]) for row in run.tables["shards"]}
-    assert divided == {(4 * EXPERT, EXPERT, 4)}
+    # Modules of other tests that are still alive are not divided.
+    shards = [row for row in run.tables["shards"] if row["parts"] > 1]
+    assert {(row["whole_bytes"], row["shard_bytes"], row["parts"]) for row in shards} == {(4 * EXPERT, EXPERT, 4)}
 
 
 def test_offloaded_shards_are_shards() -> None:

@@ -33,7 +33,7 @@ function memoryMap(failure) {
     element(
       "div",
       { className: "scroll" },
-      element("table", { className: "ledger memory-map" }, element("tbody", {}, ...failure.segments.map((one) => segmentRow(one, largest)))),
+      element("table", { className: ["ledger", "memory-map"].join(" ") }, element("tbody", {}, ...failure.segments.map((one) => segmentRow(one, largest)))),
     ),
   );
 }
