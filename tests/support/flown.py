@@ -22,6 +22,11 @@ from gpuledger.model.run import Rank
 
 Program = Callable[[], object]
 
+_M_MMAP_THRESHOLD = -3
+_NEW_PROCESS_BYTES = 128 << 10
+"""The size from which malloc maps a block of its own. Large blocks that other tests have freed raise it, and what is
+freed below it stays resident."""
+
 
 def forked(function: Callable[[], Any]) -> Any:
     """Return the result of a function that runs in a forked child; raises if it raised there."""
@@ -32,7 +37,9 @@ def forked(function: Callable[[], Any]) -> Any:
         try:
             os.close(reading)
             torch.set_num_threads(1)
-            ctypes.CDLL(None).malloc_trim(0)  # or what grows would first fill what other tests have freed
+            libc = ctypes.CDLL(None)
+            libc.malloc_trim(0)  # or what grows would first fill what other tests have freed
+            libc.mallopt(_M_MMAP_THRESHOLD, _NEW_PROCESS_BYTES)
             with os.fdopen(writing, "wb") as stream:
                 pickle.dump(function(), stream)
             status = 0

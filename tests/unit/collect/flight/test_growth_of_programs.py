@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import ctypes
 import functools
 import gc
 import queue
@@ -32,13 +31,6 @@ def no_limits_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process of the tests has more modules than a program, and other tests run beside it."""
     monkeypatch.setattr(census, "NAMES_NS", 10**10)
     monkeypatch.setattr(census, "BUDGET_NS", 10**10)
-
-
-@pytest.fixture(autouse=True)
-def no_free_pages() -> None:
-    """Memory that earlier tests have freed would hold what grows here, and resident memory would stay the same."""
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
 
 
 class Trainer:
