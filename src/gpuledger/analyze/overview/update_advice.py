@@ -57,7 +57,8 @@ def update_advice(optimizers: tuple[OptimizerFacts, ...] | None) -> UpdateAdvice
         excludes = any("foreach" in one.uses for one in fused)
         action = f"use the fused form of {_names(fused)} (fused=True)"
         without = "; leave foreach=True out, which excludes it" if excludes else ""
-        return UpdateAdvice(action, f"it updates each parameter without temporaries{without}", _modules(fused))
+        advice = f"the fused form updates each parameter without temporaries{without}"
+        return UpdateAdvice(action, advice, _modules(fused))
     together = [one for one in optimizers if _updates_together(one)]
     if together:
         return UpdateAdvice(
