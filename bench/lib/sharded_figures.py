@@ -50,25 +50,38 @@ def rank_figures(rank: Rank, printed: Printed) -> dict[str, Any]:
     }
 
 
-def overhead_figures(bare: list[Printed], recorded: list[Printed], window: int) -> dict[str, Any]:
+def overhead_figures(pairs: list[tuple[list[Printed], list[Printed]]], window: int) -> dict[str, Any]:
     """Return the ratios of median step times, recorded to bare, inside the recorded steps and after them.
 
     The first step, which makes the optimizer's state, and the one after the recorded steps are left out.
+    ``window_over_after`` has the recorded steps relative to later ones of the same processes.
+
+    Args:
+        pairs: What the ranks of a training without a recording wrote, and those of a recorded one; empty if it failed.
+        window: Number of recorded steps.
     """
-    inside, after = (_ratio(recorded, bare, *steps) for steps in ((1, window), (window + 1, None)))
+    inside, after = slice(1, window), slice(window + 1, None)
+    whole = [(bare, recorded) for bare, recorded in pairs if bare and recorded]
+    found = {
+        "overhead_in_window": [_median_s(recorded, inside) / _median_s(bare, inside) for bare, recorded in whole],
+        "overhead_after_window": [_median_s(recorded, after) / _median_s(bare, after) for bare, recorded in whole],
+        "window_over_after": [_median_s(one, inside) / _median_s(one, after) for _, one in pairs if one],
+    }
+    limits = {"overhead_in_window": MOST_IN_WINDOW, "overhead_after_window": MOST_AFTER_WINDOW}
+    medians = {name: statistics.median(ratios) for name, ratios in found.items() if ratios}
     return {
-        "overhead_in_window": inside,
-        "overhead_after_window": after,
-        "overhead_is_within": [inside <= MOST_IN_WINDOW, after <= MOST_AFTER_WINDOW],
+        **medians,
+        "each_overhead": found,
+        "overhead_is_within": [medians[name] <= limit for name, limit in limits.items() if name in medians],
+        "bare_peak_is_equal": [
+            [one["peak_allocated_bytes"] for one in bare] == [one["peak_allocated_bytes"] for one in recorded]
+            for bare, recorded in whole
+        ],
     }
 
 
-def _ratio(recorded: list[Printed], bare: list[Printed], first: int, last: int | None) -> float:
-    over, under = (
-        statistics.median(time_s for one in runs for time_s in one["step_times_s"][first:last])
-        for runs in (recorded, bare)
-    )
-    return over / under
+def _median_s(runs: list[Printed], steps: slice) -> float:
+    return statistics.median(time_s for one in runs for time_s in one["step_times_s"][steps])
 
 
 def run_figures(run: Run, recorded: list[Printed]) -> dict[str, Any]:

@@ -34,20 +34,27 @@ class Jobs:
     Args:
         place: Directory for their files.
         given: Options of the benchmark.
-        finish: Called with the results after each job, before they are written.
+        waiting: Names of the jobs that have not run.
     """
 
     place: Path
     given: argparse.Namespace
-    finish: Callable[[Jobs], None]
     waiting: list[str]
     results: dict[str, Any] = field(default_factory=dict)
     failed: dict[str, list[str]] = field(default_factory=dict)
+    earlier_s: float = 0.0
     began: float = field(default_factory=time.monotonic)
     lock: Any = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
         self.environment = describe_environment(self.given.device)
+
+    def go_on(self) -> None:
+        """Keep the results in the file of an earlier call, and leave out the jobs that succeeded there."""
+        before = json.loads(Path(self.given.out).read_text(encoding="utf-8"))
+        self.results, self.earlier_s = before["results"], before["wall_s"]
+        self.waiting = [name for name in self.waiting if name in before["failed"] or name not in self.results]
+        self.failed = {name: errors for name, errors in before["failed"].items() if name not in self.waiting}
 
     @property
     def left_s(self) -> float:
@@ -67,7 +74,6 @@ class Jobs:
         with self.lock:
             self.waiting.remove(name)
             self.results[name] = found
-            self.finish(self)
             self.write()
         said = " ".join(self.failed.get(name, ()))[-300:]
         print(f"{name:13s} {time.monotonic() - begin:6.1f} s  {said}", flush=True)
@@ -79,35 +85,32 @@ class Jobs:
 
     def write(self) -> None:
         """Write the results so far."""
-        given = {name: value for name, value in vars(self.given).items() if name != "out"}
+        given = {name: value for name, value in vars(self.given).items() if name not in ("out", "resume")}
         document = {
             **self.environment,
             **given,
-            "wall_s": time.monotonic() - self.began,
+            "wall_s": self.earlier_s + time.monotonic() - self.began,
             "not_run": self.waiting,
             "failed": self.failed,
             "results": self.results,
         }
         write_results(Path(self.given.out), document)
 
-    def train(self, name: str, ways: str, *more: str, run: Path | None = None, passes: str = "memory") -> None:
-        """Train in one or several ways, recorded into ``run`` if it is given.
+    def train(self, name: str, way: str, *more: str, run: Path | None = None, passes: str = "memory") -> None:
+        """Train in one way, recorded into ``run`` if it is given.
 
         Raises:
             JobFailedError: a rank failed, or the time was over.
         """
         given, place = self.given, self.place / name
-        place.mkdir(exist_ok=True)
-        for old in (*place.glob("ready.*"), place / "go"):
-            old.unlink(missing_ok=True)
-        words = [sys.executable, str(LIB / "sharded_train.py"), ways, str(place / "out"), "--size", given.size]
+        place.mkdir()
+        words = [sys.executable, str(LIB / "sharded_train.py"), way, str(place / "out"), "--size", given.size]
         words += ["--device", given.device, "--steps", str(given.steps), "--window", str(given.window), *more]
         command = [sys.executable, str(LIB / "sharded_launch.py"), *words]
         if run is not None:
             options = ["-q", "--out", str(run), "--steps", f"1:{given.window}", "--passes", passes]
             command = [sys.executable, "-m", "gpuledger", "run", *options, "--", *command]
-        store = place / f"store-{time.monotonic_ns()}"
-        files = {"WORLD_SIZE": given.ranks, "STORE": store, "GATE": place, "LOCK": self.place / "lock"}
+        files = {"WORLD_SIZE": given.ranks, "STORE": place / "store", "GATE": place, "LOCK": self.place / "lock"}
         self._run(command, {**os.environ, **{key: str(value) for key, value in files.items()}}, place / "errors")
 
     def _run(self, command: list[str], env: dict[str, str], errors: Path) -> None:
@@ -124,7 +127,7 @@ class Jobs:
             if status:
                 stream.seek(0)
                 text = stream.read().decode(errors="replace")
-                raise JobFailedError(f"status {status}: {text[-1200:]}")
+                raise JobFailedError(f"status {status}, {_last_step(errors.parent)}: {text[-1200:]}")
 
     def printed(self, name: str, way: str) -> list[dict[str, Any]]:
         """Return what the ranks wrote about one way; empty unless all of them did."""
@@ -132,6 +135,12 @@ class Jobs:
         if not all(one.exists() for one in files):
             return []
         return [json.loads(one.read_text(encoding="utf-8")) for one in files]
+
+
+def _last_step(place: Path) -> str:
+    """Return how far the ranks have come."""
+    steps = [int(one.suffix[1:]) for one in place.glob("step.*")]
+    return f"after step {max(steps)}" if steps else "before the first step ended"
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

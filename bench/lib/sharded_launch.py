@@ -17,8 +17,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-PATIENCE_S = 60.0
-"""Ranks that write no file into their directory for this time are ended."""
+PATIENCE_S, IMPORT_S = 60.0, 300.0
+"""Ranks that write no file into their directory for this time are ended, and while they import their libraries."""
+MOST_THREADS = 8
+"""Threads of an operator on the CPU. If each rank has as many as the host has cores, they wait for each other."""
 GRACE_S = 5.0
 """Time for the other ranks to end by themselves after one has failed."""
 
@@ -27,14 +29,16 @@ def main() -> int:
     """Run the command on each rank; return 0, or the highest exit status."""
     ranks, gate = int(os.environ["WORLD_SIZE"]), Path(os.environ["GATE"])
     gate.mkdir(parents=True, exist_ok=True)
-    started = [subprocess.Popen(sys.argv[1:], env={**os.environ, "RANK": str(rank)}) for rank in range(ranks)]
+    threads = max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) // ranks))
+    env = {"OMP_NUM_THREADS": str(threads), **os.environ}
+    started = [subprocess.Popen(sys.argv[1:], env={**env, "RANK": str(rank)}) for rank in range(ranks)]
     try:
-        ready = _wait(started, lambda: all((gate / f"ready.{rank}").exists() for rank in range(ranks)), gate)
+        ready = _wait(started, lambda: all((gate / f"ready.{rank}").exists() for rank in range(ranks)), gate, IMPORT_S)
         with Path(os.environ["LOCK"]).open("w") as lock:
             if ready:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 (gate / "go").touch()
-                _wait(started, lambda: False, gate)
+                _wait(started, lambda: False, gate, PATIENCE_S)
     finally:
         for one in started:
             one.kill()
@@ -42,7 +46,7 @@ def main() -> int:
     return max(statuses)
 
 
-def _wait(started: list[subprocess.Popen[bytes]], is_done: Callable[[], bool], gate: Path) -> bool:
+def _wait(started: list[subprocess.Popen[bytes]], is_done: Callable[[], bool], gate: Path, patience_s: float) -> bool:
     """Return whether ``is_done`` held before the ranks ended, one of them failed, or nothing happened for long."""
     written, since = -1, time.monotonic()
     while not is_done():
@@ -54,8 +58,8 @@ def _wait(started: list[subprocess.Popen[bytes]], is_done: Callable[[], bool], g
             return False
         if (found := sum(1 for _ in gate.iterdir())) != written:
             written, since = found, time.monotonic()
-        if time.monotonic() - since > PATIENCE_S:
-            print(f"no rank went on for {PATIENCE_S:.0f} s", file=sys.stderr)
+        if time.monotonic() - since > patience_s:
+            print(f"no rank went on for {patience_s:.0f} s", file=sys.stderr)
             return False
         time.sleep(0.05)
     return True

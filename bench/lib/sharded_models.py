@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -21,16 +21,17 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from torch.nn.parallel import DistributedDataParallel
 
 SIZES = {
-    "tiny": (64, 2, 4, 176, 256, 2, 32),
+    "tiny": (64, 4, 4, 176, 256, 2, 32),
     "small": (1024, 8, 16, 2752, 32000, 2, 512),
     "1b": (2048, 24, 16, 5504, 32000, 2, 1024),
+    "7b": (4096, 32, 32, 11008, 32000, 1, 1024),
 }
 """Width, layers, heads, inner width, words, batch size, sequence length."""
 WAYS = (
-    *("fsdp", "ddp", "tp", "pp", "fsdp_keep", "fsdp_bf16", "fsdp1", "zero", "ddp_views", "fsdp_offload", "hsdp"),
-    "ddp_events",
+    *("fsdp", "ddp", "tp", "pp", "fsdp_keep", "fsdp_bf16", "hsdp", "tp_fsdp", "zero", "fsdp1", "ddp_views"),
+    *("fsdp_offload", "ddp_events"),
 )
-SMALLER = {"1b": {"fsdp_offload": "small"}}
+SMALLER = {"1b": {"fsdp_offload": "small"}, "7b": {"fsdp_offload": "small"}}
 """Sizes of ways that would take too long: with CPU offload, the optimizer's step runs on the CPU."""
 
 
@@ -117,11 +118,11 @@ def build(way: str, size: str, device: torch.device, extra_bytes: int = 0) -> Jo
     if extra_bytes:
         list(model.layers.values())[-1].extra_bytes = extra_bytes
     words, batch, length = SIZES[size][4:]
-    tokens = torch.randint(0, words, (batch * (2 if is_pipeline else 1), length), device=device)
+    tokens = torch.randint(0, words, (batch * (world if is_pipeline else 1), length), device=device)
     divided = divide(model, way, device)
     optimizer = optimizer_of(divided, way)
     if is_pipeline:
-        schedule = Schedule1F1B(PipelineStage(model, rank, world, device), n_microbatches=2, loss_fn=loss_of)
+        schedule = Schedule1F1B(PipelineStage(model, rank, world, device), n_microbatches=world, loss_fn=loss_of)
         inputs = [tokens] if rank == 0 else []
         targets = {"target": tokens} if rank == world - 1 else {}
         return Job(divided, optimizer, lambda: schedule.step(*inputs, **targets))
@@ -146,36 +147,54 @@ def divide(model: Model, way: str, device: torch.device) -> nn.Module:
             model, auto_wrap_policy=ModuleWrapPolicy({Block}), device_id=device, use_orig_params=True
         )
     if way.startswith(("fsdp", "hsdp")):
-        shape, names = ((1, world), ("replicate", "dp")) if way == "hsdp" else ((world,), ("dp",))
-        policy: dict[str, Any] = {"mesh": init_device_mesh(device.type, shape, mesh_dim_names=names)}
-        policy["reshard_after_forward"] = way != "fsdp_keep"
-        if way == "fsdp_bf16":
-            policy["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        if way == "fsdp_offload":
-            policy["offload_policy"] = CPUOffloadPolicy(pin_memory=device.type == "cuda")
-        for layer in model.layers.values():
-            fully_shard(layer, **policy)
-        return fully_shard(model, **policy)
+        replicas = 2 if world > 2 else 1
+        shape, names = ((replicas, world // replicas), ("replicate", "dp")) if way == "hsdp" else ((world,), ("dp",))
+        return shard_fully(model, way, init_device_mesh(device.type, shape, mesh_dim_names=names))
     if way.startswith(("ddp", "zero")):
         options = {"bucket_cap_mb": 1024} if way == "ddp_events" else {}
         return DistributedDataParallel(model, gradient_as_bucket_view=way == "ddp_views", **options)
     if way == "tp":
-        mesh = init_device_mesh(device.type, (world,), mesh_dim_names=("tp",))
-        plan: dict[str, Any] = dict.fromkeys(("q", "k", "v", "gate", "up"), ColwiseParallel())
-        plan |= dict.fromkeys(("o", "down"), RowwiseParallel())
-        for layer in model.layers.values():
-            parallelize_module(layer, mesh, plan)
+        split_layers(model, init_device_mesh(device.type, (world,), mesh_dim_names=("tp",)))
+    if way == "tp_fsdp":
+        mesh = init_device_mesh(device.type, (max(1, world // 2), 2), mesh_dim_names=("dp", "tp"))
+        split_layers(model, mesh["tp"])
+        return shard_fully(model, way, mesh["dp"])
     return model
 
 
+def shard_fully(model: Model, way: str, mesh: DeviceMesh) -> nn.Module:
+    """Return the model after ``fully_shard`` of each layer and of the rest."""
+    policy: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": way != "fsdp_keep"}
+    if way == "fsdp_bf16":
+        policy["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    if way == "fsdp_offload":
+        policy["offload_policy"] = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda")
+    for layer in model.layers.values():
+        fully_shard(layer, **policy)
+    return fully_shard(model, **policy)
+
+
+def split_layers(model: Model, mesh: DeviceMesh) -> None:
+    """Divide the matrices of each layer for tensor parallelism."""
+    plan: dict[str, Any] = dict.fromkeys(("q", "k", "v", "gate", "up"), ColwiseParallel())
+    plan |= dict.fromkeys(("o", "down"), RowwiseParallel())
+    for layer in model.layers.values():
+        parallelize_module(layer, mesh, plan)
+
+
 def optimizer_of(model: nn.Module, way: str) -> torch.optim.Optimizer:
-    """Return AdamW for the model. Tensors and DTensors are in groups of their own, as foreach requires."""
+    """Return AdamW for the model. Tensors and DTensors of each mesh are in groups of their own, as foreach requires.
+
+    The step on the CPU is fused: it reads each tensor once.
+    """
     parameters = list(model.parameters())
     if way == "zero":
         return ZeroRedundancyOptimizer(parameters, optimizer_class=torch.optim.AdamW, lr=1e-4, foreach=True)
-    whole = [one for one in parameters if not isinstance(one, DTensor)]
-    shards = [one for one in parameters if isinstance(one, DTensor)]
-    return torch.optim.AdamW([{"params": one} for one in (whole, shards) if one], lr=1e-4, foreach=True)
+    groups: dict[Any, list[nn.Parameter]] = {}
+    for one in parameters:
+        groups.setdefault(one.device_mesh if isinstance(one, DTensor) else None, []).append(one)
+    kind = {"fused": True} if way == "fsdp_offload" else {"foreach": True}
+    return torch.optim.AdamW([{"params": group} for group in groups.values()], lr=1e-4, **kind)
 
 
 def loss_of(logits: Tensor, target: Tensor) -> Tensor:

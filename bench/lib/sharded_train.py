@@ -1,14 +1,13 @@
-"""Train a Llama-shaped model on several GPUs in one or several ways; one process per rank, see sharded_launch.py.
+"""Train a Llama-shaped model on several GPUs in one way; one process per rank, see sharded_launch.py.
 
 Reads RANK, WORLD_SIZE, STORE and GATE from the environment. Writes step times and the peaks of its rank to
-``OUT-WAY.RANK.json``. The GPU is not used before the launcher opens the gate.
+``OUT-WAY.RANK.json``. The GPU is not used before the launcher opens the gate. Each step leaves a file beside the gate.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import gc
 import json
 import os
 import time
@@ -59,6 +58,7 @@ def train(way: str, given: argparse.Namespace, device: torch.device, rank: int) 
         if on_gpu:
             torch.cuda.synchronize()
         times_s.append(time.perf_counter() - begin)
+        (Path(os.environ["GATE"]) / f"step.{rank}.{step + 1}").touch()
         if before is not None and together is not None:
             first_ms.append(before.elapsed_time(together))
             arrivals_ms.append([together.elapsed_time(event) for event in job.events])
@@ -77,20 +77,10 @@ def train(way: str, given: argparse.Namespace, device: torch.device, rank: int) 
     }
 
 
-def clean_up(on_gpu: bool) -> None:
-    """Free what a way has left, so that the next one begins as in a process of its own."""
-    gc.collect()
-    if on_gpu:
-        torch.cuda.synchronize()
-        torch._C._cuda_clearCublasWorkspaces()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-
-
 def main() -> None:
     """Train and write this rank's figures."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("ways")
+    parser.add_argument("way", choices=WAYS)
     parser.add_argument("out")
     parser.add_argument("--size", choices=SIZES, default="1b")
     parser.add_argument("--steps", type=int, default=12)
@@ -99,8 +89,6 @@ def main() -> None:
     parser.add_argument("--sleep-ms", type=float, default=0.0, help="rank 1 sleeps in every step")
     parser.add_argument("--imbalance-mib", type=float, default=0.0, help="rank 1 keeps an activation of this size")
     given = parser.parse_args()
-    ways = given.ways.split(",")
-    assert set(ways) <= set(WAYS), ways
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     on_gpu = given.device == "cuda"
     torch.set_float32_matmul_precision("high")
@@ -115,14 +103,9 @@ def main() -> None:
         world_size=world,
         timeout=datetime.timedelta(seconds=60),
     )
-    for place, way in enumerate(ways):
-        if place:
-            clean_up(on_gpu)
-        figures = train(way, given, device, rank)
-        whole, beside = Path(f"{given.out}-{way}.{rank}.json"), Path(f"{given.out}-{way}.{rank}.tmp")
-        beside.write_text(json.dumps(figures), encoding="utf-8")
-        beside.replace(whole)
-        dist.barrier()
+    figures = train(given.way, given, device, rank)
+    Path(f"{given.out}-{given.way}.{rank}.json").write_text(json.dumps(figures), encoding="utf-8")
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -1,15 +1,16 @@
-"""Measures recordings of sharded training on two GPUs: peaks against torch's counters, categories, and overhead.
+"""Measures recordings of sharded training on several GPUs: peaks against torch's counters, categories, and overhead.
 
-A Llama-shaped model is trained in each way without recording (all ways in one pair of processes) and under
-``gpuledger run`` (each way in processes of its own). Each rank prints the allocator's peaks and its step times. Two
-more runs have a rank that sleeps 30 ms in each step, with CUDA events before the collectives, and a rank that keeps an
-activation of 8 GiB: ``--only straggler,imbalance`` measures nothing else. Jobs import their libraries while another job
-uses the GPUs, and use the GPUs in turn.
+A Llama-shaped model is trained in each way without recording and under ``gpuledger run``, each time in processes of its
+own. Each rank prints the allocator's peaks and its step times. Two more runs come first: one with a rank that sleeps
+30 ms in each step, with CUDA events before the collectives, and one with a rank that keeps an activation of 8 GiB:
+``--only straggler,imbalance`` measures nothing else. Jobs import their libraries while another job uses the GPUs, and
+use the GPUs in turn.
 
 The result is written after each job. ``failed`` has the errors of jobs, and ``not_run`` the jobs that did not begin
-within ``--limit-s``.
+within ``--limit-s``. A second call with ``--resume`` adds them.
 
 Usage: python bench/memory/sharded.py --out bench/memory/results/h200/sharded.json
+       python bench/memory/sharded.py --ranks 4 --out bench/memory/results/h100/sharded_4.json
 """
 
 from __future__ import annotations
@@ -25,41 +26,42 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from sharded_figures import overhead_figures, run_figures, wait_figures
-from sharded_jobs import LEFT_S, JobFailedError, Jobs
+from sharded_jobs import JobFailedError, Jobs
 from sharded_models import WAYS
 
 from gpuledger.services.runs import load
 
-BARE, EVENTS, PLAIN = "bare", "ddp_events", "fsdp"
+EVENTS, PLAIN = "ddp_events", "fsdp"
 SLEEP_MS, IMBALANCE_MIB = 30.0, 8192.0
 AT_A_TIME = 3
 """One job uses the GPUs, the others import their libraries, or their recording is read."""
 
 
-def train_bare(jobs: Jobs, name: str) -> dict[str, Any]:
-    """Train in all ways without recording. After a way that fails, the others are started again."""
-    ways = jobs.given.ways.split(",")
-    while ways and jobs.left_s > LEFT_S:
+def measure(jobs: Jobs, name: str, way: str) -> dict[str, Any]:
+    """Return the figures of a way, trained with and without a recording in turn, each in processes of its own."""
+    found: dict[str, Any] = {}
+    pairs = []
+    for repeat in range(jobs.given.repeats):
+        bare, recorded = f"{name}_bare_{repeat}", f"{name}_{repeat}"
         try:
-            jobs.train(name, ",".join(ways))
+            jobs.train(bare, way)
         except JobFailedError as error:
             jobs.fail(name, error)
-        without = [way for way in ways if not jobs.printed(name, way)]
-        ways = without[1:]  # the first one without figures is the one that failed
-    peaks = {
-        way: [one["peak_allocated_bytes"] for one in jobs.printed(name, way)] for way in jobs.given.ways.split(",")
-    }
-    return {"torch_peak_of_program_bytes": peaks}
+        found = found or record(jobs, name, recorded, way)
+        if repeat:
+            jobs.train(recorded, way, run=jobs.place / f"{recorded}.ledger")
+        pairs.append((jobs.printed(bare, way), jobs.printed(recorded, way)))
+    return {**found, "bare": [bare for bare, _ in pairs], **overhead_figures(pairs, jobs.given.window)}
 
 
-def record(jobs: Jobs, name: str, way: str, *more: str) -> dict[str, Any]:
+def record(jobs: Jobs, name: str, place: str, way: str, *more: str) -> dict[str, Any]:
     """Return the figures of one recorded training, also if it failed at its end."""
-    run = jobs.place / f"{name}.ledger"
+    run = jobs.place / f"{place}.ledger"
     try:
-        jobs.train(name, way, *more, run=run)
+        jobs.train(place, way, *more, run=run)
     except JobFailedError as error:
         jobs.fail(name, error)
-    printed = jobs.printed(name, way)
+    printed = jobs.printed(place, way)
     return {"printed": printed, **run_figures(load(run), printed)}
 
 
@@ -72,15 +74,7 @@ def record_straggler(jobs: Jobs, name: str) -> dict[str, Any]:
 
 def record_imbalance(jobs: Jobs, name: str) -> dict[str, Any]:
     """Return what is said about a rank that keeps a larger activation."""
-    return record(jobs, name, PLAIN, "--imbalance-mib", str(jobs.given.imbalance_mib))
-
-
-def compare_with_bare(jobs: Jobs) -> None:
-    """Add the overhead of recording to the results of every way."""
-    for way in jobs.given.ways.split(","):
-        recorded, bare = jobs.results.get(way, {}).get("printed"), jobs.printed(BARE, way)
-        if recorded and bare:
-            jobs.results[way] |= overhead_figures(bare, recorded, jobs.given.window)
+    return record(jobs, name, name, PLAIN, "--imbalance-mib", str(jobs.given.imbalance_mib))
 
 
 def options() -> argparse.Namespace:
@@ -89,29 +83,30 @@ def options() -> argparse.Namespace:
     parser.add_argument("--out", required=True)
     parser.add_argument("--size", default="1b")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--window", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--window", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=1, help="trainings of each way with and without a recording")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--ways", default=",".join(way for way in WAYS if way != EVENTS))
     parser.add_argument("--imbalance-mib", type=float, default=IMBALANCE_MIB)
     parser.add_argument("--only", default="", help="jobs to run, with commas between them; by default all of them")
     parser.add_argument("--limit-s", type=float, default=195.0)
+    parser.add_argument("--resume", action="store_true", help="add the jobs that are not yet in --out, or failed there")
     return parser.parse_args()
 
 
 def main() -> None:
     """Measure all ways and write the result."""
     given = options()
-    ways = given.ways.split(",")
-    recorded = {way: partial(record, way=way) for way in ways}
-    order = {BARE: train_bare, **dict(list(recorded.items())[:2])}
-    order |= {"straggler": record_straggler, "imbalance": record_imbalance, **recorded}
-    if given.only:
-        order = {name: order[name] for name in given.only.split(",")}
+    order: dict[str, Any] = {"straggler": record_straggler, "imbalance": record_imbalance}
+    order |= {way: partial(measure, way=way) for way in given.ways.split(",")}
+    names = given.only.split(",") if given.only else list(order)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
-        jobs = Jobs(Path(directory), given, compare_with_bare, list(order))
+        jobs = Jobs(Path(directory), given, names)
+        if given.resume:
+            jobs.go_on()
         with ThreadPoolExecutor(AT_A_TIME) as pool:
-            list(pool.map(lambda name: jobs.run(name, order[name]), order))
+            list(pool.map(lambda name: jobs.run(name, order[name]), list(jobs.waiting)))
         jobs.write()
 
 

@@ -59,7 +59,7 @@ def test_ranks_end_together(
 def test_a_failed_job_leaves_the_others(bench: Any, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     given = argparse.Namespace(device="cpu", out=str(out), limit_s=1000.0, ranks=2)
-    jobs = bench("sharded_jobs").Jobs(tmp_path, given, lambda jobs: None, ["first", "second", "third"])
+    jobs = bench("sharded_jobs").Jobs(tmp_path, given, ["first", "second", "third"])
 
     def fails(*_: object) -> dict[str, object]:
         raise ValueError("no memory")
@@ -73,6 +73,9 @@ def test_a_failed_job_leaves_the_others(bench: Any, tmp_path: Path) -> None:
     given.limit_s = 0.0
     jobs.run("third", fails)
     assert "third" not in jobs.results
+    again = bench("sharded_jobs").Jobs(tmp_path, given, ["first", "second", "third"])
+    again.go_on()
+    assert (again.waiting, again.failed, again.results["second"]) == (["first", "third"], {}, {"figure": 1})
 
 
 def test_the_wait_of_a_rank_is_from_its_arrival_to_the_last(bench: Any) -> None:
@@ -87,8 +90,13 @@ def test_the_wait_of_a_rank_is_from_its_arrival_to_the_last(bench: Any) -> None:
 
 
 def test_overhead_leaves_the_first_step_out(bench: Any) -> None:
-    bare = [{"step_times_s": [9.0, 1.0, 1.0, 1.0, 2.0]}]
-    recorded = [{"step_times_s": [1.0, 1.5, 1.5, 7.0, 2.0]}]
-    found = bench("sharded_figures").overhead_figures(bare, recorded, 3)
-    assert (found["overhead_in_window"], found["overhead_after_window"]) == (1.5, 1.0)
-    assert found["overhead_is_within"] == [False, True]
+    bare = [{"step_times_s": [9.0, 1.0, 1.0, 1.0, 2.0], "peak_allocated_bytes": 5}]
+    recorded = [{"step_times_s": [1.0, 1.5, 1.5, 7.0, 2.0], "peak_allocated_bytes": 5}]
+    slower = [{"step_times_s": [1.0, 3.5, 3.5, 7.0, 4.0], "peak_allocated_bytes": 6}]
+    found = bench("sharded_figures").overhead_figures([(bare, recorded), (bare, slower), ([], recorded)], 3)
+    assert found["each_overhead"]["overhead_in_window"] == [1.5, 3.5]
+    assert (found["overhead_in_window"], found["overhead_after_window"]) == (2.5, 1.5)
+    assert found["window_over_after"] == 0.75
+    assert found["overhead_is_within"] == [False, False]
+    assert found["bare_peak_is_equal"] == [True, False]
+    assert bench("sharded_figures").overhead_figures([([], [])], 3)["overhead_is_within"] == []
