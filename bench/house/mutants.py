@@ -10,7 +10,8 @@ Results go to bench/house/results/cpu/mutants.json.
 
 mutmut and cosmic-ray do not fit: neither draws a seeded sample, and each of their defects costs the import of torch.
 
-Usage: python bench/house/mutants.py [--count 300] [--seed 1] [--named | --sample] [--minutes M] [--again] [--out FILE]
+Usage: python bench/house/mutants.py [--count 300] [--seed 1] [--named | --sample] [--minutes M] [--again]
+           [--jobs N] [--out FILE]
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -135,14 +137,14 @@ def subject_of(mutant: Mutant) -> str:
     return next(name for name, patterns in SUBJECTS.items() if mutant.module in modules_of(patterns))
 
 
-def read_map() -> LineTests:
+def read_map(jobs: int) -> LineTests:
     """Return which tests run which line, up to date."""
     place = BUILD / "map.json"
     modules = [module for patterns in SUBJECTS.values() for module in modules_of(patterns)]
     script = ROOT / "bench" / "lib" / "line_tests.py"
     # Forks write no bytecode, as theirs would be of a defect; without any, each would compile all that it imports.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    command = [sys.executable, str(script), str(place), *modules, "--", *TESTS]
+    command = [sys.executable, str(script), "--jobs", str(jobs), str(place), *modules, "--", *TESTS]
     subprocess.run(command, cwd=ROOT, check=True, env=environment)
     return LineTests.read(place)
 
@@ -258,18 +260,48 @@ def reason_of(told: dict[str, Any]) -> str | None:
     return None
 
 
-def try_all(mutants: list[Mutant], trial: Trial, known: Found, end_s: float) -> dict[str, Any]:
+class Trials:
+    """Tries defects in several processes at a time, each with a copy of the package of its own."""
+
+    def __init__(self, lines: LineTests, directory: Path, jobs: int, end_s: float) -> None:
+        self._lines, self._directory, self._end_s = lines, directory, end_s
+        context = multiprocessing.get_context("fork")
+        self._pool = context.Pool(jobs, self._begin)
+
+    def _begin(self) -> None:
+        global _trial
+        _trial = Trial(self._lines, self._directory / str(os.getpid()))
+
+    def run(self, mutants: list[Mutant]) -> Iterator[tuple[Outcome | None, float]]:
+        """Yield how the tests of each defect end, and the seconds that took; None where the time was over before."""
+        with self._pool as pool:
+            yield from pool.imap(_try_one, [(mutant, self._end_s) for mutant in mutants])
+
+
+_trial: Trial
+"""That of this process."""
+
+
+def _try_one(given: tuple[Mutant, float]) -> tuple[Outcome | None, float]:
+    mutant, end_s = given
+    begun_s = time.monotonic()
+    if begun_s > end_s:
+        return None, 0.0
+    return _trial.run(mutant), time.monotonic() - begun_s
+
+
+def try_all(mutants: list[Mutant], trials: Trials, known: Found) -> dict[str, Any]:
     """Return what became of the defects that were tried in time: counts, by subject, and the survivors."""
     ends: Counter[str] = Counter()
     killed: Counter[str] = Counter()
     tried: Counter[str] = Counter()
     survivors = []
+    news = trials.run([mutant for mutant in mutants if known[mutant] is None])
     for number, mutant in enumerate(mutants, 1):
-        begun_s = time.monotonic()
-        outcome = known[mutant]
-        if outcome is None and begun_s > end_s:
+        before = known[mutant]
+        outcome, took_s = (before, 0.0) if before else next(news)
+        if outcome is None:
             continue
-        outcome = outcome or trial.run(mutant)
         told, subject = describe(mutant), subject_of(mutant)
         ends[outcome.how] += 1
         tried[subject] += 1
@@ -278,9 +310,8 @@ def try_all(mutants: list[Mutant], trial: Trial, known: Found, end_s: float) -> 
             known.add(mutant, outcome)
         else:
             survivors.append({**told, "tests": outcome.how, "reason": reason_of(told)})
-        took = f"{time.monotonic() - begun_s:5.1f} s"
         change = f"{told['old']} -> {told['new']}".replace("\n", " ")
-        print(f"{number:4} {outcome.how:10} {took} {mutant.module}:{mutant.line} {change[:70]}", flush=True)
+        print(f"{number:4} {outcome.how:10} {took_s:5.1f} s {mutant.module}:{mutant.line} {change[:70]}", flush=True)
     return {
         "drawn": len(mutants),
         "tried": tried.total(),
@@ -301,11 +332,12 @@ def main() -> int:
     parser.add_argument("--sample", action="store_true", help="only the sample")
     parser.add_argument("--again", action="store_true", help="forget what earlier runs found")
     parser.add_argument("--minutes", type=float, default=120.0, help="try no more defects after this time")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that run tests at a time")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     if options.again:
         shutil.rmtree(BUILD, ignore_errors=True)
-    lines, known = read_map(), Found(BUILD / "found.json")
+    lines, known = read_map(options.jobs), Found(BUILD / "found.json")
     sets = {
         "sample": [] if options.named else draw(options.count, options.seed),
         "named_lines": [] if options.sample else named(),
@@ -314,9 +346,9 @@ def main() -> int:
     end_s = time.monotonic() + 60 * options.minutes
     found: dict[str, Any] = {"seed": options.seed, "tests": list(TESTS)}
     with tempfile.TemporaryDirectory() as directory:
-        trial = Trial(lines, Path(directory))
         for name, mutants in sets.items():
-            found[name] = try_all(mutants, trial, known, end_s)
+            trials = Trials(lines, Path(directory), options.jobs, end_s)
+            found[name] = try_all(mutants, trials, known)
     write_results(options.out, {"environment": describe_environment("cpu"), **found})
     print({name: f"{found[name]['found']} of {found[name]['tried']} found" for name in sets})
     unexplained = [one for name in sets for one in found[name]["survivors"] if not one["reason"]]

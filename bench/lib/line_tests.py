@@ -2,15 +2,20 @@
 
 Only the tests of files that are new or changed are run again, and those that run a module that has changed.
 
-Usage: python bench/lib/line_tests.py MAP.json MODULE… -- TEST_FOLDER…
+With several jobs, each runs the tests of some of the files.
+
+Usage: python bench/lib/line_tests.py [--jobs N] MAP.json MODULE… -- TEST_FOLDER_OR_FILE…
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import hashlib
 import json
+import subprocess
 import sys
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -58,6 +63,15 @@ class LineTests:
         seconds = {test: seconds for test, seconds in self.seconds.items() if file_of(test) not in dropped}
         contents = {name: content for name, content in self.contents.items() if name not in dropped}
         return LineTests(reached, seconds, contents)
+
+    def add(self, other: LineTests) -> None:
+        """Add what another map found, for tests that this one does not have."""
+        for module, lines in other.reached.items():
+            reached = self.reached.setdefault(module, {})
+            for line, tests in lines.items():
+                reached[line] = sorted({*tests, *reached.get(line, [])})
+        self.seconds.update(other.seconds)
+        self.contents.update(other.contents)
 
     def of(self, module: str, line: int) -> list[str]:
         """Return the tests that run a line, the fastest first.
@@ -113,22 +127,47 @@ class _Follower:
             self.failed.add(report.nodeid)
 
 
-def update_map(place: Path, modules: list[str], folders: list[str]) -> None:
-    """Write which tests of ``folders`` run each line of ``modules``, or bring what is in ``place`` up to date."""
-    files = sorted(str(file.relative_to(ROOT)) for name in folders for file in (ROOT / name).rglob("test_*.py"))
+def update_map(place: Path, modules: list[str], folders: list[str], jobs: int = 1) -> None:
+    """Write which tests of ``folders`` run each line of ``modules``, or bring what is in ``place`` up to date.
+
+    A folder may also be one file of tests.
+    """
+    files = sorted({str(file.relative_to(ROOT)) for name in folders for file in _files_of(ROOT / name)})
     known = LineTests.read(place)
     again = {name for name in files if not known.is_current(name)}
     again |= {file_of(test) for name in modules if not known.is_current(name) for test in known.of_modules([name])}
     known = known.without([*again, *(name for name in known.contents if name not in (*files, *modules))])
     again.intersection_update(files)
     if again:
-        _add(known, modules, sorted(again))
+        found = _run_side_by_side(modules, sorted(again), jobs) if jobs > 1 else [_run(modules, sorted(again))]
+        for part in found:
+            known.add(part)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(json.dumps(asdict(known)), encoding="utf-8")
 
 
-def _add(known: LineTests, modules: list[str], files: list[str]) -> None:
-    """Run the tests of some files and add what they run."""
+def _files_of(place: Path) -> Iterable[Path]:
+    return [place] if place.is_file() else place.rglob("test_*.py")
+
+
+def _run_side_by_side(modules: list[str], files: list[str], jobs: int) -> list[LineTests]:
+    """Run the tests of some files in several processes, and return what each found."""
+    largest_first = sorted(files, key=lambda name: (-(ROOT / name).stat().st_size, name))
+    shares = [share for share in (largest_first[first::jobs] for first in range(jobs)) if share]
+    with tempfile.TemporaryDirectory() as directory:
+        places = [Path(directory, f"{number}.json") for number, _ in enumerate(shares)]
+        processes = [
+            subprocess.Popen([sys.executable, __file__, str(place), *modules, "--", *share], cwd=ROOT)
+            for place, share in zip(places, shares, strict=True)
+        ]
+        statuses = [process.wait() for process in processes]
+        if any(statuses):
+            raise SystemExit("the tests of some files could not be run")
+        return [LineTests.read(place) for place in places]
+
+
+def _run(modules: list[str], files: list[str]) -> LineTests:
+    """Run the tests of some files and return what they run."""
     places = [str(PACKAGE / module) for module in modules]
     measured = coverage.Coverage(data_file=None, include=places, config_file=False)
     follower = _Follower(measured)
@@ -136,13 +175,13 @@ def _add(known: LineTests, modules: list[str], files: list[str]) -> None:
     pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files], plugins=[follower])
     measured.stop()
     data = measured.get_data()
+    found = LineTests(seconds=follower.seconds, contents={name: digest(name) for name in (*modules, *files)})
     for module, place in zip(modules, places, strict=True):
-        reached = known.reached.setdefault(module, {})
-        for line, found in data.contexts_by_lineno(place).items():
-            tests = {test for test in found if test} - follower.failed
-            reached[str(line)] = sorted(tests.union(reached.get(str(line), [])))
-    known.seconds.update(follower.seconds)
-    known.contents.update({name: digest(name) for name in (*modules, *files)})
+        contexts = data.contexts_by_lineno(place).items()
+        found.reached[module] = {
+            str(line): sorted({test for test in tests if test} - follower.failed) for line, tests in contexts
+        }
+    return found
 
 
 def file_of(test: str) -> str:
@@ -177,6 +216,16 @@ def lines_of_functions(source: str) -> frozenset[int]:
     )
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Read the words of the command and make the map."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("map", type=Path)
+    parser.add_argument("modules", nargs="*")
     separator = sys.argv.index("--")
-    update_map(Path(sys.argv[1]), sys.argv[2:separator], sys.argv[separator + 1 :])
+    options = parser.parse_args(sys.argv[1:separator])
+    update_map(options.map, options.modules, sys.argv[separator + 1 :], options.jobs)
+
+
+if __name__ == "__main__":
+    main()

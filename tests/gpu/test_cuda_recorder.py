@@ -302,7 +302,7 @@ def test_out_of_memory_is_the_programs_own_and_is_explained(tmp_path: Path) -> N
     out = tmp_path / "oom.ledger"
     text = textwrap.dedent(f"""
         import torch, gpuledger
-        torch.cuda.set_per_process_memory_fraction(0.02)
+        torch.cuda.set_per_process_memory_fraction((3 << 30) / torch.cuda.mem_get_info()[1])
         keep = []
         with gpuledger.record("oom", out={str(out)!r}, steps=(1, 100)):
             model = torch.nn.Linear(8192, 8192).cuda()

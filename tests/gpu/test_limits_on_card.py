@@ -11,6 +11,9 @@ pytestmark = [
 ]
 pytest_plugins = ["pytester"]
 
+# Pytest inside pytest forgets the modules that it was first to load, and this one cannot be loaded twice.
+pytest.importorskip("torch._dynamo")
+
 PLUGIN = ("-p", "no:gpuledger", "-p", "gpuledger.integrations.pytest_plugin", "-p", "no:cacheprovider")
 
 

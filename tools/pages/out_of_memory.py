@@ -9,6 +9,8 @@ from pages.results import about, read, table, wrap
 
 SETTINGS = "memory/results/h200/allocator_settings.json"
 FAILURES = "memory/results/h200/out_of_memory.json"
+FAILURES_AGAIN = "memory/results/h100/out_of_memory.json"
+"""The same programs on a GPU with less memory."""
 ADVICE = "expandable_segments:True"
 UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
@@ -39,6 +41,19 @@ def causes() -> list[str]:
         ),
         "",
         *table(["planted cause", "first sentence", "PyTorch's message"], rows, right_from=3),
+        "",
+        *wrap(*again()),
+    ]
+
+
+def again() -> list[str]:
+    """Return what the same programs gave on another GPU."""
+    results = read(FAILURES_AGAIN)
+    programs = results["programs"].values()
+    right = sum(bool(found["right"]) for found in programs)
+    return [
+        f"{about(results, 'memory/out_of_memory.py')}: the first sentence names the planted cause in {right} of",
+        f"{len(programs)} programs.",
     ]
 
 
