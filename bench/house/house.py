@@ -1,9 +1,12 @@
 """Compares two checkouts of gpuledger: how their source is built, and how long ``show`` and ``report`` take.
 
 The figures of ``tools/measure_house.py`` are taken for both. Then synthetic runs (one rank of a million blocks, and 64
-ranks) are written once, by the first checkout's own ``tests/**/synthetic.py``, and each command is started as a user
-would start it, in the two checkouts in turn, so that a slow minute of the machine falls on both. One round that is not
-counted warms the file cache.
+ranks) are written once, by the first checkout's own ``tests/**/synthetic.py``. The 64 ranks are measured as they are,
+as a run of an earlier version is, and again with the summaries of ranks, which the later checkout stores when it
+records several. A single rank has none.
+
+Each command is started as a user would start it, in the two checkouts in turn, so that a slow minute of the machine
+falls on both. One round that is not counted warms the file cache and compiles to bytecode, as installing does.
 
 Usage: python bench/house/house.py BEFORE AFTER [--blocks 1000000] [--ranks 64] [--repeats 7]
                              [--out bench/house/results/cpu/house.json]
@@ -25,7 +28,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from measure_house import describe, measure_checkout
+from measure_house import describe, environment_of, measure_checkout
 
 MAKE_RUN = """
 import sys; from pathlib import Path
@@ -33,7 +36,6 @@ sys.path.insert(0, sys.argv[1])
 from synthetic import make_run
 make_run(Path(sys.argv[2]), blocks=int(sys.argv[3]), modules=200, ranks=int(sys.argv[4]))
 """
-
 
 WRITE_SUMMARIES = """
 import sys; from pathlib import Path
@@ -44,21 +46,16 @@ for rank in read_run(Path(sys.argv[1])).ranks:
 """
 
 
-def environment_of(checkout: Path) -> dict[str, str]:
-    """Return the environment in which ``import gpuledger`` takes the checkout's source."""
-    return {**os.environ, "PYTHONPATH": str(checkout.resolve() / "src")}
-
-
-def make_run(checkout: Path, later: Path, run: Path, blocks: int, ranks: int) -> None:
-    """Write a synthetic run of ``ranks`` ranks with ``blocks`` blocks each.
-
-    The later checkout adds what it stores beside the tables of a rank when it writes them, as it does to a recorded
-    run: each rank's summary. An earlier checkout does not read it.
-    """
+def make_run(checkout: Path, run: Path, blocks: int, ranks: int) -> None:
+    """Write a synthetic run of ``ranks`` ranks with ``blocks`` blocks each."""
     helpers = next((checkout / "tests").rglob("synthetic.py")).parent
     command = [sys.executable, "-c", MAKE_RUN, str(helpers), str(run), str(blocks), str(ranks)]
     subprocess.run(command, check=True, env=environment_of(checkout))
-    subprocess.run([sys.executable, "-c", WRITE_SUMMARIES, str(run)], check=True, env=environment_of(later))
+
+
+def write_summaries(checkout: Path, run: Path) -> None:
+    """Write the summary of each rank beside its tables, as this checkout does to a recorded run of several ranks."""
+    subprocess.run([sys.executable, "-c", WRITE_SUMMARIES, str(run)], check=True, env=environment_of(checkout))
 
 
 def time_command(checkout: Path, arguments: list[str]) -> tuple[float, float]:
@@ -89,6 +86,8 @@ def time_in_turn(checkouts: list[Path], arguments: list[str], repeats: int) -> l
             "median_wall_s": round(statistics.median(wall_s for wall_s, _ in times), 3),
             "worst_wall_s": round(max(wall_s for wall_s, _ in times), 3),
             "median_processor_s": round(statistics.median(processor_s for _, processor_s in times), 3),
+            "least_processor_s": round(min(processor_s for _, processor_s in times), 3),
+            "all_processor_s": [round(processor_s, 3) for _, processor_s in times],
             "all_wall_s": [round(wall_s, 3) for wall_s, _ in times],
         }
         for times in zip(*rounds, strict=True)
@@ -125,10 +124,17 @@ def main() -> None:
     results["times"] = {}
     with tempfile.TemporaryDirectory() as temporary:
         page = Path(temporary) / "report.html"
-        for name, blocks, ranks in (("a million blocks", asked.blocks, 1), ("64 ranks", 2000, asked.ranks)):
+        for name, blocks, ranks, stored in (
+            ("a million blocks", asked.blocks, 1, False),
+            ("64 ranks without summaries", 2000, asked.ranks, False),
+            ("64 ranks with summaries", 2000, asked.ranks, True),
+        ):
             run = Path(temporary) / f"{ranks}.ledger"
-            make_run(*checkouts, run, blocks, ranks)
-            figures = {"blocks_per_rank": blocks, "ranks": ranks}
+            if stored:
+                write_summaries(asked.after, run)
+            else:
+                make_run(asked.before, run, blocks, ranks)
+            figures: dict[str, Any] = {"blocks_per_rank": blocks, "ranks": ranks, "rank_summaries": stored}
             for command, arguments in (
                 ("show", ["show", str(run)]),
                 ("report", ["report", str(run), "-o", str(page), "--force"]),
@@ -137,7 +143,7 @@ def main() -> None:
                 figures[command] = {"before": before, "after": after}
                 for when, figure in figures[command].items():
                     wall, processor = figure["median_wall_s"], figure["median_processor_s"]
-                    print(f"{name:18}{command:8}{when:8}{wall:8.2f} s wall {processor:8.2f} s processor")
+                    print(f"{name:28}{command:8}{when:8}{wall:8.2f} s wall {processor:8.2f} s processor")
             results["times"][name] = figures
     asked.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 

@@ -28,7 +28,7 @@ from environment import describe_environment, write_results
 
 import gpuledger
 import gpuledger.services.watching
-from gpuledger.analyze.memory.live import to_numbers
+from gpuledger.model.arrow_numbers import to_numbers
 
 MIB = 1 << 20
 LOAD = """

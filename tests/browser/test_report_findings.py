@@ -53,7 +53,7 @@ def test_code_at_the_beginning_of_a_sentence_stays_as_it_is(
     open_report: Callable[..., Opened], rank: Rank, findings: tuple[Finding, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed = replace(findings[0], evidence="half of it is kept", advice="optimizer.zero_grad() frees it earlier")
-    monkeypatch.setattr("gpuledger.analyze.view.view.find_findings", lambda *_: (changed,))
+    monkeypatch.setattr("gpuledger.analyze.overview.findings.find_findings", lambda *_: (changed,))
     opened = open_report(ledger=rank.directory.parent)
     assert "Half of it is kept. optimizer.zero_grad() frees it earlier." in opened.text("#findings")
 

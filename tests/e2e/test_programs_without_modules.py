@@ -12,7 +12,8 @@ from programs import environment, write_script
 from quick import recorded
 
 from gpuledger.analyze.overview.findings import find_findings
-from gpuledger.analyze.view.view import DeviceView, build_view
+from gpuledger.analyze.view.device_view import DeviceView
+from gpuledger.analyze.view.view import build_view
 from gpuledger.cli.main import main
 from gpuledger.services.runs import load
 

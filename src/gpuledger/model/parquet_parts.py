@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuledger.files.reading import MIB, open_regular, reading
 from gpuledger.model.accounts import CATEGORIES, PHASES
+from gpuledger.model.arrow_numbers import decoded_texts, known_numbers, text_lengths
 from gpuledger.model.bounds import check_bounds
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _checked(raw: pa.Table, table: str, schema: pa.Schema, file_bytes: int) -> p
         column = raw.column(field.name)
         if pa.types.is_string(field.type):
             _check_text_bytes(column, place, file_bytes)
-        column = column.cast(field.type)
+        column = _as_type(column, field.type)
         column.validate(full=True)
         if column.null_count and not field.nullable:
             raise ValueError(f"{place}: {column.null_count:,} values are null")
@@ -109,18 +110,26 @@ def _checked(raw: pa.Table, table: str, schema: pa.Schema, file_bytes: int) -> p
     return pa.table(columns, schema=schema)
 
 
+def _as_type(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+    """Return a column with the type of the schema. Texts are read with one copy of each, and have one per row here."""
+    import pyarrow as pa
+
+    if column.type == wanted:
+        return column
+    if pa.types.is_dictionary(column.type) and column.type.value_type == wanted:
+        return pa.chunked_array([decoded_texts(chunk) for chunk in column.chunks], wanted)
+    return column.cast(wanted)
+
+
 def _check_text_bytes(column: pa.ChunkedArray, place: str, file_bytes: int) -> None:
     """Check the size of texts with one copy per row. A file stores a text that many rows share only once."""
-    import pyarrow.compute as pc
-
     total_bytes = 0
     for chunk in column.chunks:
         if not hasattr(chunk, "dictionary"):
             total_bytes += chunk.nbytes
             continue
-        lengths = pc.cast(pc.fill_null(pc.binary_length(chunk.dictionary), 0), "int64")
-        if len(lengths) and len(chunk):
-            total_bytes += pc.sum(pc.take(lengths, chunk.indices)).as_py() or 0
+        chunk.validate(full=True)  # so that every index is one of the dictionary
+        total_bytes += int(text_lengths(chunk.dictionary)[known_numbers(chunk.indices)].sum())
     if total_bytes > max(UNPACKED_BYTES, UNPACKED_TIMES * file_bytes):
         raise ValueError(
             f"{place}: its strings unpack to {total_bytes >> 20:,} MiB, which is too much for the file's size on disk"
@@ -132,7 +141,7 @@ def _check_values(column: pa.ChunkedArray, place: str) -> None:
 
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         for chunk in column.chunks:
-            check_bounds(chunk.drop_null().to_numpy(zero_copy_only=False), place)
+            check_bounds(known_numbers(chunk), place)
     elif pa.types.is_dictionary(column.type):
         _check_words([chunk.dictionary for chunk in column.chunks], place)
 

@@ -169,6 +169,11 @@ class Run(Shown):
         """Return whether the program ran, so that times can be compared. On a simulated GPU, it did not."""
         return all(rank.manifest.recorder.has_measured_times for rank in self.ranks)
 
+    @property
+    def has_only_card_readings(self) -> bool:
+        """Return whether no rank has more than samples of GPUs."""
+        return all(rank.manifest.recorder.has_only_card_readings for rank in self.ranks)
+
     def rank(self, number: int = 0) -> Rank:
         """Return rank ``number``.
 

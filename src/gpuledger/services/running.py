@@ -270,6 +270,8 @@ def _load_ahead(listeners: Listeners, *, on_gpu: bool) -> None:
         import gpuledger.analyze.posting.card_samples
         import gpuledger.analyze.posting.energy_posting
         import gpuledger.analyze.posting.posting
+        import gpuledger.analyze.ranks.summaries
+        import gpuledger.collect.sampling.calibrate
         import gpuledger.files.npz
         import gpuledger.model.parquet_parts
         import gpuledger.services.runs
@@ -278,6 +280,7 @@ def _load_ahead(listeners: Listeners, *, on_gpu: bool) -> None:
             import gpuledger.ops.predict.power
             import gpuledger.ops.predict.watts
         if listeners.show is not None:
+            import gpuledger.analyze.overview.findings
             import gpuledger.report.text.text  # noqa: F401
 
 

@@ -11,28 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.analyze.overview.process_bytes import has_context_reading
-from gpuledger.analyze.ranks.summaries import write_summary
-from gpuledger.collect.sampling.calibrate import (
-    Calibration,
-    CardKey,
-    cache_path,
-    libraries_for,
-    load_profile,
-    lookup_or_measure,
-)
 from gpuledger.errors import UsageError
 from gpuledger.files.writing import refuse_links
-from gpuledger.formats.readers import find_format, logs_inside, read_files, single_paths
-from gpuledger.model.imported import write_imported
 from gpuledger.model.journal.extent import has_new_journal
 from gpuledger.model.manifest import read_json, read_rank_manifest, with_notes, write_rank_manifest
 from gpuledger.model.run import Rank, Run, read_rank, read_ranks, read_run
 from gpuledger.model.run_directory import MANIFEST, SAMPLE_JOURNALS, SUFFIX, choose_directory, is_url, rank_directories
-from gpuledger.services.remote_runs import download_run, find_runs
 
 if TYPE_CHECKING:
     from gpuledger.analyze.compare.diff import Diff
+    from gpuledger.collect.sampling.calibrate import Calibration, CardKey
 
 
 def load(path: str | Path) -> Run:
@@ -59,6 +47,8 @@ def load(path: str | Path) -> Run:
 
 
 def _load_remote(url: str) -> Run:
+    from gpuledger.services.remote_runs import download_run
+
     return replace(load(download_run(url, _scratch_directory())), url=url)
 
 
@@ -69,6 +59,9 @@ def load_foreign(path: Path) -> Run:
         InputError: the format is unknown, or nothing in it could be read.
         UsageError: each of several files in the folder is a run.
     """
+    from gpuledger.formats.readers import find_format, read_files, single_paths
+    from gpuledger.model.imported import write_imported
+
     format_name = find_format(path)
     if format_name is None:
         return read_run(path)
@@ -166,6 +159,8 @@ def runs_inside(path: str, unread: list[str] | None = None) -> list[str]:
         UsageError: a URL that cannot be opened.
     """
     if is_url(path):
+        from gpuledger.services.remote_runs import find_runs
+
         return find_runs(path, unread)
     place = Path(path)
     if not place.is_dir() or (place / MANIFEST).is_file():
@@ -173,6 +168,8 @@ def runs_inside(path: str, unread: list[str] | None = None) -> list[str]:
     runs = sorted(place.glob(f"*{SUFFIX}/{MANIFEST}"))
     if runs:
         return [str(manifest.parent) for manifest in runs]
+    from gpuledger.formats.readers import logs_inside
+
     single, problems = logs_inside(place)
     if len(single) < 2:
         return [path]
@@ -198,6 +195,9 @@ def import_files(
         InputError: nothing could be read. An existing run is not changed.
         OSError: it cannot be written.
     """
+    from gpuledger.formats.readers import read_files
+    from gpuledger.model.imported import write_imported
+
     imported = read_files(format_name, paths, out.name.removesuffix(SUFFIX), options)
     return write_imported(imported, choose_directory(str(out), force=force, stem=out.stem), replace=force)
 
@@ -209,6 +209,7 @@ def post_missing(run_directory: Path) -> None:
     from gpuledger.analyze.posting.card_samples import post_card_samples  # most commands read a run that has its tables
     from gpuledger.analyze.posting.energy_posting import post_energy
     from gpuledger.analyze.posting.posting import post_ranks
+    from gpuledger.analyze.ranks.summaries import write_summary
 
     changed: set[Path] = set()
 
@@ -239,6 +240,9 @@ def settle(run_directory: Path) -> Run:
 
     If the recorded process could not read the bytes of its CUDA context, they are measured in a separate process.
     """
+    from gpuledger.analyze.overview.process_bytes import has_context_reading
+    from gpuledger.collect.sampling.calibrate import lookup_or_measure
+
     post_missing(run_directory)
     for rank in read_run(run_directory).ranks:
         if rank.manifest.libraries is None and not has_context_reading(rank):
@@ -248,6 +252,8 @@ def settle(run_directory: Path) -> Run:
 
 def _add_libraries(rank: Rank, lookup: Callable[[CardKey, str], Calibration]) -> None:
     """Write the bytes of CUDA context and libraries on the rank's GPU into its manifest."""
+    from gpuledger.collect.sampling.calibrate import libraries_for
+
     trained = "backward" in rank.table("spans", ("phase",)).column("phase").to_pylist()
     libraries, notes = libraries_for(rank.manifest, trained=trained, lookup=lookup)
     if libraries is not None or notes:
@@ -276,4 +282,6 @@ def _add_watts(rank_directory: Path) -> None:
 
 
 def _kept_profile(key: CardKey, _uuid: str) -> Calibration:
+    from gpuledger.collect.sampling.calibrate import cache_path, load_profile
+
     return load_profile(key, cache_path())

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.instant import module_paths
-from gpuledger.analyze.memory.live import I64, Lives, allocated_curve, read_lives, read_numbers
+from gpuledger.analyze.memory.live import I64, Lives, allocated_curve, distinct_numbers, read_lives, read_numbers
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.units import format_bytes
@@ -54,7 +54,7 @@ def graph_pools(rank: Rank, device_idx: int) -> tuple[GraphPool, ...]:
     """Return the pools of captured CUDA graphs on one device, by number; empty if there are none."""
     pool_id = read_numbers(rank, "blocks", "pool_id", device_idx, missing=0)
     facts = {one.pool_id: one for one in _graph_pool_facts(rank, device_idx)}
-    numbers = sorted({*facts, *(number for number in np.unique(pool_id).tolist() if number > 0)})
+    numbers = sorted({*facts, *(number for number in distinct_numbers(pool_id).tolist() if number > 0)})
     if not numbers:
         return ()
     lives, modules = read_lives(rank, device_idx), read_numbers(rank, "blocks", "module_id", device_idx)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.growth_origin import KeptBlocks, origin_of
-from gpuledger.analyze.memory.live import read_labels
+from gpuledger.analyze.memory.live import distinct_numbers, read_labels
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.model.flight_facts import CENSUS_RATIO, EXPLAINED_FRAC
 
@@ -90,7 +90,7 @@ def find_growth(rank: Rank) -> tuple[Growth, ...]:
     table = rank.table("step_memory", columns)
     values = {name: table.column(name).to_numpy(zero_copy_only=False).astype(np.float64) for name in columns}
     found = []
-    for device_idx in np.unique(values["device_idx"]).astype(int).tolist():
+    for device_idx in distinct_numbers(values["device_idx"].astype(np.int64)).tolist():
         mine = {name: column[values["device_idx"] == device_idx] for name, column in values.items()}
         growth = _of_device(rank, device_idx, mine) if device_idx >= 0 else _of_host(rank, mine)
         if growth is not None:
@@ -119,7 +119,7 @@ def counted_steps(rank: Rank) -> CountedSteps:
     """
     table = rank.table("step_memory", ("device_idx", "step"))
     steps = table.column("step").to_numpy()
-    counted = int(np.unique(steps).size)
+    counted = int(distinct_numbers(steps).size)
     if not counted or (table.column("device_idx").to_numpy() >= 0).any():
         return CountedSteps(counted, FEWEST_STEPS)
     first = _censuses(rank)[0]

@@ -15,13 +15,17 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.errors import EmptyRunError, UsageError
+from gpuledger.model.arrow_numbers import to_numbers
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from gpuledger.model.run import Rank
 
 I64 = NDArray[np.int64]
+_LIFE_COLUMNS = (
+    *("device_idx", "allocated_bytes", "requested_bytes"),
+    *("alloc_index", "free_requested_index", "free_index"),
+)
+"""Columns that are read together: each read of a file of many ranks costs more than its values."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ def read_lives(rank: Rank, device_idx: int) -> Lives:
         return read_numbers(rank, "blocks", column, device_idx, missing)
 
     def read_all() -> Lives:
+        rank.table("blocks", _LIFE_COLUMNS)
         return Lives(
             device_idx,
             allocated_bytes=read("allocated_bytes"),
@@ -92,7 +97,7 @@ def read_lives(rank: Rank, device_idx: int) -> Lives:
 
 def read_numbers(rank: Rank, table: str, column: str, device_idx: int, missing: int = -1) -> I64:
     """Return a column's rows of one device as int64[n], with ``missing`` for null."""
-    values = rank.table(table, (column,)).column(0)
+    values = rank.table(table, (column, "device_idx")).column(0)
     return of_device(rank, table, device_idx, to_numbers(values, missing))
 
 
@@ -100,21 +105,11 @@ def read_labels(rank: Rank, table: str, column: str, device_idx: int) -> tuple[I
     """Return a label column's rows of one device as positions in a list of labels, and that list; -1 for null."""
     import pyarrow as pa
 
-    values = rank.table(table, (column,)).column(0).combine_chunks()
+    values = rank.table(table, (column, "device_idx")).column(0).combine_chunks()
     if isinstance(values, pa.ChunkedArray):
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
     codes = to_numbers(values.indices, -1)
     return of_device(rank, table, device_idx, codes), tuple(str(word) for word in values.dictionary.to_pylist())
-
-
-def to_numbers(values: pa.ChunkedArray | pa.Array, missing: int = -1) -> I64:
-    """Return Arrow integers as int64[n], with ``missing`` for null."""
-    import pyarrow.compute as pc
-
-    if values.null_count:
-        values = pc.fill_null(values.cast("int64"), missing)
-    numbers: I64 = values.to_numpy(**({} if hasattr(values, "chunks") else {"zero_copy_only": False}))
-    return numbers.astype(np.int64, copy=False)
 
 
 def of_device(rank: Rank, table: str, device_idx: int, values: NDArray[Any]) -> NDArray[Any]:
@@ -127,7 +122,7 @@ def device_indices(rank: Rank) -> tuple[int, ...]:
     """Return the devices that have blocks, in ascending order."""
 
     def find() -> tuple[int, ...]:
-        return tuple(np.unique(to_numbers(rank.table("blocks", ("device_idx",)).column(0))).tolist())
+        return tuple(distinct_numbers(to_numbers(rank.table("blocks", ("device_idx",)).column(0))).tolist())
 
     return rank.computed("devices of blocks", find)
 
@@ -172,6 +167,7 @@ def reserved_curve(rank: Rank, device_idx: int) -> Curve:
 
     Source: caching allocator's history, exact. CPU tensors have no segments.
     """
+    rank.table("segments", ("device_idx", "bytes", "alloc_index", "free_index"))  # in one read
     sizes = read_numbers(rank, "segments", "bytes", device_idx)
     if not sizes.size:
         return allocated_curve(read_lives(rank, device_idx))
@@ -216,6 +212,19 @@ def distinct(marks: I64) -> tuple[I64, I64]:
     seen = np.zeros(width, dtype=bool)
     seen[marks - low] = True
     return np.flatnonzero(seen).astype(np.int64) + low, (np.cumsum(seen) - 1)[marks - low]
+
+
+def distinct_numbers(numbers: I64) -> I64:
+    """Return the distinct numbers in ascending order.
+
+    ``np.unique`` does the same. Without further results, it imports ``numpy.ma``, which takes longer than most uses.
+    """
+    low, width = _range_of(numbers)
+    if _is_sparse(numbers, width):
+        return np.unique(numbers, return_index=True)[0]
+    seen = np.zeros(width, dtype=bool)
+    seen[numbers - low] = True
+    return np.flatnonzero(seen).astype(np.int64) + low
 
 
 def _range_of(marks: I64) -> tuple[int, int]:

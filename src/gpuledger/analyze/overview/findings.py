@@ -15,7 +15,14 @@ import numpy as np
 from gpuledger.analyze.memory.families import find_families
 from gpuledger.analyze.memory.graph_pools import kept_free_bytes
 from gpuledger.analyze.memory.groups import module_label
-from gpuledger.analyze.memory.live import pick_device, read_labels, read_numbers, reserved_curve, running_sum
+from gpuledger.analyze.memory.live import (
+    distinct_numbers,
+    pick_device,
+    read_labels,
+    read_numbers,
+    reserved_curve,
+    running_sum,
+)
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.overview.balance import STATED_POOL, read_card
 from gpuledger.analyze.overview.kept_advice import kept_advice, kept_module
@@ -378,11 +385,15 @@ def _kept_activations(facts: PeakFacts) -> Finding | None:
 
 def _fragmentation(facts: PeakFacts) -> Finding | None:
     """Report fragmentation: reserved bytes are far above the peak of allocated bytes. Pools of CUDA graphs are not."""
+    if facts.device_idx < 0:
+        return None
     reserved = int(reserved_curve(facts.rank, facts.device_idx).bytes.max())
+    if reserved - facts.peak_bytes < 0.1 * reserved:  # what is in use contains what is allocated
+        return None
     active = running_sum(facts.lives.allocated_bytes, facts.lives.alloc_index, facts.lives.free_index)
     of_graphs = int(kept_free_bytes(facts.rank, facts.device_idx, facts.lives.last_index).sum())
     gap = reserved - of_graphs - int(active.bytes.max())
-    if facts.device_idx < 0 or gap < 0.1 * reserved:
+    if gap < 0.1 * reserved:
         return None
     if STATED_POOL in facts.rank.table("segments", ("pool",)).column("pool").to_pylist():  # its use is not in the file
         return None
@@ -462,7 +473,7 @@ def _first_forwards(facts: PeakFacts) -> Mask:
     if not {"forward", "backward"} <= set(words):
         return inside
     forward, backward = ((codes == words.index(name)) & (starts >= 0) for name in ("forward", "backward"))
-    for step in np.unique(steps[steps > 1]).tolist():
+    for step in distinct_numbers(steps[steps > 1]).tolist():
         begin = starts[forward & (steps == step)]
         end = starts[backward & (steps == step)]
         if begin.size and end.size:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuledger.analyze.memory.groups import module_label
-from gpuledger.analyze.memory.live import read_numbers
+from gpuledger.analyze.memory.live import distinct_numbers, read_numbers
 
 if TYPE_CHECKING:
     from gpuledger.analyze.overview.kept_steps import KeptSteps
@@ -49,4 +49,4 @@ def _has_scalars(facts: PeakFacts, kept: KeptSteps) -> bool:
     """Return whether each of the steps keeps a block of the size of a scalar."""
     steps = read_numbers(facts.rank, "blocks", "step", facts.device_idx)
     small = kept.blocks & (facts.lives.requested_bytes <= _SCALAR_BYTES)
-    return np.unique(steps[small]).size == len(kept.sizes)
+    return distinct_numbers(steps[small]).size == len(kept.sizes)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuledger.analyze.memory.growth import FEWEST_LATER_STEPS
-from gpuledger.analyze.memory.live import read_labels, read_numbers
+from gpuledger.analyze.memory.live import distinct_numbers, read_labels, read_numbers
 from gpuledger.analyze.posting.replay import NEVER
 
 if TYPE_CHECKING:
@@ -62,7 +62,9 @@ def find_kept(facts: PeakFacts) -> KeptSteps | None:
         return before if _goes_on(facts, last, before) is not False else None
     stacks = read_numbers(facts.rank, "blocks", "stack_id", facts.device_idx)
     after = kept & facts.of(*_AFTER) & _before_backward(facts, steps)
-    in_steps = {stack: np.unique(steps[after & (stacks == stack)]).size for stack in np.unique(stacks[after])}
+    in_steps = {
+        stack: distinct_numbers(steps[after & (stacks == stack)]).size for stack in distinct_numbers(stacks[after])
+    }
     repeated = [stack for stack, count in in_steps.items() if count == last - first]
     found = _of_each(facts, after & np.isin(stacks, repeated), steps, range(first + 1, last + 1))
     if found is None or last - first > FEWEST_LATER_STEPS:
@@ -87,7 +89,7 @@ def _before_backward(facts: PeakFacts, steps: I64) -> Mask:
     if "backward" in words:
         of_step, starts = (read_numbers(rank, "spans", name, device) for name in ("step", "start_index"))
         backward = (codes == words.index("backward")) & (starts >= 0)
-        for step in np.unique(of_step[backward]):
+        for step in distinct_numbers(of_step[backward]):
             found &= (steps != step) | (facts.lives.alloc_index < starts[backward & (of_step == step)].min())
     return found
 

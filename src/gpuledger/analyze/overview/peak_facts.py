@@ -43,7 +43,8 @@ class PeakFacts:
     def of(self, *categories: str) -> Mask:
         """Return which blocks are of one of these categories."""
         codes, words = self._categories
-        return np.isin(codes, [place for place, word in enumerate(words) if word in categories])
+        found: Mask = np.array([*(word in categories for word in words), False])[codes]  # the last one is that of -1
+        return found
 
     @cached_property
     def _categories(self) -> tuple[I64, tuple[str, ...]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuledger.analyze.memory.live import I64, read_numbers, running_sum
+from gpuledger.analyze.memory.live import I64, distinct_numbers, read_numbers, running_sum
 from gpuledger.analyze.overview.peak_facts import Mask, PeakFacts
 from gpuledger.analyze.posting.replay import NEVER
 
@@ -78,7 +78,9 @@ def with_half_batch(facts: PeakFacts) -> Replay:
     steps = read_numbers(facts.rank, "blocks", "step", facts.device_idx)
     forward = facts.born_in("forward") & (recorded.start >= 0)
     gradients = np.flatnonzero(facts.of("gradient") & facts.born_in("backward"))
-    begins = {step: int(recorded.start[forward & (steps == step)].min()) for step in np.unique(steps[forward]).tolist()}
+    begins = {
+        step: int(recorded.start[forward & (steps == step)].min()) for step in distinct_numbers(steps[forward]).tolist()
+    }
     added = [place for place in gradients.tolist() if begins.get(int(steps[place]), NEVER) < recorded.start[place]]
     starts = [begins[int(steps[place])] for place in added]
     return halved.plus(recorded.bytes[added], starts, recorded.start[added] + 1)
@@ -163,7 +165,7 @@ def _in_32_bits(facts: PeakFacts, rows: list[dict[str, Any]]) -> Mask:
     requested_bytes = facts.lives.requested_bytes
     outputs = requested_bytes[np.isin(facts.module_id, [row["module_id"] for row in norms])]
     sums = np.isin(facts.module_id, [row["parent_id"] for row in norms if row["parent_id"] is not None])
-    found: Mask = np.isin(facts.module_id, wide) | (sums & np.isin(requested_bytes, np.unique(outputs)))
+    found: Mask = np.isin(facts.module_id, wide) | (sums & np.isin(requested_bytes, distinct_numbers(outputs)))
     return found
 
 

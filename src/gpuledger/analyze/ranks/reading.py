@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuledger.analyze.ranks.summaries import BREAKDOWN, SUMMARY, has_summary, summary_tables
 from gpuledger.errors import InputError
@@ -14,6 +14,7 @@ from gpuledger.model.schema.tables import TABLES
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow as pa
 
     from gpuledger.model.run import Rank
 
@@ -84,7 +85,7 @@ def open_summaries(ranks: Sequence[Rank]) -> Iterator[tuple[duckdb.DuckDBPyConne
 
 
 def _create(
-    connection: duckdb.DuckDBPyConnection, name: str, written: list[Rank], computed: list[tuple[int, Any]]
+    connection: duckdb.DuckDBPyConnection, name: str, written: list[Rank], computed: list[tuple[int, pa.Table]]
 ) -> None:
     """Create the table ``read_NAME`` from files and from tables in memory, with the rank as its first column."""
     wanted = [column for column in TABLES[name].columns if name == SUMMARY or column.name in _READ]
@@ -98,10 +99,18 @@ def _create(
         connection.execute(
             f"INSERT INTO read_{name} SELECT {number}, {columns} FROM read_parquet(?, filename = true) {rows}", [files]
         )
-    for rank, table in computed:
-        connection.register("one", table)
-        connection.execute(f"INSERT INTO read_{name} SELECT {rank}, {columns} FROM one {rows}")
-        connection.unregister("one")
+    if computed:
+        connection.register("computed", _joined(computed))
+        connection.execute(f"INSERT INTO read_{name} SELECT rank, {columns} FROM computed {rows}")
+        connection.unregister("computed")
+
+
+def _joined(tables: list[tuple[int, pa.Table]]) -> pa.Table:
+    """Return the rows of several ranks' tables, with the rank as another column."""
+    import pyarrow as pa
+
+    with_rank = [table.append_column("rank", pa.array([rank] * table.num_rows, "int32")) for rank, table in tables]
+    return pa.concat_tables(with_rank).unify_dictionaries()
 
 
 def _read_lines(connection: duckdb.DuckDBPyConnection) -> tuple[RankLine, ...]:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.memory.live import to_numbers
 from gpuledger.analyze.step.work import names_of, union_ns
+from gpuledger.model.arrow_numbers import to_numbers
 
 if TYPE_CHECKING:
     from gpuledger.analyze.ranks.reading import RankLine

@@ -15,12 +15,12 @@ from gpuledger.analyze.memory.live import (
     device_indices,
     read_lives,
     read_numbers,
-    to_numbers,
 )
 from gpuledger.analyze.memory.timeline import event_times_ns, thin
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.analyze.samples.repeats import gathered, middle_of, repeat_of
 from gpuledger.errors import EmptyRunError, UsageError
+from gpuledger.model.arrow_numbers import to_floats, to_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -348,11 +348,8 @@ def _placed(line: SampleLine, align: str, baseline: str | None, points: int) -> 
 
 
 def known_values(table: Any, column: str, mine: NDArray[np.bool_]) -> tuple[I64, F64]:
-    """Return times and values of the selected rows that have a value, ordered by time.
-
-    Integers beyond 2^53, which only a damaged table has, are rounded.
-    """
-    values = table[column].cast("float64", safe=False).fill_null(float("nan")).to_numpy()
+    """Return times and values of the selected rows that have a value, ordered by time."""
+    values = to_floats(table[column])
     times = to_numbers(table["t_ns"])
     there = np.flatnonzero(mine & ~np.isnan(values))
     there = there[np.argsort(times[there], kind="stable")]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.memory.live import to_numbers
 from gpuledger.analyze.samples.series import BOOK_SOURCE, SECONDS, STEPS_SOURCE, SampleLine, known_values, read_lines
 from gpuledger.analyze.step.energy import step_energy
 from gpuledger.analyze.step.steps import step_times
+from gpuledger.model.arrow_numbers import to_numbers
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run

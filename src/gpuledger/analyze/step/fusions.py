@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from gpuledger.analyze.memory.instant import module_paths
-from gpuledger.analyze.memory.live import to_numbers
+from gpuledger.analyze.memory.live import distinct_numbers
+from gpuledger.model.arrow_numbers import to_numbers
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
@@ -49,7 +48,7 @@ def fused_kernels(rank: Rank, device_idx: int) -> tuple[FusedKernel, ...]:
     device, step, fusion, module, start, end = (to_numbers(table[name]) for name in table.column_names)
     timed = rank.manifest.time_steps or (0, -1)
     mine = (fusion >= 0) & (fusion < len(fusions)) & (device == device_idx) & (step >= timed[0]) & (step <= timed[1])
-    steps = max(len(np.unique(step[mine])), 1)
+    steps = max(len(distinct_numbers(step[mine])), 1)
     paths = module_paths(rank)
     times: dict[int, float] = {}
     modules: dict[int, dict[str, None]] = {}

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuledger.analyze.memory.live import to_numbers
+from gpuledger.analyze.memory.live import distinct_numbers
 from gpuledger.analyze.step.work import read_work
+from gpuledger.model.arrow_numbers import to_numbers
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
@@ -67,7 +68,7 @@ def gpu_steps(rank: Rank, device_idx: int | None = None) -> GpuSteps | None:
     table = rank.table("steps", ("step", "end_ns"))
     host_ends = dict(zip(to_numbers(table["step"]).tolist(), to_numbers(table["end_ns"], 0).tolist(), strict=True))
     found = []
-    for number in np.unique(work.step).tolist():
+    for number in distinct_numbers(work.step).tolist():
         mine = work.step == number
         start_ns, end_ns = int(work.start_ns[mine].min()), int(work.end_ns[mine].max())
         found.append(GpuStep(number, start_ns, end_ns, host_ends.get(number, end_ns)))

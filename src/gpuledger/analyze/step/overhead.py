@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuledger.analyze.memory.live import to_numbers
 from gpuledger.analyze.step.energy import step_energy
 from gpuledger.analyze.step.gpu_steps import gpu_steps, synchronized_step_ns
 from gpuledger.analyze.step.steps import profiled_steps, step_times
+from gpuledger.model.arrow_numbers import to_numbers
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gpuledger.analyze.memory.live import to_numbers
 from gpuledger.analyze.step.gpu_steps import gpu_steps, synchronized_step_ns
+from gpuledger.model.arrow_numbers import to_numbers
 from gpuledger.units import counted
 
 if TYPE_CHECKING:
@@ -86,8 +87,13 @@ def _host_times(rank: Rank) -> StepTimes:
         return StepTimes(0, None, None, seen)
     own_ns = (end - start - paused)[chosen]
     source = f"host clock, {chosen.size} {kind} step{'s' if chosen.size > 1 else ''}"
-    p95_ns = round(np.percentile(own_ns, 95)) if chosen.size >= FEWEST_STEPS else None
+    p95_ns = _percentile_95_ns(own_ns) if chosen.size >= FEWEST_STEPS else None
     return StepTimes(int(chosen.size), round(np.median(own_ns)), p95_ns, source)
+
+
+def _percentile_95_ns(times_ns: NDArray[np.int64]) -> int:
+    """Return the 95th percentile as ``np.percentile`` interpolates it. That function imports ``numpy.ma``."""
+    return round(np.interp(0.95 * (times_ns.size - 1), np.arange(times_ns.size), np.sort(times_ns)))
 
 
 def profiled_steps(rank: Rank) -> tuple[int, int]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.memory.live import to_numbers
 from gpuledger.errors import EmptyRunError, InputError
+from gpuledger.model.arrow_numbers import to_numbers
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run

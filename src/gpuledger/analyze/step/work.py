@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.memory.live import to_numbers
+from gpuledger.analyze.memory.live import distinct_numbers
+from gpuledger.model.arrow_numbers import to_floats, to_numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,7 +102,7 @@ def read_work(rank: Rank, device_idx: int | None = None) -> Work | None:
     ids = {column: to_numbers(table[column])[mine] for column in _IDS}
     return Work(
         device_idx=chosen,
-        steps=len(np.unique(step[mine])),
+        steps=len(distinct_numbers(step[mine])),
         on_host=bool((kind[mine] == "host").all()),
         kind=kind[mine],
         phase=phase[mine],
@@ -109,8 +110,8 @@ def read_work(rank: Rank, device_idx: int | None = None) -> Work | None:
         step=step[mine],
         start_ns=start[mine],
         end_ns=end[mine],
-        flops=_floats(table, "flops")[mine],
-        moved_bytes=_floats(table, "moved_bytes")[mine],
+        flops=to_floats(table["flops"])[mine],
+        moved_bytes=to_floats(table["moved_bytes"])[mine],
         numbers=_words(table, "numbers")[mine],
     )
 
@@ -123,17 +124,12 @@ def _words(table: pa.Table, name: str) -> Words:
         column = column.dictionary_encode()
     coded = column.unify_dictionaries().combine_chunks()
     labels = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
-    found: Words = labels[coded.indices.fill_null(labels.size - 1).to_numpy(zero_copy_only=False)]
-    return found
-
-
-def _floats(table: pa.Table, name: str) -> F64:
-    found: F64 = table[name].cast("float64", safe=False).to_numpy(zero_copy_only=False)
+    found: Words = labels[to_numbers(coded.indices, labels.size - 1)]
     return found
 
 
 def _busiest(device: I64, duration: I64) -> int:
-    return int(max(np.unique(device), key=lambda one: int(duration[device == one].sum())))
+    return int(max(distinct_numbers(device), key=lambda one: int(duration[device == one].sum())))
 
 
 def union_ns(start: I64, end: I64) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.live import device_indices, pick_device
-from gpuledger.analyze.ranks.rank_set import choose_sample
 
 if TYPE_CHECKING:
     from gpuledger.analyze.ranks.rank_set import RankSet
@@ -26,6 +25,8 @@ def choose_devices(ranks: Sequence[Rank], rank_set: RankSet | None) -> list[tupl
         rank_set: What they have in common; None for a single rank.
     """
     if rank_set is not None and len(ranks) > MOST_VIEWS:
+        from gpuledger.analyze.ranks.rank_set import choose_sample
+
         by_number = {rank.number: rank for rank in ranks}
         sample = [(by_number[rank], device_idx) for rank, device_idx in choose_sample(rank_set, MOST_VIEWS)]
         found = [(rank, device_idx) for rank, device_idx in sample if device_idx in device_indices(rank)]

@@ -71,8 +71,7 @@ class WatchedCard:
 
 def card_figures(run: Run) -> tuple[Watched, ...]:
     """Return the figures of the GPUs of a run that contains only GPU samples; empty for any other run."""
-    of_cards = all(rank.manifest.recorder.has_only_card_readings for rank in run.ranks)
-    return watched(run) if of_cards else ()
+    return watched(run) if run.has_only_card_readings else ()
 
 
 def read_cards(run: Run, ranks: tuple[Rank, ...]) -> tuple[WatchedCard, ...]:

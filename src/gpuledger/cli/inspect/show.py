@@ -190,6 +190,8 @@ def _refuse_mixed(flags: ShowFlags) -> None:
 
 def _print_cards(run: Run) -> bool:
     """Print the GPUs of a run in which nothing but GPUs was read; return whether it is one."""
+    if not run.has_only_card_readings:
+        return False
     from gpuledger.analyze.view.watched_card import card_figures
 
     figures = card_figures(run)

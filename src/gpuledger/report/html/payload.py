@@ -33,7 +33,8 @@ from gpuledger.report.text.ranks_text import rank_set_entries
 
 if TYPE_CHECKING:
     from gpuledger.analyze.ranks.rank_set import RankSet
-    from gpuledger.analyze.view.view import DeviceView, RunView
+    from gpuledger.analyze.view.device_view import DeviceView
+    from gpuledger.analyze.view.view import RunView
     from gpuledger.analyze.view.watched_card import WatchedCard
 
 FORMAT = 1

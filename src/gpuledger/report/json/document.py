@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from gpuledger.analyze.ranks.rank_set import RankSet
     from gpuledger.analyze.step.energy import EnergyBreakdown
     from gpuledger.analyze.step.times import TimeBreakdown
-    from gpuledger.analyze.view.view import DeviceView, RunView
+    from gpuledger.analyze.view.device_view import DeviceView
+    from gpuledger.analyze.view.view import RunView
     from gpuledger.model.manifest import RankManifest
 
 

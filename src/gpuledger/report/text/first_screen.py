@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from gpuledger.analyze.step.rates import Rates
     from gpuledger.analyze.step.step_parts import StepParts
     from gpuledger.analyze.step.times import TimeBreakdown
-    from gpuledger.analyze.view.view import DeviceView, RunView
+    from gpuledger.analyze.view.device_view import DeviceView
+    from gpuledger.analyze.view.view import RunView
     from gpuledger.report.base.terminal import Terminal
 
 OVERLAP = 1.01

@@ -15,10 +15,10 @@ from gpuledger.report.text.ledger_table import OF_A_STEP, Units, ledger_table, u
 from gpuledger.report.text.ranks_text import rank_set_lines
 from gpuledger.report.text.tables import group_table, rank_table, tensor_table
 from gpuledger.report.text.text import next_lines, note_lines
-from gpuledger.report.text.unknown_text import unknown_lines
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.view.view import DeviceView, RunView
+    from gpuledger.analyze.view.device_view import DeviceView
+    from gpuledger.analyze.view.view import RunView
     from gpuledger.report.base.terminal import Table, Terminal
 
 ROWS, ROWS_OF_TWO = 20, 10
@@ -58,6 +58,8 @@ def show_lines(view: RunView, tables: TableOptions, terminal: Terminal) -> list[
 
 def show_unknown_lines(view: RunView, tables: TableOptions, terminal: Terminal) -> list[str]:
     """Return the memory without a name on each device."""
+    from gpuledger.report.text.unknown_text import unknown_lines
+
     lines: list[str] = []
     for device in view.devices:
         unknown = unknown_lines(device.unknowns, tables.rows or ROWS, terminal, device.classes)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gpuledger.analyze.memory.breakdown import Account, Breakdown
     from gpuledger.analyze.overview.balance import Balance
     from gpuledger.analyze.overview.ranks import Imbalance
-    from gpuledger.analyze.view.view import DeviceView
+    from gpuledger.analyze.view.device_view import DeviceView
 
 Row = tuple[str | Cell | Bar, ...]
 CLOSED_LINES = ("capacity", "used", "allocated", "unaccounted", "total")

@@ -24,10 +24,10 @@ from gpuledger.analyze.overview.findings import find_findings
 from gpuledger.analyze.overview.summary import summarize
 from gpuledger.analyze.step.overhead import find_overhead
 from gpuledger.analyze.step.rates import find_rates
-from gpuledger.analyze.view import view as view_module
 from gpuledger.analyze.view.chosen_devices import highest_devices
+from gpuledger.analyze.view.device_view import DeviceView
 from gpuledger.analyze.view.options import GROUPINGS, ViewOptions
-from gpuledger.analyze.view.view import DeviceView, build_view
+from gpuledger.analyze.view.view import build_view
 from gpuledger.cli.main import main
 from gpuledger.errors import UsageError
 from gpuledger.model.run import Run
@@ -111,7 +111,7 @@ def test_a_report_forgets_what_it_read_rank_after_rank(run: Run, monkeypatch: py
     view = build_view(run)
     for rank in run.ranks:
         rank.forget_columns()
-    monkeypatch.setattr(view_module, "build_timeline", counting)
+    monkeypatch.setattr("gpuledger.analyze.memory.timeline.build_timeline", counting)
     view.compute(REPORT_PARTS)
     assert max(held) == 1
     assert not any(len(rank._kept) > 1 for rank in run.ranks)

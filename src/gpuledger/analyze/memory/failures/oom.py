@@ -12,7 +12,6 @@ from gpuledger.analyze.memory.breakdown import Breakdown, break_down
 from gpuledger.analyze.memory.failures.failed_request import FailedState, read_failed_state
 from gpuledger.analyze.memory.failures.oom_cause import Cause, Evidence, find_cause
 from gpuledger.analyze.memory.failures.oom_remedies import Remedy, find_remedies
-from gpuledger.analyze.memory.failures.replayed_settings import failure_verdicts
 from gpuledger.analyze.memory.growth import find_growth
 from gpuledger.analyze.memory.growth_origin import module_path
 from gpuledger.analyze.memory.instant import find_peak
@@ -115,6 +114,8 @@ def _explain(rank: Rank, failure: FailedAllocation, *, replays: bool) -> OutOfMe
         return found
     evidence = _evidence(rank, failure, state)
     if replays and not failure.library:
+        from gpuledger.analyze.memory.failures.replayed_settings import failure_verdicts
+
         evidence = replace(evidence, verdicts=failure_verdicts(rank, failure))
     return replace(found, cause=find_cause(evidence), remedies=find_remedies(evidence))
 

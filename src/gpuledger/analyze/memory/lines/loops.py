@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuledger.analyze.memory.lines.source_lines import Stack, line_text, program_directory, read_stacks
-from gpuledger.analyze.memory.live import I64, allocated_curve, read_lives, read_numbers
+from gpuledger.analyze.memory.live import I64, allocated_curve, distinct_numbers, read_lives, read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,7 +116,7 @@ def _loops_at(stack_id: I64, paths: Mapping[int, tuple[Frame, ...]], level: int)
         again = returns[(group[returns] == one) & (lines[returns] == header)]
         low, high = np.searchsorted(group, [one, one + 1])
         first = low + int(np.flatnonzero(lines[low : again[0] + 1] == header)[0])
-        starts = np.unique(np.concatenate(([first], again)))
+        starts = distinct_numbers(np.concatenate(([first], again)))
         loops.append((places[starts], int(places[high - 1]), paths[int(stack_id[places[first]])][level]))
     return sorted(loops, key=lambda loop: (loop[2].file, loop[2].line or 0))
 

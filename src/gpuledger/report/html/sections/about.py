@@ -8,7 +8,7 @@ from gpuledger.report.html.provenance import check_rows, facts_of_rank
 from gpuledger.report.html.sections.section import Page, Section, column, script, table
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.view.view import DeviceView
+    from gpuledger.analyze.view.device_view import DeviceView
     from gpuledger.analyze.view.watched_card import WatchedCard
 
 

@@ -9,7 +9,7 @@ from gpuledger.report.html.definitions import Definition, of_column
 from gpuledger.report.html.sections.section import Page, Section, column, script, table
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.view.view import DeviceView
+    from gpuledger.analyze.view.device_view import DeviceView
 
 
 def _data(device: DeviceView, page: Page) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from gpuledger.report.html.definitions import Definition
 from gpuledger.report.html.sections.section import Page, Section, script
 
 if TYPE_CHECKING:
+    from gpuledger.analyze.view.device_view import DeviceView
     from gpuledger.analyze.view.step_amounts import StepBar
-    from gpuledger.analyze.view.view import DeviceView
 
 
 def _data(device: DeviceView, page: Page) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from gpuledger.report.html.provenance import oom_rows
 from gpuledger.report.html.sections.section import Page, Section, script
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.view.view import DeviceView
+    from gpuledger.analyze.view.device_view import DeviceView
     from gpuledger.analyze.view.watched_card import WatchedCard
 
 

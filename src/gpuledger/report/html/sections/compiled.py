@@ -12,7 +12,7 @@ from gpuledger.report.text.fusion_table import SHARED
 
 if TYPE_CHECKING:
     from gpuledger.analyze.step.fusions import FusedKernel
-    from gpuledger.analyze.view.view import DeviceView
+    from gpuledger.analyze.view.device_view import DeviceView
 
 MOST_KERNELS = 100
 MOST_LINES = 50

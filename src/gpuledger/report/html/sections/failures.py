@@ -15,7 +15,7 @@ from gpuledger.report.text.oom_text import memory_texts, remedy_text, request_te
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.failures.memory_map import MappedSegment
     from gpuledger.analyze.memory.failures.oom import OutOfMemory
-    from gpuledger.analyze.view.view import DeviceView
+    from gpuledger.analyze.view.device_view import DeviceView
     from gpuledger.analyze.view.watched_card import WatchedCard
     from gpuledger.model.run import Rank
 

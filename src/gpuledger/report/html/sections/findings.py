@@ -10,7 +10,7 @@ from gpuledger.report.html.sections.section import Page, Section, script
 
 if TYPE_CHECKING:
     from gpuledger.analyze.overview.findings import Finding
-    from gpuledger.analyze.view.view import DeviceView
+    from gpuledger.analyze.view.device_view import DeviceView
 
 
 def _data(device: DeviceView, page: Page) -> dict[str, Any]:

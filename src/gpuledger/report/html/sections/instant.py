@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from gpuledger.analyze.memory.timeline import Timeline
     from gpuledger.analyze.step.energy import EnergyBreakdown
     from gpuledger.analyze.step.times import TimeBreakdown
+    from gpuledger.analyze.view.device_view import DeviceView
     from gpuledger.analyze.view.report_tree import ReportTree
-    from gpuledger.analyze.view.view import DeviceView
     from gpuledger.analyze.view.watched_card import WatchedCard
 
 JOULE_DECIMALS = 6

@@ -12,7 +12,7 @@ from gpuledger.report.html.sections.section import Page, Section, column, script
 
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.groups import Group
-    from gpuledger.analyze.view.view import DeviceView
+    from gpuledger.analyze.view.device_view import DeviceView
 
 MOST_LINES = 100
 

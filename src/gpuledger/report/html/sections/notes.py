@@ -8,7 +8,7 @@ from gpuledger.report.html.definitions import Definition
 from gpuledger.report.html.sections.section import Page, Section, script
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.view.view import DeviceView
+    from gpuledger.analyze.view.device_view import DeviceView
     from gpuledger.analyze.view.watched_card import WatchedCard
 
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
     from gpuledger.analyze.samples.series import SampleLine
-    from gpuledger.analyze.view.view import DeviceView, RunView
+    from gpuledger.analyze.view.device_view import DeviceView
+    from gpuledger.analyze.view.view import RunView
     from gpuledger.analyze.view.watched_card import WatchedCard
 
 
