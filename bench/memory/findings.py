@@ -19,7 +19,8 @@ sys.path.insert(0, str(LIB))
 from environment import describe_environment, write_results
 from train_changed import SAMPLES
 
-from gpuledger.analyze.overview.findings import Finding, find_findings
+from gpuledger.analyze.overview.finding import Finding
+from gpuledger.analyze.overview.findings import find_findings
 from gpuledger.services.runs import load
 
 SCRIPT = str(LIB / "train_changed.py")

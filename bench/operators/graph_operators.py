@@ -25,7 +25,8 @@ from operator_pairs import all_pairs
 
 from gpuledger.ops.database.readable import open_readable
 from gpuledger.ops.predict.choose import open_environment_records, stand_in
-from gpuledger.ops.totals.sum import MEASURED, Sum, sum_up
+from gpuledger.ops.totals.cost import MEASURED
+from gpuledger.ops.totals.sum import Sum, sum_up
 from gpuledger.ops.workloads.captures import asked_for, capture_model, name_of_capture
 from gpuledger.ops.workloads.workload import Workload
 from gpuledger.ops.workloads.workload_spec import WorkloadSpec

@@ -9,7 +9,8 @@ import pytest
 from card_recordings import post_recording
 from opened import Opened
 
-from gpuledger.analyze.overview.findings import Finding, find_findings
+from gpuledger.analyze.overview.finding import Finding
+from gpuledger.analyze.overview.findings import find_findings
 from gpuledger.model.run_directory import write_json
 from gpuledger.units import format_bytes
 

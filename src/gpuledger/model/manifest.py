@@ -8,22 +8,29 @@ written again. An absent key has its field's default.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from gpuledger.files.shapes import Fields, ListOf, MappingOf, Whole, check_shape, maybe
-from gpuledger.model.bounds import DEVICE
+from gpuledger.model.bounds import DEVICE, DeviceIdx
 from gpuledger.model.compilation import Compilation
 from gpuledger.model.flight_facts import CensusFacts, HostMemoryKind, KeptAddresses
 from gpuledger.model.flight_facts import FailedAllocation as FailedAllocation
 from gpuledger.model.json_object import JsonObject, shape_of
+from gpuledger.model.pass_facts import (
+    EnergyEdges,
+    Fusion,
+    HostWait,
+    KernelsAlone,
+    LineStep,
+    PassEnergy,
+    TimedProgram,
+)
 from gpuledger.model.pools import GraphPoolFacts
 from gpuledger.model.recorder_kind import RecorderKind
 from gpuledger.model.run_directory import MANIFEST, RANK_PREFIX, write_json
 from gpuledger.model.run_manifest import RunManifest, check_run_manifest, read_checked
 from gpuledger.model.simulated import as_simulated
 
-DeviceIdx = Annotated[int, Whole(*DEVICE)]
-"""Stored in a 32-bit column."""
 _MAX_CALLS = 4_000
 """Maximum number kept by a recording (``collect/attribution/inputs.py``)."""
 
@@ -74,47 +81,6 @@ class Window(JsonObject):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PassEnergy(JsonObject):
-    """The energy of one GPU in the energy measurement. ``energy_j`` is None if unknown; a note says why.
-
-    ``base_before_w`` and ``base_after_w`` are the power of the idle GPU with the program's context, ``idle_w`` the
-    power before the program began.
-    """
-
-    device_idx: DeviceIdx
-    first_step: int
-    last_step: int
-    start_ns: int
-    end_ns: int
-    energy_j: float | None = None
-    uncertainty_j: Annotated[float | None, maybe(float)]
-    ticks: int = 0
-    throttled_ns: int | None = None
-    source: str = ""
-    base_before_w: float | None = None
-    base_after_w: float | None = None
-    idle_w: float | None = None
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnergyEdges(JsonObject):
-    """Start and end of the energy measurement, written by its process. Without ``end_ns``, it was interrupted.
-
-    ``cards`` has torch's index and the UUID of each GPU, ``idle_ns`` the intervals in which the program was idle.
-    """
-
-    together: ClassVar[tuple[str, ...]] = ("first_step", "last_step", "start_ns", "end_ns")
-
-    cards: tuple[tuple[DeviceIdx, str], ...]
-    idle_ns: tuple[tuple[int, int], ...] = ()
-    first_step: int | None = None
-    last_step: int | None = None
-    start_ns: int | None = None
-    end_ns: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Inputs(JsonObject):
     """The first input of the outermost module: its shape, and whether it contains token ids.
 
@@ -125,39 +91,6 @@ class Inputs(JsonObject):
     shape: Annotated[tuple[int, ...], ListOf(int, 1)]
     tokens: bool | None = None
     step_calls: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class KernelsAlone(JsonObject):
-    """The time in the profiled steps from which on operators were not recorded."""
-
-    from_step: int
-    from_ns: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class LineStep(JsonObject):
-    """The step after the profiled ones that shows which source lines launch the kernels, and its start."""
-
-    step: int
-    from_ns: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class TimedProgram(JsonObject):
-    """Operators of a program without steps that were timed; ``is_whole`` is False if they are only the first ones."""
-
-    operators: int
-    is_whole: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostWait(JsonObject):
-    """Idle time of a device, ``gap_ns``, and the part of it in which it waited for the CPU."""
-
-    device_idx: DeviceIdx
-    gap_ns: int
-    host_ns: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,31 +136,6 @@ class Sampler(JsonObject):
     on_time: int | None = None
     missed: int | None = None
     cpu_s: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FusionPart(JsonObject):
-    """A part of a compiled kernel: the module's path below the compiled module, and the bytes it reads and writes.
-
-    ``module_id`` is the module for which the code was compiled, -1 if unknown. Other modules of its class can use it.
-    """
-
-    path: str = ""
-    module_id: int = -1
-    moved_bytes: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fusion(JsonObject):
-    """A kernel of compiled code: where it is launched, the nodes it computes and the source lines they come from."""
-
-    file: str
-    line: int
-    kernel: str
-    function: str | None = None
-    nodes: tuple[str, ...] = ()
-    parts: tuple[FusionPart, ...] = ()
-    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

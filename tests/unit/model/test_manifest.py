@@ -18,13 +18,13 @@ from gpuledger.errors import InputError
 from gpuledger.files.shapes import Either, Fields, Items, ListOf, MappingOf, Whole
 from gpuledger.model.json_object import shape_of
 from gpuledger.model.manifest import (
-    PassEnergy,
     RankManifest,
     check_rank_manifest,
     read_rank_manifest,
     with_notes,
     write_rank_manifest,
 )
+from gpuledger.model.pass_facts import PassEnergy
 from gpuledger.model.recorder_kind import RecorderKind
 from gpuledger.model.run_directory import MANIFEST, write_json
 from gpuledger.model.run_manifest import RunManifest, read_run_manifest, write_run_manifest

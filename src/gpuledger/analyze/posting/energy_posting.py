@@ -10,7 +10,8 @@ from gpuledger.analyze.posting.pass_energy import CardReadings, measure_pass, re
 from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_PASS
 from gpuledger.model.journal.checks import read_checked
 from gpuledger.model.journal.reading import Journal
-from gpuledger.model.manifest import PassEnergy, with_notes, write_rank_manifest
+from gpuledger.model.manifest import with_notes, write_rank_manifest
+from gpuledger.model.pass_facts import PassEnergy
 from gpuledger.model.run import read_ranks, write_table
 from gpuledger.model.run_directory import SAMPLE_JOURNALS
 from gpuledger.model.schema.tables import TABLES

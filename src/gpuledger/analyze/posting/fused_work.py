@@ -17,7 +17,7 @@ from gpuledger.analyze.posting.activities import OwnedSpans
 from gpuledger.analyze.posting.graph_replays import activity_words
 from gpuledger.model.journal.journal import FUSION_RANGE
 from gpuledger.model.journal.reading import Journal
-from gpuledger.model.manifest import Fusion
+from gpuledger.model.pass_facts import Fusion
 
 OUTSIDE = -1
 

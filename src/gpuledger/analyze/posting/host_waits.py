@@ -6,7 +6,7 @@ import numpy as np
 
 from gpuledger.analyze.posting.activities import OwnedSpans
 from gpuledger.model.accounts import SPAN_KINDS
-from gpuledger.model.manifest import HostWait
+from gpuledger.model.pass_facts import HostWait
 
 
 def host_waits(spans: OwnedSpans) -> tuple[HostWait, ...]:

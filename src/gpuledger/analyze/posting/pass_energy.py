@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpuledger.model.energy_window import NVML_COUNTER, EnergyCounter, Tick, WindowEnergy, edge_at, measure_window
 from gpuledger.model.journal.reading import Journal
-from gpuledger.model.manifest import EnergyEdges, PassEnergy
+from gpuledger.model.pass_facts import EnergyEdges, PassEnergy
 from gpuledger.units import format_ns
 
 F64 = NDArray[np.float64]

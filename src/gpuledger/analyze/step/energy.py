@@ -27,7 +27,7 @@ from gpuledger.analyze.step.power_columns import alike, column_count, columns_of
 from gpuledger.analyze.step.work import Work, names_of, read_work
 
 if TYPE_CHECKING:
-    from gpuledger.model.manifest import PassEnergy
+    from gpuledger.model.pass_facts import PassEnergy
     from gpuledger.model.run import Rank
 
 F64 = NDArray[np.float64]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpuledger.analyze.memory.timeline import Band, Timeline
     from gpuledger.analyze.memory.unknown import Unknowns
     from gpuledger.analyze.overview.balance import Balance
-    from gpuledger.analyze.overview.findings import Finding
+    from gpuledger.analyze.overview.finding import Finding
     from gpuledger.analyze.step.energy import EnergyBreakdown
     from gpuledger.analyze.step.fusions import FusedKernel
     from gpuledger.analyze.step.overhead import Overhead

@@ -14,7 +14,7 @@ from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.predict.fit import LEAST_EXAMPLES, Example, fit, folds_of, group_numbers
 from gpuledger.ops.predict.predict import FittedPredictor
 from gpuledger.ops.predict.roof import Roof
-from gpuledger.ops.totals.sum import Cost
+from gpuledger.ops.totals.cost import Cost
 from gpuledger.ops.workloads.workload import Workload
 from gpuledger.units import counted
 

@@ -33,7 +33,8 @@ from gpuledger.ops.predict.law import Operation, times_ns
 from gpuledger.ops.predict.process import Process
 from gpuledger.ops.predict.roof import Roof
 from gpuledger.ops.predict.trees import Forest, Levels
-from gpuledger.ops.totals.sum import PREDICTED, Cost
+from gpuledger.ops.totals.cost import Cost
+from gpuledger.ops.totals.sum import PREDICTED
 
 VERSION = 7
 """Version of a model's file."""

@@ -8,7 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpuledger.errors import UsageError
-from gpuledger.ops.totals.sum import MEASURED, NOT_ASKED, OperatorLine, Sum, share
+from gpuledger.ops.totals.cost import MEASURED
+from gpuledger.ops.totals.sum import NOT_ASKED, OperatorLine, Sum, share
 from gpuledger.ops.workloads.workload import Workload
 
 TOTAL_FRAC = 0.95

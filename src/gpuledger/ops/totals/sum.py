@@ -12,36 +12,13 @@ from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.host_overhead import HostOverhead, host_overhead_of, host_step_ns
 from gpuledger.ops.database.method import Mode, mode_weights
 from gpuledger.ops.database.records import Environment, Record
+from gpuledger.ops.totals.cost import MEASURED, Cost, cost_of, mixed, with_power_of
 from gpuledger.ops.totals.near_keys import MEASURED_AS
 from gpuledger.ops.workloads.workload import Use, Workload
 from gpuledger.units import counted
 
-MEASURED, PREDICTED, UNKNOWN, FAILED = "measured", "predicted", "unknown", "failed"
+PREDICTED, UNKNOWN, FAILED = "predicted", "unknown", "failed"
 NOT_ASKED = "not asked for"
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Cost of one call: time in ns and energy in J with their intervals; None if not measured.
-
-    ``base_w`` is the idle GPU's power, ``host_ns`` the launch on the host, ``queued_ns`` the time of a separate launch.
-    """
-
-    time_ns: float
-    time_low_ns: float | None
-    time_high_ns: float | None
-    energy_j: float | None = None
-    energy_low_j: float | None = None
-    energy_high_j: float | None = None
-    base_w: float | None = None
-    host_ns: float | None = None
-    queued_ns: float | None = None
-    source: str = MEASURED
-
-    def holds(self, time_ns: float) -> bool:
-        """Return whether the interval is known and contains a time."""
-        low_ns, high_ns = self.time_low_ns, self.time_high_ns
-        return low_ns is not None and high_ns is not None and low_ns <= time_ns <= high_ns
 
 
 class Predictor(Protocol):
@@ -184,89 +161,16 @@ def _line(
     held = {mode: newest[digest, mode.value] for mode in Mode if (digest, mode.value) in newest}
     if not held:
         return OperatorLine(use, None, UNKNOWN, reason="not in the database")
-    known = {mode: _cost(record) for mode, record in held.items() if record.status == "ok"}
+    known = {mode: cost_of(record) for mode, record in held.items() if record.status == "ok"}
     costs = {mode: cost for mode, cost in known.items() if cost is not None}
     if not costs:
         return OperatorLine(use, None, FAILED, reason=next(iter(held.values())).reason)
     weights = {mode: weight for mode, weight in mode_weights(use.reuse_bytes, cache_bytes).items() if mode in costs}
     if not weights:  # measured in the other mode only: use that
         weights = dict.fromkeys(costs, 1 / len(costs))
-    cost = _mixed([(costs[mode], weight / sum(weights.values())) for mode, weight in weights.items()])
+    cost = mixed([(costs[mode], weight / sum(weights.values())) for mode, weight in weights.items()])
     otherwise = " and ".join(dict.fromkeys(str(held[mode].method.get(MEASURED_AS) or "") for mode in weights)).strip()
     return OperatorLine(use, cost, MEASURED, UNKNOWN if cost.energy_j is None else MEASURED, otherwise)
-
-
-def _cost(record: Record) -> Cost | None:
-    if record.time_median_ns is None:
-        return None
-    summary = next((block for block in record.blocks if block.get("kind") == "summary"), {})
-    return Cost(
-        record.time_median_ns,
-        record.time_low_ns,
-        record.time_high_ns,
-        *_burst_energy(record),
-        base_w=record.base_w,
-        host_ns=summary.get("host_ns"),
-        queued_ns=summary.get("queued_ns"),
-    )
-
-
-def _burst_energy(record: Record) -> tuple[float | None, float | None, float | None]:
-    """Return one call's energy for the duration in a burst. Under sustained load, a call can take longer.
-
-    Dynamic energy is that of the load; idle power is multiplied by the call's time in a burst.
-    """
-    energies = (record.energy_median_j, record.energy_low_j, record.energy_high_j)
-    windows = [block["call_ns"] for block in record.blocks if block.get("kind") == "energy"]
-    if record.base_w is None or record.time_median_ns is None or not windows:
-        return energies
-    longer_ns = sum(windows) / len(windows) - record.time_median_ns
-    moved_j = record.base_w * longer_ns / 1e9
-    middle, low, high = (None if value is None else max(value - moved_j, 0.0) for value in energies)
-    return middle, low, high
-
-
-def _mixed(parts: Sequence[tuple[Cost, float]]) -> Cost:
-    """Return the weighted mean of costs. A missing energy is computed from the other's mean power."""
-    power_w = next((cost.energy_j / cost.time_ns for cost, _ in parts if cost.energy_j is not None), None)
-    complete = [(_with_energy(cost, power_w), weight) for cost, weight in parts]
-    mixed = replace(
-        complete[0][0],
-        time_ns=sum(cost.time_ns * weight for cost, weight in complete),
-        time_low_ns=_weighted([(cost.time_low_ns, weight) for cost, weight in complete]),
-        time_high_ns=_weighted([(cost.time_high_ns, weight) for cost, weight in complete]),
-        queued_ns=_weighted([(cost.queued_ns, weight) for cost, weight in complete]),
-    )
-    return replace(
-        mixed,
-        energy_j=_weighted([(cost.energy_j, weight) for cost, weight in complete]),
-        energy_low_j=_weighted([(cost.energy_low_j, weight) for cost, weight in complete]),
-        energy_high_j=_weighted([(cost.energy_high_j, weight) for cost, weight in complete]),
-    )
-
-
-def _weighted(parts: Sequence[tuple[float | None, float]]) -> float | None:
-    """Return a weighted sum; None if a part is unknown."""
-    known = [value * weight for value, weight in parts if value is not None]
-    return sum(known) if len(known) == len(parts) else None
-
-
-def _with_energy(cost: Cost, joules_per_ns: float | None) -> Cost:
-    if cost.energy_j is not None or joules_per_ns is None:
-        return cost
-    low, high = (None if ns is None else joules_per_ns * ns for ns in (cost.time_low_ns, cost.time_high_ns))
-    return replace(cost, energy_j=joules_per_ns * cost.time_ns, energy_low_j=low, energy_high_j=high)
-
-
-def _with_power_of(cost: Cost, predicted: Cost) -> Cost:
-    """Return a cost with its measured time and the predicted power, with the interval of the prediction."""
-    assert predicted.energy_j is not None
-    middle = predicted.energy_j / predicted.time_ns
-    ends = ((predicted.energy_low_j, predicted.time_low_ns), (predicted.energy_high_j, predicted.time_high_ns))
-    low, high = (energy_j / time_ns if energy_j is not None and time_ns else middle for energy_j, time_ns in ends)
-    return replace(
-        cost, energy_j=middle * cost.time_ns, energy_low_j=low * cost.time_ns, energy_high_j=high * cost.time_ns
-    )
 
 
 def _predicted(
@@ -283,7 +187,7 @@ def _predicted(
         if line.cost is None:
             completed[place] = replace(line, cost=cost, source=PREDICTED, energy_source=energy_source)
         elif cost.energy_j is not None:
-            completed[place] = replace(line, cost=_with_power_of(line.cost, cost), energy_source=PREDICTED)
+            completed[place] = replace(line, cost=with_power_of(line.cost, cost), energy_source=PREDICTED)
     return completed
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpuledger.analyze.memory.breakdown import Breakdown
-    from gpuledger.analyze.overview.findings import Finding
+    from gpuledger.analyze.overview.finding import Finding
     from gpuledger.analyze.step.energy import EnergyBreakdown
     from gpuledger.analyze.step.rates import Rates
     from gpuledger.analyze.step.step_parts import StepParts

@@ -19,7 +19,8 @@ import gpuledger
 from gpuledger.analyze.memory.families import find_families
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.memory.lines.source_lines import line_texts, read_stacks
-from gpuledger.analyze.overview.findings import MOST, Finding, find_findings
+from gpuledger.analyze.overview.finding import Finding
+from gpuledger.analyze.overview.findings import MOST, find_findings
 from gpuledger.analyze.overview.process_bytes import read_outside
 from gpuledger.analyze.view.options import ViewOptions
 from gpuledger.analyze.view.view import build_view

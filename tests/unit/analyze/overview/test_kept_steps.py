@@ -14,7 +14,8 @@ import torch
 from flown import fly, forked
 from torch import nn
 
-from gpuledger.analyze.overview.findings import Finding, find_findings
+from gpuledger.analyze.overview.finding import Finding
+from gpuledger.analyze.overview.findings import find_findings
 from gpuledger.collect.flight import census
 from gpuledger.model.run import KeptRank, Rank
 

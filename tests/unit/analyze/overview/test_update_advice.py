@@ -11,7 +11,8 @@ import torch
 from torch.optim import Optimizer
 
 import gpuledger
-from gpuledger.analyze.overview.findings import Finding, find_findings
+from gpuledger.analyze.overview.finding import Finding
+from gpuledger.analyze.overview.findings import find_findings
 from gpuledger.analyze.overview.update_advice import update_advice
 from gpuledger.collect.memory.optimizer_facts import describe_optimizers
 from gpuledger.model.manifest import OptimizerFacts

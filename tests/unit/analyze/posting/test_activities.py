@@ -19,7 +19,7 @@ from gpuledger.model.journal.journal import (
     Part,
 )
 from gpuledger.model.journal.reading import journal_of
-from gpuledger.model.manifest import HostWait
+from gpuledger.model.pass_facts import HostWait
 
 
 def places(spans: OwnedSpans) -> list[tuple[str, int, str, int]]:

@@ -12,7 +12,7 @@ from gpuledger.analyze.posting.fused_work import ModulesBelow, divide_fused, ker
 from gpuledger.analyze.posting.launched_work import SpanWork
 from gpuledger.model.accounts import SPAN_KINDS
 from gpuledger.model.journal.journal import FUSION_RANGE
-from gpuledger.model.manifest import Fusion, FusionPart
+from gpuledger.model.pass_facts import Fusion, FusionPart
 
 MODULES = [
     {"root": 0, "path": ""},

@@ -17,7 +17,7 @@ from gpuledger.analyze.posting.pass_energy import COUNTER, POWER, CardReadings, 
 from gpuledger.collect.sampling.energy_meter import CardMeter, EnergyMeter
 from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_MARKER, NVML_COUNTER, EnergyCounter, Tick
 from gpuledger.model.journal.checks import read_checked
-from gpuledger.model.manifest import EnergyEdges
+from gpuledger.model.pass_facts import EnergyEdges
 from gpuledger.model.run_directory import SAMPLE_JOURNALS
 
 MS = 1_000_000

@@ -16,7 +16,7 @@ from hypothesis.extra.numpy import arrays
 from gpuledger.analyze.operator_work.measured_watts import MeasuredType, WattTable
 from gpuledger.analyze.operator_work.work_class import CLASSES, class_of
 from gpuledger.analyze.step.energy import ONE_BASE_FRAC, StepEnergy, Weights, _base, _known_watts, apportion, weigh
-from gpuledger.model.manifest import PassEnergy
+from gpuledger.model.pass_facts import PassEnergy
 
 MATRIX, MEMORY = (position for position, one in enumerate(CLASSES) if one.name in ("matrix", "memory"))
 

@@ -19,7 +19,7 @@ from gpuledger.analyze.step.step_parts import step_parts
 from gpuledger.analyze.step.steps import step_times
 from gpuledger.analyze.step.times import break_down_time
 from gpuledger.model.imported import rows_to_table
-from gpuledger.model.manifest import EnergyEdges
+from gpuledger.model.pass_facts import EnergyEdges
 from gpuledger.model.run import KeptRank
 from gpuledger.services.runs import load
 

@@ -26,7 +26,7 @@ from gpuledger.ops.predict.accuracy import Accuracy, validate
 from gpuledger.ops.predict.features import shape_family
 from gpuledger.ops.predict.fit import LEAST_EXAMPLES, Example
 from gpuledger.ops.predict.roof import Roof
-from gpuledger.ops.totals.sum import Cost
+from gpuledger.ops.totals.cost import Cost
 from gpuledger.ops.workloads.describe_json import tensor
 from gpuledger.ops.workloads.workload import Use, Workload
 

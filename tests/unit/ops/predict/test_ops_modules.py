@@ -16,7 +16,8 @@ from gpuledger.errors import UsageError
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.predict.modules import OUTSIDE, _scaled_ns, modules_of_lines, modules_of_run
 from gpuledger.ops.predict.roof import FLOOR_NS, roof_of_card
-from gpuledger.ops.totals.sum import MEASURED, Cost, OperatorLine
+from gpuledger.ops.totals.cost import MEASURED, Cost
+from gpuledger.ops.totals.sum import OperatorLine
 from gpuledger.ops.workloads.workload import Use
 from gpuledger.services.runs import open_run
 from gpuledger.simulate.catalogue import find_card

@@ -13,8 +13,9 @@ from present import present
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.method import Mode, mode_weights
 from gpuledger.ops.database.records import Environment, Record
+from gpuledger.ops.totals.cost import MEASURED, Cost, mixed
 from gpuledger.ops.totals.coverage import has_total, measured_calls_frac
-from gpuledger.ops.totals.sum import FAILED, MEASURED, PREDICTED, UNKNOWN, Cost, _mixed, sum_up
+from gpuledger.ops.totals.sum import FAILED, PREDICTED, UNKNOWN, sum_up
 from gpuledger.ops.totals.type_totals import by_type
 from gpuledger.ops.workloads.workload import Use, Workload
 
@@ -169,13 +170,13 @@ def test_the_weights_of_modes_sum_to_one(reuse_bytes: float | None, cache_bytes:
 def test_a_mode_timed_alone_is_taken_to_draw_the_power_of_the_other() -> None:
     """2 mJ in a ns: 0.2 J in the 100 ns of the first, with its interval of time."""
     timed, whole = Cost(100.0, 90.0, 110.0), Cost(200.0, 180.0, 220.0, 0.4, 0.3, 0.5)
-    mixed = _mixed([(timed, 0.25), (whole, 0.75)])
-    assert (mixed.time_ns, mixed.time_low_ns, mixed.time_high_ns) == (175.0, 157.5, 192.5)
-    assert mixed.energy_j == pytest.approx(0.25 * 0.2 + 0.75 * 0.4)
-    assert mixed.energy_low_j == pytest.approx(0.25 * 0.18 + 0.75 * 0.3)
-    assert mixed.energy_high_j == pytest.approx(0.25 * 0.22 + 0.75 * 0.5)
-    assert _mixed([(timed, 0.5), (timed, 0.5)]).energy_j is None
-    assert _mixed([(replace(timed, time_low_ns=None), 0.5), (whole, 0.5)]).energy_low_j is None
+    found = mixed([(timed, 0.25), (whole, 0.75)])
+    assert (found.time_ns, found.time_low_ns, found.time_high_ns) == (175.0, 157.5, 192.5)
+    assert found.energy_j == pytest.approx(0.25 * 0.2 + 0.75 * 0.4)
+    assert found.energy_low_j == pytest.approx(0.25 * 0.18 + 0.75 * 0.3)
+    assert found.energy_high_j == pytest.approx(0.25 * 0.22 + 0.75 * 0.5)
+    assert mixed([(timed, 0.5), (timed, 0.5)]).energy_j is None
+    assert mixed([(replace(timed, time_low_ns=None), 0.5), (whole, 0.5)]).energy_low_j is None
 
 
 def test_the_newest_record_counts_but_one_with_energy_is_kept() -> None:

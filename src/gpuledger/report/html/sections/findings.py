@@ -9,7 +9,7 @@ from gpuledger.model.run_directory import SUFFIX
 from gpuledger.report.html.sections.section import Page, Section, script
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.overview.findings import Finding
+    from gpuledger.analyze.overview.finding import Finding
     from gpuledger.analyze.view.device_view import DeviceView
 
 
