@@ -5,7 +5,9 @@ from __future__ import annotations
 from pages.blocks import block
 from pages.results import GIB, MIB, Results, about, percent, read, table, wrap
 
-SHARDED = "memory/results/h200/sharded.json"
+SHARDED = ("memory/results/h200/sharded_4.json", "memory/results/h200/sharded_4_7b.json")
+SHARDED_EARLIER = "memory/results/h200/sharded.json"
+"""Two GPUs, in an earlier version of gpuledger and of the script."""
 ESTIMATED = "estimate/results/h200/sharded_estimates.json"
 
 
@@ -26,43 +28,78 @@ def row(way: str, found: Results) -> list[str]:
     ]
 
 
-def other_peaks(results: Results) -> list[str]:
-    """Return the ways whose peak without a recording is another one."""
-    bare = results["results"]["bare"]["torch_peak_of_program_bytes"]
+def training_table(name: str) -> list[str]:
+    """Return a paragraph and a table of one file: peaks, categories and overhead in each way."""
+    results = read(name)
+    ways = [way for way in results["ways"].split(",") if "ranks" in results["results"].get(way, {})]
+    head = ["way", "peak", "equal to torch's", "`other`", "NCCL", "unaccounted", "recorded steps", "later steps"]
+    billions = {"1b": "1.3", "7b": "7"}[results["size"]]
+    unfinished = [f"`{way}`" for way in [*results["failed"], *results["not_run"]] if way != "bare"]
     return [
-        f"`{way}` ({max(bare[way]) / GIB:.1f} GiB)"
-        for way in results["ways"].split(",")
-        if (found := results["results"].get(way)) and bare[way]
-        if bare[way] != [one["torch_peak_of_program_bytes"] for one in found["ranks"].values()]
-        if abs(max(bare[way]) / max(one["recorded_peak_allocated_bytes"] for one in found["ranks"].values()) - 1) > 0.01
+        *wrap(
+            f"{results['ranks']} × {about(results, 'memory/sharded.py')}. Llama-shaped model with {billions} billion",
+            f"weights, one run of {results['steps']} steps for each way, of which {results['window']} were recorded.",
+            *([f"Not finished in time: {', '.join(unfinished)}."] if unfinished else []),
+        ),
+        "",
+        *table(head, [row(way, results["results"][way]) for way in ways]),
+        "",
+    ]
+
+
+def same_peaks() -> list[str]:
+    """Return in how many pairs of runs the peaks are equal, and how large they are in the others."""
+    equal, others = 0, []
+    for name in SHARDED:
+        for way, found in read(name)["results"].items():
+            recorded = [one["peak_allocated_bytes"] for one in found["printed"]]
+            for bare in [[one["peak_allocated_bytes"] for one in ranks] for ranks in found.get("bare", []) if ranks]:
+                equal += bare == recorded
+                if bare != recorded:
+                    others.append(f"In `{way}` they are {span(bare)} without and {span(recorded)} with it.")
+    pairs = equal + len(others)
+    return [f"All ranks have the same peak with and without a recording in {equal} of {pairs} pairs of runs.", *others]
+
+
+def span(sizes: list[int]) -> str:
+    """Return the smallest and the largest of some sizes."""
+    least, most = (f"{size / GIB:.1f}" for size in (min(sizes), max(sizes)))
+    return f"{most} GiB" if least == most else f"{least} to {most} GiB"
+
+
+def waits() -> list[str]:
+    """Return what is said first of a rank that sleeps and of one that keeps more, and the error of waits."""
+    results = read(SHARDED[0])["results"]
+    straggler, imbalance = results["straggler"], results["imbalance"]
+    viewed, direct = straggler["viewed_waits_ns"], straggler["direct_waits_ns"]
+    longest_ns = max(viewed.values())
+    off = max(abs(time_ns - direct[rank]) for rank, time_ns in viewed.items()) / longest_ns
+    return [
+        "On the four GPUs of the first table, rank 1 sleeps 30 ms in each step of `ddp`. `show` begins with:",
+        f"“{straggler['view'][0][1][0]}”. The longest wait of a rank is {longest_ns / 1e6:.1f} ms. All waits differ",
+        f"from those between CUDA events before the same collectives by at most {percent(off)} of it. If rank 1 keeps",
+        f"an activation of 8 GiB in `fsdp`, `show` begins with: “{'; '.join(imbalance['view'][0][1])}”.",
     ]
 
 
 @block("sharded training")
 def sharded_training() -> list[str]:
     """Return peaks, categories and overhead of sharded training in each way."""
-    results = read(SHARDED)
-    ways = [way for way in results["ways"].split(",") if results["results"].get(way)]
-    head = ["way", "peak", "equal to torch's", "`other`", "NCCL", "unaccounted", "recorded steps", "later steps"]
-    failed = [f"`{way}`" for way in results["failed"] if way in ways]
-    stopped = [
-        f"`{way}`" for way, peaks in results["results"]["bare"]["torch_peak_of_program_bytes"].items() if not peaks
-    ]
-    left_out = [f"`{way}`" for way in results["not_run"]]
     return [
         *wrap(
-            f"{results['ranks']} × {about(results, 'memory/sharded.py')}. Llama-shaped model with 1.3 billion weights,",
-            f"one run of {results['steps']} steps for each way, of which {results['window']} were recorded. The last",
-            "columns are median step times as a multiple of those without a recording.",
+            "The last columns of each table are median step times as a multiple of those without a recording. One pair",
+            "of runs for each way: other jobs import their libraries at the same time, and steps are limited by the",
+            "CPU, so these ratios vary. `fsdp_offload` trains a smaller model.",
         ),
         "",
-        *table(head, [row(way, results["results"][way]) for way in ways]),
+        *(line for name in SHARDED for line in training_table(name)),
+        *wrap(*same_peaks()),
         "",
-        *wrap(
-            f"The time was over in {', '.join(failed)}, which trains a smaller model. Before {', '.join(left_out)}, no",
-            f"time was left. Without a recording, one process trains all ways. It stopped in {', '.join(stopped)}, and",
-            f"its peaks are higher in {', '.join(other_peaks(results))}.",
-        ),
+        *wrap(*waits()),
+        "",
+        "An earlier version on two GPUs:",
+        "",
+        *training_table(SHARDED_EARLIER)[:-1],
     ]
 
 
@@ -80,14 +117,15 @@ def estimate_row(way: str, ranks: list[Results]) -> list[str]:
 @block("estimates of sharded training")
 def estimates_of_sharded_training() -> list[str]:
     """Return the errors of estimates of sharded training, for each way."""
-    results, truth = read(ESTIMATED), read(SHARDED)
+    results, truth = read(ESTIMATED), read(SHARDED_EARLIER)
     head = ["way", "measured peak", "allocated", "reserved", "outside the allocator"]
     failed = ", ".join(f"`{way}`" for way in results["failed"])
     return [
         *wrap(
             f"Estimates for {results['ranks']} ranks compared with PyTorch's counters on {results['ranks']} × H200, of",
-            "the trainings in [Measured on two GPUs](ranks.md#measured-on-two-gpus). Each figure is the larger error",
-            "of both ranks, relative to the measurement. Outside the allocator are context, libraries and NCCL.",
+            "the trainings in [Measured on four and two GPUs](ranks.md#measured-on-four-and-two-gpus). Each figure is",
+            "the larger error of both ranks, relative to the measurement. Outside the allocator are context, libraries",
+            "and NCCL.",
             "The assumed memory of NCCL is that of `ddp`, so that column is no independent test.",
             "`hsdp` has the peak of the run without a recording.",
             f"There is no estimate of {failed}." if failed else "Every way has an estimate.",
