@@ -274,8 +274,9 @@ class Trials:
 
     def run(self, mutants: list[Mutant]) -> Iterator[tuple[Outcome | None, float]]:
         """Yield how the tests of each defect end, and the seconds that took; None where the time was over before."""
-        with self._pool as pool:
-            yield from pool.imap(_try_one, [(mutant, self._end_s) for mutant in mutants])
+        yield from self._pool.imap(_try_one, [(mutant, self._end_s) for mutant in mutants])
+        self._pool.close()
+        self._pool.join()
 
 
 _trial: Trial

@@ -13,6 +13,7 @@ import argparse
 import ast
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -169,6 +170,7 @@ def _run_side_by_side(modules: list[str], files: list[str], jobs: int) -> list[L
 def _run(modules: list[str], files: list[str]) -> LineTests:
     """Run the tests of some files and return what they run."""
     places = [str(PACKAGE / module) for module in modules]
+    os.environ["COVERAGE_CORE"] = "ctrace"  # sys.monitoring tells only of the first test that runs a line
     measured = coverage.Coverage(data_file=None, include=places, config_file=False)
     follower = _Follower(measured)
     measured.start()

@@ -28,6 +28,10 @@ class Mixture(nn.Module):
 
     def __init__(self, blocks: dict[str, Block], rest_frac: float) -> None:
         super().__init__()
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.register_buffer(
+            "rests", torch.tensor(rest_frac, device=device)
+        )  # calls of a model without any tensor are no steps
         for name, block in blocks.items():
             self.add_module(name, block)
         self.rest_frac = rest_frac

@@ -74,9 +74,10 @@ def waits() -> list[str]:
     viewed, direct = straggler["viewed_waits_ns"], straggler["direct_waits_ns"]
     longest_ns = max(viewed.values())
     off = max(abs(time_ns - direct[rank]) for rank, time_ns in viewed.items()) / longest_ns
+    waiting = straggler["view"][0][1][0].partition(",")[0]
     return [
         "On the four GPUs of the first table, rank 1 sleeps 30 ms in each step of `ddp`. `show` begins with:",
-        f"“{straggler['view'][0][1][0]}”. The longest wait of a rank is {longest_ns / 1e6:.1f} ms. All waits differ",
+        f"“{waiting}”. The longest wait of a rank is {longest_ns / 1e6:.1f} ms. All waits differ",
         f"from those between CUDA events before the same collectives by at most {percent(off)} of it. If rank 1 keeps",
         f"an activation of 8 GiB in `fsdp`, `show` begins with: “{'; '.join(imbalance['view'][0][1])}”.",
     ]
