@@ -41,7 +41,7 @@ COLLECT = "gpuledger.collect."
 PARTS = {
     "open": f"{COLLECT}memory.window:MemoryWindow.open",
     "scan for live objects": f"{COLLECT}attribution.live_objects:LiveObjects._walk",
-    "keep a step": f"{COLLECT}memory.window:MemoryWindow._keep_step",
+    "keep a step": f"{COLLECT}memory.pending_events:PendingEvents.keep_step",
     "torch: snapshot": f"{COLLECT}adapter.torch_private:full_snapshot",
     "torch: change history": f"{COLLECT}adapter.torch_private:start_history",
     "events into columns": f"{COLLECT}memory.cuda_history:CudaRecorder._note_events",

@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 from measure_house import find_unused, measure_source  # noqa: E402
 
-MOST_REPEATED_WINDOWS = 19
+MOST_REPEATED_WINDOWS = 17
 """Only ever lowered; 69 at the beginning."""
 CALLED_BY_OTHERS = {
     "click": {"collect_usage_pieces", "convert", "format_commands", "get_command", "list_commands"},
@@ -46,6 +46,10 @@ def figures() -> dict[str, Any]:
 
 def test_no_folder_holds_more_than_20_modules(figures: dict[str, Any]) -> None:
     assert figures["folders_over_20_modules"] == []
+
+
+def test_no_file_has_more_than_400_lines(figures: dict[str, Any]) -> None:
+    assert figures["files_over_400_lines"] == 0
 
 
 def test_a_package_names_modules_to_start_with_that_it_has() -> None:

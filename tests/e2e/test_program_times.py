@@ -26,7 +26,7 @@ import torch
 sys.path.insert(0, {lib!r})
 import gpuledger
 from numeric_programs import HEAD, PROGRAMS
-from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter import dispatch_modes
 from gpuledger.collect.passes import program_times
 from gpuledger.collect.session.active import current
 from gpuledger.collect.passes.line_marks import _LineMode
@@ -40,9 +40,9 @@ recording.__enter__()
 session = current()
 session.window.recorder.times = session.window._times = None
 session._recorders.stop_watching()
-seen, torch_private.has_dispatch_mode = torch_private.has_dispatch_mode, lambda: False
+seen, dispatch_modes.has_dispatch_mode = dispatch_modes.has_dispatch_mode, lambda: False
 session._later.watch_program()
-torch_private.has_dispatch_mode = seen
+dispatch_modes.has_dispatch_mode = seen
 print("watched", modes())
 """
 END = """

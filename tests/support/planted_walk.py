@@ -222,7 +222,7 @@ UNGUARDED = {
     ("gpuledger.collect.adapter.guard", "forget_own_frames"): "The guard itself, with an error of the program in hand.",
     ("gpuledger.collect.adapter.guard", "_is_our_file"): "The guard itself, with an error of the program in hand.",
     (
-        "gpuledger.collect.adapter.inference_blocks",
+        "gpuledger.collect.adapter.dispatch_modes",
         "InferenceBlocks._left",
     ): "Puts right what would break the program's operators.",
     ("gpuledger.collect.launch.ranks", "_end_begun"): "At exit: goes through a list, and what it calls is suppressed.",

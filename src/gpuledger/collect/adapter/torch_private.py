@@ -1,4 +1,4 @@
-"""All private functions of PyTorch that gpuledger uses.
+"""Private functions of PyTorch that gpuledger uses; those of dispatch modes are in :mod:`.dispatch_modes`.
 
 Each is looked up once. :func:`capabilities` reports which are missing and what does not work without them. Tested with
 torch 2.11 (CUDA 13.0, H200) and torch 2.13 (CPU build).
@@ -343,109 +343,6 @@ def is_compilers_own(module: Any) -> bool:
         return True
     code = getattr(graph, "_codegen", None)  # AOTAutograd's graphs take their inputs as one list
     return type(code).__name__ == "_BoxedCodeGen"
-
-
-_MODE_FLAGS = (
-    "old_dispatch_mode_flags",
-    "old_non_infra_dispatch_mode_flags",
-    "old_without_ignore_compile_internals_dispatch_mode_flags",
-)
-"""State that a TorchDispatchMode saves on entry and restores on exit."""
-
-
-def has_dispatch_mode() -> bool:
-    """Return whether any dispatch mode is active in the calling thread."""
-    return bool(_C._len_torch_dispatch_stack())
-
-
-def is_in_transform() -> bool:
-    """Return whether the calling thread is inside a function that ``torch.func`` transforms, such as with ``vmap``."""
-    functorch = getattr(_C, "_functorch", None)
-    return functorch is not None and functorch.peek_interpreter_stack() is not None
-
-
-def innermost_dispatch_mode() -> Any:
-    """Return the dispatch mode that handles the calling thread's operators; None without one."""
-    count = _C._len_torch_dispatch_stack()
-    return _C._get_dispatch_stack_at(count - 1) if count else None
-
-
-def is_handling_operator(mode: Any) -> bool:
-    """Return whether a dispatch mode that was entered handles an operator: torch has popped it meanwhile."""
-    return all(_C._get_dispatch_stack_at(place) is not mode for place in range(_C._len_torch_dispatch_stack()))
-
-
-def bypass_python_without_modes() -> None:
-    """Stop sending this thread's operators to Python if no dispatch mode is active."""
-    if not has_dispatch_mode():
-        for key in (_C.DispatchKey.Python, _C.DispatchKey.PythonTLSSnapshot):
-            _C._dispatch_tls_set_dispatch_key_included(key, False)
-
-
-def send_to_python(mode: Any) -> None:
-    """Send this thread's operators to a dispatch mode again that was entered inside a ``torch.inference_mode`` block.
-
-    At its end, such a block restores which operators dispatch to Python.
-    """
-    if not _C._dispatch_tls_is_dispatch_key_included(_C.DispatchKey.Python) and innermost_dispatch_mode() is mode:
-        for key in (_C.DispatchKey.Python, _C.DispatchKey.PythonTLSSnapshot):
-            _C._dispatch_tls_set_dispatch_key_included(key, True)
-
-
-def push_dispatch_mode(mode: Any) -> None:
-    """Add a TorchDispatchMode to this thread's stack of modes, and leave the state of the process as it is.
-
-    ``__enter__`` also sets flags that all threads share, and ``__exit__`` restores them: two threads with modes that
-    end in another order would leave them set.
-    """
-    from torch.utils import _python_dispatch
-
-    _python_dispatch._push_mode(mode)
-
-
-def take_out_pushed_mode(mode: Any) -> bool:
-    """Remove a mode that was pushed. Return whether it was found: it is not while it handles an operator."""
-    if is_in_backward():
-        return False
-    from torch.utils import _python_dispatch
-
-    stack = _python_dispatch._get_current_dispatch_mode_stack()
-    place = next((number for number, one in enumerate(stack) if one is mode), None)
-    if place is None:
-        return False
-    above = [_python_dispatch._pop_mode() for _ in stack[place:]][:-1]
-    for other in reversed(above):
-        _python_dispatch._push_mode(other)
-    return True
-
-
-def take_out_dispatch_mode(mode: Any) -> bool:
-    """Remove a TorchDispatchMode from this thread's stack, even below other modes. Return whether it is not there now.
-
-    Not possible while the mode handles an operator: torch has popped it and pushes it again afterwards. Not possible
-    inside backward either: autograd restores the earlier stack of modes when it ends.
-    """
-    if is_in_backward():
-        return False
-    from torch.utils import _python_dispatch
-
-    stack = _python_dispatch._get_current_dispatch_mode_stack()
-    place = next((number for number, one in enumerate(stack) if one is mode), None)
-    if place is None:  # entered, but not by this thread or handling an operator; or not entered any more
-        return not any(getattr(mode, name, None) for name in _MODE_FLAGS)
-    above = stack[place + 1 :]
-    if above:  # the mode above must restore the state that the removed mode would have restored
-        for name in _MODE_FLAGS:
-            ours, theirs = getattr(mode, name, None), getattr(above[0], name, None)
-            if ours and theirs:
-                ours[-1], theirs[-1] = theirs[-1], ours[-1]
-    taken = [_python_dispatch._pop_mode() for _ in above]
-    try:
-        mode.__exit__(None, None, None)
-    finally:
-        for other in reversed(taken):
-            _python_dispatch._push_mode(other)
-    return True
 
 
 _our_hooks = itertools.count(1 << 60)

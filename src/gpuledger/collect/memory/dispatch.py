@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
-from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter import dispatch_modes, torch_private
+from gpuledger.collect.adapter.dispatch_modes import may_enter_mode
 from gpuledger.collect.adapter.guard import Guard
-from gpuledger.collect.adapter.inference_blocks import may_enter_mode
 from gpuledger.collect.adapter.program_objects import (
     is_wrapper,
     local_part,
@@ -131,7 +131,7 @@ class DispatchRecorder:
         A mode of the program removes the innermost mode when it ends, which would be this one. A profiler would count
         operators twice.
         """
-        return not (torch_private.has_dispatch_mode() or torch_private.is_profiling())
+        return not (dispatch_modes.has_dispatch_mode() or torch_private.is_profiling())
 
     def open(self, part: Part, living: LiveObjects) -> None:
         """Record the live storages, and push the mode on this thread's stack of modes."""

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from torch import ops
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter import dispatch_modes, torch_private
+from gpuledger.collect.adapter.dispatch_modes import may_take_out_mode
 from gpuledger.collect.adapter.guard import Guard, forget_own_frames
-from gpuledger.collect.adapter.inference_blocks import may_take_out_mode
 from gpuledger.collect.attribution.main_thread import call_soon
 from gpuledger.collect.memory.operator_times import OperatorTimes
 
@@ -85,7 +85,7 @@ class OperatorMode(TorchDispatchMode):
         Args:
             anyway: Whether a mode is gone that handles an operator, because it was removed before.
         """
-        return self._may_go() and (torch_private.take_out_dispatch_mode(self) or anyway)
+        return self._may_go() and (dispatch_modes.take_out_dispatch_mode(self) or anyway)
 
     def _may_go(self) -> bool:
         is_at_rest = threading.get_ident() == self._thread and not torch_private.is_in_backward()
@@ -104,7 +104,7 @@ class OperatorMode(TorchDispatchMode):
     def _leave(self) -> None:
         if self._recorder is not None or self.has_left or threading.get_ident() != self._thread:
             return
-        if torch_private.is_handling_operator(self):
+        if dispatch_modes.is_handling_operator(self):
             call_soon(self._leave_guarded)
             return
         self.has_left = self.take_out()

@@ -11,9 +11,9 @@ import sys
 import threading
 from collections.abc import Callable
 
-from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter import dispatch_modes, torch_private
+from gpuledger.collect.adapter.dispatch_modes import may_enter_mode
 from gpuledger.collect.adapter.guard import Guard
-from gpuledger.collect.adapter.inference_blocks import may_enter_mode
 from gpuledger.collect.memory.dispatch_mode import OperatorMode, SeesOperators
 
 
@@ -22,11 +22,11 @@ class ThreadMode(OperatorMode):
 
     def begin(self) -> None:
         """Begin to see the operators of the calling thread, which must be the one that made this mode."""
-        torch_private.push_dispatch_mode(self)
+        dispatch_modes.push_dispatch_mode(self)
 
     def take_out(self, *, anyway: bool = False) -> bool:
         """Remove the mode. Return False if that is not possible now."""
-        return self._may_go() and torch_private.take_out_pushed_mode(self)
+        return self._may_go() and dispatch_modes.take_out_pushed_mode(self)
 
 
 class _Holder:
@@ -68,11 +68,11 @@ class ThreadModes:
         """Give the calling thread a mode if it has none. Return whether the operators of this thread are recorded."""
         holder = self._of_thread.holder
         if holder is not None:
-            torch_private.send_to_python(holder.mode)
+            dispatch_modes.send_to_python(holder.mode)
             return True
         if torch_private.is_in_backward():  # autograd gives its threads the modes of the caller
-            return torch_private.has_dispatch_mode()
-        if torch_private.has_dispatch_mode() or torch_private.is_profiling() or torch_private.is_in_transform():
+            return dispatch_modes.has_dispatch_mode()
+        if dispatch_modes.has_dispatch_mode() or torch_private.is_profiling() or dispatch_modes.is_in_transform():
             return False
         if not may_enter_mode():
             return False

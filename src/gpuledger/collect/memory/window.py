@@ -30,6 +30,7 @@ from gpuledger.collect.memory.first_collectives import FirstCollectives
 from gpuledger.collect.memory.operator_limit import OperatorLimit
 from gpuledger.collect.memory.operator_times import OperatorTimes
 from gpuledger.collect.memory.optimizer_facts import describe_optimizers
+from gpuledger.collect.memory.pending_events import PendingEvents
 from gpuledger.collect.sharding.layouts import Layouts
 from gpuledger.collect.sharding.marked_calls import Watch
 from gpuledger.collect.sharding.sharded_training import ShardedTraining
@@ -41,12 +42,6 @@ DRAIN_EVENTS = 100_000
 
 At twice this number, the drain does not wait for the end of the step.
 """
-
-NOTED_NS = 10_000_000
-"""Time spent on writing steps that is recorded as one pause. One row per write would be more than the data itself."""
-
-EVENT_BYTES = 1024
-"""Host memory per pending event and its stack: about 500 bytes in the allocator, and as much again during the drain."""
 
 WAIT_STEPS = 10
 """Number of steps after the selected ones for which the recording waits if it cannot start."""
@@ -124,9 +119,7 @@ class MemoryWindow:
         self._precision = Precision(self._registry, guard)
         self._scanned = False
         self._phases_before: list[Phase] = []
-        self._drained_events = 0
-        self._most_events = 0
-        self._kept_ns = self._unnoted_ns = 0
+        self._pending = PendingEvents(recorder, journal)
         self._allocations = 0
         self.step_allocations = 0
         """The largest number of allocations in a recorded step."""
@@ -159,8 +152,8 @@ class MemoryWindow:
         started_ns = time.time_ns()
         living = LiveObjects()
         self.recorder.open(self._journal.part, living)
-        self._drained_events += self._waiting_events()
-        self._allocations = self._all_allocations()
+        self._pending.opened()
+        self._allocations = self._pending.all_allocations()
         if self._limit is not None:
             self._limit.begin(has_steps=bool(self._steps.seen))
         self.is_open = self.was_opened = True
@@ -198,8 +191,8 @@ class MemoryWindow:
             self._look_for_alive(LiveObjects())
             self.see_again()
         self.read_counters("close")
-        self._note_recorder_bytes()
-        self._note_keeping()
+        self._pending.note_bytes()
+        self._pending.note_keeping()
         self.close_recorder()
         self._journal.fact(closed=reason, collectives=collectives_backend(), precision=self._precision.describe())
         self._journal.fact(optimizers=describe_optimizers(self._steps.optimizers))
@@ -238,14 +231,15 @@ class MemoryWindow:
         self.read_counters("step_end")
         if not self._scanned:
             self.scan()
-        before, self._allocations = self._allocations, self._all_allocations()
+        before, self._allocations = self._allocations, self._pending.all_allocations()
         self.step_allocations = max(self.step_allocations, self._allocations - before)
         if self._steps.seen >= self._settings.last_step:
             self.close("last step")
             return True
         if self._journal.keeps_steps:
-            self._keep_step()
-        elif self._waiting_events() > DRAIN_EVENTS:
+            self._pending.keep_step()
+            self._steps.restart_clock()
+        elif self._pending.count() > DRAIN_EVENTS:
             self.drain()
         self.phases.change(self.phases.phase, step=self._steps.seen + 1)
         if self._limit is not None:
@@ -316,7 +310,7 @@ class MemoryWindow:
     def on_backward_end(self) -> None:
         """Record the end of a backward pass."""
         self.sightings.see_gradients()
-        if self._waiting_events() > 2 * DRAIN_EVENTS:  # a long step, or steps that are not counted
+        if self._pending.count() > 2 * DRAIN_EVENTS:  # a long step, or steps that are not counted
             self.drain()
 
     # -- live objects ----------------------------------------------------------------------------------------------
@@ -367,46 +361,9 @@ class MemoryWindow:
 
     def drain(self) -> None:
         """Move pending events into the journal and write it, while the program is paused."""
-        started_ns = time.time_ns()
-        waiting = self._note_recorder_bytes()
-        self.recorder.drain(self._journal.part, "drain")
-        self._drained_events += waiting
-        self._journal.pause("drain", started_ns)
-        self._journal.write()
+        self._pending.drain()
 
     def _drain_when_full(self) -> None:
         """Drain between two operators: no step ends, no backward pass ends, and events pile up."""
         if self.is_open:
             self.drain()
-
-    def _keep_step(self) -> None:
-        """Write the step, so that it is kept if the process is killed in the next step. That one begins afterwards."""
-        started_ns = time.time_ns()
-        waiting = self._note_recorder_bytes()
-        self.recorder.drain(self._journal.part, "step_end")
-        self._drained_events += waiting
-        if self._unnoted_ns > NOTED_NS:
-            self._note_keeping()
-        self._journal.append()
-        self._kept_ns = started_ns
-        self._unnoted_ns += time.time_ns() - started_ns
-        self._steps.restart_clock()
-
-    def _note_keeping(self) -> None:
-        """Record the time for which the program was paused between steps. Many short pauses become one row."""
-        unnoted_ns, self._unnoted_ns = self._unnoted_ns, 0
-        if unnoted_ns:
-            self._journal.pause("drain", self._kept_ns, unnoted_ns)
-
-    def _waiting_events(self) -> int:
-        return sum(sum(pair) for pair in self.recorder.counts().values()) - self._drained_events
-
-    def _all_allocations(self) -> int:
-        return sum(made for made, _ in self.recorder.counts().values())
-
-    def _note_recorder_bytes(self) -> int:
-        """Store the largest host memory used by the recorder. Return the number of pending events."""
-        waiting = self._waiting_events()
-        self._most_events = max(self._most_events, waiting)
-        self._journal.fact(recorder_bytes=self._most_events * EVENT_BYTES)
-        return waiting

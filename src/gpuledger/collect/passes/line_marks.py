@@ -14,9 +14,9 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpuledger.collect.adapter import torch_entrances, torch_private
+from gpuledger.collect.adapter import dispatch_modes, torch_entrances, torch_private
+from gpuledger.collect.adapter.dispatch_modes import may_take_out_mode
 from gpuledger.collect.adapter.guard import Guard, forget_own_frames
-from gpuledger.collect.adapter.inference_blocks import may_take_out_mode
 from gpuledger.collect.adapter.instrument import Observation, remove_all
 from gpuledger.collect.adapter.observer import Observer
 from gpuledger.collect.attribution.backward_code import is_autograds_own
@@ -57,9 +57,9 @@ class LineMarks:
 
     def _suspend(self, *_: Any) -> bool | None:
         """Take the mode out before a backward pass, unless a mode of the program is above it."""
-        if self._mode is None or torch_private.innermost_dispatch_mode() is not self._mode:
+        if self._mode is None or dispatch_modes.innermost_dispatch_mode() is not self._mode:
             return None
-        self._is_suspended = torch_private.take_out_dispatch_mode(self._mode)
+        self._is_suspended = dispatch_modes.take_out_dispatch_mode(self._mode)
         return self._is_suspended or None
 
     def _resume(self, *_: Any) -> None:
@@ -92,7 +92,7 @@ class LineMarks:
             return True
         if torch_private.is_in_backward() or self.is_in_operator() or not may_take_out_mode(self._guard.absorbs):
             return False
-        if torch_private.take_out_dispatch_mode(self._mode):
+        if dispatch_modes.take_out_dispatch_mode(self._mode):
             self._mode = self._on_operator = None
             remove_all(self._observations)
         return self._mode is None

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter import dispatch_modes, torch_private
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.program_objects import attributes_of, holds_tensors
 from gpuledger.collect.adapter.user_profiler import UserProfiler
@@ -53,7 +53,7 @@ class ProgramTimes:
     def install(self) -> None:
         """Start counting operators, unless something prevents it."""
         in_main_thread = threading.current_thread() is threading.main_thread()
-        if in_main_thread and not (torch_private.has_dispatch_mode() or energy_cards.runs_with_others()):
+        if in_main_thread and not (dispatch_modes.has_dispatch_mode() or energy_cards.runs_with_others()):
             self._time_pass.count_operators(self._count_one)
 
     def _count_one(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpuledger.collect.adapter import kineto, kineto_events, torch_entrances, torch_private
+from gpuledger.collect.adapter import dispatch_modes, kineto, kineto_events, torch_entrances, torch_private
 from gpuledger.collect.adapter.guard import Guard, take_out_all
 from gpuledger.collect.adapter.instrument import Observation, remove_all
 from gpuledger.collect.adapter.observer import Observer
@@ -143,7 +143,7 @@ class TimePass:
         Return False if that is not wanted, or could affect the program: it has its own dispatch modes, compiled code,
         or other ranks that wait for it.
         """
-        is_free = not (torch_private.has_dispatch_mode() or energy_cards.runs_with_others())
+        is_free = not (dispatch_modes.has_dispatch_mode() or energy_cards.runs_with_others())
         has_compiled = self._compiled is not None and self._compiled.has_code
         if self._lines is None or self._profiler is None or has_compiled or not (is_free and self.is_of_this_thread):
             return False

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpuledger.collect.adapter.calls import OutermostCalls
 from gpuledger.collect.adapter.guard import Guard, calling, describe, stopped_by, take_out_all
 from gpuledger.collect.adapter.uncompiled import keep_uncompiled
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
@@ -35,6 +34,7 @@ from gpuledger.collect.session.exit_facts import exit_facts
 from gpuledger.collect.session.late_optimizers import LateOptimizers
 from gpuledger.collect.session.outside_backward import OutsideBackward
 from gpuledger.collect.session.recorders import ProcessRecorders, RecorderFactory, describe_process
+from gpuledger.collect.session.repeated_closing import RepeatedClosing
 from gpuledger.collect.session.watched_calls import WatchedCalls
 from gpuledger.collect.steps import marked_steps
 from gpuledger.collect.steps.call_steps import FollowedModule, HeldCalls
@@ -88,7 +88,7 @@ class Session:
         self.graphs = CompiledGraphs(self.registry, self.stacks, self.journal, self.guard.absorbs)
         self._outside_backward = OutsideBackward(self.guard)
         self._late_optimizers = LateOptimizers(self.journal)
-        self._closing: OutermostCalls | None = None
+        self._closing = RepeatedClosing(self.guard)
         self.flight = FlightRecorder(self.journal, self.registry, self.guard) if settings.flight_recorder else None
         self._oom: list[dict[str, Any]] = []
         self.steps = StepCounter(
@@ -103,12 +103,7 @@ class Session:
         )
         self.calls = WatchedCalls(self.steps, self.registry, self.guard, lambda: self.window)
         self._later = LaterPasses(
-            settings,
-            self.journal,
-            self.steps,
-            self.registry,
-            guard=self.guard,
-            see_calls=self.calls.see,
+            settings, self.journal, self.steps, self.registry, guard=self.guard, see_calls=self.calls.see
         )
         self._later.divide_compiled(self.graphs)
         if settings.stacks:
@@ -265,16 +260,8 @@ class Session:
 
     def _close_recorder(self) -> None:
         """Close recorder and profiler. If one cannot be closed yet, try again at the next module calls."""
-        if self.window is None:
-            return
-        is_closed = self.window.close_recorder() and self._later.close_profiler()
-        if is_closed and self._closing is not None:
-            self._closing.remove()
-            self._closing = None
-        elif not is_closed and self._closing is None:
-            again = self.guard.for_good(lambda *_: self._close_recorder())
-            self._closing = OutermostCalls(again, lambda _: None, self.guard.absorbs)
-            self._closing.install()
+        if self.window is not None:
+            self._closing.close(self.window.close_recorder, self._later.close_profiler)
 
     # -- steps ----------------------------------------------------------------------------------------------------
 

@@ -93,27 +93,10 @@ def follow(
         if one_rank is not None:
             one_rank.install(patches, mode)
 
-    outcome: dict[str, Any] = {"ended": "exit"}
     with in_place(device, say, order.get("assumption", EXPECTED), install) as mode:
         mode.ran = None if changes is None else changes.count
         session.start()
-        try:
-            program()
-        except StepsDone:
-            outcome = {"ended": "steps"}
-        except SystemExit as error:
-            status = error.code if isinstance(error.code, int) else int(bool(error.code))
-            outcome = {**describe_failure(error), "ended": "exit", "status": status}
-        except NotModelledError as error:
-            outcome = {"ended": "not modelled", **describe_failure(error), "operator": error.operator}
-        except RankError as error:
-            outcome = {"ended": "ranks", "message": error.message, "hint": error.hint, "waits": error.waits}
-        except BaseException as error:
-            outcome = {
-                "ended": "raised",
-                **describe_failure(error, with_ranks=bool(ranks)),
-                "traceback": traceback.format_exc(),
-            }
+        outcome = _run(program, with_ranks=bool(ranks))
         for sentence in describe_convolutions(device):
             say(sentence)
         for sentence in said:
@@ -130,6 +113,25 @@ def follow(
         "allocations": device.counters.alloc_count,
         "notes": list(said),
     }
+
+
+def _run(program: Callable[[], None], *, with_ranks: bool) -> dict[str, Any]:
+    """Run the program. Return how it ended, as JSON."""
+    try:
+        program()
+    except StepsDone:
+        return {"ended": "steps"}
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else int(bool(error.code))
+        return {**describe_failure(error), "ended": "exit", "status": status}
+    except NotModelledError as error:
+        return {"ended": "not modelled", **describe_failure(error), "operator": error.operator}
+    except RankError as error:
+        return {"ended": "ranks", "message": error.message, "hint": error.hint, "waits": error.waits}
+    except BaseException as error:
+        failure = describe_failure(error, with_ranks=with_ranks)
+        return {"ended": "raised", **failure, "traceback": traceback.format_exc()}
+    return {"ended": "exit"}
 
 
 def _one_rank(ranks: dict[str, Any], say: Callable[[str], None]) -> OneRank:

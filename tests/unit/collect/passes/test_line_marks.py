@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter import dispatch_modes
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.passes.line_marks import LineMarks
@@ -23,17 +23,17 @@ def test_backward_runs_without_a_dispatch_mode(marks: LineMarks) -> None:
     """With one, autograd would add up gradients in new tensors."""
     weight = torch.randn(3, requires_grad=True)
     modes: list[object] = []
-    weight.register_hook(lambda _: modes.append(torch_private.innermost_dispatch_mode()))
+    weight.register_hook(lambda _: modes.append(dispatch_modes.innermost_dispatch_mode()))
     marks.install()
     try:
-        assert torch_private.has_dispatch_mode()
+        assert dispatch_modes.has_dispatch_mode()
         (weight * weight).sum().backward()
         torch.autograd.grad((weight * weight).sum(), weight)
-        assert torch_private.has_dispatch_mode()
+        assert dispatch_modes.has_dispatch_mode()
     finally:
         assert marks.remove()
     assert modes == [None, None]
-    assert not torch_private.has_dispatch_mode()
+    assert not dispatch_modes.has_dispatch_mode()
 
 
 def test_a_mode_that_is_removed_during_backward_does_not_come_back(marks: LineMarks) -> None:
@@ -43,7 +43,7 @@ def test_a_mode_that_is_removed_during_backward_does_not_come_back(marks: LineMa
     marks.install()
     weight.sum().backward()
     assert removed == [True]
-    assert not torch_private.has_dispatch_mode()
+    assert not dispatch_modes.has_dispatch_mode()
 
 
 def test_a_mode_of_the_program_stays_innermost(marks: LineMarks) -> None:
@@ -57,6 +57,6 @@ def test_a_mode_of_the_program_stays_innermost(marks: LineMarks) -> None:
     marks.install()
     with Own() as own:
         weight.sum().backward()
-        assert torch_private.innermost_dispatch_mode() is own
+        assert dispatch_modes.innermost_dispatch_mode() is own
     assert marks.remove()
-    assert not torch_private.has_dispatch_mode()
+    assert not dispatch_modes.has_dispatch_mode()

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuledger.analyze.posting.posting import post_rank
-from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter import dispatch_modes, torch_private
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.dispatch import DispatchRecorder
@@ -182,11 +182,11 @@ def test_recording_starts_outside_the_programs_own_modes(inside: range, opened_a
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
         if number + 1 == opened_at:
-            assert torch_private.has_dispatch_mode()
+            assert dispatch_modes.has_dispatch_mode()
         elif opened_at is None:
-            assert not torch_private.has_dispatch_mode()
+            assert not dispatch_modes.has_dispatch_mode()
     assert session.ended
-    assert not torch_private.has_dispatch_mode()
+    assert not dispatch_modes.has_dispatch_mode()
     manifest = post_rank(tmp_path / "rank-0")
     notes = [note for note in manifest.notes if note.startswith("Memory was not recorded")]
     assert bool(notes) == (opened_at is None)
