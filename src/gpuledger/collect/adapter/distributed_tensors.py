@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from gpuledger.collect.adapter.program_objects import (
 
 _PLACEMENTS = "torch.distributed.tensor.placement_types"
 _MESH = "torch.distributed.device_mesh"
+_SPEC = "torch.distributed.tensor._dtensor_spec"
 _SHARDS = frozenset({"Shard", "_StridedShard"})
 
 
@@ -68,10 +70,18 @@ class Layout:
 
 def layout_of_shards(tensor: Tensor) -> Layout | None:
     """Return the layout of a ``DTensor``; None for any other tensor, and if its mesh or a placement is unknown."""
+    return _layout_in(_spec_of(tensor))
+
+
+def _spec_of(tensor: Tensor) -> Any:
+    """Return the description of a ``DTensor``'s layout; None for any other tensor."""
     if is_exactly(tensor, Tensor, torch.nn.Parameter) or local_part(tensor) is tensor:
         return None
     own = attributes_of(tensor)
-    spec = own["_spec"] if "_spec" in own else slot_of(tensor, "_spec")
+    return own["_spec"] if "_spec" in own else slot_of(tensor, "_spec")
+
+
+def _layout_in(spec: Any) -> Layout | None:
     held = attributes_of(spec)
     mesh, placements = held.get("mesh"), held.get("placements")
     if module_of_class(type(mesh)) != _MESH or type(placements) is not tuple:
@@ -81,9 +91,28 @@ def layout_of_shards(tensor: Tensor) -> Layout | None:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Return whether a tensor is this rank's part of a larger one."""
-    layout = layout_of_shards(tensor)
-    return layout is not None and layout.parts > 1
+    """Return whether a tensor is this rank's part of a larger one.
+
+    A training step asks for every gradient. All gradients of a parameter share one description, so it is read once.
+    """
+    spec = _spec_of(tensor)
+    if spec is None:
+        return False
+    known = _descriptions.get(id(spec))
+    if known is not None and known[0]() is spec:
+        return known[1]
+    layout = _layout_in(spec)
+    divides = layout is not None and layout.parts > 1
+    if module_of_class(type(spec)) == _SPEC:
+        if len(_descriptions) >= MOST_DESCRIPTIONS:
+            _descriptions.clear()
+        _descriptions[id(spec)] = ref(spec), divides
+    return divides
+
+
+_descriptions: dict[int, tuple[ref[Any], bool]] = {}
+"""Id of the description of a layout -> the description, and whether it divides a tensor."""
+MOST_DESCRIPTIONS = 50_000
 
 
 def _divided_dim(placement: Any) -> int | None:

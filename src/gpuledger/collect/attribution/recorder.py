@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol, runtime_checkable
 
 from gpuledger.collect.attribution.kept_blocks import KeptBlocks
@@ -55,8 +55,11 @@ class Recorder(Protocol):
     def set_stacks(self, on: bool) -> None:
         """Start or stop recording Python stacks with the allocations."""
 
-    def counts(self) -> dict[int, tuple[int, int]]:
-        """Return ``device_idx -> (allocations, frees requested)`` since the process started."""
+    def counts(self, devices: Collection[int] | None = None) -> dict[int, tuple[int, int]]:
+        """Return ``device_idx -> (allocations, frees requested)`` since the process started.
+
+        Of ``devices`` at least, by default of all.
+        """
 
     def place_of(self, tensor: Any) -> Place | None:
         """Return ``(device, address)`` of a tensor's storage; None if it has none, or none that is recorded."""

@@ -7,6 +7,7 @@ events are drained. No other module parses tokens.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 
@@ -33,6 +34,7 @@ def base36(number: int) -> str:
             return digits
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def suffix(module_id: int, flags: int = 0, stack_id: int = -1) -> str:
     """Return the part of a token that is the same in every visit. -1 means none."""
     plain = f".{base36(module_id + 1)}"

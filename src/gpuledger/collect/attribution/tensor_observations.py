@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import Parameter
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.distributed_tensors import is_sharded
 from gpuledger.collect.adapter.other_threads import gradients_of
 from gpuledger.collect.adapter.program_objects import (
     WeakIdentitySet,
+    device_number,
     device_of,
     grad_of,
+    is_exactly,
     is_leaf,
+    is_on_card,
     layout_of,
     local_part,
     parameter_groups,
@@ -47,11 +52,10 @@ def storage_place(tensor: Any) -> Place | None:
     local = local_part(tensor)
     if layout_of(local) is not torch.strided:
         return None
-    device = device_of(local)
-    if device.type not in ("cuda", "cpu"):
+    if not is_on_card(local) and device_of(local).type != "cpu":
         return None
     address = storage_address(local)
-    return (-1 if device.index is None else device.index, address) if address else None
+    return (device_number(local), address) if address else None
 
 
 class TensorObservations:
@@ -59,14 +63,14 @@ class TensorObservations:
 
     Args:
         registry: The modules and their tensors.
-        counts: Returns ``device_idx -> (allocations, frees)``.
+        counts: Returns ``device_idx -> (allocations, frees)`` of the devices that it is called with.
         place_of: Returns ``(device_idx, address)`` of a tensor's storage.
     """
 
     def __init__(
         self,
         registry: ModuleRegistry,
-        counts: Callable[[], dict[int, tuple[int, int]]],
+        counts: Callable[[Collection[int]], dict[int, tuple[int, int]]],
         place_of: Callable[[Any], Place | None] = storage_place,
     ) -> None:
         self.registry = registry
@@ -179,11 +183,17 @@ class TensorObservations:
             self._note_places(seen)
 
     def _note_places(self, seen: Iterable[tuple[Identity, int, int, Any, tuple[int, int, int] | None]]) -> None:
-        dense = [(*known, part, key) for *known, tensor, key in seen if tensor is not None for part in _dense(tensor)]
-        places = [self._place_of(tensor) for *_, tensor, _key in dense]
-        counts = self._counts()  # after the places: the recorder can learn of a tensor there
-        for (kind, name_id, module_id, tensor, key), place in zip(dense, places, strict=True):
-            if place is None or place[0] not in counts:
+        place_of, found = self._place_of, []
+        for kind, name_id, module_id, whole, key in seen:
+            if whole is None:
+                continue
+            for tensor in _dense(whole):
+                place = place_of(tensor)
+                if place is not None:
+                    found.append((kind, name_id, module_id, tensor, key, place))
+        counts = self._counts({place[0] for *_, place in found}) if found else {}  # the recorder learned of some above
+        for kind, name_id, module_id, tensor, key, place in found:
+            if place[0] not in counts:
                 continue
             if key is not None:
                 if self._last.get(key) == place[1]:
@@ -203,6 +213,8 @@ class TensorObservations:
 
 def _dense(tensor: Any) -> tuple[Any, ...]:
     """Return the dense tensors of a tensor: itself, those inside a wrapper, or indices and values of a sparse one."""
+    if is_exactly(tensor, Tensor, Parameter) and layout_of(tensor) is torch.strided:
+        return (tensor,)
     inner = wrapped_tensors(tensor)
     if inner:
         return tuple(inner)

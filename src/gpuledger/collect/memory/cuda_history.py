@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -67,10 +67,12 @@ class CudaRecorder:
         """Return the indices of the CUDA devices visible to this process."""
         return range(torch.cuda.device_count())
 
-    def counts(self) -> dict[int, tuple[int, int]]:
-        """Return ``device_idx -> (allocations, frees requested)`` since the process started."""
+    def counts(self, devices: Collection[int] | None = None) -> dict[int, tuple[int, int]]:
+        """Return ``device_idx -> (allocations, frees requested)`` since the process started, by default of all."""
         found = {}
-        for device_idx in self.devices():
+        for device_idx in self.devices() if devices is None else devices:
+            if device_idx < 0:
+                continue
             counted = torch_private.memory_stats(device_idx).get("allocation", {}).get("all")
             if counted is not None:
                 found[device_idx] = (counted["allocated"], counted["freed"])

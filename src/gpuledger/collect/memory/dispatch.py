@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -153,8 +153,8 @@ class DispatchRecorder:
         self.times = OperatorTimes(self._stacks, self.guard.absorbs)
         return self.times
 
-    def counts(self) -> dict[int, tuple[int, int]]:
-        """Return ``device_idx -> (allocations, frees)`` since the recorder opened."""
+    def counts(self, devices: Collection[int] | None = None) -> dict[int, tuple[int, int]]:
+        """Return ``device_idx -> (allocations, frees)`` since the recorder opened, of all devices."""
         return {device_idx: (counted[0], counted[1]) for device_idx, counted in self._counted().items()}
 
     def _counted(self) -> dict[int, list[int]]:
@@ -244,7 +244,7 @@ class DispatchRecorder:
     def see_resized(self, tensors: Iterable[object]) -> None:
         """Record storages that were resized without an operator."""
         if not self._is_paused:
-            self.see(None, (), tensors)
+            self.see(None, (), list(tensors))
 
     # -- storages ---------------------------------------------------------------------------------------------------
 

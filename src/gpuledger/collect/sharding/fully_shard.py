@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
+from weakref import ref
 
+from gpuledger.collect.adapter.distributed_tensors import is_sharded
 from gpuledger.collect.adapter.instrument import CannotInstrumentError
-from gpuledger.collect.adapter.program_objects import attributes_of, grad_of, is_tensor
+from gpuledger.collect.adapter.program_objects import attributes_of, grad_of, is_tensor, local_part, module_of_class
 from gpuledger.collect.attribution.phases import OUTSIDE
 from gpuledger.collect.attribution.tensor_observations import Sighting
-from gpuledger.collect.sharding.marked_calls import MarkedCalls, Watch, nothing
+from gpuledger.collect.sharding.marked_calls import MarkedCalls, Watch, never, nothing
 from gpuledger.model.accounts import Identity
 from gpuledger.model.journal.journal import TagFlag
 
@@ -26,6 +30,17 @@ GROUP_MODULE = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 UNKNOWN_TORCH = (
     "Memory of fully_shard is attributed by its lifetime only, because this version of PyTorch is not supported: {}."
 )
+
+
+@dataclass(frozen=True)
+class _Group:
+    """What does not change of a group of parameters. Keeps none of them alive."""
+
+    held: ref[Any]
+    count: int
+    module_id: int
+    parameters: list[tuple[ref[Any], int, int]]
+    """Each parameter, with the ids of its name and its module."""
 
 
 class FullyShardedGroups:
@@ -38,7 +53,8 @@ class FullyShardedGroups:
     def __init__(self, watch: Watch) -> None:
         self._asked = False
         self._watch = watch
-        self._calls = MarkedCalls(watch, self._module_of)
+        self._calls = MarkedCalls(watch, lambda group: self._known(group).module_id)
+        self._groups: dict[int, _Group] = {}
 
     def install(self) -> None:
         """Observe the groups if the program has imported FSDP2 and they are not observed yet."""
@@ -48,14 +64,14 @@ class FullyShardedGroups:
         group = getattr(sys.modules[GROUP_MODULE], "FSDPParamGroup", None)
         gathers, reduces = int(TagFlag.COMMUNICATION), int(TagFlag.REDUCE_SCATTER)
         methods = (
-            ("unshard", gathers, nothing, nothing),
-            ("wait_for_unshard", gathers, nothing, self._see_gathered),
-            ("post_backward", reduces, self._see_gradients, self._see_reduced),
-            ("reshard", gathers, nothing, self._see_resharded),
+            ("unshard", gathers, nothing, nothing, never),
+            ("wait_for_unshard", gathers, nothing, self._see_gathered, _gathers_nothing),
+            ("post_backward", reduces, self._see_gradients, self._see_reduced, never),
+            ("reshard", gathers, nothing, self._see_resharded, never),
         )
         try:
-            for name, flag, before, after in methods:
-                self._calls.mark(getattr(group, name), flag, before, after)
+            for name, flag, before, after, does_nothing in methods:
+                self._calls.mark(getattr(group, name), flag, before, after, does_nothing=does_nothing)
         except (AttributeError, CannotInstrumentError) as error:
             self._watch.note(UNKNOWN_TORCH.format(error))
             self.remove()
@@ -63,12 +79,6 @@ class FullyShardedGroups:
     def remove(self) -> None:
         """Stop observing."""
         self._calls.remove()
-
-    def _module_of(self, group: Any) -> int:
-        """Return the id of the module that ``fully_shard`` was called with."""
-        modules = attributes_of(group).get("modules")
-        known = self._watch.registry.module_ids
-        return next((known[id(one)] for one in modules or () if id(one) in known), OUTSIDE)
 
     # -- what a group holds -----------------------------------------------------------------------------------------
 
@@ -84,8 +94,8 @@ class FullyShardedGroups:
     def _see_reduced(self, group: Any) -> None:
         """Record the shards of the gradients, and gradients that wait for a later reduction."""
         self._tell_resized(group)
-        self._watch.sightings.see(self._gradients(group, "sharded_param"))
-        self._watch.sightings.see(self._of_parameters(group, Identity.GRADIENT, "unsharded_accumulated_grad"))
+        waiting = self._of_parameters(group, Identity.GRADIENT, "unsharded_accumulated_grad")
+        self._watch.sightings.see(chain(self._gradients(group, "sharded_param"), waiting))
 
     def _see_resharded(self, group: Any) -> None:
         """Record the weights that are kept between forward and backward on fewer ranks."""
@@ -95,12 +105,15 @@ class FullyShardedGroups:
 
     def _tell_resized(self, group: Any) -> None:
         gathered = self._of_parameters(group, Identity.GATHERED_WEIGHT, "all_gather_outputs")
-        self._watch.resized([tensor for *_, tensor in gathered])
+        self._watch.resized(tensor for *_, tensor in gathered)
 
     def _of_parameters(self, group: Any, identity: Identity, attribute: str) -> Iterator[Sighting]:
         """Yield the tensors in an attribute of a group's parameters."""
-        for parameter, (name_id, module_id) in self._parameters(group):
-            value = attributes_of(parameter).get(attribute)
+        for held, name_id, module_id in self._known(group).parameters:
+            parameter = held()
+            value = None if parameter is None else vars(parameter).get(attribute)
+            if value is None:
+                continue
             for tensor in value if isinstance(value, (list, tuple)) else (value,):
                 if is_tensor(tensor):
                     yield identity, name_id, module_id, tensor
@@ -110,12 +123,36 @@ class FullyShardedGroups:
         for identity, name_id, module_id, tensor in self._of_parameters(group, Identity.GRADIENT, attribute):
             gradient = grad_of(tensor)
             if gradient is not None:
-                yield identity, name_id, module_id, gradient
+                is_part = is_sharded(gradient)
+                part = local_part(gradient)  # a plain tensor, which takes less time to look at
+                yield Identity.SHARDED_GRADIENT if is_part else identity, name_id, module_id, part
 
-    def _parameters(self, group: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
+    def _known(self, group: Any) -> _Group:
+        """Return the ids of a group. They are looked up once: a training step asks several times for each group."""
+        known = self._groups.get(id(group))
+        own = attributes_of(group)
+        count = len(own.get("fsdp_params") or ())
+        if known is None or known.held() is not group or known.count != count:
+            known = _Group(ref(group), count, self._module_of(own), list(self._parameters(own)))
+            if known.module_id != OUTSIDE and all(module_id >= 0 for *_, module_id in known.parameters):
+                self._groups[id(group)] = known  # otherwise its modules are not registered yet
+        return known
+
+    def _module_of(self, group: dict[str, Any]) -> int:
+        """Return the id of the module that ``fully_shard`` was called with."""
+        known = self._watch.registry.module_ids
+        return next((known[id(one)] for one in group.get("modules") or () if id(one) in known), OUTSIDE)
+
+    def _parameters(self, group: dict[str, Any]) -> Iterator[tuple[ref[Any], int, int]]:
         """Yield each parameter of a group, with the ids of its name and its module."""
-        for parameter in attributes_of(group).get("fsdp_params") or ():
+        for parameter in group.get("fsdp_params") or ():
             where = attributes_of(attributes_of(parameter).get("_module_info"))
             module, name = where.get("module"), where.get("param_name")
-            if module is not None and isinstance(name, str):
-                yield parameter, self._watch.registry.named(module, name)
+            is_torchs = module_of_class(type(parameter)).startswith("torch.")
+            if is_torchs and module is not None and isinstance(name, str):
+                yield ref(parameter), *self._watch.registry.named(module, name)
+
+
+def _gathers_nothing(group: Any) -> bool:
+    """Return whether no gather is in progress: the weights are still there from an earlier one."""
+    return attributes_of(group).get("_all_gather_result", group) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ class Watch:
     phases: Phases
     registry: ModuleRegistry
     sightings: TensorObservations
-    resized: Callable[[list[object]], None]
+    resized: Callable[[Iterable[object]], None]
     guard: Guard
     note: Callable[[str], None]
 
@@ -42,6 +42,11 @@ _Call = tuple[str, Any]
 
 def nothing(_group: Any) -> None:
     """Record nothing."""
+
+
+def never(_group: Any) -> bool:
+    """Return False."""
+    return False
 
 
 class MarkedCalls:
@@ -67,15 +72,20 @@ class MarkedCalls:
         before: Callable[[Any], None] = nothing,
         after: Callable[[Any], None] = nothing,
         place: int = 0,
+        does_nothing: Callable[[Any], bool] = never,
     ) -> None:
         """Flag the allocations of a function whose argument at ``place`` is a group of parameters.
+
+        Calls for which ``does_nothing`` returns True are left out.
 
         Raises:
             CannotInstrumentError: it is no function of PyTorch's that can be observed.
         """
 
-        def enter(*arguments: Any) -> _Call:
+        def enter(*arguments: Any) -> _Call | None:
             group = arguments[place]
+            if does_nothing(group):
+                return None
             token = self._phases.threads.token
             before(group)
             self._phases.put(self._module_of(group), flag)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import torch
 
@@ -63,8 +63,8 @@ class SimulatedRecorder:
     def set_stacks(self, on: bool) -> None:
         """Do nothing: stacks are not recorded."""
 
-    def counts(self) -> dict[int, tuple[int, int]]:
-        """Return ``device_idx -> (allocations, frees)`` since the process started."""
+    def counts(self, devices: Collection[int] | None = None) -> dict[int, tuple[int, int]]:
+        """Return ``device_idx -> (allocations, frees)`` since the process started, of all devices."""
         counters = self._device.counters
         return {DEVICE_IDX: (counters.alloc_count, counters.free_count)}
 

@@ -29,7 +29,7 @@ Pair = namedtuple("Pair", "left right")
 
 @pytest.fixture
 def sightings() -> TensorObservations:
-    return TensorObservations(ModuleRegistry(), lambda: {-1: (3, 2)})
+    return TensorObservations(ModuleRegistry(), lambda _devices: {-1: (3, 2)})
 
 
 def rows(sightings: TensorObservations) -> list[tuple[int, int, int]]:
@@ -110,6 +110,6 @@ def test_an_optimizer_s_state_has_its_parameter_s_name(sightings: TensorObservat
 
 
 def test_a_device_nobody_records_is_passed_by() -> None:
-    sightings = TensorObservations(ModuleRegistry(), lambda: {0: (0, 0)})
+    sightings = TensorObservations(ModuleRegistry(), lambda _devices: {0: (0, 0)})
     sightings.see_inputs(0, torch.zeros(3))
     assert rows(sightings) == []

@@ -19,8 +19,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
+from gpuledger.collect.adapter import distributed_tensors
 from gpuledger.collect.adapter.torch_entrances import torchs_own
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.sharding import fully_shard as adapter
+from gpuledger.collect.sharding.fully_shard import FullyShardedGroups
 
 pytestmark = pytest.mark.torch
 
@@ -171,3 +174,61 @@ def test_a_torch_without_these_methods_is_said(monkeypatch: pytest.MonkeyPatch) 
     run = record_training(steps=1)
     assert any("fully_shard is attributed by its lifetime only" in note for note in run.manifest.notes)
     assert run.of("gathered_weight") == []
+
+
+def test_names_are_looked_up_once_for_each_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up: list[str] = []
+    named = ModuleRegistry.named
+
+    def counted(self: ModuleRegistry, module: nn.Module, name: str) -> tuple[int, int]:
+        looked_up.append(name)
+        return named(self, module, name)
+
+    monkeypatch.setattr(ModuleRegistry, "named", counted)
+    record_training(steps=1)
+    once = len(looked_up)
+    record_training(steps=4)
+    assert 0 < len(looked_up) - once <= once
+
+
+def test_groups_of_a_second_model_are_not_those_of_the_first() -> None:
+    def program(_: object) -> object:
+        for _ in range(3):  # each model is freed before the next one, which can have its addresses
+            model = sharded_net()
+            train(model, torch.optim.AdamW(model.parameters()), 1)
+        return model
+
+    run = record_own(program)
+    gathered = Counter(block.module.rpartition(".")[2] for block in run.of("gathered_weight") if block.bytes > 16)
+    assert gathered["embed"] == gathered["head"] == 3
+    assert gathered["up"] == gathered["down"] == 3 * 2 * 2  # two blocks, in forward and in backward
+
+
+def test_a_call_that_gathers_nothing_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[object] = []
+    see = FullyShardedGroups._see_gathered
+
+    def counted(self: FullyShardedGroups, group: object) -> None:
+        looked_at.append(group)
+        see(self, group)
+
+    monkeypatch.setattr(FullyShardedGroups, "_see_gathered", counted)
+    record_training(steps=2, reshard_after_forward=False)
+    assert len(looked_at) == 2 * 3  # once a step for each of the three groups: backward uses what forward has gathered
+
+
+def test_a_layout_is_read_once_for_the_gradients_of_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+    layout_in = distributed_tensors._layout_in
+
+    def counted(spec: object) -> object:
+        read.append(spec)
+        return layout_in(spec)
+
+    monkeypatch.setattr(distributed_tensors, "_layout_in", counted)
+    counts = []
+    for steps in (2, 5):
+        read.clear()
+        record_training(steps=steps)
+        counts.append(len(read))
+    assert counts[0] == counts[1] > 0
