@@ -104,6 +104,7 @@ def view_figures(run: Run) -> dict[str, Any]:
         "categories": [asdict(one) for one in ranks.categories],
         "why_highest": [asdict(one) for one in ranks.why_highest],
         "whole_weights": [asdict(one) for one in ranks.whole_weights],
+        "whole_states": [asdict(one) for one in ranks.whole_states],
         "waits": None if ranks.waits is None else asdict(ranks.waits),
         "straggler": None if found is None else found.rank,
     }

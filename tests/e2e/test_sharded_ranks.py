@@ -34,18 +34,28 @@ rank = int(os.environ["RANK"])
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2)
 mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
 model = nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(3)))
-head = nn.Linear(256, 2048, bias=False)
-for layer in model:
+head, tail = nn.Linear(256, 2048, bias=False), nn.Linear(2048, 256, bias=False)
+for layer in (*model, tail):
     fully_shard(layer, mesh=mesh)
 fully_shard(model, mesh=mesh)
+
+class WholeMomentum(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+    def step(self):
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter].setdefault("momentum", torch.zeros(parameter.shape))
+
 optimizer = torch.optim.Adam([*model.parameters(), *head.parameters()])
+of_tail = WholeMomentum(tail.parameters())
 for step in range(3):
     optimizer.zero_grad()
     x = model(torch.randn(8, 256) * 1.0)
     if rank == 1:
         x = x + torch.randn(64, 8, 256).relu().sum(0)
-    head(x).square().mean().backward()
+    tail(head(x)).square().mean().backward()
     optimizer.step()
+    of_tail.step()
     if "dies" in sys.argv and rank == 1 and step == 1:
         os.kill(os.getpid(), 9)
     dist.barrier()
@@ -60,7 +70,7 @@ processes = [
 ]
 sys.exit(max(abs(process.wait()) for process in processes))
 """
-MATRIX, HEAD = 4 * 256 * 256, 4 * 256 * 2048
+MATRIX, HEAD, TAIL, STEP = 4 * 256 * 256, 4 * 256 * 2048, 4 * 2048 * 256, 4
 
 
 @pytest.fixture(scope="module")
@@ -83,13 +93,21 @@ def ranks(run: Run) -> RankSet:
 def test_each_rank_holds_what_the_mesh_says(ranks: RankSet) -> None:
     spreads = {one.name: one for one in ranks.categories}
     shards = spreads["sharded_weight"]
-    assert (shards.min_bytes, shards.max_bytes, shards.expected_bytes) == (3 * MATRIX // 2,) * 3
+    assert (shards.min_bytes, shards.max_bytes, shards.expected_bytes) == ((3 * MATRIX + TAIL) // 2,) * 3
     assert spreads["weight"].expected_bytes == spreads["weight"].max_bytes == HEAD
-    assert spreads["sharded_optimizer_state"].max_bytes == 2 * 3 * MATRIX // 2
+    states = spreads["sharded_optimizer_state"]
+    assert states.max_bytes == 2 * 3 * MATRIX // 2
+    assert states.expected_bytes == (2 * 3 * MATRIX + TAIL) // 2 + 3 * STEP  # the tail's is whole by mistake
+    assert spreads["optimizer_state"].expected_bytes == 2 * HEAD + STEP
+    assert spreads["optimizer_state"].max_bytes - 2 * HEAD - TAIL in range(5 * STEP)
 
 
 def test_a_weight_that_is_whole_on_every_rank_is_found(ranks: RankSet) -> None:
     assert [(one.module, one.bytes) for one in ranks.whole_weights] == [("Linear", HEAD)]
+
+
+def test_state_that_is_whole_although_its_weight_is_sharded_is_found(ranks: RankSet) -> None:
+    assert [one.bytes for one in ranks.whole_states] == [TAIL]
 
 
 def test_coordinates_and_world_are_recorded(run: Run, ranks: RankSet) -> None:
@@ -104,6 +122,7 @@ def test_show_begins_with_all_ranks(run: Run) -> None:
     text = subprocess.run(shown, capture_output=True, check=True, text=True, env=environment()).stdout
     assert text.startswith("Highest peak ")
     assert "is whole on every rank: 2.0 MiB each" in text
+    assert "optimizer state of" in text
     asked = subprocess.run([*shown, "--json"], capture_output=True, check=True, text=True, env=environment()).stdout
     found = json.loads(asked)["rank_set"]
     assert [line["rank"] for line in found["lines"]] == [0, 1]

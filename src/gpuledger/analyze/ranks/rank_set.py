@@ -61,7 +61,7 @@ class Outlier:
 
 @dataclass(frozen=True)
 class WholeWeight:
-    """A weight that every rank holds whole although other weights are sharded."""
+    """A weight that every rank holds whole although other weights are sharded, or its whole optimizer state."""
 
     module: str
     bytes: int
@@ -73,7 +73,8 @@ class RankSet:
 
     ``why_highest`` is where the rank with the highest peak exceeds ranks with the same coordinates, largest first.
     ``energy_j`` is the energy of a step on all ranks; None unless every rank has one.
-    ``failed`` are the ranks that failed, the first one first.
+    ``failed`` are the ranks that failed, the first one first. ``whole_states`` is optimizer state that every rank holds
+    whole although the weights that it belongs to are sharded.
 
     Source: summaries of the ranks, from the caching allocator's history at each rank's own peak; waits from the
     profiled steps.
@@ -86,6 +87,7 @@ class RankSet:
     outliers: tuple[Outlier, ...]
     why_highest: tuple[Outlier, ...]
     whole_weights: tuple[WholeWeight, ...]
+    whole_states: tuple[WholeWeight, ...]
     energy_j: float | None
     waits: Waits | None
     problems: tuple[str, ...]
@@ -131,7 +133,8 @@ def build_rank_set(run: Run, ranks: Sequence[Rank] | None = None) -> RankSet | N
             modules=_spreads(connection, "module"),
             outliers=_outliers(connection),
             why_highest=_why(connection, highest),
-            whole_weights=_whole_weights(connection) if shared else (),
+            whole_weights=_whole(connection, "weight") if shared else (),
+            whole_states=_whole(connection, "optimizer_state", _EXPECTS_PARTS) if shared else (),
             energy_j=None if None in energies else sum(one for one in energies if one is not None),
             waits=find_waits(chosen, lines),
             problems=problems,
@@ -226,14 +229,20 @@ def _why(connection: duckdb.DuckDBPyConnection, highest: RankLine) -> tuple[Outl
     return tuple(Outlier(*row) for row in _rows(connection, query, (highest.rank,)))
 
 
-def _whole_weights(connection: duckdb.DuckDBPyConnection) -> tuple[WholeWeight, ...]:
+_EXPECTS_PARTS = """AND module IN (
+    SELECT module FROM sums JOIN keys USING (key) WHERE category = 'sharded_optimizer_state' AND expected_bytes > 0
+)"""
+
+
+def _whole(connection: duckdb.DuckDBPyConnection, category: str, also: str = "") -> tuple[WholeWeight, ...]:
+    """Return the modules that have equal bytes of a category on every rank, largest first."""
     rows = _rows(
         connection,
-        """SELECT module, max(bytes) FROM (
-            SELECT rank, module, bytes FROM sums JOIN keys USING (key) WHERE category = 'weight'
+        f"""SELECT module, max(bytes) FROM (
+            SELECT rank, module, bytes FROM sums JOIN keys USING (key) WHERE category = ? {also}
         ) GROUP BY module
         HAVING count(*) = (SELECT count(DISTINCT rank) FROM places) AND min(bytes) = max(bytes) AND max(bytes) >= ?
         ORDER BY max(bytes) DESC, module LIMIT ?""",
-        (LEAST_BYTES, MOST_WHOLE),
+        (category, LEAST_BYTES, MOST_WHOLE),
     )
     return tuple(WholeWeight(*row) for row in rows)

@@ -25,6 +25,8 @@ SUMMARY, BREAKDOWN = "rank_summary", "breakdown"
 
 Row = dict[str, Any]
 
+_OF_SHARDS = ("module_id", "shard_bytes", "parts", "gradient_bytes", "state_bytes", "state_parts", "device_idx")
+
 
 def has_summary(rank: Rank) -> bool:
     """Return whether a rank's summary was written."""
@@ -78,11 +80,12 @@ def _device_row(rank: Rank, summary: Summary, step_energy_j: float | None) -> Ro
 
 def _account_rows(rank: Rank, summary: Summary) -> Iterable[Row]:
     """Yield the rows of the device: bytes by category and module, then time and energy by module."""
-    device_idx, expected = summary.device_idx, _expected_weights(rank)
+    device_idx = summary.device_idx
     found = {
         (one.category, one.module): one.bytes
         for one in break_down(rank, summary.instant, by=("category", "module")).accounts
     }
+    expected = _expected(rank, device_idx, summary.instant.phase, {category for category, _ in found})
     for key in [*found, *(key for key in expected if key not in found)]:
         yield _row(device_idx, *key, found.get(key, 0), expected.get(key), None, None)
     times, energy = break_down_time(rank, device_idx), break_down_energy(rank, device_idx)
@@ -100,17 +103,29 @@ def _row(*values: Any) -> Row:
     return dict(zip(TABLES[BREAKDOWN].column_names, values, strict=True))
 
 
-def _expected_weights(rank: Rank) -> Counter[tuple[str, str]]:
-    """Return the bytes of weights that a rank has to hold, by category and module.
+def _expected(rank: Rank, device_idx: int, phase: str, there: set[str]) -> Counter[tuple[str, str]]:
+    """Return the bytes that a rank has to hold at its peak, by category and module.
+
+    These are its weights, its optimizer state if there is any at the peak, and its gradients if the peak is in an
+    optimizer: before, some of them have not been computed.
 
     Source: shape, type and placements of each parameter, and the sizes of its device mesh.
     """
     expected: Counter[tuple[str, str]] = Counter()
-    paths = module_paths(rank)
-    columns = rank.table("shards", ("module_id", "shard_bytes", "parts"))
-    for module_id, size, parts in zip(*(columns[name].to_pylist() for name in columns.column_names), strict=True):
-        category = "sharded_weight" if parts > 1 else "weight"
-        expected[category, paths.get(module_id, "")] += size
+    paths, alone = module_paths(rank), len(device_indices(rank)) == 1
+    has_state = not there.isdisjoint(("optimizer_state", "sharded_optimizer_state"))
+    for row in rank.table("shards", _OF_SHARDS).to_pylist():
+        device = row["device_idx"]
+        if device is not None and device != device_idx and not (alone and (device < 0) == (device_idx < 0)):
+            continue
+        kinds = [("weight", row["shard_bytes"], row["parts"])]
+        if phase == "optimizer":
+            kinds.append(("gradient", row["gradient_bytes"], row["parts"]))
+        if has_state:
+            kinds.append(("optimizer_state", row["state_bytes"], row["state_parts"]))
+        for name, size, parts in kinds:
+            if size:
+                expected[f"sharded_{name}" if parts > 1 else name, paths.get(row["module_id"], "")] += size
     return expected
 
 

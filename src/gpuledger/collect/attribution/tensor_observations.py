@@ -137,7 +137,7 @@ class TensorObservations:
         if not again and self._state_sizes.get(id(optimizer)) == len(state):
             return
         self._state_sizes[id(optimizer)] = len(state)
-        is_part = id(optimizer) in self._partitions
+        is_part = self.divides(optimizer)
         whole, part, parts = Identity.OPTIMIZER_STATE, Identity.SHARDED_OPTIMIZER_STATE, self.part_ids()
         owners = {id(p): (n, m) for r, n, m in self.registry.parameters if (p := r()) is not None}
         self._note(
@@ -155,6 +155,10 @@ class TensorObservations:
         inner = partition_of(optimizer)
         if inner is not None:
             self._partitions.update((id(inner), id(optimizer)))
+
+    def divides(self, optimizer: Any) -> bool:
+        """Return whether an optimizer that was met keeps this rank's part of the state of whole parameters."""
+        return id(optimizer) in self._partitions
 
     def knows(self, optimizer: Any) -> bool:
         """Return whether all tensors that an optimizer updates are registered."""

@@ -90,7 +90,9 @@ class MemoryWindow:
         self._sharded = ShardedTraining(
             Watch(self.phases, self._registry, self.sightings, recorder.see_resized, guard, journal.note)
         )
-        self._layouts = Layouts(self._registry, self.sightings, self._sharded.layout_rows)
+        self._layouts = Layouts(
+            self._registry, self.sightings, self._sharded.flat_layouts, lambda: self._steps.optimizers
+        )
         journal.sources += [self.sightings, self.inputs, self._layouts]
         self._tracker = ModuleTracker(
             self.phases,

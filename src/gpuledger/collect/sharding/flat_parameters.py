@@ -15,7 +15,7 @@ from gpuledger.collect.adapter.instrument import CannotInstrumentError
 from gpuledger.collect.adapter.program_objects import WeakIdentitySet, attributes_of, grad_of, is_tensor
 from gpuledger.collect.attribution.phases import OUTSIDE
 from gpuledger.collect.attribution.tensor_observations import Sighting
-from gpuledger.collect.sharding.layouts import LayoutRow
+from gpuledger.collect.sharding.layouts import FlatLayout
 from gpuledger.collect.sharding.marked_calls import MarkedCalls, Watch
 from gpuledger.model.accounts import Identity
 from gpuledger.model.journal.journal import TagFlag
@@ -73,15 +73,18 @@ class FlatParameters:
         """Stop observing."""
         self._calls.remove()
 
-    def layout_rows(self) -> Iterator[LayoutRow]:
+    def layouts(self) -> Iterator[FlatLayout]:
         """Yield the part of each flat parameter that this rank has to hold."""
         for handle in self._handles:
             whole, part = (attributes_of(self._flat(handle)).get(name) for name in SIZES)
             ranks, tensor = attributes_of(handle).get("world_size"), self._shard(handle)
             if whole is not None and part is not None and ranks and tensor is not None:
-                item_bytes = int(tensor.dtype.itemsize)
-                whole_bytes, part_bytes = (int(size.numel()) * item_bytes for size in (whole, part))
-                yield *self._place(handle), whole_bytes, part_bytes, int(ranks)
+                flat = self._flat(handle)
+                views = attributes_of(flat).get("_params")
+                updated = [flat, *(views if isinstance(views, list) else ())]
+                yield FlatLayout(
+                    *self._place(handle), int(whole.numel()), int(part.numel()), int(ranks), tensor, updated
+                )
 
     # -- what a handle holds ----------------------------------------------------------------------------------------
 

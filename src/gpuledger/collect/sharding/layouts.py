@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from torch import distributed
 
 from gpuledger.collect.adapter.distributed_tensors import MeshPlace, layout_of_shards
-from gpuledger.collect.adapter.program_objects import is_leaf, shape_of, without_overrides
+from gpuledger.collect.adapter.program_objects import (
+    device_number,
+    device_of,
+    is_leaf,
+    local_part,
+    parameter_groups,
+    requires_grad,
+    shape_of,
+    state_of,
+    tensors_in,
+    without_overrides,
+)
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.tensor_observations import TensorObservations
 from gpuledger.model.journal.journal import Part
@@ -17,8 +29,26 @@ from gpuledger.model.journal.journal import Part
 MOST_PARAMETERS = 20_000
 """Maximum number of parameters whose part is stored."""
 
-LayoutRow = tuple[int, int, int, int, int]
-"""Name, module, whole bytes, bytes of this rank's part, and the number of parts of one parameter."""
+LayoutRow = tuple[int, int, int, int, int, int, int, int, int]
+"""One parameter: name, module, whole bytes, bytes of this rank's part, number of parts, bytes of its part of the
+gradient, bytes and number of parts of its optimizer state, and device."""
+
+
+@dataclass(frozen=True)
+class FlatLayout:
+    """A flat parameter: its place, its elements, and those of this rank's part.
+
+    ``tensor`` is this rank's part. ``updated`` are the flat parameter and those in it: an optimizer has state of
+    either.
+    """
+
+    name_id: int
+    module_id: int
+    whole_elements: int
+    part_elements: int
+    parts: int
+    tensor: Any
+    updated: list[Any]
 
 
 class Layouts:
@@ -27,13 +57,18 @@ class Layouts:
     Args:
         registry: The modules and their parameters.
         sightings: Knows the plain tensors that are parts of flat parameters.
-        flat_rows: Yields the parts of flat parameters.
+        flat: Yields the layouts of flat parameters.
+        optimizers: Returns the program's optimizers.
     """
 
     def __init__(
-        self, registry: ModuleRegistry, sightings: TensorObservations, flat_rows: Callable[[], Iterable[LayoutRow]]
+        self,
+        registry: ModuleRegistry,
+        sightings: TensorObservations,
+        flat: Callable[[], Iterable[FlatLayout]],
+        optimizers: Callable[[], Iterable[Any]],
     ) -> None:
-        self._registry, self._sightings, self._flat_rows = registry, sightings, flat_rows
+        self._registry, self._sightings, self._flat, self._optimizers = registry, sightings, flat, optimizers
         self._rows: list[LayoutRow] = []
         self._mesh: MeshPlace | None = None
         self._world: tuple[int, int] | None = None
@@ -47,11 +82,12 @@ class Layouts:
             return
         self._world = ranks, rank
         with without_overrides():
-            parts = self._sightings.part_ids()
-            rows = (self._row(*known, parts) for known in self._registry.parameters[:MOST_PARAMETERS])
-            self._rows = [*(row for row in rows if row is not None), *self._flat_rows()]
+            parts, states = self._sightings.part_ids(), States(self._optimizers(), self._sightings.divides, ranks)
+            rows = (self._row(*known, parts, states) for known in self._registry.parameters[:MOST_PARAMETERS])
+            flat = (_flat_row(one, states) for one in self._flat())
+            self._rows = [*(row for row in rows if row is not None), *flat]
 
-    def _row(self, held: Any, name_id: int, module_id: int, parts: set[int]) -> LayoutRow | None:
+    def _row(self, held: Any, name_id: int, module_id: int, parts: set[int], states: States) -> LayoutRow | None:
         """Return the row of one parameter; None if it is part of a flat parameter."""
         tensor = held()
         if tensor is None or id(tensor) in parts or not is_leaf(tensor):
@@ -60,11 +96,17 @@ class Layouts:
         item_bytes = int(tensor.dtype.itemsize)
         whole = tuple(int(size) for size in shape_of(tensor))
         elements = math.prod(whole)
-        if layout is None:
-            return name_id, module_id, elements * item_bytes, elements * item_bytes, 1
-        if self._mesh is None or len(layout.place.shape) > len(self._mesh.shape):
-            self._mesh = layout.place
-        return name_id, module_id, elements * item_bytes, layout.shard_elements(whole) * item_bytes, layout.parts
+        part, count = elements, 1
+        if layout is not None:
+            part, count = layout.shard_elements(whole), layout.parts
+            if self._mesh is None or len(layout.place.shape) > len(self._mesh.shape):
+                self._mesh = layout.place
+        part_bytes = part * item_bytes
+        gradient_bytes = part_bytes if requires_grad(tensor) else 0
+        state_bytes, state_parts = states.of(tensor, elements, part, count)
+        device_idx = device_number(local_part(tensor))
+        sizes = (elements * item_bytes, part_bytes, count, gradient_bytes, state_bytes, state_parts)
+        return name_id, module_id, *sizes, device_idx
 
     def drain(self, part: Part) -> None:
         """Write what was collected."""
@@ -79,3 +121,57 @@ class Layouts:
             }
         if self._rows:
             part.facts["shards"] = [list(row) for row in self._rows]
+
+
+class States:
+    """The optimizer state that this rank has to hold.
+
+    A tensor of the state with as many elements as its parameter has an element for each of the parameter's: this rank
+    has to hold those of its part. Other tensors count as they are.
+
+    Args:
+        optimizers: The program's optimizers.
+        divides: Returns whether an optimizer divides the state of whole parameters among the ranks.
+        ranks: Number of ranks.
+    """
+
+    def __init__(self, optimizers: Iterable[Any], divides: Callable[[Any], bool], ranks: int) -> None:
+        self._held: dict[int, dict[int, Any]] = {}
+        self._divided: set[int] = set()
+        self._ranks = ranks
+        for optimizer in optimizers:
+            if divides(optimizer):
+                self._divided.update(id(one) for group in parameter_groups(optimizer) for one in group)
+            for parameter, values in state_of(optimizer):
+                self._held.setdefault(id(parameter), {}).update((id(one), one) for one in tensors_in(values))
+
+    def of(self, parameter: Any, elements: int, part: int, parts: int) -> tuple[int, int]:
+        """Return the bytes of a parameter's state, and the number of parts that it is divided into.
+
+        Args:
+            parameter: The parameter.
+            elements: Its number of elements.
+            part: The number of elements of this rank's part.
+            parts: The number of its parts.
+        """
+        size_bytes = 0
+        for tensor in self._held.get(id(parameter), {}).values():
+            local = local_part(tensor)
+            if device_of(local) != device_of(local_part(parameter)):
+                continue
+            has_all = math.prod(shape_of(tensor)) == elements
+            size_bytes += (part if has_all else math.prod(shape_of(local))) * int(tensor.dtype.itemsize)
+        return size_bytes, self._ranks if id(parameter) in self._divided else parts
+
+    def bytes_per_element(self, parameters: Iterable[Any]) -> int:
+        """Return the bytes of state for each element of some parameters, of the one that has most."""
+        return max(self.of(one, count := math.prod(shape_of(one)), count, 1)[0] // max(count, 1) for one in parameters)
+
+
+def _flat_row(flat: FlatLayout, states: States) -> LayoutRow:
+    item_bytes = int(flat.tensor.dtype.itemsize)
+    part_bytes = flat.part_elements * item_bytes
+    gradient_bytes = part_bytes if any(requires_grad(one) for one in flat.updated) else 0
+    state_bytes = flat.part_elements * states.bytes_per_element(flat.updated)
+    sizes = (flat.whole_elements * item_bytes, part_bytes, flat.parts, gradient_bytes, state_bytes, flat.parts)
+    return flat.name_id, flat.module_id, *sizes, device_number(flat.tensor)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpuledger.collect.adapter.guard import take_out_all
 from gpuledger.collect.sharding.flat_parameters import FlatParameters
 from gpuledger.collect.sharding.fully_shard import FullyShardedGroups
-from gpuledger.collect.sharding.layouts import LayoutRow
+from gpuledger.collect.sharding.layouts import FlatLayout
 from gpuledger.collect.sharding.marked_calls import Watch
 
 
@@ -30,6 +30,6 @@ class ShardedTraining:
         """Stop observing."""
         take_out_all([self._groups.remove, self._flat.remove])
 
-    def layout_rows(self) -> Iterator[LayoutRow]:
+    def flat_layouts(self) -> Iterator[FlatLayout]:
         """Yield the part of each flat parameter that this rank has to hold."""
-        yield from self._flat.layout_rows()
+        yield from self._flat.layouts()

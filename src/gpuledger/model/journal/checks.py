@@ -34,7 +34,7 @@ _FACTS = Fields(
         "own_pids": maybe(ListOf(int)),
         "pids_before": maybe(MappingOf(maybe(ListOf(int)))),
         "operators": maybe(ListOf(str)),
-        "shards": maybe(ListOf(ListOf(int, 5, 5))),
+        "shards": maybe(ListOf(ListOf(int, 5, 9))),
         "cublas_handles": int,
         "uncompiled": MappingOf(str),
         "compiled_graphs": maybe(int),

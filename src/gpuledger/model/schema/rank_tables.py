@@ -6,6 +6,7 @@ from gpuledger.model.schema.table import DEVICE, Column, Table
 
 _HISTORY = "caching allocator's history"
 _MESH = "device mesh and placements of the parameter"
+_STATE = "the same, and the number and types of the state's tensors"
 _OF_STEP = "mean of the profiled steps"
 
 SHARDS = Table(
@@ -17,6 +18,10 @@ SHARDS = Table(
         Column("whole_bytes", "int64", "B", "of the whole parameter", "shape and type"),
         Column("shard_bytes", "int64", "B", "of the part that this rank has to hold", _MESH),
         Column("parts", "int64", "", "number of parts that it is divided into; 1 if each rank holds all of it", _MESH),
+        Column("gradient_bytes", "int64", "B", "of this rank's part of the gradient; 0 without one", _MESH, True),
+        Column("state_bytes", "int64", "B", "of the optimizer state that this rank has to hold", _STATE, True),
+        Column("state_parts", "int64", "", "number of parts that the optimizer state is divided into", _STATE, True),
+        Column("device_idx", "int32", "", "device of the parameter; -1 is the CPU", "torch", True),
     ),
 )
 

@@ -37,6 +37,10 @@ def rank_set_entries(ranks: RankSet) -> list[tuple[str, tuple[str, ...]]]:
     """Return label and texts of what is said about all ranks, what differs between them first."""
     found = [(MISSING_OR_FAILED, ranks.problems), ("Waiting", _waiting(ranks)), ("Highest peak", _highest(ranks))]
     whole = [f"{one.module} is whole on every rank: {format_bytes(one.bytes)} each" for one in ranks.whole_weights]
+    whole += [
+        f"optimizer state of {one.module} is whole on every rank: {format_bytes(one.bytes)} each"
+        for one in ranks.whole_states
+    ]
     found.append(("Not sharded", tuple(whole)))
     if ranks.energy_j is not None:
         found.append(("Energy", (f"{format_joules(ranks.energy_j)} per step on all ranks",)))

@@ -95,6 +95,9 @@ def test_the_table_of_shards_has_flat_parameters() -> None:
     run = record_training(steps=1)
     divided = [row for row in run.tables["shards"] if row["parts"] > 1]  # modules of other tests can be alive
     rows = Counter((row["whole_bytes"], row["shard_bytes"], row["parts"]) for row in divided)
+    for row in divided:
+        assert (row["gradient_bytes"], row["state_bytes"]) == (row["shard_bytes"], 2 * row["shard_bytes"])
+        assert row["state_parts"] == row["parts"]
     assert rows == Counter(
         [(BLOCK, BLOCK // RANKS, RANKS), (BLOCK, BLOCK // RANKS, RANKS), (ROOT, ROOT // RANKS, RANKS)]
     )
