@@ -196,7 +196,8 @@ def test_groups_of_a_second_model_are_not_those_of_the_first() -> None:
         for _ in range(3):  # each model is freed before the next one, which can have its addresses
             model = sharded_net()
             train(model, torch.optim.AdamW(model.parameters()), 1)
-        return model
+            del model
+        return None
 
     run = record_own(program)
     gathered = Counter(block.module.rpartition(".")[2] for block in run.of("gathered_weight") if block.bytes > 16)
