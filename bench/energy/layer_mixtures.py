@@ -106,7 +106,7 @@ def record(works: dict[str, Callable[[], Any]], calls: dict[str, int], rests: bo
     told: dict[str, Any] = {"calls": calls, "rests": rests, "notes": list(rank.manifest.notes)}
     if found is None:
         return told
-    accounts = {name: [one for one in found.accounts if one.module == name] for name in calls}
+    accounts = {name: [one for one in found.accounts if one.module.rpartition(".")[2] == name] for name in calls}
     return told | {
         "method": found.method,
         "base_w": found.base_w,
