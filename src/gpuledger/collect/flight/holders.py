@@ -13,7 +13,7 @@ import sys
 import time
 from _thread import _local as local
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from types import CellType, FrameType, FunctionType, MappingProxyType, MethodType, ModuleType, TracebackType
@@ -22,7 +22,6 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-import gpuledger
 from gpuledger.collect.adapter.program_objects import (
     attributes_of,
     class_name,
@@ -31,6 +30,7 @@ from gpuledger.collect.adapter.program_objects import (
     module_of_class,
 )
 from gpuledger.collect.flight.bounds import CACHE, bound_of, results_of
+from gpuledger.collect.flight.frames import OUTSIDE, frames_of_other_threads, locals_of, program_frames
 from gpuledger.collect.flight.graphs import keeps_graph, nodes_below
 from gpuledger.collect.flight.weights import data_of, last_elements
 from gpuledger.model.flight_facts import DATA
@@ -43,9 +43,6 @@ LARGE_BYTES = 64 << 10
 ENDS = 4
 """Number of elements at either end of a long container that are looked into."""
 
-_OUTSIDE = tuple(
-    os.path.dirname(os.path.abspath(place.__file__)) + os.sep for place in (gpuledger, torch) if place.__file__
-)
 _PYTHON = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _SEQUENCES = (list, deque, set, tuple, frozenset)
 _MAPPINGS = (dict, OrderedDict)
@@ -94,7 +91,7 @@ def named_objects(until_ns: int) -> tuple[dict[Key, Named], bool]:
     """
     found: dict[Key, Named] = {}
     seen: set[int] = set()
-    for roots in (_roots_of_frames(), _roots_of_modules()):
+    for roots in (_roots_of_frames(program_frames), _roots_of_modules(), _roots_of_frames(frames_of_other_threads)):
         if not _walk(roots, until_ns, found, seen):
             return found, False
     return found, True
@@ -158,20 +155,10 @@ def _add(found: dict[Key, Named], one: Named) -> None:
 _PLAIN = (int, float, bool, type(None), complex, type, ModuleType, torch.dtype, torch.device)
 
 
-def _program_frames() -> Iterator[FrameType]:
-    """Yield the frames of the program's functions that are running in this thread, innermost first."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith(_OUTSIDE) and not file.startswith("<frozen"):
-            yield frame
-        frame = frame.f_back
-
-
-def _roots_of_frames() -> Iterator[_Place]:
-    """Yield the variables of the program's functions that are running in this thread, and their modules' globals."""
+def _roots_of_frames(frames: Callable[[], Iterator[FrameType]]) -> Iterator[_Place]:
+    """Yield the variables of the program's functions that are running in some threads, and their modules' globals."""
     modules: set[int] = set()
-    for frame in _program_frames():
+    for frame in frames():
         if id(frame.f_globals) not in modules:
             modules.add(id(frame.f_globals))
             yield from _globals_of(frame.f_globals)
@@ -183,7 +170,7 @@ def _roots_of_frames() -> Iterator[_Place]:
 
 def _roots_of_modules() -> Iterator[_Place]:
     """Yield the globals of the modules that lie beside or below the files of the running functions."""
-    files = [frame.f_code.co_filename for frame in _program_frames()]
+    files = [frame.f_code.co_filename for frame in program_frames()]
     folders = tuple(os.path.dirname(os.path.abspath(file)) + os.sep for file in files if not _is_installed(file))
     for module in list(sys.modules.values()):
         own = attributes_of(module)
@@ -210,14 +197,14 @@ def _globals_of(own: dict[str, Any]) -> Iterator[_Place]:
 
 def _is_installed(file: str) -> bool:
     """Return whether a file belongs to gpuledger, to torch, to another package or to Python."""
-    return file.startswith((*_OUTSIDE, "<", _PYTHON)) or f"{os.sep}site-packages{os.sep}" in file
+    return file.startswith((*OUTSIDE, "<", _PYTHON)) or f"{os.sep}site-packages{os.sep}" in file
 
 
 def _is_ours(value: Any) -> bool:
     """Return whether an object is gpuledger's: an instance of one of its classes, or one of its functions."""
     kind = type(value)
     if kind is FunctionType:
-        return bool(value.__code__.co_filename.startswith(_OUTSIDE[0]))
+        return bool(value.__code__.co_filename.startswith(OUTSIDE[0]))
     return module_of_class(kind).startswith("gpuledger.")
 
 
@@ -302,17 +289,3 @@ def _content_of_cell(cell: CellType) -> Any:
         return cell.cell_contents
     except ValueError:
         return None
-
-
-def locals_of(frame: FrameType) -> dict[str, Any]:
-    """Return a copy of a frame's variables.
-
-    Before Python 3.13, the frame would keep the dict that it hands out, and with it all values; so that is emptied.
-    """
-    if sys.gettrace() is not None and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        return {}  # a debugger writes the dict back into the frame
-    handed_out = frame.f_locals
-    copied = dict(handed_out)
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(handed_out) is dict:
-        handed_out.clear()
-    return copied

@@ -1,0 +1,72 @@
+"""Frames of the program's functions that are running, and their variables, read without a change to them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import torch
+
+import gpuledger
+
+OUTSIDE = tuple(
+    os.path.dirname(os.path.abspath(place.__file__)) + os.sep for place in (gpuledger, torch) if place.__file__
+)
+"""Folders of gpuledger and of torch."""
+
+_HANDS_OUT_PROXIES = sys.version_info >= (3, 13)
+"""Whether ``f_locals`` of a function is a new object each time, and not a dict that its frame keeps (PEP 667)."""
+_USES_THE_DICT = frozenset({"locals", "vars", "exec", "f_locals"})
+"""Names in a function that may use the dict that its frame keeps."""
+_OWN_REFERENCES = 3
+"""References to that dict if nobody else uses it: of its frame, of our variable, and of the call that counts them."""
+
+
+def program_frames() -> Iterator[FrameType]:
+    """Yield the frames of the program's functions that are running in this thread, innermost first."""
+    yield from _of_the_program(sys._getframe(1))
+
+
+def frames_of_other_threads() -> Iterator[FrameType]:
+    """Yield the frames of the program's functions that are running in its other threads, as far as Python started them.
+
+    Only functions of the program itself, in the thread's outermost frames.
+    """
+    known = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
+    for ident, frame in sys._current_frames().items():
+        if ident in known:
+            yield from _of_the_program(frame)
+
+
+def _of_the_program(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(OUTSIDE) and not file.startswith("<frozen"):
+            yield frame
+        frame = frame.f_back
+
+
+def locals_of(frame: FrameType) -> dict[str, Any]:
+    """Return a copy of a frame's variables; empty for a function that may use the dict of its variables itself.
+
+    Before Python 3.13, a function's frame keeps one dict for ``locals()`` and for us. It is refreshed whenever it is
+    handed out, and would keep all values: so it is emptied again, unless somebody else has it.
+    """
+    is_function = bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+    if is_function and not _HANDS_OUT_PROXIES and _uses_the_dict(frame):
+        return {}
+    handed_out = frame.f_locals
+    copied = dict(handed_out)
+    if is_function and type(handed_out) is dict and sys.getrefcount(handed_out) <= _OWN_REFERENCES:
+        handed_out.clear()
+    return copied
+
+
+def _uses_the_dict(frame: FrameType) -> bool:
+    """Return whether a function may use the dict of its variables. A debugger writes it back into the frame."""
+    return sys.gettrace() is not None or not _USES_THE_DICT.isdisjoint(frame.f_code.co_names)

@@ -1,0 +1,81 @@
+"""Variables of running functions are read, and the functions keep what ``locals()`` gave them."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpuledger.collect.flight.holders import named_objects
+
+pytestmark = pytest.mark.torch
+
+
+def names() -> set[str]:
+    """Return the names of what the program keeps, as a census reads them."""
+    return {name for name, _, _ in named_objects(time.thread_time_ns() + 10**10)[0]}
+
+
+def variables_of_the_caller() -> dict[str, Any]:
+    return sys._getframe(1).f_locals
+
+
+def with_a_list() -> tuple[set[str], list[int]]:
+    kept = [1, 2, 3]
+    return names(), kept
+
+
+def test_the_variables_of_the_calling_function_are_read() -> None:
+    """In a function without ``assert``, for which pytest would write a call of ``locals()`` into it."""
+    found, kept = with_a_list()
+    assert "kept" in found
+    assert kept == [1, 2, 3]
+
+
+def with_locals() -> dict[str, Any]:
+    batch_size = 8
+    options = locals()
+    names()
+    return {**options, "same": options["batch_size"] == batch_size}
+
+
+def with_another_reader() -> dict[str, Any]:
+    batch_size = 8
+    options = variables_of_the_caller()
+    names()
+    return {**options, "same": options["batch_size"] == batch_size}
+
+
+def with_exec() -> dict[str, Any]:
+    exec("batch_size = 8")
+    names()
+    return {**locals(), "same": True}
+
+
+@pytest.mark.parametrize("program", [with_locals, with_another_reader, with_exec])
+def test_the_dict_of_a_functions_variables_stays(program: Callable[[], dict[str, Any]]) -> None:
+    found = program()
+    assert (found["batch_size"], found["same"]) == (8, True)
+
+
+def test_the_variables_of_other_threads_are_read() -> None:
+    waits, ends = threading.Event(), threading.Event()
+
+    def receive() -> None:
+        seen = [1, 2, 3]
+        waits.set()
+        ends.wait()
+        seen.clear()
+
+    thread = threading.Thread(target=receive)
+    thread.start()
+    try:
+        assert waits.wait(60)
+        assert "seen" in names()
+    finally:
+        ends.set()
+        thread.join()
