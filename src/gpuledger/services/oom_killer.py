@@ -6,20 +6,27 @@ import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-_COUNTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat")
+from gpuledger.processes.memory_groups import memory_groups
+
+_MACHINE = Path("/proc/vmstat")
+_OF_A_GROUP = ("memory.events", "memory.oom_control")
+"""Files of a cgroup with the number of kills, in version 2 and in version 1. Groups below it are counted, too."""
 
 
-def read_kills(places: tuple[str, ...] = _COUNTS) -> dict[str, int]:
-    """Return file -> number of processes that the kernel has ended because memory was full."""
+def read_kills() -> dict[str, int]:
+    """Return file -> number of processes that the kernel has ended because memory was full.
+
+    The files are those of the machine, and of the cgroups whose limits apply to this process.
+    """
     found = {}
-    for place in places:
+    for place in (*(group / name for group in memory_groups() for name in _OF_A_GROUP), _MACHINE):
         try:
-            lines = Path(place).read_text().splitlines()
+            lines = place.read_text().splitlines()
         except OSError:
             continue
         counts = [line.split()[1] for line in lines if line.startswith("oom_kill ")]
         if counts and counts[0].isdecimal():
-            found[place] = int(counts[0])
+            found[str(place)] = int(counts[0])
     return found
 
 
@@ -37,7 +44,7 @@ def killed_notes(
         return []
     now = read()
     more = [place for place in before if now.get(place, 0) > before[place]]
-    if any("cgroup" in place for place in more):
+    if any(place != str(_MACHINE) for place in more):
         return ["The kernel ended the program with SIGKILL: host memory reached the limit of its cgroup."]
     if more:
         kills = now[more[0]] - before[more[0]]

@@ -9,11 +9,13 @@ from typing import Any
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.processes.memory_groups import memory_groups
 
 EVERY_NS = 2_000_000_000
 """Time between two reads."""
 
-_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_LIMITS = ("memory.max", "memory.limit_in_bytes")
+"""Files of a cgroup with its limit, in version 2 and in version 1."""
 _UNLIMITED_BYTES = 1 << 60
 
 
@@ -74,10 +76,14 @@ def _dev_shm_bytes() -> int | None:
 
 
 def host_limit_bytes() -> int | None:
-    """Return the memory limit of this process's cgroup; None if there is none."""
-    for place in _LIMITS:
+    """Return the lowest memory limit of the cgroups that this process belongs to; None if there is none."""
+    return min((limit for group in memory_groups() if (limit := _limit_of(group)) is not None), default=None)
+
+
+def _limit_of(group: Path) -> int | None:
+    for name in _LIMITS:
         try:
-            text = Path(place).read_text().strip()
+            text = (group / name).read_text().strip()
         except OSError:
             continue
         return int(text) if text.isdecimal() and int(text) < _UNLIMITED_BYTES else None
