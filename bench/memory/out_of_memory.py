@@ -30,7 +30,7 @@ from environment import describe_environment, write_results
 from one_by_one import names_in_time, out_and_only
 
 from gpuledger.analyze.memory.failures.oom import explain_oom
-from gpuledger.analyze.memory.failures.replayed_settings import failure_verdicts
+from gpuledger.analyze.memory.failures.replayed_settings import FailureReplay
 from gpuledger.analyze.posting.posting import post_rank
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.session.session import Session
@@ -265,7 +265,7 @@ def run(program: Callable[[], None], directory: Path) -> dict[str, Any]:
     found = explain_oom(rank)
     growth = next((one.cause for one in found if one.cause), None)
     first = found[0] if found else None
-    verdicts = failure_verdicts(rank, rank.manifest.oom[0]) if found else ()
+    verdicts = FailureReplay(rank, rank.manifest.oom[0]).verdicts() if found else ()
     return {
         "error": error,
         "kind": None if growth is None else growth.kind,

@@ -372,3 +372,12 @@ def print_json(document: Any) -> None:
 def quoted(path: Path | str) -> str:
     """Return a path as the user's shell takes it."""
     return shlex.quote(str(path))
+
+
+def gpus_for(run: Run) -> tuple[tuple[str, int], ...]:
+    """Return the GPUs of which one is named after an out-of-memory error; empty for a run without such an error."""
+    if not any(rank.manifest.oom for rank in run.ranks):
+        return ()
+    from gpuledger.simulate.catalogue import gpu_sizes
+
+    return gpu_sizes()

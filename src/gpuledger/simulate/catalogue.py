@@ -106,6 +106,11 @@ def catalogue() -> dict[str, Card]:
     return {key: _card(key, table, tables[REFERENCE], tables[OLDER]) for key, table in tables.items()}
 
 
+def gpu_sizes() -> tuple[tuple[str, int], ...]:
+    """Return name and usable bytes of every GPU."""
+    return tuple((card.name, card.usable_bytes) for card in catalogue().values())
+
+
 def _card(key: str, table: dict[str, Any], reference: dict[str, Any], older: dict[str, Any]) -> Card:
     major, _, minor = str(table["compute_capability"]).partition(".")
     share = int(table["multiprocessors"]) / int(reference["multiprocessors"])

@@ -22,6 +22,7 @@ from gpuledger.analyze.memory.live import (
     reserved_curve,
     running_sum,
 )
+from gpuledger.analyze.memory.small_states import SHARE, has_8_bit_form
 from gpuledger.analyze.overview.balance import STATED_POOL, read_card
 from gpuledger.analyze.overview.finding import Finding
 from gpuledger.analyze.overview.kept_advice import kept_advice, kept_module
@@ -37,15 +38,12 @@ from gpuledger.analyze.overview.step_findings import (
     repeated_activations,
 )
 from gpuledger.analyze.overview.summary import capacity_bytes
-from gpuledger.analyze.overview.update_advice import has_8_bit_form
 from gpuledger.units import format_bytes, format_frac
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 MOST = 5
-_SMALL_STATE_FRAC = 0.75
-"""8-bit optimizer states keep a quarter of 32-bit ones (Dettmers et al., 2022, 8-bit Optimizers)."""
 _LEAST_SHARE = 0.03
 """Savings below this fraction of the peak are not shown, unless they grow with each step."""
 
@@ -98,7 +96,7 @@ def _optimizer_state(facts: PeakFacts) -> Finding | None:
         "use 8-bit optimizer states",
         "8-bit states take a quarter of 32-bit ones; those of parameters with few elements stay in 32 bits"
         + ("" if facts.is_sharded else "; sharding (ZeRO, FSDP) divides the states by the number of ranks"),
-        facts.saving(state & facts.is_large_state, _SMALL_STATE_FRAC),
+        facts.saving(state & facts.is_large_state, 1 - SHARE),
         "the peak, with 8-bit states",
         facts.show("--by", "category"),
         "optimizer_state",

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gpuledger.analyze.memory.instant import find_peak, module_classes, module_paths
 from gpuledger.analyze.memory.lines.source_lines import WITHOUT_LINE, line_words, read_stacks
 from gpuledger.analyze.memory.live import I64, allocated_curve, read_labels, read_lives, read_numbers, running_sum
+from gpuledger.analyze.memory.small_states import LARGE_BYTES, LEAST_ELEMENTS, SMALL_BYTES, number_bytes
 from gpuledger.units import format_frac
 
 if TYPE_CHECKING:
@@ -18,12 +19,6 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 Mask = NDArray[np.bool_]
-_SMALL_STATE_BYTES = 2.5
-"""Bytes of the optimizer's state for each trained number up to which 8-bit states would save little."""
-_LARGE_STATE_BYTES = 16
-"""Bytes of state for each weight in Adam with amsgrad and a 32-bit copy. Optimizers with more keep other things."""
-_LEAST_ELEMENTS = 4096
-"""Elements of a parameter from which on bitsandbytes keeps its states in 8 bits (``min_8bit_size``)."""
 _OPTIMIZERS = "/torch/optim/"
 _SHARDED = ("FSDP", "FullyShardedDataParallel", "DeepSpeedEngine")
 
@@ -83,12 +78,12 @@ class PeakFacts:
         The numbers are counted by their gradients, and by the weights if no gradient was recorded.
         """
         trained_bytes = self._most_held("gradient", "sharded_gradient") or self._most_held("weight", "sharded_weight")
-        return self._state_bytes <= _SMALL_STATE_BYTES * trained_bytes / self._number_bytes
+        return self._state_bytes <= SMALL_BYTES * trained_bytes / self._number_bytes
 
     @property
     def is_large_state(self) -> Mask:
         """Return which blocks, if they are states of an optimizer, are large enough for 8-bit states."""
-        found: Mask = self.lives.allocated_bytes >= _LEAST_ELEMENTS * self._number_bytes
+        found: Mask = self.lives.allocated_bytes >= LEAST_ELEMENTS * self._number_bytes
         return found
 
     @cached_property
@@ -96,7 +91,7 @@ class PeakFacts:
         """Return whether the optimizer keeps many bytes for each weight, such as L-BFGS and its history."""
         gradients = ("gradient", "sharded_gradient")
         weight_bytes = self._most_held("weight", "sharded_weight") or self._most_held(*gradients)
-        return self._state_bytes > _LARGE_STATE_BYTES * weight_bytes / self._number_bytes
+        return self._state_bytes > LARGE_BYTES * weight_bytes / self._number_bytes
 
     @property
     def _state_bytes(self) -> int:
@@ -104,9 +99,7 @@ class PeakFacts:
 
     @property
     def _number_bytes(self) -> int:
-        precision = self.rank.manifest.precision
-        in_32_bits = precision is None or precision.float32_frac is None or precision.float32_frac >= 0.5
-        return 4 if in_32_bits else 2
+        return number_bytes(self.rank.manifest)
 
     def _most_held(self, *categories: str) -> int:
         """Return the highest bytes of some categories at one time."""

@@ -10,14 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpuledger.analyze.memory.small_states import TORCHS_OWN
+
 if TYPE_CHECKING:
     from gpuledger.model.manifest import OptimizerFacts
 
-TORCHS_OWN = "torch.optim."
 _ON_CPU_ONLY = "torch.optim.adagrad"
-_IN_8_BITS = frozenset(f"{TORCHS_OWN}{name}" for name in ("adagrad", "adam", "adamw", "rmsprop", "sgd"))
-"""Modules of torch.optim with an optimizer that bitsandbytes has with 8-bit states (github.com/bitsandbytes-foundation/
-bitsandbytes, bitsandbytes/optim)."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +35,6 @@ _UNKNOWN = UpdateAdvice(
     "Adam, AdamW, SGD and Adagrad then update each parameter without temporaries; foreach=False makes other "
     "optimizers update one parameter at a time",
 )
-
-
-def has_8_bit_form(one: OptimizerFacts) -> bool:
-    """Return whether an optimizer can have 8-bit states. True for one that is not torch's: it may have its own way."""
-    return not one.step_module.startswith(TORCHS_OWN) or one.step_module in _IN_8_BITS
 
 
 def update_advice(optimizers: tuple[OptimizerFacts, ...] | None) -> UpdateAdvice | None:

@@ -28,7 +28,8 @@ class ViewOptions:
     ``at`` and ``step`` are those of :func:`~gpuledger.analyze.memory.instant.resolve_instant`. ``group_by`` is one of
     :data:`GROUPINGS`, None if no single table was requested; ``depth``, ``sort`` and ``fold`` are those of
     :func:`~gpuledger.analyze.step.side_by_side.lines_by`. A timeline has at most ``timeline_points``.
-    ``fit_bytes`` is the GPU memory that findings are compared with.
+    ``fit_bytes`` is the GPU memory that findings are compared with. ``gpus`` are names and usable bytes of GPUs, of
+    which one is named after an out-of-memory error.
     """
 
     at: str = "peak"
@@ -39,6 +40,7 @@ class ViewOptions:
     fold: bool = False
     timeline_points: int = TIMELINE_POINTS
     fit_bytes: int | None = None
+    gpus: tuple[tuple[str, int], ...] = ()
 
     @property
     def account_words(self) -> tuple[str, ...]:

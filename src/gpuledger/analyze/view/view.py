@@ -35,6 +35,7 @@ class RunView:
     ranks: tuple[Rank, ...]
     devices: tuple[DeviceView, ...]
     rank_set: RankSet | None = None
+    gpus: tuple[tuple[str, int], ...] = ()
 
     @property
     def highest(self) -> DeviceView:
@@ -55,7 +56,7 @@ class RunView:
     @cached_property
     def out_of_memory(self) -> tuple[tuple[Rank, OutOfMemory], ...]:
         """Return each out-of-memory error, with its rank. The rank that failed first comes first."""
-        return explain_ranks(self.ranks)
+        return explain_ranks(self.ranks, self.gpus)
 
     @property
     def ran_out(self) -> list[str]:
@@ -125,5 +126,6 @@ def build_view(
         rank_set = build_rank_set(run, chosen)
     if devices is None:
         devices = choose_devices(chosen, rank_set)
-    views = tuple(DeviceView(rank, device, options or ViewOptions(), len(devices)) for rank, device in devices)
-    return RunView(run, chosen, views, rank_set)
+    options = options or ViewOptions()
+    views = tuple(DeviceView(rank, device, options, len(devices)) for rank, device in devices)
+    return RunView(run, chosen, views, rank_set, options.gpus)

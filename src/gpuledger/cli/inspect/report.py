@@ -12,6 +12,7 @@ from gpuledger.cli.common import (
     choose_ranks,
     fit_option,
     force_option,
+    gpus_for,
     open_run,
     output_option,
     print_notes,
@@ -71,7 +72,7 @@ def _page(run: Run, ranks: tuple[Rank, ...], fit_bytes: int | None) -> str:
     from gpuledger.analyze.view.view import build_view
     from gpuledger.report.html.html import render_html
 
-    return render_html(build_view(run, ViewOptions(fit_bytes=fit_bytes), ranks=ranks))
+    return render_html(build_view(run, ViewOptions(fit_bytes=fit_bytes, gpus=gpus_for(run)), ranks=ranks))
 
 
 def choose_file(output: str | None, default: str, *, force: bool, option: str = "--force") -> Path:

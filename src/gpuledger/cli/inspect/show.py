@@ -16,6 +16,7 @@ from gpuledger.cli.common import (
     depth_option,
     device_option,
     fit_option,
+    gpus_for,
     json_option,
     open_each,
     print_json,
@@ -152,7 +153,14 @@ def _view(flags: ShowFlags, run: Run) -> RunView:
     from gpuledger.analyze.view.view import build_view
 
     options = ViewOptions(
-        flags.at, flags.step, flags.by, flags.depth, flags.sort, flags.fold, fit_bytes=flags.fit_bytes
+        flags.at,
+        flags.step,
+        flags.by,
+        flags.depth,
+        flags.sort,
+        flags.fold,
+        fit_bytes=flags.fit_bytes,
+        gpus=gpus_for(run),
     )
     if flags.rank_text is None and flags.device_idx is None and len(run.ranks) > MOST_VIEWS:
         return build_view(run, options)

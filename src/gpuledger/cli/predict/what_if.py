@@ -46,7 +46,7 @@ def what_if_command(run_path: str, rank_text: str | None, device_idx: int | None
     is unknown if the replay with the run's own setting does not fail.
     """
     rank, device = _choose(choose_ranks(open_run(run_path), rank_text), device_idx)
-    from gpuledger.analyze.memory.failures.replayed_settings import failure_verdicts
+    from gpuledger.analyze.memory.failures.replayed_settings import FailureReplay
     from gpuledger.analyze.memory.live import device_indices
     from gpuledger.cli.predict.what_if_text import verdict_document, verdict_lines, what_if_document, what_if_lines
     from gpuledger.report.base.terminal import Terminal
@@ -54,7 +54,7 @@ def what_if_command(run_path: str, rank_text: str | None, device_idx: int | None
 
     failures = _failures(rank, device)
     outcomes = () if failures and device not in device_indices(rank) else rank_settings(rank, device)
-    verdicts = [failure_verdicts(rank, failure) for failure in failures]
+    verdicts = [FailureReplay(rank, failure).verdicts() for failure in failures]
     if as_json:
         pairs = zip(failures, verdicts, strict=True)
         failed = [{"step": one.step, "settings": verdict_document(found)} for one, found in pairs]

@@ -17,7 +17,7 @@ from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import MAX_FRAMES
 from gpuledger.collect.flight.census import Census
-from gpuledger.collect.flight.holders import locals_of
+from gpuledger.collect.flight.frames import locals_of
 from gpuledger.collect.memory.cuda_history import block_columns, segment_columns
 from gpuledger.collect.memory.history_columns import signed
 from gpuledger.model.journal.journal import TORCH_ACTIONS, Action, Part
@@ -79,7 +79,8 @@ class Failures:
             self._count(step)
             if not (is_worst and allocated > 1.01 * self._highest_bytes):
                 return
-            self.facts.pop()
+            replaced = self.facts.pop()  # this error was counted there
+            self.facts[-1]["times"] += replaced["times"] - 1
         self._highest_bytes = max(allocated, self._highest_bytes)
         number = len(self.facts) if not self.facts else self.facts[-1]["failure_id"] + 1
         started_ns = time.time_ns()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +19,9 @@ from gpuledger.analyze.memory.failures.memory_map import read_memory_map
 from gpuledger.analyze.memory.failures.oom import explain_oom
 from gpuledger.cli.main import main
 from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.memory import out_of_memory
+from gpuledger.report.html.sections.failures import _failure as drawn_failure
 from gpuledger.report.text.oom_text import request_text
 
 __all__ = ["card"]
@@ -101,6 +105,65 @@ def test_the_first_and_the_worst_of_a_thousand_are_kept_and_the_others_counted(
     first, worst = recorded.rank().manifest.oom
     assert (first.step, first.times, worst.step, worst.times) == (1, 499, 500, 501)
     assert worst.last_step == 1000
+
+
+def test_errors_counted_with_one_that_is_replaced_stay_counted(card: Callable[..., None], tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path)
+    for step, gib in enumerate((60, 70, 50, 50, 79), 1):
+        card(snapshot([gib * 1024 * MIB], []), gib * 1024 * MIB)
+        recorded.failures.happened({**FACTS, "tried_bytes": 300 * MIB}, step)
+    first, worst = recorded.rank().manifest.oom
+    assert (first.step, worst.step) == (1, 5)
+    assert first.times + worst.times == 5
+
+
+def test_two_errors_in_one_step_have_each_its_own_map(card: Callable[..., None], tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path)
+    for size in (60 * MIB, 79 * MIB):
+        card(snapshot([size], []), size)
+        recorded.failures.happened({**FACTS, "tried_bytes": 30 * MIB}, 7)
+    rank = recorded.rank()
+    drawn = [[one["bytes"] for one in drawn_failure(rank, one)["segments"]] for one in explain_oom(rank)]
+    assert drawn == [[60 * MIB], [79 * MIB]]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), OSError(errno.ENOSPC, "No space left on device")],
+    ids=["GPU", "host", "disk"],
+)
+def test_an_error_while_one_is_recorded_ends_the_recording_and_does_not_reach_the_program(
+    error: Exception, card: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = Recorded(tmp_path)
+    card(snapshot([MIB], []), MIB)
+    observers: list[Callable[..., None]] = []
+    monkeypatch.setattr(torch_private, "watch_out_of_memory", observers.append)
+    ends: list[BaseException] = []
+    guard = Guard(ends.append)
+    out_of_memory.watch(guard, lambda facts: recorded.failures.happened(facts, 3))
+
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(torch_private, "light_snapshot", fail)
+    observers[0](0, MIB, CAPACITY_BYTES, 0)
+    assert (ends, guard.ended) == ([error], True)
+    observers[0](0, MIB, CAPACITY_BYTES, 0)  # the next one is the program's alone
+    assert ends == [error]
+
+
+def test_an_error_that_our_own_snapshot_causes_is_counted(card: Callable[..., None], tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path)
+
+    def taking() -> dict[str, Any]:
+        recorded.failures.happened({**FACTS, "tried_bytes": MIB}, 3)
+        return snapshot([MIB], [])
+
+    card(snapshot([MIB], []), MIB)
+    torch_private.light_snapshot = taking  # undone by the fixture
+    recorded.failures.happened({**FACTS, "tried_bytes": MIB}, 3)
+    assert len(recorded.rank().manifest.oom) == 1
 
 
 def test_a_second_error_while_one_is_written_is_counted(card: Callable[..., None], tmp_path: Path) -> None:

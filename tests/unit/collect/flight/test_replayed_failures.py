@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from failing_allocator import BASE, FACTS, MIB, Recorded, card, snapshot
 
 from gpuledger.analyze.memory.failures.oom import explain_ranks
-from gpuledger.analyze.memory.failures.replayed_settings import failure_verdicts
+from gpuledger.analyze.memory.failures.replayed_settings import FailureReplay
 from gpuledger.cli.main import main
 from gpuledger.model.journal.journal import TORCH_ACTIONS
 
@@ -61,7 +61,7 @@ def verdicts(
     fact = {**FACTS, "tried_bytes": tried_bytes, "free_bytes": free_bytes, "total_bytes": 80 << 30}
     recorded.failures.happened(fact, 3)
     rank = recorded.rank()
-    first, *others = failure_verdicts(rank, rank.manifest.oom[0])
+    first, *others = FailureReplay(rank, rank.manifest.oom[0]).verdicts()
     assert (first.alloc_conf, first.fits) == ("", False)
     fits = {one.action.partition("=")[2]: one.fits for one in recorded.explain().remedies if "CONF" in one.action}
     assert fits == {one.alloc_conf: one.fits for one in others if one.fits or one.alloc_conf == EXPANDABLE}
@@ -108,7 +108,7 @@ def in_recorded_steps(card: Card, directory: Path, filled: Filled, *, known: boo
     fact = {**FACTS, "tried_bytes": 60 * MIB, "free_bytes": 220 * MIB - filled.reserved_bytes}
     recorded.failures.happened(fact, 1)
     rank = recorded.rank()
-    fits = {one.alloc_conf: one.fits for one in failure_verdicts(rank, rank.manifest.oom[0])}
+    fits = {one.alloc_conf: one.fits for one in FailureReplay(rank, rank.manifest.oom[0]).verdicts()}
     return [fits[EXPANDABLE], fits["roundup_power2_divisions:4"]]
 
 

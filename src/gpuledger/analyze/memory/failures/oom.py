@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from gpuledger.analyze.memory.growth import find_growth
 from gpuledger.analyze.memory.growth_origin import module_path
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.memory.live import device_indices, read_labels, read_numbers
+from gpuledger.analyze.memory.small_states import number_bytes
 
 if TYPE_CHECKING:
     from gpuledger.model.flight_facts import FailedAllocation
@@ -33,7 +34,8 @@ class OutOfMemory:
     otherwise. ``state``, ``cause`` and ``remedies`` are from the flight recorder, None and empty without it. ``line``
     and ``module`` are where the program asked; "" if unknown. ``library`` is the one that could not allocate, such as
     NCCL; "" for PyTorch. ``inputs`` are the shapes of the outermost module's inputs then, ``thread`` is the name of the
-    thread if it is not the main one, and ``is_capturing`` whether a CUDA graph was being captured.
+    thread if it is not the main one, and ``is_capturing`` whether a CUDA graph was being captured. ``failure_id`` is
+    its number in the tables of failures.
     """
 
     device_idx: int
@@ -53,28 +55,34 @@ class OutOfMemory:
     inputs: tuple[tuple[int, ...], ...] = ()
     thread: str = ""
     is_capturing: bool = False
+    failure_id: int | None = None
 
 
-def explain_oom(rank: Rank, *, replays: bool = True) -> tuple[OutOfMemory, ...]:
+Gpus: TypeAlias = "Sequence[tuple[str, int]]"
+"""Names of GPUs, and the bytes that a process can use of each."""
+
+
+def explain_oom(rank: Rank, *, replays: bool = True, gpus: Gpus = ()) -> tuple[OutOfMemory, ...]:
     """Return every out-of-memory error of the recording, in order.
 
     Args:
         rank: The rank.
-        replays: Whether settings of the allocator are replayed, which takes up to some seconds.
+        replays: Whether the last requests are replayed with changes, which takes up to some seconds.
+        gpus: Other GPUs, of which the smallest is named with which the request would have fitted.
 
     Source: the allocator's out-of-memory observer. The memory in use is from the allocator's history at that time, from
     its snapshot after the recorded steps, or at the peak if the time is not known.
     """
-    return tuple(_explain(rank, failure, replays=replays) for failure in rank.manifest.oom)
+    return tuple(_explain(rank, failure, gpus, replays=replays) for failure in rank.manifest.oom)
 
 
-def explain_ranks(ranks: Sequence[Rank]) -> tuple[tuple[Rank, OutOfMemory], ...]:
+def explain_ranks(ranks: Sequence[Rank], gpus: Gpus = ()) -> tuple[tuple[Rank, OutOfMemory], ...]:
     """Return every out-of-memory error of several ranks, with its rank. The rank that failed first comes first.
 
-    Settings of the allocator are replayed for that rank only.
+    The last requests are replayed for that rank only.
     """
     in_order = sorted(ranks, key=lambda rank: first_error_ns(rank) or _NEVER_NS)
-    return tuple((rank, one) for rank in in_order for one in explain_oom(rank, replays=rank is in_order[0]))
+    return tuple((rank, one) for rank in in_order for one in explain_oom(rank, replays=rank is in_order[0], gpus=gpus))
 
 
 def first_error_ns(rank: Rank) -> int | None:
@@ -92,14 +100,14 @@ def first_error_ns(rank: Rank) -> int | None:
     return min(known, default=None)
 
 
-def _explain(rank: Rank, failure: FailedAllocation, *, replays: bool) -> OutOfMemory:
+def _explain(rank: Rank, failure: FailedAllocation, gpus: Gpus, *, replays: bool) -> OutOfMemory:
     device = failure.device_idx or 0
     sizes = failure.tried_bytes, failure.total_bytes, failure.free_bytes, failure.largest_free_bytes
     state = read_failed_state(rank, failure)
     is_host = device < 0
     in_window = failure.step is None or (failure.failure_id is None and not is_host) or _is_recorded(rank, failure.step)
     found = OutOfMemory(
-        *(device, *sizes, _holders(rank, device) if in_window else None),
+        *(device, *sizes, _holders(rank, device, failure.t_ns) if in_window else None),
         step=failure.step,
         times=failure.times,
         line=_line(failure),
@@ -109,14 +117,15 @@ def _explain(rank: Rank, failure: FailedAllocation, *, replays: bool) -> OutOfMe
         inputs=failure.inputs,
         thread="" if failure.is_main_thread is not False else failure.thread or "another thread",
         is_capturing=bool(failure.is_capturing),
+        failure_id=failure.failure_id,
     )
     if state is None:
         return found
     evidence = _evidence(rank, failure, state)
     if replays and not failure.library:
-        from gpuledger.analyze.memory.failures.replayed_settings import failure_verdicts
+        from gpuledger.analyze.memory.failures.replayed_settings import FailureReplay
 
-        evidence = replace(evidence, verdicts=failure_verdicts(rank, failure))
+        evidence = replace(evidence, replay=FailureReplay(rank, failure), gpus=tuple(gpus))
     return replace(found, cause=find_cause(evidence), remedies=find_remedies(evidence))
 
 
@@ -145,6 +154,8 @@ def _evidence(rank: Rank, failure: FailedAllocation, state: FailedState) -> Evid
         growth=growth,
         usual_inputs=() if inputs is None else inputs.shape,
         usual_peak_bytes=_usual_peak_bytes(rank, device),
+        optimizers=rank.manifest.optimizers,
+        number_bytes=number_bytes(rank.manifest),
     )
 
 
@@ -168,13 +179,16 @@ def _usual_peak_bytes(rank: Rank, device_idx: int) -> int | None:
     return int(np.median(peaks)) if peaks.size else None
 
 
-def _holders(rank: Rank, device_idx: int) -> Breakdown | None:
+def _holders(rank: Rank, device_idx: int, t_ns: int | None) -> Breakdown | None:
+    """Return the bytes in use at an error in the recorded steps: the first one from a time on, or the last."""
     if device_idx not in device_indices(rank):
         return None
     instant = find_peak(rank, device_idx)
     codes, words = read_labels(rank, "counters", "reason", device_idx)
-    index = read_numbers(rank, "counters", "event_index", device_idx)
-    failed = index[(codes == words.index("oom")) & (index >= 0)] if "oom" in words else index[:0]
-    if failed.size:
-        instant = replace(instant, index=int(failed[-1]), label="oom")
+    index, times_ns = (read_numbers(rank, "counters", name, device_idx) for name in ("event_index", "t_ns"))
+    failed = (codes == words.index("oom")) & (index >= 0) if "oom" in words else np.zeros(codes.size, dtype=bool)
+    if failed.any():
+        later = failed & (times_ns >= (t_ns or 0))  # counters are read after the error was recorded
+        place = int(index[later][0]) if t_ns is not None and later.any() else int(index[failed][-1])
+        instant = replace(instant, index=place, label="oom")
     return break_down(rank, instant)

@@ -10,9 +10,10 @@ from gpuledger.units import format_bytes, format_frac
 
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.failures.failed_request import FailedState
-    from gpuledger.analyze.memory.failures.replayed_settings import Verdict
+    from gpuledger.analyze.memory.failures.replayed_settings import FailureReplay
     from gpuledger.analyze.memory.growth import Growth
     from gpuledger.model.flight_facts import FailedAllocation
+    from gpuledger.model.manifest import OptimizerFacts
 
 _CONTEXT_BYTES = 1 << 30
 """Upper bound of CUDA's context and libraries in one process."""
@@ -29,7 +30,9 @@ class Evidence:
     """What the rules look at. ``capacity_bytes`` is the GPU's, ``usual_inputs`` the shape in the recorded steps.
 
     ``other_bytes`` are those of other processes, None if they were not read. ``usual_peak_bytes`` is the median peak of
-    earlier steps. ``verdicts`` are those of the allocator's settings, empty if they were not replayed.
+    earlier steps. ``replay`` replays the last requests, None if they are not to be replayed. ``optimizers`` are the
+    program's, None if the run does not say. ``number_bytes`` are those of most numbers of the model. ``gpus`` are name
+    and bytes of others that the program could use.
     """
 
     failure: FailedAllocation
@@ -39,7 +42,10 @@ class Evidence:
     growth: Growth | None
     usual_inputs: tuple[int, ...]
     usual_peak_bytes: int | None
-    verdicts: tuple[Verdict, ...] = ()
+    replay: FailureReplay | None = None
+    optimizers: tuple[OptimizerFacts, ...] | None = None
+    number_bytes: int = 4
+    gpus: tuple[tuple[str, int], ...] = ()
 
     @property
     def tried_bytes(self) -> int:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpuledger.analyze.memory.failures.smaller_blocks import SmallerBlocks
+from gpuledger.analyze.memory.small_states import LARGE_BYTES, LEAST_ELEMENTS, SHARE, SMALL_BYTES, has_8_bit_form
 from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.memory.failures.failed_request import FailedState
     from gpuledger.analyze.memory.failures.oom_cause import Evidence
 
 _OF_THE_BATCH = ("activation", "activation_gradient", "temporary", "input")
-_SMALLER = "halve the batch size"
+_SMALLER = "halve the batch size or the length of sequences"
+_LARGER_GPU = 1.05
+"""Smallest ratio of two GPUs' memory from which on one is the larger."""
+_MOST_GPUS = 3
+"""Number of GPUs for which the requests are replayed, which takes up to a second each."""
 _ORDER = {True: 0, None: 1, False: 2}
 _EXPANDABLE = "expandable_segments:True"
 
@@ -35,9 +40,10 @@ def find_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
 
     A leak comes before everything else, and then a limit that the program has set itself.
 
-    A request fits if it is not larger than what the process may still reserve, plus what the change frees. Settings of
-    the allocator are replayed. Those with which the request would not have fitted are left out, except for the one that
-    PyTorch's own message names.
+    The last requests are replayed with each setting of the allocator, with smaller blocks, or on a larger GPU. Settings
+    with which the request would not have fitted are left out, except for the one that PyTorch's own message names.
+    Without a replay, a request fits if it is not larger than what the process may still reserve, plus what the change
+    frees.
 
     Source: the allocator's snapshot at the error, its last events, and the categories of blocks as far as known.
     """
@@ -45,16 +51,13 @@ def find_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
         return tuple(_leak(evidence, 0))
     if evidence.failure.library:
         return _for_a_library(evidence)
-    state, failure = evidence.state, evidence.failure
     unreserved = _unreserved_bytes(evidence)
-    free = state.free
     found = [
         Remedy("empty the cache (torch.cuda.empty_cache())", 0, False),
         *_settings(evidence),
+        *_smaller(evidence, unreserved),
+        *_larger_gpu(evidence),
     ]
-    for action, saving in _changes(state):
-        needed = evidence.tried_bytes // (2 if action == _SMALLER and failure.tried_bytes is not None else 1)
-        found.append(Remedy(action, saving, needed <= unreserved + saving + free.largest_bytes))
     other = evidence.other_bytes or 0
     room = _unreserved_bytes(evidence, ended_bytes=other)
     if room > unreserved:  # otherwise the process's own limit comes first
@@ -66,7 +69,7 @@ def find_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
 def _for_a_library(evidence: Evidence) -> tuple[Remedy, ...]:
     """Return changes that leave more of the GPU to a library. The size of its request is not known."""
     state = evidence.state
-    found = [Remedy(action, saving, None) for action, saving in _changes(state)]
+    found = [Remedy(action, _saving(evidence, change), None) for action, change in _changes(evidence)]
     if state.unused_segments_bytes:
         found.append(Remedy("empty the cache first (torch.cuda.empty_cache())", state.unused_segments_bytes, None))
     if evidence.other_bytes:
@@ -75,25 +78,82 @@ def _for_a_library(evidence: Evidence) -> tuple[Remedy, ...]:
     return (*found, Remedy("let PyTorch reserve less (torch.cuda.set_per_process_memory_fraction())", 0, None))
 
 
-def _changes(state: FailedState) -> list[tuple[str, int]]:
-    """Return changes of the training and the bytes that each frees; empty if most categories are not known."""
-    if state.known_frac <= 0.5:
+def _smaller(evidence: Evidence, unreserved: int) -> list[Remedy]:
+    """Return changes of the training, each replayed; without a replay, by the bytes that it frees."""
+    found = []
+    for action, change in _changes(evidence):
+        saving = _saving(evidence, change)
+        fits = None if evidence.replay is None else evidence.replay.fits_with(change)
+        note = ""
+        if fits is None:
+            tried = evidence.tried_bytes * change.tried_share
+            fits = tried <= unreserved + saving + evidence.state.free.largest_bytes
+            note = "by its bytes, not replayed"
+        found.append(Remedy(action, saving, fits, note))
+    return found
+
+
+def _saving(evidence: Evidence, change: SmallerBlocks) -> int:
+    """Return the bytes that a change frees. Blocks that are too small are told apart by the replay only."""
+    by_block = 0 if evidence.replay is None else evidence.replay.saved_bytes(change)
+    whole = sum(size - change.left_bytes(size, name) for name, size in evidence.state.categories.items())
+    return by_block or whole
+
+
+def _changes(evidence: Evidence) -> list[tuple[str, SmallerBlocks]]:
+    """Return changes of the training with which less is in use; empty if most categories are not known."""
+    sizes = evidence.state.categories
+    if evidence.state.known_frac <= 0.5:
         return []
-    sizes = state.categories
-    changes = [
-        (_SMALLER, sum(sizes.get(name, 0) for name in _OF_THE_BATCH) // 2),
-        ("checkpoint activations", round(0.8 * sizes.get("activation", 0))),
-        ("use 8-bit optimizer states", round(0.75 * sizes.get("optimizer_state", 0))),
-    ]
-    return [(action, saving) for action, saving in changes if saving]
+    # what an optimizer asks for does not depend on the batch
+    tried_share = 1.0 if evidence.failure.in_optimizer else 0.5
+    changes = {
+        _SMALLER: SmallerBlocks(dict.fromkeys(_OF_THE_BATCH, 0.5), tried_share=tried_share),
+        "checkpoint activations": SmallerBlocks({"activation": 0.2}),
+    }
+    if _has_large_states(evidence):
+        least_bytes = LEAST_ELEMENTS * evidence.number_bytes
+        changes["use 8-bit optimizer states"] = SmallerBlocks({"optimizer_state": SHARE}, least_bytes)
+    return [(action, change) for action, change in changes.items() if any(map(sizes.get, change.shares))]
+
+
+def _has_large_states(evidence: Evidence) -> bool:
+    """Return whether there is an optimizer that can have 8-bit states, and does not have them, or less, already."""
+    sizes = evidence.state.categories
+    weights = max(sizes.get("weight", 0), sizes.get("gradient", 0)) / evidence.number_bytes
+    state_bytes = sizes.get("optimizer_state", 0)
+    if evidence.optimizers and not any(map(has_8_bit_form, evidence.optimizers)):
+        return False
+    return not weights or SMALL_BYTES * weights < state_bytes <= LARGE_BYTES * weights
+
+
+def _larger_gpu(evidence: Evidence) -> list[Remedy]:
+    """Return the smallest of the other GPUs with which the request would have fitted, beside all that used this one."""
+    capacity, free, reserved = evidence.capacity_bytes, evidence.failure.free_bytes, evidence.state.reserved_bytes
+    if capacity is None or free is None or evidence.own_limit_bytes is not None:
+        return []
+    larger = sorted((size, name) for name, size in evidence.gpus if size >= _LARGER_GPU * capacity)
+    outside = capacity - free - reserved
+    needed = evidence.state.allocated_bytes + evidence.tried_bytes
+    replays = 0
+    for size, name in larger:
+        room = size - outside
+        if room < needed or replays == _MOST_GPUS:
+            continue
+        replays += 1
+        fits = None if evidence.replay is None else evidence.replay.fits_within(room)
+        if fits or (fits is None and reserved + evidence.tried_bytes <= room):
+            return [Remedy(f"use a GPU with more memory, such as {name} ({format_bytes(size)})", 0, True)]
+    return [Remedy(f"use {larger[-1][1]}, the largest GPU that is known", 0, False)] if larger else []
 
 
 def _settings(evidence: Evidence) -> list[Remedy]:
     """Return the settings that would have fitted, and expandable segments in any case."""
     own = evidence.failure.alloc_conf
+    verdicts = () if evidence.replay is None else evidence.replay.verdicts()
     found = [
         Remedy(f"set PYTORCH_CUDA_ALLOC_CONF={one.alloc_conf}", 0, one.fits, one.note)
-        for one in evidence.verdicts
+        for one in verdicts
         if one.alloc_conf != own and (one.fits or one.alloc_conf == _EXPANDABLE)
     ]
     if _EXPANDABLE in own:

@@ -1,8 +1,9 @@
-"""Replay the last events before an out-of-memory error with other settings of the allocator, up to the request."""
+"""Replay the last events before an out-of-memory error up to the request: with another setting, size or GPU."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from gpuledger.errors import UsageError
 from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:
+    from gpuledger.analyze.memory.failures.smaller_blocks import SmallerBlocks
     from gpuledger.model.flight_facts import FailedAllocation
     from gpuledger.model.run import Rank
 
@@ -42,42 +44,108 @@ class Verdict:
 class _Replayed:
     """The events to replay: ``(address, bytes or -1 to free, stream)``, after the blocks that were alive before.
 
-    ``live_bytes`` were in use at the error, without rounding. ``capacity_bytes`` is what the process may reserve, None
-    if unknown.
+    ``live`` are the blocks in use at the error, with their bytes without rounding and their categories, by address.
+    ``capacity_bytes`` is what the process may reserve, None if unknown.
     """
 
     before: list[tuple[int, int, int]]
     events: list[tuple[int, int, int]]
-    live_bytes: int
+    live: dict[int, tuple[int, str]]
     capacity_bytes: int | None
     tried_bytes: int
     stream: int
 
+    @property
+    def live_bytes(self) -> int:
+        """Return the bytes in use at the error."""
+        return sum(size for size, _ in self.live.values())
 
-def failure_verdicts(rank: Rank, failure: FailedAllocation) -> tuple[Verdict, ...]:
-    """Return a verdict for each candidate setting, and first for the run's own.
 
-    No setting can make a request fit that is larger than what the process may reserve, without the bytes in use.
+class FailureReplay:
+    """An error whose last requests are replayed with one change at a time, in the simulated allocator.
 
-    Source: the allocator's snapshot at the error, and its last events or the recorded ones, replayed in the simulated
-    allocator. Blocks that were alive before the first of these events are allocated first, in the order of their
-    addresses.
+    Source: the allocator's snapshot at the error, and its last events or the recorded ones. Blocks that were alive
+    before the first of these events are allocated first, in the order of their addresses.
     """
-    own = failure.alloc_conf
-    others = [one for one in CANDIDATES if one != own]
-    replayed = _read(rank, failure)
-    first = Verdict(own, False, "the run's own setting")
-    short = None if replayed is None else _missing_bytes(replayed)
-    if short is not None:
-        note = f"{format_bytes(short)} are missing with every setting"
-        return (first, *(Verdict(one, False, note) for one in others))
-    if replayed is None or not replayed.events:
-        return (first, *(Verdict(one, None, "the last events before the error were not recorded") for one in others))
-    if _fits(replayed, own) is not False:
-        note = "the replay does not fail with the run's own setting either"
-        return (first, *(Verdict(one, None, note) for one in others))
-    process = "graphs" if _has_private_pools(rank, failure) else ""
-    return (first, *(Verdict(one, _fits(replayed, one), _hazard(f"{one},{process}")) for one in others))
+
+    def __init__(self, rank: Rank, failure: FailedAllocation) -> None:
+        self._rank, self._failure = rank, failure
+        self._replayed = _read(rank, failure)
+
+    @cached_property
+    def unknown_reason(self) -> str:
+        """Return why no replay tells anything; "" if it does."""
+        if self._replayed is None or not self._replayed.events:
+            return "the last events before the error were not recorded"
+        if self._fits(self._replayed) is not False:
+            return "the replay does not fail with the run's own setting either"
+        return ""
+
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """Return a verdict for each candidate setting, and first for the run's own.
+
+        No setting can make a request fit that is larger than what the process may reserve, without the bytes in use.
+        """
+        own = self._failure.alloc_conf
+        others = [one for one in CANDIDATES if one != own]
+        first = Verdict(own, False, "the run's own setting")
+        short = None if self._replayed is None else _missing_bytes(self._replayed)
+        if short is not None:
+            note = f"{format_bytes(short)} are missing with every setting"
+            return (first, *(Verdict(one, False, note) for one in others))
+        if self._replayed is None or self.unknown_reason:
+            return (first, *(Verdict(one, None, self.unknown_reason) for one in others))
+        replayed = self._replayed
+        process = "graphs" if _has_private_pools(self._rank, self._failure) else ""
+        fits = {one: _fits(replayed, one) for one in others}
+        return (first, *(Verdict(one, fits[one], _hazard(f"{one},{process}")) for one in others))
+
+    def saved_bytes(self, change: SmallerBlocks) -> int:
+        """Return how much less would be in use at the error."""
+        live = {} if self._replayed is None else self._replayed.live
+        return sum(size - change.left_bytes(size, category) for size, category in live.values())
+
+    def fits_with(self, change: SmallerBlocks) -> bool | None:
+        """Return whether the request would have fitted beside smaller blocks; None if that cannot be replayed.
+
+        Blocks that were freed before the error keep their sizes, because their categories are not known.
+        """
+        if self._replayed is None:
+            return None
+        changed = _with_smaller(self._replayed, change)
+        if _missing_bytes(changed) is not None:
+            return False
+        return None if self.unknown_reason else self._fits(changed)
+
+    def fits_within(self, capacity_bytes: int) -> bool | None:
+        """Return whether the request would have fitted if the process could reserve ``capacity_bytes``."""
+        if self._replayed is None:
+            return None
+        changed = replace(self._replayed, capacity_bytes=capacity_bytes)
+        if _missing_bytes(changed) is not None:
+            return False
+        return None if self.unknown_reason else self._fits(changed)
+
+    def _fits(self, replayed: _Replayed) -> bool | None:
+        return _fits(replayed, self._failure.alloc_conf)
+
+
+def _with_smaller(replayed: _Replayed, change: SmallerBlocks) -> _Replayed:
+    """Return what to replay after a change."""
+    live = {address: (change.left_bytes(*one), one[1]) for address, one in replayed.live.items()}
+    last = {address: number for number, (address, _, _) in enumerate(replayed.events)}
+    events = [
+        (address, live[address][0], stream)
+        if size >= 0 and address in live and last[address] == number
+        else (address, size, stream)
+        for number, (address, size, stream) in enumerate(replayed.events)
+    ]
+    before = [
+        (address, live[address][0] if address in live and address not in last else size, stream)
+        for address, size, stream in replayed.before
+    ]
+    tried_bytes = round(replayed.tried_bytes * change.tried_share)
+    return replace(replayed, before=before, events=events, live=live, tried_bytes=tried_bytes)
 
 
 def _hazard(words: str) -> str:
@@ -113,7 +181,9 @@ def _fits(replayed: _Replayed, alloc_conf: str) -> bool | None:
 
 def _read(rank: Rank, failure: FailedAllocation) -> _Replayed | None:
     """Return what to replay; None if the size of the request or the memory in use was not recorded."""
-    blocks = _rows(rank, "failure_blocks", failure, ("segment_address", "address", "requested_bytes", "state"))
+    blocks = _rows(
+        rank, "failure_blocks", failure, ("segment_address", "address", "requested_bytes", "state", "category")
+    )
     segments = _rows(rank, "failure_segments", failure, ("address", "bytes", "stream"))
     if not (blocks and failure.tried_bytes):
         return None
@@ -123,10 +193,10 @@ def _read(rank: Rank, failure: FailedAllocation) -> _Replayed | None:
         last = _recorded_events(rank, failure, in_use)
     made, before, kept = _events(last)
     stream_of = {row["address"]: row["stream"] for row in segments}
-    live_bytes = 0
+    live: dict[int, tuple[int, str]] = {}
     for row in blocks:
         if row["state"] == "allocated":
-            live_bytes += row["requested_bytes"]
+            live[row["address"]] = row["requested_bytes"], row["category"] or ""
             if row["address"] not in made:
                 before.setdefault(row["address"], (row["requested_bytes"], stream_of.get(row["segment_address"], 0)))
     reserved = sum(row["bytes"] for row in segments)
@@ -136,7 +206,7 @@ def _read(rank: Rank, failure: FailedAllocation) -> _Replayed | None:
     return _Replayed(
         [(address, size, stream) for address, (size, stream) in sorted(before.items())],
         kept,
-        live_bytes,
+        live,
         min(known, default=None),
         failure.tried_bytes,
         int(streams[counts.argmax()]),

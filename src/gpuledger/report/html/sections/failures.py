@@ -37,7 +37,8 @@ def _no_data(card: WatchedCard, page: Page) -> dict[str, Any]:
 
 
 def _failure(rank: Rank, failure: OutOfMemory) -> dict[str, Any]:
-    facts = [one for one in rank.manifest.oom if one.step == failure.step and one.failure_id is not None]
+    number = failure.failure_id
+    facts = [] if number is None else [one for one in rank.manifest.oom if one.failure_id == number]
     segments, others = read_memory_map(rank, facts[0]) if facts else ([], 0)
     assert failure.cause is not None
     return {
