@@ -16,6 +16,8 @@ CENSUS_RATIO = 1.5
 """Ratio of the number of steps at a census to that at the one before."""
 EXPLAINED_FRAC = 0.25
 """Share of the growth from which on what an object has gained explains it."""
+FEWEST_TENSORS = 0.05
+"""Number of tensors per step by which they must have become more to explain the growth."""
 DATA = "data"
 """Content of a holder that is one tensor, array, bytes or text."""
 
@@ -119,14 +121,18 @@ class Holder(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class CensusFacts(JsonObject):
-    """Live tensors after one step. ``is_complete`` is False if the census reached its time limit.
+    """What the program keeps after one step, and its tensors after the next. ``is_complete`` is False without them all.
 
-    ``groups`` are empty if that happened before the tensors were counted, or if the holder explains the growth.
+    ``groups`` are empty if there was not enough time to count the tensors, if these were no more than before, or if the
+    holder explains the growth. ``tensor_references`` counts what refers to the classes of tensors: they become more by
+    one with each tensor. ``took_ns`` is the CPU time of the census, without ``count_ns``, that of counting the tensors.
     """
 
     step: int
     took_ns: int
     is_complete: bool
+    count_ns: int | None = None
+    tensor_references: int | None = None
     graph_nodes: int = 0
     groups: tuple[TensorGroup, ...] = ()
     holder: Holder | None = None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gpuledger.analyze.memory.growth_origin import KeptBlocks, origin_of
 from gpuledger.analyze.memory.live import distinct_numbers, read_labels
 from gpuledger.analyze.posting.replay import NEVER
-from gpuledger.model.flight_facts import CENSUS_RATIO, EXPLAINED_FRAC
+from gpuledger.model.flight_facts import CENSUS_RATIO, EXPLAINED_FRAC, FEWEST_TENSORS
 
 if TYPE_CHECKING:
     from gpuledger.model.flight_facts import CensusFacts, Holder
@@ -38,6 +38,8 @@ _STILL_LATE_FRAC = 0.8
 """The same for a rise of the last steps only. What fills ever slower looks steadier there."""
 _EXPLAINED = 1.5
 """Largest ratio of the growth to what a container gains with which it holds all that grows."""
+_OFTEN = 0.5
+"""Number of tensors per step by which they become more in a leak whose bytes were not counted."""
 HOST = -1
 
 
@@ -196,7 +198,8 @@ def _steps_until_full(rank: Rank, step_bytes: float, last_step: int) -> int | No
 def _has_more(rank: Rank, first: CensusFacts, last: CensusFacts, trend: Trend) -> bool:
     """Return whether tensors, or what names of the program hold, became more since memory began to, as memory did.
 
-    Of the tensors, censuses count that had the time for it.
+    The bytes of all tensors decide, of those censuses that had the time to count them. Otherwise, tensors must be more
+    with every step or two, and the recorded steps must have left blocks of such sizes that are still alive.
     """
     steps = last.step - max(first.step, trend.since_step)
     if steps <= 0:
@@ -205,11 +208,13 @@ def _has_more(rank: Rank, first: CensusFacts, last: CensusFacts, trend: Trend) -
         return True
     counted = [one for one in rank.manifest.censuses if one.groups and one.step > trend.since_step]
     if not (first.groups and counted):
-        return False
+        more = (last.tensor_references or 0) - (first.tensor_references or 0)
+        grows = more >= _OFTEN * (last.step - first.step)
+        return grows and any(_kept_by_recorded_steps(rank, HOST, trend.per_step))
     end = counted[-1]
     steps = end.step - max(first.step, trend.since_step)
     explained = end.tensor_bytes - first.tensor_bytes >= EXPLAINED_FRAC * trend.per_step * steps
-    return explained and end.tensors - first.tensors >= 0.05 * steps
+    return explained and end.tensors - first.tensors >= FEWEST_TENSORS * steps
 
 
 def _still_grows(rank: Rank, last: CensusFacts, holder: Holder, trend: Trend, steps: int) -> bool:

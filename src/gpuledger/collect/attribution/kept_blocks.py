@@ -34,16 +34,17 @@ class KeptBlocks:
         """Return whether tensors are counted at the end of a step: after the recorded ones, and some steps later."""
         return bool(self._blocks) and (not self._counts or (len(self._counts) == 1 and step >= self._counts[0][0] + 4))
 
-    def tensors_counted(self, step: int, tensors: int, addresses: set[int]) -> None:
-        """Remember how many tensors Python can reach at the end of a step, and which of the blocks it cannot.
+    @property
+    def needs_addresses(self) -> bool:
+        """Return whether it is still to be found out which of the blocks Python can reach."""
+        return not self._counts
 
-        Args:
-            step: The step.
-            tensors: Number of tensors with a storage of their own.
-            addresses: Addresses of their storages.
-        """
-        if not self._counts:
-            self._hidden = [address for _, address in self._blocks if address not in addresses]
+    def reached(self, addresses: set[int]) -> None:
+        """Remember which of the blocks are none of the storages, with these addresses, of tensors in Python."""
+        self._hidden = [address for _, address in self._blocks if address not in addresses]
+
+    def tensors_counted(self, step: int, tensors: int) -> None:
+        """Remember a number that becomes larger by one with each live tensor, at the end of a step."""
         self._counts.append((step, tensors))
 
     def as_fact(self) -> dict[str, Any] | None:

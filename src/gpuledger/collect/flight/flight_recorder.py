@@ -20,10 +20,11 @@ from gpuledger.collect.adapter.user_history import UserHistory
 from gpuledger.collect.attribution.kept_blocks import KeptBlocks
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
-from gpuledger.collect.flight.census import Census, count_tensors
+from gpuledger.collect.flight.census import Census
 from gpuledger.collect.flight.failures import Failures
 from gpuledger.collect.flight.host_memory import HostMemory
 from gpuledger.collect.flight.step_counters import CudaCounters, DeviceCounters, StepCounters
+from gpuledger.collect.flight.tensor_count import TensorCount, referenced_tensors
 from gpuledger.collect.memory.window import MemoryWindow
 from gpuledger.model.flight_facts import CENSUS_RATIO
 from gpuledger.model.journal.journal import Part
@@ -71,6 +72,8 @@ class FlightRecorder:
         self._first: Census | None = None
         self._first_bytes = 0
         self._next_census = 0
+        self._uncounted: Census | None = None
+        """The last census, if its tensors have still to be counted."""
 
     def begin(self, window: Callable[[], MemoryWindow | None], *, on_card: bool) -> None:
         """Start reading counters.
@@ -98,7 +101,9 @@ class FlightRecorder:
             return
         if self._on_card and not self._gave_way and torch_private.is_history_off():
             self._start_ring()  # a recording on demand has stopped the history
-        if step >= self._next_census:
+        if self._uncounted is not None:
+            self._count_for(self._uncounted)
+        elif step >= self._next_census:
             self._look_around(step)
         if end_ns - self._written_ns >= WRITE_EVERY_NS or self._counters.rows >= WRITE_ROWS:
             self._written_ns = end_ns
@@ -171,25 +176,47 @@ class FlightRecorder:
         census = Census(step, self._first, grown_bytes)
         if is_first:
             self._first, self._first_bytes = census, in_use
+        self._uncounted = census if census.needs_count else None
         self._censuses.append(census.as_fact())
         self._journal.fact(censuses=self._censuses)
         self._journal.pause("census", time.time_ns() - census.took_ns, census.took_ns)
 
+    def _count_for(self, census: Census) -> None:
+        """Count the tensors for the last census. It had a step's time already, and this has that of another one."""
+        if _is_busy():
+            return
+        self._uncounted = None
+        started_ns = time.time_ns()
+        census.count_tensors()
+        self._censuses[-1] = census.as_fact()
+        self._journal.fact(censuses=self._censuses)
+        self._journal.pause("census", started_ns)
+
     def _count_tensors(self, kept: KeptBlocks, step: int) -> None:
         """Count the live tensors, if it is time: a leak makes them more with every step."""
-        if not kept.is_counted_at(step) or torch_private.is_in_backward() or torch_private.is_profiling():
+        if not kept.is_counted_at(step) or _is_busy():
             return
-        started_ns = time.time_ns()
-        counted = count_tensors()
-        if counted.is_complete:
-            kept.tensors_counted(step, counted.tensors, counted.addresses)
-        self._journal.pause("census", started_ns)
+        references = referenced_tensors()
+        if references is None:
+            return
+        if kept.needs_addresses:
+            started_ns = time.time_ns()
+            counted = TensorCount()
+            if counted.is_complete:
+                kept.reached(counted.addresses)
+            self._journal.pause("census", started_ns)
+        kept.tensors_counted(step, references)
 
     def _bytes_in_use(self) -> int:
         counters = self._counters
         assert counters is not None
         on_cards = sum(max(one.allocated_bytes, 0) for one in counters.latest if one.device_idx >= 0)
         return on_cards or max(counters.host_bytes, 0)
+
+
+def _is_busy() -> bool:
+    """Return whether a backward pass or a profiler is running, during which tensors are not counted."""
+    return torch_private.is_in_backward() or torch_private.is_profiling()
 
 
 class _CpuCounters:

@@ -19,7 +19,7 @@ from flown import forked, growth_of, growth_when_repeated
 from torch import nn
 
 import gpuledger
-from gpuledger.collect.flight import census
+from gpuledger.collect.flight import census, tensor_count
 from gpuledger.report.text.growth_text import growth_text
 
 STEPS = 88
@@ -31,6 +31,7 @@ def no_limits_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process of the tests has more modules than a program, and other tests run beside it."""
     monkeypatch.setattr(census, "NAMES_NS", 10**10)
     monkeypatch.setattr(census, "BUDGET_NS", 10**10)
+    monkeypatch.setattr(tensor_count, "BUDGET_NS", 10**10)
 
 
 class Trainer:

@@ -1,0 +1,94 @@
+"""How many tensors are alive, and how many bytes they keep, without a list of the program's own."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import sysconfig
+import time
+from typing import ClassVar
+
+import torch
+
+from gpuledger.collect.adapter.program_objects import class_name, device_of, grad_fn_of, storage_of, without_overrides
+
+BUDGET_NS = 50_000_000
+"""Longest CPU time of a count at the end of a step."""
+
+_CHECK_EVERY = 4_096
+"""Number of objects between two looks at the clock."""
+_COUNTS_ARE_EXACT = not sysconfig.get_config_var("Py_GIL_DISABLED")
+"""Whether the references to a class are counted exactly; without the GIL, Python defers them."""
+
+Key = tuple[int, str]
+
+
+def referenced_tensors() -> int | None:
+    """Return the number of tensors, plus what else refers to their classes, which is much the same at any time.
+
+    Every object refers to its class, so that this is one read for each class. None if Python does not count them.
+    """
+    return sum(map(sys.getrefcount, _tensor_classes())) if _COUNTS_ARE_EXACT else None
+
+
+class TensorCount:
+    """The live tensors that Python can reach, by kind.
+
+    ``groups`` are ``(device index, name of the autograd node or "leaf") -> [tensors, bytes]``, ``addresses`` those of
+    the storages. What only a graph keeps for backward is not among them. Without enough time for all objects of the
+    process, both are empty, and ``is_complete`` is False. The list of all objects cannot be interrupted, so it is not
+    made if it took longer the last time than is left.
+    """
+
+    listed_ns: ClassVar[int] = 0
+    """CPU time of the last list of all objects."""
+
+    def __init__(self) -> None:
+        self.groups: dict[Key, list[int]] = {}
+        self.addresses: set[int] = set()
+        started_ns = time.thread_time_ns()
+        with without_overrides():
+            self.is_complete = self._count(started_ns + BUDGET_NS)
+        if not self.is_complete:
+            self.groups.clear()
+            self.addresses.clear()
+        self.took_ns = time.thread_time_ns() - started_ns
+
+    def _count(self, until_ns: int) -> bool:
+        """Count tensors until a time of ``time.thread_time_ns``. Return whether that was enough."""
+        started_ns = time.thread_time_ns()
+        if started_ns + TensorCount.listed_ns > until_ns:
+            return False
+        plain = torch.Tensor.__torch_dispatch__
+        identities = frozenset(map(id, _tensor_classes()))
+        objects = gc.get_objects()
+        TensorCount.listed_ns = time.thread_time_ns() - started_ns
+        for start in range(0, len(objects), _CHECK_EVERY):
+            if time.thread_time_ns() > until_ns:
+                return False
+            for one in objects[start : start + _CHECK_EVERY]:
+                # a wrapper is left out: the wrapped tensors are found themselves
+                if id(type(one)) in identities and type(one).__torch_dispatch__ is plain:
+                    self._add(one)
+        return True
+
+    def _add(self, tensor: torch.Tensor) -> None:
+        try:
+            storage = storage_of(tensor)
+            address, size = storage.data_ptr(), storage.nbytes()
+            device, node = device_of(tensor), grad_fn_of(tensor)
+        except (RuntimeError, NotImplementedError):  # without a storage, or a view that was modified in place
+            return
+        if size and address not in self.addresses:
+            self.addresses.add(address)
+            index = -1 if device.type == "cpu" else device.index or 0
+            group = self.groups.setdefault((index, "leaf" if node is None else class_name(type(node))), [0, 0])
+            group[0] += 1
+            group[1] += size
+
+
+def _tensor_classes() -> list[type]:
+    kinds: list[type] = [torch.Tensor]
+    for kind in kinds:
+        kinds += type.__subclasses__(kind)
+    return kinds
