@@ -1,4 +1,4 @@
-"""The cgroups whose memory limits apply to this process: its own and all above it."""
+"""The cgroups with memory limits for this process: its own and all above it."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _OF_A_GROUP = ("memory.events", "memory.oom_control")
 def read_kills() -> dict[str, int]:
     """Return file -> number of processes that the kernel has ended because memory was full.
 
-    The files are those of the machine, and of the cgroups whose limits apply to this process.
+    The files are those of the machine, and of the cgroups with limits for this process.
     """
     found = {}
     for place in (*(group / name for group in memory_groups() for name in _OF_A_GROUP), _MACHINE):

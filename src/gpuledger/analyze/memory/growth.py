@@ -39,7 +39,7 @@ _STILL_LATE_FRAC = 0.8
 _EXPLAINED = 1.5
 """Largest ratio of the growth to what a container gains with which it holds all that grows."""
 _OFTEN = 0.5
-"""Number of tensors per step by which they become more in a leak whose bytes were not counted."""
+"""Number of tensors per step by which they become more in a leak, if their bytes were not counted."""
 HOST = -1
 
 

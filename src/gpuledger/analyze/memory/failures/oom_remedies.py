@@ -94,7 +94,7 @@ def _smaller(evidence: Evidence, unreserved: int) -> list[Remedy]:
 
 
 def _saving(evidence: Evidence, change: SmallerBlocks) -> int:
-    """Return the bytes that a change frees. Blocks that are too small are told apart by the replay only."""
+    """Return the bytes that a change frees. The replay alone knows which blocks are too small."""
     by_block = 0 if evidence.replay is None else evidence.replay.saved_bytes(change)
     whole = sum(size - change.left_bytes(size, name) for name, size in evidence.state.categories.items())
     return by_block or whole

@@ -62,7 +62,7 @@ class _Replayed:
 
 
 class FailureReplay:
-    """An error whose last requests are replayed with one change at a time, in the simulated allocator.
+    """An error and its last requests, replayed with one change at a time in the simulated allocator.
 
     Source: the allocator's snapshot at the error, and its last events or the recorded ones. Blocks that were alive
     before the first of these events are allocated first, in the order of their addresses.
@@ -74,7 +74,7 @@ class FailureReplay:
 
     @cached_property
     def unknown_reason(self) -> str:
-        """Return why no replay tells anything; "" if it does."""
+        """Return why a replay shows nothing; "" if it does."""
         if self._replayed is None or not self._replayed.events:
             return "the last events before the error were not recorded"
         if self._fits(self._replayed) is not False:
