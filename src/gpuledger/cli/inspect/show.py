@@ -219,7 +219,7 @@ def _print_failures(run: Run) -> bool:
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.text.oom_text import failure_lines
 
-    if any(device_indices(rank) for rank in run.ranks):
+    if not any(rank.manifest.oom for rank in run.ranks) or any(device_indices(rank) for rank in run.ranks):
         return False
     lines = failure_lines(build_view(run), Terminal.of(sys.stdout))
     print_lines(lines)

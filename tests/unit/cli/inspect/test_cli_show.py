@@ -2,20 +2,23 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from many_ranks import make_summaries
 from rich.cells import cell_len
 from synthetic import make_run
 
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak, resolve_instant
+from gpuledger.analyze.ranks import rank_set
 from gpuledger.cli.main import main
 from gpuledger.model.accounts import CATEGORIES, ROUNDING
 from gpuledger.model.manifest import read_json
-from gpuledger.model.run import read_run, write_table
+from gpuledger.model.run import Rank, Run, read_run, write_table
 from gpuledger.model.run_directory import write_json
 from gpuledger.model.schema.tables import SCHEMA_VERSION, TABLES
 
@@ -265,3 +268,19 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
     result = ask("show", run)
     assert result.exit_code == 3
     assert "rank-0/blocks/part-00000.parquet: damaged part" in result.stderr
+
+
+def test_ranks_without_blocks_are_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_summaries(tmp_path / "run.ledger", 9, 6)
+    compared: list[object] = []
+    build = rank_set.build_rank_set
+
+    def counted(run: Run, ranks: Sequence[Rank] | None = None) -> rank_set.RankSet | None:
+        compared.append(ranks)
+        return build(run, ranks)
+
+    monkeypatch.setattr(rank_set, "build_rank_set", counted)
+    shown = ask("show", path)
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.startswith("Highest peak")
+    assert len(compared) == 1
