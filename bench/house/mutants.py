@@ -65,7 +65,7 @@ SUBJECTS = {
     "allocator": ("analyze/allocator/*.py",),
     "choices": ("simulate/gpu/choices.py",),
     "fit": ("simulate/estimate/fit.py",),
-    "sum": ("ops/totals/sum.py",),
+    "sum": ("ops/totals/sum.py", "ops/totals/cost.py"),
     "predict": ("ops/predict/predict.py",),
     "formats": ("formats/*.py", "formats/*/*.py"),
 }

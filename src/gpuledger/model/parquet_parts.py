@@ -42,14 +42,37 @@ def check_unpacked(parts: Iterable[Path], place_of: Callable[[Path], str]) -> No
     """
     import pyarrow.parquet as pq
 
-    file_bytes = unpacked_bytes = 0
+    sizes = UnpackedSizes()
     for part in parts:
-        with reading(place_of(part), "damaged part"):
-            with open_regular(part) as stream, pq.ParquetFile(stream, pre_buffer=False) as file:
-                file_bytes += part.stat().st_size
-                unpacked_bytes += _unpacked_bytes(file.metadata)
-            if unpacked_bytes > max(UNPACKED_BYTES, UNPACKED_TIMES * file_bytes):
-                raise ValueError(f"it unpacks to {unpacked_bytes >> 20:,} MiB, which is too much for its size on disk")
+        with (
+            reading(place_of(part), "damaged part"),
+            open_regular(part) as stream,
+            pq.ParquetFile(stream, pre_buffer=False) as file,
+        ):
+            sizes.add(part, file.metadata)
+
+
+class UnpackedSizes:
+    """The unpacked size of the parts of one process that were opened so far."""
+
+    def __init__(self) -> None:
+        self._parts: set[Path] = set()
+        self._file_bytes = self._unpacked_bytes = 0
+
+    def add(self, part: Path, metadata: pq.FileMetaData) -> None:
+        """Add a part, once, before its columns are read.
+
+        Raises:
+            ValueError: the parts unpack to too much for files of their size.
+        """
+        if part in self._parts:
+            return
+        self._parts.add(part)
+        self._file_bytes += part.stat().st_size
+        self._unpacked_bytes += _unpacked_bytes(metadata)
+        if self._unpacked_bytes > max(UNPACKED_BYTES, UNPACKED_TIMES * self._file_bytes):
+            size_mib = self._unpacked_bytes >> 20
+            raise ValueError(f"it unpacks to {size_mib:,} MiB, which is too much for its size on disk")
 
 
 def _unpacked_bytes(metadata: pq.FileMetaData) -> int:
@@ -57,7 +80,7 @@ def _unpacked_bytes(metadata: pq.FileMetaData) -> int:
     return max(stated, int(metadata.num_rows) * int(metadata.num_columns) * _VALUE_BYTES)
 
 
-def read_part(part: Path, table: str, schema: pa.Schema, place: str) -> pa.Table:
+def read_part(part: Path, table: str, schema: pa.Schema, place: str, sizes: UnpackedSizes) -> pa.Table:
     """Return some columns of one part.
 
     Args:
@@ -65,15 +88,17 @@ def read_part(part: Path, table: str, schema: pa.Schema, place: str) -> pa.Table
         table: Name of the table.
         schema: The wanted columns. A nullable column that is newer than the file is null.
         place: Name of the file in errors.
+        sizes: The unpacked size of the parts of this process so far.
 
     Raises:
-        InputError: it is damaged, lacks a column, or contains invalid values.
+        InputError: it is damaged, unpacks to too much, lacks a column, or contains invalid values.
     """
     import pyarrow.parquet as pq
 
     with reading(place, "damaged part"):
         texts = [field.name for field in schema if str(field.type) == "string"]
         with open_regular(part) as stream, pq.ParquetFile(stream, read_dictionary=texts, pre_buffer=False) as file:
+            sizes.add(part, file.metadata)
             have = set(file.schema_arrow.names)
             # Read in this thread only (and without pre_buffer): one of pyarrow's threads that still holds the stream at
             # exit

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PARTS = "part-*.parquet"
 MOST_NAMES_SHOWN = 5
 _UNPACKED = ("", "unpacked")
-"""Cache key for the check of the unpacked size of a rank's tables."""
+"""Cache key for the unpacked size of the parts of a rank's tables that were read."""
 _COMPUTED = " computed"
 """Takes the place of a table's name in the cache keys of computed results."""
 Computed = TypeVar("Computed")
@@ -87,13 +87,13 @@ class Rank:
     def _read(self, name: str, schema: pa.Schema) -> pa.Table:
         import pyarrow as pa
 
-        from gpuledger.model.parquet_parts import read_part
+        from gpuledger.model.parquet_parts import UnpackedSizes, read_part
 
-        self.check_unpacked()
+        sizes: UnpackedSizes = self._kept.setdefault(_UNPACKED, UnpackedSizes())
         parts = sorted((self.directory / name).glob(PARTS))
         if not parts:
             return schema.empty_table()
-        tables = [read_part(part, name, schema, self._place_of(part)) for part in parts]
+        tables = [read_part(part, name, schema, self._place_of(part), sizes) for part in parts]
         table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
         return table if self.manifest.recorder.has_measured_times else without_times(table, name)
 
@@ -110,17 +110,15 @@ class Rank:
             del self._kept[key]
 
     def check_unpacked(self) -> None:
-        """Check the unpacked size of all tables, once.
+        """Check the unpacked size of all tables. :meth:`table` checks that of the tables that it has read.
 
         Raises:
             InputError: it is too large for files of their size, or one is damaged.
         """
         from gpuledger.model.parquet_parts import check_unpacked
 
-        if _UNPACKED not in self._kept:
-            parts = [part for name in TABLES for part in sorted((self.directory / name).glob(PARTS))]
-            check_unpacked(parts, self._place_of)
-            self._kept[_UNPACKED] = True
+        parts = [part for name in TABLES for part in sorted((self.directory / name).glob(PARTS))]
+        check_unpacked(parts, self._place_of)
 
     def _place_of(self, path: Path) -> str:
         return f"{self.directory.parent.name}: {path.relative_to(self.directory.parent)}"

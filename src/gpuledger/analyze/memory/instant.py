@@ -204,7 +204,6 @@ def _place_of(rank: Rank, lives: Lives, index: int) -> tuple[int, str, str]:
     born = np.flatnonzero(lives.alloc_index == index) if index >= 0 else np.zeros(0, dtype=np.int64)
     if born.size:
         block = int(born[0])
-        rank.table("blocks", ("phase", "module_id", "step"))  # in one read
         codes, words = read_labels(rank, "blocks", "phase", device)
         module_id = int(read_numbers(rank, "blocks", "module_id", device)[block])
         step = int(read_numbers(rank, "blocks", "step", device)[block])

@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 SUMMARY, BREAKDOWN = "rank_summary", "breakdown"
 
 Row = dict[str, Any]
+_COLUMNS = {
+    "blocks": (
+        *("device_idx", "allocated_bytes", "requested_bytes", "alloc_index", "free_requested_index", "free_index"),
+        *("alloc_ns", "step", "phase", "module_id", "category", "pool_id"),
+    ),
+    "counters": ("device_idx", "peak_allocated_bytes", "peak_reserved_bytes"),
+}
+"""What a summary needs of tables with many columns. Of many ranks, each further read costs more than its values."""
 
 _OF_SHARDS = ("module_id", "shard_bytes", "parts", "gradient_bytes", "state_bytes", "state_parts", "device_idx")
 
@@ -48,6 +56,8 @@ def write_summary(rank: Rank) -> None:
 
 def summary_tables(rank: Rank) -> dict[str, pa.Table]:
     """Return the tables ``rank_summary`` and ``breakdown`` of a rank; without rows if it has no block."""
+    for name, columns in _COLUMNS.items():
+        rank.table(name, columns)
     devices: list[Row] = []
     rows: list[Row] = []
     for device_idx in device_indices(rank):
