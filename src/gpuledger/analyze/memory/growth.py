@@ -227,6 +227,8 @@ def _still_grows(rank: Rank, last: CensusFacts, holder: Holder, trend: Trend, st
         trend: The growth.
         steps: Number of steps from the first census, or from the begin of the growth, to the last census.
     """
+    if holder.bound is not None and holder.length >= holder.bound:
+        return False
     place = holder.name, holder.where
     more = holder.more
     for one in rank.manifest.censuses:

@@ -295,6 +295,10 @@ class WeakIdentitySet:
         for thing in things:
             self.add(thing)
 
+    def __contains__(self, thing: object) -> bool:
+        reference = self._references.get(id(thing))
+        return reference is not None and reference() is thing
+
     def __iter__(self) -> Iterator[Any]:
         return iter([thing for one in list(self._references.values()) if (thing := one()) is not None])
 

@@ -8,7 +8,7 @@ from collections import deque
 from itertools import islice
 from typing import Any
 
-from gpuledger.collect.adapter.program_objects import attributes_of
+from gpuledger.collect.adapter.program_objects import attributes_of, parameter_groups
 
 CACHE = type(functools.lru_cache(maxsize=None)(len))
 """Class of functions with ``functools.lru_cache``."""
@@ -25,6 +25,11 @@ def bound_of(container: Any) -> int | None:
     else:
         bound = CACHE.cache_info(container).maxsize if type(container) is CACHE else None
     return bound if type(bound) is int else None
+
+
+def parameter_count(optimizer: Any) -> int:
+    """Return the number of parameters of an optimizer, of which each has one entry in its state at most."""
+    return sum(map(len, parameter_groups(optimizer)))
 
 
 def results_of(cached: Any) -> dict[Any, Any] | list[Any] | None:

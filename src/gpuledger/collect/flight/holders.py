@@ -11,6 +11,7 @@ import inspect
 import os
 import sys
 import time
+import weakref
 from _thread import _local as local
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from gpuledger.collect.adapter.program_objects import (
     attributes_of,
@@ -29,7 +31,8 @@ from gpuledger.collect.adapter.program_objects import (
     is_tensor,
     module_of_class,
 )
-from gpuledger.collect.flight.bounds import CACHE, bound_of, results_of
+from gpuledger.collect.flight.bounds import CACHE, bound_of, parameter_count, results_of
+from gpuledger.collect.flight.chains import SHORTEST, chain_below
 from gpuledger.collect.flight.frames import OUTSIDE, frames_of_other_threads, locals_of, program_frames
 from gpuledger.collect.flight.graphs import keeps_graph, nodes_below
 from gpuledger.collect.flight.weights import data_of, last_elements
@@ -78,6 +81,7 @@ class _Place:
     value: Any
     depth: int
     path: str
+    bound: int | None = None
 
 
 Key: TypeAlias = tuple[str, str, str]
@@ -116,6 +120,7 @@ def _walk(roots: Iterator[_Place], until_ns: int, found: dict[Key, Named], seen:
         if _add_data(found, place):
             continue
         _add_container(found, place)
+        _add_chain(found, place)
         if place.depth < DEPTH:
             waiting.extend(_inside(place))
 
@@ -142,7 +147,19 @@ def _add_container(found: dict[Key, Named], place: _Place) -> None:
         return
     kind = "lru_cache" if is_cache else class_name(type(place.value))
     named = kind, place.name, place.where, place.path, size
-    _add(found, Named(*named, _content_of(container), bound_of(place.value), value=container))
+    bound = bound_of(place.value) if place.bound is None else place.bound
+    _add(found, Named(*named, _content_of(container), bound, value=container))
+
+
+def _add_chain(found: dict[Key, Named], place: _Place) -> None:
+    """Add an object if it is the first of a chain."""
+    if issubclass(type(place.value), (*_MAPPINGS, *_SEQUENCES, nn.Module)):
+        return
+    size, last = chain_below(place.value)
+    if size >= SHORTEST:
+        kind = f"chain of {class_name(type(place.value))}"
+        named = kind, place.name, place.where, place.path, size
+        _add(found, Named(*named, _content_of([last]), value=[last]))
 
 
 def _add(found: dict[Key, Named], one: Named) -> None:
@@ -169,7 +186,7 @@ def _roots_of_frames(frames: Callable[[], Iterator[FrameType]]) -> Iterator[_Pla
 
 
 def _roots_of_modules() -> Iterator[_Place]:
-    """Yield the globals of the modules that lie beside or below the files of the running functions."""
+    """Yield the globals of the modules that lie beside or below the files of the running functions, and finalizers."""
     files = [frame.f_code.co_filename for frame in program_frames()]
     folders = tuple(os.path.dirname(os.path.abspath(file)) + os.sep for file in files if not _is_installed(file))
     for module in list(sys.modules.values()):
@@ -177,6 +194,8 @@ def _roots_of_modules() -> Iterator[_Place]:
         file = own.get("__file__")
         if type(file) is str and file.startswith(folders) and not _is_installed(file):
             yield from _globals_of(own)
+    finalizers = vars(weakref.finalize).get("_registry")
+    yield _Place("_registry", "attribute of finalize", finalizers, 1, "weakref.finalize._registry")
 
 
 def _globals_of(own: dict[str, Any]) -> Iterator[_Place]:
@@ -237,8 +256,10 @@ def _attributes(place: _Place, depth: int) -> Iterator[_Place]:
         if name == "_modules" and issubclass(kind, nn.Module) and issubclass(type(inner), dict):
             for child, module in list(dict.items(inner)):
                 yield _Place(str(child), where, module, depth, f"{place.path}.{child}")
-        else:
             yield _Place(str(name), where, inner, depth, f"{place.path}.{name}")
+        else:
+            bound = parameter_count(value) if name == "state" and issubclass(kind, Optimizer) else None
+            yield _Place(str(name), where, inner, depth, f"{place.path}.{name}", bound)
 
 
 def _ends(values: Any) -> list[Any]:

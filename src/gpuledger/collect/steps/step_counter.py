@@ -13,7 +13,7 @@ import torch
 
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.optimizer_hooks import OptimizerHook, after_steps, before_steps
-from gpuledger.collect.adapter.program_objects import WeakIdentitySet
+from gpuledger.collect.adapter.program_objects import WeakIdentitySet, parameter_groups
 from gpuledger.collect.launch.settings import AUTO, MARK, MODULE, OPTIMIZER, name_of_call
 from gpuledger.collect.steps.call_steps import FollowedModule, HeldCalls
 from gpuledger.collect.steps.replayed_steps import ReplayedSteps
@@ -30,8 +30,9 @@ class StepCounter:
 
     A replay of a CUDA graph in which a step of the optimizer was captured is a step.
     A second optimizer (of a GAN), one optimizer per parameter, and steps that GradScaler skips do not add steps. If the
-    first optimizer no longer exists, or another one has stepped SWITCH_STEPS times since, that one is followed. Counts
-    between :meth:`install` and :meth:`remove`.
+    first optimizer no longer exists, or another one has stepped SWITCH_STEPS times since, that one is followed. If the
+    program makes a new optimizer for the same parameters again and again, the newest one is followed. Counts between
+    :meth:`install` and :meth:`remove`.
 
     Args:
         guard: Wraps every callback from torch.
@@ -73,6 +74,10 @@ class StepCounter:
         self._version: tuple[int, int] | None = None
         self._first: weakref.ref[Any] | None = None
         self._other_steps: Counter[int] = Counter()
+        self._is_new = False
+        """Whether the optimizer that steps now has not stepped before."""
+        self._remade = 0
+        """Number of optimizers for parameters of the followed one that came after it."""
         self._started_ns = time.time_ns()
         self._ending = threading.RLock()
         """A model can be called in several threads at once."""
@@ -220,6 +225,7 @@ class StepCounter:
             self.calls_before_training = self.seen
         self.trained = True
         self._held.release()
+        self._is_new = optimizer not in self.optimizers
         self.optimizers.add(optimizer)
         self._before(optimizer)
 
@@ -238,11 +244,19 @@ class StepCounter:
         first = None if self._first is None else self._first()
         if first is not optimizer:
             self._other_steps[id(optimizer)] += 1
-            if first is not None and self._other_steps[id(optimizer)] <= SWITCH_STEPS:
+            is_short = self._other_steps[id(optimizer)] <= SWITCH_STEPS
+            if first is not None and is_short and not self._is_remade(first, optimizer):
                 return False
             self._first = weakref.ref(optimizer)
         self._other_steps.clear()
         return True
+
+    def _is_remade(self, first: Any, optimizer: Any) -> bool:
+        """Return whether the program makes new optimizers for the same parameters: this is the second one, or later."""
+        if self._is_new and _parameters_of(first) & _parameters_of(optimizer):
+            self._remade += 1
+            return self._remade > 1
+        return False
 
     def _end(self, kind: str) -> None:
         with self._ending:
@@ -252,6 +266,11 @@ class StepCounter:
             started_ns, self._started_ns = self._started_ns, now_ns
             self.seen += 1
             self._ended(kind, started_ns, now_ns)
+
+
+def _parameters_of(optimizer: Any) -> set[int]:
+    """Return the ids of the parameters that an optimizer updates."""
+    return {id(one) for group in parameter_groups(optimizer) for one in group}
 
 
 def _never() -> bool:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import functools
+import time
+import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from gpuledger.collect.flight.holders import _content_of
+from gpuledger.collect.flight.chains import chain_below
+from gpuledger.collect.flight.holders import Key, Named, _content_of, named_objects
 
 pytestmark = pytest.mark.torch
 
@@ -46,3 +51,70 @@ def test_a_container_of_what_keeps_tensors(one: object) -> None:
 @pytest.mark.parametrize("one", [1, used, lambda number=1: number, functools.partial(used, 1)])
 def test_a_container_of_other_things(one: object) -> None:
     assert _content_of([one]) == ""
+
+
+class Node:
+    def __init__(self, value: object, before: Node | None) -> None:
+        self.value, self.before = value, before
+
+
+def linked_list() -> Node:
+    head = None
+    for number in range(5):
+        head = Node(number, head)
+    assert head is not None
+    return head
+
+
+def chained_exceptions() -> BaseException:
+    last: BaseException | None = None
+    for number in range(5):
+        try:
+            raise ValueError(number) from last
+        except ValueError as error:
+            last = error
+    assert last is not None
+    return last
+
+
+def node_of_a_cycle() -> Node:
+    node = Node(1, None)
+    node.before = node
+    return node
+
+
+@pytest.mark.parametrize(("first", "size"), [(linked_list(), 5), (chained_exceptions(), 5), (node_of_a_cycle(), 1)])
+def test_objects_of_one_class_that_refer_to_the_next_are_a_chain(first: object, size: int) -> None:
+    assert chain_below(first)[0] == size
+
+
+def test_the_state_of_an_optimizer_has_as_many_entries_as_it_has_parameters() -> None:
+    found = {name: one for (name, *_), one in kept_by_an_optimizer().items()}
+    assert found["state"].bound == 3
+
+
+def kept_by_an_optimizer() -> dict[Key, Named]:
+    """Without ``assert``, for which pytest would write a call of ``locals()`` into it."""
+    weights = [nn.Parameter(torch.ones(2)) for _ in range(3)]
+    trainer = SimpleNamespace(optimizer=torch.optim.Adam(weights))
+    found, _ = named_objects(time.thread_time_ns() + 10**10)
+    del trainer
+    return found
+
+
+def kept_by_finalizers() -> dict[Key, Named]:
+    owner = Node(1, None)
+    weakref.finalize(owner, used, BLOCK)
+    return named_objects(time.thread_time_ns() + 10**10)[0]
+
+
+def test_arguments_of_finalizers_and_modules_of_a_list_have_a_name() -> None:
+    assert "weakref.finalize._registry" in {one.path for one in kept_by_finalizers().values()}
+    assert "adapters._modules" in {one.path for one in kept_by_a_module_list().values()}
+
+
+def kept_by_a_module_list() -> dict[Key, Named]:
+    adapters = nn.ModuleList([nn.Linear(2, 2) for _ in range(3)])
+    found, _ = named_objects(time.thread_time_ns() + 10**10)
+    del adapters
+    return found

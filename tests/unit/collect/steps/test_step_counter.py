@@ -204,3 +204,31 @@ def test_an_error_of_ours_never_reaches_the_program(
     assert nn.Module.__call__.__code__ is before
     notes = recording.run().rank().manifest.notes
     assert [note for note in notes if "ZeroDivisionError: ours" in note]
+
+
+def steps_of(optimizers: list[torch.optim.Optimizer]) -> int:
+    """Return how many steps are counted if these optimizers step in turn."""
+    counted = Counted()
+    for optimizer in optimizers:
+        counted.counter._before_step(optimizer)
+        counted.counter._after_step(optimizer)
+    return counted.counter.seen
+
+
+def optimizer_of(*weights: torch.Tensor) -> torch.optim.Optimizer:
+    return torch.optim.SGD(list(weights), 0.1)
+
+
+def test_an_optimizer_that_is_made_again_in_every_step_is_followed() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    assert steps_of([optimizer_of(weight) for _ in range(10)]) == 9  # the second could be one of two
+
+
+def test_optimizers_of_other_parameters_do_not_add_steps() -> None:
+    weights = [nn.Parameter(torch.ones(2)) for _ in range(4)]
+    assert steps_of([optimizer_of(weight) for weight in weights] * 3) == 3
+
+
+def test_two_optimizers_of_the_same_parameters_count_once() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    assert steps_of([optimizer_of(weight), optimizer_of(weight)] * 3) == 3
