@@ -191,9 +191,9 @@ def against_zeus(seconds: float) -> dict[str, Any]:
         return {"skipped": f"the package zeus cannot be imported: {error}"}
     from gpuledger.cards.energy_edges import find_edge
     from gpuledger.model.energy_window import measure_window
-    from gpuledger.ops.measure.place import find_place
+    from gpuledger.ops.measure.measured_device import find_device
 
-    card = find_place("cuda:0", force=True).sensors
+    card = find_device("cuda:0", force=True).sensors
     if card is None:
         return {"skipped": "the driver does not tell of this card"}
     monitor, work = ZeusMonitor(gpu_indices=[0]), _products()

@@ -31,8 +31,8 @@ from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.method import Method, Mode, mode_weights
 from gpuledger.ops.measure.captured_models import step_of
 from gpuledger.ops.measure.copies import make_copies
+from gpuledger.ops.measure.measured_device import Device, find_device
 from gpuledger.ops.measure.one import measure_one
-from gpuledger.ops.measure.place import Place, find_place
 from gpuledger.ops.measure.whole import measure_whole
 from gpuledger.ops.workloads.captures import asked_for, capture_model
 from gpuledger.ops.workloads.describe import key_of
@@ -46,7 +46,7 @@ HELD_CYCLES = 600_000
 class InPlace(TorchDispatchMode):
     """Times each operator where it stands in the model, and remembers its predecessor."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Device) -> None:
         super().__init__()
         self._place = place
         self.times_ns: dict[OperatorKey, list[float]] = defaultdict(list)
@@ -94,7 +94,7 @@ def between_events_ns() -> float:
     return statistics.median(found)
 
 
-def pair_ns(before: OperatorKey, key: OperatorKey, place: Place, repeats: int = 15) -> float | None:
+def pair_ns(before: OperatorKey, key: OperatorKey, place: Device, repeats: int = 15) -> float | None:
     """Return what an operator adds to its predecessor: both in a row, less the predecessor alone."""
     try:
         (first,), (second,) = make_copies(before, Mode.HOT, place), make_copies(key, Mode.HOT, place)
@@ -106,7 +106,7 @@ def pair_ns(before: OperatorKey, key: OperatorKey, place: Place, repeats: int = 
     return statistics.median(both) - statistics.median(alone)
 
 
-def chain_ns(key: OperatorKey, place: Place, length: int = 8, repeats: int = 15) -> float | None:
+def chain_ns(key: OperatorKey, place: Device, length: int = 8, repeats: int = 15) -> float | None:
     """Return one call's time in a chain that hands each output on as input; None where the shape is not kept."""
     (call,) = make_copies(key, Mode.HOT, place)
     tensor = next((value for value in call._args if isinstance(value, torch.Tensor)), None)
@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=15)
     options = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))
-    place = find_place(options.device)
+    place = find_device(options.device)
     workload = capture_model(
         asked_for(WorkloadSpec(options.model, inputs=options.input)), None if place.on_card else "cpu"
     )

@@ -40,8 +40,8 @@ from gpuledger.ops.measure.captured_models import step_of
 from gpuledger.ops.measure.fill import energy_tasks_of, fill
 from gpuledger.ops.measure.host_step import put_host_step
 from gpuledger.ops.measure.measure import measure
+from gpuledger.ops.measure.measured_device import Device, find_device
 from gpuledger.ops.measure.names import name_kernels
-from gpuledger.ops.measure.place import Place, find_place
 from gpuledger.ops.measure.whole import measure_whole
 from gpuledger.ops.predict.choose import open_environment_records, stand_in
 from gpuledger.ops.totals.compare import Pair, Whole, pairs_document
@@ -129,7 +129,7 @@ def wanted_pairs(patterns: str) -> list[WorkloadSpec]:
 class Campaign:
     """One run: it writes each thing down as soon as it is measured, and begins nothing once its time is over."""
 
-    def __init__(self, options: argparse.Namespace, place: Place, database: OperatorDatabase) -> None:
+    def __init__(self, options: argparse.Namespace, place: Device, database: OperatorDatabase) -> None:
         self.folder, self.place, self.database = options.folder, place, database
         self.share_frac, self.again = options.energy_coverage, options.again or options.energy_again
         self.energy_again = options.energy_again
@@ -299,7 +299,7 @@ def main() -> None:
     database = open_database(options.database)
     if "measure" in options.parts:
         options.folder.mkdir(parents=True, exist_ok=True)
-        place = find_place(options.device)
+        place = find_device(options.device)
         campaign = Campaign(options, place, database)
         campaign.capture(wanted_pairs(options.pairs))
         campaign.measure_pairs()

@@ -26,8 +26,8 @@ from gpuledger.ops.database.method import Method, Mode
 from gpuledger.ops.database.records import Record
 from gpuledger.ops.database.statistics import mean_within_3_sigma
 from gpuledger.ops.measure.copies import make_copies
+from gpuledger.ops.measure.measured_device import Device, find_device
 from gpuledger.ops.measure.one import measure_one
-from gpuledger.ops.measure.place import Place, find_place
 from gpuledger.ops.workloads.workload import read_workload
 
 
@@ -40,7 +40,7 @@ def apart(first: list[Record], second: list[Record], name: str) -> dict[str, flo
     return {"median_frac": float(np.median(shares)), "p90_frac": float(np.quantile(shares, 0.9)), "count": len(shares)}
 
 
-def ancestors_way(key: Any, place: Place, seconds: float) -> dict[str, float | None]:
+def ancestors_way(key: Any, place: Device, seconds: float) -> dict[str, float | None]:
     """Return time and energy of one call as the ancestor measured them."""
     (call,) = make_copies(key, Mode.HOT, place)
 
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--ancestor", type=int, default=0, help="operators to measure the earlier tool's way as well")
     parser.add_argument("--seconds", type=float, default=16.0, help="duration of the earlier tool's loop")
     options = parser.parse_args()
-    place = find_place(options.device)
+    place = find_device(options.device)
     method = Method(target_frac=options.precision, energy=not options.time_only)
     shorter = {name: getattr(options, name) for name in ("settle_s", "window_s") if getattr(options, name) is not None}
     second = replace(method, **shorter)

@@ -25,8 +25,8 @@ from gpuledger.ops.database.method import Method, Mode
 from gpuledger.ops.database.operator_database import open_database
 from gpuledger.ops.measure.chains import fill_around
 from gpuledger.ops.measure.measure import Task, measure
+from gpuledger.ops.measure.measured_device import find_device
 from gpuledger.ops.measure.names import name_kernels
-from gpuledger.ops.measure.place import find_place
 from gpuledger.ops.measure.plan import missing_tasks
 from gpuledger.ops.predict.features import shape_family
 from gpuledger.ops.predict.sweep import Grid, sweep
@@ -123,7 +123,7 @@ def main() -> None:
     options = parser.parse_args()
     started_s = time.monotonic()
     tasks = own_share(list(dict.fromkeys(wanted_tasks(families_under(options.avoid), options.smaller))), options.lane)
-    place, database = find_place(options.device), open_database(options.database)
+    place, database = find_device(options.device), open_database(options.database)
     fill_around(database, place, time.time_ns)
     lacking = missing_tasks(tasks, database, place, need_energy=False)
     method = Method(target_frac=0.02, energy=False, least_blocks=6)

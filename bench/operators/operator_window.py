@@ -31,7 +31,7 @@ from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.method import Method, Mode
 from gpuledger.ops.measure.blocks import Load, between_ticks
 from gpuledger.ops.measure.copies import make_copies
-from gpuledger.ops.measure.place import find_place
+from gpuledger.ops.measure.measured_device import find_device
 from gpuledger.ops.measure.runners import make_runner
 
 LENGTHS_S = (0.3, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--repeats", type=int, default=REPEATS)
     options = parser.parse_args()
-    place = find_place(options.device)
+    place = find_device(options.device)
     sensors = place.sensors
     if sensors is None:
         raise SystemExit("operator_window: needs a GPU with an energy counter")

@@ -21,7 +21,7 @@ from environment import describe_environment
 from gpuledger.errors import GpuLedgerError
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.workloads.capture import Capture
-from gpuledger.ops.workloads.captures import Asked, Place, capture_model, place_named
+from gpuledger.ops.workloads.captures import Asked, CapturedDevice, capture_model, device_named
 from gpuledger.ops.workloads.models import parse_model
 from gpuledger.ops.workloads.rebuild import rebuild
 from gpuledger.ops.workloads.steps import parse_inputs
@@ -83,13 +83,13 @@ def capture_one(name: str, mode: Any, asked: argparse.Namespace) -> dict[str, An
         "distinct_layers": len(workload.layers),
         "notes": workload.settings["notes"],
     }
-    with place_named(asked.gpu, lambda _: None) as place:
+    with device_named(asked.gpu, lambda _: None) as place:
         wrong = [text for use in workload.uses if (text := rebuilt(use.key, place))]
     print(name, mode, row["processor_s"], "s,", len(workload.uses), "operators,", len(wrong), "wrong", file=sys.stderr)
     return {**row, "not_rebuilt": wrong}
 
 
-def rebuilt(key: OperatorKey, place: Place) -> str:
+def rebuilt(key: OperatorKey, place: CapturedDevice) -> str:
     """Return what is wrong with a key's call: nothing where it is captured as the same key again."""
     capture = Capture(place.holds, place.device)
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gpuledger.errors import InputError
-from gpuledger.ops.workloads.captures import CPU, CUDA, Place, capture_step
+from gpuledger.ops.workloads.captures import CPU, CUDA, CapturedDevice, capture_step
 from gpuledger.ops.workloads.workload import Workload
 
 
@@ -24,7 +24,7 @@ def capture(step: Callable[[], Any], *, name: str = "step", device: str | None =
         InputError: the step did nothing on that device, or uses ``torch.compile``.
     """
     chosen = device or (CUDA if torch.cuda.is_available() else CPU)
-    place = Place(chosen, torch.cuda.get_device_name() if chosen == CUDA else "CPU")
+    place = CapturedDevice(chosen, torch.cuda.get_device_name() if chosen == CUDA else "CPU")
     tally = capture_step(step, place)
     if not tally.uses:
         raise InputError(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpuledger.ops.measure.campaign import Campaigned
     from gpuledger.ops.measure.fill import Filled
     from gpuledger.ops.measure.measure import OnProgress, Progress
-    from gpuledger.ops.measure.place import Place
+    from gpuledger.ops.measure.measured_device import Device
     from gpuledger.ops.predict.choose import EnvironmentRecords
     from gpuledger.ops.totals.compare import Pair, Recorded, Whole
     from gpuledger.ops.workloads.workload import Workload
@@ -47,7 +47,7 @@ class Campaign:
     After ``time_limit_ns`` no operator is started (one device only). ``ray`` measures on all of Ray's workers.
     """
 
-    place: Place
+    place: Device
     database: OperatorDatabase
     method: Method
     energy_share_frac: float
@@ -120,7 +120,7 @@ class _Windows:
 
 
 @contextmanager
-def _watched(place: Place, folder: Path, *, everywhere: bool) -> Iterator[_Windows]:
+def _watched(place: Device, folder: Path, *, everywhere: bool) -> Iterator[_Windows]:
     """Sample the GPU during the campaign; with ``everywhere``, all GPUs of this machine."""
     if place.sensors is None:
         yield _Windows(None)
@@ -174,7 +174,7 @@ def _compare(campaign: Campaign, workloads: Sequence[Workload], windows: _Window
 
 def compare_workloads(
     workloads: Sequence[Workload],
-    place: Place,
+    place: Device,
     database_url: str,
     *,
     method: Method,
@@ -188,7 +188,7 @@ def compare_workloads(
 
     Args:
         workloads: The captured workloads of models that have a name.
-        place: The device, from :func:`gpuledger.ops.measure.place.find_place`.
+        place: The device, from :func:`gpuledger.ops.measure.measured_device.find_device`.
         database_url: A file or a URL, as for :func:`gpuledger.ops.database.operator_database.open_database`.
         method: How to measure.
         energy_share_frac: Energy is measured for the longest operators that make up this share of a workload's time.
@@ -218,7 +218,7 @@ def compare_workloads(
 
 
 def _measured_whole(
-    workload: Workload, step: Callable[[], object], place: Place, database: OperatorDatabase, method: Method
+    workload: Workload, step: Callable[[], object], place: Device, database: OperatorDatabase, method: Method
 ) -> Whole:
     """Return a whole model. Its host time goes into the database, for the sum."""
     from gpuledger.ops.measure.host_step import put_host_step

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuledger.ops.database.method import Method
     from gpuledger.ops.database.operator_database import OperatorDatabase
     from gpuledger.ops.measure.measure import OnProgress
-    from gpuledger.ops.measure.place import Place
+    from gpuledger.ops.measure.measured_device import Device
     from gpuledger.ops.predict.choose import EnvironmentRecords, FitProgress
     from gpuledger.ops.totals.coverage import Coverage
     from gpuledger.ops.totals.sum import Sum
@@ -30,7 +30,7 @@ class Measuring:
     """Where and how operators missing from the database are measured."""
 
     database: OperatorDatabase
-    place: Place
+    place: Device
     method: Method
     energy_share_frac: float
 

@@ -15,7 +15,7 @@ from gpuledger.files.writing import is_taken, write_whole
 if TYPE_CHECKING:
     from gpuledger.ops.exchange.import_rows import ImportedRows
     from gpuledger.ops.exchange.printed_lines import Unread
-    from gpuledger.ops.measure.place import Place
+    from gpuledger.ops.measure.measured_device import Device
     from gpuledger.ops.workloads.workload import Workload
     from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 
@@ -66,7 +66,7 @@ def refuse_left_out(failed: int, asked: int, hint: str | None = None) -> None:
         raise InputError(f"{failed} of {asked} workloads were not captured", hint=hint)
 
 
-def capture_all(wanted: Sequence[WorkloadSpec], place: Place, folder: Path, left_out: LeftOut) -> list[Workload]:
+def capture_all(wanted: Sequence[WorkloadSpec], place: Device, folder: Path, left_out: LeftOut) -> list[Workload]:
     """Return the workloads after writing them into ``folder``. Skips models that cannot be captured.
 
     Raises:

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.ops.database.method import Method
-from gpuledger.ops.measure.place import find_place
+from gpuledger.ops.measure.measured_device import find_device
 from gpuledger.ops.totals.compare import Pair
 from gpuledger.ops.workloads.workload import Workload, read_workload
 from gpuledger.ops.workloads.workload_spec import WorkloadSpec
@@ -55,11 +55,11 @@ def test_a_wrong_word_is_told_before_the_first_model_is_captured() -> None:
 def test_a_campaign_goes_on_without_what_cannot_be_captured(tmp_path: Path) -> None:
     left_out: list[WorkloadSpec] = []
     wrong = WorkloadSpec("a:b", optimizer="none")
-    (found,) = capture_all([wrong, CONV], find_place("cpu"), tmp_path / "out", lambda one, _: left_out.append(one))
+    (found,) = capture_all([wrong, CONV], find_device("cpu"), tmp_path / "out", lambda one, _: left_out.append(one))
     assert left_out == [wrong]
     assert read_workload(tmp_path / "out" / found.file_name).uses == found.uses
     with pytest.raises(InputError, match="no workload could be captured"):
-        capture_all([wrong], find_place("cpu"), tmp_path, lambda *_: None)
+        capture_all([wrong], find_device("cpu"), tmp_path, lambda *_: None)
 
 
 def test_workloads_are_written_where_they_are_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def compared(workload: Workload, database: Path, *, trusted: bool) -> list[Pair]
     method = Method(
         target_frac=0.5, warm_up_ns=0, block_ns=100_000, gap_ns=0, least_blocks=3, most_blocks=5, energy=False
     )
-    place = replace(find_place("cpu"), cache_bytes=1 << 12)
+    place = replace(find_device("cpu"), cache_bytes=1 << 12)
     return compare_workloads([workload], place, str(database), method=method, energy_share_frac=0.9, trusted=trusted)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpuledger.ops.measure.campaign import Campaigned
     from gpuledger.ops.measure.campaign_file import CampaignFile
     from gpuledger.ops.measure.fill import Filled
-    from gpuledger.ops.measure.place import Place
+    from gpuledger.ops.measure.measured_device import Device
     from gpuledger.ops.totals.compare import Pair
     from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 
@@ -89,12 +89,12 @@ def campaign_command(flags: CampaignFlags) -> None:
     method = method_of(flags)
     time_limit_ns = None if flags.time_limit is None else parse_time_limit_ns(flags.time_limit)
     from gpuledger.ops.database.operator_database import open_database
-    from gpuledger.ops.measure.place import find_place
+    from gpuledger.ops.measure.measured_device import find_device
     from gpuledger.services.campaign import Campaign, RayWorkers, measure_campaign
     from gpuledger.services.workloads import capture_all, refuse_left_out
 
     listed = _read_listed(flags)
-    place = find_place(flags.device, force=flags.allow_busy)
+    place = find_device(flags.device, force=flags.allow_busy)
     database, folder = open_database(flags.database_url or listed.database or DEFAULT_DATABASE), Path(flags.output)
     failures: list[str] = []
 
@@ -157,7 +157,7 @@ def _said(done: Filled | Campaigned) -> list[str]:
     return [f"gpuledger: {counted(done.measured, 'operator')} measured, {done.failed} failed{died}{again}"]
 
 
-def _show(pairs: Sequence[Pair], place: Place, folder: Path, *, as_json: bool) -> None:
+def _show(pairs: Sequence[Pair], place: Device, folder: Path, *, as_json: bool) -> None:
     """Print the comparison, and keep it in the folder as JSON and as a picture."""
     from gpuledger.services.campaign import write_pairs
 

@@ -93,10 +93,10 @@ def compare_command(flags: CompareFlags) -> None:
     if flags.recorded:
         _compare_recorded(flags, workloads, place_of_picture)
         return
-    from gpuledger.ops.measure.place import find_place
+    from gpuledger.ops.measure.measured_device import find_device
     from gpuledger.services.campaign import compare_workloads
 
-    place = find_place(flags.device, force=flags.allow_busy)
+    place = find_device(flags.device, force=flags.allow_busy)
     pairs = compare_workloads(
         workloads,
         place,

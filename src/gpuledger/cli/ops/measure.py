@@ -102,10 +102,10 @@ def measure_command(flags: MeasureFlags) -> None:
     workloads = [open_workload(text) for text in flags.workload_paths]
     from gpuledger.ops.database.operator_database import open_database
     from gpuledger.ops.measure.fill import fill
+    from gpuledger.ops.measure.measured_device import find_device
     from gpuledger.ops.measure.names import name_kernels
-    from gpuledger.ops.measure.place import find_place
 
-    place = find_place(flags.device, force=flags.allow_busy)
+    place = find_device(flags.device, force=flags.allow_busy)
     database = open_database(flags.database_url)
     with progress_bar() as on_progress:
         filled = fill(

@@ -105,12 +105,12 @@ def sum_command(flags: SumFlags) -> None:
     types = None if flags.only is None else [name for name in flags.only.split(",") if name.strip()]
     from gpuledger.ops.database.operator_database import open_database
     from gpuledger.ops.database.readable import open_readable
-    from gpuledger.ops.measure.place import find_place
+    from gpuledger.ops.measure.measured_device import find_device
     from gpuledger.ops.predict.choose import open_environment_records
     from gpuledger.services.sums import Measuring, measure_until, sum_workloads
 
     if flags.measure_missing and target_frac is not None:
-        place, method = find_place(flags.device, force=flags.allow_busy), method_of(flags)
+        place, method = find_device(flags.device, force=flags.allow_busy), method_of(flags)
         measuring = Measuring(open_database(flags.database_url), place, method, energy_coverage_of(flags))
         summed = measure_until(asked, measuring, target_frac, types, progress=progress_bar, fitting=fit_bar)
     else:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from gpuledger.collect.adapter.compiled_lines import common_place
-from gpuledger.collect.adapter.inductor import CapturedGraph, CompiledGraph, Kernel, Place
+from gpuledger.collect.adapter.inductor import CapturedGraph, CompiledGraph, Kernel, NodeOrigin
 from gpuledger.files.reading import read_json_file
 from gpuledger.files.shapes import Fields, ListOf, MappingOf, check_shape
 from gpuledger.files.writing import write_whole
@@ -95,7 +95,7 @@ def recall(graph: CompiledGraph, directory: Path, possible: Iterable[CapturedGra
         return None
 
 
-def _places_of(graph: CompiledGraph) -> Iterator[Place]:
+def _places_of(graph: CompiledGraph) -> Iterator[NodeOrigin]:
     yield from graph.buffers.values()
     for kernel in graph.kernels:
         yield from (place for place, _ in kernel.parts)
@@ -117,9 +117,9 @@ def _make_room(directory: Path) -> None:
 
 
 def _to_json(graph: CompiledGraph, captured: CapturedGraph) -> dict[str, Any]:
-    numbers: dict[Place, int] = {}
+    numbers: dict[NodeOrigin, int] = {}
 
-    def number(place: Place) -> int:
+    def number(place: NodeOrigin) -> int:
         return numbers.setdefault(place, len(numbers))
 
     buffers = {name: number(place) for name, place in graph.buffers.items()}
@@ -150,7 +150,7 @@ def _to_json(graph: CompiledGraph, captured: CapturedGraph) -> dict[str, Any]:
     }
 
 
-def _places_in(captured: CapturedGraph, value: dict[str, Any]) -> list[Place] | None:
+def _places_in(captured: CapturedGraph, value: dict[str, Any]) -> list[NodeOrigin] | None:
     """Return the places of a file in a captured graph; None if that graph has other nodes or modules."""
     nodes = list(captured.nodes.values())
     if len(nodes) != value["nodes"]:
@@ -164,10 +164,10 @@ def _places_in(captured: CapturedGraph, value: dict[str, Any]) -> list[Place] | 
         if one["node"] >= 0:
             places.append(nodes[one["node"]])
         elif not one["path"]:
-            places.append(Place(0, "", one["class_name"], frames))
+            places.append(NodeOrigin(0, "", one["class_name"], frames))
         elif has_same:
             path, (key, class_name) = now[one["path"]]
-            places.append(Place(key, path, class_name, frames))
+            places.append(NodeOrigin(key, path, class_name, frames))
         else:
             return None
         names = {places[-1].class_name, one["class_name"]} - {""}  # Dynamo does not name the class of its own module
@@ -176,7 +176,7 @@ def _places_in(captured: CapturedGraph, value: dict[str, Any]) -> list[Place] | 
     return places
 
 
-def _from_json(graph: CompiledGraph, value: dict[str, Any], places: list[Place]) -> CompiledGraph:
+def _from_json(graph: CompiledGraph, value: dict[str, Any], places: list[NodeOrigin]) -> CompiledGraph:
     """Return the graph with its places."""
     kernels = [
         Kernel(

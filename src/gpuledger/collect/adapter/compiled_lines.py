@@ -19,7 +19,7 @@ from gpuledger.collect.adapter.inductor import (
     CompiledGraph,
     Frames,
     Kernel,
-    Place,
+    NodeOrigin,
     frames_at,
     source_lines,
 )
@@ -68,17 +68,17 @@ def _names_before(kernels: list[Statement], text: str) -> dict[int, list[str]]:
     return found
 
 
-def _by_frames(captured: CapturedGraph) -> dict[Frames, list[Place]]:
-    found: dict[Frames, list[Place]] = {}
+def _by_frames(captured: CapturedGraph) -> dict[Frames, list[NodeOrigin]]:
+    found: dict[Frames, list[NodeOrigin]] = {}
     for place in captured.nodes.values():
         if place.frames:
             found.setdefault(place.frames, []).append(place)
     return found
 
 
-def _by_name(captured: CapturedGraph) -> dict[str, list[Place]]:
+def _by_name(captured: CapturedGraph) -> dict[str, list[NodeOrigin]]:
     """Return the places of each name. Nodes of several bodies can have one name."""
-    found: dict[str, list[Place]] = {}
+    found: dict[str, list[NodeOrigin]] = {}
     for name, place in captured.nodes.items():
         found.setdefault(name.rpartition("/")[2], []).append(place)
     return found
@@ -89,11 +89,11 @@ def _with_places(
     kernels: list[Statement],
     captured: CapturedGraph,
     names: dict[int, list[str]],
-    traced: dict[int, list[Place]],
+    traced: dict[int, list[NodeOrigin]],
 ) -> CompiledGraph:
     by_name = _by_name(captured)
     order = {name: number for number, name in enumerate(by_name)}
-    made: dict[str, Place] = {}
+    made: dict[str, NodeOrigin] = {}
     found: list[Kernel] = []
     for one in kernels:
         known = sorted((name for name in names.get(one.line, ()) if name in order), key=lambda name: order[name])
@@ -105,7 +105,7 @@ def _with_places(
     return replace(graph, buffers=made, kernels=found, unknown=FOUND_BY_LINES)
 
 
-def common_place(places: list[Place]) -> Place:
+def common_place(places: list[NodeOrigin]) -> NodeOrigin:
     """Return the place that all of some places have, or the module around them."""
     if not places:
         return NOWHERE
@@ -120,4 +120,4 @@ def common_place(places: list[Place]) -> Place:
     path = ".".join(shared)
     same = next((place for place in places if place.path == path), None)
     frames = places[0].frames if len({place.frames for place in places}) == 1 else ()
-    return same if same is not None else Place(0, path, "", frames)
+    return same if same is not None else NodeOrigin(0, path, "", frames)

@@ -41,7 +41,7 @@ LOST_WITHOUT = {
 """Private functions of Inductor in use -> what does not work if the function is missing."""
 
 
-class Place(NamedTuple):
+class NodeOrigin(NamedTuple):
     """The module and the source lines of one node. ``module_key`` is ``id(module)``, 0 if unknown.
 
     ``path`` is the module's path below the compiled function's own module. ``frames`` are those of the program,
@@ -54,7 +54,7 @@ class Place(NamedTuple):
     frames: Frames
 
 
-NOWHERE = Place(0, "", "", ())
+NOWHERE = NodeOrigin(0, "", "", ())
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Kernel:
     outputs: tuple[str, ...]
     changed: tuple[str, ...]
     nodes: tuple[str, ...]
-    parts: tuple[tuple[Place, int], ...]
+    parts: tuple[tuple[NodeOrigin, int], ...]
 
 
 @dataclass
@@ -82,7 +82,7 @@ class CompiledGraph:
     """
 
     module: ModuleType
-    buffers: dict[str, Place] = field(default_factory=dict)
+    buffers: dict[str, NodeOrigin] = field(default_factory=dict)
     kernels: list[Kernel] = field(default_factory=list)
     unknown: str = ""
 
@@ -100,7 +100,7 @@ class CapturedGraph:
     """
 
     modules: dict[str, tuple[int, str]]
-    nodes: dict[str, Place]
+    nodes: dict[str, NodeOrigin]
 
 
 class CompilerWatch:
@@ -298,7 +298,7 @@ class _Order:
             self._numbers.update((node, number) for number, node in enumerate(found[0].graph.nodes))
         return sorted(found, key=lambda node: self._numbers.get(node, -1), reverse=True)
 
-    def place_of(self, made: Any) -> Place:
+    def place_of(self, made: Any) -> NodeOrigin:
         """Return the place of a buffer or operation: that of its own node, else of the last node with a module."""
         own = getattr(made, "origin_node", None)
         places = [place_of_node(node) for node in ([own] if own is not None else []) + self.sorted(_origins_of(made))]
@@ -312,22 +312,22 @@ def _origins_of(made: Any) -> Iterator[Any]:
     yield from found or ()
 
 
-def place_of_node(node: Any) -> Place:
+def place_of_node(node: Any) -> NodeOrigin:
     """Return the place of one node of a graph; in a backward graph, that of its forward node."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     frames = parse_trace(node.meta.get("stack_trace"))
     if not stack:
-        return Place(0, "", "", frames)
+        return NodeOrigin(0, "", "", frames)
     key, (name, cls) = next(reversed(stack.items()))
     return _place(key, name, cls, frames)
 
 
-def _place(key: Any, name: Any, cls: Any, frames: Frames) -> Place:
+def _place(key: Any, name: Any, cls: Any, frames: Frames) -> NodeOrigin:
     """Return a place from one entry of a node's module stack."""
     number = str(key).partition("@")[0]
     path = _ROOT.sub("", str(name).partition("@")[0])
     class_name = cls.__name__ if isinstance(cls, type) else str(cls).rpartition(".")[2]
-    return Place(int(number) if number.isdecimal() else 0, path, class_name, frames)
+    return NodeOrigin(int(number) if number.isdecimal() else 0, path, class_name, frames)
 
 
 def _kernel_of(node: Any, lowering: Any, order: _Order) -> Kernel | None:
@@ -336,7 +336,7 @@ def _kernel_of(node: Any, lowering: Any, order: _Order) -> Kernel | None:
     if not inner:
         return None
     nodes = list(dict.fromkeys(str(origin.name) for one in inner for origin in _computed_by(one.node)))
-    parts: dict[tuple[int, str], tuple[Place, int]] = {}
+    parts: dict[tuple[int, str], tuple[NodeOrigin, int]] = {}
     for one in inner:
         place = order.place_of(one.node)
         key = place.module_key, place.path

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from gpuledger.collect.attribution.kept_blocks import KeptBlocks
 from gpuledger.collect.attribution.live_objects import LiveObjects
-from gpuledger.collect.attribution.tensor_observations import Place
+from gpuledger.collect.attribution.tensor_observations import StoragePlace
 from gpuledger.model.journal.journal import Part
 
 
@@ -61,7 +61,7 @@ class Recorder(Protocol):
         Of ``devices`` at least, by default of all.
         """
 
-    def place_of(self, tensor: Any) -> Place | None:
+    def place_of(self, tensor: Any) -> StoragePlace | None:
         """Return ``(device, address)`` of a tensor's storage; None if it has none, or none that is recorded."""
 
     def see_resized(self, tensors: Iterable[object]) -> None:

@@ -34,7 +34,7 @@ from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.model.accounts import Identity
 from gpuledger.model.journal.journal import Part
 
-Place = tuple[int, int]
+StoragePlace = tuple[int, int]
 
 Sighting = tuple[Identity, int, int, Any]
 """What a tensor is, the ids of its name and of its module, and the tensor."""
@@ -47,7 +47,7 @@ _SHARDED = {
 """Identity of a tensor -> its identity if the tensor is this rank's part of a larger one."""
 
 
-def storage_place(tensor: Any) -> Place | None:
+def storage_place(tensor: Any) -> StoragePlace | None:
     """Return ``(device_idx, address)`` of a tensor's storage; None if it has none of its own (sparse, meta)."""
     local = local_part(tensor)
     if layout_of(local) is not torch.strided:
@@ -71,7 +71,7 @@ class TensorObservations:
         self,
         registry: ModuleRegistry,
         counts: Callable[[Collection[int]], dict[int, tuple[int, int]]],
-        place_of: Callable[[Any], Place | None] = storage_place,
+        place_of: Callable[[Any], StoragePlace | None] = storage_place,
     ) -> None:
         self.registry = registry
         self._place_of = place_of

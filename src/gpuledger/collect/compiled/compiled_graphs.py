@@ -28,7 +28,7 @@ from gpuledger.collect.adapter.inductor import (
     CompiledGraph,
     CompilerWatch,
     Kernel,
-    Place,
+    NodeOrigin,
     frames_at,
     source_lines,
 )
@@ -71,10 +71,10 @@ class Site:
 
     line: int
     kernel: str
-    main: Place
-    parts: tuple[tuple[Place, int], ...] = ()
+    main: NodeOrigin
+    parts: tuple[tuple[NodeOrigin, int], ...] = ()
     nodes: tuple[str, ...] = ()
-    shared_with: tuple[Place, ...] = ()
+    shared_with: tuple[NodeOrigin, ...] = ()
 
     @property
     def may_allocate(self) -> bool:
@@ -251,7 +251,7 @@ class CompiledGraphs:
 
     # -- modules ------------------------------------------------------------------------------------------------
 
-    def resolve(self, place: Place, base: int) -> int:
+    def resolve(self, place: NodeOrigin, base: int) -> int:
         """Return the id of a place's module, if the compiled function is called by module ``base``; -1 for none.
 
         A function can be compiled for one block and used by all blocks of the same class. So the path counts, from the
@@ -280,7 +280,7 @@ class CompiledGraphs:
         for module_id in set(module_ids) - {OUTSIDE}:
             self._registry.note_called_inside(module_id)
 
-    def _compiled_id(self, place: Place) -> int:
+    def _compiled_id(self, place: NodeOrigin) -> int:
         """Return the id of the module that was compiled; -1 if it is not known."""
         return self._registry.module_ids.get(place.module_key, OUTSIDE) if place.module_key else OUTSIDE
 
@@ -341,7 +341,7 @@ def _chain(name: str, renamed: dict[str, str]) -> list[str]:
     return chain
 
 
-def _place_of_workspace(one: Statement, later: list[Statement], kernels: dict[int, Kernel]) -> Place:
+def _place_of_workspace(one: Statement, later: list[Statement], kernels: dict[int, Kernel]) -> NodeOrigin:
     """Return the place of the first kernel that uses a buffer which is no output."""
     user = next(
         (kernels[other.line] for other in later if other.line in kernels and one.allocates in other.names), None
@@ -349,6 +349,6 @@ def _place_of_workspace(one: Statement, later: list[Statement], kernels: dict[in
     return NOWHERE if user is None else max(user.parts, key=lambda part: part[1])[0]
 
 
-def _with_lines(place: Place, line: int, lines: list[tuple[int, Any]]) -> Place:
+def _with_lines(place: NodeOrigin, line: int, lines: list[tuple[int, Any]]) -> NodeOrigin:
     """Return a place with source frames, from the map of the generated file if it has none of its own."""
     return place if place.frames else place._replace(frames=frames_at(lines, line))

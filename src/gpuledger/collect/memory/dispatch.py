@@ -34,7 +34,7 @@ from gpuledger.collect.attribution.kept_blocks import KeptBlocks
 from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import TagTable
-from gpuledger.collect.attribution.tensor_observations import Place, storage_place
+from gpuledger.collect.attribution.tensor_observations import StoragePlace, storage_place
 from gpuledger.collect.memory.dispatch_mode import OperatorMode
 from gpuledger.collect.memory.operator_times import OperatorTimes
 from gpuledger.collect.memory.storage_events import StorageEvents
@@ -234,7 +234,7 @@ class DispatchRecorder:
         self._alone(self._meet, living.tensors())
         return True
 
-    def place_of(self, tensor: Any) -> Place | None:
+    def place_of(self, tensor: Any) -> StoragePlace | None:
         """Return ``(device_idx, address)`` of a tensor's storage. Record the storage if it is unknown."""
         place = storage_place(tensor)
         if place is not None and self.storages.is_open and not self._is_paused and os.getpid() == self._pid:

@@ -20,7 +20,7 @@ from gpuledger.ops.database.whole_models import WholeModel
 from gpuledger.ops.exchange.printed_layers import LayerReader
 from gpuledger.ops.exchange.printed_lines import Figures, Hardware, Row, Unread, is_time, parse_lines
 from gpuledger.ops.totals.near_keys import SOURCE
-from gpuledger.ops.workloads.captures import place_named
+from gpuledger.ops.workloads.captures import device_named
 from gpuledger.units import counted
 
 LARGEST_BYTES = 64 * MIB
@@ -88,7 +88,7 @@ def read_rows(paths: Iterable[Path], card: str, settings: RowSettings | None = N
         rows += found
         unread += left
     taker = _Taker(card, settings or RowSettings())
-    with place_named("h200", lambda _sentence: None) as place:
+    with device_named("h200", lambda _sentence: None) as place:
         layers = LayerReader(place)
         for row in rows:
             try:

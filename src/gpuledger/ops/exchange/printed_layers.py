@@ -12,7 +12,7 @@ from torch import nn
 
 from gpuledger.operator_key import OperatorKey, tensor_bytes
 from gpuledger.ops.workloads.capture import operators_of
-from gpuledger.ops.workloads.captures import Place
+from gpuledger.ops.workloads.captures import CapturedDevice
 from gpuledger.ops.workloads.models import without_initial_weights
 from gpuledger.simulate.gpu.dispatch import NotModelledError
 
@@ -32,7 +32,7 @@ class LayerReader:
         place: The simulated GPU.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: CapturedDevice) -> None:
         self._place = place
         self._known: dict[tuple[str, tuple[int, ...], bool], LayerOperators | str] = {}
 

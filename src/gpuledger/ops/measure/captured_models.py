@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuledger.errors import InputError
-from gpuledger.ops.measure.place import Place
+from gpuledger.ops.measure.measured_device import Device
 from gpuledger.ops.workloads.captures import asked_for, step_of_model
 from gpuledger.ops.workloads.models import build_model, refuse_code_of_file
 from gpuledger.ops.workloads.steps import default_inputs, draw_inputs
@@ -14,7 +14,7 @@ from gpuledger.ops.workloads.workload import Workload
 from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 
 
-def step_of(workload: Workload, place: Place, *, trusted: bool = False) -> Callable[[], Any]:
+def step_of(workload: Workload, place: Device, *, trusted: bool = False) -> Callable[[], Any]:
     """Return a function that runs one step of the workload's model on a device.
 
     Args:

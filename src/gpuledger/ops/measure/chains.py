@@ -14,14 +14,14 @@ from gpuledger.ops.database.host_overhead import AUTOGRAD_NODE, KEYS, MODULE_CAL
 from gpuledger.ops.database.operator_database import OperatorDatabase
 from gpuledger.ops.database.statistics import summarize
 from gpuledger.ops.measure.blocks import Clock
-from gpuledger.ops.measure.place import Place
+from gpuledger.ops.measure.measured_device import Device
 
 SHORT, LONG = 100, 300
 """Links of the two chains. Their difference has no start-up cost."""
 ROUNDS, WARM_UP = 40, 5
 
 
-def fill_around(database: OperatorDatabase, place: Place, clock_ns: Clock = time.time_ns) -> None:
+def fill_around(database: OperatorDatabase, place: Device, clock_ns: Clock = time.time_ns) -> None:
     """Measure host times of modules and autograd that are missing from the database, for this device and software."""
     lacking = database.missing([key.digest for key in KEYS], place.environment)
     if not lacking:
@@ -33,12 +33,12 @@ def fill_around(database: OperatorDatabase, place: Place, clock_ns: Clock = time
             _put(database, place, key, [max(link_ns, 0.0) for link_ns in measure(place)], clock_ns)
 
 
-def _put(database: OperatorDatabase, place: Place, key: OperatorKey, links_ns: list[float], clock_ns: Clock) -> None:
+def _put(database: OperatorDatabase, place: Device, key: OperatorKey, links_ns: list[float], clock_ns: Clock) -> None:
     how = {"how": "chain", "links": [SHORT, LONG]}
     database.put_records([host_record(key, place.environment, summarize(links_ns), how, clock_ns())])
 
 
-def links_of(make: Callable[[int, Place], Callable[[], object]], place: Place) -> list[float]:
+def links_of(make: Callable[[int, Device], Callable[[], object]], place: Device) -> list[float]:
     """Return the time of one link in ns, for each of several rounds.
 
     Args:
@@ -59,7 +59,7 @@ def _took_ns(run: Callable[[], object]) -> int:
     return time.perf_counter_ns() - start_ns
 
 
-def module_chain(links: int, place: Place) -> Callable[[], object]:
+def module_chain(links: int, place: Device) -> Callable[[], object]:
     """Return a function that calls ``links`` empty modules."""
     model = nn.Sequential(*(nn.Identity() for _ in range(links))).eval()
     x = torch.zeros(1, device=place.device)
@@ -71,7 +71,7 @@ def module_chain(links: int, place: Place) -> Callable[[], object]:
     return run
 
 
-def node_chain(links: int, place: Place) -> Callable[[], object]:
+def node_chain(links: int, place: Device) -> Callable[[], object]:
     """Return a function that runs backward through ``links`` nodes of views, which launch nothing.
 
     Creating the nodes is not included: see :func:`making_ns`.
@@ -89,7 +89,7 @@ def node_chain(links: int, place: Place) -> Callable[[], object]:
     return run
 
 
-def making_ns(place: Place) -> list[float]:
+def making_ns(place: Device) -> list[float]:
     """Return the time that creating a node adds to an operator's call, in ns, for each of several rounds.
 
     Source: links of a chain of views with autograd, minus those of one without.
@@ -98,7 +98,7 @@ def making_ns(place: Place) -> list[float]:
     return [with_node - without for with_node, without in zip(graphs, bare, strict=True)]
 
 
-def _views(links: int, place: Place, *, needs_grad: bool) -> Callable[[], object]:
+def _views(links: int, place: Device, *, needs_grad: bool) -> Callable[[], object]:
     """Return a function that creates ``links`` views, each of the one before."""
     start = torch.zeros(1, device=place.device, requires_grad=needs_grad)
 
@@ -112,7 +112,7 @@ def _views(links: int, place: Place, *, needs_grad: bool) -> Callable[[], object
     return run
 
 
-_MEASURED: dict[OperatorKey, Callable[[Place], list[float]]] = {
+_MEASURED: dict[OperatorKey, Callable[[Device], list[float]]] = {
     MODULE_CALL: partial(links_of, module_chain),
     AUTOGRAD_NODE: partial(links_of, node_chain),
     NODE_MADE: making_ns,

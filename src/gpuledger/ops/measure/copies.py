@@ -11,7 +11,7 @@ import torch
 from gpuledger.analyze.operator_work.formulas import work_of
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.method import L2_ROUNDS, MEMORY_FRAC, Mode
-from gpuledger.ops.measure.place import Place
+from gpuledger.ops.measure.measured_device import Device
 from gpuledger.ops.measure.runners import MOST_COPIES
 from gpuledger.ops.workloads.rebuild import rebuild
 
@@ -44,14 +44,14 @@ class Copy:
         return Copy(self.function, args, kwargs, writes=bool(self._kept))
 
 
-def make_copies(key: OperatorKey, mode: Mode, place: Place) -> list[Copy]:
+def make_copies(key: OperatorKey, mode: Mode, place: Device) -> list[Copy]:
     """Return the calls that a measurement rotates through; only one for hot inputs."""
     call = rebuild(key, place.device)
     first = Copy(call.function, call.args, call.kwargs, writes=writes_inputs(call.function))
     return [first, *(first.another() for _ in range(count_copies(key, mode, place) - 1))]
 
 
-def count_copies(key: OperatorKey, mode: Mode, place: Place) -> int:
+def count_copies(key: OperatorKey, mode: Mode, place: Device) -> int:
     """Return the number of copies that fill the cache three times, limited to a quarter of the memory."""
     if mode is Mode.HOT:
         return 1

@@ -12,7 +12,7 @@ from gpuledger.ops.database.records import Environment
 from gpuledger.ops.measure.chains import fill_around
 from gpuledger.ops.measure.host_step import fill_host_steps
 from gpuledger.ops.measure.measure import OnProgress, Outcome, Task, measure
-from gpuledger.ops.measure.place import Place
+from gpuledger.ops.measure.measured_device import Device
 from gpuledger.ops.measure.plan import lacking_for, missing_tasks, needs_energy, tasks_of
 from gpuledger.ops.totals.sum import sum_up
 from gpuledger.ops.workloads.workload import Use, Workload
@@ -42,7 +42,7 @@ class Filled:
 def fill(
     workloads: Sequence[Workload],
     database: OperatorDatabase,
-    place: Place,
+    place: Device,
     method: Method,
     *,
     energy_share_frac: float = ENERGY_SHARE_FRAC,

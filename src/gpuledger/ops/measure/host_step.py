@@ -13,7 +13,7 @@ from gpuledger.ops.database.operator_database import OperatorDatabase
 from gpuledger.ops.database.statistics import Spread, summarize
 from gpuledger.ops.measure.blocks import Clock
 from gpuledger.ops.measure.captured_models import step_of
-from gpuledger.ops.measure.place import Place
+from gpuledger.ops.measure.measured_device import Device
 from gpuledger.ops.workloads.workload import Workload
 
 WARM_UP, LEAST_ROUNDS, MOST_ROUNDS = 5, 15, 200
@@ -24,7 +24,7 @@ LONG_ENOUGH_NS = 500_000_000
 def fill_host_steps(
     workloads: Sequence[Workload],
     database: OperatorDatabase,
-    place: Place,
+    place: Device,
     *,
     trusted: bool = False,
     clock_ns: Clock = time.time_ns,
@@ -59,7 +59,12 @@ def fill_host_steps(
 
 
 def put_host_step(
-    database: OperatorDatabase, place: Place, workload: Workload, host_ns: Spread, *, clock_ns: Clock = time.time_ns
+    database: OperatorDatabase,
+    place: Device,
+    workload: Workload,
+    host_ns: Spread,
+    *,
+    clock_ns: Clock = time.time_ns,
 ) -> None:
     """Store the host time of a step of a workload's model. Nothing is stored for a workload of a program."""
     key = host_step_key(workload.settings, workload.mode)

@@ -13,9 +13,9 @@ from gpuledger.ops.database.operator_database import OperatorDatabase
 from gpuledger.ops.database.records import Record
 from gpuledger.ops.database.statistics import Drift, drifted_sections, find_drift
 from gpuledger.ops.measure.blocks import Clock
+from gpuledger.ops.measure.measured_device import Device
 from gpuledger.ops.measure.measurement_session import MeasurementSession
 from gpuledger.ops.measure.one import CardLostError
-from gpuledger.ops.measure.place import Place
 
 __all__ = ["CardLostError", "Outcome", "Progress", "Task", "measure", "shuffled"]
 
@@ -56,7 +56,7 @@ OnProgress = Callable[[Progress], None]
 def measure(
     tasks: Sequence[Task],
     database: OperatorDatabase,
-    place: Place,
+    place: Device,
     method: Method,
     *,
     budget_ns: int | None = None,
@@ -109,7 +109,7 @@ class _Run:
     """State of one measurement."""
 
     database: OperatorDatabase
-    place: Place
+    place: Device
     method: Method
     clock_ns: Clock
     started_ns: int = 0

@@ -9,8 +9,8 @@ from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.method import BASE_EVERY, REFERENCE_EVERY, Method, Mode
 from gpuledger.ops.database.records import Record
 from gpuledger.ops.measure.blocks import Clock, base_power_w
+from gpuledger.ops.measure.measured_device import Device
 from gpuledger.ops.measure.one import measure_one
-from gpuledger.ops.measure.place import Place
 
 _MATRIX = {"shape": [512, 512], "dtype": "float32", "stride": [512, 1]}
 REFERENCE = OperatorKey("aten.mm.default", (_MATRIX, {**_MATRIX}))
@@ -24,7 +24,7 @@ class MeasurementSession:
         references: Median and half interval of each measurement of the reference operator, in ns.
     """
 
-    def __init__(self, place: Place, method: Method, clock_ns: Clock = time.time_ns) -> None:
+    def __init__(self, place: Device, method: Method, clock_ns: Clock = time.time_ns) -> None:
         self.place = place
         self.references: list[tuple[float, float]] = []
         self._method = method

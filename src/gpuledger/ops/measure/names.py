@@ -18,8 +18,8 @@ from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.method import Mode
 from gpuledger.ops.database.operator_database import OperatorDatabase
 from gpuledger.ops.measure.copies import make_copies
+from gpuledger.ops.measure.measured_device import Device
 from gpuledger.ops.measure.one import allowed, refuse_too_large
-from gpuledger.ops.measure.place import Place
 
 AT_ONCE = 200
 """Operators per Kineto session: buffers stay small, and names are stored regularly."""
@@ -30,7 +30,7 @@ DEVICE_KINDS = frozenset({ActivityKind.KERNEL, ActivityKind.COPY})
 _CPU = torch.autograd.DeviceType.CPU  # type: ignore[attr-defined]  # not exported
 
 
-def name_kernels(database: OperatorDatabase, place: Place) -> int:
+def name_kernels(database: OperatorDatabase, place: Device) -> int:
     """Return the number of operators with new kernel names; 0 on a CPU.
 
     Args:
@@ -52,7 +52,7 @@ def name_kernels(database: OperatorDatabase, place: Place) -> int:
 
 
 def kernels_of_keys(
-    keys: Sequence[OperatorKey], place: Place, wait: Callable[[], None], kinds: frozenset[ActivityKind]
+    keys: Sequence[OperatorKey], place: Device, wait: Callable[[], None], kinds: frozenset[ActivityKind]
 ) -> dict[str, tuple[str, ...]]:
     """Return key digest -> names of the kernels of one call; without operators that fail.
 
@@ -74,7 +74,7 @@ def kernels_of_keys(
     return {keys[number].digest: names for number, names in names_in_ranges(events, kinds).items()}
 
 
-def _call_in_range(name: str, key: OperatorKey, place: Place, wait: Callable[[], None]) -> None:
+def _call_in_range(name: str, key: OperatorKey, place: Device, wait: Callable[[], None]) -> None:
     """Call an operator within a range. Errors are ignored: the operator then has no names."""
     try:
         refuse_too_large(key, place)

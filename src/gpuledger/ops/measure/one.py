@@ -18,7 +18,7 @@ from gpuledger.ops.database.records import Record
 from gpuledger.ops.database.statistics import Spread, summarize
 from gpuledger.ops.measure.blocks import Block, Clock, NoCounterError, Runner, energy_blocks, time_blocks
 from gpuledger.ops.measure.copies import Copy, make_copies, needs_host
-from gpuledger.ops.measure.place import Place
+from gpuledger.ops.measure.measured_device import Device
 from gpuledger.ops.measure.runners import GraphRunner, first_line, host_ns, kernels_of, make_runner, queued_ns
 
 DIGITS = 7
@@ -31,7 +31,7 @@ class CardLostError(GpuLedgerError):
     """An operator broke the process's connection to the GPU: nothing more can run in this process."""
 
 
-def measure_one(key: OperatorKey, mode: Mode, place: Place, method: Method, clock_ns: Clock = time.time_ns) -> Record:
+def measure_one(key: OperatorKey, mode: Mode, place: Device, method: Method, clock_ns: Clock = time.time_ns) -> Record:
     """Return the record of one operator. A failure is a record with the reason.
 
     Raises:
@@ -57,7 +57,7 @@ def measure_one(key: OperatorKey, mode: Mode, place: Place, method: Method, cloc
         return replace(blank, status="failed", reason=_reason(error))
 
 
-def refuse_too_large(key: OperatorKey, place: Place) -> None:
+def refuse_too_large(key: OperatorKey, place: Device) -> None:
     """Raise MemoryError if an operator's inputs need most of the free memory."""
     read_bytes, free_bytes = work_of(key).read_bytes, place.free_bytes()
     if read_bytes > HOPELESS_FRAC * free_bytes:
@@ -80,7 +80,7 @@ def allowed(key: OperatorKey) -> Iterator[None]:
             setting.fp32_precision = precision
 
 
-def _measured(blank: Record, key: OperatorKey, mode: Mode, place: Place, method: Method, clock_ns: Clock) -> Record:
+def _measured(blank: Record, key: OperatorKey, mode: Mode, place: Device, method: Method, clock_ns: Clock) -> Record:
     calls = make_copies(key, mode, place)
     runner, why = make_runner(calls, method.block_ns, on_card=place.on_card, needs_host=needs_host(calls[0].function))
     times = time_blocks(runner, method, place.sensors, clock_ns)
@@ -165,7 +165,7 @@ def _reason(error: Exception) -> str:
     return text if isinstance(error, (MemoryError, GpuLedgerError)) else f"{type(error).__name__}: {text}"
 
 
-def _let_go(place: Place) -> None:
+def _let_go(place: Device) -> None:
     """Free the memory of a failed operator.
 
     Raises:

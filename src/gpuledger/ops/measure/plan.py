@@ -8,7 +8,7 @@ from gpuledger.ops.database.method import Mode, mode_weights
 from gpuledger.ops.database.operator_database import OperatorDatabase
 from gpuledger.ops.database.records import Environment
 from gpuledger.ops.measure.measure import Task
-from gpuledger.ops.measure.place import Place
+from gpuledger.ops.measure.measured_device import Device
 from gpuledger.ops.workloads.workload import Use, Workload
 
 
@@ -22,7 +22,7 @@ def tasks_of(uses: Iterable[Use], cache_bytes: int) -> list[Task]:
     return sorted(counts, key=lambda task: (-counts[task], task.key.digest, task.mode))
 
 
-def missing_tasks(tasks: Sequence[Task], database: OperatorDatabase, place: Place, *, need_energy: bool) -> list[Task]:
+def missing_tasks(tasks: Sequence[Task], database: OperatorDatabase, place: Device, *, need_energy: bool) -> list[Task]:
     """Return the tasks without a record for this device and software."""
     return _missing(tasks, database, place.environment, need_energy=need_energy)
 

@@ -16,7 +16,7 @@ from gpuledger.ops.database.records import Environment, Record
 from gpuledger.ops.database.statistics import drifted_sections
 from gpuledger.ops.measure.campaign import Answer
 from gpuledger.ops.measure.measure import Task
-from gpuledger.ops.measure.place import Place
+from gpuledger.ops.measure.measured_device import Device
 
 LOCAL = "local"
 VACATED_S = 30.0
@@ -60,20 +60,20 @@ class Measurer:
         return os.getpid()
 
 
-def _place_of(device: str, *, force: bool, ours: tuple[int, ...]) -> Place:
+def _place_of(device: str, *, force: bool, ours: tuple[int, ...]) -> Device:
     """Return a worker's device. After a restart, waits until the previous process has released the GPU.
 
     Raises:
         NoDeviceError: other processes use the GPU.
     """
-    from gpuledger.ops.measure.place import find_place
+    from gpuledger.ops.measure.measured_device import find_device
 
     ray: Any = importlib.import_module("ray")
     is_back = ray.get_runtime_context().was_current_actor_reconstructed
     deadline_s = time.monotonic() + (VACATED_S if is_back else 0.0)
     while True:
         try:
-            return find_place(device, force=force, ours=ours)
+            return find_device(device, force=force, ours=ours)
         except NoDeviceError:
             if time.monotonic() >= deadline_s:
                 raise

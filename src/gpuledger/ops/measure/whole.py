@@ -11,7 +11,7 @@ import torch
 from gpuledger.ops.database.method import Method
 from gpuledger.ops.database.statistics import Spread, summarize
 from gpuledger.ops.measure.blocks import Block, Clock, Runner, base_power_w, energy_blocks, time_blocks
-from gpuledger.ops.measure.place import Place
+from gpuledger.ops.measure.measured_device import Device
 from gpuledger.ops.measure.runners import Call, CpuRunner, EagerRunner, make_runner
 from gpuledger.ops.totals.compare import Whole
 
@@ -53,7 +53,7 @@ class SteadyRunner(EagerRunner):
         return super().time_units(units)
 
 
-def measure_whole(step: Callable[[], object], place: Place, method: Method, clock_ns: Clock = time.time_ns) -> Whole:
+def measure_whole(step: Callable[[], object], place: Device, method: Method, clock_ns: Clock = time.time_ns) -> Whole:
     """Return time and energy of one call of ``step``, eager and as a CUDA graph, and its host time.
 
     Host time and eager time are measured in turn, because the speed of a shared host changes from moment to moment.
@@ -79,7 +79,7 @@ def measure_whole(step: Callable[[], object], place: Place, method: Method, cloc
     return replace(whole, graph_time_ns=graph_ns, graph_energy_j=graph_j)
 
 
-def _measured(runner: Runner, place: Place, method: Method, clock_ns: Clock) -> tuple[Spread, Spread | None, int]:
+def _measured(runner: Runner, place: Device, method: Method, clock_ns: Clock) -> tuple[Spread, Spread | None, int]:
     """Return time and energy of one call, and the number of throttled blocks."""
     times = time_blocks(runner, method, place.sensors, clock_ns)
     spread = summarize([block.call_ns for block in times])

@@ -87,7 +87,7 @@ def asked_for(wanted: WorkloadSpec) -> Asked:
     )
 
 
-class Place:
+class CapturedDevice:
     """The captured device. ``device`` is its name in torch."""
 
     def __init__(self, device: str, title: str, virtual: SimulatedDevice | None = None) -> None:
@@ -107,22 +107,22 @@ class Place:
 
 
 @contextmanager
-def place_named(gpu: str | None, say: Callable[[str], None]) -> Iterator[Place]:
+def device_named(gpu: str | None, say: Callable[[str], None]) -> Iterator[CapturedDevice]:
     """Provide a device: ``cpu``, a simulated GPU of the catalogue, or None for the GPU of this machine.
 
     Raises:
         UsageError: the catalogue has no such GPU.
     """
     if gpu == CPU:
-        yield Place(CPU, "CPU")
+        yield CapturedDevice(CPU, "CPU")
         return
     if gpu is None:
-        yield Place(CUDA, torch.cuda.get_device_name())
+        yield CapturedDevice(CUDA, torch.cuda.get_device_name())
         return
     card = find_card(gpu)
     device = SimulatedDevice(card, CachingAllocator(AllocatorSettings()))
     with in_place(device, say):
-        yield Place(CUDA, f"{card.name} (virtual)", device)
+        yield CapturedDevice(CUDA, f"{card.name} (virtual)", device)
 
 
 def default_gpu() -> str | None:
@@ -146,7 +146,7 @@ def capture_model(asked: Asked, gpu: str | None) -> Workload:
     with without_initial_weights() if is_virtual else nullcontext():
         model = build_model(asked.model, RANDOM if is_virtual else asked.weights)
     sizes = asked.inputs or default_inputs(model, asked.batch)
-    with place_named(gpu, lambda sentence: notes.setdefault(sentence)) as place:
+    with device_named(gpu, lambda sentence: notes.setdefault(sentence)) as place:
         model = model.to(place.device)
         inputs = draw_inputs(model, sizes, place.device)
         tally = _followed(lambda: step_of_model(model, inputs, asked, place.device), place, asked)
@@ -173,7 +173,7 @@ def step_of_model(model: nn.Module, inputs: Sequence[torch.Tensor], asked: Asked
     return training_step(model, inputs, asked.optimizer, precision)
 
 
-def _followed(make_step: Callable[[], Callable[[], Any]], place: Place, asked: Asked) -> Tally:
+def _followed(make_step: Callable[[], Callable[[], Any]], place: CapturedDevice, asked: Asked) -> Tally:
     """Return the operators of the second of two steps. The first one creates the optimizer's state."""
     torch_log = logging.getLogger(
         "torch._subclasses.fake_tensor"
@@ -194,7 +194,7 @@ def _no_record(_: logging.LogRecord) -> bool:
     return False
 
 
-def capture_step(step: Callable[[], Any], place: Place) -> Tally:
+def capture_step(step: Callable[[], Any], place: CapturedDevice) -> Tally:
     """Return the operators of the second of two calls of ``step`` on a device.
 
     Raises:
@@ -222,5 +222,5 @@ def _settings(asked: Asked, sizes: tuple[InputSize, ...]) -> dict[str, Any]:
     }
 
 
-def _facts(place: Place, tally: Tally, notes: tuple[str, ...]) -> dict[str, Any]:
+def _facts(place: CapturedDevice, tally: Tally, notes: tuple[str, ...]) -> dict[str, Any]:
     return {"device": place.title, "torch": torch.__version__, "notes": list(notes), **tally.facts}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gpuledger.ops.workloads.capture import Capture, why_compiled
-from gpuledger.ops.workloads.captures import CPU, place_named
+from gpuledger.ops.workloads.captures import CPU, device_named
 from gpuledger.ops.workloads.workload import Mode, Workload
 from gpuledger.processes.child_job import serve_job
 from gpuledger.simulate.estimate.child import run_as_main
@@ -27,7 +27,7 @@ def follow(order: dict[str, Any], program: list[str]) -> dict[str, Any]:
     let_torchvision_import()
     notes: dict[str, None] = {}
     gpu = order["gpu"] or (None if torch.cuda.is_available() else CPU)
-    with place_named(gpu, lambda sentence: notes.setdefault(sentence)) as place:
+    with device_named(gpu, lambda sentence: notes.setdefault(sentence)) as place:
         capture = Capture(
             place.holds, place.device, on_step=lambda seen: _end_after(seen, order["steps"]), renamed=place.renamed
         )

@@ -30,7 +30,7 @@ _TIME_FIELDS = (
 )
 
 
-class Place(Protocol):
+class OfDevice(Protocol):
     """An object about one device of one rank."""
 
     @property
@@ -122,7 +122,7 @@ def growth_document(growth: Growth) -> dict[str, Any]:
     return {**{name: getattr(growth, name) for name in (*fields, *steps)}, **words, "holder": held}
 
 
-def place_document(place: Place) -> dict[str, Any]:
+def place_document(place: OfDevice) -> dict[str, Any]:
     """Return rank and device of an object."""
     return {"rank": place.rank, "device_idx": place.device_idx, "device_name": place.device_name}
 

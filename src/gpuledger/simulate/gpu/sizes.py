@@ -19,23 +19,23 @@ aten = torch.ops.aten
 MASKS = (torch.bool, torch.uint8)
 
 
-class Place(str):
+class CodeLine(str):
     """``name.py:12``, with the path of the file."""
 
     file: str = ""
 
 
-def caller() -> Place:
+def caller() -> CodeLine:
     """Return file and line of the program's running code."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if "/torch/" not in file and "/gpuledger/" not in file and not file.startswith("<"):
-            place = Place(f"{file.rpartition('/')[2]}:{frame.f_lineno}")
+            place = CodeLine(f"{file.rpartition('/')[2]}:{frame.f_lineno}")
             place.file = file
             return place
         frame = frame.f_back
-    return Place("the program")
+    return CodeLine("the program")
 
 
 def fakes_of(mode: SimulatedMode, real: Any) -> Any:

@@ -9,18 +9,18 @@ import pytest
 from generated import load_generated
 
 from gpuledger.collect.adapter.compiled_cache import cache_directory, keep, recall
-from gpuledger.collect.adapter.inductor import CapturedGraph, CompiledGraph, Kernel, Place
+from gpuledger.collect.adapter.inductor import CapturedGraph, CompiledGraph, Kernel, NodeOrigin
 from gpuledger.model.journal.journal import CACHED_CODE
 
 FRAMES = (("net.py", 7, "forward"),)
-FC = Place(11, "fc", "Linear", FRAMES)
-ROOT = Place(0, "", "", FRAMES)
+FC = NodeOrigin(11, "fc", "Linear", FRAMES)
+ROOT = NodeOrigin(0, "", "", FRAMES)
 
 
 def captured(key: int, path: str = "fc", class_name: str = "Linear", line: int = 7) -> CapturedGraph:
     modules = {path: (key, class_name)}
     frames = (("net.py", line, "forward"),)
-    return CapturedGraph(modules, {"x": Place(0, "", "", ()), path: Place(key, path, class_name, frames)})
+    return CapturedGraph(modules, {"x": NodeOrigin(0, "", "", ()), path: NodeOrigin(key, path, class_name, frames)})
 
 
 COMPILED = [captured(11)]
@@ -65,7 +65,7 @@ def test_an_equal_block_at_another_path_has_its_own_modules_and_lines(tmp_path: 
     keep(graph, tmp_path / "kept", COMPILED)
     found = recall(loaded(graph), tmp_path / "kept", [captured(33, "two.fc", line=9)])
     assert found is not None
-    assert found.buffers["buf0"] == Place(33, "two.fc", "Linear", (("net.py", 9, "forward"),))
+    assert found.buffers["buf0"] == NodeOrigin(33, "two.fc", "Linear", (("net.py", 9, "forward"),))
 
 
 def test_code_that_can_be_of_several_graphs_is_on_the_module_around_them(tmp_path: Path) -> None:

@@ -10,15 +10,15 @@ from generated import TEXT, load_generated
 from gpuledger.collect.adapter import inductor
 from gpuledger.collect.adapter.compiled_lines import common_place, find_modules
 from gpuledger.collect.adapter.generated_code import read_functions
-from gpuledger.collect.adapter.inductor import CapturedGraph, CompiledGraph, Frames, Place
+from gpuledger.collect.adapter.inductor import CapturedGraph, CompiledGraph, Frames, NodeOrigin
 from gpuledger.model.journal.journal import CACHED_CODE, FOUND_BY_LINES
 
 ADD_LINE: Frames = (("net.py", 3, "forward"),)
 FC_LINE: Frames = (("net.py", 4, "forward"),)
-ADD = Place(1, "add", "Add", ADD_LINE)
-NORM = Place(2, "norm", "Norm", ADD_LINE)
-FIRST = Place(3, "h.0.fc", "Linear", FC_LINE)
-SECOND = Place(4, "h.1.fc", "Linear", FC_LINE)
+ADD = NodeOrigin(1, "add", "Add", ADD_LINE)
+NORM = NodeOrigin(2, "norm", "Norm", ADD_LINE)
+FIRST = NodeOrigin(3, "h.0.fc", "Linear", FC_LINE)
+SECOND = NodeOrigin(4, "h.1.fc", "Linear", FC_LINE)
 CAPTURED = CapturedGraph({}, {"add": ADD, "norm": NORM, "fc": FIRST, "fc_1": SECOND})
 
 

@@ -16,7 +16,7 @@ from gpuledger.collect.adapter.inductor import (
     CompiledGraph,
     CompilerWatch,
     Kernel,
-    Place,
+    NodeOrigin,
     parse_trace,
     read_graph,
 )
@@ -28,8 +28,8 @@ from gpuledger.collect.compiled.compiled_ranges import CompiledRanges
 from gpuledger.model.journal.journal import FUSION_RANGE
 
 
-def place(path: str, line: int = 1) -> Place:
-    return Place(0, path, "Linear", (("net.py", line, "forward"),))
+def place(path: str, line: int = 1) -> NodeOrigin:
+    return NodeOrigin(0, path, "Linear", (("net.py", line, "forward"),))
 
 
 ADD, NORM, MM, ATTENTION, COPY = (place(name, line) for line, name in enumerate(("add", "norm", "mm", "attn", "copy")))
@@ -85,7 +85,7 @@ def test_code_compiled_for_one_block_is_on_the_block_that_runs_it() -> None:
     registry = ModuleRegistry()
     registry.register(nn.ModuleList(blocks))
     graphs = graphs_of(registry)
-    of_first = Place(id(linears[0]), "0", "Linear", ())
+    of_first = NodeOrigin(id(linears[0]), "0", "Linear", ())
     ids = [registry.register(block) for block in blocks]
     assert [graphs.resolve(of_first, base) for base in ids] == [registry.register(linear) for linear in linears]
     assert graphs.resolve(of_first, -1) == registry.register(linears[0])
@@ -96,7 +96,7 @@ def test_a_path_that_the_calling_module_lacks_is_on_the_calling_module() -> None
     net = nn.Sequential(nn.Linear(2, 2))
     registry = ModuleRegistry()
     base = registry.register(net)
-    assert graphs_of(registry).resolve(Place(12345, "gone.fc", "Linear", ()), base) == base
+    assert graphs_of(registry).resolve(NodeOrigin(12345, "gone.fc", "Linear", ()), base) == base
 
 
 def test_a_kernel_without_a_place_belongs_to_the_range_around_it(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_buffer_is_on_its_own_node_else_on_the_last_one_with_a_module(tmp_path
         }
     )
     found = read_graph(lowering, load_generated(tmp_path))
-    assert found.buffers["buf0"] == Place(8, "h.0.fc", "Linear", (("net.py", 3, "forward"),))
+    assert found.buffers["buf0"] == NodeOrigin(8, "h.0.fc", "Linear", (("net.py", 3, "forward"),))
     assert found.buffers["buf1"].path == found.buffers["buf2"].path == "norm"
     assert found.buffers["buf3"].path == ""
 

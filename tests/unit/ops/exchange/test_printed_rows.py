@@ -34,7 +34,7 @@ from gpuledger.ops.exchange.printed_lines import (
     parse_lines,
 )
 from gpuledger.ops.predict.choose import open_environment_records
-from gpuledger.ops.workloads.captures import Place, asked_for, capture_model, capture_step, place_named
+from gpuledger.ops.workloads.captures import CapturedDevice, asked_for, capture_model, capture_step, device_named
 from gpuledger.ops.workloads.workload import Use, Workload
 from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 
@@ -230,7 +230,7 @@ def test_a_training_step_adds_up_to_the_rows_of_training(tmp_path: Path) -> None
 
     rows, _ = parsed(TRAINED)
     (norm, *_) = [row for row in rows if row.what.startswith("BatchNorm2d")]
-    with place_named("h200", lambda _: None) as place:
+    with device_named("h200", lambda _: None) as place:
         workload = Workload("norm", "training", training_uses(place, norm.size, torch.nn.BatchNorm2d(norm.size[1])))
     database, _ = import_rows(tmp_path, TRAINED)
     (document,) = json.loads(ops("sum", written(tmp_path, workload), "--database", database, "--json").stdout)
@@ -239,7 +239,7 @@ def test_a_training_step_adds_up_to_the_rows_of_training(tmp_path: Path) -> None
     assert any("in evaluation mode" in note for note in document["notes"])
 
 
-def training_uses(place: Place, size: tuple[int, ...], layer: Any) -> tuple[Use, ...]:
+def training_uses(place: CapturedDevice, size: tuple[int, ...], layer: Any) -> tuple[Use, ...]:
     import torch
 
     layer.to(place.device).train()

@@ -20,7 +20,7 @@ from gpuledger.ops.database.records import Environment, Record
 from gpuledger.ops.database.statistics import summarize
 from gpuledger.ops.measure import host_step
 from gpuledger.ops.measure.host_step import fill_host_steps, host_rounds_ns, put_host_step
-from gpuledger.ops.measure.place import find_place
+from gpuledger.ops.measure.measured_device import find_device
 from gpuledger.ops.totals.sum import sum_up
 from gpuledger.ops.workloads.workload import Use, Workload
 
@@ -89,7 +89,7 @@ def test_it_is_measured_once_and_not_for_what_cannot_run_again(tmp_path: Path, m
 
     monkeypatch.setattr(host_step, "step_of", step_of)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    cpu = find_place("cpu")
+    cpu = find_device("cpu")
     gpu = replace(cpu, device="cuda:0")
     workloads = [workload_of(), workload_of(model="mine:model"), workload_of(model=None)]
     clock = itertools.count(1)

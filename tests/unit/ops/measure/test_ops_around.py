@@ -26,10 +26,10 @@ from gpuledger.ops.database.operator_database import open_database
 from gpuledger.ops.database.records import Environment, Record
 from gpuledger.ops.measure.chains import LONG, SHORT, fill_around, links_of
 from gpuledger.ops.measure.fill import fill
-from gpuledger.ops.measure.place import Place, find_place
+from gpuledger.ops.measure.measured_device import Device, find_device
 from gpuledger.ops.predict.fit import examples_of
 from gpuledger.ops.totals.sum import sum_up
-from gpuledger.ops.workloads.captures import CPU, capture_step, place_named
+from gpuledger.ops.workloads.captures import CPU, capture_step, device_named
 from gpuledger.ops.workloads.workload import Use, Workload
 
 ENVIRONMENT = Environment("card", "1", "2.13", "13", {"cache_bytes": 1000})
@@ -99,17 +99,17 @@ def test_they_teach_nothing_about_operators() -> None:
 def test_a_link_is_what_a_longer_chain_takes_more() -> None:
     made: list[int] = []
 
-    def make(links: int, place: Place) -> Callable[[], int]:
+    def make(links: int, place: Device) -> Callable[[], int]:
         made.append(links)
         return lambda: sum(range(links * 50))
 
-    links_ns = links_of(make, find_place("cpu"))
+    links_ns = links_of(make, find_device("cpu"))
     assert made == [SHORT, LONG]
     assert sorted(links_ns)[len(links_ns) // 2] > 0
 
 
 def test_a_database_is_given_each_once_and_a_sum_on_this_processor_has_its_line(tmp_path: Path) -> None:
-    place = replace(find_place("cpu"), cache_bytes=1 << 12)
+    place = replace(find_device("cpu"), cache_bytes=1 << 12)
     quick = Method(target_frac=0.5, warm_up_ns=1, block_ns=1, least_blocks=3, most_blocks=3, energy=False)
     with open_database(tmp_path / "operators.db") as database:
         for _ in range(2):
@@ -133,7 +133,7 @@ def test_calls_of_modules_and_nodes_are_counted_at_the_capture() -> None:
         model.zero_grad()
         model(x).square().mean().backward()
 
-    with place_named(CPU, lambda _sentence: None) as place:
+    with device_named(CPU, lambda _sentence: None) as place:
         inference = capture_step(lambda: model(x), place).facts
         training = capture_step(train, place).facts
     assert inference[MODULE_CALLS] == training[MODULE_CALLS] == 5

@@ -21,7 +21,7 @@ from gpuledger.ops.database.operator_database import OperatorDatabase, open_data
 from gpuledger.ops.database.records import Environment, Record
 from gpuledger.ops.measure.campaign import Answer, Campaigned, measure_workloads, run_campaign
 from gpuledger.ops.measure.measure import Progress, Task
-from gpuledger.ops.measure.place import Place
+from gpuledger.ops.measure.measured_device import Device
 from gpuledger.ops.measure.plan import missing_tasks
 from gpuledger.ops.workloads.workload import Use, Workload
 
@@ -201,7 +201,7 @@ def test_rays_workers_measure_and_come_back_when_one_is_killed(database: Operato
         done = run_campaign(crew, database, lambda _: tasks, on_progress=kill_one, clock_ns=time.time_ns)
     assert killed == [victim]
     assert (done.measured, done.failed) == (6, 0)
-    assert missing_tasks(tasks, database, Place("cpu", crew.environments[0], 1, lambda: 0), need_energy=False) == []
+    assert missing_tasks(tasks, database, Device("cpu", crew.environments[0], 1, lambda: 0), need_energy=False) == []
     assert len(database.records()) == 6 + done.repeated  # a busy processor drifts
 
 

@@ -20,8 +20,8 @@ from gpuledger.ops.database.records import Record
 from gpuledger.ops.measure.copies import Copy, count_copies, make_copies, needs_host
 from gpuledger.ops.measure.fill import fill
 from gpuledger.ops.measure.measure import Outcome, Progress, measure, shuffled
+from gpuledger.ops.measure.measured_device import Device, find_device, refuse_busy
 from gpuledger.ops.measure.one import CardLostError, measure_one
-from gpuledger.ops.measure.place import Place, find_place, refuse_busy
 from gpuledger.ops.measure.plan import missing_tasks, needs_energy, tasks_of
 from gpuledger.ops.totals.sum import sum_up
 from gpuledger.ops.workloads.workload import Use, Workload
@@ -33,8 +33,8 @@ QUICK = Method(
 
 
 @pytest.fixture(scope="module")
-def place() -> Place:
-    return replace(find_place("cpu"), cache_bytes=1 << 12)
+def place() -> Device:
+    return replace(find_device("cpu"), cache_bytes=1 << 12)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def inputs_of(call: Copy) -> tuple[Any, ...]:
     return given[0]
 
 
-def test_a_record_holds_median_interval_blocks_and_how_it_was_made(place: Place) -> None:
+def test_a_record_holds_median_interval_blocks_and_how_it_was_made(place: Device) -> None:
     record = measure_one(key_for(aten.mm.default, torch.ones(32, 16), torch.ones(16, 8)), Mode.HOT, place, QUICK)
     assert record.status == "ok"
     assert 0 < present(record.time_low_ns) <= present(record.time_median_ns) <= present(record.time_high_ns)
@@ -73,7 +73,7 @@ def test_a_record_holds_median_interval_blocks_and_how_it_was_made(place: Place)
     assert record.energy_median_j is None
 
 
-def test_what_fails_is_recorded_with_its_reason_and_the_rest_goes_on(database: OperatorDatabase, place: Place) -> None:
+def test_what_fails_is_recorded_with_its_reason_and_the_rest_goes_on(database: OperatorDatabase, place: Device) -> None:
     broken = OperatorKey("aten.mm.default", ({"shape": [2, 3], "dtype": "float32", "stride": [3, 1]},) * 2)
     unknown = OperatorKey("aten.no_such_thing.default", ())
     huge = OperatorKey("aten.relu.default", ({"shape": [1 << 45], "dtype": "float32", "stride": [1]},))
@@ -86,9 +86,9 @@ def test_what_fails_is_recorded_with_its_reason_and_the_rest_goes_on(database: O
 
 
 def test_memory_that_ends_in_the_middle_of_a_measurement_is_said_first_and_the_rest_goes_on(
-    database: OperatorDatabase, place: Place, monkeypatch: pytest.MonkeyPatch
+    database: OperatorDatabase, place: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(key: OperatorKey, mode: Mode, place: Place) -> list[Copy]:
+    def full(key: OperatorKey, mode: Mode, place: Device) -> list[Copy]:
         if key == relu(1):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has …")
         return make_copies(key, mode, place)
@@ -100,14 +100,14 @@ def test_memory_that_ends_in_the_middle_of_a_measurement_is_said_first_and_the_r
     assert failed.reason == "out of memory: CUDA out of memory. Tried to allocate 2.00 GiB."
 
 
-def test_an_operator_whose_output_depends_on_its_data_is_measured(database: OperatorDatabase, place: Place) -> None:
+def test_an_operator_whose_output_depends_on_its_data_is_measured(database: OperatorDatabase, place: Device) -> None:
     key = key_for(aten.nonzero.default, torch.ones(64))
     assert measure(tasks_of_keys([key]), database, place, QUICK).measured == 1
     assert needs_host(aten.nonzero.default)
     assert not needs_host(aten.relu.default)
 
 
-def test_nothing_is_measured_twice_and_a_failure_is_not_tried_again(database: OperatorDatabase, place: Place) -> None:
+def test_nothing_is_measured_twice_and_a_failure_is_not_tried_again(database: OperatorDatabase, place: Device) -> None:
     tasks = tasks_of_keys([*keys_of(3), OperatorKey("aten.no_such_thing.default", ())])
     measure(tasks, database, place, QUICK)
     assert missing_tasks(tasks, database, place, need_energy=False) == []
@@ -119,7 +119,7 @@ def test_nothing_is_measured_twice_and_a_failure_is_not_tried_again(database: Op
 
 
 def test_what_another_process_measures_meanwhile_is_not_measured_again(
-    database: OperatorDatabase, place: Place
+    database: OperatorDatabase, place: Device
 ) -> None:
     tasks = tasks_of_keys(keys_of(4))
     others: list[Outcome] = []
@@ -137,7 +137,7 @@ def test_what_another_process_measures_meanwhile_is_not_measured_again(
     assert len(records) == 4 + again
 
 
-def test_a_stop_at_any_moment_keeps_every_record_so_far(database: OperatorDatabase, place: Place) -> None:
+def test_a_stop_at_any_moment_keeps_every_record_so_far(database: OperatorDatabase, place: Device) -> None:
     tasks = tasks_of_keys(keys_of(6))
 
     def stop(progress: Progress) -> None:
@@ -152,13 +152,13 @@ def test_a_stop_at_any_moment_keeps_every_record_so_far(database: OperatorDataba
     assert {record.key_digest for record in database.records()} == {task.key.digest for task in tasks}
 
 
-def test_no_operator_is_begun_after_the_budget(database: OperatorDatabase, place: Place) -> None:
+def test_no_operator_is_begun_after_the_budget(database: OperatorDatabase, place: Device) -> None:
     outcome = measure(tasks_of_keys(keys_of(4)), database, place, QUICK, budget_ns=0)
     assert (outcome.measured, outcome.left) == (0, 4)
     assert database.records() == []
 
 
-def test_progress_counts_up_and_tells_the_time_left(database: OperatorDatabase, place: Place) -> None:
+def test_progress_counts_up_and_tells_the_time_left(database: OperatorDatabase, place: Device) -> None:
     told: list[Progress] = []
     measure(tasks_of_keys(keys_of(3)), database, place, QUICK, on_progress=told.append)
     assert [(one.done, one.total) for one in told] == [(0, 3), (1, 3), (2, 3)]
@@ -180,7 +180,7 @@ def let_reference_take(monkeypatch: pytest.MonkeyPatch, times_ns: Sequence[float
 
     times = iter(times_ns)
 
-    def faked(key: OperatorKey, mode: Mode, place: Place, method: Method, clock_ns: Callable[[], int]) -> Record:
+    def faked(key: OperatorKey, mode: Mode, place: Device, method: Method, clock_ns: Callable[[], int]) -> Record:
         record = measure_one(key, mode, place, method, clock_ns)
         if key != module.REFERENCE:
             return record
@@ -191,7 +191,7 @@ def let_reference_take(monkeypatch: pytest.MonkeyPatch, times_ns: Sequence[float
 
 
 def test_where_the_reference_drifted_operators_are_measured_again(
-    database: OperatorDatabase, place: Place, monkeypatch: pytest.MonkeyPatch
+    database: OperatorDatabase, place: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_reference_take(monkeypatch, [100.0, 120.0, 121.0])
     outcome = measure(tasks_of_keys(keys_of(25)), database, place, QUICK)
@@ -201,7 +201,7 @@ def test_where_the_reference_drifted_operators_are_measured_again(
 
 
 def test_what_failed_is_not_tried_again_where_the_reference_drifted(
-    database: OperatorDatabase, place: Place, monkeypatch: pytest.MonkeyPatch
+    database: OperatorDatabase, place: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_reference_take(monkeypatch, [100.0, 120.0])
     bad = OperatorKey("aten.no_such_thing.default", ())
@@ -211,7 +211,7 @@ def test_what_failed_is_not_tried_again_where_the_reference_drifted(
 
 
 def test_what_drifted_is_not_measured_again_past_the_budget(
-    database: OperatorDatabase, place: Place, monkeypatch: pytest.MonkeyPatch
+    database: OperatorDatabase, place: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_reference_take(monkeypatch, [100.0, 120.0])
     done_ns = iter(range(100))
@@ -227,11 +227,11 @@ def test_what_drifted_is_not_measured_again_past_the_budget(
 
 
 def test_a_card_that_is_lost_ends_the_measurement_after_its_record(
-    database: OperatorDatabase, place: Place, monkeypatch: pytest.MonkeyPatch
+    database: OperatorDatabase, place: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import gpuledger.ops.measure.measurement_session as module
 
-    def lost(key: OperatorKey, mode: Mode, place: Place, method: Method, clock_ns: Callable[[], int]) -> Record:
+    def lost(key: OperatorKey, mode: Mode, place: Device, method: Method, clock_ns: Callable[[], int]) -> Record:
         if key == relu(1):
             raise CardLostError("cuda:0: an illegal memory access was encountered")
         return measure_one(key, mode, place, method, clock_ns)
@@ -243,7 +243,7 @@ def test_a_card_that_is_lost_ends_the_measurement_after_its_record(
     assert (record.status, record.reason) == ("failed", "cuda:0: an illegal memory access was encountered")
 
 
-def test_rotating_inputs_pass_through_the_cache_three_times(place: Place) -> None:
+def test_rotating_inputs_pass_through_the_cache_three_times(place: Device) -> None:
     small = replace(place, cache_bytes=10_000)
     key = relu(500)  # 4,000 bytes read and written
     assert count_copies(key, Mode.HOT, small) == 1
@@ -256,7 +256,7 @@ def test_rotating_inputs_pass_through_the_cache_three_times(place: Place) -> Non
     assert outputs.isdisjoint(inputs)
 
 
-def test_copies_have_the_same_values_and_strides_and_what_was_written_is_put_back(place: Place) -> None:
+def test_copies_have_the_same_values_and_strides_and_what_was_written_is_put_back(place: Device) -> None:
     x = torch.ones(8, 4).t()
     key = key_for(aten.add_.Tensor, x, x)
     described = dict(key.inputs[0])
@@ -291,7 +291,7 @@ def test_energy_is_wanted_of_the_few_that_hold_most_of_the_time() -> None:
     assert needs_energy(workload, times, 1.0) == set(times)
 
 
-def test_a_workload_is_filled_once_and_summed(database: OperatorDatabase, place: Place) -> None:
+def test_a_workload_is_filled_once_and_summed(database: OperatorDatabase, place: Device) -> None:
     uses = tuple(Use(relu(size), size, (), None) for size in (100, 200))
     workload = Workload("model", "inference", uses)
     filled = fill([workload, workload], database, place, QUICK)
@@ -302,7 +302,7 @@ def test_a_workload_is_filled_once_and_summed(database: OperatorDatabase, place:
     assert total.busy_ns == pytest.approx(sum(line.use.count * present(line.cost).time_ns for line in total.lines))
 
 
-def test_tf32_is_set_as_the_key_says_and_put_back(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf32_is_set_as_the_key_says_and_put_back(place: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     real = torch.ops.aten.relu.default
     monkeypatch.setattr(
@@ -338,13 +338,13 @@ def test_a_card_with_another_process_is_refused() -> None:
 
 def test_a_device_that_is_not_there_is_refused() -> None:
     with pytest.raises(UsageError, match="unknown device"):
-        find_place("tpu")
+        find_device("tpu")
     if not torch.cuda.is_available():
         with pytest.raises(NoDeviceError, match="no such GPU"):
-            find_place("cuda:0")
+            find_device("cuda:0")
 
 
-def test_a_place_tells_what_it_is(place: Place) -> None:
+def test_a_place_tells_what_it_is(place: Device) -> None:
     assert place.environment.card
     assert place.environment.flags["threads"] == torch.get_num_threads()
     assert place.cache_bytes > 0

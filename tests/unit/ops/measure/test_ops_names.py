@@ -12,8 +12,8 @@ from gpuledger.model.journal.journal import ActivityKind
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.operator_database import OperatorDatabase, open_database
 from gpuledger.ops.database.records import Record
+from gpuledger.ops.measure.measured_device import find_device
 from gpuledger.ops.measure.names import DEVICE_KINDS, RANGE, kernels_of_keys, name_kernels, names_in_ranges
-from gpuledger.ops.measure.place import find_place
 
 aten = torch.ops.aten
 DeviceType = torch.autograd.DeviceType  # type: ignore[attr-defined]  # not exported
@@ -67,7 +67,7 @@ def test_one_session_names_what_each_operator_runs_and_goes_on_after_a_failure()
         broken,
         key_for(aten.mm.default, torch.ones(4, 4), torch.ones(4, 4)),
     ]
-    named = kernels_of_keys(keys, find_place("cpu"), lambda: None, frozenset({ActivityKind.HOST}))
+    named = kernels_of_keys(keys, find_device("cpu"), lambda: None, frozenset({ActivityKind.HOST}))
     assert set(named) == {keys[0].digest, keys[2].digest}
     assert named[keys[0].digest][0] == "aten::relu"
     assert named[keys[2].digest][0] == "aten::mm"
@@ -81,7 +81,7 @@ def database(tmp_path: Path) -> Iterator[OperatorDatabase]:
 
 
 def test_names_are_written_to_the_records_that_lack_them(database: OperatorDatabase) -> None:
-    place = find_place("cpu")
+    place = find_device("cpu")
     other = replace(place.environment, torch="9.9")
     keys = [key_for(aten.relu.default, torch.ones(size)) for size in (1, 2)]
     database.put_keys(keys)
@@ -100,4 +100,4 @@ def test_names_are_written_to_the_records_that_lack_them(database: OperatorDatab
 
 
 def test_a_processor_has_no_kernels_to_name(database: OperatorDatabase) -> None:
-    assert name_kernels(database, find_place("cpu")) == 0
+    assert name_kernels(database, find_device("cpu")) == 0

@@ -22,7 +22,15 @@ from gpuledger.errors import InputError, UsageError
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.contents import read_parquet
 from gpuledger.ops.workloads.capture import Capture
-from gpuledger.ops.workloads.captures import CPU, Asked, Place, asked_for, capture_model, capture_step, place_named
+from gpuledger.ops.workloads.captures import (
+    CPU,
+    Asked,
+    CapturedDevice,
+    asked_for,
+    capture_model,
+    capture_step,
+    device_named,
+)
 from gpuledger.ops.workloads.models import parse_model
 from gpuledger.ops.workloads.rebuild import Call, rebuild
 from gpuledger.ops.workloads.reuse import ReuseMeter
@@ -130,14 +138,14 @@ def test_every_record_can_be_rebuilt_and_is_the_same_call(
 ) -> None:
     uses = workloads[case].uses
     assert len(uses) > 20
-    with place_named(case[1], lambda _: None) as place:
+    with device_named(case[1], lambda _: None) as place:
         calls = [rebuild(use.key, place.device) for use in uses]
         found = seen_keys(calls, place)
     for key, use in zip(found, uses, strict=True):
         assert (key.operator, key.inputs) == (use.key.operator, use.key.inputs)
 
 
-def seen_keys(calls: list[Call], place: Place) -> list[OperatorKey]:
+def seen_keys(calls: list[Call], place: CapturedDevice) -> list[OperatorKey]:
     """Return the key that capture gives to each rebuilt call."""
     capture = Capture(place.holds, place.device)
     with capture:
@@ -368,7 +376,7 @@ def test_one_tensor_given_again_is_told_from_one_that_is_alike(count: int) -> No
 
 def test_a_virtual_cards_batch_norms_are_those_of_the_measured_card() -> None:
     contents = read_parquet(DATA / "h200" / "operator_database.parquet")
-    with place_named("h200", lambda _sentence: None) as place:
+    with device_named("h200", lambda _sentence: None) as place:
         model = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64)).to("cuda")
         x = torch.randn(32, 64, 56, 56, device="cuda")
         tally = capture_step(lambda: model(x).square().mean().backward(), place)

@@ -22,7 +22,7 @@ _UNKNOWN_CACHE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
-class Place:
+class Device:
     """One device: ``sensors`` is the GPU, None on a CPU; ``cache_bytes`` is the last cache before memory."""
 
     device: str
@@ -37,7 +37,7 @@ class Place:
         return self.device != CPU
 
 
-def find_place(device: str | None, *, force: bool = False, ours: Collection[int] = ()) -> Place:
+def find_device(device: str | None, *, force: bool = False, ours: Collection[int] = ()) -> Device:
     """Return the requested device; by default the first GPU, or the CPU without a GPU.
 
     Args:
@@ -58,13 +58,13 @@ def find_place(device: str | None, *, force: bool = False, ours: Collection[int]
     return _card(int(number or 0), force=force, ours=ours)
 
 
-def _cpu() -> Place:
+def _cpu() -> Device:
     import psutil
 
     cache_bytes = _last_cache_bytes()
     flags = {"threads": torch.get_num_threads(), "cache_bytes": cache_bytes}
     environment = Environment(cpu_name(), None, _torch_version(), None, flags)
-    return Place(CPU, environment, cache_bytes, lambda: int(psutil.virtual_memory().available))
+    return Device(CPU, environment, cache_bytes, lambda: int(psutil.virtual_memory().available))
 
 
 def cpu_name() -> str:
@@ -89,7 +89,7 @@ def _torch_version() -> str:
     return str(torch.__version__)
 
 
-def _card(index: int, *, force: bool, ours: Collection[int]) -> Place:
+def _card(index: int, *, force: bool, ours: Collection[int]) -> Device:
     if not torch.cuda.is_available() or index >= torch.cuda.device_count():
         raise NoDeviceError(
             f"--device cuda:{index}: PyTorch has no such GPU here",
@@ -111,7 +111,7 @@ def _card(index: int, *, force: bool, ours: Collection[int]) -> Place:
         "power_limit_w": None if sensors is None else sensors.read_power_limit_w(),
     }
     environment = Environment(properties.name, there.driver_version, _torch_version(), torch.version.cuda, flags)
-    return Place(f"cuda:{index}", environment, cache_bytes, lambda: int(torch.cuda.mem_get_info(index)[0]), sensors)
+    return Device(f"cuda:{index}", environment, cache_bytes, lambda: int(torch.cuda.mem_get_info(index)[0]), sensors)
 
 
 def refuse_busy(card: Card, ours: Collection[int] = ()) -> None:
