@@ -1,9 +1,11 @@
-"""Compares estimates of sharded training on two H200s with the peaks that two H200s measured. Needs no GPU.
+"""Compares estimates of sharded training with the peaks that two or four H200s measured. Needs no GPU.
 
 The trainings and their peaks are those of ``bench/memory/sharded.py``. Every rank is estimated. A way without peaks of
 its own is compared with the peak of the run without recording. A way that fails has its error in ``failed``.
 
 Usage: python bench/estimate/sharded_estimates.py --out bench/estimate/results/h200/sharded_estimates.json
+       python bench/estimate/sharded_estimates.py --truth bench/memory/results/h200/sharded_4.json \
+           --out bench/estimate/results/h200/sharded_estimates_4.json
 """
 
 from __future__ import annotations
@@ -25,8 +27,6 @@ from environment import describe_environment, write_results
 TRUTH = BENCH / "memory" / "results" / "h200" / "sharded.json"
 PROGRAM = BENCH / "lib" / "sharded_followed.py"
 COUNTERS = ("peak_allocated_bytes", "peak_reserved_bytes")
-LEFT_OUT = ("fsdp_offload",)
-"""Ways whose training did not finish on the GPUs."""
 
 
 def estimate(way: str, given: argparse.Namespace) -> dict[str, Any]:
@@ -58,7 +58,8 @@ def truths(measured: dict[str, Any], way: str) -> list[dict[str, int]]:
             {**{name: one[name] for name in COUNTERS}, "outside_bytes": outside_bytes(ranks[str(one["rank"])])}
             for one in printed
         ]
-    return [{"peak_allocated_bytes": size} for size in measured["bare"]["torch_peak_of_program_bytes"].get(way, [])]
+    bare = measured.get("bare", {}).get("torch_peak_of_program_bytes", {})
+    return [{"peak_allocated_bytes": size} for size in bare.get(way, [])]
 
 
 def outside_bytes(rank: dict[str, Any]) -> int:
@@ -83,12 +84,13 @@ def main() -> None:
     """Estimate all ways and write the result after each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--truth", type=Path, default=TRUTH)
     parser.add_argument("--ways", default="")
     parser.add_argument("--limit-s", type=float, default=900.0, help="for one way")
     given = parser.parse_args()
-    truth = json.loads(TRUTH.read_text(encoding="utf-8"))
+    truth = json.loads(given.truth.read_text(encoding="utf-8"))
     given.size, given.ranks = truth["size"], truth["ranks"]
-    ways = given.ways.split(",") if given.ways else [way for way in truth["ways"].split(",") if way not in LEFT_OUT]
+    ways = [way for way in (given.ways or truth["ways"]).split(",") if truths(truth["results"], way)]
     machine = {name: truth[name] for name in ("card", "driver", "date", "commit")} | {
         "torch": truth["versions"]["torch"]
     }

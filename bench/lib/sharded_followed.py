@@ -10,7 +10,7 @@ import sys
 
 import torch
 import torch.distributed as dist
-from sharded_models import build
+from sharded_models import SMALLER, build
 
 STEPS = 20
 
@@ -23,7 +23,7 @@ def main() -> None:
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl")
     torch.manual_seed(0)
-    job = build(way, size, torch.device("cuda", rank))
+    job = build(way, SMALLER.get(size, {}).get(way, size), torch.device("cuda", rank))
     for _ in range(STEPS):
         job.step()
         job.optimizer.step()

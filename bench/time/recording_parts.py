@@ -4,6 +4,9 @@ Each model trains in a process of its own: bare steps, recorded steps, profiled 
 idle GPU to idle GPU. The functions in PARTS are timed with the recording's own calls of them; a part includes the parts
 that it calls. ``collections`` is Python's garbage collector within the recorded and profiled steps.
 
+``--models sharded:fsdp`` trains the model of bench/lib/sharded_models.py in the way ``fsdp``, as one of four ranks with
+simulated collectives: one GPU is enough to see the time of the observers.
+
 To compare with an older version, set PYTHONPATH to its ``src``. A part that a version does not have is left out.
 
 Usage: python bench/time/recording_parts.py --out bench/time/results/h200/recording_parts.json
@@ -45,6 +48,12 @@ PARTS = {
     "torch: snapshot": f"{COLLECT}adapter.torch_private:full_snapshot",
     "torch: change history": f"{COLLECT}adapter.torch_private:start_history",
     "events into columns": f"{COLLECT}memory.cuda_history:CudaRecorder._note_events",
+    "module call: enter": f"{COLLECT}attribution.modules:ModuleTracker._enter",
+    "module call: leave": f"{COLLECT}attribution.modules:ModuleTracker._leave",
+    "see gradients of all parameters": f"{COLLECT}attribution.tensor_observations:TensorObservations.see_gradients",
+    "FSDP: see gathered weights": f"{COLLECT}sharding.fully_shard:FullyShardedGroups._see_gathered",
+    "FSDP: see reduced gradients": f"{COLLECT}sharding.fully_shard:FullyShardedGroups._see_reduced",
+    "FSDP: see freed weights": f"{COLLECT}sharding.fully_shard:FullyShardedGroups._see_resharded",
     "append to the journal": f"{COLLECT}attribution.rank_journal:RankJournal.append",
     "write a part of the journal": f"{COLLECT}attribution.rank_journal:RankJournal.write",
     "close": f"{COLLECT}memory.window:MemoryWindow.close",
@@ -58,6 +67,7 @@ PARTS = {
 }
 """Name of a part -> module and function."""
 
+RANKS = 4
 BARE_STEPS, RECORDED_STEPS, PROFILED_STEPS, LATER_STEPS = 8, 6, 3, 14
 
 
@@ -136,10 +146,14 @@ def _allocations(out: Path) -> int:
 def measure_model(given: argparse.Namespace, model: str) -> dict[str, Any]:
     """Return the rounds of one model, and medians over them. The first round warms up and is left out."""
     torch.manual_seed(0)
-    workload = MODELS[model].build(given.device, small=given.small)
-    for one in workload.models if given.compiled else ():
-        one.compile()
-    stepper = workload.stepper()
+    way = model.removeprefix("sharded:")
+    if way == model:
+        workload, title = MODELS[model].build(given.device, small=given.small), MODELS[model].title
+        for one in workload.models if given.compiled else ():
+            one.compile()
+        stepper = workload.stepper()
+    else:
+        stepper, title = sharded_stepper(way, given), f"Llama-shaped model, {way}, one of {RANKS} simulated ranks"
     wait = torch.cuda.synchronize if given.device.startswith("cuda") else (lambda: None)
 
     def step() -> float:
@@ -151,7 +165,24 @@ def measure_model(given: argparse.Namespace, model: str) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as directory:
         rounds = [measure_round(step, Path(directory) / f"{number}.ledger") for number in range(given.rounds + 1)]
-    return {"title": MODELS[model].title, "first_round": rounds[0], "rounds": rounds[1:], **summarize(rounds[1:])}
+    return {"title": title, "first_round": rounds[0], "rounds": rounds[1:], **summarize(rounds[1:])}
+
+
+def sharded_stepper(way: str, given: argparse.Namespace) -> Callable[[], None]:
+    """Return a function that trains one step as one of several ranks, whose collectives are simulated."""
+    import sharded_models
+    from torch import distributed
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    distributed.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
+    job = sharded_models.build(way, "tiny" if given.small else "1b", torch.device(given.device))
+
+    def step() -> None:
+        job.step()
+        job.optimizer.step()
+        job.optimizer.zero_grad()
+
+    return step
 
 
 def summarize(rounds: list[dict[str, Any]]) -> dict[str, Any]:
@@ -173,6 +204,11 @@ def summarize(rounds: list[dict[str, Any]]) -> dict[str, Any]:
         "second_profiled_ratio": ratio("profiled_ms", slice(1, 2)),
         "later_ratio": ratio("later_ms", slice(2, None)),
         "part_ms": {name: statistics.median(some_ms) for name, some_ms in calls_ms.items()},
+        "part_ms_per_step": {
+            name: sum(some_ms) / len(rounds) / RECORDED_STEPS
+            for name, some_ms in calls_ms.items()
+            if len(some_ms) >= len(rounds) * RECORDED_STEPS
+        },
     }
 
 
@@ -207,6 +243,7 @@ def main() -> None:
         found = results["models"][model] = json.loads(ended.stdout.splitlines()[-1])
         print(model, {name: round(value, 3) for name, value in found.items() if isinstance(value, float)})
         print(*(f"  {ms:8.2f} ms  {name}" for name, ms in found["part_ms"].items()), sep="\n", flush=True)
+        print(*(f"  {ms:8.2f} ms a step  {name}" for name, ms in found["part_ms_per_step"].items()), sep="\n")
         write_results(given.out, results)
 
 

@@ -36,7 +36,7 @@ def make_summaries(
     path.mkdir(parents=True)
     write_json(path / "manifest.json", {"schema_version": SCHEMA_VERSION, "status": "finished", "command": ["train"]})
     names = [f"layers.{number}" for number in range(modules)]
-    category = pa.DictionaryArray.from_arrays(np.arange(modules, dtype=np.int8) % 3, pa.array(CATEGORIES))
+    category = pa.DictionaryArray.from_arrays((np.arange(modules) % 3).astype(np.int8), pa.array(CATEGORIES))
     usual = (np.arange(modules, dtype=np.int64) % 7 + 1) * 8 * MIB
     for rank in range(ranks):
         size = usual + np.random.default_rng(rank).integers(0, MIB // 8, modules)

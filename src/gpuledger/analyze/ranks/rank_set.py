@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.analyze.ranks.failures import FailedRank
 from gpuledger.analyze.ranks.problems import failures_of, list_problems
 from gpuledger.analyze.ranks.reading import RankLine, open_summaries
+from gpuledger.analyze.ranks.spreads import RankSums, Spread
 from gpuledger.analyze.ranks.waits import Waits, find_waits
 from gpuledger.files.reading import MIB
 
@@ -25,22 +26,6 @@ LEAST_FRAC, WIDTH_TIMES = 0.02, 4.0
 """An outlier differs from the median by more than this share of it, and this multiple of the quartiles' difference."""
 FEWEST_RANKS = 3
 """With fewer ranks there is no majority to differ from."""
-
-
-@dataclass(frozen=True)
-class Spread:
-    """How the bytes of one category or module at the ranks' peaks are spread over the ranks.
-
-    ``expected_bytes`` is the median of what the device mesh says that a rank has to hold; None if it says nothing.
-    """
-
-    name: str
-    ranks: int
-    min_bytes: int
-    median_bytes: int
-    max_bytes: int
-    max_rank: int
-    expected_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -121,7 +106,8 @@ def build_rank_set(run: Run, ranks: Sequence[Rank] | None = None) -> RankSet | N
     with open_summaries(chosen) as (connection, lines):
         if len({line.rank for line in lines}) < 2:
             return None
-        categories = _spreads(connection, "category")
+        sums = RankSums(connection)
+        categories, matrix = sums.spreads("category")
         _find_medians(connection)
         shared = any(one.name == "sharded_weight" for one in categories)
         highest = max(lines, key=lambda line: line.recorded_peak_allocated_bytes)
@@ -129,8 +115,8 @@ def build_rank_set(run: Run, ranks: Sequence[Rank] | None = None) -> RankSet | N
         return RankSet(
             lines=lines,
             categories=categories,
-            matrix=_matrix(connection, lines, categories),
-            modules=_spreads(connection, "module"),
+            matrix=_of_lines(matrix, sums.ranks, lines),
+            modules=sums.spreads("module", MOST_MODULES)[0],
             outliers=_outliers(connection),
             why_highest=_why(connection, highest),
             whole_weights=_whole(connection, "weight") if shared else (),
@@ -158,41 +144,12 @@ def _rows(connection: duckdb.DuckDBPyConnection, query: str, parameters: Sequenc
     return connection.execute(query, list(parameters)).fetchall()
 
 
-def _spreads(connection: duckdb.DuckDBPyConnection, word: str) -> tuple[Spread, ...]:
-    """Return the spread of each category, largest first, or of the modules with the widest spread."""
-    order = "most" if word == "category" else "most - least"
-    rows = _rows(
-        connection,
-        f"""WITH by_rank AS (
-            SELECT {word}_no AS no, rank, sum(bytes)::BIGINT AS bytes, sum(expected_bytes)::BIGINT AS expected
-            FROM sums JOIN keys USING (key) GROUP BY ALL
-        ), ranks AS (SELECT count(DISTINCT rank) AS ranks FROM places), sorted AS (
-            SELECT no, count(*) AS have, any_value(ranks) AS ranks, list_sort(list(bytes)) AS sizes,
-                max(bytes) AS most, arg_max(rank, bytes) AS max_rank, quantile_disc(expected, 0.5) AS expected
-            FROM by_rank, ranks GROUP BY no HAVING max(bytes) > 0
-        ), spreads AS (
-            SELECT no, have, {_at("1")} AS least, ({_at("(ranks + 1) // 2")} + {_at("ranks // 2 + 1")}) // 2 AS middle,
-                most, max_rank, expected
-            FROM sorted
-        )
-        SELECT (SELECT any_value({word}) FROM keys WHERE {word}_no = no) AS name, have, least, middle, most, max_rank,
-            expected
-        FROM spreads ORDER BY {order} DESC, name LIMIT {MOST_MODULES}""",
-    )
-    return tuple(Spread(*row) for row in rows)
-
-
-def _at(place: str) -> str:
-    """Return the size at a place, from 1, among the sorted sizes of all ranks. Ranks without the key have 0 bytes."""
-    return f"coalesce(sizes[greatest(0, {place} - (ranks - have))], 0)"
-
-
-def _matrix(
-    connection: duckdb.DuckDBPyConnection, lines: tuple[RankLine, ...], categories: tuple[Spread, ...]
+def _of_lines(
+    matrix: tuple[tuple[int, ...], ...], ranks: Sequence[int], lines: tuple[RankLine, ...]
 ) -> tuple[tuple[int, ...], ...]:
-    rows = _rows(connection, "SELECT category, rank, sum(bytes) FROM sums JOIN keys USING (key) GROUP BY ALL")
-    found = {(category, rank): int(size) for category, rank, size in rows}
-    return tuple(tuple(found.get((one.name, line.rank), 0) for line in lines) for one in categories)
+    """Return the columns of the lines' ranks."""
+    places = {rank: place for place, rank in enumerate(ranks)}
+    return tuple(tuple(row[places[line.rank]] for line in lines) for row in matrix)
 
 
 def _find_medians(connection: duckdb.DuckDBPyConnection) -> None:

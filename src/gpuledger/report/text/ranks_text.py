@@ -6,7 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
-from gpuledger.analyze.ranks.rank_set import LEAST_BYTES, Outlier, RankSet, Spread
+from gpuledger.analyze.ranks.rank_set import LEAST_BYTES, Outlier, RankSet
+from gpuledger.analyze.ranks.spreads import Spread
 from gpuledger.report.base.phrases import MISSING_OR_FAILED, column_unit, entry, percent
 from gpuledger.report.base.terminal import Column, Table
 from gpuledger.units import counted, format_bytes, format_joules, format_ns
