@@ -1,4 +1,5 @@
 """Export a run's tables for other tools: CSV, Parquet, JSON, SQL and PyTorch's memory snapshot.
 
-May import ``model`` and ``files``. Start reading at ``tables``.
+May import ``model`` and ``files``. ``cli``, ``live``, ``integrations``, ``services`` and ``ops`` may import it. Start
+reading at ``tables``.
 """

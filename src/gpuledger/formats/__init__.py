@@ -1,1 +1,5 @@
-"""Readers of other tools' files. Input is untrusted: it is parsed, never executed."""
+"""Readers of other tools' files. Input is untrusted: it is parsed, never executed.
+
+Every other package but ``collect``, ``analyze``, ``cards``, ``model``, ``processes`` and ``files`` may import it. Start
+reading at ``readers``.
+"""

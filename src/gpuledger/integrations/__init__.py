@@ -1,8 +1,8 @@
 """Integrations with other tools: pytest, training frameworks and loggers.
 
 From Python: ``from gpuledger.integrations import TensorBoardSink, log_run``. May import every package except ``cli``
-and ``live``. The other tool is imported on first use. Start reading at ``scalars`` for loggers and ``training`` for
-callbacks.
+and ``live``. The other tool is imported on first use. ``cli`` may import it. Start reading at ``scalars`` for loggers
+and ``training`` for callbacks.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""Render results as text, JSON, HTML, plots and traces. Renderers compute nothing."""
+"""Render results as text, JSON, HTML, plots and traces. Renderers compute nothing.
+
+``cli``, ``live``, ``integrations``, ``services`` and ``ops`` may import it. Start reading at ``text`` and ``html``.
+"""

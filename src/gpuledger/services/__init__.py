@@ -1,7 +1,7 @@
 """Functions shared by the commands and the Python API: record, watch, load and compare runs, check the machine.
 
 Connects ``collect``, ``analyze`` and the file readers. May import every package except ``cli``, ``live`` and
-``integrations``. Start reading at ``runs``.
+``integrations``. ``cli``, ``live`` and ``integrations`` may import it. Start reading at ``runs``.
 """
 
 from gpuledger.model.shown import render_with

@@ -1,4 +1,4 @@
 """Compare several runs, and check a run against limits.
 
-Start reading at ``metrics`` and ``diff``.
+``view`` and ``ranks`` may import it. Start reading at ``metrics`` and ``diff``.
 """

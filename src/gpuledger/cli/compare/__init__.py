@@ -1,1 +1,4 @@
-"""Commands that compare runs, or check one against limits."""
+"""Commands that compare runs, or check one against limits.
+
+``ops`` may import it. Start reading at ``check``.
+"""

@@ -1,1 +1,4 @@
-"""The commands of ``gpuledger ops``."""
+"""The commands of ``gpuledger ops``.
+
+No other package of ``cli`` imports it. Start reading at ``group``.
+"""

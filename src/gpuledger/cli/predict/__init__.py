@@ -1,1 +1,4 @@
-"""Commands that estimate memory on a given GPU."""
+"""Commands that estimate memory on a given GPU.
+
+``ops`` may import it. Start reading at ``estimate``.
+"""

@@ -1,1 +1,4 @@
-"""Commands that record a program, monitor GPUs or check this machine."""
+"""Commands that record a program, monitor GPUs or check this machine.
+
+``ops`` may import it. Start reading at ``run``.
+"""

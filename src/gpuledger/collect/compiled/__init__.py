@@ -1,4 +1,5 @@
 """Code of ``torch.compile``: modules and source lines of its allocations and kernels.
 
-May import ``attribution`` and ``adapter``. Start reading at ``compiled_graphs``.
+May import ``attribution`` and ``adapter``. ``session``, ``flight``, ``memory`` and ``passes`` may import it. Start
+reading at ``compiled_graphs``.
 """

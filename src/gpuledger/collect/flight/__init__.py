@@ -1,4 +1,4 @@
 """Flight recorder: counters of every step, censuses of what grows, and the GPU at an out-of-memory error.
 
-May import ``memory``, ``attribution`` and ``adapter``. Start reading at ``flight_recorder``.
+May import ``memory``, ``attribution`` and ``adapter``. ``session`` may import it. Start reading at ``flight_recorder``.
 """

@@ -1,4 +1,5 @@
 """Memory recording: the allocations of the recorded steps, from the CUDA allocator's history or from a dispatch mode.
 
-May import ``adapter``, ``attribution`` and ``launch``. Start reading at ``window``.
+May import ``adapter``, ``attribution`` and ``launch``. ``session`` and ``flight`` may import it. Start reading at
+``window``.
 """

@@ -1,4 +1,5 @@
 """Measurements that follow the memory recording: unprofiled steps, their energy, and the time of kernels.
 
-May import ``adapter``, ``attribution`` and ``launch``. Start reading at ``later_passes``.
+May import ``adapter``, ``attribution`` and ``launch``. ``session`` and ``flight`` may import it. Start reading at
+``later_passes``.
 """

@@ -1,4 +1,5 @@
 """Steps of the program: what ends one, and how calls are counted if no optimizer steps.
 
-May import ``attribution``, ``adapter`` and ``launch``. Start reading at ``step_counter``.
+May import ``attribution``, ``adapter`` and ``launch``. ``session``, ``flight``, ``memory`` and ``passes`` may import
+it. Start reading at ``step_counter``.
 """

@@ -1,4 +1,5 @@
 """Parts of the reader of PyTorch's memory snapshots: pickles (never executed), columns, blocks and tables.
 
-May import ``formats`` and ``model``; needs no torch. Start reading at ``pickle_reader``.
+May import ``formats`` and ``model``; needs no torch. Whatever may import ``formats`` may import it. Start reading at
+``pickle_reader``.
 """

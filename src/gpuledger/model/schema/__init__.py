@@ -1,4 +1,5 @@
 """Tables of a run: columns with type, unit, meaning and source.
 
-May import ``accounts``. Start reading at ``tables``, which lists all of them.
+May import ``accounts``. Whatever may import ``model`` may import it. Start reading at ``tables``, which lists all of
+them.
 """

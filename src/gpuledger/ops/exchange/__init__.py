@@ -1,4 +1,4 @@
 """Import operator lists and results written by other tools.
 
-Start reading at ``import_lists``.
+No other package of ``ops`` imports it. Start reading at ``import_lists``.
 """

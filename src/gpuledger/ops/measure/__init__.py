@@ -1,4 +1,5 @@
 """Measure operators on this machine's GPU or CPU, on one device or several.
 
-May import ``database``, ``workloads`` and ``totals``. Start reading at ``measure``.
+May import ``database``, ``workloads`` and ``totals``. ``predict`` and ``exchange`` may import it. Start reading at
+``measure``.
 """

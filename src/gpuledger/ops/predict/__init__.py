@@ -1,4 +1,4 @@
 """Predict the time and energy of operators that were not measured, and check the accuracy of predictions.
 
-Start reading at ``predict``.
+No other package of ``ops`` imports it. Start reading at ``predict``.
 """

@@ -1,4 +1,5 @@
 """Capture the operators of a model or program, and rebuild their calls for measurement.
 
-May import ``database``. Start reading at ``workload`` and ``captures``.
+May import ``database``. ``predict``, ``exchange``, ``measure`` and ``totals`` may import it. Start reading at
+``workload`` and ``captures``.
 """

@@ -1,4 +1,4 @@
 """Shared by all renderers: colours, phrases, formatted quantities and terminal output.
 
-Start reading at ``terminal``.
+Every other package of ``report`` may import it. Start reading at ``terminal``.
 """

@@ -1,3 +1,6 @@
-"""Combinations of measures that make a training need less memory, each followed on the simulated GPU."""
+"""Combinations of measures that make a training need less memory, each followed on the simulated GPU.
+
+No other package of ``simulate`` imports it. Start reading at ``advise``.
+"""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
 """Workspace sizes of convolutions: measured values, and a model for the rest.
 
-Start reading at ``convolutions``.
+Every other package of ``simulate`` may import it. Start reading at ``convolutions``.
 """

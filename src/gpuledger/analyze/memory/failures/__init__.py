@@ -1,4 +1,5 @@
 """Out-of-memory errors: what failed and why, what would have helped, and a map of the GPU's segments.
 
-May import the other modules of ``memory``. Start reading at ``oom_cause``.
+May import the other modules of ``memory``. Whatever may import ``analyze.memory`` may import it. Start reading at
+``oom_cause``.
 """

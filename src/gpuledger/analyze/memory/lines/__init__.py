@@ -1,4 +1,5 @@
 """Source lines of allocations: the line of each block, the flame graph of call paths, and the main loop.
 
-May import ``live`` and ``breakdown``. Start reading at ``source_lines``.
+May import ``live`` and ``breakdown``. Whatever may import ``analyze.memory`` may import it. Start reading at
+``source_lines``.
 """

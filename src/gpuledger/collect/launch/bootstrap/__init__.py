@@ -1,4 +1,7 @@
-"""Code that every Python process started by a recorded command loads at startup."""
+"""Code that every Python process started by a recorded command loads at startup.
+
+Whatever may import ``collect.launch`` may import it. Start reading at ``sitecustomize``.
+"""
 
 from __future__ import annotations
 
