@@ -1,4 +1,4 @@
-"""Two dozen trainings with cuDNN's layers that no rule was made with, for bench/estimate/blind.py: NAME as argument."""
+"""Three dozen trainings with cuDNN's layers that no rule was made with, for bench/estimate/blind.py: NAME as argument."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Last(nn.Module):
         return self.out(self.layer(data)[0])
 
 
-def _block(kind: type[nn.Module], norm: type[nn.Module], *sizes: int, **how: Any) -> nn.Sequential:
+def _block(kind: type[nn.Module], norm: Callable[[int], nn.Module], *sizes: int, **how: Any) -> nn.Sequential:
     layers: list[nn.Module] = []
     for before, after in pairwise(sizes):
         layers += [kind(before, after, **how), norm(after), nn.ReLU()]
@@ -85,6 +85,103 @@ class Packed(nn.Module):
         """Return the last states of each sequence."""
         packed = nn.utils.rnn.pack_padded_sequence(data, self.lengths, batch_first=True, enforce_sorted=False)
         return self.layer(packed)[1]
+
+
+class Cells(nn.Module):
+    """A recurrent cell that is called for each time, and a linear layer."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(inputs, hidden)
+        self.out = nn.Linear(hidden, 32)
+
+    def forward(self, data: torch.Tensor) -> Any:
+        """Return the scores for each time of ``data``, ``[time, batch, inputs]``."""
+        state = data.new_zeros(data.shape[1], self.cell.hidden_size)
+        states = []
+        for one in data:
+            state = self.cell(one, state)
+            states.append(state)
+        return self.out(torch.stack(states))
+
+
+class Frozen(nn.Module):
+    """A recurrent layer that is not trained, below one that is."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.below = nn.LSTM(inputs, hidden, 2, batch_first=True).requires_grad_(False)
+        self.above = nn.LSTM(hidden, hidden, 1, batch_first=True)
+
+    def forward(self, data: torch.Tensor) -> Any:
+        """Return the states of the upper layer."""
+        return self.above(self.below(data)[0])[0]
+
+
+class Attended(nn.Module):
+    """A recurrent encoder and attention over its states."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.layer = nn.LSTM(inputs, hidden, bidirectional=True, batch_first=True)
+        self.attention = nn.MultiheadAttention(2 * hidden, 8, batch_first=True)
+
+    def forward(self, data: torch.Tensor) -> Any:
+        """Return the attended states."""
+        states = self.layer(data)[0]
+        return self.attention(states, states, states, need_weights=False)[0]
+
+
+class Pyramid(nn.Module):
+    """Convolutions with several dilations side by side, as in DeepLab."""
+
+    def __init__(self, channels: int, width: int, *dilations: int) -> None:
+        super().__init__()
+        self.stem = _block(nn.Conv2d, nn.BatchNorm2d, 3, channels, kernel_size=3, stride=2, padding=1)
+        self.branches = nn.ModuleList(
+            _block(nn.Conv2d, nn.BatchNorm2d, channels, width, kernel_size=3, dilation=one, padding=one)
+            for one in dilations
+        )
+
+    def forward(self, images: torch.Tensor) -> Any:
+        """Return the channels of all branches."""
+        data = self.stem(images)
+        return torch.cat([branch(data) for branch in self.branches], 1)
+
+
+class Unet2d(nn.Module):
+    """Two levels of a U-Net with group norm."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        how = {"kernel_size": 3, "padding": 1}
+        self.first = _block(nn.Conv2d, _groups, 3, width, width, **how)
+        self.down = _block(nn.Conv2d, _groups, width, 2 * width, **how, stride=2)
+        self.lower = _block(nn.Conv2d, _groups, 2 * width, 2 * width, **how)
+        self.up = nn.ConvTranspose2d(2 * width, width, 2, 2)
+        self.last = _block(nn.Conv2d, _groups, 2 * width, width, **how)
+
+    def forward(self, images: torch.Tensor) -> Any:
+        """Return the channels of each pixel."""
+        first = self.first(images)
+        return self.last(torch.cat([first, self.up(self.lower(self.down(first)))], 1))
+
+
+class Speech(nn.Module):
+    """Convolutions over a spectrogram, and recurrent layers over its frames, as in Deep Speech 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.images = _block(nn.Conv2d, nn.BatchNorm2d, 1, 32, 32, kernel_size=(41, 11), stride=(2, 2), padding=(20, 5))
+        self.frames = nn.GRU(32 * 40, 400, 3, bidirectional=True)
+
+    def forward(self, sounds: torch.Tensor) -> Any:
+        """Return the outputs of each frame of ``sounds``, ``[batch, 1, 160, frames]``."""
+        return self.frames(self.images(sounds).flatten(1, 2).permute(2, 0, 1))[0]
+
+
+def _groups(width: int) -> nn.GroupNorm:
+    return nn.GroupNorm(8, width)
 
 
 class Lines(nn.Module):
@@ -228,7 +325,49 @@ NETS: dict[str, Training] = {
     "text-lines": (Lines, _images(24, 1, 32, 320), "float16"),
 }
 
-SETS = {"layers": LAYERS, "nets": NETS}
+MIXED: dict[str, Training] = {
+    "gru-packed-bidirectional": (
+        lambda: Packed(nn.GRU(96, 256, bidirectional=True, batch_first=True), 240, 32),
+        _images(32, 240, 96),
+        "",
+    ),
+    "rnn-relu-half": (
+        lambda: Last(nn.RNN(80, 512, 3, nonlinearity="relu", bidirectional=True), 1024),
+        _images(180, 40, 80),
+        "float16",
+    ),
+    "lstm-deep": (
+        lambda: Last(nn.LSTM(128, 288, 5, dropout=0.3, batch_first=True), 288),
+        _images(36, 128, 128),
+        "",
+    ),
+    "gru-packed-half": (
+        lambda: Packed(nn.GRU(64, 448, 3, batch_first=True, dropout=0.2), 140, 56),
+        _images(56, 140, 64),
+        "bfloat16",
+    ),
+    "gru-cells": (lambda: Cells(160, 384), _images(60, 96, 160), ""),
+    "lstm-frozen": (lambda: Frozen(100, 416), _images(48, 120, 100), ""),
+    "lstm-attended": (lambda: Attended(72, 192), _images(28, 256, 72), "bfloat16"),
+    "volumes-strided": (
+        lambda: _block(nn.Conv3d, nn.BatchNorm3d, 3, 40, 80, 160, kernel_size=3, stride=(1, 2, 2), padding=1),
+        _images(3, 3, 12, 128, 128),
+        "bfloat16",
+    ),
+    "dilated-pyramid": (lambda: Pyramid(96, 64, 1, 3, 6, 12), _images(6, 3, 192, 192), ""),
+    "unet-2d": (lambda: Unet2d(40), _images(10, 3, 176, 176), "float16"),
+    "speech": (Speech, _images(12, 1, 160, 500), ""),
+    "volumes-wide": (
+        lambda: nn.Sequential(
+            _block(nn.Conv3d, nn.BatchNorm3d, 1, 20, 40, kernel_size=5, padding=2, stride=2),
+            nn.ConvTranspose3d(40, 20, 4, 2, 1),
+        ),
+        _images(2, 1, 80, 80, 80),
+        "",
+    ),
+}
+
+SETS = {"layers": LAYERS, "nets": NETS, "mixed": MIXED}
 """Name of a set -> its trainings."""
 
 
