@@ -1,4 +1,4 @@
-"""Three dozen trainings with cuDNN's layers that no rule was made with, for bench/estimate/blind.py: NAME as argument."""
+"""Dozens of trainings with cuDNN layers that no rule was made with, for bench/estimate/blind.py: NAME as argument."""
 
 from __future__ import annotations
 

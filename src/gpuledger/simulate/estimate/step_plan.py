@@ -40,6 +40,16 @@ class StepPlan:
         self._device = device
         self._current: _BatchesAhead | None = None
         self._total_bytes = 0
+        self._peaks: list[int] = []
+
+    @property
+    def grows(self) -> bool:
+        """Return whether the last steps had a higher peak than those before, as with a history or a list of results.
+
+        The second step usually has: the states of the optimizer are new.
+        """
+        settled = self._peaks[1:][-LEAST_STEPS:]
+        return len(settled) > 1 and settled[-1] > settled[0] * _CHANGED
 
     @property
     def varied(self) -> bool:
@@ -52,9 +62,11 @@ class StepPlan:
         total_bytes = self._device.requested_bytes
         self.requested.append(total_bytes - self._total_bytes)
         self._total_bytes = total_bytes
+        self._peaks.append(self._device.counters.peak_allocated_bytes)
+        self._device.steps = seen
         if self._steps is not None or seen >= self.most:
             return seen >= self.most
-        if seen < LEAST_STEPS:
+        if seen < LEAST_STEPS or self.grows:
             return False
         if self._current is not None and self._current.knows:
             return not self._current.has_larger

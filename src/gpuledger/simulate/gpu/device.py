@@ -14,6 +14,7 @@ from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.analyze.allocator.pools import Counters
 from gpuledger.model.journal.journal import Action
 from gpuledger.simulate.catalogue import Card
+from gpuledger.simulate.conditions.decisions import ProgramProgress
 from gpuledger.simulate.convolutions.convolutions import Held
 from gpuledger.simulate.gpu.elsewhere import Elsewhere
 from gpuledger.simulate.traits import Size, Sizing, traits_of
@@ -72,6 +73,8 @@ class SimulatedDevice:
         self.copied_bytes = 0
         self.requested_bytes = 0
         """Bytes of all requests until now."""
+        self.steps = 0
+        """Training steps that ended."""
         self._copied: dict[int, int] = {}
         self._requests = 0
         self._operator = -1
@@ -84,6 +87,10 @@ class SimulatedDevice:
     def counters(self) -> Counters:
         """Return the allocator's counters."""
         return self.allocator.counters
+
+    def progress(self) -> ProgramProgress:
+        """Return how far the program is."""
+        return ProgramProgress(self.steps, self.counters.allocated_bytes)
 
     @property
     def handles(self) -> int:

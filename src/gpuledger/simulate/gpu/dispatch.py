@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuledger.simulate.assumptions import EXPECTED
+from gpuledger.simulate.conditions.decisions import Decisions
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.hints import function_for
 from gpuledger.simulate.gpu.kernels import KERNELS
@@ -39,8 +41,11 @@ from gpuledger.simulate.gpu.workspaces import COPIES_TO_HOST, host_copy_bytes, w
 LARGE_CPU_BYTES = 256 << 20
 """CPU tensors of at least this size are fake as well, so that building a large model needs no memory."""
 
-PLACEHOLDER = 0.5
-"""Result of ``item()`` for a tensor that was not computed. For integers it is 1, for booleans False."""
+PLACEHOLDER, _DECREASE = 0.5, 0.999
+"""First result of ``item()`` for tensors that were not computed, and the ratio of each result to the one before.
+
+A loss decreases, and two tensors have different values. For integers it is 1.
+"""
 
 _CPU = torch.device("cpu")
 _active_mode, _FAKE = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
@@ -110,6 +115,8 @@ class SimulatedMode(TorchDispatchMode):
         self.say = say
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.values = Values(device, assumption)
+        self.decisions = Decisions(assumption, device.progress, self._say_decided, self.values.note_assumed)
+        self._placeholder = PLACEHOLDER
         self.ran: Callable[[Any, Any, Any, Any], None] | None = None
         """Gets each operator on the GPU, its arguments and its result."""
         self._was_on_card = False
@@ -262,8 +269,8 @@ class SimulatedMode(TorchDispatchMode):
     def _guess(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Return a value, or a result with a size, that is known only after computing."""
         name = func.overloadpacket._qualified_op_name.partition("::")[2]
-        if name in ("_local_scalar_dense", "item"):
-            return self.placeholder(args[0])
+        if name in ("_local_scalar_dense", "item", "is_nonzero"):
+            return self.placeholder(args[0], as_condition=name == "is_nonzero")
         real = self.values.compute(func, args, kwargs)
         if real is not None:
             return self._computed(name, args, kwargs, real)
@@ -292,23 +299,53 @@ class SimulatedMode(TorchDispatchMode):
 
     def called_from_python(self) -> bool:
         """Return whether the current operator was called by Python code, not by the autograd engine."""
-        frame: Any = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename.startswith(_BETWEEN):
-            frame = frame.f_back
+        frame = _calling_frame()
         return frame is None or frame.f_code.co_name != "_engine_run_backward"
 
-    def placeholder(self, tensor: torch.Tensor) -> Any:
-        """Return what ``item()`` returns: the value if it is known, or else a placeholder."""
+    def placeholder(self, tensor: torch.Tensor, *, as_condition: bool = False) -> Any:
+        """Return what ``item()`` returns: the value if it is known, or else a placeholder.
+
+        Args:
+            tensor: It has one element.
+            as_condition: Whether only the truth of the value is needed.
+        """
         real = self.values.of(tensor, reads=True)
         if real is not None and real.numel() == 1:
             if self.values.is_assumed(tensor):
                 self.say(f"{caller()}: .item() returned a value that was assumed.")
-            return real.item()
-        if tensor.dtype == torch.bool:
-            self.say(f"{caller()}: a condition on a tensor was taken as False, because nothing is computed.")
-            return False
+            return bool(real) if as_condition else real.item()
+        if as_condition or tensor.dtype == torch.bool:
+            return self._truth()
         self.say(f"{caller()}: .item() returned a placeholder value, because nothing is computed.")
-        return PLACEHOLDER if tensor.is_floating_point() else 1
+        return self._next_number(tensor) if tensor.is_floating_point() else 1
+
+    def _truth(self) -> bool:
+        """Return the truth of a value that was not computed: what it decides is decided by the program's source."""
+        decided = self.decisions.decide(_calling_frame())
+        if decided is None:
+            self.say(f"{caller()}: a condition on a tensor was taken as False, because nothing is computed.")
+        return bool(decided)
+
+    def _say_decided(self, decision: str) -> None:
+        self.say(f"{caller()}: a condition depends on values that are not computed: {decision}.")
+
+    def _next_number(self, tensor: torch.Tensor) -> float:
+        """Return a placeholder value; the same one if a tensor is read again without a change."""
+        version = None if tensor.is_inference() else tensor._version
+        known: tuple[int | None, float] | None = getattr(tensor, "_gpuledger_value", None)
+        if known is None or known[0] != version:
+            known = version, self._placeholder
+            self._placeholder *= _DECREASE
+            tensor._gpuledger_value = known  # type: ignore[attr-defined]
+        return known[1]
+
+
+def _calling_frame() -> FrameType | None:
+    """Return the innermost frame outside the simulation and torch's dispatching."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_BETWEEN):
+        frame = frame.f_back
+    return frame
 
 
 def _is_large(args: Any, kwargs: dict[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
+from gpuledger.simulate.conditions.numbers import UnknownNumber
 from gpuledger.simulate.gpu.dispatch import PLACEHOLDER, SimulatedMode
 from gpuledger.simulate.gpu.lazy import marked
 from gpuledger.simulate.gpu.sizes import caller
@@ -173,6 +174,15 @@ def _values(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
         return func(_zeros(tensor.detach()) if known is None else known.clone(), *args[1:], **kwargs)
 
 
+def _item(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
+    """Handle ``item()``: a number that is not known decides nothing."""
+    found = func(*args, **kwargs)
+    tensor = args[0]
+    if type(found) is not float or not isinstance(tensor, FakeTensor) or mode.mode.values.of(tensor) is not None:
+        return found
+    return UnknownNumber(found, mode.mode.decisions.decide)
+
+
 def _format(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> str:
     tensor = args[0]
     if not isinstance(tensor, FakeTensor):
@@ -253,6 +263,7 @@ _HANDLERS: dict[Any, Handler] = {
     _T.share_memory_: _same,
     _T.numpy: _values,
     _T.__array__: _values,
+    _T.item: _item,
     _T.__format__: _format,
     _T.__repr__: _format,
     _T.data_ptr: _address,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from gpuledger.simulate.assumptions import EXPECTED, LARGEST
+from gpuledger.simulate.conditions.assumed import ASSUMED
 from gpuledger.simulate.gpu.device import SimulatedDevice
 
 aten = torch.ops.aten
@@ -149,8 +150,12 @@ class Values:
     def mask(self, mask: torch.Tensor) -> torch.Tensor | None:
         """Return the values of a mask that selects; they are assumed if they are not known. None if it is too large."""
         if self.of(mask) is None and _is_small(mask):
-            self._assume(mask, self._half(mask))
+            self.assume(mask, self.half(mask))
         return self.of(mask, reads=True)
+
+    def note_assumed(self) -> None:
+        """Record that the program's sizes or control flow depend on an assumption."""
+        self.was_assumed = True
 
     # -- following --------------------------------------------------------------------------------------------------
 
@@ -180,7 +185,7 @@ class Values:
             if isinstance(result, torch.Tensor) and _is_small(result):
                 self._keep(result, self._filled(kind, func, args, kwargs, result), False)
             return
-        if isinstance(first, FakeTensor) and self.of(first) is None and func not in _ASSUMED:
+        if isinstance(first, FakeTensor) and self.of(first) is None and func not in ASSUMED:
             return
         made = list(tensors_in(result))
         if not made or not all(_is_small(tensor) for tensor in made):
@@ -194,8 +199,8 @@ class Values:
             assumed = any(self.is_assumed(tensor) for tensor in (*tensors_in(args), *tensors_in(list(kwargs.values()))))
             for tensor, value in zip(made, tensors_in(real), strict=False):
                 self._keep(tensor, value, assumed)
-        elif func in _ASSUMED:
-            _ASSUMED[func](self, args, result)
+        elif func in ASSUMED:
+            ASSUMED[func](self, args, result)
 
     def keep(self, made: Any, real: Any, assumed: bool) -> None:
         """Keep the values of results with sizes that depend on them."""
@@ -285,22 +290,23 @@ class Values:
             _view(copy, tensor).copy_(value)
             self.device.keep_copy(storage._cdata, copy, size_bytes)
 
-    def _assume(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
+    def assume(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        """Keep assumed values of a tensor on the GPU."""
         self._keep(tensor, value, True)
 
-    def _half(self, mask: torch.Tensor) -> torch.Tensor:
+    def half(self, mask: torch.Tensor) -> torch.Tensor:
         """Return values of a mask: half of it on average."""
         if self.assumption == EXPECTED:
             return torch.rand(mask.shape, generator=self._generator) < 0.5
         return torch.full((), self.assumption == LARGEST)
 
-    def _choice(self, shape: Any, options: int) -> torch.Tensor:
+    def choice(self, shape: Any, options: int) -> torch.Tensor:
         """Return indices below ``options``: uniform, or the same for all."""
         if self.assumption != EXPECTED or options < 1:
             return torch.zeros((), dtype=torch.int64)
         return torch.randint(options, tuple(shape), generator=self._generator)
 
-    def _order(self, shape: Any, dim: int, count: int) -> torch.Tensor:
+    def order(self, shape: Any, dim: int, count: int) -> torch.Tensor:
         """Return the indices of the ``count`` largest of random numbers along a dimension."""
         if self.assumption != EXPECTED:
             sizes = [1] * len(shape)
@@ -333,56 +339,3 @@ def _view(copy: _Copy, tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor on a copy, with the layout of a fake tensor."""
     made = torch.empty(0, dtype=tensor.dtype)
     return made.set_(copy.bytes_, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
-
-
-# -- assumptions ------------------------------------------------------------------------------------------------------
-
-_LARGEST_ORDER = 1 << 23
-
-
-def _assume_topk(values: Values, args: Any, result: Any) -> None:
-    data, count = args[0], int(args[1])
-    dim = args[2] if len(args) > 2 else -1
-    if data.dim() and data.numel() <= _LARGEST_ORDER and data.shape[dim] >= count:
-        values._assume(result[1], values._order(data.shape, dim, count))
-
-
-def _assume_sort(values: Values, args: Any, result: Any) -> None:
-    data = args[0]
-    dim = next((value for value in args[1:] if isinstance(value, int) and not isinstance(value, bool)), -1)
-    if data.dim() and data.numel() <= _LARGEST_ORDER and data.numel():
-        values._assume(result[1], values._order(data.shape, dim, data.shape[dim]))
-
-
-def _assume_best(values: Values, args: Any, result: Any) -> None:
-    """Assume an index for ``argmax`` and similar operators."""
-    dim = args[1] if len(args) > 1 else None
-    options = args[0].numel() if dim is None else args[0].shape[dim] if args[0].dim() else 1
-    index = result if isinstance(result, torch.Tensor) else result[1]
-    values._assume(index, values._choice(index.shape, options))
-
-
-def _assume_draw(values: Values, args: Any, result: Any) -> None:
-    values._assume(result, values._choice(result.shape, args[0].shape[-1]))
-
-
-def _assume_half(values: Values, args: Any, result: Any) -> None:
-    if result.numel() > 1:
-        values._assume(result, values._half(result))
-
-
-_COMPARISONS = tuple(
-    getattr(getattr(aten, name), kind) for name in ("lt", "le", "gt", "ge") for kind in ("Scalar", "Tensor")
-)
-_ASSUMED: dict[Any, Callable[[Values, Any, Any], None]] = {
-    aten.topk.default: _assume_topk,
-    aten.sort.default: _assume_sort,
-    aten.sort.stable: _assume_sort,
-    aten.argmax.default: _assume_best,
-    aten.argmin.default: _assume_best,
-    aten.max.dim: _assume_best,
-    aten.min.dim: _assume_best,
-    aten.multinomial.default: _assume_draw,
-    **dict.fromkeys(_COMPARISONS, _assume_half),
-}
-"""Operator -> function that assumes values of its result if those of its arguments are not known."""

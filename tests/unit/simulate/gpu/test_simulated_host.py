@@ -68,7 +68,7 @@ def test_unknown_values_stay_unknown_on_the_host_and_back(device: SimulatedDevic
     kept = torch.ones(4)
     kept += _computed(4).cpu()
     assert kept.tolist() == [1, 1, 1, 1]
-    assert kept.cuda().sum().item() == 0.5
+    assert 0.49 < kept.cuda().sum().item() < 0.5
 
 
 def test_known_values_arrive_on_the_host(device: SimulatedDevice) -> None:
