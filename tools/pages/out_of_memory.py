@@ -9,6 +9,7 @@ from pages.results import about, read, table, wrap
 
 SETTINGS = "memory/results/h200/allocator_settings.json"
 FAILURES = "memory/results/h200/out_of_memory.json"
+LEAKS = "memory/results/cpu/leaks.json"
 FAILURES_AGAIN = "memory/results/h100/out_of_memory.json"
 """The same programs on a GPU with less memory."""
 ADVICE = "expandable_segments:True"
@@ -111,3 +112,15 @@ def _bytes_in(message: str, where: str) -> float | None:
     """Return the size at ``{}`` in a message; None if it is not there."""
     found = re.search(where.format(r"([\d.]+) (bytes|KiB|MiB|GiB)"), message)
     return None if found is None else float(found[1]) * UNITS[found[2]]
+
+
+@block("leaks that are found")
+def leaks() -> list[str]:
+    """Return how many planted leaks are found, and how many healthy programs seem to leak."""
+    results = read(LEAKS)
+    leaking, healthy = results["leaks"], results["healthy"]
+    return wrap(
+        f"{about(results, 'memory/leaks.py')}: of {leaking['programs']} programs with a leak, the growth is found in",
+        f"{leaking['found']}, and named rightly in {leaking['named']}. Of {healthy['programs']} programs without one,",
+        f"{healthy['false_alarms']} seem to have one.",
+    )
