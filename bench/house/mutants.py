@@ -6,7 +6,8 @@ fastest. A change to the code draws the defects of the changed lines anew and no
 
 `build/mutants` keeps which tests run which line, and which defects were found while their module was as it is. The next
 run tries the other defects only; `--again` tries all. `named_mutants.toml` may say why a survivor changes nothing.
-Results go to bench/house/results/cpu/mutants.json.
+Results go to bench/house/results/cpu/mutants.json. Tests that fail without any defect are left out. Their number and
+files are in the results, as a machine on which many fail finds fewer defects.
 
 mutmut and cosmic-ray do not fit: neither draws a seeded sample, and each of their defects costs the import of torch.
 
@@ -232,6 +233,11 @@ class Trial:
             outcome = run_tests(self._copy.source, files, 4 * limit_s, self._log)
         return outcome
 
+    @property
+    def unsound(self) -> list[str]:
+        """The tests that failed alone so far."""
+        return [test for test, is_sound in self._sound.items() if not is_sound]
+
     def _is_sound(self, test: str) -> bool:
         """Return whether a test passes alone where nothing is broken."""
         if test not in self._sound:
@@ -264,6 +270,8 @@ class Trials:
     """Tries defects in several processes at a time, each with a copy of the package of its own."""
 
     def __init__(self, lines: LineTests, directory: Path, jobs: int, end_s: float) -> None:
+        self.unsound: set[str] = set()
+        """The tests that failed without a defect while defects were tried."""
         self._lines, self._directory, self._end_s = lines, directory, end_s
         context = multiprocessing.get_context("fork")
         self._pool = context.Pool(jobs, self._begin)
@@ -274,7 +282,9 @@ class Trials:
 
     def run(self, mutants: list[Mutant]) -> Iterator[tuple[Outcome | None, float]]:
         """Yield how the tests of each defect end, and the seconds that took; None where the time was over before."""
-        yield from self._pool.imap(_try_one, [(mutant, self._end_s) for mutant in mutants])
+        for outcome, took_s, unsound in self._pool.imap(_try_one, [(mutant, self._end_s) for mutant in mutants]):
+            self.unsound.update(unsound)
+            yield outcome, took_s
         self._pool.close()
         self._pool.join()
 
@@ -283,12 +293,18 @@ _trial: Trial
 """That of this process."""
 
 
-def _try_one(given: tuple[Mutant, float]) -> tuple[Outcome | None, float]:
+def _try_one(given: tuple[Mutant, float]) -> tuple[Outcome | None, float, list[str]]:
     mutant, end_s = given
     begun_s = time.monotonic()
     if begun_s > end_s:
-        return None, 0.0
-    return _trial.run(mutant), time.monotonic() - begun_s
+        return None, 0.0, []
+    return _trial.run(mutant), time.monotonic() - begun_s, _trial.unsound
+
+
+def left_out(tests: Iterable[str]) -> dict[str, Any]:
+    """Return how many tests were left out, as they fail without a defect, and of which files."""
+    files = Counter(map(file_of, tests))
+    return {"tests": files.total(), "files": dict(sorted(files.items()))}
 
 
 def try_all(mutants: list[Mutant], trials: Trials, known: Found) -> dict[str, Any]:
@@ -346,12 +362,19 @@ def main() -> int:
     warm_up()
     end_s = time.monotonic() + 60 * options.minutes
     found: dict[str, Any] = {"seed": options.seed, "tests": list(TESTS)}
-    with tempfile.TemporaryDirectory() as directory:
+    failing = set(lines.failed)
+    # What a test started may still write there when all defects were tried.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         for name, mutants in sets.items():
             trials = Trials(lines, Path(directory), options.jobs, end_s)
             found[name] = try_all(mutants, trials, known)
-    write_results(options.out, {"environment": describe_environment("cpu"), **found})
+            failing |= trials.unsound
+        found["left_out"] = left_out(failing)
+        write_results(options.out, {"environment": describe_environment("cpu"), **found})
     print({name: f"{found[name]['found']} of {found[name]['tried']} found" for name in sets})
+    if failing:
+        files = ", ".join(found["left_out"]["files"])
+        print(f"{len(failing)} tests fail here without a defect and were left out: {files}")
     unexplained = [one for name in sets for one in found[name]["survivors"] if not one["reason"]]
     return int(bool(unexplained))
 

@@ -34,12 +34,14 @@ PACKAGE = ROOT / "src" / "gpuledger"
 class LineTests:
     """What was found: ``reached[module][line]`` are the tests that run a line, ``seconds[test]`` its time.
 
-    ``contents`` has a digest of each module and of each file of tests, as they were then.
+    ``contents`` has a digest of each module and of each file of tests, as they were then. ``failed`` are the tests that
+    failed, which run no line of ``reached``.
     """
 
     reached: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     contents: dict[str, str] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, place: Path) -> LineTests:
@@ -63,7 +65,7 @@ class LineTests:
         }
         seconds = {test: seconds for test, seconds in self.seconds.items() if file_of(test) not in dropped}
         contents = {name: content for name, content in self.contents.items() if name not in dropped}
-        return LineTests(reached, seconds, contents)
+        return LineTests(reached, seconds, contents, [test for test in self.failed if file_of(test) not in dropped])
 
     def add(self, other: LineTests) -> None:
         """Add what another map found, for tests that this one does not have."""
@@ -73,6 +75,7 @@ class LineTests:
                 reached[line] = sorted({*tests, *reached.get(line, [])})
         self.seconds.update(other.seconds)
         self.contents.update(other.contents)
+        self.failed[:] = sorted({*self.failed, *other.failed})
 
     def of(self, module: str, line: int) -> list[str]:
         """Return the tests that run a line, the fastest first.
@@ -114,6 +117,7 @@ class _Follower:
     def __init__(self, measured: coverage.Coverage) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         self.failed: set[str] = set()
+        self.skipped: set[str] = set()
         self._measured = measured
 
     @pytest.hookimpl(hookwrapper=True)
@@ -124,8 +128,10 @@ class _Follower:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.seconds[report.nodeid] += report.duration
-        if not report.passed:
+        if report.failed:
             self.failed.add(report.nodeid)
+        elif report.skipped:
+            self.skipped.add(report.nodeid)
 
 
 def update_map(place: Path, modules: list[str], folders: list[str], jobs: int = 1) -> None:
@@ -177,11 +183,13 @@ def _run(modules: list[str], files: list[str]) -> LineTests:
     pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files], plugins=[follower])
     measured.stop()
     data = measured.get_data()
-    found = LineTests(seconds=follower.seconds, contents={name: digest(name) for name in (*modules, *files)})
+    contents = {name: digest(name) for name in (*modules, *files)}
+    found = LineTests(seconds=follower.seconds, contents=contents, failed=sorted(follower.failed))
     for module, place in zip(modules, places, strict=True):
         contexts = data.contexts_by_lineno(place).items()
         found.reached[module] = {
-            str(line): sorted({test for test in tests if test} - follower.failed) for line, tests in contexts
+            str(line): sorted({test for test in tests if test} - follower.failed - follower.skipped)
+            for line, tests in contexts
         }
     return found
 

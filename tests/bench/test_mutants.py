@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
+import os
 import sys
 import tomllib
-from types import ModuleType
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 from folders import BENCH
@@ -89,6 +93,45 @@ def test_a_line_has_its_own_tests_the_fastest_first_while_its_module_is_the_same
     left = made.without(["tests/a.py"])
     assert (left.of("config.py", one), left.of("config.py", other)) == (["tests/b.py::fast"], ["tests/b.py::fast"])
     assert list(left.seconds) == ["tests/b.py::fast"]
+
+
+def test_tests_that_fail_without_a_defect_are_named_and_skipped_ones_are_not(mutants: ModuleType) -> None:
+    follower = sys.modules["line_tests"]._Follower(SimpleNamespace())
+    for name, how in (("a", "failed"), ("a", "passed"), ("b", "skipped"), ("c", "passed")):
+        told = {one: one == how for one in ("passed", "failed", "skipped")}
+        follower.pytest_runtest_logreport(SimpleNamespace(nodeid=f"tests/t.py::{name}", duration=0.5, **told))
+    assert (follower.failed, follower.skipped) == ({"tests/t.py::a"}, {"tests/t.py::b"})
+    made = mutants.LineTests(failed=["tests/t.py::a"])
+    made.add(mutants.LineTests(failed=["tests/t.py::d", "tests/u.py::a"]))
+    assert mutants.left_out(made.failed) == {"tests": 3, "files": {"tests/t.py": 2, "tests/u.py": 1}}
+    assert made.without(["tests/t.py"]).failed == ["tests/u.py::a"]
+
+
+def test_results_name_the_tests_left_out_and_are_written_though_the_copies_cannot_be_removed(
+    mutants: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NoTrials:
+        """Finds that a test fails without a defect."""
+
+        def __init__(self, *_: Any) -> None:
+            self.unsound = {"tests/b.py::alone"}
+
+        def run(self, mutants: list[Any]) -> list[Any]:
+            return mutants
+
+    def is_not_empty(place: str, **_: Any) -> None:
+        raise OSError(39, "Directory not empty", place)
+
+    monkeypatch.setattr(mutants, "read_map", lambda jobs: mutants.LineTests(failed=["tests/a.py::one"]))
+    monkeypatch.setattr(mutants, "warm_up", lambda: None)
+    monkeypatch.setattr(mutants, "BUILD", tmp_path)
+    monkeypatch.setattr(mutants, "Trials", NoTrials)
+    monkeypatch.setattr(sys, "argv", ["mutants.py", "--count", "0", "--sample", "--out", str(tmp_path / "out.json")])
+    with monkeypatch.context() as during:
+        during.setattr(os, "rmdir", is_not_empty)
+        assert mutants.main() == 0
+    written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert written["left_out"] == {"tests": 2, "files": {"tests/a.py": 1, "tests/b.py": 1}}
 
 
 def test_tests_of_the_modules_folder_go_first_and_among_them_those_about_the_line(mutants: ModuleType) -> None:
