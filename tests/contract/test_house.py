@@ -56,6 +56,13 @@ def test_no_file_has_more_than_400_lines(figures: dict[str, Any]) -> None:
     assert figures["files_over_400_lines"] == 0
 
 
+def test_nothing_needs_pandas() -> None:
+    """It is no dependency of ours, and the command line hides it from pyarrow."""
+    package = ROOT / "src" / "gpuledger"
+    names = re.compile(r"\.(to_pandas\w*|from_pandas)\(")
+    assert [str(one) for one in package.rglob("*.py") if names.search(one.read_text(encoding="utf-8"))] == []
+
+
 def test_a_package_names_modules_to_start_with_that_it_has() -> None:
     missing = []
     for place in (ROOT / "src" / "gpuledger").rglob("__init__.py"):

@@ -70,8 +70,16 @@ def _values_of(values: pa.Array) -> NDArray[np.generic]:
     count, data = len(values), values.buffers()[1]
     if pa.types.is_boolean(values.type):
         return _bits(data, values.offset, count)
-    kind = np.dtype(values.type.to_pandas_dtype())
+    kind = _numpy_type(values.type)
     return np.frombuffer(data, kind, count, values.offset * kind.itemsize) if count else np.empty(0, kind)
+
+
+def _numpy_type(kind: pa.DataType) -> np.dtype[np.generic]:
+    """Return NumPy's type of the same numbers. ``to_pandas_dtype`` of pyarrow before 26 needs pandas."""
+    import pyarrow as pa
+
+    letter = "f" if pa.types.is_floating(kind) else "u" if pa.types.is_unsigned_integer(kind) else "i"
+    return np.dtype(f"{letter}{kind.bit_width // 8}")
 
 
 def _is_known(values: pa.Array) -> NDArray[np.bool_]:
