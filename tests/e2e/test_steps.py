@@ -138,9 +138,19 @@ def test_what_counts(program: Program, kinds: list[str]) -> None:
     assert run.manifest.notes == ()
 
 
-@pytest.mark.parametrize("program", [two_optimizers, inference, inference_that_keeps_graphs, marked_and_trained])
-def test_a_window_holds_its_steps_and_nothing_else(program: Program) -> None:
-    run = record_own(program, steps=(2, 2))
+@pytest.mark.parametrize(
+    ("program", "step_on"),
+    [
+        (two_optimizers, "auto"),
+        (inference, "module"),
+        (inference_that_keeps_graphs, "module"),
+        (marked_and_trained, "auto"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_window_holds_its_steps_and_nothing_else(program: Program, step_on: str) -> None:
+    """Calls are steps at once, whatever models and optimizers other tests have left in this process."""
+    run = record_own(program, steps=(2, 2), step_on=step_on)
     assert [recorded for _, _, recorded in run.steps] == [False, True, False, False][: len(run.steps)]
     assert present(run.manifest.window).to_json() == {"asked": [2, 2], "first_step": 2, "last_step": 2}
     assert {block.step for block in run.blocks if block.alloc_index >= 0} == {2}
@@ -155,3 +165,30 @@ def test_steps_tile_the_time_and_the_events() -> None:
         assert before["end_index"] + 1 == after["start_index"]
     assert all(row["start_ns"] < row["end_ns"] and row["start_index"] <= row["end_index"] for row in rows)
     assert all(0 <= row["paused_ns"] <= row["end_ns"] - row["start_ns"] for row in rows)
+
+
+@pytest.mark.parametrize("program", [inference, inference_that_keeps_graphs])
+def test_a_training_before_the_recording_takes_no_steps_from_it(program: Program) -> None:
+    """As in a notebook: the model and the optimizer of an earlier training are alive, and another model is called."""
+    before = nn.Linear(8, 3)
+    optimizer = torch.optim.Adam(before.parameters())
+    one_step(before, optimizer)
+    run = record_own(program)
+    assert run.manifest.steps_seen == (3 if program is inference else 4)
+    assert {kind for _, kind, _ in run.steps} == {"call"}
+
+
+def test_a_training_that_goes_on_takes_the_calls_before_its_steps() -> None:
+    """A teacher is called before the student, with an optimizer that has stepped before the recording."""
+    teacher, student = nn.Linear(8, 2), nn.Linear(8, 2)
+    optimizer = torch.optim.Adam(student.parameters())
+    one_step(student, optimizer)
+
+    def distilled(_: Any) -> object:
+        for _ in range(3):
+            with torch.no_grad():
+                teacher(torch.randn(2, 8))
+            one_step(student, optimizer)
+        return teacher
+
+    assert [kind for _, kind, _ in record_own(distilled).steps] == ["optimizer"] * 3

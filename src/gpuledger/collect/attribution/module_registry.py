@@ -180,6 +180,16 @@ class ModuleRegistry:
                     return True
         return False
 
+    def parameters_beside(self, module_id: int) -> set[int]:
+        """Return the ids of the parameters of the outermost module that a module is in."""
+        root_id = self._places[module_id][1]
+        found: set[int] = set()
+        for module in (reference() for reference in self._holders):
+            number = -1 if module is None else self.module_ids.get(id(module), -1)
+            if module is not None and number >= 0 and self._places[number][1] == root_id:
+                found.update(id(weight) for _, weight in parameters_of(module))
+        return found
+
     def paths(self) -> list[str]:
         """Return the paths of all registered modules below their outermost modules."""
         return [path for path, _ in self._places if path]

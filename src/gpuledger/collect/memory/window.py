@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
 from gpuledger.collect.adapter.guard import Guard, take_out_all
+from gpuledger.collect.adapter.program_objects import WeakIdentitySet, parameter_groups, state_of
 from gpuledger.collect.attribution.communication import collectives_backend
 from gpuledger.collect.attribution.inputs import InputShapes
 from gpuledger.collect.attribution.kept_blocks import KeptBlocks
@@ -119,6 +122,9 @@ class MemoryWindow:
         self._card = card
         self._begins_late = begins_late
         self._awaits_call = False
+        self.has_trained = WeakIdentitySet()
+        """Optimizers that had stepped before the recording began."""
+        self._trains: dict[tuple[int, int], bool] = {}
         self._collectives = FirstCollectives(self.read_counters, guard)
         self._precision = Precision(self._registry, guard)
         self._scanned = False
@@ -175,6 +181,8 @@ class MemoryWindow:
             self._collectives.install()
         if self._steps.seen or self._begins_late:
             self._look_for_alive(living)
+            if self._begins_late:
+                self.has_trained.update(one for one in self._steps.optimizers if state_of(one))
             self._scanned = bool(self._steps.seen)
         if self._settings.stacks:
             self._record_stacks()
@@ -299,9 +307,9 @@ class MemoryWindow:
         self._sharded.install()
         if self._registry.holds_tensors(module_id):
             self._has_steps()
-            self._steps.call_began(module_id, self.expects_training)
+            self._steps.call_began(module_id, partial(self.expects_training, module_id))
             if not self.is_open and torch.is_grad_enabled():  # it ended here, so this call's end is not observed
-                self._steps.call_ended(module_id, self.expects_training)
+                self._steps.call_ended(module_id, partial(self.expects_training, module_id))
             self.inputs.see(module_id, self._steps.seen + 1, args, kwargs)
         self.sightings.see_new_weights()
         self.sightings.see_inputs(module_id, args, kwargs)
@@ -309,7 +317,7 @@ class MemoryWindow:
     def on_outermost_end(self, module_id: int) -> None:
         """Record the exit of an outermost module."""
         if self._registry.holds_tensors(module_id):
-            self._steps.call_ended(module_id, self.expects_training)
+            self._steps.call_ended(module_id, partial(self.expects_training, module_id))
 
     def on_backward_end(self) -> None:
         """Record the end of a backward pass."""
@@ -319,11 +327,24 @@ class MemoryWindow:
 
     # -- live objects ----------------------------------------------------------------------------------------------
 
-    def expects_training(self) -> bool:
-        """Return whether an optimizer exists. Then calls before its first step are not steps of their own."""
+    def expects_training(self, module_id: int) -> bool:
+        """Return whether calls of a module before the first step of an optimizer are not steps of their own.
+
+        They are not if an optimizer exists. One that has stepped before the recording began counts only if it trains
+        the module: its training may have ended, as in a notebook.
+        """
         if not self._scanned:
             self.scan()
-        return bool(self._steps.optimizers)
+        return any(self._can_train(one, module_id) for one in self._steps.optimizers)
+
+    def _can_train(self, optimizer: Optimizer, module_id: int) -> bool:
+        if optimizer not in self.has_trained:
+            return True
+        key = id(optimizer), module_id
+        if key not in self._trains:
+            updated = {id(one) for group in parameter_groups(optimizer) for one in group}
+            self._trains[key] = not updated.isdisjoint(self._registry.parameters_beside(module_id))
+        return self._trains[key]
 
     def scan(self) -> None:
         """Search for live modules and optimizers, while the program is paused."""

@@ -99,7 +99,7 @@ class Session:
             weights_version=self.registry.weights_version,
             step_on=settings.step_on,
             followed=FollowedModule(self.registry.container_of, self.registry.is_gone),
-            held=HeldCalls(self.registry.awaits_first_call, partial(self._add_step, "call")),
+            held=HeldCalls(self._may_train, partial(self._add_step, "call")),
         )
         self.calls = WatchedCalls(self.steps, self.registry, self.guard, lambda: self.window)
         self._later = LaterPasses(
@@ -233,11 +233,15 @@ class Session:
             if not self.guard.absorbs(error):
                 raise
 
+    def _may_train(self) -> bool:
+        """Return whether calls of modules are held back, because a training may follow or go on."""
+        return self.registry.awaits_first_call() or (self.window is not None and bool(self.window.has_trained))
+
     def _end_last_steps(self) -> None:
         """Record the steps that end with the program."""
         if self.window is not None:
             seen = self.steps.seen
-            self.steps.end_with_program(self.window.expects_training)
+            self.steps.end_with_program(partial(self.window.expects_training, self.steps.followed_id))
             if self.window.is_open and self.steps.seen > seen:
                 self.window.read_counters("step_end")
 

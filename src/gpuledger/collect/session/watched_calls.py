@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.collect.adapter import torch_private
@@ -74,7 +75,7 @@ class WatchedCalls:
         self._registry.note_called(module_id)
         window = self._window()
         if window is not None and self._registry.holds_tensors(module_id):
-            self._steps.call_began(module_id, window.expects_training)
+            self._steps.call_began(module_id, partial(window.expects_training, module_id))
             window.inputs.see(module_id, self._steps.seen + 1, args, kwargs)
 
     def _ended(self, module: torch.nn.Module) -> None:

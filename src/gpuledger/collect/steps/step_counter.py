@@ -120,6 +120,11 @@ class StepCounter:
         return self._step_on == MODULE or self.module_name is not None
 
     @property
+    def followed_id(self) -> int:
+        """Return the id of the module with the calls that are steps; -1 if none was called."""
+        return self._followed.module_id
+
+    @property
     def has_called(self) -> bool:
         """Return whether a module was called that could be the one with the calls that are steps."""
         return self._followed.module_id >= 0
