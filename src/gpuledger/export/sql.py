@@ -85,6 +85,7 @@ def locked_database(
     import duckdb
 
     connection = duckdb.connect(":memory:")
+    connection.execute("SET enable_progress_bar = false")  # interactive Python has one, on standard output
     for name, table in tables.items():
         connection.register(name, table)
     memory_limit = f"SET memory_limit = '{(limits or Limits()).memory_bytes}B'"

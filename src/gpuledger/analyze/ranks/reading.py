@@ -70,6 +70,7 @@ def open_summaries(ranks: Sequence[Rank]) -> Iterator[tuple[duckdb.DuckDBPyConne
     import duckdb
 
     connection = duckdb.connect(":memory:", config={"threads": THREADS, "memory_limit": MEMORY_LIMIT})
+    connection.execute("SET enable_progress_bar = false")  # interactive Python has one, on standard output
     written = [rank for rank in ranks if has_summary(rank)]
     computed = [(rank.number, summary_tables(rank)) for rank in ranks if not has_summary(rank)]
     try:

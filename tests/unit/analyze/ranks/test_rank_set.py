@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from statistics import median
 
@@ -120,3 +122,17 @@ def test_a_damaged_summary_is_an_input_error(tmp_path: Path) -> None:
     (path / "rank-1" / "breakdown" / "part-00000.parquet").write_bytes(b"PAR1 not")
     with pytest.raises(InputError, match="damaged"):
         build_rank_set(read_run(path))
+
+
+def test_no_progress_is_printed_in_interactive_python(tmp_path: Path) -> None:
+    make_summaries(tmp_path / "run", 2, 3)
+    code = """
+import sys
+from pathlib import Path
+from gpuledger.analyze.ranks.reading import open_summaries
+from gpuledger.model.run import read_run
+with open_summaries(read_run(Path(sys.argv[1])).ranks) as (connection, _):
+    print(connection.execute("SELECT current_setting('enable_progress_bar')").fetchall())
+"""
+    shown = subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], capture_output=True, text=True)
+    assert shown.stdout == "[(False,)]\n", shown.stderr
