@@ -172,7 +172,7 @@ def is_ours(error: BaseException) -> bool:
     frames = [frame for frame, _ in _walk(error.__traceback__)]
     handlers = _signal_handlers()
     for interrupted, called in pairwise([None, *frames]):
-        if called is None or _is_our_file(called.f_code):
+        if called is None or is_our_file(called.f_code):
             continue
         if called.f_code in handlers or _was_given(called, interrupted):
             return False
@@ -209,7 +209,7 @@ def _was_given(frame: FrameType, interrupted: FrameType | None) -> bool:
     values = [frame.f_locals.get(name) for name in code.co_varnames[:count]]
     given = [inner for value in values for inner in (value if type(value) is tuple else (value,))]
     frames = [value for value in given if type(value) is FrameType]
-    return any(value is interrupted or _is_our_file(value.f_code) for value in frames)
+    return any(value is interrupted or is_our_file(value.f_code) for value in frames)
 
 
 _TAKES_MORE = 0x04
@@ -222,7 +222,8 @@ def _walk(place: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
         place = place.tb_next
 
 
-def _is_our_file(code: CodeType) -> bool:
+def is_our_file(code: CodeType) -> bool:
+    """Return whether code is that of a file of the package."""
     return code.co_filename.startswith(_PACKAGE_FILES)
 
 
@@ -235,7 +236,7 @@ def forget_own_frames(error: BaseException) -> None:
     place, after_ours = error.__traceback__, False
     while place is not None:
         code = place.tb_frame.f_code
-        ours = _is_our_file(code)
+        ours = is_our_file(code)
         if not (ours or (after_ours and code.co_filename == _OPERATORS_FILE)):
             kept.append(place)
         place, after_ours = place.tb_next, ours

@@ -7,12 +7,14 @@ cause no graph break.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
 from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.guard import is_our_file
 
 PACKAGE = "gpuledger."
 _WRAPS_THE_PROGRAM_S = "gpuledger.collect.attribution.scopes._wrapped"
@@ -38,10 +40,25 @@ def _codes(names: dict[str, Any], module_name: str) -> Iterator[CodeType]:
             yield from _codes(dict(vars(value)), module_name)
             continue
         function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-        if isinstance(function, FunctionType) and function.__module__ == module_name:
-            if f"{module_name}.{function.__qualname__}" == _WRAPS_THE_PROGRAM_S:
-                continue
-            yield from _with_inner(function.__code__)
+        if not isinstance(function, FunctionType) or function.__module__ != module_name:
+            continue
+        if f"{module_name}.{function.__qualname__}" != _WRAPS_THE_PROGRAM_S:
+            yield from _own_codes(function)
+
+
+def _own_codes(function: FunctionType) -> Iterator[CodeType]:
+    """Yield the code objects of a function of the package, without those of its decorators.
+
+    A decorator such as ``contextlib.contextmanager`` shares its code with every function of the program that has it.
+    """
+    own = inspect.unwrap(function, stop=_is_own)
+    if _is_own(own):
+        yield from _with_inner(own.__code__)
+
+
+def _is_own(function: Any) -> bool:
+    code = getattr(function, "__code__", None)
+    return isinstance(code, CodeType) and is_our_file(code)
 
 
 def _with_inner(code: CodeType) -> Iterator[CodeType]:

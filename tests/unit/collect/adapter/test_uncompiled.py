@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from types import CodeType, ModuleType
 
 import pytest
@@ -23,8 +25,24 @@ def test_functions_of_a_module_that_is_loaded_later_are_marked_once(monkeypatch:
     marked.clear()
 
     later = ModuleType("gpuledger.later")
-    exec("def function():\n    return lambda: 1", vars(later))
+    text = "from contextlib import contextmanager\ndef function(): return lambda: 1\n"
+    text += "@contextmanager\ndef block(): yield"
+    exec(compile(text, uncompiled.__file__, "exec"), vars(later))
     monkeypatch.setitem(sys.modules, later.__name__, later)
     uncompiled.keep_uncompiled()
     uncompiled.keep_uncompiled()
-    assert [code.co_name for code in marked] == ["function", "<lambda>"]
+    assert [code.co_name for code in marked] == ["function", "<lambda>", "block"]
+
+
+def test_code_that_the_program_shares_with_the_package_is_not_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextlib.contextmanager
+    def of_program() -> Iterator[None]:
+        yield
+
+    marked: list[CodeType] = []
+    monkeypatch.setattr(torch_private, "never_compile", marked.append)
+    monkeypatch.setattr(uncompiled, "_marked", set())
+    uncompiled.keep_uncompiled()
+    assert vars(torch_private.without_importing_compiler)["__wrapped__"].__code__ in marked
+    assert of_program.__code__ not in marked
+    assert all("gpuledger" in code.co_filename for code in marked)

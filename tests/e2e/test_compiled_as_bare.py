@@ -1,0 +1,53 @@
+"""The compiler does the same in a recorded program as in a bare one: graphs, breaks, recompilations and cache keys."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+from compiled_pairs import MATRICES, PROGRAMS, STEPS
+from folders import TESTS
+from quick import quick_python
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # Dynamo reads attributes that warn
+
+CALLS_HOOKS = {"optimizer step", "whole step"}
+"""Programs in which Dynamo traces torch's wrapper around an optimizer's step, which calls hooks. Without any, the rest
+of the wrapper is nothing to compile, and Dynamo looks at the function that it calls next. No graph differs."""
+WITHOUT_STEPS = {"compiled autograd"}
+"""No weight is updated."""
+
+
+def pairs(backend: str, *names: str) -> dict[str, list[dict[str, Any]]]:
+    """Return what the compiler has done in programs, bare and recorded."""
+    words = [quick_python(), str(TESTS / "support" / "compiled_pairs.py"), "cpu", backend, *names]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[dict[str, Any]]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_compiler_does_the_same(name: str) -> None:
+    ((bare, recorded),) = pairs("keep", name).values()
+    assert bare["counters"]["stats"]["unique_graphs"] > 0 or name == "falls back"
+    if name in CALLS_HOOKS:
+        bare["counters"].pop("frames"), recorded["counters"].pop("frames")
+    assert recorded.pop("steps") >= (0 if name in WITHOUT_STEPS else STEPS - 1)
+    assert recorded.pop("notes") == []
+    assert recorded == bare
+
+
+@pytest.mark.parametrize("backend", ["inductor", "cached"])
+def test_generated_code_and_cache_keys_are_the_same(backend: str) -> None:
+    ((bare, recorded),) = pairs(backend, MATRICES).values()
+    assert sum(name.endswith(".py") for name in bare["files"]) == 2
+    assert {name.partition("/")[0] for name in bare["files"] if name.endswith("/")} == {"fxgraph", "aotautograd"}
+    hits = bare["counters"]["aot_autograd"].get("autograd_cache_hit", 0)
+    assert hits == (1 if backend == "cached" else 0)
+    del recorded["steps"], recorded["notes"]
+    assert recorded == bare

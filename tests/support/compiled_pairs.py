@@ -1,0 +1,371 @@
+"""Compiled programs, each in two forks of this process: bare, and recorded as below ``gpuledger run``.
+
+Called with a device, a backend and names of programs, prints as JSON what the compiler has done in both. The backend
+``keep`` keeps the graphs that Dynamo and AOTAutograd make, and compiles nothing. With ``inductor``, the names of the
+files in its cache are compared, which contain hashes of the generated code and of the keys. With ``cached``, each fork
+finds the cache that a first one has filled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch import Tensor, distributed, nn
+from torch._dynamo import compiled_autograd
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+WIDTH, BATCH, STEPS = 8, 4, 8
+"""More steps than are recorded: what observes the program changes between them."""
+
+_DEVICE, _BACKEND = (*sys.argv[1:3], "cpu", "keep")[:2]
+_PLACE = Path(tempfile.gettempdir(), f"compiled-pairs-{os.getpid()}")
+"""Its path is in generated code, so it is the same in all forks."""
+_KEYS = re.compile(r"(fxgraph/\w+|aotautograd)/\w+/")
+_ADDRESS = re.compile(r"0x[0-9a-f]+|\b\d{12,}\b")
+_graphs: list[str] = []
+
+
+def keep_graphs(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+    """Keep the text of a graph, and of those that AOTAutograd makes of it."""
+
+    def keep(made: torch.fx.GraphModule, _inputs: object) -> Callable[..., Any]:
+        _graphs.append(made.print_readable(print_output=False))
+        return make_boxed_func(made.forward)  # type: ignore[no-any-return]
+
+    _graphs.append(graph.print_readable(print_output=False))
+    compiled: Callable[..., Any] = aot_autograd(fw_compiler=keep)(graph, inputs)
+    return compiled
+
+
+def compiled(function: Any, **how: Any) -> Any:
+    """Return a compiled function or module."""
+    return torch.compile(function, backend=how.pop("backend", _backend()), **how)
+
+
+def _backend() -> Any:
+    return keep_graphs if _BACKEND == "keep" else "inductor"
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(self.fc(x)) + x
+
+
+class Net(nn.Module):
+    """Two equal blocks; ``around`` is called with each block and its input."""
+
+    def __init__(self, around: Callable[[nn.Module, Tensor], Tensor] = lambda block, x: block(x)) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Layer(), Layer()])
+        self.around = around
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = self.around(block, x)
+        return x
+
+
+def train(
+    net: nn.Module, call: Callable[[Tensor], Tensor], rows: Callable[[int], int] = lambda _: BATCH
+) -> list[float]:
+    """Return the losses of an eager loop around compiled code."""
+    optimizer = torch.optim.SGD(net.parameters(), 0.05)
+    losses = []
+    for number in range(STEPS):
+        loss = call(torch.randn(rows(number), WIDTH)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def whole(net: nn.Module, **how: Any) -> list[float]:
+    """Return the losses of a model that is compiled whole."""
+    rows = how.pop("rows", lambda _: BATCH)
+    return train(net, compiled(net, **how), rows)
+
+
+def in_blocks(_: object) -> list[float]:
+    net = Net()
+    for block in net.blocks:
+        block.compile(backend=_backend())
+    return train(net, net)
+
+
+def breaking(block: nn.Module, x: Tensor) -> Tensor:
+    torch._dynamo.graph_break()
+    x = block(x)
+    return x + 1 if x.sum() > 1e9 else x
+
+
+@contextlib.contextmanager
+def doubled() -> Iterator[int]:
+    yield 2
+
+
+def in_contexts(block: nn.Module, x: Tensor) -> Tensor:
+    print(end="")
+    with doubled() as factor:
+        torch._dynamo.graph_break()
+        return block(x * factor)  # type: ignore[no-any-return]
+
+
+def checkpointed(block: nn.Module, x: Tensor) -> Tensor:
+    return checkpoint(block, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+
+@torch.library.custom_op("gpuledger_pairs::twice", mutates_args=())
+def twice(x: Tensor) -> Tensor:
+    """Double a tensor in an operator of the program's own."""
+    return x * 2
+
+
+twice.register_fake(torch.empty_like)
+twice.register_autograd(lambda _, gradient: gradient * 2)
+
+
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return 3 * gradient * ctx.saved_tensors[0] ** 2
+
+
+def with_operators(block: nn.Module, x: Tensor) -> Tensor:
+    return Cube.apply(twice(block(x)))  # type: ignore[no-any-return, no-untyped-call]
+
+
+def with_hooks(_: object) -> list[float]:
+    net = Net()
+    first, second = Layer(), Layer()
+    net.blocks = nn.ModuleList([first, second])
+    first.register_forward_hook(lambda _module, _args, out: out * 2)
+    second.register_forward_pre_hook(lambda _module, args: (args[0] + 1,))
+    second.register_full_backward_hook(lambda *_: None)
+    first.fc.bias.register_hook(lambda gradient: gradient * 2)
+    nn.utils.parametrizations.weight_norm(second.fc)
+    return whole(net)
+
+
+def matrices(_: object) -> list[float]:
+    net = nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False))
+    return whole(net)
+
+
+def inference(_: object) -> list[float]:
+    call = compiled(Net().eval(), fullgraph=True)
+    with torch.inference_mode():
+        return [call(torch.ones(BATCH, WIDTH)).sum().item() for _ in range(STEPS)]
+
+
+def attention(_: object) -> list[float]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def attend(x: Tensor) -> Any:
+        heads = x.view(1, 1, -1, 16)
+        return flex_attention(heads, heads, heads, score_mod=lambda score, b, h, i, j: score + i - j)
+
+    call = compiled(nn.Sequential(nn.Linear(WIDTH, 16)).eval())
+    attends = compiled(attend)
+    with torch.no_grad():
+        return [float(attends(call(torch.ones(128, WIDTH))).sum()) for _ in range(STEPS)]
+
+
+def with_compiled_autograd(_: object) -> list[float]:
+    net = Net()
+    call, losses = compiled(net), []
+    for _step in range(STEPS):
+        loss = call(torch.ones(BATCH, WIDTH)).sum()
+        with compiled_autograd._enable(compiled):
+            loss.backward()
+        losses.append(loss.item())
+    return losses
+
+
+def whole_step(_: object) -> list[float]:
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.05)
+
+    @compiled
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss  # type: ignore[no-any-return]
+
+    return [step(torch.ones(BATCH, WIDTH)).item() for _ in range(STEPS)]
+
+
+def optimizer_step(_: object) -> list[float]:
+    net, losses = Net(), []
+    optimizer = torch.optim.Adam(net.parameters())
+    step = compiled(optimizer.step)
+    for _step in range(STEPS):
+        loss = net(torch.ones(BATCH, WIDTH)).square().mean()
+        loss.backward()
+        step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def per_sample(_: object) -> list[float]:
+    net = Net()
+    weights = {name: weight.detach() for name, weight in net.named_parameters()}
+
+    def loss_of(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(net, weights, (x[None],)).square().mean()  # type: ignore[no-any-return]
+
+    @compiled
+    def step(weights: dict[str, Tensor], x: Tensor) -> dict[str, Tensor]:
+        gradients = vmap(grad(loss_of), in_dims=(None, 0))(weights, x)
+        return {name: weight - 0.05 * gradients[name].mean(0) for name, weight in weights.items()}
+
+    for _step in range(STEPS):
+        weights = step(weights, torch.ones(BATCH, WIDTH))
+    return [float(weight.sum()) for weight in weights.values()]
+
+
+def distributed_data_parallel(_: object) -> list[float]:
+    with tempfile.TemporaryDirectory() as place:
+        distributed.init_process_group("gloo", init_method=f"file://{place}/store", rank=0, world_size=1)
+        return whole(nn.parallel.DistributedDataParallel(Net()))
+
+
+def fails(_graph: object, _inputs: object) -> Callable[..., object]:
+    raise RuntimeError("planted")
+
+
+PROGRAMS: dict[str, Callable[[Any], list[float]]] = {
+    "inference": inference,
+    "sizes change": lambda _: whole(Net(), rows=lambda number: BATCH + number % 3),
+    "graph breaks": lambda _: whole(Net(breaking)),
+    "context managers": lambda _: whole(Net(in_contexts)),
+    "regional": in_blocks,
+    "compiled autograd": with_compiled_autograd,
+    "checkpointed": lambda _: whole(Net(checkpointed), fullgraph=True),
+    "FlexAttention": attention,
+    "optimizer step": optimizer_step,
+    "whole step": whole_step,
+    "per-sample gradients": per_sample,
+    "DistributedDataParallel": distributed_data_parallel,
+    "operators of its own": lambda _: whole(Net(with_operators)),
+    "hooks and parametrizations": with_hooks,
+    "falls back": lambda _: whole(Net(), backend=fails),
+}
+MATRICES = "matrix products"
+"""Inductor generates Python for it, and no kernel that would have to be compiled."""
+
+
+def run(name: str) -> dict[str, Any]:
+    """Return what a program computes and what the compiler has done."""
+    torch.manual_seed(0)
+    with torch._dynamo.config.patch(suppress_errors=name == "falls back"):
+        values = (PROGRAMS | {MATRICES: matrices})[name](None)
+    utils = torch._dynamo.utils
+    return {
+        "values": values,
+        "graphs": [hashlib.sha256(_plain(text).encode()).hexdigest() for text in _graphs],
+        "counters": {kind: {_plain(key): n for key, n in of.items()} for kind, of in utils.counters.items()},
+        "breaks": [(_plain(one.reason), list(map(_place, one.user_stack or ()))) for one in utils.graph_break_reasons],
+        "compilations": [
+            (one.compile_id, one.co_name, one.co_firstlineno, _plain(one.recompile_reason), _plain(one.fail_reason))
+            for one in utils.get_compilation_metrics()
+        ],
+        "files": _generated(_PLACE / "inductor"),
+    }
+
+
+def _generated(directory: Path) -> list[str]:
+    """Return the names of the files and keys in Inductor's cache."""
+    names = (str(place.relative_to(directory)) for place in directory.rglob("*") if place.is_file())
+    keys = {found.group() if (found := _KEYS.match(name)) else name for name in names}
+    return sorted(one for one in keys if one.endswith((".py", ".cpp", "/")) and "precompiled" not in one)
+
+
+def _plain(text: object) -> str:
+    return _ADDRESS.sub("", str(text))
+
+
+def _place(frame: traceback.FrameSummary) -> str:
+    return f"{Path(frame.filename).name}:{frame.lineno}"
+
+
+def run_recorded(name: str) -> dict[str, Any]:
+    """Return the same of a program that is recorded, with the number of steps that were counted."""
+    from gpuledger.collect.launch.settings import RecordSettings
+    from gpuledger.collect.session.active import start_recording, stop_recording
+
+    settings = RecordSettings(run_directory=_PLACE, first_step=2, last_step=3, devices=_DEVICE)
+    session = start_recording(settings, _PLACE / "rank-0", from_outside=True)
+    found = run(name)
+    stop_recording(session, "exit")
+    return found | {"steps": session.steps.seen, "notes": list(session.journal.part.notes)}
+
+
+def in_fork(name: str, *, is_recorded: bool, cached: bool = False) -> dict[str, Any]:
+    """Return what :func:`run` returns in a fork of this process."""
+    if not cached:
+        shutil.rmtree(_PLACE, ignore_errors=True)
+        _PLACE.mkdir()
+    told = _PLACE / "told.json"
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            os.environ |= {"XDG_CACHE_HOME": str(_PLACE / "ours"), "TORCHINDUCTOR_CACHE_DIR": str(_PLACE / "inductor")}
+            warnings.simplefilter("ignore")
+            torch.set_default_device(_DEVICE) if _DEVICE != "cpu" else None
+            told.write_text(json.dumps(run_recorded(name) if is_recorded else run(name), default=str))
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, name
+    found: dict[str, Any] = json.loads(told.read_text())
+    return found
+
+
+def compare(name: str) -> list[dict[str, Any]]:
+    """Return what a program did bare and recorded."""
+    if _BACKEND == "cached":
+        in_fork(name, is_recorded=False)
+    return [in_fork(name, is_recorded=one, cached=_BACKEND == "cached") for one in (False, True)]
+
+
+if __name__ == "__main__":
+    from gpuledger.collect.session import active  # noqa: F401  before the forks, in which it would be loaded again
+
+    print(json.dumps({name: compare(name) for name in sys.argv[3:]}))
+    shutil.rmtree(_PLACE, ignore_errors=True)
