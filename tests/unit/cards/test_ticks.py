@@ -423,3 +423,53 @@ def test_a_tick_that_could_be_either_of_two_is_not_taken_for_one() -> None:
     both = (50 * MS, 250 * MS)
     assert phase.saw(*both) == both
     assert phase.next_after(50 * MS) == (NVML_COUNTER.shortest_ns, MS + NVML_COUNTER.longest_ns)
+
+
+EVEN = EnergyCounter(100 * MS, 90 * MS, 110 * MS, 0, 7)
+"""A counter of which a period is known to 20 ms before anything was seen."""
+
+
+def seen_at_0() -> TickPhase:
+    """Return the phase of a counter that ticked at 0."""
+    phase = TickPhase(EVEN)
+    phase.saw(0, 0)
+    return phase
+
+
+def test_a_tick_is_known_to_two_fifths_of_a_period_and_no_worse() -> None:
+    phase = seen_at_0()
+    assert phase.next_after(109 * MS) == (90 * MS, 110 * MS)
+    assert phase.next_after(110 * MS) == (180 * MS, 220 * MS)
+    assert phase.next_after(220 * MS) is None
+    assert phase.last_before(220 * MS) == (180 * MS, 220 * MS)
+    assert phase.last_before(110 * MS) == (90 * MS, 110 * MS)
+
+
+@pytest.mark.parametrize(
+    ("between_ms", "taken_ms"),
+    [
+        ((80, 89), None),  # before the tick that was expected: it moved
+        ((80, 90), (90, 90)),
+        ((80, 105), (90, 105)),
+        ((105, 130), (105, 110)),
+        ((110, 120), (110, 110)),
+        ((100, 179), (100, 110)),
+        ((100, 180), None),  # the one after could be it as well
+    ],
+)
+def test_a_tick_is_where_it_was_seen_and_where_it_was_expected(
+    between_ms: tuple[int, int], taken_ms: tuple[int, int] | None
+) -> None:
+    phase = seen_at_0()
+    after_ns, before_ns = (ms * MS for ms in between_ms)
+    span = phase.saw(after_ns, before_ns)
+    assert phase.is_confirmed is (taken_ms is not None)
+    assert span == (tuple(ms * MS for ms in taken_ms) if taken_ms else (after_ns, before_ns))
+
+
+def test_two_ticks_tell_the_power_at_an_edge_and_one_does_not() -> None:
+    ticks = (Tick(0, 0, 0, None), Tick(100 * MS, 20_000, MS, 7))
+    edge = present(edge_at(ticks, 50 * MS))
+    assert (edge.tick_ns, edge.power_w, edge.off_w, edge.throttled_ns) == (100 * MS, 200.0, None, 7)
+    assert edge_at(ticks[:1], 50 * MS) is None
+    assert edge_at((), 50 * MS) is None

@@ -12,6 +12,7 @@ from imports import check_views, rows
 from snapshots import dumped, event, segment, snapshot
 
 from gpuledger.cli.main import main
+from gpuledger.formats.readers import files_inside
 from gpuledger.model.run import read_run
 
 
@@ -84,3 +85,16 @@ def test_a_missing_file_and_an_option_of_another_format(format_name: str, tmp_pa
     assert run_import(format_name, tmp_path / "nowhere").exit_code == 3
     (tmp_path / "file").write_text("x")
     assert run_import(format_name, tmp_path / "file", "--interval", "1ms").exit_code == 2
+
+
+def test_of_a_folders_files_those_that_look_like_a_known_one_and_are_not_are_named(tmp_path: Path) -> None:
+    shutil.copy(DATA / "mxnet" / "gpu_memory_profile-pid_98.csv", tmp_path / "known.csv")
+    for name, text in (("empty.csv", ""), ("other.csv", "a, b\n"), ("beside.txt", "not similar\n")):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "lost.csv").symlink_to(tmp_path / "nowhere")
+    found = files_inside(tmp_path, "mxnet")
+    assert found.known == (tmp_path / "known.csv",)
+    assert found.unread[0] == f"{tmp_path / 'empty.csv'}: empty, so no mxnet file"
+    assert found.unread[1].startswith(f"{tmp_path / 'lost.csv'}: ")
+    assert found.unread[2:] == (f"{tmp_path / 'other.csv'}: line 1: not of format mxnet",)

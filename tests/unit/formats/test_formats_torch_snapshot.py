@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from snapshots import STATES, dumped, event, segment, snapshot, some_frames
 from gpuledger.cli.main import main
 from gpuledger.errors import InputError
 from gpuledger.formats.readers import find_format
+from gpuledger.formats.snapshot.snapshot_tables import UNKNOWN_PHASE, _parse_text
+from gpuledger.formats.torch_snapshot import _plain_settings
+from gpuledger.model.accounts import PHASES
 
 MIB = 1 << 20
 BASE = 1 << 40
@@ -112,6 +116,35 @@ def test_a_users_metadata_is_the_name(tmp_path: Path) -> None:
     value = small_snapshot(user_metadata="epoch 3, layer 7")
     run = make("torch-snapshot", tmp_path, write(tmp_path / "snap.pickle", value))
     assert {row["name"] for row in rows(run.rank()) if row["alloc_index"] >= 0} == {"epoch 3, layer 7"}
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [(0, 0), (7, 7), ((1 << 31) - 1, (1 << 31) - 1), (1 << 31, 0), (-1, 0), ("7", 0), (2.5, 0), (None, 0)],
+)
+def test_metadata_of_our_export_is_kept_where_it_is_valid(step: object, expected: int) -> None:
+    told = {"category": "weight", "module": "0.conv", "scope": 3, "phase": "later", "step": step, "tensor": "w"}
+    known = {"category": "weight", "module": "0.conv", "scope": "", "phase": UNKNOWN_PHASE, "name": "w"}
+    assert _parse_text(json.dumps(told)) == known | {"step": expected}
+    assert _parse_text(json.dumps(told | {"category": "none", "phase": PHASES[1]})) == known | {
+        "category": "other", "phase": PHASES[1], "step": expected,
+    }  # fmt: skip
+
+
+def test_settings_of_the_allocator_are_kept_where_they_are_plain_and_short() -> None:
+    divisions = {"1": 0, "8": 1 << 20, "9": (1 << 20) + 1, "10": -1, "11": True, "x": 2, "12345678": 2, "²": 2}
+    told = {
+        "a": "x" * 99,
+        "b": "x" * 100,
+        "c": True,
+        "d": 2.5,
+        "e": [1],
+        "f": None,
+        "roundup_power2_divisions": divisions,
+    }
+    kept = {"a": "x" * 99, "c": True, "d": 2.5, "roundup_power2_divisions": {"1": 0, "8": 1 << 20}}
+    assert _plain_settings(told) == kept
+    assert _plain_settings([told]) == {}
 
 
 def test_several_devices_and_private_pools(tmp_path: Path) -> None:

@@ -41,6 +41,12 @@ def test_rows_that_come_in_rounds_are_of_one_gpu_after_the_other(apart_ms: int, 
     assert any("3 GPUs were found by the order" in note for note in run.ranks[0].notes)
 
 
+@pytest.mark.parametrize(("rounds", "gpus"), [(2, 1), (3, 2), (4, 2)])
+def test_three_rounds_tell_gpus_apart_and_two_could_be_chance(rounds: int, gpus: int, tmp_path: Path) -> None:
+    lines = [timed(100 * tick + 3 * gpu, 1000 * gpu) for tick in range(rounds) for gpu in range(2)]
+    assert len(used_mib(read(tmp_path, "timestamp, memory.used [MiB]", *lines))) == gpus
+
+
 def test_a_log_that_was_cut_in_a_round_keeps_what_there_is(tmp_path: Path) -> None:
     lines = [timed(100 * tick, 1000 * gpu + tick) for tick in range(5) for gpu in range(2)]
     assert used_mib(read(tmp_path, "timestamp, memory.used [MiB]", *lines[:-1])) == {

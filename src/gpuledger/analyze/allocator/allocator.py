@@ -183,8 +183,7 @@ class CachingAllocator:
             block = self._find(pool, size, stream) if self.settings.expandable else None
             block = block or self._new_block(pool, size, stream)
         if block is None:
-            counters = self.counters
-            raise OutOfMemoryError(requested_bytes, counters.reserved_bytes, counters.allocated_bytes)
+            raise OutOfMemoryError(requested_bytes, self.counters.reserved_bytes)
         return block
 
     def _new_block(self, pool: Pool, size: int, stream: int) -> Block | None:

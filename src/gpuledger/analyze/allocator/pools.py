@@ -13,11 +13,8 @@ LARGE_SEGMENT_BYTES = 20 * MIB
 class OutOfMemoryError(Exception):
     """The GPU is out of memory even after all cached segments were released."""
 
-    def __init__(self, requested_bytes: int, reserved_bytes: int, allocated_bytes: int) -> None:
+    def __init__(self, requested_bytes: int, reserved_bytes: int) -> None:
         super().__init__(f"{requested_bytes:,} bytes requested, {reserved_bytes:,} bytes reserved")
-        self.requested_bytes = requested_bytes
-        self.reserved_bytes = reserved_bytes
-        self.allocated_bytes = allocated_bytes
 
 
 @dataclass(frozen=True)

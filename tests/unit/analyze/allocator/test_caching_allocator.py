@@ -173,3 +173,16 @@ def test_what_lies_beside_the_pages_that_are_unmapped_stays_free(freed_mib: int)
         assert allocator.malloc(10 * MIB) == start + 60 * MIB
     assert reserved_mib(allocator) == left_mib
     assert (allocator.malloc(20 * MIB), reserved_mib(allocator)) == (start + 40 * MIB, left_mib + 20)
+
+
+def test_what_stays_beside_unmapped_pages_is_joined_with_its_neighbour_when_that_is_freed() -> None:
+    """25, 45 and 20 MiB in 5 pages of 20: of the 45 one page is unmapped, and 15 stay before it and 10 after it."""
+    allocator = CachingAllocator(AllocatorSettings(expandable=True))
+    first, middle, last = (allocator.malloc(size * MIB) for size in (25, 45, 20))
+    allocator.free(middle)
+    allocator.empty_cache()
+    assert reserved_mib(allocator) == 80
+    allocator.free(first)
+    allocator.free(last)
+    assert [allocator.malloc(40 * MIB) - first for _ in range(2)] == [0, 60 * MIB]
+    assert reserved_mib(allocator) == 80

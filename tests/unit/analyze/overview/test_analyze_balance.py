@@ -253,3 +253,17 @@ def test_a_segment_is_there_from_its_event_until_the_one_that_releases_it(tmp_pa
     instant = resolve_instant(rank, "end", 0, None)
     free = {index: _free_segment_bytes(rank, replace(instant, index=index)) for index in (49, 50, 59, 60)}
     assert free == {49: 0, 50: 7 << 20, 59: 7 << 20, 60: 0}
+
+
+@pytest.mark.parametrize(("collectives", "said"), [("nccl", True), ("gloo", False)])
+def test_nccls_buffers_are_unaccounted_where_the_process_was_not_read(
+    collectives: str, said: bool, tmp_path: Path
+) -> None:
+    rank = with_manifest(tmp_path / "one.ledger", collectives=collectives)
+    write_table(rank.directory, to_table("process_samples", []), "process_samples")
+    (unread,) = [line.note for line in build_balance(rank).lines if line.name == "unaccounted"]
+    assert unread == "includes unmeasured parts: other processes" + "; includes NCCL's buffers" * said
+    read = with_manifest(tmp_path / "two.ledger", collectives=collectives, libraries=None)
+    assert [line.note for line in build_balance(read).lines if line.name == "unaccounted"] == [
+        "not explained by any line"
+    ]

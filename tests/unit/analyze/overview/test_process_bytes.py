@@ -103,3 +103,15 @@ def test_a_recording_that_begins_late_does_not_divide_context_and_libraries(tmp_
     rank = rank_with(tmp_path / "b.ledger", *late, libraries=None)
     assert lines(build_balance(rank, at="end"))["library"][0] == 758
     assert not has_context_reading(rank)
+
+
+def test_a_separate_measurement_is_named_where_one_of_its_sizes_is_used(tmp_path: Path) -> None:
+    apart = {"context_bytes": 600 * MIB, "library_bytes": 1, "source": "another process"}
+    whole = rank_with(tmp_path / "a.ledger", START, ("step_end", 1, 750), ("close", 1, 750), libraries=apart)
+    assert build_balance(whole, at="end").notes == ()
+    late = (("open", 9, 750), ("step_end", 10, 758), ("close", 10, 758))
+    for number, (sizes, notes) in enumerate(
+        [(apart, 1), (apart | {"source": ""}, 0), (apart | {"context_bytes": None}, 0)]
+    ):
+        rank = rank_with(tmp_path / f"{number}.ledger", *late, libraries=sizes)
+        assert len(build_balance(rank, at="end").notes) == notes

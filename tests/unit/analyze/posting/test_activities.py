@@ -321,3 +321,67 @@ def test_a_compiled_kernel_counts_and_not_the_operators_around_it() -> None:
     spans = trace.owned()
     assert spans.start_ns.tolist() == [30, 50, 100]
     assert spans.fusion_id.tolist() == [0, 1, -1]
+
+
+def test_of_events_that_begin_together_the_longer_is_around_the_shorter() -> None:
+    """Whichever of them was written first."""
+    for module_first in (False, True):
+        trace = Trace()
+        if module_first:
+            trace.host(f"{MODULE_RANGE}3", 10, 100)
+        launch = trace.host("aten::mm", 10, 20)
+        if not module_first:
+            trace.host(f"{MODULE_RANGE}3", 10, 100)
+        trace.device("kernel", 40, 50, launch)
+        assert places(trace.owned()) == [("kernel", 3, "forward", 4)]
+
+
+def test_a_module_has_what_begins_in_it_and_not_what_begins_at_its_end() -> None:
+    trace = Trace()
+    trace.host(f"{MODULE_RANGE}3", 10, 100)
+    for start in (9, 10, 99, 100):
+        trace.device("kernel", 200 + start, 201 + start, trace.host("aten::mm", start, start + 1))
+    assert [module for _, module, *_ in places(trace.owned())] == [-1, 3, 3, -1]
+
+
+def test_what_a_mark_itself_launches_is_nobodys() -> None:
+    trace = Trace()
+    trace.host(f"{MODULE_RANGE}3", 0, 100)
+    launch = trace.host(f"{SCOPE_RANGE}-1", 10, 12)
+    trace.device("kernel", 40, 50, launch)
+    spans = trace.owned()
+    assert places(spans) == [("kernel", -1, "between", 4)]
+    assert (spans.scope_id.tolist(), spans.fusion_id.tolist(), spans.stack_id.tolist()) == ([-1], [-1], [-1])
+
+
+def test_a_kernel_is_measured_with_the_step_that_launched_it_though_it_runs_in_the_next() -> None:
+    """Its launch is the first activity of all, and the next step's kernels alone were recorded."""
+    trace = Trace()
+    launch = trace.host("aten::mm", 990, 995)
+    trace.device("kernel", 1_002, 1_005, launch)
+    assert [step for *_, step in places(alone(trace, ((7, ("kernel",)),)).owned())] == [4, 5]
+
+
+def test_a_replayed_kernel_is_the_compiled_one_of_its_capture_and_the_first_has_the_number_0() -> None:
+    trace = Trace()
+    trace.part.facts["fusions"] = [
+        {"file": "c.py", "function": "call", "line": line, "kernel": kernel}
+        for line, kernel in enumerate(("triton_poi_a_0", "triton_red_b_1"))
+    ]
+    trace.launches = -8
+    launch = trace.host("cudaGraphLaunch", 20, 30)
+    for at, name in ((40, "triton_poi_a_0"), (60, "triton_red_b_1")):
+        trace.device(name, at, at + 10, launch)
+    spans = trace.owned()
+    assert spans.fusion_id.tolist() == [0, 1]
+    assert (spans.is_replayed.tolist(), spans.is_matched.tolist()) == ([True, True], [True, True])
+
+
+def test_operators_of_a_captured_graph_are_not_measured_themselves() -> None:
+    """They ran while the graph was captured, before the profiled steps."""
+    trace = Trace()
+    trace.host("aten::mm", 10, 20)
+    column = {"lane": 1, "name_id": 0, "start_ns": 30, "duration_ns": 5, "launch_id": 9, "sequence": -1}
+    trace.part.add("captures", capture=0, kind=int(ActivityKind.HOST), forward_lane=0, **column)
+    trace.part.facts["captured_names"] = ["aten::add"]
+    assert trace.owned().start_ns.tolist() == [10]

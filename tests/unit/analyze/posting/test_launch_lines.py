@@ -76,6 +76,16 @@ def test_kernels_of_the_step_with_lines_are_not_measured() -> None:
     assert set(both().owned().step.tolist()) == {4}
 
 
+def test_a_kernel_that_begins_with_the_step_with_lines_is_of_that_step() -> None:
+    pair = both()
+    launch = pair.host("aten::relu", 300, 310)
+    for start in (SHIFT - 1, SHIFT):
+        pair.device("late", start, SHIFT + 5, launch)
+    spans = pair.owned()
+    late = pair.names["late"]
+    assert spans.start_ns[spans.name_id == late].tolist() == [SHIFT - 1]
+
+
 def test_an_operator_without_an_equivalent_has_no_line_and_the_others_keep_theirs() -> None:
     assert both(other=True).lines() == [INPUT, NONE, MIX, OWN, LOSS, LOSS, MIX, START, OWN]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpuledger.analyze.posting.device import DeviceHistory, device_histories
-from gpuledger.analyze.posting.owners import _when_freed, spread_tags
+from gpuledger.analyze.posting.owners import _backward_calls, _when_freed, spread_tags
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.model.accounts import CATEGORIES, Identity, Phase
 from gpuledger.model.journal.journal import COLUMNS, REASONS, Action, BlockState, JournalWriter, Part
@@ -183,3 +183,27 @@ def test_what_one_module_makes_and_frees_in_backward_is_temporary(freed_in: int,
     tag(part, 1, Phase.BACKWARD, 1, module_id=freed_in)
     (history,) = device_histories(written(part, tmp_path))
     assert categories(history) == [category]
+
+
+def test_a_part_of_backward_has_the_stack_of_the_first_call_outside_modules(tmp_path: Path) -> None:
+    """Not of a module's, not of another phase's, and not of a tag without a stack."""
+    part = with_events((ALLOC, 64, 0))
+    rows = (
+        (Phase.BACKWARD, 3, 0, 5),  # in the first module
+        (Phase.BACKWARD, 3, -1, -1),
+        (Phase.BACKWARD, 3, -1, 0),
+        (Phase.BACKWARD, 3, -1, 7),
+        (Phase.FORWARD, 4, -1, 6),
+        (Phase.BACKWARD, 9, -1, 8),
+    )
+    for number, (phase, visit, module_id, stack_id) in enumerate(rows):
+        place = {"tag_id": number, "step": 1, "phase": phase, "visit": visit, "module_id": module_id}
+        part.add("tags", **place, scope_id=-1, stack_id=stack_id, flags=0)
+    journal = written(part, tmp_path)
+    assert _backward_calls(journal, np.array([3, 4, 9, 2, 10])).tolist() == [0, -1, 8, -1, -1]
+
+
+def test_without_a_call_of_backward_no_part_has_its_stack(tmp_path: Path) -> None:
+    part = with_events((ALLOC, 64, 0))
+    tag(part, 0, Phase.BACKWARD, 3)
+    assert _backward_calls(written(part, tmp_path), np.array([3, 4])).tolist() == [-1, -1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -201,3 +202,12 @@ def test_a_window_is_counted_in_the_ticks_of_its_own_counter() -> None:
 def test_two_ticks_of_the_counter_are_needed_and_enough(ticks: int, counted: bool) -> None:
     found = measure_pass(0, edges(), readings(ticks=steady_ticks(throttled_ns=0)[:ticks]))
     assert (found.source == COUNTER) is counted
+
+
+@pytest.mark.parametrize(("start_ms", "side"), [(999, "before"), (1000, "after"), (1001, "after")])
+def test_an_idle_time_is_after_the_pass_if_it_does_not_begin_before_it(start_ms: int, side: str) -> None:
+    idle_ns = ((start_ms * MS, (start_ms + 500) * MS),)
+    found = measure_pass(0, replace(edges(), idle_ns=idle_ns), readings())
+    powers = {"before": found.base_before_w, "after": found.base_after_w}
+    assert powers.pop(side) == pytest.approx(WATTS)
+    assert list(powers.values()) == [None]

@@ -13,7 +13,9 @@ from simulated_card import MS, Clock, SimulatedCard
 from gpuledger.cards.card import Card, SensorReading
 from gpuledger.collect.sampling import energy_meter
 from gpuledger.collect.sampling.energy_meter import LINGER_PERIODS, EnergyMeter
-from gpuledger.model.energy_window import ENERGY_MARKER, NVML_COUNTER
+from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_MARKER, NVML_COUNTER
+from gpuledger.model.journal.checks import read_checked
+from gpuledger.model.run_directory import SAMPLE_JOURNALS
 
 LINGER_NS = round(LINGER_PERIODS * NVML_COUNTER.period_ns)
 
@@ -132,3 +134,15 @@ def test_nothing_is_read_while_the_samples_are_written(run: Path, monkeypatch: p
     with meter:
         assert done == []
     assert done == ["looking ended", "sampling ended", "written"]
+
+
+def test_all_processes_that_the_program_ever_had_are_its_own(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those at the start of a measurement, and those at the end."""
+    children = iter(({1, 2}, {2, 3}))
+    monkeypatch.setattr(energy_meter, "children_of", lambda pid: next(children))
+    monkeypatch.setattr(Meter, "log", SimpleNamespace(take=lambda part: None), raising=False)
+    meter = EnergyMeter(run, [SimulatedCard(Clock())], until_end=False, pid=lambda: 1)
+    open_measurement(run, SimulatedCard(Clock()).uuid)
+    meter.look(0)
+    meter.write()
+    assert read_checked(run / SAMPLE_JOURNALS / ENERGY_JOURNAL).facts["own_pids"] == [1, 2, 3]

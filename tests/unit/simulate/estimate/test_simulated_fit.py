@@ -15,7 +15,7 @@ from gpuledger.errors import UsageError
 from gpuledger.model.accounts import CATEGORIES
 from gpuledger.model.journal.journal import Action, Part
 from gpuledger.model.journal.reading import journal_of
-from gpuledger.simulate.catalogue import catalogue, find_card
+from gpuledger.simulate.catalogue import HANDLES, catalogue, find_card
 from gpuledger.simulate.estimate.batch import find_argument, set_argument
 from gpuledger.simulate.estimate.fit import (
     EDGE,
@@ -25,6 +25,7 @@ from gpuledger.simulate.estimate.fit import (
     LEAST_EXCESS,
     NO_CHANGE,
     TOO_LARGE,
+    Assumed,
     CompiledChange,
     Peaks,
     Requests,
@@ -36,6 +37,7 @@ from gpuledger.simulate.estimate.fit import (
     grid_errors,
     kind_of,
     measured_changes,
+    peaks_of,
     peaks_on,
     tail_excess,
     upper_factor,
@@ -305,3 +307,41 @@ def test_the_error_of_each_category_is_a_share_of_the_peak() -> None:
 def test_a_peak_of_which_nothing_may_be_saved_has_no_lower_one() -> None:
     assert Peaks(1, 2, 3, 4).lower_bytes == 3
     assert Peaks(1, 2, 3, 4, compiled=CompiledChange(1)).lower_bytes == 2
+
+
+@pytest.mark.parametrize("nccl_bytes", [None, 0, GIB])
+def test_a_process_needs_what_is_reserved_and_what_is_outside_the_allocator(nccl_bytes: int | None) -> None:
+    requests = requests_of(GIB)
+    _, reserved_bytes = requests.peak_bytes
+    peaks = Peaks(GIB, reserved_bytes, 0, 0)
+    found = fit_catalogue(peaks, requests, 0.95, **({} if nccl_bytes is None else {"nccl_bytes": nccl_bytes}))
+    assert {fit.card.key: fit.process_bytes for fit in found} == {
+        card.key: reserved_bytes + card.with_handles(HANDLES).outside_bytes + (nccl_bytes or 0)
+        for card in catalogue().values()
+    }
+
+
+def test_a_gpu_is_approximate_if_the_program_may_run_other_operators_there() -> None:
+    cards = (find_card("h200"), find_card("t4"))
+    traits = [[card.multiprocessors, *card.compute_capability] for card in cards]
+    part = Part(facts={"elsewhere": {"traits": traits, "sizes": [], "changes": [], "approximate": [False, True]}})
+    requests = Requests(journal_of([part]), AllocatorSettings())
+    assert [requests.is_approximate(card) for card in cards] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("assumed", "expected"),
+    [
+        (None, None),
+        (Assumed(None, None), Assumed(None, None)),
+        (Assumed(3 * GIB, None), Assumed(2 * GIB, None)),
+        (Assumed(GIB // 2, 5 * GIB), Assumed(0, 4 * GIB)),
+    ],
+)
+def test_assumed_values_change_reserved_bytes_by_as_much_on_another_gpu(
+    assumed: Assumed | None, expected: Assumed | None
+) -> None:
+    """Where the program reserves 2 GiB and not 3: never less than nothing, and what is unknown stays unknown."""
+    peaks = Peaks(3 * GIB, 3 * GIB, 4 * GIB, 5 * GIB, FOLLOWED, assumed)
+    found = peaks_of(requests_of(2 * GIB), peaks)
+    assert found == replace(peaks, allocated_bytes=2 * GIB, reserved_bytes=2 * GIB, assumed=expected)

@@ -12,8 +12,10 @@ from present import present
 pytest.importorskip("torch")
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader, TensorDataset
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.model.journal.journal import Action
@@ -64,6 +66,30 @@ def test_dropout_keeps_a_mask_of_bytes_only_where_it_is_fused(
     data = torch.zeros(ENTRIES, device="cuda")
     sizes = sizes_of(device, lambda: F.dropout(data, p, training, inplace))
     assert sizes.count(ENTRIES) == masks
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_dropout_of_torch_itself_is_that_of_modules(train: bool, device: SimulatedDevice) -> None:
+    data = torch.zeros(ENTRIES, device="cuda")
+    assert torch.dropout(data, 0.5, train).shape == data.shape
+    assert sizes_of(device, lambda: torch.dropout(data, 0.5, train)).count(ENTRIES) == train
+
+
+@pytest.mark.parametrize("count", range(1, 7))
+def test_no_process_is_started_to_load_data_however_that_was_asked_for(count: int, device: SimulatedDevice) -> None:
+    words: tuple[Any, ...] = (TensorDataset(torch.arange(4)), 2, False, None, None, 3)
+    more: dict[str, Any] = {"num_workers": 3} if count < 6 else {}
+    loader = DataLoader(*words[:count], **more)
+    assert loader.num_workers == 0
+
+
+def test_a_parameter_is_made_of_nothing_of_data_and_of_simulated_data(device: SimulatedDevice) -> None:
+    assert nn.Parameter().shape == (0,)
+    plain = nn.Parameter(torch.zeros(3, 4), requires_grad=False)
+    assert (type(plain.data), plain.shape, plain.requires_grad) == (FakeTensor, (3, 4), False)
+    data = torch.zeros(5, device="cuda")
+    assert sizes_of(device, lambda: nn.Parameter(data)) == []
+    assert nn.Parameter(data).device.type == "cuda"
 
 
 def test_dropout_of_cpu_tensors_is_left_to_torch(device: SimulatedDevice) -> None:
