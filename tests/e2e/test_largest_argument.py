@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from gpuledger.errors import InputError, UsageError
+from gpuledger.processes.child_job import ProgramTraceback
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.estimate.batch import search_argument
 from gpuledger.simulate.estimate.run import Order, estimate_program
@@ -74,3 +75,18 @@ def test_each_value_is_said_and_the_output_of_the_script_is_dropped(tmp_path: Pa
         lines = said.read().splitlines()
     assert len([line for line in lines if line.startswith("gpuledger: --batch")]) == len(found.trials)
     assert "written by the script" not in lines
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "cause"),
+    [
+        ("os.abort()", r"train\.py:2: its process ended early, with signal 6", None),
+        ("raise ValueError('lost')", r"train\.py:2: ValueError: lost", "raise ValueError('lost')"),
+    ],
+)
+def test_a_search_says_where_the_program_failed(tmp_path: Path, line: str, message: str, cause: str | None) -> None:
+    script = write(tmp_path, f"import os\n{line}\n")
+    with pytest.raises(InputError, match=message) as error:
+        search_argument(Order((script, "--batch", "8"), CARD), "batch")
+    found = error.value.__cause__
+    assert (cause in str(found)) if cause else not isinstance(found, ProgramTraceback)

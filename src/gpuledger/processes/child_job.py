@@ -36,6 +36,10 @@ _LAST_BYTES = 16_384
 """Of stderr, that are looked at for its last line."""
 
 
+class ProgramTraceback(Exception):  # noqa: N818 - it is printed as the cause of an error
+    """Traceback of the program, for ``gpuledger -v``."""
+
+
 class ChildJobError(GpuLedgerError):
     """A child process ended without an outcome, or took too long.
 
@@ -103,7 +107,8 @@ def run_child_job(
         except (OSError, ValueError) as error:
             raise _early_end(name, done.returncode, Path(place, _STACKS), _last_line(kept)) from error
     if "error" in answer:
-        raise _error_of(answer["error"])
+        traceback = answer["error"].get("traceback")
+        raise _error_of(answer["error"]) from (ProgramTraceback(traceback) if traceback else None)
     outcome: dict[str, Any] = answer["outcome"]
     return outcome
 
@@ -153,6 +158,8 @@ def serve_job(job: Job, arguments: Sequence[str] | None = None) -> int:
     except GpuLedgerError as error:
         status = error.exit_code
         answer = {"error": {"kind": type(error).__name__, "message": error.message, "hint": error.hint}}
+        if isinstance(error.__cause__, ProgramTraceback):
+            answer["error"]["traceback"] = str(error.__cause__)
     if order is not None:
         beside = order.with_name(f"{_OUTCOME}.new")
         beside.write_text(json.dumps(answer), encoding="utf-8")
@@ -166,12 +173,12 @@ def serve_job(job: Job, arguments: Sequence[str] | None = None) -> int:
 
 def _early_end(name: str, status: int, stacks: Path, last_line: str) -> ChildJobError:
     """Return the error for a process without an outcome."""
-    place = _place_in(stacks.read_text(encoding="utf-8", errors="replace")) if stacks.is_file() else ""
+    place = place_in(stacks.read_text(encoding="utf-8", errors="replace")) if stacks.is_file() else ""
     how = f"signal {-status}" if status < 0 else f"status {status}"
     return ChildJobError(f"{place or name}: its process ended early, with {how}", status, last_line, place)
 
 
-def _place_in(stacks: str) -> str:
+def place_in(stacks: str) -> str:
     """Return the innermost line outside libraries in what :mod:`faulthandler` wrote; ``""`` for none."""
     for found in _FRAME.finditer(stacks):  # the innermost frame first
         if "/site-packages/" not in found["file"] and not found["file"].startswith(_OTHERS):

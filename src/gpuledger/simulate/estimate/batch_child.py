@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from gpuledger.processes.child_job import serve_job
 from gpuledger.simulate.estimate.child import load_for_forks, run_as_main
-from gpuledger.simulate.estimate.forked import run_forked
+from gpuledger.simulate.estimate.forked import no_output, run_forked
 from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:
@@ -52,7 +50,7 @@ def _trials(order: Order, given: dict[str, Any], follow: Callable[..., dict[str,
 
     def in_a_fork(order: Order, directory: Path, _output: TextIO | None, assumption: str) -> dict[str, Any]:
         def run() -> dict[str, Any]:
-            with _no_output():
+            with no_output():
                 asked = describe_order(order, directory, assumption)
                 return follow(asked, lambda: run_as_main(list(order.program)), gc.unfreeze)
 
@@ -68,26 +66,6 @@ def _trials(order: Order, given: dict[str, Any], follow: Callable[..., dict[str,
         return Trial(value, found.peak_process_bytes, verdict, found.upper_bytes, bool(found.uncompiled))
 
     return try_value
-
-
-@contextmanager
-def _no_output() -> Iterator[None]:
-    """Drop what the program writes."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    kept = [os.dup(number) for number in (1, 2)]
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for number in (1, 2):
-        os.dup2(nowhere, number)
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for number, before in zip((1, 2), kept, strict=True):
-            os.dup2(before, number)
-        for number in (*kept, nowhere):
-            os.close(number)
 
 
 if __name__ == "__main__":

@@ -5,18 +5,44 @@ from __future__ import annotations
 import gc
 import runpy
 import sys
+import tempfile
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from gpuledger.processes.child_job import keep_stacks, serve_job
+from gpuledger.simulate.assumptions import LARGEST, LEAST
+from gpuledger.simulate.estimate.forked import Spare
 
 
 def follow_program(order: dict[str, Any], program: list[str]) -> dict[str, Any]:
-    """Return how a program ended that was run as ``__main__`` on the simulated GPU."""
-    follow = load_unwatched()
-    return follow(order, lambda: run_as_main(program), gc.unfreeze)
+    """Return how a program ended that was run as ``__main__`` on the simulated GPU.
+
+    If values were assumed, it is followed again with the least and the largest of them, in forks that have torch
+    loaded. ``reserved_if`` has the reserved bytes of each; None if the program failed.
+    """
+    follow = load_for_forks()
+
+    def follow_again(changed: dict[str, Any]) -> dict[str, Any]:
+        return follow({**order, **changed}, lambda: run_as_main(program), gc.unfreeze)
+
+    spare = None if order.get("ranks") else Spare(follow_again)
+    outcome = follow_again({})
+    if spare is not None:
+        if outcome["assumed"]:
+            steps = outcome["steps"] or order["steps"]
+            outcome["reserved_if"] = {one: _reserved_with(spare, one, steps) for one in (LEAST, LARGEST)}
+        spare.end()
+    return outcome
+
+
+def _reserved_with(spare: Spare, assumption: str, steps: int | None) -> int | None:
+    from gpuledger.simulate.estimate.run import reserved_bytes_of
+
+    with tempfile.TemporaryDirectory() as directory:
+        place = str(Path(directory) / "other.ledger")
+        return reserved_bytes_of(spare.run({"assumption": assumption, "steps": steps, "run_directory": place}))
 
 
 def load_unwatched() -> Callable[..., dict[str, Any]]:

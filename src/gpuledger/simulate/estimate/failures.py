@@ -14,6 +14,7 @@ _WITHOUT_BYTES = re.compile(r"data is not allocated|data pointer|doesn't have st
 DISTRIBUTED = ("FSDP", "torch.distributed", "torch.multiprocessing.spawn")
 """Parts that need several ranks."""
 JAGGED = "a nested tensor with jagged layout"
+CRASHED_HINT = "C++ code failed in this line without a GPU. Remove the call"
 _FOREIGN = (
     ("/torch/distributed/fsdp/", DISTRIBUTED[0]),
     ("/torch/distributed/_composable/", DISTRIBUTED[0]),

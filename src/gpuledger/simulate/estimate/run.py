@@ -20,10 +20,10 @@ from gpuledger.model.journal.reading import Journal, read_journal
 from gpuledger.model.run import Rank, Run, read_run
 from gpuledger.model.run_writer import RunWriter, new_manifest
 from gpuledger.model.simulated import SIMULATED
-from gpuledger.processes.child_job import ChildJobError, run_program_job
+from gpuledger.processes.child_job import ChildJobError, ProgramTraceback, run_program_job
 from gpuledger.simulate.assumptions import EXPECTED, LARGEST, LEAST
 from gpuledger.simulate.catalogue import HANDLES, Card, find_card
-from gpuledger.simulate.estimate.failures import DISTRIBUTED, JAGGED
+from gpuledger.simulate.estimate.failures import CRASHED_HINT, DISTRIBUTED, JAGGED
 from gpuledger.simulate.estimate.fit import (
     NO_CHANGE,
     Assumed,
@@ -42,8 +42,7 @@ from gpuledger.units import format_bytes
 
 DEFAULT_STEPS = 3
 DEFAULT_CONFIDENCE, LOWEST_CONFIDENCE, HIGHEST_CONFIDENCE = 0.95, 0.5, 0.999
-_WITH_GRAPHS = frozenset({"reduce-overhead", "max-autotune"})
-"""Modes of ``torch.compile`` that use CUDA graphs."""
+_WITH_GRAPHS = {"reduce-overhead", "max-autotune"}  # modes of torch.compile that use CUDA graphs
 WHAT_TO_TELL = "Declare the shape of its result with gpuledger.fake_output (docs/estimate.md), or run it on a GPU"
 
 
@@ -188,8 +187,7 @@ def read_estimate(
     order: Order, run: Run, journal: Journal, notes: tuple[str, ...], *, assumed: Assumed | None = None, rank: int = 0
 ) -> Estimate:
     """Return the estimate of one rank from its journal and the run's tables."""
-    uncompiled: dict[str, str] = journal.facts.get("uncompiled", {})
-    counters = journal.tables["counters"]
+    uncompiled, counters = journal.facts.get("uncompiled", {}), journal.tables["counters"]
     handles = int(journal.facts.get("cublas_handles", HANDLES))
     card = order.card.with_handles(handles)
     peaks = peaks_on(
@@ -289,15 +287,23 @@ def _describe(outcome: dict[str, Any], assumed: Assumed | None) -> Iterator[str]
 def _follow_assumed(order: Order, outcome: dict[str, Any], follower: Follower) -> Assumed:
     """Return the reserved bytes if the values that were assumed are the least and the largest possible.
 
-    A program that fails with these values has no such bound.
+    A program that fails with these values has no such bound. A child process has followed it already.
     """
+    if "reserved_if" in outcome:
+        return Assumed(*(outcome["reserved_if"][assumption] for assumption in (LEAST, LARGEST)))
     reserved: dict[str, int | None] = {}
+    again = dataclasses.replace(order, steps=outcome["steps"] or order.steps)
     for assumption in (LEAST, LARGEST):
         with tempfile.TemporaryDirectory() as directory:
-            again = dataclasses.replace(order, steps=outcome["steps"] or order.steps)
-            other = follower(again, Path(directory) / "other.ledger", None, assumption)
-        reserved[assumption] = other["peak_reserved_bytes"] if other["ended"] in ("steps", "exit") else None
+            reserved[assumption] = reserved_bytes_of(
+                follower(again, Path(directory) / "other.ledger", None, assumption)
+            )
     return Assumed(reserved[LEAST], reserved[LARGEST])
+
+
+def reserved_bytes_of(outcome: Mapping[str, Any]) -> int | None:
+    """Return the peak of reserved bytes of a program that was followed; None if it failed."""
+    return outcome["peak_reserved_bytes"] if outcome.get("ended") in ("steps", "exit") else None
 
 
 def check_program(program: Sequence[str]) -> None:
@@ -342,7 +348,7 @@ def follow_in_child(
     except ChildJobError as error:
         if not error.place:
             raise
-        raise InputError(error.message, hint="C++ code failed in this line without a GPU. Remove the call") from error
+        raise InputError(error.message, hint=CRASHED_HINT) from error
 
 
 def _hint_on(unmodelled: str) -> str:
@@ -357,10 +363,6 @@ def _hint_on(unmodelled: str) -> str:
 
 def _first_line(message: str) -> str:
     return next((line.strip() for line in message.splitlines() if line.strip()), "")
-
-
-class ProgramTraceback(Exception):  # noqa: N818 - it is printed as the cause of an error
-    """Traceback of the program, for ``gpuledger -v``."""
 
 
 def refuse_failure(order: Order, outcome: dict[str, Any]) -> None:

@@ -218,7 +218,8 @@ def _move_parameter(module: nn.Module, name: str, parameter: Any, fn: Callable[[
     with torch.no_grad():
         moved = fn(parameter)
         moved_gradient = None if parameter.grad is None else fn(parameter.grad)
-    if isinstance(moved, FakeTensor) != isinstance(parameter, FakeTensor):
+    without_data = moved.device.type == "meta" != parameter.device.type
+    if without_data or isinstance(moved, FakeTensor) != isinstance(parameter, FakeTensor):
         module._parameters[name] = nn.Parameter(moved, parameter.requires_grad)
         return
     if moved is not parameter:

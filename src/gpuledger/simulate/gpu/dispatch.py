@@ -153,12 +153,7 @@ class SimulatedMode(TorchDispatchMode):
                 if holds(tensor):
                     any_card = True
                     break
-        asked = self.where.asked
-        device = kwargs.get("device")
-        if device is not None and device.type == "cuda":
-            asked, kwargs = True, {**kwargs, "device": _CPU}
-        elif kwargs.get("pin_memory"):  # memory of the host, which cannot be pinned without a GPU
-            asked, kwargs = False, {**kwargs, "pin_memory": False}
+        asked, kwargs = self._asked_place(kwargs)
         on_card = asked if asked is not None else any_card or (not any_tensor and self.where.around)
         self._was_on_card = on_card
         if not (any_fake or on_card) and (any_tensor or not _is_large(args, kwargs)):
@@ -178,6 +173,16 @@ class SimulatedMode(TorchDispatchMode):
                 self.values.forget_written(func, args, kwargs)
                 return result
         return self.run_on_card(func, args, kwargs)
+
+    def _asked_place(self, kwargs: dict[str, Any]) -> tuple[bool | None, dict[str, Any]]:
+        """Return whether an operator's arguments ask for the GPU, and the arguments with which it runs."""
+        device = kwargs.get("device")
+        if device is not None and device.type == "cuda":
+            return True, {**kwargs, "device": _CPU}
+        if kwargs.get("pin_memory"):  # memory of the host, which cannot be pinned without a GPU
+            return False, {**kwargs, "pin_memory": False}
+        is_meta = device is not None and device.type == "meta"
+        return (False if is_meta else self.where.asked), kwargs
 
     def run_on_card(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Return the fake result of an operator on the GPU, after allocating its storages and workspaces."""

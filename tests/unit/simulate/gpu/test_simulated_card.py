@@ -262,6 +262,18 @@ def test_a_condition_without_gradients_is_decided_as_well(device: SimulatedDevic
     assert reached
 
 
+def test_a_module_that_is_moved_to_meta_has_new_parameters(device: SimulatedDevice) -> None:
+    layer = nn.Linear(4, 3).cuda()
+    weight, before = layer.weight, torch.cuda.memory_allocated()
+    assert layer.to("meta").weight.device.type == "meta"
+    assert weight.is_cuda
+    assert torch.cuda.memory_allocated() == before - 512
+    made = torch.func.functional_call(
+        layer, {"weight": weight, "bias": torch.zeros(3, device="cuda")}, torch.ones(2, 4).cuda()
+    )
+    assert made.is_cuda
+
+
 def test_values_of_a_training_are_finite(device: SimulatedDevice) -> None:
     data = nn.Linear(4, 3).cuda()(torch.randn(4, device="cuda"))
     assert torch.isfinite(data).all().item() is True

@@ -1,0 +1,39 @@
+"""Functions that run in forks: their results, their errors, and where a signal ended them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from gpuledger.errors import InputError, UsageError
+from gpuledger.simulate.estimate.forked import Spare, run_forked
+
+
+def test_results_and_errors_of_a_fork_arrive() -> None:
+    assert run_forked(lambda: {"process": os.getpid()})["process"] != os.getpid()
+
+    def fail() -> dict[str, Any]:
+        raise UsageError("wrong", hint="another")
+
+    with pytest.raises(InputError, match="wrong"):
+        run_forked(fail)
+    with pytest.raises(InputError, match=r"test_forked\.py:\d+: its process ended early, with signal 6"):
+        run_forked(lambda: os.abort())
+
+
+def test_a_spare_runs_what_is_asked_in_a_process_of_its_own() -> None:
+    def run(asked: dict[str, Any]) -> dict[str, Any]:
+        if asked["number"] == 2:
+            os.abort()
+        print("dropped")
+        return {"twice": 2 * asked["number"], "process": os.getpid()}
+
+    spare = Spare(run)
+    found = [spare.run({"number": number}) for number in (1, 2, 3)]
+    spare.end()
+    assert [one.get("twice") for one in found] == [2, None, 6]
+    assert len({found[0]["process"], found[2]["process"], os.getpid()}) == 3
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
