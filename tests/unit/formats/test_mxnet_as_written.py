@@ -15,6 +15,7 @@ from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.memory.unknown import list_unknown
 from gpuledger.analyze.overview.balance import build_balance
 from gpuledger.cli.main import main
+from gpuledger.formats.mxnet.stacks import _size_of
 from gpuledger.formats.readers import find_format
 
 MIB = 1 << 20
@@ -145,3 +146,12 @@ def test_sizes_below_a_ten_thousandth_are_written_with_an_exponent(tmp_path: Pat
     path.write_text("in_arg:w,1.52588e-05\n", encoding="utf-8")
     assert find_format(path) == "mxnet"
     assert show(path)["peak_allocated_bytes"] == 16
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0.0), ("7.5", 7.5), (f"{(1 << 44) - 1}", (1 << 44) - 1.0), (f"{1 << 44}", None), (f"{1 << 45}", None),
+     ("-1", None), ("nan", None), ("inf", None), ("7 MB", None)],
+)  # fmt: skip
+def test_a_size_is_a_number_below_16_tib(text: str, size: float | None) -> None:
+    assert _size_of(text) == size

@@ -86,8 +86,8 @@ class Sum:
     energy_frac: float | None
     is_capped: bool
     notes: tuple[str, ...]
-    around: HostOverhead | None = None
-    is_host_measured: bool = False
+    around: HostOverhead | None
+    is_host_measured: bool
 
 
 @dataclass(frozen=True)

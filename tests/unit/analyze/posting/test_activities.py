@@ -11,6 +11,8 @@ from gpuledger.analyze.posting.host_waits import host_waits
 from gpuledger.model.accounts import PHASES, SPAN_KINDS, Phase
 from gpuledger.model.journal.journal import (
     FUSION_RANGE,
+    GRAPH_RANGE,
+    LINE_RANGE,
     MODULE_RANGE,
     NO_GRAD,
     PHASE_RANGE,
@@ -130,6 +132,15 @@ def test_without_a_device_the_outermost_operators_are_the_spans() -> None:
     spans = trace.owned()
     assert places(spans) == [("host", 0, "forward", 4)] * 2
     assert (spans.end_ns - spans.start_ns).tolist() == [40, 10]
+
+
+@pytest.mark.parametrize("name", [f"{MODULE_RANGE}0", f"{PHASE_RANGE}0", f"{LINE_RANGE}0", f"{GRAPH_RANGE}0"])
+def test_a_range_of_ours_is_no_operator_though_its_number_is_0(name: str) -> None:
+    trace = Trace()
+    trace.host(name, 0, 100)
+    trace.host("aten::mm", 10, 50)
+    spans = trace.owned()
+    assert (spans.start_ns.tolist(), spans.operator_id.tolist()) == ([10], [trace.names["aten::mm"]])
 
 
 def test_without_a_time_pass_there_is_nothing() -> None:

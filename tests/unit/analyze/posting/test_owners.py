@@ -128,6 +128,23 @@ def test_a_block_outlives_its_step_if_the_step_ends_after_it(tmp_path: Path) -> 
     assert categories(history) == ["other", "other", "input", "input"]
 
 
+@pytest.mark.parametrize("counts", [(2, 4), (4, 2)])
+def test_a_block_outlives_its_step_until_the_last_step_that_ended(counts: tuple[int, int], tmp_path: Path) -> None:
+    """In whichever order the ends were written, and whatever other counters of other GPUs say."""
+    part = with_events(*[(ALLOC, 64 * (1 + n), 0) for n in range(6)])
+    tag(part, 0, Phase.BETWEEN, 1)
+    sizes = dict.fromkeys(COLUMNS["counters"], 0)
+    for reason, device_idx, count in (
+        *(("step_end", -1, count) for count in counts),
+        ("close", -1, 6),
+        ("step_end", 0, 6),
+    ):
+        place = {"device_idx": device_idx, "reason": REASONS.index(reason), "alloc_count": count}
+        part.add("counters", **{**sizes, **place})
+    history = next(one for one in device_histories(written(part, tmp_path)) if one.device_idx == -1)
+    assert categories(history) == ["other"] * 4 + ["input"] * 2
+
+
 @pytest.mark.parametrize(
     ("modules", "owner"), [((1, 2), 0), ((2, 1), 0), ((3, 1), 1), ((3, 2), 0), ((1, 4), -1), ((3, 3), 3)]
 )

@@ -137,6 +137,7 @@ def test_a_time_that_would_take_more_than_the_power_limit_is_stretched() -> None
     key = key_of_size(1)
     total = sum_up(workload_of(Use(key, 1000)), [record_of(key, 1e6, 1.0, base_w=100.0)], ENVIRONMENT)
     assert total.is_capped
+    assert total.notes == ("times are longer than measured, because the whole would exceed the GPU's power limit",)
     assert total.step_ns == pytest.approx(900 / 600 * 1e9)
     assert present(total.energy_j) / (total.step_ns / 1e9) == pytest.approx(700)
 

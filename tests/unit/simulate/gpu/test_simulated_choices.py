@@ -150,6 +150,17 @@ def test_softmax_of_half_precision_converts_in_its_own_kernel(
     assert sizes_of(device, lambda: getattr(torch, name)(data, -1, dtype=asked)) == [entry_bytes * ENTRIES]
 
 
+@pytest.mark.parametrize(("foreach", "calls"), [(None, 1), (True, 1), (False, 0)])
+def test_gradients_are_clipped_together_unless_that_is_forbidden(
+    foreach: bool | None, calls: int, device: SimulatedDevice
+) -> None:
+    layer = nn.Linear(4, 2).cuda()
+    layer(torch.zeros(3, 4, device="cuda")).sum().backward()
+    with Calls("_foreach_norm") as seen:
+        nn.utils.clip_grad_norm_(layer.parameters(), 1.0, foreach=foreach)
+    assert len(seen.arguments) == calls
+
+
 def test_distributions_do_not_check_values_that_were_never_computed(device: SimulatedDevice) -> None:
     assert torch.distributions.Categorical(torch.zeros(4, 3, device="cuda")).sample().shape == (4,)
 
@@ -165,6 +176,21 @@ def test_gradients_move_with_their_parameters(device: SimulatedDevice) -> None:
     layer.zero_grad()
     layer.cuda()
     assert weight.grad is None
+
+
+@pytest.mark.parametrize("dtype", [None, torch.half, torch.float32])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_weights_of_a_recurrent_layer_are_converted_together_under_autocast_only(
+    kind: Any, dtype: torch.dtype | None, device: SimulatedDevice
+) -> None:
+    """They need one piece of memory. Weights that have the type already stay where they are."""
+    layer = kind(32, 128).cuda()
+    data = torch.zeros(5, 2, 32, device="cuda")
+    count = sum(weight.numel() for weight in layer.parameters())
+    with torch.autocast("cuda", dtype=dtype, enabled=dtype is not None):
+        sizes = sizes_of(device, lambda: layer(data))
+    assert (2 * count in sizes) is (dtype == torch.half)
+    assert 4 * count not in sizes
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
