@@ -9,6 +9,7 @@ from present import present
 
 from gpuledger.analyze.overview.balance import build_balance
 from gpuledger.errors import InputError
+from gpuledger.formats.json_pull import MAX_TOKEN, PIECE, tokens
 from gpuledger.formats.readers import find_format
 
 MIB = 1 << 20
@@ -153,3 +154,30 @@ def test_a_line_without_end_is_read_in_bounded_pieces(tmp_path: Path) -> None:
     assert imported.ranks[0].tables["blocks"]["allocated_bytes"].to_pylist() == [5, 6]
     assert "longer than" in imported.unread[0]
     assert peak < 24 << 20
+
+
+def test_a_text_of_a_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
+    path = tmp_path / "long.json"
+    text = "x" * (MAX_TOKEN - PIECE // 2)
+    path.write_text(f'["{text}", 1]')
+    assert [token.text for token in tokens(path) if token.kind == "text"] == [text]
+    path.write_text(f'["{"x" * (MAX_TOKEN + 2 * PIECE)}"]')
+    with pytest.raises(InputError, match="longer than 4,194,304 characters"):
+        list(tokens(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[1,@wrong and more than 20 characters]", "not JSON near '@wrong and more than'"),
+        ('["abc', "cut off near '\"abc'"),
+        ('["a long text that does not end', "cut off near '\"a long text that do'"),
+        ("[1] @", "not JSON near '@'"),
+    ],
+)
+def test_what_is_no_json_is_shown_from_where_it_begins(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.json"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        list(tokens(path))
+    assert caught.value.message == f"{path}: {words}"

@@ -186,3 +186,17 @@ def test_what_stays_beside_unmapped_pages_is_joined_with_its_neighbour_when_that
     allocator.free(last)
     assert [allocator.malloc(40 * MIB) - first for _ in range(2)] == [0, 60 * MIB]
     assert reserved_mib(allocator) == 80
+
+
+@pytest.mark.parametrize(("threshold", "kept_mib"), [(0.15, 62 + 64), (0.1, 0)])
+def test_garbage_is_collected_from_the_oldest_until_the_threshold_is_met(threshold: float, kept_mib: int) -> None:
+    """Of three cached segments the oldest goes first. The other two, of one age, go if more has to."""
+    limits = Limits(capacity_bytes=1000 * MIB, fraction=1.0, garbage_collection_threshold=threshold)
+    allocator = CachingAllocator(AllocatorSettings(), limits)
+    oldest, middle, newest = (allocator.malloc(size * MIB) for size in (60, 62, 64))
+    allocator.free(oldest)
+    allocator.free(newest)
+    allocator.free(allocator.malloc(64 * MIB))
+    allocator.free(middle)
+    allocator.malloc(100 * MIB)
+    assert reserved_mib(allocator) == kept_mib + 100

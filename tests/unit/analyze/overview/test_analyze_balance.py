@@ -110,7 +110,7 @@ def test_without_a_separate_measurement_the_process_says_what_is_outside_the_all
     apart = {line.name: line for line in balance.lines}
     assert "context" not in apart
     assert apart["library"].bytes == synthetic.CONTEXT_BYTES + synthetic.LIBRARY_BYTES
-    assert apart["library"].note.endswith("with the CUDA context")
+    assert apart["library"].note == "682.0 MiB in step 1, with the CUDA context"
     assert balance.unaccounted_bytes == synthetic.UNACCOUNTED_BYTES
 
 

@@ -224,3 +224,22 @@ def test_without_a_call_of_backward_no_part_has_its_stack(tmp_path: Path) -> Non
     part = with_events((ALLOC, 64, 0))
     tag(part, 0, Phase.BACKWARD, 3)
     assert _backward_calls(written(part, tmp_path), np.array([3, 4])).tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize(
+    ("made_in", "freed_in", "category"),
+    [
+        (Phase.BETWEEN, Phase.BACKWARD, "activation"),
+        (Phase.BETWEEN, Phase.FORWARD, "input"),
+        (Phase.SETUP, Phase.BACKWARD, "activation"),
+        (Phase.SETUP, Phase.FORWARD, "other"),
+    ],
+)
+def test_what_backward_frees_was_held_by_the_graph(
+    made_in: Phase, freed_in: Phase, category: str, tmp_path: Path
+) -> None:
+    part = with_events((ALLOC, 64, 0), (GIVEN_BACK, 64, 1), (DONE, 64, 1))
+    tag(part, 0, made_in, 1)
+    tag(part, 1, freed_in, 2)
+    (history,) = device_histories(written(part, tmp_path))
+    assert categories(history) == [category]

@@ -15,7 +15,16 @@ from hypothesis.extra.numpy import arrays
 
 from gpuledger.analyze.operator_work.measured_watts import MeasuredType, WattTable
 from gpuledger.analyze.operator_work.work_class import CLASSES, class_of
-from gpuledger.analyze.step.energy import ONE_BASE_FRAC, StepEnergy, Weights, _base, _known_watts, apportion, weigh
+from gpuledger.analyze.step.energy import (
+    ONE_BASE_FRAC,
+    StepEnergy,
+    Weights,
+    _base,
+    _known_watts,
+    _notes,
+    apportion,
+    weigh,
+)
 from gpuledger.model.pass_facts import PassEnergy
 
 MATRIX, MEMORY = (position for position, one in enumerate(CLASSES) if one.name in ("matrix", "memory"))
@@ -211,3 +220,23 @@ def test_what_the_model_tells_of_a_type_is_as_uncertain_as_the_types_that_were_m
     ]
     assert told_w.tolist() == [[100, 50, 300], [200, 100, 600]]
     assert _known_watts(None, model)[0].tolist() == [[100] * 3, [200] * 3]
+
+
+@pytest.mark.parametrize(
+    ("energy_j", "base_w", "on_host", "words"),
+    [
+        (20.0, None, False, ["base power is unknown"]),
+        (20.0, 100.0, False, []),  # as much as an idle GPU uses
+        (19.9, 100.0, False, ["less energy than an idle GPU"]),
+        (19.9, 100.0, True, ["less energy than an idle GPU", "No kernels were seen"]),
+    ],
+)
+def test_what_is_unusual_about_a_steps_energy_is_said(
+    energy_j: float, base_w: float | None, on_host: bool, words: list[str]
+) -> None:
+    work: Any = SimpleNamespace(on_host=on_host)
+    notes = _notes(a_step(energy_j, 0.2, base_w), work)
+    assert [word in note for word, note in zip(words, notes, strict=True)] == [True] * len(words)
+    assert _notes(a_step(), None) == [
+        "Energy is known for whole steps only, because the run has no timing measurement."
+    ]

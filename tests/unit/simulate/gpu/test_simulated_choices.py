@@ -161,6 +161,28 @@ def test_gradients_are_clipped_together_unless_that_is_forbidden(
     assert len(seen.arguments) == calls
 
 
+def test_a_scaled_step_is_always_taken_and_has_the_optimizers_result(device: SimulatedDevice) -> None:
+    class Told(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            super().step(closure)
+            return 7.0
+
+    layer = nn.Linear(4, 2).cuda()
+    scaler = torch.amp.GradScaler("cuda")
+    scaler.scale(layer(torch.zeros(3, 4, device="cuda")).sum()).backward()
+    assert scaler.step(Told(layer.parameters(), 0.1)) == 7.0
+
+
+def test_backward_is_followed_by_either_name_that_torch_has_for_it(device: SimulatedDevice) -> None:
+    for module in (torch.autograd, torch.autograd.graph):
+        seen: list[bool] = []
+        weight = torch.ones(3, device="cuda", requires_grad=True)
+        weight.register_hook(lambda _, seen=seen: seen.append(device.in_backward))
+        made, gradient = weight.sum(), torch.ones((), device="cuda")
+        module._engine_run_backward((made,), (gradient,), False, False, (), accumulate_grad=True)
+        assert seen == [True]
+
+
 def test_distributions_do_not_check_values_that_were_never_computed(device: SimulatedDevice) -> None:
     assert torch.distributions.Categorical(torch.zeros(4, 3, device="cuda")).sample().shape == (4,)
 
