@@ -11,9 +11,9 @@ from pages.blocks import block
 from pages.estimates import LEVEL, RESULTS, blind_above
 from pages.results import MIB, Results, about, middle, percent, read, table, worst, wrap
 
-LAYERS, NETS = RESULTS + "blind.json", RESULTS + "blind_nets.json"
-"""The third and fourth set: layers of cuDNN, each training with its first estimate and the time of it."""
-_SETS = {"third": LAYERS, "fourth": NETS}
+LAYERS, NETS, MIXED = (RESULTS + f"blind{name}.json" for name in ("", "_nets", "_mixed"))
+"""The third to fifth set: layers of cuDNN, each training with its first estimate and the time of it."""
+SETS = {"third": LAYERS, "fourth": NETS, "fifth": MIXED}
 _FIGURES = ("allocated_bytes", "reserved_bytes")
 _EXACT_BYTES = 1024
 _ELSEWHERE = ("followed on another GPU", "guessed on another GPU")
@@ -58,9 +58,9 @@ def errors_of_set(name: str, figure: str) -> list[float]:
 
 
 def all_above() -> tuple[int, int]:
-    """Return how many trainings of all four sets are above their stated upper bound, and how many there are."""
+    """Return how many trainings of all sets are above their stated upper bound, and how many there are."""
     above, count = blind_above()
-    trainings = [one for name in (LAYERS, NETS) for one in read(name)["trainings"].values()]
+    trainings = [one for name in SETS.values() for one in read(name)["trainings"].values()]
     return above + sum(map(is_above, trainings)), count + len(trainings)
 
 
@@ -84,8 +84,8 @@ def _last_estimated(results: Results) -> str:
 
 @block("blind record of layers")
 def blind_record() -> list[str]:
-    """Return the third and the fourth set of blind estimates, and the coverage of the upper bounds of all sets."""
-    layers, nets = read(LAYERS), read(NETS)
+    """Return the last three sets of blind estimates, and the coverage of the upper bounds of all sets."""
+    layers, nets, mixed = read(LAYERS), read(NETS), read(MIXED)
     return [
         *wrap(
             f"A third set of {len(layers['trainings'])} trainings has other layers of cuDNN than the first two. They",
@@ -108,9 +108,18 @@ def blind_record() -> list[str]:
         "",
         *misses(nets["trainings"]),
         "",
+        *wrap(
+            f"A fifth set of {len(mixed['trainings'])} trainings mixes recurrent layers and convolutions. It was",
+            f"estimated with commit {mixed['estimated_on']['commit'][:7]} until {_last_estimated(mixed)}, and ran",
+            "later. Measured:",
+            f"{about({'environment': mixed['truth_on']}, 'estimate/blind.py')}.",
+        ),
+        "",
+        *_rows(mixed["trainings"]),
+        "",
         *table(
             ["set", "bytes", "n", "median", "worst"],
-            [_summary(title, name, figure) for title, name in _SETS.items() for figure in _FIGURES],
+            [_summary(title, name, figure) for title, name in SETS.items() for figure in _FIGURES],
             2,
         ),
         "",

@@ -6,6 +6,8 @@ from pages.blocks import block
 from pages.results import about, percent, read, table, wrap
 
 MUTANTS = "house/results/cpu/mutants.json"
+BLIND = "house/results/cpu/mutants_blind.json"
+"""Another sample, drawn once, before any of its survivors was looked at."""
 
 
 @block("planted defects")
@@ -21,7 +23,21 @@ def planted_defects() -> list[str]:
             f"{same} of the other {len(sample['survivors'])} change no result; the file has the reason for each.",
             f"On lines where a review had found none of its defects, they find {named['found']} of {named['tried']}.",
             f"Measured: {about(results, 'house/mutants.py')}.",
+            "The tests were written with this sample in sight.",
         ),
         "",
+        *wrap(*blind_sample()),
+        "",
         *table(["part", "defects", "found"], rows),
+    ]
+
+
+def blind_sample() -> list[str]:
+    """Return the share that the tests find of a sample that nobody had seen."""
+    results = read(BLIND)
+    sample, left_out = results["sample"], results["left_out"]["tests"]
+    return [
+        f"Of another sample, with seed {results['seed']} and not seen before, the tests find {sample['found']} of",
+        f"{sample['tried']} ({percent(sample['found_frac'])}). {left_out} tests that fail on that machine without a",
+        f"defect were left out. Measured: {about(results, 'house/mutants.py')}.",
     ]

@@ -15,6 +15,7 @@ HALVES = "energy/results/h200/time_energy_halves.json"
 EDGES = ("energy/results/h200/energy_edges.json", "energy/results/h200/energy_edges_later.json")
 RANDOM = "energy/results/h200/energy_random_windows.json"
 CLASSES = "energy/results/h200/energy_classes.json"
+MIXTURES = "energy/results/h200/layer_mixtures.json"
 WINDOWS = "operators/results/h200/operator_window.json"
 AFTER = "time/results/h200/after_timing.json"
 
@@ -133,7 +134,7 @@ def energy_of_layers() -> list[str]:
     compared = [one["off"] for name in (PASSES, HALVES) for one in read(name)["halves"]["compared"].values()]
     classes = read(CLASSES)
     off = classes["off_by_time"]
-    return wrap(
+    halves = wrap(
         f"One synthetic model has two halves that were also measured alone. In {len(compared)} comparisons they were",
         f"{percent(middle(compared))} (median) and {percent(worst(compared))} (worst) off.",
         f"Measured: {about(read(HALVES), 'energy/time_energy.py')}.",
@@ -142,6 +143,36 @@ def energy_of_layers() -> list[str]:
         f"{percent(off['assumed_weights'])} with the assumed weights. These are means of {classes['types']} types with",
         f"{classes['records']} records of an {classes['measured_on']}: {when(classes, 'energy/energy_classes.py')}.",
     )
+    return [*halves, "", *unlike_layers()]
+
+
+def unlike_layers() -> list[str]:
+    """Return how far layers in mixtures of unlike blocks are from the same blocks alone."""
+    results = read(MIXTURES)
+    found, count = results["summary"], len(results["mixtures"])
+    titles = {"all": "all layers", **{name: name for name in found if name not in ("all", *results["alone"])}}
+    titles |= {name: f"`{name}`" for name in results["alone"]}
+    rows = [
+        [
+            title,
+            str(found[name]["n"]),
+            percent(found[name]["median_off"]),
+            percent(found[name]["worst_off"]),
+            percent(found[name]["covered_frac"], 0),
+        ]
+        for name, title in titles.items()
+    ]
+    return [
+        *wrap(
+            f"{count} random mixtures of {len(results['alone'])} unlike layers, which were also measured alone. In",
+            f"{sum(not one['rests'] for one in results['mixtures'])} of them the power limit lowers the clock. The",
+            "errors are large, and the stated uncertainty says so. They include what the measurement of a layer alone",
+            "is off, which has short bursts and rests.",
+            f"Measured: {about(results, 'energy/layer_mixtures.py')}.",
+        ),
+        "",
+        *table(["layers", "n", "median error", "worst", "within ±"], rows, right_from=1),
+    ]
 
 
 @block("energy by window length")
