@@ -29,6 +29,8 @@ from gpuledger.model.energy_window import (
 
 WATTS = 300.0
 MS = 1_000_000
+EVEN = EnergyCounter(100 * MS, 90 * MS, 110 * MS, 0, 7)
+"""A counter of which a period is known to 20 ms before anything was seen."""
 
 
 class Card(BareCard):
@@ -256,6 +258,24 @@ def test_a_journal_that_does_not_describe_its_counter_has_nvmls(facts: object) -
     assert EnergyCounter.of_facts(facts) == NVML_COUNTER
 
 
+@pytest.mark.parametrize(
+    ("facts", "is_possible"),
+    [
+        ({"period_ns": 0}, False),
+        ({"period_ns": 1}, True),
+        ({"period_ns": 10**12 - 1}, True),
+        ({"period_ns": 10**12}, False),
+        ({"jitter_ns": -1}, False),
+        ({"jitter_ns": 0}, True),
+        ({"jitter_ns": 10**12 - 1}, True),
+        ({"jitter_ns": 10**12}, False),
+    ],
+)
+def test_a_counter_is_updated_and_within_a_thousand_seconds(facts: dict[str, int], is_possible: bool) -> None:
+    told = vars(EVEN) | facts
+    assert EnergyCounter.of_facts(told) == (EnergyCounter(**told) if is_possible else NVML_COUNTER)
+
+
 def test_a_journal_that_describes_its_counter_has_that() -> None:
     own = EnergyCounter(MS, MS, MS, 0, 7)
     assert EnergyCounter.of_facts(vars(own)) == own
@@ -423,10 +443,6 @@ def test_a_tick_that_could_be_either_of_two_is_not_taken_for_one() -> None:
     both = (50 * MS, 250 * MS)
     assert phase.saw(*both) == both
     assert phase.next_after(50 * MS) == (NVML_COUNTER.shortest_ns, MS + NVML_COUNTER.longest_ns)
-
-
-EVEN = EnergyCounter(100 * MS, 90 * MS, 110 * MS, 0, 7)
-"""A counter of which a period is known to 20 ms before anything was seen."""
 
 
 def seen_at_0() -> TickPhase:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from present import present
 from simulated_card import TICK_NS, Clock, RealClock, SimulatedCard
 
-from gpuledger.analyze.posting.pass_energy import COUNTER, POWER, CardReadings, measure_pass, readings_of
+from gpuledger.analyze.posting.pass_energy import COUNTER, POWER, CardReadings, _exact, measure_pass, readings_of
 from gpuledger.collect.sampling.energy_meter import CardMeter, EnergyMeter
 from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_MARKER, NVML_COUNTER, EnergyCounter, Tick
 from gpuledger.model.journal.checks import read_checked
@@ -211,3 +211,21 @@ def test_an_idle_time_is_after_the_pass_if_it_does_not_begin_before_it(start_ms:
     powers = {"before": found.base_before_w, "after": found.base_after_w}
     assert powers.pop(side) == pytest.approx(WATTS)
     assert list(powers.values()) == [None]
+
+
+@pytest.mark.parametrize(
+    ("reading_ms", "kept"),
+    [
+        ((2, 2, 2, 6, 7), (0, 1, 2, 3)),  # three times the usual time is not late yet
+        ((2, 7), (0, 1)),
+        ((1, 1, 50, 60), (0, 1, 2, 3)),
+        ((1, 1, 1, 50, 60), (0, 1, 2)),
+        ((4,), (0,)),
+        ((), ()),
+    ],
+)
+def test_ticks_that_were_read_late_are_left_out_if_two_remain(
+    reading_ms: tuple[int, ...], kept: tuple[int, ...]
+) -> None:
+    ticks = [Tick(number * TICK_NS, number, ms * MS) for number, ms in enumerate(reading_ms)]
+    assert tuple(tick.energy_mj for tick in _exact(ticks)) == kept

@@ -12,7 +12,7 @@ from simulated_card import MS, Clock, SimulatedCard
 
 from gpuledger.cards.card import Card, SensorReading
 from gpuledger.collect.sampling import energy_meter
-from gpuledger.collect.sampling.energy_meter import LINGER_PERIODS, EnergyMeter
+from gpuledger.collect.sampling.energy_meter import LINGER_PERIODS, CardMeter, EnergyMeter
 from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_MARKER, NVML_COUNTER
 from gpuledger.model.journal.checks import read_checked
 from gpuledger.model.run_directory import SAMPLE_JOURNALS
@@ -146,3 +146,15 @@ def test_all_processes_that_the_program_ever_had_are_its_own(run: Path, monkeypa
     meter.look(0)
     meter.write()
     assert read_checked(run / SAMPLE_JOURNALS / ENERGY_JOURNAL).facts["own_pids"] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("memory", [None, (1, 2, 3)])
+def test_sensors_are_kept_with_the_memory_of_their_moment(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = SimulatedCard(Clock())
+    monkeypatch.setattr(card, "read_memory", lambda: memory)
+    meter = CardMeter(card, 0, lambda: 7)
+    kept: list[str] = []
+    for name in ("add_memory", "add_sensors", "add_processes"):
+        monkeypatch.setattr(meter.log, name, lambda *_, name=name: kept.append(name))
+    meter._read_sensors(7)
+    assert kept == ([] if memory is None else ["add_memory", "add_sensors", "add_processes"])
