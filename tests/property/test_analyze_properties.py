@@ -53,53 +53,63 @@ def instants(rank: Rank, rows: Rows) -> Iterator[tuple[Instant, int]]:
             yield instant, allocated_at(rows, device, instant.index)
 
 
-@given(lives)
+@given(lives, st.sets(st.sampled_from(KEYS), min_size=1), st.none() | st.integers(1, 3), st.integers(8, 40))
 @settings(max_examples=50)
-def test_peak_is_what_brute_force_finds(drawn: list[Life]) -> None:
+def test_memory_of_any_run(drawn: list[Life], by: set[str], depth: int | None, points: int) -> None:
+    """Each run is written once and checked in all ways: writing it takes longer than most checks."""
     rows = block_rows(drawn)
     with written(rows) as rank:
-        highest = {}
-        for device in {row["device_idx"] for row in rows}:
-            by_index = {index: allocated_at(rows, device, index) for index in indices(rows, device)}
-            peak = find_peak(rank, device)
-            assert by_index[peak.index] == max(by_index.values())
-            assert peak.index == min(index for index, size in by_index.items() if size == by_index[peak.index])
-            highest[device] = by_index[peak.index]
-        assert highest[find_peak(rank).device_idx] == max(highest.values())
-
-
-@given(lives, st.sets(st.sampled_from(KEYS), min_size=1), st.none() | st.integers(1, 3))
-@settings(max_examples=50)
-def test_accounts_sum_to_allocated_at_every_instant(drawn: list[Life], by: set[str], depth: int | None) -> None:
-    rows = block_rows(drawn)
-    with written(rows) as rank:
+        what_is_written_is_what_is_read(rank, rows)
+        peak_is_what_brute_force_finds(rank, rows)
         for instant, allocated in instants(rank, rows):
-            breakdown = break_down(rank, instant, tuple(sorted(by)), depth)
-            live = [row for row in rows if row["device_idx"] == instant.device_idx and is_live(row, instant.index)]
-            assert breakdown.allocated_bytes == allocated
-            assert sum(account.bytes for account in breakdown.accounts) == allocated
-            named = [account for account in breakdown.accounts if account.category != ROUNDING]
-            assert sum(account.bytes for account in named) == breakdown.requested_bytes
-            assert sum(account.blocks for account in named) == len(live)
-            assert len({(a.category, a.module, a.phase, a.name) for a in breakdown.accounts}) == len(breakdown.accounts)
-            assert [a.bytes for a in breakdown.accounts] == sorted((a.bytes for a in breakdown.accounts), reverse=True)
-            assert allocated <= breakdown.active_bytes <= breakdown.reserved_bytes or instant.device_idx < 0
+            accounts_sum_to_allocated(rank, rows, instant, allocated, by, depth)
+            each_account_holds_its_own_blocks(rank, rows, instant)
+            every_node_of_the_tree_sums(rank, instant, allocated)
+        every_column_of_the_timeline_is_exact(rank, rows, points)
 
 
-@given(lives)
-@settings(max_examples=50)
-def test_each_account_holds_its_own_blocks(drawn: list[Life]) -> None:
-    rows = block_rows(drawn)
-    with written(rows) as rank:
-        for instant, _ in instants(rank, rows):
-            expected: dict[tuple[str, str], int] = {}
-            for row in rows:
-                if row["device_idx"] == instant.device_idx and is_live(row, instant.index):
-                    key = (row["category"], row["phase"])
-                    expected[key] = expected.get(key, 0) + row["requested_bytes"]
-            breakdown = break_down(rank, instant, ("category", "phase"))
-            found = {(a.category, a.phase): a.bytes for a in breakdown.accounts if a.category != ROUNDING}
-            assert found == expected
+def what_is_written_is_what_is_read(rank: Rank, rows: Rows) -> None:
+    assert rank.table("blocks").to_pylist() == to_table("blocks", rows).to_pylist()
+    assert rank.table("segments").to_pylist() == to_table("segments", segment_rows(rows)).to_pylist()
+    both = rank.table("blocks", ("category", "alloc_index"))
+    assert both.to_pylist() == rank.table("blocks").select(["category", "alloc_index"]).to_pylist()
+
+
+def peak_is_what_brute_force_finds(rank: Rank, rows: Rows) -> None:
+    highest = {}
+    for device in {row["device_idx"] for row in rows}:
+        by_index = {index: allocated_at(rows, device, index) for index in indices(rows, device)}
+        peak = find_peak(rank, device)
+        assert by_index[peak.index] == max(by_index.values())
+        assert peak.index == min(index for index, size in by_index.items() if size == by_index[peak.index])
+        highest[device] = by_index[peak.index]
+    assert highest[find_peak(rank).device_idx] == max(highest.values())
+
+
+def accounts_sum_to_allocated(
+    rank: Rank, rows: Rows, instant: Instant, allocated: int, by: set[str], depth: int | None
+) -> None:
+    breakdown = break_down(rank, instant, tuple(sorted(by)), depth)
+    live = [row for row in rows if row["device_idx"] == instant.device_idx and is_live(row, instant.index)]
+    assert breakdown.allocated_bytes == allocated
+    assert sum(account.bytes for account in breakdown.accounts) == allocated
+    named = [account for account in breakdown.accounts if account.category != ROUNDING]
+    assert sum(account.bytes for account in named) == breakdown.requested_bytes
+    assert sum(account.blocks for account in named) == len(live)
+    assert len({(a.category, a.module, a.phase, a.name) for a in breakdown.accounts}) == len(breakdown.accounts)
+    assert [a.bytes for a in breakdown.accounts] == sorted((a.bytes for a in breakdown.accounts), reverse=True)
+    assert allocated <= breakdown.active_bytes <= breakdown.reserved_bytes or instant.device_idx < 0
+
+
+def each_account_holds_its_own_blocks(rank: Rank, rows: Rows, instant: Instant) -> None:
+    expected: dict[tuple[str, str], int] = {}
+    for row in rows:
+        if row["device_idx"] == instant.device_idx and is_live(row, instant.index):
+            key = (row["category"], row["phase"])
+            expected[key] = expected.get(key, 0) + row["requested_bytes"]
+    breakdown = break_down(rank, instant, ("category", "phase"))
+    found = {(a.category, a.phase): a.bytes for a in breakdown.accounts if a.category != ROUNDING}
+    assert found == expected
 
 
 def walk(node: ModuleNode) -> Iterator[ModuleNode]:
@@ -108,37 +118,28 @@ def walk(node: ModuleNode) -> Iterator[ModuleNode]:
         yield from walk(child)
 
 
-@given(lives)
-@settings(max_examples=40)
-def test_every_node_of_the_tree_sums_and_the_root_is_allocated(drawn: list[Life]) -> None:
-    rows = block_rows(drawn)
-    with written(rows) as rank:
-        for instant, allocated in instants(rank, rows):
-            root = module_tree(rank, instant)
-            assert root.total_bytes == allocated
-            for node in walk(root):
-                assert node.total_bytes == node.self_bytes + sum(child.total_bytes for child in node.children)
-                assert node.self_bytes == sum(node.by_category.values())
-            flat = {a.module: a.bytes for a in break_down(rank, instant, ("module",)).accounts if a.module}
-            own = {node.path: node.self_bytes for node in walk(root) if node.path in flat}
-            assert own == flat
+def every_node_of_the_tree_sums(rank: Rank, instant: Instant, allocated: int) -> None:
+    root = module_tree(rank, instant)
+    assert root.total_bytes == allocated
+    for node in walk(root):
+        assert node.total_bytes == node.self_bytes + sum(child.total_bytes for child in node.children)
+        assert node.self_bytes == sum(node.by_category.values())
+    flat = {a.module: a.bytes for a in break_down(rank, instant, ("module",)).accounts if a.module}
+    own = {node.path: node.self_bytes for node in walk(root) if node.path in flat}
+    assert own == flat
 
 
-@given(lives, st.integers(8, 40))
-@settings(max_examples=50)
-def test_every_column_of_the_timeline_is_exact(drawn: list[Life], points: int) -> None:
-    rows = block_rows(drawn)
-    with written(rows) as rank:
-        for device in {row["device_idx"] for row in rows}:
-            timeline = build_timeline(rank, device, points)
-            total = timeline.bytes.sum(axis=0)
-            assert timeline.index.size <= max(points, 1)
-            assert [allocated_at(rows, device, index) for index in timeline.index.tolist()] == total.tolist()
-            assert total.max() == max(allocated_at(rows, device, index) for index in indices(rows, device))
-            assert (np.diff(timeline.index) > 0).all()
-            assert (np.diff(timeline.t_ns) >= 0).all()
-            assert (timeline.reserved_bytes >= total).all()
-            assert timeline.categories[-1] == ROUNDING
+def every_column_of_the_timeline_is_exact(rank: Rank, rows: Rows, points: int) -> None:
+    for device in {row["device_idx"] for row in rows}:
+        timeline = build_timeline(rank, device, points)
+        total = timeline.bytes.sum(axis=0)
+        assert timeline.index.size <= max(points, 1)
+        assert [allocated_at(rows, device, index) for index in timeline.index.tolist()] == total.tolist()
+        assert total.max() == max(allocated_at(rows, device, index) for index in indices(rows, device))
+        assert (np.diff(timeline.index) > 0).all()
+        assert (np.diff(timeline.t_ns) >= 0).all()
+        assert (timeline.reserved_bytes >= total).all()
+        assert timeline.categories[-1] == ROUNDING
 
 
 @given(lives, st.none() | st.integers(0, 1 << 47), st.booleans())
@@ -176,17 +177,6 @@ def add_readings(rank: Rank, devices: set[int], used: int) -> None:
     sample = {"t_ns": 9_000, "used_bytes": used, "driver_bytes": 5, "total_bytes": 1 << 45}
     for name, row in (("counters", counters), ("samples", sample)):
         write_table(rank.directory, to_table(name, [row | {"device_idx": device} for device in devices]), name)
-
-
-@given(lives)
-@settings(max_examples=30)
-def test_what_is_written_is_what_is_read(drawn: list[Life]) -> None:
-    rows = block_rows(drawn)
-    with written(rows) as rank:
-        assert rank.table("blocks").to_pylist() == to_table("blocks", rows).to_pylist()
-        assert rank.table("segments").to_pylist() == to_table("segments", segment_rows(rows)).to_pylist()
-        both = rank.table("blocks", ("category", "alloc_index"))
-        assert both.to_pylist() == rank.table("blocks").select(["category", "alloc_index"]).to_pylist()
 
 
 @given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=400), st.integers(8, 60), st.randoms())
