@@ -14,8 +14,9 @@ import pytest
 
 # A slow machine fails no test. The examples are the same every time, so that a change fails by itself only;
 # `pytest --hypothesis-profile=random` looks for others.
-hypothesis.settings.register_profile("random", deadline=None)
-hypothesis.settings.register_profile("gpuledger", deadline=None, derandomize=True)
+_no_clock: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("random", **_no_clock)
+hypothesis.settings.register_profile("gpuledger", **_no_clock, derandomize=True)
 hypothesis.settings.load_profile("gpuledger")
 
 # Two workers have two cores: threads that wait for each other in operators of a few numbers only burn them. Read when
