@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from random_runs import Life, block_rows, lives, segment_rows, to_table, written
 
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 Rows = list[dict[str, Any]]
 KEYS = ("category", "module", "phase", "tensor")
+TWICE_AS_HIGH = [
+    Life(512, 0, "weight", "forward", 0, 0, device=0, before=False, born=born, lasts=1, waits=None) for born in (0, 5)
+]
+"""Two instants with the same bytes, of which the peak is the first."""
 
 
 def is_live(row: dict[str, Any], index: int, end: str = "free_requested_index") -> bool:
@@ -54,6 +58,7 @@ def instants(rank: Rank, rows: Rows) -> Iterator[tuple[Instant, int]]:
 
 
 @given(lives, st.sets(st.sampled_from(KEYS), min_size=1), st.none() | st.integers(1, 3), st.integers(8, 40))
+@example(TWICE_AS_HIGH, {"category"}, None, 8)
 @settings(max_examples=50)
 def test_memory_of_any_run(drawn: list[Life], by: set[str], depth: int | None, points: int) -> None:
     """Each run is written once and checked in all ways: writing it takes longer than most checks."""
@@ -62,6 +67,7 @@ def test_memory_of_any_run(drawn: list[Life], by: set[str], depth: int | None, p
         what_is_written_is_what_is_read(rank, rows)
         peak_is_what_brute_force_finds(rank, rows)
         for instant, allocated in instants(rank, rows):
+            assert instant.label == "peak" or instant.index == indices(rows, instant.device_idx)[-1]
             accounts_sum_to_allocated(rank, rows, instant, allocated, by, depth)
             each_account_holds_its_own_blocks(rank, rows, instant)
             every_node_of_the_tree_sums(rank, instant, allocated)
