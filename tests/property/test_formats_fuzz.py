@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -135,22 +136,24 @@ def test_texts_of_the_formats_own_words_raise_nothing_but_our_errors(content: st
 
 
 FIVE = b'"Attribute Name","Requested Size","Device","Actual Size","Reuse?"\n'
-LARGE = {
-    "mxnet, a name each": ("mxnet", b"".join(b"in_arg:%d,1.5\n" % n for n in range(150_000))),
-    "mxnet, a module each": ("mxnet", FIVE + b"".join(b"m%d:w,5,0,512,0\n" % n for n in range(100_000))),
-    "mxnet, a deep module": ("mxnet", FIVE + b"a:" * 1_500_000 + b"w,5,0,512,0\n"),
-    "tbd, one line of heads": ("tbd-log", b"[mem] Allocate 5 bytes GPU memory (" * 100_000),
+LARGE: dict[str, tuple[str, Callable[[], bytes]]] = {
+    "mxnet, a name each": ("mxnet", lambda: b"".join(b"in_arg:%d,1.5\n" % n for n in range(150_000))),
+    "mxnet, a module each": ("mxnet", lambda: FIVE + b"".join(b"m%d:w,5,0,512,0\n" % n for n in range(100_000))),
+    "mxnet, a deep module": ("mxnet", lambda: FIVE + b"a:" * 1_500_000 + b"w,5,0,512,0\n"),
+    "tbd, one line of heads": ("tbd-log", lambda: b"[mem] Allocate 5 bytes GPU memory (" * 100_000),
     "csv, all change": (
         "memory-csv",
-        SEEDS["memory-csv"][0].splitlines()[0]
-        + b"".join(b"\n1,%d,9,9,%d,8,%d,1,%d,1,9,2,2,2,2,%d" % (n, n, n % 7, n % 5, n % 3) for n in range(25_000)),
+        lambda: (
+            SEEDS["memory-csv"][0].splitlines()[0]
+            + b"".join(b"\n1,%d,9,9,%d,8,%d,1,%d,1,9,2,2,2,2,%d" % (n, n, n % 7, n % 5, n % 3) for n in range(25_000))
+        ),
     ),
-    "json, deep": ("mxnet", b'{"name":"gpu_memory_profile_dev0","children":[' + b"[" * 4_000_000),
-    "json, empty nodes": ("mxnet", b'{"name":"gpu_memory_profile_dev0","children":[' + b"{}," * 200_000),
-    "json, one text": ("mxnet", b'{"name":"gpu_memory_profile_dev0' + b"x" * (12 << 20)),
+    "json, deep": ("mxnet", lambda: b'{"name":"gpu_memory_profile_dev0","children":[' + b"[" * 4_000_000),
+    "json, empty nodes": ("mxnet", lambda: b'{"name":"gpu_memory_profile_dev0","children":[' + b"{}," * 200_000),
+    "json, one text": ("mxnet", lambda: b'{"name":"gpu_memory_profile_dev0' + b"x" * (12 << 20)),
     "snapshot, many stacks": (
         "torch-snapshot",
-        dumped(
+        lambda: dumped(
             snapshot(
                 [],
                 [
@@ -162,18 +165,20 @@ LARGE = {
     ),
     "snapshot, no stacks": (
         "torch-snapshot",
-        dumped(
+        lambda: dumped(
             snapshot(
                 [], [event(n, ("alloc", "free_requested", "free_completed")[n % 3], n // 3, 9) for n in range(90_000)]
             )
         ),
     ),
 }
+"""Made by the test that reads it: each worker collects all tests, and a tenth of that time was these."""
 
 
 @pytest.mark.parametrize("name", LARGE)
 def test_large_files_take_at_most_ten_times_their_size(name: str, tmp_path: Path) -> None:
-    format_name, content = LARGE[name]
+    format_name, make = LARGE[name]
+    content = make()
     path = tmp_path / "file"
     path.write_bytes(content)
     grown_bytes, _ = measure(format_name, path)
