@@ -17,15 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GpuStep:
-    """One profiled step on a device, from the start of its first kernel to the end of its last one.
-
-    ``host_end_ns`` is the time at which the host had ended the step.
-    """
+    """One profiled step on a device, from the start of its first kernel to the end of its last one."""
 
     number: int
     start_ns: int
     end_ns: int
-    host_end_ns: int
 
     @property
     def time_ns(self) -> int:
@@ -71,7 +67,7 @@ def gpu_steps(rank: Rank, device_idx: int | None = None) -> GpuSteps | None:
     for number in distinct_numbers(work.step).tolist():
         mine = work.step == number
         start_ns, end_ns = int(work.start_ns[mine].min()), int(work.end_ns[mine].max())
-        found.append(GpuStep(number, start_ns, end_ns, host_ends.get(number, end_ns)))
+        found.append(GpuStep(number, start_ns, end_ns))
     ahead = any(host_ends.get(step.number + 1, step.end_ns) < step.end_ns for step in found)
     return GpuSteps(tuple(found), work.busy_ns, ahead)
 
