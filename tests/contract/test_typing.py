@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from folders import ROOT
 
 pytest.importorskip("mypy", reason="the types are checked with mypy")
 FOLDER = Path(__file__).parents[1] / "typing"
@@ -16,10 +17,10 @@ ERROR = re.compile(r"^(?P<file>[^:]+):(?P<line>\d+): error: .*\[(?P<code>[\w-]+)
 
 
 @pytest.fixture(scope="module")
-def refused(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, set[tuple[int, str]]]:
-    """Return the lines that mypy refuses, with their codes, by file."""
+def refused() -> Mapping[str, set[tuple[int, str]]]:
+    """Return the lines that mypy refuses, with their codes, by file. What it knows of files that stay alike is kept."""
     command = [sys.executable, "-m", "mypy", "--config-file", str(FOLDER / "mypy.ini"), "--no-error-summary"]
-    cache = tmp_path_factory.mktemp("mypy")
+    cache = ROOT / ".mypy_cache" / "typing"
     names = ("right.py", "wrong.py")
     done = subprocess.run(
         [*command, "--cache-dir", str(cache), *names], cwd=FOLDER, capture_output=True, text=True, check=False
