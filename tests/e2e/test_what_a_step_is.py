@@ -311,6 +311,16 @@ thread.start()
 thread.join()
 """
 )
+COMPILED_HELPER = """
+scaled = torch.compile(lambda x: x * 2, backend="eager")
+model = nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(8):
+    x = scaled(scaled(torch.randn(4, 8)))
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+"""
 FURTHER_MODELS = "a new model and optimizer for each fold"
 PROGRAMS = {
     "a GAN": GAN,
@@ -330,6 +340,7 @@ PROGRAMS = {
     "a teacher that averages the student": EXPONENTIAL_AVERAGE,
     "five steps of the critic for one of the generator": MANY_CRITIC_STEPS,
     "a training in another thread": IN_THREAD,
+    "a compiled helper": COMPILED_HELPER,
 }
 QUANTIZED = """
 import warnings
@@ -375,6 +386,62 @@ CALLS = {
     "several models, one after the other": MODELS_IN_TURN,
     "weights that are not registered": PLAIN_TENSOR,
 }
+COMPILED_STEP = """
+model = nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+@torch.compile(backend="eager")
+def step(x):
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+for number in range(8):
+    step(torch.randn(4, 8))
+    if number % 2:
+        with torch.no_grad():
+            for _ in range(5):
+                model(torch.randn(4, 8))
+"""
+COMPILED_PARTS = """
+model = nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+@torch.compile(backend="eager")
+def loss_of(x):
+    return model(x).square().mean()
+@torch.compile(backend="eager")
+def update():
+    optimizer.step()
+    optimizer.zero_grad()
+for _ in range(8):
+    loss_of(torch.randn(4, 8)).backward()
+    update()
+"""
+COMPILED_FUNCTION = """
+from torch.func import functional_call, grad
+model = nn.Linear(8, 4)
+weights = {name: weight.detach() for name, weight in model.named_parameters()}
+def loss_of(weights, x):
+    return functional_call(model, weights, (x,)).square().mean()
+@torch.compile(backend="eager")
+def step(weights, x):
+    gradients = grad(loss_of)(weights, x)
+    return {name: weight - 0.1 * gradients[name] for name, weight in weights.items()}
+for _ in range(8):
+    weights = step(weights, torch.randn(4, 8))
+"""
+COMPILED_INFERENCE = """
+model = nn.Linear(8, 4)
+answer = torch.compile(lambda x: model(x).argmax(-1), backend="eager")
+with torch.inference_mode():
+    for _ in range(8):
+        answer(torch.randn(4, 8))
+"""
+COMPILED = {
+    "forward, backward and update, with validation": COMPILED_STEP,
+    "a loss and an update": COMPILED_PARTS,
+    "a function of weights": COMPILED_FUNCTION,
+    "inference": COMPILED_INFERENCE,
+}
+"""Programs without a call of a module and without a hook of an optimizer that are seen."""
 TWO_AND_VALIDATION = VALIDATION.replace("range(8)", "range(2)")
 MARKED = VALIDATION + "    gpuledger.step()\n"
 
@@ -400,6 +467,12 @@ def test_steps_are_the_programs_iterations(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", CALLS)
 def test_without_an_optimizer_steps_are_calls(name: str, tmp_path: Path) -> None:
     assert kinds_of(tmp_path, CALLS[name]) == ["call"] * ITERATIONS
+    assert notes_of(tmp_path) == ()
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_steps_of_a_compiled_program_are_calls_of_the_compiled_function(name: str, tmp_path: Path) -> None:
+    assert kinds_of(tmp_path, COMPILED[name]) == ["call"] * ITERATIONS
     assert notes_of(tmp_path) == ()
 
 

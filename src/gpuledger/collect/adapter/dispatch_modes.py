@@ -6,7 +6,7 @@ that no longer exists ("Hit Python dispatch key but no arguments had PyInterpret
 open when the mode is removed is observed, and the state corrected there.
 
 A compiled function restores the state in the same way. Nothing that can be observed runs at its end, so a mode is not
-removed inside of it.
+removed inside of it. It can be removed at the beginning of the call, where the state was not saved yet.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 
 from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation
 from gpuledger.collect.adapter.observer import Absorbs, Observer
-from gpuledger.collect.adapter.torch_entrances import torchs_own
+from gpuledger.collect.adapter.torch_entrances import ASKED_FIRST, torchs_own
 from gpuledger.collect.adapter.torch_private import is_in_backward
 
 _C = torch._C
@@ -75,11 +75,13 @@ def may_enter_mode() -> bool:
 
 
 def _is_in_compiled_call(frame: FrameType | None) -> bool:
+    called = ""
     while frame is not None:
         code = frame.f_code
-        if code.co_filename.endswith(_COMPILED_CALL) and code.co_qualname != _MODULE_CALL:
+        begins = called == ASKED_FIRST
+        if code.co_filename.endswith(_COMPILED_CALL) and code.co_qualname != _MODULE_CALL and not begins:
             return True
-        frame = frame.f_back
+        called, frame = code.co_name, frame.f_back
     return False
 
 

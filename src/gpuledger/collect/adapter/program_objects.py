@@ -213,6 +213,11 @@ def named_parameters(top: nn.Module) -> Iterator[tuple[str, Tensor]]:
                 yield f"{prefix}{own_name}", parameter
 
 
+def updates_of(tensor: Tensor) -> int:
+    """Return a number that changes with every in-place update of a tensor; 0 for one of ``inference_mode``."""
+    return 0 if torch.is_inference(tensor) else version_of(tensor)
+
+
 def parameter_groups(optimizer: Optimizer) -> list[list[Any]]:
     """Return the parameters that an optimizer updates, by group."""
     return [list(_items(options.get("params"))) for options in group_options(optimizer)]

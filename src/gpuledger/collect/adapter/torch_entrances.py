@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 
+from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.instrument import CannotInstrumentError
 
 _TORCH_FILES = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -23,6 +26,15 @@ _BACKWARD: Callable[..., Any] = torch.autograd.backward
 _GRAD: Callable[..., Any] = torch.autograd.grad
 _ENTER_AUTOCAST: Callable[..., Any] = torch.amp.autocast_mode.autocast.__enter__
 _RECORD_MEMORY_HISTORY: Callable[..., Any] = torch.cuda.memory._record_memory_history
+
+
+ASKED_FIRST = "is_fx_symbolic_tracing"
+"""Name of the function that runs at the beginning of each call of a compiled function.
+
+Observed, because Dynamo's own function around the call refers to variables of a function around it.
+"""
+_WRAPPER = "compile_wrapper"
+"""Name of Dynamo's function around each call of a compiled function."""
 
 
 def torchs_own(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,6 +73,39 @@ def cuda_graph() -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., 
     """
     graph = torch.cuda.CUDAGraph
     return torchs_own(graph.capture_begin), torchs_own(graph.capture_end), torchs_own(graph.replay)
+
+
+def compiled_call() -> Callable[..., Any]:
+    """Return a function without parameters that runs at the beginning of each call of a compiled function.
+
+    There, no tensor of the call was used yet, and Dynamo compiles nothing. Other code calls the function as well.
+
+    Raises:
+        CannotInstrumentError: it is not a function of PyTorch's.
+    """
+    return torchs_own(getattr(torch.fx._symbolic_trace, ASKED_FIRST, len))
+
+
+def outermost_compiled_call() -> int | None:
+    """Return a number of the compiled function that is called, inside an observer of :func:`compiled_call`.
+
+    None if other code has called that function, or if the call is inside a module, another compiled function or
+    backward.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != ASKED_FIRST:
+        frame = frame.f_back
+    wrapper = None if frame is None else frame.f_back
+    if wrapper is None or wrapper.f_code.co_name != _WRAPPER:
+        return None
+    if torch.compiler._is_compiling_flag or torch_private.is_in_backward():
+        return None
+    frame, module_calls = wrapper.f_back, module_call().__qualname__
+    while frame is not None:
+        if frame.f_code is wrapper.f_code or frame.f_code.co_qualname == module_calls:
+            return None
+        frame = frame.f_back
+    return id(wrapper.f_locals.get("callback"))
 
 
 def enter_autocast() -> Callable[..., Any]:

@@ -310,12 +310,16 @@ def _configured_cublas_bytes() -> int | None:
     return sum(int(kib) * int(count) for kib, count in pairs) << 10
 
 
-def never_compile(code: CodeType) -> None:
-    """Make ``torch.compile`` run a function's frames eagerly, but still compile the functions that it calls."""
+def never_compile(code: CodeType, *, with_callees: bool = False) -> None:
+    """Make ``torch.compile`` run a function's frames eagerly.
+
+    Functions that it calls are still compiled, unless ``with_callees`` is set and this torch can exclude them.
+    """
     frames = _C._dynamo.eval_frame
     if hasattr(frames, "set_code_exec_strategy"):
         action = frames._FrameAction
-        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(action.SKIP, action.DEFAULT))
+        of_callees = action.SKIP if with_callees else action.DEFAULT
+        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(action.SKIP, of_callees))
     elif hasattr(frames, "skip_code"):
         frames.skip_code(code)
 

@@ -24,7 +24,7 @@ from gpuledger.collect.adapter.program_objects import (
     parameter_groups,
     parameters_of,
     requires_grad,
-    version_of,
+    updates_of,
     without_overrides,
 )
 from gpuledger.collect.attribution.live_objects import LiveObjects
@@ -357,7 +357,7 @@ class ModuleRegistry:
         """
         with without_overrides():
             versions = [
-                version_of(weight)
+                updates_of(weight)
                 for reference in self._holders
                 if (module := reference()) is not None
                 for _, weight in parameters_of(module)

@@ -327,19 +327,19 @@ class MemoryWindow:
 
     # -- live objects ----------------------------------------------------------------------------------------------
 
-    def expects_training(self, module_id: int) -> bool:
+    def expects_training(self, module_id: int = -1) -> bool:
         """Return whether calls of a module before the first step of an optimizer are not steps of their own.
 
         They are not if an optimizer exists. One that has stepped before the recording began counts only if it trains
-        the module: its training may have ended, as in a notebook.
+        the module: its training may have ended, as in a notebook. Nothing is known of a module that no one called (-1).
         """
         if not self._scanned:
             self.scan()
         return any(self._can_train(one, module_id) for one in self._steps.optimizers)
 
     def _can_train(self, optimizer: Optimizer, module_id: int) -> bool:
-        if optimizer not in self.has_trained:
-            return True
+        if optimizer not in self.has_trained or module_id < 0:
+            return optimizer not in self.has_trained
         key = id(optimizer), module_id
         if key not in self._trains:
             updated = {id(one) for group in parameter_groups(optimizer) for one in group}

@@ -165,6 +165,7 @@ class Session:
             guard=self.guard,
         )
         self.window.divide_compiled(self.graphs)
+        self.steps.watch_compiled_calls(self.window.expects_training)
         if self._on_card:
             self._later.trace_captures()
             self.steps.watch_replays()
@@ -191,11 +192,10 @@ class Session:
 
     def _take_out(self) -> None:
         window = [] if self.window is None else [self.window.take_out]
-        no_calls = partial(self.calls.watch, None)
         marked_steps.stop_listening(self.mark_step)
         watches = [self._outside_backward.remove, self._recorders.stop_watching]
         watches += [] if self.flight is None else [self.flight.take_out]
-        take_out_all([*window, self.graphs.remove, self._later.take_out, no_calls, self.steps.remove, *watches])
+        take_out_all([*window, self.graphs.remove, self._later.take_out, self.calls.stop, self.steps.remove, *watches])
 
     def finish(self, reason: str = "exit") -> None:
         """End the recording and write the last of the journal. Called at exit and at the end of ``record``."""
@@ -335,8 +335,8 @@ class Session:
         if self.flight is None:
             self.end()
             return
-        no_calls = partial(self.calls.watch, None)
-        take_out_all([self._later.take_out, no_calls, self._outside_backward.remove, self._recorders.stop_watching])
+        watches = [self._outside_backward.remove, self._recorders.stop_watching]
+        take_out_all([self._later.take_out, self.calls.stop, *watches])
         self.flight.take_over(self.steps.seen)
 
     def _open_window(self, window: MemoryWindow) -> None:

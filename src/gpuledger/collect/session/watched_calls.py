@@ -54,6 +54,11 @@ class WatchedCalls:
             self._watch = watch
             watch.install()
 
+    def stop(self) -> None:
+        """Remove all observers of calls."""
+        self.watch(None)
+        self._steps.ignore_compiled_calls()
+
     def _observer(self) -> Watch:
         began, guard = self._guard(self._began), self._guard
         if self._steps.module_name is None:

@@ -13,9 +13,10 @@ import torch
 
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.optimizer_hooks import OptimizerHook, after_steps, before_steps
-from gpuledger.collect.adapter.program_objects import WeakIdentitySet, parameter_groups
+from gpuledger.collect.adapter.program_objects import WeakIdentitySet, parameter_groups, updates_of, without_overrides
 from gpuledger.collect.launch.settings import AUTO, MARK, MODULE, OPTIMIZER, name_of_call
 from gpuledger.collect.steps.call_steps import FollowedModule, HeldCalls
+from gpuledger.collect.steps.compiled_steps import CompiledCalls, CompiledSteps
 from gpuledger.collect.steps.replayed_steps import ReplayedSteps
 
 SWITCH_STEPS = 8
@@ -87,6 +88,9 @@ class StepCounter:
         self._guard = guard
         self._hooks: list[OptimizerHook] = []
         self._replays = ReplayedSteps(guard(self._end_optimizer_step), guard)
+        self._compiled = CompiledSteps(self._all_weights)
+        self._compiled_calls = CompiledCalls(self._compiled_call_began, guard)
+        self._expects_training: Callable[[], bool] = _never
         self._is_counting = False
 
     def install(self) -> None:
@@ -99,10 +103,25 @@ class StepCounter:
         """Count replays of CUDA graphs in which a step of the optimizer was captured, too."""
         self._replays.install()
 
+    def watch_compiled_calls(self, expects_training: Callable[[], bool]) -> None:
+        """Count calls of compiled functions if they can be steps, until an optimizer's step is seen.
+
+        Args:
+            expects_training: Returns whether an optimizer exists; finds modules and optimizers that are not known yet.
+        """
+        self._expects_training = expects_training
+        if self.module_name is None and self.counts_calls:
+            self._compiled_calls.install()
+
+    def ignore_compiled_calls(self) -> None:
+        """Do not count calls of compiled functions any more."""
+        self._compiled_calls.remove()
+
     def remove(self) -> None:
         """Remove the hooks. A hook that cannot be removed yet becomes a no-op, and a second call removes it."""
         self._is_counting = False
         self._replays.remove()
+        self._compiled_calls.remove()
         for hook in list(self._hooks):
             hook.remove()
             if hook.has_left:
@@ -152,7 +171,8 @@ class StepCounter:
 
         Everything since its previous call was a step, unless an optimizer follows.
         """
-        if self.module_name is None and self.counts_calls:
+        if self.module_name is None and self.counts_calls and not self._compiled.updates:
+            self._compiled.module_called()
             before = self._followed.module_id
             if self._followed.begins(module_id):
                 if before != module_id:
@@ -164,7 +184,8 @@ class StepCounter:
 
         The call was a step, unless the model is trained or backward can follow.
         """
-        if self.module_name is None and self.counts_calls and self._followed.module_id in (-1, module_id):
+        is_followed = self._followed.module_id in (-1, module_id)
+        if self.module_name is None and self.counts_calls and is_followed and not self._compiled.updates:
             self._followed.begins(module_id)
             self._call_ends(module_id, expects_training)
 
@@ -184,10 +205,30 @@ class StepCounter:
         """
         if self._is_counting and self.counts_calls:
             self._count_held()
-            if self._call_under_way >= 0 and (self._was_updated() or not self._waits_for(expects_training)):
+            was_step = self._call_under_way >= 0 and (self._was_updated() or not self._waits_for(expects_training))
+            if self._compiled.is_under_way:
+                was_step = self._compiled.ends(waits=self._waits_for(expects_training)) or was_step
+            if was_step:
                 self.seen += 1
                 self._held.counted(self.seen, self._started_ns, time.time_ns())
             self._call_under_way = -1
+
+    def _compiled_call_began(self, key: int) -> None:
+        """Record the beginning of a call of a compiled function, outside all modules."""
+        if self.counts_calls:
+            waits = self._expects_training() and self._step_on == AUTO
+            if self._compiled.begins(key, waits=waits):
+                self._call_under_way = -1
+                self._held.release()
+                self._end("call")
+
+    def _all_weights(self) -> tuple[int, int]:
+        """Return the number of parameters of modules and optimizers, and a number that changes with every update."""
+        count, version = self._weights_version()
+        with without_overrides():
+            groups = [group for optimizer in self.optimizers for group in parameter_groups(optimizer)]
+            versions = [updates_of(weight) for group in groups for weight in group]
+        return count + len(versions), version + sum(versions)
 
     def _call_begins(self, module_id: int, expects_training: Callable[[], bool]) -> None:
         was_updated = self._was_updated()
@@ -231,6 +272,8 @@ class StepCounter:
         self.trained = True
         self._held.release()
         self._is_new = optimizer not in self.optimizers
+        if not self.counts_calls:
+            self._compiled_calls.remove()
         self.optimizers.add(optimizer)
         self._before(optimizer)
 

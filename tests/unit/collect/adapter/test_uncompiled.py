@@ -12,13 +12,14 @@ import pytest
 pytest.importorskip("torch")
 
 from gpuledger.collect.adapter import torch_private, uncompiled
+from gpuledger.collect.attribution import tags
 
 pytestmark = pytest.mark.torch
 
 
 def test_functions_of_a_module_that_is_loaded_later_are_marked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     marked: list[CodeType] = []
-    monkeypatch.setattr(torch_private, "never_compile", marked.append)
+    monkeypatch.setattr(torch_private, "never_compile", lambda code, **_: marked.append(code))
     monkeypatch.setattr(uncompiled, "_marked", set())
     uncompiled.keep_uncompiled()
     assert uncompiled.keep_uncompiled.__code__ in marked
@@ -40,9 +41,10 @@ def test_code_that_the_program_shares_with_the_package_is_not_marked(monkeypatch
         yield
 
     marked: list[CodeType] = []
-    monkeypatch.setattr(torch_private, "never_compile", marked.append)
+    monkeypatch.setattr(torch_private, "never_compile", lambda code, **_: marked.append(code))
     monkeypatch.setattr(uncompiled, "_marked", set())
     uncompiled.keep_uncompiled()
-    assert vars(torch_private.without_importing_compiler)["__wrapped__"].__code__ in marked
+    for decorated in (torch_private.without_importing_compiler, tags.suffix):
+        assert vars(decorated)["__wrapped__"].__code__ in marked
     assert of_program.__code__ not in marked
     assert all("gpuledger" in code.co_filename for code in marked)

@@ -14,6 +14,7 @@ import gpuledger
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.steps.call_steps import HELD_CALLS, SWITCH_CALLS, FollowedModule, HeldCalls
+from gpuledger.collect.steps.compiled_steps import CompiledSteps
 from gpuledger.collect.steps.named_calls import NamedCalls
 from gpuledger.collect.steps.step_counter import StepCounter
 
@@ -232,3 +233,49 @@ def test_optimizers_of_other_parameters_do_not_add_steps() -> None:
 def test_two_optimizers_of_the_same_parameters_count_once() -> None:
     weight = nn.Parameter(torch.ones(2))
     assert steps_of([optimizer_of(weight), optimizer_of(weight)] * 3) == 3
+
+
+class Compiled:
+    """Steps of compiled functions, of which some update the only weight."""
+
+    def __init__(self, *, waits: bool, count: int = 1) -> None:
+        self.count, self.version, self.waits = count, 0, waits
+        self.steps = CompiledSteps(lambda: (self.count, self.version))
+
+    def call(self, key: int = 1, *, updates: bool = False) -> bool:
+        """Return whether a step ends when this call begins."""
+        ended = self.steps.begins(key, waits=self.waits)
+        self.version += updates
+        return ended
+
+
+def test_compiled_calls_are_steps_if_they_update_weights() -> None:
+    compiled = Compiled(waits=True)
+    assert [compiled.call(updates=updates) for updates in (True, True, False, True)] == [False, True, True, False]
+    assert compiled.steps.updates
+    assert compiled.steps.ends(waits=True)
+    assert not compiled.steps.ends(waits=True)
+
+
+def test_compiled_calls_without_an_optimizer_are_steps_if_there_are_weights() -> None:
+    for count in (0, 1):
+        compiled = Compiled(waits=False, count=count)
+        assert [compiled.call(key) for key in (1, 2, 1, 2)] == [False, False, bool(count), False]
+
+
+def test_a_weight_that_is_new_was_not_updated() -> None:
+    compiled = Compiled(waits=True)
+    compiled.call()
+    compiled.count, compiled.version = 2, 1
+    assert not compiled.call()
+
+
+def test_compiled_calls_between_calls_of_a_module_are_no_steps() -> None:
+    compiled = Compiled(waits=True)
+    for _ in range(3):
+        assert not compiled.call(updates=True)
+        compiled.steps.module_called()
+    assert not compiled.steps.updates
+    assert [compiled.call(updates=True) for _ in range(2)] == [False, True]
+    compiled.steps.module_called()
+    assert compiled.call()
