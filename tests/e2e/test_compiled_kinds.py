@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 import torch
 from recorded import Recorded, record_run
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -194,6 +195,28 @@ def test_a_model_that_only_a_compiled_function_calls_has_its_memory_on_its_modul
             found[block.module] += block.bytes
     assert {path.partition(".")[0] for path in found} == {"", "one", "two"}
     assert found[""] <= 2 * (64 * WIDTH * 4 + 8), found  # the loss: a gradient and two scalars in each step
+
+
+def test_gradients_of_a_compiled_function_are_no_inputs() -> None:
+    def program(_: object) -> object:
+        torch._dynamo.reset()
+        net, results = nn.Linear(WIDTH, WIDTH, bias=False), []
+        weights = {name: weight.detach() for name, weight in net.named_parameters()}
+
+        def loss_of(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+            return functional_call(net, weights, (x[None],)).square().mean()  # type: ignore[no-any-return]
+
+        gradients = torch.compile(vmap(grad(loss_of), in_dims=(None, 0)))
+        for _step in range(4):
+            results = [gradients(weights, torch.randn(8, WIDTH))["weight"]]
+        return net, results
+
+    run = record_run(program, steps=(1, 3))
+    assert [step for step in run.steps if step[2]] == [(number, "call", True) for number in (1, 2, 3)]
+    found = [block for block in run.blocks if block.bytes == 8 * WIDTH * WIDTH * 4]
+    assert len(found) >= 3
+    assert {block.category for block in found} == {"activation"}
+    assert {block.phase for block in found} == {"forward"}
 
 
 def test_code_of_another_region_is_never_on_its_modules() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
+import torch
+
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.phases import Phases, ThreadState
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import flags_of, module_id_of, suffix
 from gpuledger.collect.compiled.compiled_graphs import OUTSIDE, CompiledGraphs, ObservedFunction
+from gpuledger.model.accounts import Phase
 
 
 @runtime_checkable
@@ -51,6 +54,17 @@ class CompiledMemory:
         self.active = False
         self.graphs.stop_observing()
 
+    def begin_forward(self) -> bool:
+        """Begin the forward of modules that a compiled function contains. Return whether a phase has begun.
+
+        Gradients are off in generated code, whether the program has turned them off or not.
+        """
+        phases = self.phases
+        if phases.phase not in (Phase.SETUP, Phase.BETWEEN):
+            return False
+        phases.change(Phase.EVALUATION if torch.is_inference_mode_enabled() else Phase.FORWARD)
+        return True
+
 
 class _Observer:
     """Observes one generated function. Its tokens are kept by the token around the call."""
@@ -59,6 +73,8 @@ class _Observer:
         self._recording = recording
         self._function = function
         self._suffixes: dict[tuple[int, int, bool], list[str]] = {}
+        self._contains_modules = False
+        """Whether the function computes modules that nothing has called."""
 
     def enter(self, inputs: list[Any]) -> _Call | None:
         """Return the object to call back during this call; None if nothing is recorded."""
@@ -75,7 +91,8 @@ class _Observer:
             if suffixes is None:
                 recording.graphs.note_called(self._function)
                 suffixes = self._suffixes[key] = self._tokens(*key)
-            return _Call(recording, state, suffixes)
+            begun = key[0] == OUTSIDE and self._contains_modules and recording.begin_forward()
+            return _Call(recording, state, suffixes, has_phase=begun)
         except BaseException as error:
             if not recording.guard.absorbs(error):
                 raise
@@ -88,6 +105,7 @@ class _Observer:
         ids = [graphs.resolve(site.main, base) for site in sites]
         if base == OUTSIDE:
             graphs.note_called_inside(ids)
+            self._contains_modules = any(module_id != OUTSIDE for module_id in ids)
         return [
             suffix(module_id, flags, intern(site.main.frames) if with_stacks else -1)
             for module_id, site in zip(ids, sites, strict=True)
@@ -97,13 +115,14 @@ class _Observer:
 class _Call:
     """One call of a generated function."""
 
-    __slots__ = ("_before", "_recording", "_state", "_suffixes")
+    __slots__ = ("_before", "_has_phase", "_recording", "_state", "_suffixes")
 
-    def __init__(self, recording: CompiledMemory, state: ThreadState, suffixes: list[str]) -> None:
+    def __init__(self, recording: CompiledMemory, state: ThreadState, suffixes: list[str], *, has_phase: bool) -> None:
         self._recording = recording
         self._state = state
         self._suffixes = suffixes
         self._before = state.token
+        self._has_phase = has_phase
 
     def at(self, mark: int) -> None:
         """Set the token of the statement that runs next. Hot path."""
@@ -135,6 +154,8 @@ class _Call:
             if recording.active:
                 self._state.token = self._before
                 recording.phases.set_token(self._before + self._state.scope)
+                if self._has_phase:
+                    recording.phases.change(Phase.BETWEEN)
         except BaseException as error:
             if not recording.guard.absorbs(error):
                 raise
