@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from opened import Opened
-from playwright._impl._driver import compute_driver_executable, get_driver_env
 from playwright.sync_api import sync_playwright
 from synthetic import make_run
 
@@ -66,30 +65,11 @@ def edit() -> Callable[[Path, str, object], None]:
     return write
 
 
-@pytest.fixture(scope="session")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return the address of one Chromium for all modules: its start takes seconds of processor time.
-
-    The shell ends it when this process closes the pipe or dies.
-    """
-    options = tmp_path_factory.mktemp("chromium") / "options.json"
-    options.write_text(json.dumps({"executablePath": find_chromium(), "args": list(FLAGS)}))
-    driver = (*compute_driver_executable(), "launch-server", "--browser", "chromium", "--config", str(options))
-    words = ("sh", "-c", '"$@" < /dev/null & read -r _; kill $!; wait', "sh", *driver)
-    with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=get_driver_env()
-    ) as shell:
-        assert shell.stdin is not None
-        assert shell.stdout is not None
-        yield shell.stdout.readline().strip()
-        shell.stdin.close()
-
-
 @pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Browser]:
-    """Connect to Chromium for one module; a driver's event loop would be in the way of other modules."""
+def browser() -> Iterator[Browser]:
+    path = find_chromium()
     with sync_playwright() as playwright:
-        running = playwright.chromium.connect(chromium)
+        running = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
         yield running
         running.close()
 
