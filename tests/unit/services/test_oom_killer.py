@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 
 from gpuledger.cli.main import main
 from gpuledger.collect.flight.host_memory import host_limit_bytes
+from gpuledger.collect.launch import launch
 from gpuledger.processes import memory_groups
 from gpuledger.services import oom_killer
 from gpuledger.services.oom_killer import killed_notes, read_kills
@@ -86,6 +88,7 @@ def test_a_program_that_is_killed_at_the_limit_of_its_job_is_told_so(
 ) -> None:
     """The program counts the kill in the group's file, as the kernel does, and ends itself as the kernel would."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "end_like", lambda status: sys.exit(128 - status))  # it would end the tests by SIGKILL
     script = f"printf 'oom 5\\noom_kill 4\\n' > {job}/memory.events; kill -9 $$"
     result = CliRunner().invoke(main, ["run", "--out", "killed.ledger", "--", "sh", "-c", script])
     assert result.exit_code == 128 + signal.SIGKILL

@@ -19,7 +19,7 @@ from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH, ROUNDING_PATH
 from gpuledger.analyze.overview.balance import build_balance
 from gpuledger.analyze.overview.summary import summarize
-from gpuledger.analyze.view import view as view_module
+from gpuledger.analyze.view import device_view
 from gpuledger.analyze.view.report_tree import IDLE_PATH, Module, build_tree
 from gpuledger.analyze.view.view import build_view
 from gpuledger.errors import EmptyRunError
@@ -135,7 +135,7 @@ def test_a_run_without_blocks_says_so(tmp_path: Path) -> None:
 
 def test_a_wide_model_gets_fewer_instants_but_keeps_the_peak(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = build_view(run).devices[0].account_series
-    monkeypatch.setattr(view_module, "RUNS_OF_FILE", whole.bytes.size // 2)
+    monkeypatch.setattr(device_view, "RUNS_OF_FILE", whole.bytes.size // 2)
     fewer = build_view(run).devices[0].account_series
     assert len(fewer.instants) < len(whole.instants)
     assert find_peak(run.ranks[0]).index in [instant.index for instant in fewer.instants]
