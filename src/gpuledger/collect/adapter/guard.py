@@ -232,8 +232,15 @@ def forget_own_frames(error: BaseException) -> None:
 
     Follow with ``raise`` alone, which adds no frame. The traceback then shows only the program's own frames.
     """
+    try:
+        error.__traceback__ = _without_own_frames(error.__traceback__)
+    except Exception:  # the program's error matters, not how its traceback looks
+        return
+
+
+def _without_own_frames(place: TracebackType | None) -> TracebackType | None:
     kept: list[TracebackType] = []
-    place, after_ours = error.__traceback__, False
+    after_ours = False
     while place is not None:
         code = place.tb_frame.f_code
         ours = is_our_file(code)
@@ -244,7 +251,7 @@ def forget_own_frames(error: BaseException) -> None:
     for place in reversed(kept):
         place.tb_next = following
         following = place
-    error.__traceback__ = following
+    return following
 
 
 def describe(error: BaseException) -> str:

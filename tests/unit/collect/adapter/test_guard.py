@@ -307,6 +307,15 @@ def test_where_all_frames_are_ours_none_is_left() -> None:
     assert error.__traceback__ is None
 
 
+def test_an_error_of_the_program_stays_where_its_traceback_cannot_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuledger.collect.adapter.guard.is_our_file", lambda _: 1 / 0)
+    with pytest.raises(ValueError, match="Expecting") as caught:
+        json.loads("{")
+    before = caught.value.__traceback__
+    forget_own_frames(caught.value)
+    assert caught.value.__traceback__ is before
+
+
 def test_an_error_is_described_with_the_line_that_raised_it() -> None:
     with pytest.raises(ValueError, match="Expecting") as caught:
         json.loads("{")
