@@ -220,6 +220,7 @@ UNGUARDED = {
     ): "Beside guarded parts calls the program's function, and leaves its scope.",
     (_TRACKER, "_run_told"): "Calls the program's function, and leaves its scope.",
     ("gpuledger.collect.adapter.guard", "forget_own_frames"): "The guard itself, with an error of the program in hand.",
+    ("gpuledger.collect.adapter.guard", "_without_own_frames"): "Its caller leaves the traceback as it is.",
     ("gpuledger.collect.adapter.guard", "is_our_file"): "The guard itself, with an error of the program in hand.",
     (
         "gpuledger.collect.adapter.dispatch_modes",

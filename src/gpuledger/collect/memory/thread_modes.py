@@ -32,12 +32,15 @@ class ThreadMode(OperatorMode):
 class _Holder:
     """Holds the mode of one thread. Python deletes it in that thread when the thread ends."""
 
+    _on_end: Callable[[ThreadMode], None] | None = None
+    """None if the initialization failed: Python deletes such an object as well."""
+
     def __init__(self, mode: ThreadMode, on_end: Callable[[ThreadMode], None]) -> None:
         self.mode = mode
         self._on_end = on_end
 
     def __del__(self) -> None:
-        if not sys.is_finalizing():
+        if self._on_end is not None and not sys.is_finalizing():
             self._on_end(self.mode)
 
 
@@ -77,8 +80,9 @@ class ThreadModes:
         if not may_enter_mode():
             return False
         mode = ThreadMode(self._recorder, self._guard)
+        holder = _Holder(mode, self._on_end)
         self._modes.add(mode)
-        self._of_thread.holder = _Holder(mode, self._on_end)
+        self._of_thread.holder = holder
         mode.begin()
         return True
 
