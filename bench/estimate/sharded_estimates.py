@@ -99,7 +99,9 @@ def main() -> None:
     for way in ways:
         try:
             results["ways"][way] = compare(estimate(way, given), truths(truth["results"], way))
-        except (RuntimeError, subprocess.TimeoutExpired) as error:
+        except subprocess.TimeoutExpired:
+            results["failed"][way] = f"no answer within {given.limit_s:g} s"
+        except RuntimeError as error:
             results["failed"][way] = str(error)
         write_results(given.out, results)
 
