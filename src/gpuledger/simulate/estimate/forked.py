@@ -35,6 +35,8 @@ def run_forked(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         child = os.fork()
         if not child:
             os.close(reading)
+            # Where it is enabled already, it would not take back a signal whose handler others have replaced since.
+            faulthandler.disable()
             faulthandler.enable(stacks)
             _answer(run, writing)
         os.close(writing)
