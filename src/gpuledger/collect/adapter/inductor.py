@@ -275,21 +275,35 @@ def parse_trace(text: str | None) -> Frames:
 
 def read_graph(lowering: Any, module: ModuleType) -> CompiledGraph:
     """Return the places of a graph's buffers and kernels, from the nodes that Inductor keeps for them."""
-    order = _Order()
+    nodes = list(getattr(getattr(lowering, "scheduler", None), "nodes", None) or ())
+    order = _Order(lowering.name_to_buffer.values())
+    order.find_users(one for node in nodes for one in node.get_nodes())
     buffers = {str(name): order.place_of(made) for name, made in lowering.name_to_buffer.items()}
-    kernels = []
-    for node in getattr(getattr(lowering, "scheduler", None), "nodes", None) or ():
-        kernel = _kernel_of(node, lowering, order)
-        if kernel is not None:
-            kernels.append(kernel)
+    kernels = [kernel for node in nodes if (kernel := _kernel_of(node, lowering, order)) is not None]
     return CompiledGraph(module, buffers, kernels)
 
 
 class _Order:
-    """The order of the nodes in their graph, and their places."""
+    """The order of the nodes in their graph, and their places.
 
-    def __init__(self) -> None:
+    Args:
+        operations: Those of the graph. Generated loops have ``data``, calls of a library have none.
+    """
+
+    def __init__(self, operations: Iterable[Any]) -> None:
         self._numbers: dict[Any, int] = {}
+        self._users: dict[str, NodeOrigin] = {}
+        calls = (self.computed_by(made)[:1] for made in operations if not hasattr(made, "data"))
+        self._calls = {node for found in calls for node in found}
+
+    def find_users(self, scheduled: Iterable[Any]) -> None:
+        """Note the place of the first operation that reads each buffer."""
+        for one in scheduled:
+            made = getattr(one, "node", None)
+            place = NOWHERE if made is None else self.place_of(made)
+            if place.module_key or place.path:
+                for dep in one.read_writes.reads:
+                    self._users.setdefault(str(dep.name), place)
 
     def sorted(self, origins: Iterable[Any]) -> list[Any]:
         """Return nodes, the last one first."""
@@ -298,11 +312,29 @@ class _Order:
             self._numbers.update((node, number) for number, node in enumerate(found[0].graph.nodes))
         return sorted(found, key=lambda node: self._numbers.get(node, -1), reverse=True)
 
-    def place_of(self, made: Any) -> NodeOrigin:
-        """Return the place of a buffer or operation: that of its own node, else of the last node with a module."""
+    def computed_by(self, made: Any) -> list[Any]:
+        """Return the nodes that an operation computes, the last one first.
+
+        The origins of a call of a library contain nodes that compute its inputs, and those of such an input contain
+        the node of the call, if the input is computed in the layout that the library wants.
+        """
+        origins = self.sorted(_origins_of(made))
+        if hasattr(made, "data"):
+            return [node for node in origins if node not in self._calls] or origins
         own = getattr(made, "origin_node", None)
-        places = [place_of_node(node) for node in ([own] if own is not None else []) + self.sorted(_origins_of(made))]
+        return [own] if own is not None else origins[:1]
+
+    def place_of(self, made: Any) -> NodeOrigin:
+        """Return the place of a buffer or operation: that of its own node, else of the last node with a module.
+
+        A copy of one of the graph's inputs is on the module that reads it.
+        """
+        own = getattr(made, "origin_node", None)
+        nodes = ([own] if own is not None else []) + self.computed_by(made) + self.sorted(_origins_of(made))
+        places = [place_of_node(node) for node in nodes]
         known = [place for place in places if place.module_key or place.path]
+        if not known and nodes and all(getattr(node, "op", "") == "placeholder" for node in nodes):
+            known = [self._users[name] for name in [str(getattr(made, "name", ""))] if name in self._users]
         return known[0] if known else places[0] if places else NOWHERE
 
 
@@ -335,7 +367,7 @@ def _kernel_of(node: Any, lowering: Any, order: _Order) -> Kernel | None:
     inner = [one for one in node.get_nodes() if getattr(one, "node", None) is not None]
     if not inner:
         return None
-    nodes = list(dict.fromkeys(str(origin.name) for one in inner for origin in _computed_by(one.node)))
+    nodes = list(dict.fromkeys(str(at.name) for one in inner for at in reversed(order.computed_by(one.node))))
     parts: dict[tuple[int, str], tuple[NodeOrigin, int]] = {}
     for one in inner:
         place = order.place_of(one.node)
@@ -343,15 +375,6 @@ def _kernel_of(node: Any, lowering: Any, order: _Order) -> Kernel | None:
         parts[key] = parts.get(key, (place, 0))[0], parts.get(key, (place, 0))[1] + _moved_bytes(one, lowering)
     changed = [str(name) for one in inner for made in one.get_outputs() for name in made.get_mutations()]
     return Kernel(tuple(map(str, node.get_buffer_names())), tuple(changed), tuple(nodes), tuple(parts.values()))
-
-
-def _computed_by(made: Any) -> Iterator[Any]:
-    """Yield the nodes that an operation computes. The origins of a library call contain its inputs' nodes as well."""
-    own = getattr(made, "origin_node", None)
-    if own is not None and not hasattr(made, "data"):
-        yield own
-    else:
-        yield from _origins_of(made)
 
 
 def _moved_bytes(node: Any, lowering: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace as Thing
-from typing import Any
+from typing import Any, NamedTuple
 
 from generated import TEXT, line_of, load_generated
 from torch import nn
@@ -109,8 +109,8 @@ def test_a_kernel_without_a_place_belongs_to_the_range_around_it(tmp_path: Path)
 
 
 class Node:
-    def __init__(self, name: str, graph: Any, **meta: Any) -> None:
-        self.name, self.graph, self.meta = name, graph, meta
+    def __init__(self, name: str, graph: Any, op: str = "call_function", **meta: Any) -> None:
+        self.name, self.graph, self.op, self.meta = name, graph, op, meta
         graph.nodes.append(self)
 
 
@@ -132,6 +132,39 @@ def test_a_buffer_is_on_its_own_node_else_on_the_last_one_with_a_module(tmp_path
     assert found.buffers["buf0"] == NodeOrigin(8, "h.0.fc", "Linear", (("net.py", 3, "forward"),))
     assert found.buffers["buf1"].path == found.buffers["buf2"].path == "norm"
     assert found.buffers["buf3"].path == ""
+
+
+class Dep(NamedTuple):
+    name: str
+
+
+def scheduled(made: Any, *reads: str) -> Any:
+    """Return an operation as Inductor's scheduler has it."""
+    one = Thing(node=made, read_writes=Thing(reads={Dep(name) for name in reads}, writes=set()))
+    one.get_nodes, one.get_outputs, one.get_buffer_names = lambda: [one], lambda: [], lambda: [made.name]
+    return one
+
+
+def test_the_input_of_a_library_call_is_on_the_module_that_computes_it(tmp_path: Path) -> None:
+    """Inductor computes it in the call's layout, and counts the call among its origins."""
+    graph = Thing(nodes=[])
+    image = Node("primals_1", graph, op="placeholder")
+    norm = Node("mul", graph, fwd_nn_module_stack={"7": ("L['self'].norm", nn.BatchNorm2d)})
+    conv = Node("convolution_backward", graph, fwd_nn_module_stack={"8": ("L['self'].conv", nn.Conv2d)})
+    gradient = Thing(name="buf0", origins={norm, conv}, origin_node=None, data=Thing())
+    call = Thing(name="buf1", origins={norm, conv}, origin_node=None)
+    only_copied = Thing(name="buf2", origins={conv}, origin_node=None, data=Thing())
+    copied_input = Thing(name="buf3", origins={image}, origin_node=image, data=Thing())
+    made = [gradient, call, only_copied, copied_input]
+    nodes = [scheduled(copied_input), scheduled(gradient, "buf3"), scheduled(only_copied), scheduled(call, "buf0")]
+    lowering = Thing(name_to_buffer={one.name: one for one in made}, scheduler=Thing(nodes=nodes))
+    found = read_graph(lowering, load_generated(tmp_path))
+    assert {name: place.path for name, place in found.buffers.items()} == {
+        **{"buf0": "norm", "buf1": "conv", "buf2": "conv", "buf3": "norm"}
+    }
+    of_output = {one.outputs[0]: one for one in found.kernels}
+    assert [of_output[name].nodes for name in ("buf0", "buf1")] == [("mul",), ("convolution_backward",)]
+    assert [place.path for one in found.kernels for place, _ in one.parts] == ["norm", "norm", "conv", "conv"]
 
 
 def test_a_compiler_of_another_form_is_said_and_nothing_raised(tmp_path: Path) -> None:
