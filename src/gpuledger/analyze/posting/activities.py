@@ -38,6 +38,9 @@ I64 = NDArray[np.int64]
 _OURS = (MODULE_RANGE, PHASE_RANGE, LINE_RANGE, GRAPH_RANGE)
 """Prefixes of the names of ranges that gpuledger has opened. No operator has one of these."""
 
+_COMPILER = " (dynamo_timed)"
+"""Ends the name of an event that torch.compile opens directly inside each of its events."""
+
 _COLLECTIVES = ("ncclDevKernel", "ncclKernel")
 
 
@@ -86,12 +89,15 @@ class _Names:
     mark: list[Mark | None]
     fusion: list[int]
     is_line: list[bool]
+    is_compiler: list[bool]
     is_ours: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class _Owners:
     """Owner of each host activity. ``outermost`` is True for operators that are inside no other operator.
+
+    It is False for the compiler's events. What they contain runs once, on fake tensors.
 
     ``parent`` is the row of the enclosing event; -1 if there is none.
     """
@@ -214,6 +220,7 @@ def _read_names(words: list[str]) -> _Names:
         mark=[read_mark(word) for word in words],
         fusion=[_fusion_of(word) for word in words],
         is_line=[read_line(word) >= 0 or word.startswith(GRAPH_RANGE) for word in words],
+        is_compiler=[word.endswith(_COMPILER) for word in words],
         is_ours=np.array([word.startswith(_OURS) for word in words], dtype=bool),
     )
 
@@ -299,7 +306,9 @@ class _Walk:
         elif names.is_line[name_id]:
             now.is_operator = around.is_operator
         else:
-            found.outermost[event.row] = not around.is_operator
+            found.outermost[event.row] = not (around.is_operator or names.is_compiler[name_id])
+            if names.is_compiler[name_id] and around.is_operator:
+                found.outermost[around.row] = False
             awaits_backward = event.sequence >= 0 and event.lane in self._in_forward
             if awaits_backward and now.phase in (Phase.BETWEEN, Phase.OPTIMIZER):
                 now.phase = int(Phase.FORWARD)

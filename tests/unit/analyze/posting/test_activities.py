@@ -334,6 +334,18 @@ def test_a_compiled_kernel_counts_and_not_the_operators_around_it() -> None:
     assert spans.fusion_id.tolist() == [0, 1, -1]
 
 
+def test_the_time_of_the_compiler_is_nobodys() -> None:
+    trace = Trace()
+    trace.host(f"{MODULE_RANGE}0", 0, 900)
+    trace.host("dynamo", 10, 500)
+    trace.host("dynamo (dynamo_timed)", 10, 500)
+    trace.host("aten::addmm", 20, 30)
+    trace.host("TorchDynamo Cache Lookup", 510, 520)
+    trace.host(f"{FUSION_RANGE}0", 600, 700)
+    spans = trace.owned()
+    assert list(zip(spans.start_ns.tolist(), spans.module_id.tolist(), strict=True)) == [(510, 0), (600, 0)]
+
+
 def test_of_events_that_begin_together_the_longer_is_around_the_shorter() -> None:
     """Whichever of them was written first."""
     for module_first in (False, True):
