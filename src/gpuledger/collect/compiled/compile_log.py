@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 REASONS = 3
@@ -26,6 +27,16 @@ _COMMENT = re.compile(r"\s{2,}#.*$")
 """The source line that follows a guard."""
 _NUMBER = re.compile(r"^(?:-\s*)?\d+/\d+:\s*")
 """The number of the compiled code that precedes a guard."""
+
+_TYPE_OR_OBJECT = re.compile(r"^___check_(type|obj)_id\((.+), \d+\)(?:, type=<class '([^']+)'>)?.*")
+"""A guard that compares a type or an object by its address."""
+_FRAME = re.compile(r"^Line: (\d+), Name: (.+), Filename: (.+)$")
+"""A frame of the Python stack of a compilation."""
+_AROUND_TORCH_S = str(Path("torch", "_dynamo", "external_utils.py")), "inner"
+"""Ends the file, and is the name, of Dynamo's function around a callable of torch, such as an ``nn.Sequential``.
+
+All of them share its code.
+"""
 
 _OF_ANOTHER_FORM = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """What private structures of another version raise. The program is then recorded without them."""
@@ -94,14 +105,15 @@ class CompileLog:
 
     def _add(self, one: Any) -> None:
         """Add one compilation. That of a backward, or of a region at its limit, names no function: its frame does."""
-        frame = str(getattr(one, "compile_id", "") or "").partition("/")[0]
+        compile_id = str(getattr(one, "compile_id", "") or "")
+        frame = compile_id.partition("/")[0]
         file, name = getattr(one, "co_filename", None), getattr(one, "co_name", None)
         if file and name:
             line = int(getattr(one, "co_firstlineno", None) or 0)
-            region = self._region(str(file), line, str(name))
-            self._of_frame[frame] = region
+            region = self._region(*_place_of_call(one, (str(file), line, str(name))))
+            self._of_frame[frame] = self._of_frame[compile_id] = region
         elif frame in self._of_frame:
-            region = self._of_frame[frame]
+            region = self._of_frame.get(compile_id, self._of_frame[frame])
         else:
             return
         region.seconds += int(getattr(one, "duration_us", None) or 0) / 1e6
@@ -175,9 +187,28 @@ def _key(one: Any) -> tuple[str, int, bool]:
     return str(getattr(one, "compile_id", "")), started_us, getattr(one, "is_forward", None) is False
 
 
+def _place_of_call(one: Any, place: tuple[str, int, str]) -> tuple[str, int, str]:
+    """Return file, line and function of a compilation: those of the call, if the function is torch's own wrapper."""
+    ending, name = _AROUND_TORCH_S
+    if place[2] != name or not place[0].endswith(ending):
+        return place
+    torch_directory = str(Path(place[0]).parents[1] / "_")[:-1]
+    for text in reversed(getattr(one, "stack_trace", None) or ()):
+        found = _FRAME.match(text)
+        if found and not found[3].startswith((torch_directory, "<")):
+            return found[3], int(found[1]), "call" if found[2] == "<module>" else f"call in {found[2]}"
+    return place
+
+
 def _guard_of(reason: str) -> str:
-    """Return the guard that failed, without the number of the compiled code and the source line."""
-    return _short(_NUMBER.sub("", _COMMENT.sub("", reason.strip().partition("\n")[0])))
+    """Return the guard that failed, without the number of the compiled code, addresses and the source line."""
+    guard = _short(_NUMBER.sub("", _COMMENT.sub("", reason.strip().partition("\n")[0])))
+    found = _TYPE_OR_OBJECT.match(guard)
+    if found is None:
+        return guard
+    kind, what, class_path = found.groups()
+    class_name = (class_path or "").rpartition(".")[2]
+    return f"type({what}) is {class_name}" if kind == "type" and class_name else f"{what} is the same object"
 
 
 def _short(text: str) -> str:

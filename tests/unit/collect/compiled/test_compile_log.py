@@ -52,6 +52,31 @@ def test_a_region_at_its_limit_is_known_by_its_frame(dynamo: Thing) -> None:
     assert (region["compilations"], region["failure"], region["seconds"]) == (1, "limit exceeded", 1.5)
 
 
+def test_a_module_of_torch_is_known_by_the_line_that_calls_it(dynamo: Thing) -> None:
+    """Dynamo compiles one function of its own around all of them."""
+    log = CompileLog()
+    inner = {"co_filename": "/lib/torch/_dynamo/external_utils.py", "co_firstlineno": 67}
+    torchs = ["Line: 511, Name: __call__, Filename: /lib/torch/_dynamo/eval_frame.py"]
+    first = ["Line: 9, Name: <module>, Filename: train.py", *torchs]
+    second = ["Line: 3, Name: forward, Filename: /lib/torchvision/ops.py", *torchs, "Line: 1, Name: x, Filename: <y>"]
+    another = (
+        "0/0: ___check_type_id(fn, 944), type=<class 'torch.nn.modules.container.Sequential'> (HINT: type Sequential)"
+    )
+    dynamo.metrics = [
+        compiled("0/0", 1, "inner", **inner, stack_trace=first),
+        compiled("0/1", 2, "inner", **inner, stack_trace=second, recompile_reason=another),
+        compiled("0/0", 3, None),
+        compiled("0/2", 4, "inner", **inner, recompile_reason="0/1: ___check_obj_id(L['o'], 12), type=<class 'int'>"),
+    ]
+    log.read()
+    found = {(one["source"], one["function"]): (one["seconds"], one["reasons"]) for one in log.describe()["regions"]}
+    assert found == {
+        ("train.py:9", "call"): (1.5, []),
+        ("/lib/torchvision/ops.py:3", "call in forward"): (1.0, ["type(fn) is Sequential"]),
+        ("/lib/torch/_dynamo/external_utils.py:67", "inner"): (1.0, ["L['o'] is the same object"]),
+    }
+
+
 def test_code_after_a_graph_break_is_the_cost_of_the_break_in_every_caller(dynamo: Thing) -> None:
     log = CompileLog()
     stack = [Thing(filename="net.py", lineno=7), Thing(filename="layer.py", lineno=3)]
