@@ -43,7 +43,7 @@ class Plants:
 
     def is_turn(self, number: int) -> bool:
         """Return whether this place is to raise now; asked before it runs."""
-        if self.phase is None:
+        if self.phase is None or (self.target is not None and self.target[0] != number):
             return False
         at = number, self.phase()
         if self.target is None:

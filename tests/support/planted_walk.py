@@ -20,6 +20,7 @@ import tempfile
 import threading
 import traceback
 import warnings
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 from torch.optim import optimizer as optimizers  # noqa: E402
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack  # noqa: E402
 
-from gpuledger.collect.adapter import instrument, user_profiler  # noqa: E402
+from gpuledger.collect.adapter import instrument, uncompiled, user_profiler  # noqa: E402
 from gpuledger.collect.attribution import scopes  # noqa: E402
 from gpuledger.collect.launch import bootstrap  # noqa: E402
 from gpuledger.collect.session import active  # noqa: E402
@@ -144,7 +145,8 @@ def _run(program: Program, code: Any, target: tuple[int, str] | None, *, recorde
 
 
 def compile_observed(names: list[tuple[str, str]]) -> None:
-    """Compile functions of torch for observers as a recording does, once for all processes that are forked."""
+    """Compile functions of torch for observers, and mark ours, as a recording does, once for all forked processes."""
+    uncompiled.keep_uncompiled()
     for module, qualname in names:
         with suppress(AttributeError, instrument.CannotInstrumentError):  # behind a decorator: in each process
             instrument._site_of(operator.attrgetter(qualname)(sys.modules.get(module)))
@@ -168,7 +170,7 @@ def forked(
 ) -> dict[str, Any]:
     """Return how a program ended in a process of its own.
 
-    ``compiled``: functions may have been compiled for observers before it began.
+    ``compiled``: functions may have been compiled for observers, and ours have been marked, before it began.
     """
     directory = Path(tempfile.mkdtemp(prefix="planted-"))
     child = os.fork()
@@ -177,6 +179,7 @@ def forked(
             os.chdir(directory)
             if not compiled:
                 instrument._sites.clear()
+                uncompiled._marked.clear()
             for number, name in ((1, "stdout"), (2, "stderr")):
                 place = os.open(name, os.O_WRONLY | os.O_CREAT)
                 os.dup2(place, number)
@@ -301,6 +304,8 @@ def main() -> None:
     """Walk as the JSON on the command line says."""
     orders = json.loads(sys.argv[1])
     warnings.simplefilter("ignore")
+    for torchs in weakref.finalize._registry:  # type: ignore[attr-defined] # its operators need not go before the process does
+        torchs.atexit = False
     gc.collect()
     gc.freeze()
     walked: set[tuple[int, str]] = set()
