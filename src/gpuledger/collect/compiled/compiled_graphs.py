@@ -314,13 +314,18 @@ def sites_of(graph: CompiledGraph, statements: Iterable[Statement], lines: list[
 
 
 def _kernels_of(graph: CompiledGraph, statements: list[Statement]) -> dict[int, Kernel]:
-    """Return ``line -> kernel``: a kernel is launched where the first of its outputs is first used, in order."""
+    """Return ``line -> kernel``: a kernel is launched where the first of its outputs is first used, in order.
+
+    Nothing is launched for an output that a plain assignment makes, such as an element of a tuple that a call returned.
+    """
     of_output = {name: kernel for kernel in graph.kernels for name in kernel.outputs}
     waiting = [kernel for kernel in graph.kernels if kernel.changed]
     found: dict[int, Kernel] = {}
     done: set[int] = set()
     for one in statements:
         if not one.kernel:
+            made = () if one.allocates or one.renames else one.names
+            done.update(id(of_output[name]) for name in made if name in of_output)
             continue
         mine = (of_output[name] for name in one.names if name in of_output)
         kernel = next((kernel for kernel in mine if id(kernel) not in done), None)

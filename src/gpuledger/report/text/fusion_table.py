@@ -14,6 +14,20 @@ if TYPE_CHECKING:
 SHARED = "The time of a kernel of several modules is divided among them by the bytes that its parts read and write."
 
 
+def module_names(kernel: FusedKernel, outside: str) -> list[str]:
+    """Return the modules of a kernel. Equal ones of several layers are combined: ``4 × blocks.*.mlp.0``.
+
+    ``outside`` is the label of code outside modules.
+    """
+    members: dict[str, list[str]] = {}
+    for path in kernel.modules:
+        *above, last = path.split(".")
+        above = ["*" if part.isdecimal() else part for part in above]
+        last = "*" if last.isdecimal() and above and not kernel.is_shared else last
+        members.setdefault(".".join([*above, last]), []).append(path or outside)
+    return [paths[0] if len(paths) == 1 else f"{len(paths)} × {name}" for name, paths in members.items()]
+
+
 def fusion_table(kernels: Sequence[FusedKernel], rows: int, outside: str) -> Table:
     """Return the first ``rows`` kernels as a table, then the sum of the others and a total.
 
@@ -33,7 +47,7 @@ def fusion_table(kernels: Sequence[FusedKernel], rows: int, outside: str) -> Tab
         row(
             (
                 one.kernel,
-                ", ".join(path or outside for path in one.modules),
+                ", ".join(module_names(one, outside)),
                 ", ".join(one.nodes),
                 ", ".join(one.lines),
             ),

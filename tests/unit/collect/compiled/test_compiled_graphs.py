@@ -45,6 +45,7 @@ def sites(tmp_path: Path, **changes: Any) -> dict[int, Site]:
             Kernel(("buf9",), ("buf1",), ("rsqrt",), ((NORM, 50),)),
             Kernel(("buf2",), (), ("mm",), ((MM, 10),)),
             Kernel(("buf3",), (), ("attention",), ((ATTENTION, 10),)),
+            Kernel(("buf4",), (), ("getitem",), ((ATTENTION, 0),)),  # an assignment, which launches nothing
             Kernel(("buf5",), ("primals_3",), ("copy_",), ((COPY, 10),)),
         ],
         **changes,

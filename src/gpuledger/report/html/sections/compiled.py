@@ -8,7 +8,7 @@ from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.report.html.definitions import Definition
 from gpuledger.report.html.sections.section import Page, Section, column, script, table
 from gpuledger.report.text.compile_text import compilation_texts
-from gpuledger.report.text.fusion_table import SHARED
+from gpuledger.report.text.fusion_table import SHARED, module_names
 
 if TYPE_CHECKING:
     from gpuledger.analyze.step.fusions import FusedKernel
@@ -38,7 +38,7 @@ def _data(device: DeviceView, page: Page) -> dict[str, Any]:
 def _kernel(one: FusedKernel) -> dict[str, Any]:
     return {
         "name": one.kernel,
-        "modules": [path or OUTSIDE_PATH for path in one.modules],
+        "modules": module_names(one, OUTSIDE_PATH),
         "nodes": list(one.nodes),
         "lines": list(one.lines),
         "bytes": one.moved_bytes,
