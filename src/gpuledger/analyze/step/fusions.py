@@ -11,6 +11,7 @@ from gpuledger.analyze.memory.live import distinct_numbers
 from gpuledger.model.arrow_numbers import to_numbers
 
 if TYPE_CHECKING:
+    from gpuledger.model.manifest import RankManifest
     from gpuledger.model.run import Rank
 
 
@@ -69,3 +70,22 @@ def fused_kernels(rank: Rank, device_idx: int) -> tuple[FusedKernel, ...]:
         for number, time_ns in times.items()
     ]
     return tuple(sorted(found, key=lambda one: -one.time_ns))
+
+
+def why_no_kernels(manifest: RankManifest) -> tuple[str, str]:
+    """Return why a rank has no kernels of compiled code, and what to do."""
+    done = manifest.compilation
+    record = "record with --passes memory,energy,time"
+    if done is None:
+        return "the run has no profiled kernels of compiled code", f"Compile the model with torch.compile, and {record}"
+    if not done.graphs:
+        failed = [f"{one.function} ({PurePath(one.source).name}): {one.failure}" for one in done.regions if one.failure]
+        return "torch.compile compiled no graph", failed[
+            0
+        ] if failed else f"Compile the model in the program, and {record}"
+    if manifest.time_steps is None:
+        return "the run has no timing measurement", f"Compiled code is there: {record}"
+    return (
+        "the profiled steps ran no kernels of TorchInductor",
+        "Another backend of torch.compile, such as aot_eager, generates no kernels: try --by operator",
+    )

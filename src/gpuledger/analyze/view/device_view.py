@@ -220,13 +220,13 @@ class DeviceView:
         Raises:
             UsageError: they were requested, and the run has none.
         """
-        from gpuledger.analyze.step.fusions import fused_kernels
+        from gpuledger.analyze.step.fusions import fused_kernels, why_no_kernels
 
         found = fused_kernels(self.rank, self.device_idx)
         if not found and self.options.group_by == "fusion":
             _refuse_estimate(self.rank, "fusion")
-            hint = "Compile the model with torch.compile, and record with --passes memory,energy,time"
-            raise UsageError("--by fusion: the run has no profiled kernels of compiled code", hint=hint)
+            why, hint = why_no_kernels(self.rank.manifest)
+            raise UsageError(f"--by fusion: {why}", hint=hint)
         return found
 
     def lines_by(self, group_by: str) -> tuple[GroupLine, ...]:

@@ -6,6 +6,7 @@ import ast
 import importlib
 import json
 import pkgutil
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from gpuledger.analyze.memory.timeline import build_timeline
 from gpuledger.analyze.overview.balance import build_balance
 from gpuledger.analyze.overview.findings import find_findings
 from gpuledger.analyze.overview.summary import summarize
+from gpuledger.analyze.step.fusions import why_no_kernels
 from gpuledger.analyze.step.overhead import find_overhead
 from gpuledger.analyze.step.rates import find_rates
 from gpuledger.analyze.view.chosen_devices import highest_devices
@@ -30,6 +32,7 @@ from gpuledger.analyze.view.options import GROUPINGS, ViewOptions
 from gpuledger.analyze.view.view import build_view
 from gpuledger.cli.main import main
 from gpuledger.errors import UsageError
+from gpuledger.model.compilation import Compilation, CompiledRegion
 from gpuledger.model.run import Run
 from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.html.payload import REPORT_PARTS, build_payload
@@ -143,6 +146,24 @@ def test_what_tells_nothing_apart_is_refused(run: Run) -> None:
 def test_a_run_without_compiled_code_has_no_fusions(timed: Run) -> None:
     with pytest.raises(UsageError, match="no profiled kernels of compiled code"):
         show_lines(build_view(timed, ViewOptions(group_by="fusion")), TableOptions(), Terminal())
+
+
+@pytest.mark.parametrize(
+    ("graphs", "failure", "why", "hint"),
+    [
+        (0, "Attempted to wrap LSTM", "compiled no graph", "forward (net.py:5): Attempted to wrap LSTM"),
+        (2, None, "ran no kernels of TorchInductor", "aot_eager"),
+    ],
+)
+def test_a_run_whose_compiler_made_no_kernels_says_so(
+    timed: Run, graphs: int, failure: str | None, why: str, hint: str
+) -> None:
+    region = CompiledRegion(
+        source="dir/net.py:5", function="forward", compilations=graphs, seconds=1.0, failure=failure
+    )
+    done = Compilation(graphs=graphs, seconds=1.0, regions=(region,))
+    assert hint in why_no_kernels(replace(timed.ranks[0].manifest, compilation=done))[1]
+    assert why in why_no_kernels(replace(timed.ranks[0].manifest, compilation=done))[0]
 
 
 @pytest.mark.parametrize("group_by", [one for one in GROUPINGS if one != "fusion"])
