@@ -40,6 +40,7 @@ def find_modules(
         text: The content of its file.
         captured: The graphs that Dynamo captured, the last one first.
     """
+    statements = list(statements)
     kernels = [one for one in statements if one.kernel]
     names = {} if _BACKWARD.search(text) else _names_before(kernels, text)
     lines = source_lines(graph.file)
@@ -50,7 +51,7 @@ def find_modules(
         if any(name in known for found in names.values() for name in found) or any(
             frames in by_frames for frames in traces.values() if frames
         ):
-            return _with_places(graph, kernels, one, names, {k: by_frames.get(v, []) for k, v in traces.items()})
+            return _with_places(graph, statements, one, names, {k: by_frames.get(v, []) for k, v in traces.items()})
     return None
 
 
@@ -86,7 +87,7 @@ def _by_name(captured: CapturedGraph) -> dict[str, list[NodeOrigin]]:
 
 def _with_places(
     graph: CompiledGraph,
-    kernels: list[Statement],
+    statements: list[Statement],
     captured: CapturedGraph,
     names: dict[int, list[str]],
     traced: dict[int, list[NodeOrigin]],
@@ -94,11 +95,16 @@ def _with_places(
     by_name = _by_name(captured)
     order = {name: number for number, name in enumerate(by_name)}
     made: dict[str, NodeOrigin] = {}
+    assigned: set[str] = set()
     found: list[Kernel] = []
-    for one in kernels:
+    for one in statements:
+        if one.is_plain:
+            assigned.update(one.names)
+        if not one.kernel:
+            continue
         known = sorted((name for name in names.get(one.line, ()) if name in order), key=lambda name: order[name])
         place = common_place(by_name[known[-1]]) if known else common_place(traced[one.line])
-        outputs = tuple(name for name in one.names if name.startswith("buf") and name not in made)
+        outputs = tuple(name for name in one.names if name.startswith("buf") and name not in assigned | made.keys())
         made.update(dict.fromkeys(outputs, place))
         written = outputs or one.names[-1:]
         found.append(Kernel(outputs, () if outputs else written, tuple(known), ((place, 0),)))

@@ -69,6 +69,11 @@ class Statement:
     names: tuple[str, ...]
     returns: bool
 
+    @property
+    def is_plain(self) -> bool:
+        """Return whether nothing is allocated, renamed or launched. Then all buffers that it mentions were computed."""
+        return not (self.kernel or self.allocates or self.renames)
+
 
 class LineCall(Protocol):
     """One call of an observed function. No method may raise."""

@@ -324,7 +324,7 @@ def _kernels_of(graph: CompiledGraph, statements: list[Statement]) -> dict[int, 
     done: set[int] = set()
     for one in statements:
         if not one.kernel:
-            made = () if one.allocates or one.renames else one.names
+            made = one.names if one.is_plain else ()
             done.update(id(of_output[name]) for name in made if name in of_output)
             continue
         mine = (of_output[name] for name in one.names if name in of_output)

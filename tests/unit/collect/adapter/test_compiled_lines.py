@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from generated import TEXT, load_generated
+from generated import TEXT, line_of, load_generated
 
 from gpuledger.collect.adapter import inductor
 from gpuledger.collect.adapter.compiled_lines import common_place, find_modules
 from gpuledger.collect.adapter.generated_code import read_functions
 from gpuledger.collect.adapter.inductor import CapturedGraph, CompiledGraph, Frames, NodeOrigin
+from gpuledger.collect.compiled.compiled_graphs import sites_of
 from gpuledger.model.journal.journal import CACHED_CODE, FOUND_BY_LINES
 
 ADD_LINE: Frames = (("net.py", 3, "forward"),)
@@ -38,6 +39,20 @@ def test_a_comment_in_forward_leads_to_the_last_node_that_it_names(tmp_path: Pat
     assert graph.buffers["buf0"] == graph.buffers["buf1"] == NORM
     assert graph.kernels[0].nodes == ("add", "norm")
     assert graph.buffers["buf2"].path == ""  # no comment, no line
+
+
+def test_a_kernel_that_reads_an_element_of_a_tuple_does_not_make_it(tmp_path: Path) -> None:
+    text = TEXT
+    for line, node in (("buf3 = attention(", "add"), ("triton_poi_fused_copy_2.run(", "fc")):
+        text = text.replace(
+            f"            {line}", f"            # Topologically Sorted Source Nodes: [{node}]\n            {line}"
+        )
+    graph = found(tmp_path, text)
+    assert graph is not None
+    (function,) = read_functions(graph.module)
+    sites = {site.line: site.main for site in sites_of(graph, function.statements, [])}
+    assert sites[line_of(text, "buf3 = attention(")] == ADD
+    assert sites[line_of(text, "triton_poi_fused_copy_2.run(")] == FIRST
 
 
 def test_names_in_backward_are_not_those_of_forward(tmp_path: Path) -> None:
