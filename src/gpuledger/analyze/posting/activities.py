@@ -39,7 +39,7 @@ _OURS = (MODULE_RANGE, PHASE_RANGE, LINE_RANGE, GRAPH_RANGE)
 """Prefixes of the names of ranges that gpuledger has opened. No operator has one of these."""
 
 _COMPILER = " (dynamo_timed)"
-"""Ends the name of an event that torch.compile opens directly inside each of its events."""
+"""Ends the name of an event that torch.compile opens inside its others. Their names are not those of operators."""
 
 _COLLECTIVES = ("ncclDevKernel", "ncclKernel")
 
@@ -90,6 +90,7 @@ class _Names:
     fusion: list[int]
     is_line: list[bool]
     is_compiler: list[bool]
+    is_operator: list[bool]
     is_ours: NDArray[np.bool_]
 
 
@@ -221,6 +222,7 @@ def _read_names(words: list[str]) -> _Names:
         fusion=[_fusion_of(word) for word in words],
         is_line=[read_line(word) >= 0 or word.startswith(GRAPH_RANGE) for word in words],
         is_compiler=[word.endswith(_COMPILER) for word in words],
+        is_operator=["::" in word or word.startswith((*_OURS, NODE_EVENT, FUSION_RANGE)) for word in words],
         is_ours=np.array([word.startswith(_OURS) for word in words], dtype=bool),
     )
 
@@ -307,8 +309,8 @@ class _Walk:
             now.is_operator = around.is_operator
         else:
             found.outermost[event.row] = not (around.is_operator or names.is_compiler[name_id])
-            if names.is_compiler[name_id] and around.is_operator:
-                found.outermost[around.row] = False
+            if names.is_compiler[name_id]:
+                self._leave_out_compiler(around.row)
             awaits_backward = event.sequence >= 0 and event.lane in self._in_forward
             if awaits_backward and now.phase in (Phase.BETWEEN, Phase.OPTIMIZER):
                 now.phase = int(Phase.FORWARD)
@@ -324,6 +326,12 @@ class _Walk:
         while parent >= 0:
             self._found.outermost[parent] = False
             parent = int(self._found.parent[parent])
+
+    def _leave_out_compiler(self, row: int) -> None:
+        """Count none of the compiler's events around one of them as an outermost operator."""
+        while row >= 0 and not self._names.is_operator[int(self._table["name_id"][row])]:
+            self._found.outermost[row] = False
+            row = int(self._found.parent[row])
 
     def _begin_node(self, event: _Event, now: _Around) -> None:
         """Attribute a node to the module that created it in forward; without a sequence number, as the node before."""

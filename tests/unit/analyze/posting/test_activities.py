@@ -338,12 +338,16 @@ def test_the_time_of_the_compiler_is_nobodys() -> None:
     trace = Trace()
     trace.host(f"{MODULE_RANGE}0", 0, 900)
     trace.host("dynamo", 10, 500)
-    trace.host("dynamo (dynamo_timed)", 10, 500)
+    trace.host("entire_frame_compile", 11, 499)
+    trace.host("_compile.compile_inner (dynamo_timed)", 12, 498)
     trace.host("aten::addmm", 20, 30)
     trace.host("TorchDynamo Cache Lookup", 510, 520)
     trace.host(f"{FUSION_RANGE}0", 600, 700)
+    trace.host(f"{NODE}CompiledFunctionBackward", 710, 800)
+    trace.host("backward._backward_impl", 720, 730)
+    trace.host("backward._backward_impl (dynamo_timed)", 721, 729)
     spans = trace.owned()
-    assert list(zip(spans.start_ns.tolist(), spans.module_id.tolist(), strict=True)) == [(510, 0), (600, 0)]
+    assert list(zip(spans.start_ns.tolist(), spans.module_id.tolist(), strict=True)) == [(510, 0), (600, 0), (710, -1)]
 
 
 def test_of_events_that_begin_together_the_longer_is_around_the_shorter() -> None:
