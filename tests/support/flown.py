@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas  # noqa: F401 # pyarrow loads it at its first array: here once instead of in each child
 import torch
 import torch._dynamo
 
