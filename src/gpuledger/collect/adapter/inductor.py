@@ -325,17 +325,26 @@ class _Order:
         return [own] if own is not None else origins[:1]
 
     def place_of(self, made: Any) -> NodeOrigin:
-        """Return the place of a buffer or operation: that of its own node, else of the last node with a module.
+        """Return the place of a buffer or operation: that of its own node, else of the last node with a place.
 
         A copy of one of the graph's inputs is on the module that reads it.
         """
         own = getattr(made, "origin_node", None)
         nodes = ([own] if own is not None else []) + self.computed_by(made) + self.sorted(_origins_of(made))
-        places = [place_of_node(node) for node in nodes]
-        known = [place for place in places if place.module_key or place.path]
+        known = [place_of_node(node) for node in nodes if _has_place(node)]
         if not known and nodes and all(getattr(node, "op", "") == "placeholder" for node in nodes):
             known = [self._users[name] for name in [str(getattr(made, "name", ""))] if name in self._users]
-        return known[0] if known else places[0] if places else NOWHERE
+        return known[0] if known else place_of_node(nodes[0]) if nodes else NOWHERE
+
+
+def _has_place(node: Any) -> bool:
+    """Return whether a node has a module, or is code of the program in none: that of the compiled function itself.
+
+    A node of backward without a module adds gradients.
+    """
+    place = place_of_node(node)
+    is_forward = node.meta.get("partitioner_tag", "is_forward") == "is_forward"
+    return bool(place.module_key or place.path or (is_forward and place.frames))
 
 
 def _origins_of(made: Any) -> Iterator[Any]:

@@ -121,18 +121,24 @@ def test_a_buffer_is_on_its_own_node_else_on_the_last_one_with_a_module(tmp_path
     norm = Node("norm", graph, nn_module_stack={"7": ("L['self'].norm", nn.LayerNorm)})
     fc = Node("mm", graph, fwd_nn_module_stack={"8@1": ("L['self'].h.0.fc@1", nn.Linear)}, stack_trace=trace)
     bare = Node("add", graph)
+    of_function = Node("residual", graph, stack_trace=trace, partitioner_tag="is_forward")
+    of_gradients = Node("add_1", graph, stack_trace=trace, partitioner_tag="is_backward")
     lowering = Thing(
         name_to_buffer={
             "buf0": Thing(origins={norm, fc}, origin_node=None),
             "buf1": Thing(origins={norm, fc}, origin_node=norm),
             "buf2": Thing(origins={norm, bare}, origin_node=bare),
             "buf3": Thing(origins=(), origin_node=None),
+            "buf4": Thing(origins={norm, of_function}, origin_node=of_function),
+            "buf5": Thing(origins={norm, of_gradients}, origin_node=of_gradients),
         }
     )
     found = read_graph(lowering, load_generated(tmp_path))
     assert found.buffers["buf0"] == NodeOrigin(8, "h.0.fc", "Linear", (("net.py", 3, "forward"),))
     assert found.buffers["buf1"].path == found.buffers["buf2"].path == "norm"
     assert found.buffers["buf3"].path == ""
+    assert found.buffers["buf4"] == NodeOrigin(0, "", "", (("net.py", 3, "forward"),))  # the compiled function itself
+    assert found.buffers["buf5"].path == "norm"
 
 
 class Dep(NamedTuple):
