@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.resources import files
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -72,10 +72,22 @@ class Peaks:
 
 @dataclass(frozen=True)
 class Assumed:
-    """Peak reserved bytes if the values that were assumed are the least or the largest possible; None if unknown."""
+    """Peak reserved bytes if the values that were assumed are the least or the largest possible; None if unknown.
+
+    The largest includes buffers that still fill.
+    """
 
     least_reserved_bytes: int | None
     largest_reserved_bytes: int | None
+
+
+def with_full_buffers(assumed: Assumed | None, outcome: Mapping[str, Any]) -> Assumed | None:
+    """Return the bounds of a program that was followed, with what its buffers still need until they are full."""
+    more_bytes, reserved_bytes = outcome["still_to_come_bytes"], outcome["peak_reserved_bytes"]
+    if not more_bytes:
+        return assumed
+    bounds = assumed or Assumed(reserved_bytes, reserved_bytes)
+    return Assumed(bounds.least_reserved_bytes, (bounds.largest_reserved_bytes or reserved_bytes) + more_bytes)
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def follow(
         mode.ran = None if changes is None else changes.count
         session.start()
         outcome = _run(program, with_ranks=bool(ranks))
-        for sentence in describe_convolutions(device):
+        for sentence in (*describe_convolutions(device), *plan.describe()):
             say(sentence)
         for sentence in said:
             session.journal.note(sentence)
@@ -108,6 +108,7 @@ def follow(
         "steps": steps,
         "initialized": one_rank is not None and one_rank.initialized,
         "varied": plan.varied,
+        "still_to_come_bytes": 0 if plan.growth is None else plan.growth.left_bytes,
         "assumed": mode.values.was_assumed,
         "peak_reserved_bytes": device.counters.peak_reserved_bytes,
         "allocations": device.counters.alloc_count,

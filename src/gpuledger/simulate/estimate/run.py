@@ -37,6 +37,7 @@ from gpuledger.simulate.estimate.fit import (
     kind_of,
     measured_changes,
     peaks_on,
+    with_full_buffers,
 )
 from gpuledger.units import format_bytes
 
@@ -166,7 +167,7 @@ def estimate_program(
         refuse_failure(order, outcome)
         assumed = _follow_assumed(order, outcome, follower) if outcome["assumed"] else None
         notes = (*outcome["notes"], *_describe(outcome, assumed))
-        found = finish(order, writer, notes, assumed)
+        found = finish(order, writer, notes, with_full_buffers(assumed, outcome))
     return dataclasses.replace(found, run=read_run(run_directory))
 
 
@@ -295,9 +296,8 @@ def _follow_assumed(order: Order, outcome: dict[str, Any], follower: Follower) -
     again = dataclasses.replace(order, steps=outcome["steps"] or order.steps)
     for assumption in (LEAST, LARGEST):
         with tempfile.TemporaryDirectory() as directory:
-            reserved[assumption] = reserved_bytes_of(
-                follower(again, Path(directory) / "other.ledger", None, assumption)
-            )
+            place = Path(directory) / "other.ledger"
+            reserved[assumption] = reserved_bytes_of(follower(again, place, None, assumption))
     return Assumed(reserved[LEAST], reserved[LARGEST])
 
 

@@ -62,13 +62,14 @@ class SimulatedSession(Session):
                 raise StepsDone
 
         super().__init__(
-            RecordSettings(run_directory, 1, plan.most, stacks=False),
+            RecordSettings(run_directory, 1, plan.longest, stacks=False),
             rank_directory=lambda: run_directory / f"rank-{rank}",
             recorders=SimulatedRecorders(device),
             begins_late=False,  # tensors that exist now are not on the GPU
             on_step=end_after,
         )
         self.device = device
+        plan.counter = self.steps
 
     def finish(self, reason: str = "exit") -> None:
         """Close the journal. The libraries that the program used are known by now."""

@@ -10,12 +10,17 @@ from typing import Any
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.data import DataLoader
 
+from gpuledger.collect.steps.step_counter import StepCounter
+from gpuledger.simulate.estimate.growth import GrowthWatch, StepGrowth, describe_growth
+from gpuledger.simulate.estimate.waiting_optimizers import WaitingOptimizers
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.gpu.values import tensors_in
 
 LEAST_STEPS, MOST_STEPS = 3, 24
 """Steps of an estimate with ``--steps auto``: if all are alike, and at most."""
+MOST_CALLS, _MOST_REQUESTS = 1000, 20_000
+"""Limits of calls of a model without training, such as those of a text generation, and of their requests of memory."""
 _QUIET_STEPS = 8
 """Without a data loader, steps after the largest one until no larger one is expected."""
 _CHANGED = 1.005
@@ -41,6 +46,14 @@ class StepPlan:
         self._current: _BatchesAhead | None = None
         self._total_bytes = 0
         self._peaks: list[int] = []
+        self._growth = GrowthWatch(device)
+        self.growth: StepGrowth | None = None
+        """How the program still grew at its last step."""
+        self.counter: StepCounter | None = None
+        """Counts the program's steps."""
+        self.has_ended = False
+        """Whether a step was the last one."""
+        self._waiting = WaitingOptimizers(device)
 
     @property
     def grows(self) -> bool:
@@ -64,9 +77,43 @@ class StepPlan:
         self._total_bytes = total_bytes
         self._peaks.append(self._device.counters.peak_allocated_bytes)
         self._device.steps = seen
-        if self._steps is not None or seen >= self.most:
+        self._growth.see(seen)
+        ends = self._ends_after(seen)
+        if ends:
+            self.has_ended, self.growth = True, self._growth.found(seen)
+        return ends
+
+    @property
+    def longest(self) -> int:
+        """Return the largest number of steps or calls that can be simulated."""
+        return self.most if self._steps is not None else max(self.most, MOST_CALLS)
+
+    def describe(self) -> list[str]:
+        """Return sentences on what is missing after the last step: growth, and the state of optimizers.
+
+        Nothing is missing of a program that ended by itself.
+        """
+        if not self.has_ended:
+            return []
+        growing = [] if self.growth is None else describe_growth(self._device, self.growth)
+        return [*growing, *self._waiting.describe(self._device.steps)]
+
+    @property
+    def _are_calls(self) -> bool:
+        """Return whether the steps are calls without training, and more than a few can be simulated."""
+        calls = self.counter is not None and not self.counter.trained
+        return calls and self._device.counters.alloc_count < _MOST_REQUESTS
+
+    def _ends_after(self, seen: int) -> bool:
+        if self._steps is not None:
             return seen >= self.most
-        if seen < LEAST_STEPS or self.grows:
+        if seen >= (MOST_CALLS if self._are_calls else self.most):
+            return True
+        if self._are_calls and self._growth.is_certain:
+            return False
+        if seen < LEAST_STEPS or self.grows or self._growth.needs_more:
+            return False
+        if any(self._waiting.waiting()):
             return False
         if self._current is not None and self._current.knows:
             return not self._current.has_larger
@@ -74,7 +121,8 @@ class StepPlan:
         return not self.varied or len(settled) - 1 - settled.index(max(settled)) >= _QUIET_STEPS
 
     def install(self, patches: Patches) -> None:
-        """Read the sizes of the next batches of data loaders, if the number of steps is not fixed."""
+        """Notice optimizers. Read the sizes of data loaders' next batches, if the number of steps is not fixed."""
+        self._waiting.install(patches)
         if self._steps is None:
             plain = DataLoader.__iter__
             patches.put(DataLoader, "__iter__", lambda loader: _BatchesAhead(plain(loader), self._gave))

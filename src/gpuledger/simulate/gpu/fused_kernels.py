@@ -68,8 +68,14 @@ def patch_attention(patches: Patches, functions: SimulatedFunctions) -> None:
 
 
 def _choose(device: SimulatedDevice, query: Any, key: Any, value: Any, mask: Any, causal: bool) -> str:
-    """Return the kernel that CUDA chooses, and record the GPUs for which it chooses another."""
-    flash, efficient = _takes_flash(query, key, value, mask, causal), _takes_efficient(query, key, value, mask)
+    """Return the kernel that CUDA chooses, and record the GPUs for which it chooses another.
+
+    cuDNN's attention keeps the same tensors for backward as flash attention. torch chooses it only if the program has
+    switched flash attention off.
+    """
+    on = torch.backends.cuda
+    flash = (on.flash_sdp_enabled() or on.cudnn_sdp_enabled()) and _takes_flash(query, key, value, mask, causal)
+    efficient = on.mem_efficient_sdp_enabled() and _takes_efficient(query, key, value, mask)
 
     def chosen(gpu: Traits) -> str:
         recent = gpu.compute_capability >= (8, 0)

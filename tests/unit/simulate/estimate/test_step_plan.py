@@ -12,8 +12,11 @@ import torch
 from torch.utils.data import DataLoader
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
+from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.steps.step_counter import StepCounter
 from gpuledger.simulate.catalogue import find_card
-from gpuledger.simulate.estimate.step_plan import MOST_STEPS, StepPlan
+from gpuledger.simulate.estimate.step_plan import MOST_CALLS, MOST_STEPS, StepPlan
+from gpuledger.simulate.gpu.card import in_place
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.patches import Patches
 
@@ -102,3 +105,56 @@ def test_an_error_of_a_later_batch_is_raised_when_the_program_gets_there(
     with pytest.raises(OSError, match="no such file"):
         next(batches)
     assert len(list(DataLoader(Lines([]), batch_size=1))) == 0
+
+
+def test_batches_of_other_sizes_are_no_growth(device: SimulatedDevice) -> None:
+    """The last batch of a step is still there when the step ends."""
+    plan, batch = StepPlan(None, device), 0
+    for seen, size in enumerate([9000, 10_000, 12_000, 11_000, 12_500, *[5000] * 20], 1):
+        batch, before = device.malloc(size, "batch"), batch
+        if before:
+            device.allocator.free(before)
+        if plan.is_last(seen):
+            break
+    assert plan.growth is None
+
+
+def new_counter() -> StepCounter:
+    def ignore(*_: object) -> None:
+        """Take anything."""
+
+    return StepCounter(Guard(ignore), before_optimizer=ignore, after_optimizer=ignore, ended=ignore)
+
+
+def test_an_optimizer_that_steps_later_is_waited_for(device: SimulatedDevice) -> None:
+    """As that of a GAN's generator, of which every fifth step of the critic has one."""
+    plan = StepPlan(None, device)
+    said: list[str] = []
+    with in_place(device, said.append, install_more=lambda patches, _: plan.install(patches)):
+        critic, generator = (torch.nn.Linear(4, 4, device="cuda") for _ in range(2))
+        judges, makes = torch.optim.Adam(critic.parameters()), torch.optim.Adam(generator.parameters())
+        others = torch.optim.SGD(critic.parameters()), torch.optim.SGD(torch.nn.Linear(4, 4).parameters())
+        judges.step()
+        assert not any(plan.is_last(seen) for seen in range(1, MOST_STEPS))
+        assert plan.describe() == [], "the program could end by itself"
+        assert plan.is_last(MOST_STEPS)
+        assert plan.describe() == [
+            "Adam with 2 parameters took no step in the first 24 steps, so its state is not included. Simulate more "
+            "steps with --steps N."
+        ]
+        makes.step()
+        assert plan.is_last(4)
+        assert plan.describe() == []
+        assert len(others) == 2, "of the same parameters, and not on the GPU"
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_calls_that_keep_more_are_followed_further_than_steps(device: SimulatedDevice, trained: bool) -> None:
+    """As text generation, of which each call adds to the cache of keys and values."""
+    plan = StepPlan(None, device)
+    plan.counter = new_counter()
+    plan.counter.trained = trained
+    ended = next(seen for seen in range(1, 5000) if device.malloc(1 << 20, "cache") and plan.is_last(seen))
+    assert ended == (MOST_STEPS if trained else MOST_CALLS)
+    assert plan.longest == MOST_CALLS
+    assert StepPlan(3, device).longest == 3

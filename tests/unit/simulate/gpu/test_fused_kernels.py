@@ -8,6 +8,7 @@ pytest.importorskip("torch")
 import torch
 from present import present
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
@@ -94,3 +95,26 @@ def test_flex_attention_has_scores_in_memory_only_where_it_is_not_compiled(compi
         assert present(bias.grad).shape == bias.shape
         sizes = [event[2] for event in device.events[first:] if event[0] == Action.ALLOC]
     assert (rows_bytes * length in sizes) != compiled
+
+
+@pytest.mark.parametrize(
+    ("kernels", "dtype", "keeps_scores"),
+    [
+        ([SDPBackend.MATH], torch.float32, True),
+        ([SDPBackend.MATH], torch.float16, True),
+        ([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH], torch.float32, False),
+        ([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH], torch.float32, True),  # flash attention has no float32
+        ([SDPBackend.CUDNN_ATTENTION], torch.float16, False),
+    ],
+)
+def test_attention_uses_only_the_kernels_that_the_program_has_switched_on(
+    kernels: list[SDPBackend], dtype: torch.dtype, keeps_scores: bool
+) -> None:
+    device = SimulatedDevice(find_card("h200"), CachingAllocator())
+    with in_place(device, lambda _: None), sdpa_kernel(kernels):
+        data = torch.randn(2, 4, 512, 16, device="cuda", dtype=dtype, requires_grad=True)
+        before = torch.cuda.memory_allocated()
+        made = nn.functional.scaled_dot_product_attention(data, data, data)
+        scores_bytes = 2 * 4 * 512 * 512 * 4
+        assert (torch.cuda.memory_allocated() - before > scores_bytes) is keeps_scores
+        assert made.shape == data.shape

@@ -1,0 +1,170 @@
+"""Memory that grows with every step of a program, such as a replay buffer that fills, and what keeps it."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import time
+from collections import deque
+from dataclasses import dataclass
+from types import FrameType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from gpuledger.collect.adapter.program_objects import without_overrides
+from gpuledger.collect.flight.holders import Key, Named, named_objects
+from gpuledger.collect.flight.weights import last_elements
+from gpuledger.simulate.gpu.device import SimulatedDevice
+from gpuledger.units import format_bytes
+
+_SUSPICIOUS, _CERTAIN = 2, 4
+"""Steps in a row with more allocated after each than before, until it may be growth, and until it is."""
+_MANY_STEPS, _NOTABLE = 1000, 1.01
+"""Growth is reported if that many more steps need more than this ratio of the peak."""
+_LOOK_NS = 500_000_000
+"""Longest search for what the program keeps."""
+_SAMPLE, _MOST_OBJECTS = 4, 256
+"""Elements of a container that are looked into, and objects of one element."""
+_EXPLAINED = 0.25
+"""Smallest part of the growth that a container has to explain to be named."""
+_NOT_FOLLOWED = (type, ModuleType, FrameType, FunctionType)
+
+
+@dataclass(frozen=True)
+class GrowingContainer:
+    """A container of the program that grows. ``bound`` is the largest number of elements; None without a limit."""
+
+    name: str
+    where: str
+    length: int
+    bound: int | None
+    more_per_step: float
+
+
+@dataclass(frozen=True)
+class StepGrowth:
+    """What each of the last steps added to the requested bytes, and the container that keeps it; None if unknown."""
+
+    step: int
+    bytes_per_step: int
+    holder: GrowingContainer | None
+
+    @property
+    def steps_left(self) -> int | None:
+        """Return the number of steps until the container is full; None if it has no limit, or is not known."""
+        if self.holder is None or self.holder.bound is None:
+            return None
+        return max(int((self.holder.bound - self.holder.length) / self.holder.more_per_step), 0)
+
+    @property
+    def left_bytes(self) -> int:
+        """Return how much is still to come until the container is full; 0 if that is not known."""
+        return (self.steps_left or 0) * self.bytes_per_step
+
+
+class GrowthWatch:
+    """Finds out whether each step leaves more allocated than the one before. Batches of other sizes leave less, too."""
+
+    def __init__(self, device: SimulatedDevice) -> None:
+        self._device = device
+        self._held: deque[int] = deque(maxlen=_CERTAIN + 1)
+        self._first_step = self._first_bytes = 0
+        self._sizes: dict[Key, int] = {}
+        """Sizes of the program's containers after that step."""
+
+    def see(self, step: int) -> None:
+        """Note what is allocated after a step. Must be called where the program's frames are those that run.
+
+        Requested bytes are read: allocated bytes also depend on how the allocator splits blocks.
+        """
+        self._held.append(self._device.counters.requested_bytes)
+        if not self._first_step and self._grew(_SUSPICIOUS):
+            self._first_step, self._first_bytes = step, self._held[-1]
+            self._sizes = {key: one.size for key, one in _kept().items()}
+
+    @property
+    def is_certain(self) -> bool:
+        """Return whether each of the last steps has left more than the one before."""
+        return self._grew(_CERTAIN)
+
+    @property
+    def needs_more(self) -> bool:
+        """Return whether more steps are needed to know if the program grows."""
+        return self._grew(_SUSPICIOUS) and len(self._held) <= _CERTAIN
+
+    def found(self, step: int) -> StepGrowth | None:
+        """Return the growth, at the end of a step; None if one of the last steps has not left more than before."""
+        if not self._first_step or not self.is_certain:
+            return None
+        added = sorted(self._added(_CERTAIN))
+        return StepGrowth(step, added[len(added) // 2], self._holder(step - self._first_step))
+
+    def _holder(self, steps: int) -> GrowingContainer | None:
+        """Return the container that has gained most bytes; None if there is none that explains the growth."""
+        best, most_bytes = None, int(_EXPLAINED * (self._held[-1] - self._first_bytes))
+        for key, one in _kept().items():
+            more = one.size - self._sizes.get(key, one.size)
+            if more > 0 and one.kind not in ("graph", "data"):
+                gained_bytes = more * self._bytes_per_element(one)
+                if gained_bytes > most_bytes:
+                    most_bytes = gained_bytes
+                    best = GrowingContainer(one.name, one.where, one.size, one.bound, more / steps)
+        return best
+
+    def _bytes_per_element(self, one: Named) -> int:
+        last = last_elements(one.value, _SAMPLE)
+        storages: dict[int, int] = {}
+        for element in last:
+            storages |= self._storages_below(element)
+        return sum(storages.values()) // max(len(last), 1)
+
+    def _storages_below(self, top: object) -> dict[int, int]:
+        """Return the bytes of the GPU tensors that an object keeps, by storage."""
+        found: dict[int, int] = {}
+        waiting: deque[Any] = deque([top])
+        seen: set[int] = set()
+        while waiting and len(seen) < _MOST_OBJECTS:
+            value = waiting.popleft()
+            if id(value) in seen or isinstance(value, _NOT_FOLLOWED):
+                continue
+            seen.add(id(value))
+            if not isinstance(value, torch.Tensor):
+                waiting.extend(gc.get_referents(value))
+            elif self._device.holds(value):
+                found[self._device.address(value)] = value.untyped_storage().nbytes()
+        return found
+
+    def _grew(self, steps: int) -> bool:
+        added = self._added(steps)
+        return len(added) == steps and min(added) > 0
+
+    def _added(self, most: int) -> list[int]:
+        """Return by how much the last steps changed the requested bytes."""
+        return [after - before for before, after in itertools.pairwise(self._held)][-most:]
+
+
+def _kept() -> dict[Key, Named]:
+    with without_overrides():
+        return named_objects(time.thread_time_ns() + _LOOK_NS)[0]
+
+
+def describe_growth(device: SimulatedDevice, growth: StepGrowth) -> list[str]:
+    """Return a sentence on memory that still grew when the program was ended, unless it is little."""
+    peak_bytes, many_bytes = device.counters.peak_reserved_bytes, _MANY_STEPS * growth.bytes_per_step
+    if peak_bytes + max(many_bytes, growth.left_bytes) < peak_bytes * _NOTABLE:
+        return []
+    holder = growth.holder
+    kept = "" if holder is None else f" in {holder.name} ({holder.where})"
+    more = format_bytes(growth.bytes_per_step)
+    said = f"Memory still grows after step {growth.step}: each step keeps {more} more{kept}."
+    if holder is not None and holder.bound is not None:
+        return [
+            f"{said} It has {holder.length} of at most {holder.bound} elements. It is full after about "
+            f"{growth.steps_left} more steps and {format_bytes(growth.left_bytes)} more, part of the upper bound."
+        ]
+    left_bytes = max(device.card.usable_bytes - device.card.outside_bytes - peak_bytes, 0)
+    return [
+        f"{said} The estimate and its upper bound are of the first {growth.step} steps. {_MANY_STEPS} more steps need "
+        f"{format_bytes(many_bytes)} more, and the GPU is full after about {left_bytes // growth.bytes_per_step} more."
+    ]

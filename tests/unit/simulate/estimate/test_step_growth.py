@@ -1,0 +1,85 @@
+"""Memory that grows with every step is followed until that is certain. What keeps it is named, with its limit."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+
+pytest.importorskip("torch")
+import torch
+
+from gpuledger.analyze.allocator.allocator import CachingAllocator
+from gpuledger.simulate.catalogue import find_card
+from gpuledger.simulate.estimate.fit import Assumed, with_full_buffers
+from gpuledger.simulate.estimate.growth import describe_growth
+from gpuledger.simulate.estimate.step_plan import StepPlan
+from gpuledger.simulate.gpu.card import in_place
+from gpuledger.simulate.gpu.device import SimulatedDevice
+
+pytestmark = pytest.mark.torch
+KIB = 1024
+
+
+def steps_of(device: SimulatedDevice, plan: StepPlan, step: Callable[[], object]) -> int:
+    """Return how many steps are followed."""
+    with in_place(device, lambda _: None):
+        for seen in range(1, 100):
+            step()
+            if plan.is_last(seen):
+                return seen
+    return 0
+
+
+def new_plan() -> tuple[SimulatedDevice, StepPlan]:
+    device = SimulatedDevice(find_card("h200"), CachingAllocator())
+    return device, StepPlan(None, device)
+
+
+def test_a_buffer_with_a_limit_is_named_and_the_upper_bound_has_it_full() -> None:
+    device, plan = new_plan()
+    replay: deque[tuple[torch.Tensor, int]] = deque(maxlen=105)
+    losses: list[float] = []
+
+    def step() -> None:
+        losses.append(0.5)
+        for action in range(3):
+            replay.append((torch.zeros(KIB, device="cuda"), action))
+
+    weights: list[torch.Tensor] = []
+    with in_place(device, lambda _: None):
+        weights.append(torch.zeros(1 << 23, device="cuda"))
+    assert steps_of(device, plan, step) == 5
+    assert plan.growth is not None
+    assert plan.growth.bytes_per_step == 3 * 4 * KIB
+    assert (plan.growth.steps_left, plan.growth.left_bytes) == (30, 90 * 4 * KIB)
+    (said,) = describe_growth(device, plan.growth)
+    assert "each step keeps 12.0 KiB more in replay (" in said
+    assert "15 of at most 105 elements. It is full after about 30 more steps and 360.0 KiB more" in said
+    peak_bytes = device.counters.peak_reserved_bytes
+    outcome = {"still_to_come_bytes": plan.growth.left_bytes, "peak_reserved_bytes": peak_bytes}
+    assert with_full_buffers(None, outcome) == Assumed(peak_bytes, peak_bytes + 360 * KIB)
+    assert with_full_buffers(Assumed(1, 2), outcome) == Assumed(1, 2 + 360 * KIB)
+    assert with_full_buffers(None, {**outcome, "still_to_come_bytes": 0}) is None
+
+
+def test_a_list_without_a_limit_is_named_with_the_steps_until_the_gpu_is_full() -> None:
+    device, plan = new_plan()
+    results: list[torch.Tensor] = []
+    assert steps_of(device, plan, lambda: results.append(torch.zeros(KIB, device="cuda"))) >= 5
+    assert plan.growth is not None
+    assert (plan.growth.steps_left, plan.growth.left_bytes) == (None, 0)
+    (said,) = describe_growth(device, plan.growth)
+    assert "each step keeps 4.0 KiB more in results (" in said
+    assert "1000 more steps need 3.9 MiB more, and the GPU is full after about" in said
+
+
+def test_little_growth_is_not_told() -> None:
+    device, plan = new_plan()
+    kept: list[torch.Tensor] = []
+    with in_place(device, lambda _: None):
+        kept.append(torch.zeros(1 << 28, device="cuda"))
+    steps_of(device, plan, lambda: kept.append(torch.zeros((), device="cuda")))
+    assert plan.growth is not None
+    assert describe_growth(device, plan.growth) == []
