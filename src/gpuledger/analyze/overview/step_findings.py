@@ -10,7 +10,7 @@ from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.overview.finding import Finding
 from gpuledger.analyze.overview.peak_facts import PeakFacts
 from gpuledger.analyze.overview.update_advice import update_advice
-from gpuledger.analyze.overview.what_if import GROWS_WITH_BATCH, with_autocast, with_checkpointing, with_half_batch
+from gpuledger.analyze.overview.what_if import grows_with_batch, with_autocast, with_checkpointing, with_half_batch
 from gpuledger.units import format_bytes
 
 _MOSTLY_32_BITS_FRAC = 0.9
@@ -61,8 +61,7 @@ def repeated_activations(facts: PeakFacts) -> Finding | None:
 
 def batch(facts: PeakFacts) -> Finding | None:
     """Suggest half the batch size, if activations are most of the peak."""
-    blocks = facts.of(*GROWS_WITH_BATCH)
-    size = facts.held(blocks)
+    size = facts.held(grows_with_batch(facts))
     inputs = facts.rank.manifest.inputs
     if size < 0.5 * facts.peak_bytes or (inputs is not None and inputs.shape[0] == 1) or not facts.uses_modules:
         return None

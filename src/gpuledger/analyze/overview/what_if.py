@@ -18,7 +18,7 @@ from gpuledger.analyze.posting.replay import NEVER
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.families import Family
 
-GROWS_WITH_BATCH = ("activation", "activation_gradient", "temporary", "input")
+_GROWS_WITH_BATCH = ("activation", "activation_gradient", "temporary", "input")
 _OF_A_STEP = ("activation", "activation_gradient", "temporary")
 _PRODUCTS = (
     "Linear",
@@ -64,15 +64,25 @@ def as_recorded(facts: PeakFacts) -> Replay:
     return Replay(lives.allocated_bytes, lives.alloc_index, lives.free_requested_index)
 
 
+def grows_with_batch(facts: PeakFacts) -> Mask:
+    """Return which blocks depend on the batch size. Temporaries of the optimizer and of the setup do not.
+
+    An example of the latter are copies of weights that are quantized.
+    """
+    of_weights = facts.born_in("optimizer") | (facts.of("temporary") & facts.born_in("setup"))
+    return facts.of(*_GROWS_WITH_BATCH) & ~of_weights
+
+
 def with_half_batch(facts: PeakFacts) -> Replay:
     """Return the blocks with half the batch size. In training, gradients are accumulated over two batches.
 
-    Temporaries of the optimizer do not depend on the batch. In the second batch, the gradients of the first one are
+    In the second batch, the gradients of the first one are
     allocated from the start of its forward, and each new gradient is added to the one before it.
     """
     recorded = as_recorded(facts)
-    grows = facts.of(*GROWS_WITH_BATCH) & ~facts.born_in("optimizer")
-    halved = Replay(np.where(grows, recorded.bytes // 2, recorded.bytes), recorded.start, recorded.end)
+    halved = Replay(
+        np.where(grows_with_batch(facts), recorded.bytes // 2, recorded.bytes), recorded.start, recorded.end
+    )
     if not facts.is_trained:
         return halved
     steps = read_numbers(facts.rank, "blocks", "step", facts.device_idx)

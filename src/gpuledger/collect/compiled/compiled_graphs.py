@@ -42,15 +42,15 @@ OUTSIDE = -1
 
 _RECORD_AGAIN = "Set TORCHINDUCTOR_FORCE_DISABLE_CACHES=1 to record its modules."
 
+_FROM_A_CACHE = (
+    "A compiled region was loaded from a cache that was filled without this version of gpuledger, or its code was "
+    "changed since."
+)
 NOTES = {
-    CACHED_CODE: (
-        "A compiled region was loaded from a cache that was filled without gpuledger, so it is attributed to the "
-        f"module that was compiled. {_RECORD_AGAIN}"
-    ),
+    CACHED_CODE: f"{_FROM_A_CACHE} It is attributed to the module that was compiled. {_RECORD_AGAIN}",
     FOUND_BY_LINES: (
-        "A compiled region was loaded from a cache that was filled without gpuledger. Its modules were found by source "
-        "lines. If several modules run the same line in backward, the module that contains them is shown. "
-        f"{_RECORD_AGAIN}"
+        f"{_FROM_A_CACHE} Its modules were found by source lines. If several modules run the same line in backward, "
+        f"the module that contains them is shown. {_RECORD_AGAIN}"
     ),
 }
 """Why the modules of a region are not known exactly -> note."""

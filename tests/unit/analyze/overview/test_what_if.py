@@ -149,3 +149,13 @@ def test_a_batch_of_one_is_not_halved(tmp_path: Path) -> None:
             model(torch.randn(1, 2000, 64)).square().mean().backward()
             optimizer.step()
     assert not [one for one in find_findings(recording.run().rank()) if one.action.startswith("halve")]
+
+
+def test_copies_of_weights_that_are_quantized_do_not_depend_on_the_batch(tmp_path: Path) -> None:
+    model, data = nn.Linear(64, 64), torch.randn(16, 64)
+    with gpuledger.record(out=tmp_path / "quantized", devices="cpu", step_on="module") as recording, torch.no_grad():
+        model.weight.copy_((model.weight * 127).round() / 127)
+        for _ in range(3):
+            model(data)
+    assert PeakFacts(rank := recording.run().rank(), -1).peak.phase == "setup"
+    assert not [one for one in find_findings(rank) if one.action.startswith("halve")]
