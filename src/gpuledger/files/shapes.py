@@ -118,7 +118,7 @@ def _check_list(value: Any, shape: ListOf, place: str) -> None:
         raise _other(value, "a list", place)
     if len(value) < shape.least or (shape.most is not None and len(value) > shape.most):
         raise ValueError(f"{place}: unexpected length {len(value):,} of a list")
-    if shape.entry is object:
+    if all(_is_plain(one, shape.entry) for one in value):  # most lists: no place is needed
         return
     for number, one in enumerate(value):
         check_shape(one, shape.entry, f"{place}[{number}]")
@@ -129,6 +129,8 @@ def _check_object(value: Any, shape: MappingOf | Fields, place: str) -> None:
         raise _other(value, "an object", place)
     if isinstance(shape, MappingOf):
         for name, one in value.items():
+            if _is_plain(one, shape.entry):
+                continue
             check_shape(one, shape.entry, f"{place}.{name[:SHOWN]}")
         return
     required = shape.required + (shape.together if any(name in value for name in shape.together) else ())
@@ -136,11 +138,14 @@ def _check_object(value: Any, shape: MappingOf | Fields, place: str) -> None:
     if lacking:
         raise ValueError(f"{place}: {lacking[0]} is missing".removeprefix(": "))
     for name, inner in shape.known.items():
-        if name in value:
+        if name in value and not _is_plain(value[name], inner):
             check_shape(value[name], inner, f"{place}.{name}".removeprefix("."))
 
 
 def _is_plain(value: Any, shape: Shape) -> bool:
+    """Return whether a value looks like a shape that has no other inside, or like one of those of an ``Either``."""
+    if isinstance(shape, Either):
+        return any(_is_plain(value, one) for one in shape.shapes)
     if shape is object:
         return True
     if shape is None:

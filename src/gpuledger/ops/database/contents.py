@@ -184,25 +184,38 @@ def read_parquet(path: Path) -> Contents:
 
 
 def _from_rows(rows: list[dict[str, Any]]) -> Contents:
-    keys: dict[str, OperatorKey] = {}
-    environments: dict[str, Environment] = {}
+    keys: dict[tuple[str, ...], OperatorKey] = {}  # by their texts, which many rows share
+    environments: dict[tuple[str, ...], Environment] = {}
     records = []
     for number, row in enumerate(rows, 1):
         try:
-            key = OperatorKey.from_json(
-                {"operator": row["operator"], "inputs": _value(row["inputs"]), "flags": _value(row["flags"])}
-            )
-            keys[key.digest] = key
+            texts = (row["operator"], row["inputs"], row["flags"])
+            if texts not in keys:
+                keys[texts] = _key(row)
             if row["card"] is None:
                 continue
-            names = ("card", "driver", "torch", "cuda")
-            named = {name: row[name] for name in names}
-            environment = environment_from({**named, "flags": _value(row["environment_flags"])})
-            environments[environment.digest] = environment
-            records.append(_record(row, key.digest, environment.digest))
+            place = tuple(row[name] for name in (*_NAMES, "environment_flags"))
+            if place not in environments:
+                environments[place] = _environment(row)
+            records.append(_record(row, keys[texts].digest, environments[place].digest))
         except (InputError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"row {number:,}: {reason_of(error)}") from error
-    return Contents(keys, environments, tuple(records))
+    return Contents(
+        {one.digest: one for one in keys.values()}, {one.digest: one for one in environments.values()}, tuple(records)
+    )
+
+
+_NAMES = ("card", "driver", "torch", "cuda")
+
+
+def _key(row: dict[str, Any]) -> OperatorKey:
+    return OperatorKey.from_json(
+        {"operator": row["operator"], "inputs": _value(row["inputs"]), "flags": _value(row["flags"])}
+    )
+
+
+def _environment(row: dict[str, Any]) -> Environment:
+    return environment_from({**{name: row[name] for name in _NAMES}, "flags": _value(row["environment_flags"])})
 
 
 def _value(text: str | None) -> Any:

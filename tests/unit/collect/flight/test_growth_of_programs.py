@@ -250,7 +250,10 @@ def test_a_leak_is_found_with_what_holds_it(program: Callable[[], Any], tmp_path
     (growth,) = growth_of(program, tmp_path)
     assert growth.device_idx == -1
     assert growth.last_step == STEPS
-    assert growth.step_bytes == pytest.approx(256 * KIB, rel=0.35) or program in GRAPHS
+    expected = pytest.approx(256 * KIB, rel=0.35)
+    if program is copies_of_the_model:  # 129 KiB of weights, and the modules' many objects, which vary more
+        expected = pytest.approx(200 * KIB, rel=0.45)
+    assert growth.step_bytes == expected or program in GRAPHS
     assert growth.holder is not None
     assert (growth.holder.kind, growth.holder.name) == LEAKS[program]
 
