@@ -45,6 +45,8 @@ is_complex: Callable[[Tensor], bool] = _TENSOR["is_complex"]
 _bases_of: Callable[[type], tuple[type, ...]] = vars(type)["__mro__"].__get__
 _names_of: Callable[[type], Any] = vars(type)["__dict__"].__get__
 
+_LOSSES = "torch.nn.modules.loss"
+
 CONTAINER_LEVELS = 4
 """Maximum nesting depth of containers that are searched for tensors."""
 
@@ -195,6 +197,12 @@ def holds_tensors(top: nn.Module) -> bool:
         parameters_of(module) or buffers_of(module) or any(map(_is_weight, list(attributes_of(module).values())))
         for _, _, module in modules_below(top)
     )
+
+
+def is_single_layer(module: nn.Module) -> bool:
+    """Return whether a module is one layer of torch, such as an activation or a pooling, and not a loss."""
+    defined_in = module_of_class(type(module))
+    return defined_in.startswith("torch.nn.") and defined_in != _LOSSES and not children_of(module)
 
 
 def _is_weight(thing: object) -> bool:

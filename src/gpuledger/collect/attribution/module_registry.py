@@ -19,7 +19,6 @@ from gpuledger.collect.adapter.program_objects import (
     class_name,
     entries_of,
     holds_tensors,
-    module_of_class,
     modules_below,
     parameter_groups,
     parameters_of,
@@ -28,14 +27,12 @@ from gpuledger.collect.adapter.program_objects import (
     without_overrides,
 )
 from gpuledger.collect.attribution.live_objects import LiveObjects
+from gpuledger.collect.attribution.outermost_modules import OutermostModules
 from gpuledger.model.journal.journal import Part
 
 _WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "OptimizedModule", "FullyShardedDataParallel"})
 """Wrapper classes with the user's model as their only child. The path of a module does not include them."""
 _WRAPPED_NAMES = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module"})
-
-_OBSERVERS = ("torch.ao.quantization.", "torchao.quantization.")
-"""Modules of torch whose classes are called while a model is quantized."""
 
 SCOPES = -2
 """Root id of scope names, in the place of an outermost module's id."""
@@ -121,8 +118,7 @@ class ModuleRegistry:
         self._ids_by_place: dict[tuple[str, int], int] = {}
         self._counted_places = 0
         self._passing: dict[tuple[int, str], int] = {}
-        self._roots_with_tensors: set[int] = set()
-        self._gone_roots: set[int] = set()
+        self._outermost = OutermostModules()
         self._containers: dict[int, int] = {}
         self._contained: dict[int, list[int | str]] = {}
 
@@ -151,16 +147,22 @@ class ModuleRegistry:
         return module_id >= 0 and self._threads.get(self._places[module_id][1]) == threading.get_ident()
 
     def holds_tensors(self, module_id: int) -> bool:
-        """Return whether a module's outermost module had weights or buffers when it was registered.
+        """Return whether a module's outermost module had weights or buffers when it was registered."""
+        return self._outermost.hold_tensors(self._places[module_id][1])
 
-        False for an observer of quantization, which keeps statistics of the weights of a model.
-        """
-        return self._places[module_id][1] in self._roots_with_tensors
+    def can_take_steps(self, module_id: int) -> bool:
+        """Return whether calls of an outermost module can be steps, as far as modules are known."""
+        self.forget_gone()
+        return self._outermost.can_take_steps(self._places[module_id][1])
 
     def is_gone(self, module_id: int) -> bool:
         """Return whether an outermost module was freed."""
         self.forget_gone()
-        return module_id in self._gone_roots
+        return module_id in self._outermost.freed
+
+    def gives_way(self, module_id: int) -> bool:
+        """Return whether calls of an outermost module are no longer steps: it was freed, or another one has weights."""
+        return self.is_gone(module_id) or not self.can_take_steps(module_id)
 
     def container_of(self, module_id: int) -> int:
         """Return the outermost module that was found later to contain a registered one; -1 if there is none."""
@@ -261,8 +263,7 @@ class ModuleRegistry:
                 self._add(module, _below(prefix, plain), above, root_id)
         for _, plain, module in found:
             self._add_tensors(_below(prefix, plain), module, root_id)
-        if holds_tensors(top) and not module_of_class(type(top)).startswith(_OBSERVERS):
-            self._roots_with_tensors.add(root_id)
+        self._outermost.add(top, root_id, is_outermost=inside < 0)
         return first
 
     def _add(self, module: nn.Module, path: str, parent: int, root_id: int) -> int:
@@ -299,7 +300,7 @@ class ModuleRegistry:
                 number = self.module_ids.pop(reference.key)
                 del self._refs[reference.key]
                 if self._places[number][1] == number:
-                    self._gone_roots.add(number)
+                    self._outermost.freed.add(number)
 
     def _add_tensors(self, path: str, module: nn.Module, root_id: int) -> None:
         owner = self.module_ids[id(module)]

@@ -6,12 +6,17 @@ import itertools
 import os
 from types import CodeType, FrameType
 
+import torch
+from torch.autograd import graph
+
 import gpuledger
+from gpuledger.collect.adapter import torch_private
 from gpuledger.model.journal.journal import Part
 
 MAX_FRAMES = 64
 """Maximum number of frames of a stack. Trainers call a model's innermost module about 40 frames deep."""
 MAX_SEEN = 100_000
+_TORCH_FILES = torch.__file__.removesuffix("__init__.py")
 _OURS = os.path.dirname(os.path.abspath(gpuledger.__file__)) + os.sep
 
 Frames = tuple[tuple[str, int, str], ...]
@@ -94,3 +99,18 @@ def _frames_from(frame: FrameType | None, count: int) -> Frames:
         frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
         frame = frame.f_back
     return tuple(frames)
+
+
+def is_autograds_own(frame: FrameType | None) -> bool:
+    """Return whether autograd itself calls an operator, and not Python code such as that of an ``autograd.Function``.
+
+    Args:
+        frame: The innermost Python frame that the operator is called from; None without one.
+    """
+    if torch_private.current_node() is None:
+        return False
+    while frame is not None and frame.f_code.co_filename.startswith(_TORCH_FILES):
+        if frame.f_code is graph._engine_run_backward.__code__:
+            return True
+        frame = frame.f_back
+    return frame is None

@@ -11,9 +11,8 @@ from typing import Any
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.observer import Absorbs
-from gpuledger.collect.attribution.backward_code import is_autograds_own
 from gpuledger.collect.attribution.rank_journal import RankJournal
-from gpuledger.collect.attribution.stacks import StackTable
+from gpuledger.collect.attribution.stacks import StackTable, is_autograds_own
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import LINE_RANGE, PHASE_RANGE, ActivityKind
 

@@ -305,7 +305,7 @@ class MemoryWindow:
             self._awaits_call = False
             self.read_counters("call")  # the CUDA context exists, and few libraries are loaded
         self._sharded.install()
-        if self._registry.holds_tensors(module_id):
+        if self.can_take_steps(module_id):
             self._has_steps()
             self._steps.call_began(module_id, partial(self.expects_training, module_id))
             if not self.is_open and torch.is_grad_enabled():  # it ended here, so this call's end is not observed
@@ -314,9 +314,15 @@ class MemoryWindow:
         self.sightings.see_new_weights()
         self.sightings.see_inputs(module_id, args, kwargs)
 
+    def can_take_steps(self, module_id: int) -> bool:
+        """Return whether calls of an outermost module can be steps. Finds modules that were not called yet."""
+        if not (self._scanned or self._registry.holds_tensors(module_id)):
+            self.scan()
+        return self._registry.can_take_steps(module_id)
+
     def on_outermost_end(self, module_id: int) -> None:
         """Record the exit of an outermost module."""
-        if self._registry.holds_tensors(module_id):
+        if self.can_take_steps(module_id):
             self._steps.call_ended(module_id, partial(self.expects_training, module_id))
 
     def on_backward_end(self) -> None:

@@ -19,8 +19,7 @@ from gpuledger.collect.adapter.dispatch_modes import may_take_out_mode
 from gpuledger.collect.adapter.guard import Guard, forget_own_frames
 from gpuledger.collect.adapter.instrument import Observation, remove_all
 from gpuledger.collect.adapter.observer import Observer
-from gpuledger.collect.attribution.backward_code import is_autograds_own
-from gpuledger.collect.attribution.stacks import StackTable
+from gpuledger.collect.attribution.stacks import StackTable, is_autograds_own
 from gpuledger.model.journal.journal import LINE_RANGE
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 
 import gpuledger
 from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.steps.call_steps import HELD_CALLS, SWITCH_CALLS, FollowedModule, HeldCalls
 from gpuledger.collect.steps.compiled_steps import CompiledSteps
@@ -153,6 +155,46 @@ def test_the_module_around_a_module_is_known() -> None:
     alone = registry.register(part)
     assert registry.container_of(alone) == -1
     assert registry.register(nn.Sequential(part, nn.ReLU())) == registry.container_of(alone)
+
+
+class Formula(nn.Module):
+    """A module of pure functions."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x @ x.T).softmax(-1)
+
+
+def test_calls_of_modules_without_weights_are_steps_unless_one_with_weights_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss, layer, model, data = nn.MSELoss(), nn.ReLU(), nn.Linear(4, 4).eval(), torch.ones(4, 4)
+    weights = torch.zeros(4, 4, requires_grad=True)
+    alive: list[nn.Module] = []  # other tests have modules, too
+    monkeypatch.setattr(LiveObjects, "modules", lambda _: list(alive))
+
+    def steps(name: str, iteration: Callable[[], object]) -> list[int]:
+        with gpuledger.record(name, out=tmp_path / name, devices="cpu", stacks=False) as recording:
+            for _ in range(3):
+                iteration()
+        return [int(row["step"]) for row in recording.run().rank().table("steps").to_pylist()]
+
+    assert steps("plain", lambda: loss(layer(layer(data @ weights)), data).backward()) == [1, 2, 3]
+    alive.append(model)
+    assert steps("model", lambda: model(Formula()(Formula()(data)))) == [1, 2, 3]
+
+
+def test_a_module_without_weights_gives_way_to_one_that_has_some() -> None:
+    registry, formula = ModuleRegistry(), Formula()
+    bare, layer = registry.register(formula), registry.register(nn.ReLU())
+    assert (registry.can_take_steps(bare), registry.gives_way(bare)) == (True, False)
+    assert not registry.can_take_steps(layer)
+    model = nn.Linear(2, 2)
+    followed = FollowedModule(registry.container_of, registry.gives_way)
+    assert followed.begins(bare)
+    assert followed.begins(registry.register(model))
+    assert (registry.can_take_steps(bare), registry.gives_way(bare)) == (False, True)
+    del model
+    assert registry.can_take_steps(bare)
 
 
 def test_a_mark_without_a_recording_does_nothing_and_loads_nothing() -> None:
