@@ -56,7 +56,11 @@ class ModulesBelow:
             return compiled_id if 0 <= compiled_id < len(self._modules) else OUTSIDE
         above = self._modules[base]
         full = f"{above['path']}.{path}" if above["path"] and path else above["path"] or path
-        return self._ids.get((above["root"], full), base)
+        found = self._ids.get((above["root"], full))
+        wrapped = above.get("wraps", OUTSIDE)
+        if found is None and OUTSIDE < wrapped < base:  # a wrapper around a model that has another path
+            return self.find(wrapped, path, compiled_id)
+        return base if found is None else found
 
     def shares(self, fusion: Fusion, base: int) -> Shares:
         """Return the modules of a kernel that was launched inside module ``base``."""

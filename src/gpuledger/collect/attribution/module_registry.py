@@ -117,6 +117,7 @@ class ModuleRegistry:
         self._places: list[tuple[str, int]] = []
         self._ids_by_place: dict[tuple[str, int], int] = {}
         self._counted_places = 0
+        self._wrapped: dict[int, int] = {}
         self._passing: dict[tuple[int, str], int] = {}
         self._outermost = OutermostModules()
         self._containers: dict[int, int] = {}
@@ -207,7 +208,8 @@ class ModuleRegistry:
             place = self._places[number]
             self._ids_by_place[place] = number  # a wrapper and the model in it have one path: the model counts
         self._counted_places = len(self._places)
-        return self._ids_by_place.get((_below(above, path), root_id), -1)
+        found = self._ids_by_place.get((_below(above, path), root_id), -1)
+        return self.below(self._wrapped[module_id], path) if found < 0 and module_id in self._wrapped else found
 
     def is_below(self, module_id: int, other_id: int) -> bool:
         """Return whether a module is inside another one, by their paths."""
@@ -271,6 +273,10 @@ class ModuleRegistry:
         self._count += 1
         self._places.append((path, root_id))
         self._point(module, number)
+        if class_name(type(module)) in _WRAPPERS:
+            for name, inner in children_of(module):
+                if name in _WRAPPED_NAMES and id(inner) in self.module_ids:  # a model with a path of its own
+                    self._wrapped[number] = self.module_ids[id(inner)]
         self.class_names.add(class_name(type(module)))
         self._new_modules.append(
             {
@@ -281,6 +287,7 @@ class ModuleRegistry:
                 "parameters": len(parameters_of(module)),
                 "compiled": class_name(type(module)) == "OptimizedModule"
                 or attributes_of(module).get("_compiled_call_impl") is not None,
+                **({"wraps": self._wrapped[number]} if number in self._wrapped else {}),
             }
         )
         return number

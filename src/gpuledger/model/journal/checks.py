@@ -44,7 +44,7 @@ _FACTS = Fields(
 )
 """Further keys are allowed."""
 _MODULE = Fields(
-    {"path": str, "class_name": str, "parent": int, "root": int, "parameters": int, "compiled": object},
+    {"path": str, "class_name": str, "parent": int, "root": int, "parameters": int, "compiled": object, "wraps": int},
     ("path", "class_name", "parent", "root", "parameters", "compiled"),
 )
 _CODES = {

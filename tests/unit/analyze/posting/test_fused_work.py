@@ -90,6 +90,14 @@ def test_a_kernel_that_matches_no_module_stays_on_the_calling_one() -> None:
     assert divided([99], [3]) == [(0, 1000, 3)]
 
 
+def test_a_wrapper_around_a_model_that_has_another_path_has_the_models_modules() -> None:
+    below = ModulesBelow([*MODULES, {"root": 0, "path": "fast", "wraps": 3}, {"root": 6, "path": "", "wraps": 5}])
+    assert below.find(5, "fc", -1) == 4
+    assert below.find(6, "fc", -1) == 4
+    damaged = ModulesBelow([*MODULES, {"root": 0, "path": "fast", "wraps": 5}])
+    assert damaged.find(5, "fc", -1) == 5
+
+
 def test_a_range_has_the_name_of_its_kernel() -> None:
     facts = {
         "activity_names": [f"{FUSION_RANGE}0", "aten::mm", f"{FUSION_RANGE}9", f"{FUSION_RANGE}x"],

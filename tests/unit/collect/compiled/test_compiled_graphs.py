@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace as Thing
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+import torch
 from generated import TEXT, line_of, load_generated
 from torch import nn
 
@@ -25,7 +26,7 @@ from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs, ObservedFunction, Site, sites_of
 from gpuledger.collect.compiled.compiled_ranges import CompiledRanges
-from gpuledger.model.journal.journal import FUSION_RANGE
+from gpuledger.model.journal.journal import FUSION_RANGE, Part
 
 
 def place(path: str, line: int = 1) -> NodeOrigin:
@@ -91,6 +92,22 @@ def test_code_compiled_for_one_block_is_on_the_block_that_runs_it() -> None:
     assert [graphs.resolve(of_first, base) for base in ids] == [registry.register(linear) for linear in linears]
     assert graphs.resolve(of_first, -1) == registry.register(linears[0])
     assert graphs.resolve(place(""), ids[1]) == ids[1]
+
+
+def test_code_of_a_compiled_model_that_has_a_name_of_its_own_too_is_on_its_modules() -> None:
+    """As in ``self.fast = torch.compile(self.net)``, or a model that was called uncompiled before."""
+    net = nn.Sequential(nn.Linear(2, 2))
+    fast, again = (cast("nn.Module", torch.compile(net)) for _ in range(2))
+    whole = nn.ModuleDict({"net": net, "fast": fast})
+    registry, alone = ModuleRegistry(), ModuleRegistry()
+    registry.register(whole)
+    alone.register(net)
+    of_first = NodeOrigin(id(net[0]), "0", "Linear", ())
+    for known, base in ((registry, fast), (alone, again)):
+        assert graphs_of(known).resolve(of_first, known.register(base)) == known.register(net[0])
+    part = Part()
+    registry.drain(part)
+    assert [one.get("wraps") for one in part.modules] == [None, None, None, 1]
 
 
 def test_a_path_that_the_calling_module_lacks_is_on_the_calling_module() -> None:
