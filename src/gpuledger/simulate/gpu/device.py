@@ -38,6 +38,11 @@ def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
         return _storage_of(torch._C._functorch.get_unwrapped(tensor))
 
 
+def parts_of(sparse: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return the indices and values of a sparse tensor on the GPU; None of any other tensor."""
+    return getattr(sparse, "_gpuledger_parts", None)
+
+
 class SimulatedDevice:
     """One GPU with its storages, by identity of the storage.
 
@@ -107,7 +112,9 @@ class SimulatedDevice:
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor is on the GPU."""
-        return tensor.layout is torch.strided and _storage_of(tensor)._cdata in self._live
+        if tensor.layout is not torch.strided:
+            return parts_of(tensor) is not None
+        return _storage_of(tensor)._cdata in self._live
 
     def address(self, tensor: torch.Tensor) -> int:
         """Return the address of a tensor's storage on the GPU; 0 if it is empty or not on the GPU."""

@@ -10,7 +10,20 @@ import torch
 
 from gpuledger.simulate.convolutions.convolutions import CUDNN, backward_held
 from gpuledger.simulate.gpu.recurrent import RECURRENT, named_arguments
-from gpuledger.simulate.gpu.sizes import histogram, index_masked
+from gpuledger.simulate.gpu.sizes import (
+    bag_gradient,
+    coalesced,
+    copied_sparse,
+    count_of_sparse,
+    histogram,
+    index_masked,
+    is_coalesced,
+    masked_by_sparse,
+    part_of_sparse,
+    same_sparse,
+    set_coalesced,
+    sparse_tensor,
+)
 from gpuledger.simulate.gpu.workspaces import is_dense
 
 if TYPE_CHECKING:
@@ -85,5 +98,18 @@ KERNELS: dict[Any, Callable[[SimulatedMode, Any, Any, Any], Any]] = {
     aten._grouped_mm.default: _grouped_product,
     aten.histc.default: histogram,
     aten.convolution_backward.default: _convolution_backward,
+    aten._sparse_coo_tensor_with_dims_and_tensors.default: sparse_tensor,
+    aten._indices.default: part_of_sparse(0),
+    aten._values.default: part_of_sparse(1),
+    aten.indices.default: part_of_sparse(0),
+    aten.values.default: part_of_sparse(1),
+    aten._nnz.default: count_of_sparse,
+    aten.is_coalesced.default: is_coalesced,
+    aten._coalesced_.default: set_coalesced,
+    aten.detach.default: same_sparse,
+    aten.clone.default: copied_sparse,
+    aten._coalesce.default: coalesced,
+    aten._embedding_bag_backward.default: bag_gradient,
+    aten.sparse_mask.default: masked_by_sparse,
 }
 """Operator -> its fake kernel. If that returns ``NotImplemented``, torch's own fake kernel is used."""

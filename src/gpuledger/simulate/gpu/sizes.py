@@ -11,12 +11,15 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from gpuledger.simulate.assumptions import EXPECTED, LEAST
+from gpuledger.simulate.gpu.device import parts_of
 
 if TYPE_CHECKING:
     from gpuledger.simulate.gpu.dispatch import SimulatedMode
 
 aten = torch.ops.aten
 MASKS = (torch.bool, torch.uint8)
+_MEAN = 1
+"""The mode of ``EmbeddingBag`` that divides by the length of a bag."""
 
 
 class CodeLine(str):
@@ -161,3 +164,109 @@ SIZES: dict[str, Callable[[SimulatedMode, Any, Any], Any]] = {
     "_ctc_loss": _ctc_loss,
 }
 """Operators with a result size that depends on values -> the result for values that are not known."""
+
+
+def sparse_tensor(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return a sparse tensor that keeps its indices and values: torch's fake sparse tensors are empty."""
+    with mode.fake_mode:
+        parts = args[3].detach(), args[4].detach()
+    return _with_parts(mode.fake(func, args, kwargs), parts, coalesced=bool(kwargs.get("is_coalesced")))
+
+
+def part_of_sparse(place: int) -> Callable[[SimulatedMode, Any, Any, Any], Any]:
+    """Return the kernel that returns the indices (0) or the values (1) of a sparse tensor."""
+
+    def part(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
+        parts = parts_of(args[0])
+        return NotImplemented if parts is None else parts[place]
+
+    return part
+
+
+def count_of_sparse(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the number of entries of a sparse tensor."""
+    parts = parts_of(args[0])
+    return NotImplemented if parts is None else parts[1].shape[0]
+
+
+def is_coalesced(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return whether each index of a sparse tensor is there once."""
+    return NotImplemented if parts_of(args[0]) is None else args[0]._gpuledger_coalesced
+
+
+def set_coalesced(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Record whether each index of a sparse tensor is there once."""
+    if parts_of(args[0]) is None:
+        return NotImplemented
+    args[0]._gpuledger_coalesced = args[1]
+    return args[0]
+
+
+def same_sparse(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return a sparse tensor with the same memory."""
+    parts = parts_of(args[0])
+    if parts is None:
+        return NotImplemented
+    return _with_parts(mode.fake(func, args, kwargs), parts, coalesced=args[0]._gpuledger_coalesced)
+
+
+def copied_sparse(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return a copy of a sparse tensor. A gradient is not copied: only here, autograd finds it referenced elsewhere."""
+    parts = parts_of(args[0])
+    if parts is None:
+        return NotImplemented
+    if not (mode.device.in_engine and not mode.called_from_python()):
+        parts = mode.make(parts[0].shape, parts[0]), mode.make(parts[1].shape, parts[1])
+        mode.account(func, parts)
+    return _with_parts(mode.fake(func, args, kwargs), parts, coalesced=args[0]._gpuledger_coalesced)
+
+
+def bag_gradient(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the sparse gradient of ``EmbeddingBag``: one row for each index. The mean is divided in a second tensor.
+
+    Source: ``_embedding_bag_sparse_backward`` in aten/src/ATen/native/EmbeddingBag.cpp.
+    """
+    gradient, indices, kind, is_sparse = args[0], args[1], args[8], args[9]
+    if not is_sparse:
+        return NotImplemented
+    size = indices.numel(), gradient.shape[1]
+    selected = mode.make(size, gradient)
+    mode.account(func, selected)
+    values = mode.make(size, gradient) if kind == _MEAN else selected
+    mode.account(func, values)
+    with mode.fake_mode:
+        places = indices.view(1, -1)
+    return _with_parts(mode.fake(func, args, kwargs), (places, values))
+
+
+def coalesced(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return a sparse tensor with each index once. All are different if their values are not known.
+
+    Source: aten/src/ATen/native/sparse/cuda/SparseCUDATensor.cu, which sorts flat indices.
+    """
+    parts = parts_of(args[0])
+    if parts is None:
+        return NotImplemented
+    indices, values = parts
+    known, count = mode.values.of(indices), indices.shape[1]
+    different = count if known is None else torch.unique(known, dim=1).shape[1]
+    with mode.device.borrow([count * 8] * 3, func):
+        made = mode.make((indices.shape[0], different), indices), mode.make((different, *values.shape[1:]), values)
+        mode.account(func, made)
+    return _with_parts(mode.fake(aten.detach.default, args, {}), made, coalesced=True)
+
+
+def masked_by_sparse(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the entries of a tensor at the indices of a sparse one."""
+    parts = parts_of(args[1])
+    if parts is None:
+        return NotImplemented
+    values = mode.make(parts[1].shape, args[0])
+    mode.account(func, values)
+    return _with_parts(mode.fake(func, args, kwargs), (parts[0], values), coalesced=True)
+
+
+def _with_parts(sparse: Any, parts: tuple[torch.Tensor, torch.Tensor], *, coalesced: bool = False) -> Any:
+    sparse._gpuledger_parts = parts  # read by the device
+    sparse._gpuledger_coalesced = coalesced
+    return sparse
