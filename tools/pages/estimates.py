@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from gpuledger.simulate.estimate.fit import excess_factor
 from pages.blocks import FILES, ROOT, block
-from pages.results import GIB, Results, about, environment_of, middle, percent, read, table, worst, wrap
+from pages.results import GIB, Results, about, environment_of, middle, percent, read, table, when, worst, wrap
 
 RESULTS = "estimate/results/h200/"
 IN_SIGHT = RESULTS + "estimate.json"
@@ -17,6 +17,9 @@ STREAMS = RESULTS + "allocator_streams.json"
 SPEED = "estimate/results/cpu/estimate_speed.json"
 STRANGERS = "estimate/results/cpu/strangers.json"
 MANY = "estimate/results/cpu/many_models.json"
+TALLIES, TALLIES_BEFORE = (f"estimate/results/cpu/cpu_tally{name}.json" for name in ("", "_before"))
+TALLY_SETS = {"first/": "first", "second/": "second", "third/": "third"}
+NEAR = 0.03
 ERRORS = ROOT / "src" / "gpuledger" / "simulate" / "estimate" / "errors.toml"
 FIGURES = (("peak_allocated_bytes", "allocated"), ("peak_reserved_bytes", "reserved"), ("process_bytes", "process"))
 KINDS = ("followed", "guessed")
@@ -232,3 +235,41 @@ def programs_with_an_estimate() -> list[str]:
         "",
         *table(["without an estimate", "error"], [[", ".join(names), f"`{why}`"] for why, names in reasons.items()]),
     ]
+
+
+@block("estimates and tallies on the CPU")
+def estimates_and_tallies() -> list[str]:
+    """Return how far estimates are from the tensors of the same programs on the CPU, and which are further off."""
+    results, before = read(TALLIES), read(TALLIES_BEFORE)
+    rows, far = [], []
+    for key, label in TALLY_SETS.items():
+        found = {name: one for name, one in results["found"].items() if name.startswith(key)}
+        errors = [one["difference_frac"] for one in found.values()]
+        rows.append([label, *_within(errors)])
+        if key == "second/":
+            earlier = [before["found"][name]["difference_frac"] for name in found]
+            rows.insert(-1, [f"{label}, earlier", *_within(earlier)])
+        far += [
+            [f"`{name.partition('/')[2]}`", label, f"{one['difference_frac']:+.1%}".replace("%", " %")]
+            for name, one in found.items()
+            if abs(one["difference_frac"]) > NEAR
+        ]
+    return [
+        *wrap(
+            "Compared is the peak of requested bytes, without workspaces. Both sides use plain attention and foreach",
+            f"optimizers. Measured: {about(results, 'estimate/cpu_tally.py')}; the second set earlier:",
+            f"{when(before)}.",
+        ),
+        "",
+        *table(["programs", "n", "at most 0.1 % off", f"at most {percent(NEAR)} off", "worst"], rows),
+        "",
+        f"These are more than {percent(NEAR)} off:",
+        "",
+        *table(["program", "set", "estimate"], far),
+    ]
+
+
+def _within(errors: list[float]) -> list[str]:
+    sizes = [abs(error) for error in errors]
+    counts = [sum(size <= limit for size in sizes) for limit in (0.001, NEAR)]
+    return [str(len(sizes)), *map(str, counts), percent(worst(errors))]

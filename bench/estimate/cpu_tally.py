@@ -1,0 +1,196 @@
+"""Compares estimates with a tally of the same programs run on the CPU: live bytes of tensors at the peak, by category.
+
+Needs no GPU. On the CPU every tensor has data, so values that an estimate replaces are real. Both sides use the same
+attention, dropout and foreach optimizers. What kernels of a GPU take for themselves (workspaces) is left out, and so is
+the allocator's rounding, because the CPU's tally has neither. Operators of the CPU keep other results for the backward
+pass than those of a GPU, so a difference can have that reason, too. With --only, results of other programs are kept.
+
+Usage: python bench/estimate/cpu_tally.py --out bench/estimate/results/cpu/cpu_tally.json [--only TEXT] [--keep DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
+
+import numpy as np
+import torch
+from environment import describe_environment, write_results
+from forks import in_a_fork
+from torch.nn import functional as F
+
+import gpuledger
+from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.memory.live import pick_device, read_labels, read_lives, running_sum
+from gpuledger.model.run import Rank
+from gpuledger.simulate.catalogue import find_card
+from gpuledger.simulate.estimate.child import load_for_forks, run_as_main
+from gpuledger.simulate.estimate.forked import run_forked
+from gpuledger.simulate.estimate.run import Order, describe_order, estimate_program
+from gpuledger.simulate.gpu.device import SimulatedDevice
+
+PROGRAMS = Path(__file__).parent / "tally_programs"
+GPU, LIMIT_S = "h200", 400
+
+
+def choose_plain_attention() -> None:
+    """Switch the fused attention off, which CPU and GPU have for different inputs."""
+    for name in ("flash", "mem_efficient", "cudnn"):
+        getattr(torch.backends.cuda, f"enable_{name}_sdp")(False)
+
+
+def choose_as_on_a_gpu() -> None:
+    """Make the CPU use the dropout with a boolean mask and the foreach optimizers, as a GPU does."""
+    plain = F.dropout
+
+    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: A002
+        if not training or p in (0.0, 1.0) or inplace:
+            return plain(input, p, training, inplace)
+        return torch.native_dropout(input, p, True)[0]
+
+    def foreach(_params: Any, differentiable: bool, use_fused: bool = False) -> tuple[bool, bool]:
+        return (False, False) if differentiable else (use_fused, not use_fused)
+
+    F.dropout = dropout
+    torch.dropout = dropout
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("torch.optim", "torch.nn.utils", "torch.utils._foreach_utils")):
+            for known, chosen in (
+                ("_default_to_fused_or_foreach", foreach),
+                ("_has_foreach_support", lambda _tensors, device: True),
+                ("_device_has_foreach_support", lambda _device: True),
+            ):
+                if hasattr(module, known):
+                    setattr(module, known, chosen)
+
+
+def leave_workspaces_out() -> None:
+    """Make the simulated GPU's kernels take no memory for themselves."""
+    SimulatedDevice.borrow = lambda _device, _sizes_bytes, _operator: contextlib.nullcontext()  # type: ignore[method-assign]
+    SimulatedDevice.keep = lambda _device, _key, _size_bytes, _operator: None  # type: ignore[method-assign]
+
+
+def peak_of(rank: Rank) -> dict[str, Any]:
+    """Return the peak of requested bytes, its categories, and its step."""
+    device = pick_device(rank)
+    lives = read_lives(rank, device)
+    codes, names = read_labels(rank, "blocks", "category", device)
+    sums = running_sum(lives.requested_bytes, lives.alloc_index, lives.free_requested_index)
+    instant = int(sums.index[np.argmax(sums.bytes)])
+    live = lives.allocated_at(instant)
+    parts = {name: int(lives.requested_bytes[live & (codes == code)].sum()) for code, name in enumerate(names)}
+    return {
+        "peak_bytes": int(sums.bytes.max()),
+        "peak_step": find_peak(rank).step,
+        "categories": {name: size for name, size in parts.items() if size},
+    }
+
+
+def on_the_cpu(program: Path, place: Path) -> dict[str, Any]:
+    """Run a program on the CPU and return its peak. Runs in a process of its own."""
+    choose_plain_attention()
+    choose_as_on_a_gpu()
+    began_s = time.monotonic()
+    with contextlib.redirect_stdout(sys.stderr), gpuledger.record(out=place, stacks=False, devices="cpu") as recording:
+        run_as_main([str(program)])
+    return {**peak_of(recording.run().rank(0)), "seconds": round(time.monotonic() - began_s, 1)}
+
+
+def estimated(program: Path, place: Path, follow: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    """Return the estimated peak of a program, and what the estimate says of it. Runs in a process of its own."""
+    choose_plain_attention()
+    leave_workspaces_out()
+
+    def follower(order: Order, directory: Path, _output: Any, assumption: str) -> dict[str, Any]:
+        given = describe_order(order, directory, assumption)
+        with contextlib.redirect_stdout(sys.stderr):
+            return run_forked(lambda: follow(given, lambda: run_as_main([str(program)])))
+
+    began_s = time.monotonic()
+    found = estimate_program(Order((str(program),), find_card(GPU), None), place, follower=follower)
+    return {
+        **peak_of(found.run.rank(0)),
+        "steps": found.steps,
+        "notes": list(found.notes),
+        "seconds": round(time.monotonic() - began_s, 1),
+    }
+
+
+def compare(program: Path, keep: Path, follow: Callable[..., dict[str, Any]], *, again: bool) -> dict[str, Any]:
+    """Return both peaks of a program, and how far the estimate is from the tally."""
+    sides: dict[str, Any] = {}
+    for side, run in (("cpu", on_the_cpu), ("estimate", partial(estimated, follow=follow))):
+        place, kept = keep / f"{program.stem}-{side}.ledger", keep / f"{program.stem}-{side}.json"
+        if side == "cpu" and kept.exists() and not again:
+            sides[side] = json.loads(kept.read_text(encoding="utf-8"))
+            continue
+        shutil.rmtree(place, ignore_errors=True)
+        sides[side] = in_a_fork(partial(run, program, place), LIMIT_S)
+        if "error" in sides[side]:
+            return {**sides, "failed": side}
+        kept.write_text(json.dumps(sides[side]), encoding="utf-8")
+    sides["difference_frac"] = round(sides["estimate"]["peak_bytes"] / sides["cpu"]["peak_bytes"] - 1, 4)
+    return sides
+
+
+def chosen(only: str) -> Iterator[Path]:
+    """Yield the programs with ``only`` in their name."""
+    for program in sorted(PROGRAMS.glob("*/*.py")):
+        if only in f"{program.parent.name}/{program.stem}":
+            yield program
+
+
+def describe(name: str, sides: dict[str, Any]) -> Iterator[str]:
+    """Yield lines on one program: the peaks, and categories where they differ."""
+    if "failed" in sides:
+        yield f"{name}: {sides['failed']} failed: {sides[sides['failed']]['error'][:300]}"
+        return
+    cpu, estimate = sides["cpu"], sides["estimate"]
+    peaks = [f"{side['peak_bytes'] / 2**20:.1f}" for side in (cpu, estimate)]
+    yield (
+        f"{name:32} {peaks[0]:>8} {peaks[1]:>8} MiB {100 * sides['difference_frac']:+6.1f} %  "
+        f"{estimate['steps']} steps, peak in {cpu['peak_step']} and {estimate['peak_step']}  "
+        f"{cpu['seconds']} s, {estimate['seconds']} s"
+    )
+    if abs(sides["difference_frac"]) > 0.02:
+        for part in sorted({*cpu["categories"], *estimate["categories"]}):
+            sizes = [f"{side['categories'].get(part, 0) / 2**20:.2f}" for side in (cpu, estimate)]
+            yield f"    {part:28} {sizes[0]:>8} {sizes[1]:>8}"
+
+
+def main() -> None:
+    """Compare every program and write what was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--keep", type=Path, help="Keep the runs in this directory, and tallies of the CPU with them.")
+    parser.add_argument("--again", action="store_true", help="Run on the CPU again, although a tally was kept.")
+    options = parser.parse_args()
+    follow = load_for_forks()
+    found: dict[str, Any] = {}
+    if options.out is not None and options.out.exists() and options.only:
+        found = json.loads(options.out.read_text(encoding="utf-8"))["found"]
+    with tempfile.TemporaryDirectory() as directory:
+        keep = options.keep or Path(directory)
+        keep.mkdir(exist_ok=True)
+        for program in chosen(options.only):
+            name = f"{program.parent.name}/{program.stem}"
+            found[name] = compare(program, keep, follow, again=options.again)
+            print("\n".join(describe(name, found[name])), flush=True)
+    if options.out is not None:
+        write_results(options.out, {"environment": describe_environment("cpu"), "found": found})
+
+
+if __name__ == "__main__":
+    main()
