@@ -16,6 +16,7 @@ import re
 import shutil
 import sys
 import tempfile
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -254,6 +255,48 @@ def per_sample(_: object) -> list[float]:
     return [float(weight.sum()) for weight in weights.values()]
 
 
+class Normed(nn.Module):
+    """A batch norm between two layers, of which the second one is not compiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = Layer(), nn.BatchNorm1d(WIDTH), Layer()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.uncompiled(self.norm(self.first(x)))  # type: ignore[no-any-return]
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def uncompiled(self, x: Tensor) -> Tensor:
+        return self.second(x)  # type: ignore[no-any-return]
+
+
+def in_modes(_: object) -> list[float]:
+    """Train under autocast in turns and once uncompiled, and evaluate in another thread."""
+    net = Normed()
+    call = compiled(net)
+    steps = iter(range(STEPS))
+
+    def forward(x: Tensor) -> Tensor:
+        number = next(steps)
+        torch._dynamo.mark_static(x, 0)
+        stance = torch.compiler.set_stance("force_eager" if number == 4 else "default")
+        with stance, torch.autocast("cpu", torch.bfloat16, enabled=number % 2 == 1):
+            return call(x).float()  # type: ignore[no-any-return]
+
+    losses = train(net, forward)
+
+    def evaluate() -> None:
+        with torch.no_grad():
+            losses.append(call(torch.ones(BATCH, WIDTH)).sum().item())
+
+    net.eval()
+    thread = threading.Thread(target=evaluate)
+    thread.start()
+    thread.join()
+    variances: list[float] = net.norm.running_var.tolist()  # type: ignore[union-attr]
+    return losses + variances
+
+
 def distributed_data_parallel(_: object) -> list[float]:
     with tempfile.TemporaryDirectory() as place:
         distributed.init_process_group("gloo", init_method=f"file://{place}/store", rank=0, world_size=1)
@@ -276,6 +319,7 @@ PROGRAMS: dict[str, Callable[[Any], list[float]]] = {
     "optimizer step": optimizer_step,
     "whole step": whole_step,
     "per-sample gradients": per_sample,
+    "modes": in_modes,
     "DistributedDataParallel": distributed_data_parallel,
     "operators of its own": lambda _: whole(Net(with_operators)),
     "hooks and parametrizations": with_hooks,
