@@ -60,9 +60,9 @@ def stretched(run: Run, place: Path, by: Callable[[int], float], *, steps: Calla
     return read_run(place)
 
 
-def timed(place: Path, name: str, *, profiled: int = 3) -> Run:
-    """Return a run on a GPU with two or three profiled steps, and ten steps after them."""
-    run = load_timed(place / f"{name}.ledger", blocks=100, modules=4, spans=12)
+def timed(place: Path, name: str, *, profiled: int = 3, host: bool = False) -> Run:
+    """Return a run on a GPU, or on the CPU, with two or three profiled steps, and ten steps after them."""
+    run = load_timed(place / f"{name}.ledger", blocks=100, modules=4, spans=12, host=host)
     spans, steps = (run.rank(0).table(table).to_pylist() for table in ("spans", "steps"))
     if profiled == 3:
         spans += [row | {"step": 6} for row in spans if row["step"] == 7 and row["kind"] != "phase"]
@@ -150,6 +150,27 @@ def test_a_layer_within_the_spread_of_its_steps_is_noise(tmp_path: Path) -> None
         before, tmp_path / "uneven.ledger", lambda step: {7: 1.5, 8: 2.6}.get(step, 1.0), steps=lambda _: 1.0
     )
     assert all(change.within_noise for change in diff_runs(before, after).main.time_changes())
+
+
+def test_a_load_that_lasts_while_a_program_runs_is_no_difference(tmp_path: Path) -> None:
+    before = timed(tmp_path, "before", host=True)
+    slow = stretched(before, tmp_path / "slow.ledger", partial(constant, 2.0))
+    unequal = stretched(
+        before, tmp_path / "unequal.ledger", partial(constant, 2.0), steps=lambda step: 1.0 if step > 17 else 2.0
+    )
+    waited = stretched(before, tmp_path / "waited.ledger", partial(constant, 2.0))
+    place = waited.path / "rank-0" / "manifest.json"
+    write_json(place, read_json(place) | {"cpu_wait_frac": 0.5})
+    busy = {
+        "The fastest steps take 50 % less than the median: the host was busy": unequal,
+        "The host was busy: the program waited for a CPU in 50 % of the time.": read_run(waited.path),
+    }
+    for note, after in {"": slow, **busy}.items():
+        diff = diff_runs(before, after)
+        times = [*diff.main.time_changes(), *(one for one in diff.main.figures if one.key[0] == "step_time_ns")]
+        assert len(times) > 1
+        assert {change.is_certain for change in times} == {after is slow}
+        assert [one for one in diff.notes if note in one] or after is slow
 
 
 def test_a_limit_against_another_run_counts_beyond_the_noise_only(tmp_path: Path) -> None:

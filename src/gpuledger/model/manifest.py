@@ -195,6 +195,7 @@ class RecordedFacts(JsonObject):
     None in runs of versions without it. ``has_all_steps`` is False if nothing counted the steps until the
     program ended, so that it can have taken more than ``steps_seen``. ``exit_began_ns`` is when the process began to
     exit (None if it did not, as one that is killed), and ``exit_error`` the type of its last exception.
+    ``cpu_wait_frac`` is the share of time after the recorded steps in which the thread of the steps waited for a CPU.
     ``exit_lost_peer`` is True if that exception came from another rank, which had closed the connection.
     """
 
@@ -223,6 +224,7 @@ class RecordedFacts(JsonObject):
     compilation: Compilation | None = None
     graph_pools: tuple[GraphPoolFacts, ...] | None = None
     time_steps: tuple[int, int] | None = None
+    cpu_wait_frac: float | None = None
     kernels_alone: KernelsAlone | None = None
     line_step: LineStep | None = None
     timed_program: TimedProgram | None = None

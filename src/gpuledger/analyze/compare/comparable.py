@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.analyze.step.steps import BUSY_FRAC, step_times
+from gpuledger.analyze.step.steps import BUSY_FRAC, StepTimes, step_times
 from gpuledger.units import format_frac
 
 if TYPE_CHECKING:
@@ -66,15 +66,28 @@ def rank_notes(rank: Rank) -> list[str]:
 
 def _busy_host(rank: Rank) -> list[str]:
     """Return a note if the CPU was probably busy with other work, so that times are longer than usual."""
-    varies, sampler = step_times(rank).spread_frac, rank.manifest.sampler
-    if varies is not None and varies > BUSY_FRAC:
-        longer = f"{format_frac(varies, 0)} longer than" if varies < 1 else f"{1 + varies:,.1f} times as long as"
-        return [f"The slowest steps take {longer} the median: the host was busy, or the steps differ."]
+    times, sampler = step_times(rank), rank.manifest.sampler
+    if times.median_ns and times.spread_ns is not None and times.spread_ns > BUSY_FRAC * times.median_ns:
+        return [f"{_varying(times)} the median: the host was busy, or the steps differ."]
+    waited = rank.manifest.cpu_wait_frac
+    if waited is not None and waited > BUSY_FRAC:
+        return [f"The host was busy: the program waited for a CPU in {format_frac(waited, 0)} of the time."]
     if sampler is None or not sampler.readings or sampler.on_time is None:
         return []
     due = sampler.readings + (sampler.missed or 0)
     late = 1 - sampler.on_time / due
     return [f"The host was busy: {format_frac(late)} of {due:,} samples were late."] if late > BUSY_FRAC else []
+
+
+def _varying(times: StepTimes) -> str:
+    """Return how the slowest steps differ from the median, or the fastest ones if they differ more."""
+    median_ns, p95_ns, p5_ns = times.median_ns or 0, times.p95_ns or 0, times.p5_ns
+    if p5_ns is not None and median_ns - p5_ns > p95_ns - median_ns:
+        return f"The fastest steps take {format_frac(1 - p5_ns / median_ns, 0)} less than"
+    longer = p95_ns / median_ns - 1
+    if longer < 1:
+        return f"The slowest steps take {format_frac(longer, 0)} longer than"
+    return f"The slowest steps take {1 + longer:,.1f} times as long as"
 
 
 def compare_ranks(before: Rank, after: Rank) -> list[str]:

@@ -69,7 +69,7 @@ def measure(rank: Rank, device_idx: int) -> dict[str, Metric]:
         *_allocator_peaks(rank, device_idx),
         *_watched(rank, device_idx),
         *_process_peak(rank, device_idx),
-        *_step_time(rank),
+        *_step_time(rank, device_idx),
         *_busy(rank, device_idx),
         *_energy(rank, device_idx),
     ]
@@ -123,11 +123,14 @@ def _process_peak(rank: Rank, device_idx: int) -> list[Metric]:
     return [Metric("peak_process_bytes", int(mine.max()), "NVML process list, sampled")] if mine.size else []
 
 
-def _step_time(rank: Rank) -> list[Metric]:
+def _step_time(rank: Rank, device_idx: int) -> list[Metric]:
+    """Return the step time. On the CPU, its spread includes how long the program waited for one."""
     times = step_times(rank)
     if times.median_ns is None:
         return []
-    spread = None if times.p95_ns is None else times.p95_ns - times.median_ns
+    spread = times.spread_ns
+    if device_idx < 0 and spread is not None:
+        spread = max(spread, round((rank.manifest.cpu_wait_frac or 0.0) * times.median_ns))
     return [Metric("step_time_ns", times.median_ns, times.source, spread)]
 
 

@@ -18,27 +18,32 @@ if TYPE_CHECKING:
 FEWEST_STEPS = 5
 """With fewer steps, the variation of the step time is unknown, and so is a percentile of it."""
 BUSY_FRAC = 0.25
-"""A host counts as busy if its slowest steps are longer than the median by more than this share."""
+"""A host counts as busy if its slowest or its fastest steps differ from the median by more than this share."""
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Median and 95th percentile of the steps' own time in ns; None without steps.
+    """Median, 95th and 5th percentile of the steps' own time in ns; None without steps.
 
-    ``p95_ns`` is None for fewer than FEWEST_STEPS steps. On the GPU's clock, it is None, and ``median_ns`` is a mean.
+    The percentiles are None for fewer than FEWEST_STEPS steps. On the GPU's clock, they are None, and ``median_ns`` is
+    a mean.
     """
 
     count: int
     median_ns: int | None
     p95_ns: int | None
     source: str
+    p5_ns: int | None = None
 
     @property
-    def spread_frac(self) -> float | None:
-        """Return by how much the slowest steps are longer than the median, as a share of it; None if unknown."""
-        if not self.median_ns or self.p95_ns is None:
+    def spread_ns(self) -> int | None:
+        """Return the larger distance of the two percentiles from the median; None if unknown.
+
+        On a host that is busy all the time, most steps are slow, and the fast ones show it.
+        """
+        if self.median_ns is None or self.p95_ns is None:
             return None
-        return self.p95_ns / self.median_ns - 1
+        return max(self.p95_ns - self.median_ns, 0 if self.p5_ns is None else self.median_ns - self.p5_ns)
 
 
 def step_times(rank: Rank) -> StepTimes:
@@ -87,13 +92,13 @@ def _host_times(rank: Rank) -> StepTimes:
         return StepTimes(0, None, None, seen)
     own_ns = (end - start - paused)[chosen]
     source = f"host clock, {chosen.size} {kind} step{'s' if chosen.size > 1 else ''}"
-    p95_ns = _percentile_95_ns(own_ns) if chosen.size >= FEWEST_STEPS else None
-    return StepTimes(int(chosen.size), round(np.median(own_ns)), p95_ns, source)
+    p95_ns, p5_ns = (_quantile_ns(own_ns, share) if chosen.size >= FEWEST_STEPS else None for share in (0.95, 0.05))
+    return StepTimes(int(chosen.size), round(np.median(own_ns)), p95_ns, source, p5_ns)
 
 
-def _percentile_95_ns(times_ns: NDArray[np.int64]) -> int:
-    """Return the 95th percentile as ``np.percentile`` interpolates it. That function imports ``numpy.ma``."""
-    return round(np.interp(0.95 * (times_ns.size - 1), np.arange(times_ns.size), np.sort(times_ns)))
+def _quantile_ns(times_ns: NDArray[np.int64], share: float) -> int:
+    """Return a quantile as ``np.quantile`` interpolates it. That function imports ``numpy.ma``."""
+    return round(np.interp(share * (times_ns.size - 1), np.arange(times_ns.size), np.sort(times_ns)))
 
 
 def profiled_steps(rank: Rank) -> tuple[int, int]:

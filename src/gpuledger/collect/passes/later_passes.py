@@ -22,6 +22,7 @@ from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs
 from gpuledger.collect.launch.settings import MEASUREMENT, RecordSettings
 from gpuledger.collect.passes import energy_cards
+from gpuledger.collect.passes.cpu_wait import CpuWait
 from gpuledger.collect.passes.energy_pass import STEPS as UNPROFILED_STEPS
 from gpuledger.collect.passes.energy_pass import EnergyPass
 from gpuledger.collect.passes.graph_captures import GraphCaptures
@@ -97,6 +98,7 @@ class LaterPasses:
         self._time_pass = TimePass(journal, registry, guard, self._drop_times)
         self._user_profiler: UserProfiler | None = None
         self._captures: GraphCaptures | None = None
+        self._cpu_wait = CpuWait()
         if "time" in self._wanted:
             self._user_profiler = UserProfiler(guard(self._give_way), guard.absorbs)
             if settings.passes_asked:
@@ -147,6 +149,7 @@ class LaterPasses:
             with_times: Whether this is the end of a step and the program does not start its own profiler.
         """
         self.has_begun = True
+        self._cpu_wait.begin()
         self._step_allocations = step_allocations
         if not with_times and "time" in self._wanted:
             self._wanted.remove("time")
@@ -155,6 +158,12 @@ class LaterPasses:
 
     def end_step(self) -> bool:
         """Record the end of a step. Return whether all measurements have ended."""
+        has_ended = self._go_on()
+        if has_ended:
+            self._journal.fact(cpu_wait_frac=self._cpu_wait.wait_frac())
+        return has_ended
+
+    def _go_on(self) -> bool:
         if self._time_pass.is_open and not self._end_profiled_step():
             return False
         if self._energy_pass.is_open:
@@ -234,6 +243,8 @@ class LaterPasses:
             end_last_steps: Records the steps that end with the program. The energy measurement has ended before them.
         """
         self._energy_pass.finish()
+        if self._last_unprofiled is not None and self._steps.seen < self._last_unprofiled:
+            self._journal.fact(cpu_wait_frac=self._cpu_wait.wait_frac())
         if self._captures is not None:
             self._captures.say_untraced()
         if self._program is not None:

@@ -100,6 +100,8 @@ def test_every_pass_has_the_steps_that_are_asked_for(tmp_path: Path) -> None:
     times = break_down_time(rank)
     assert times is not None
     assert (times.steps, times.unprofiled.count) == (4, 12)
+    counted = Path("/proc/thread-self/schedstat").exists()
+    assert (rank.manifest.cpu_wait_frac is not None) is counted
 
 
 @pytest.mark.parametrize(
