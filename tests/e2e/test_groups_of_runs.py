@@ -171,6 +171,18 @@ def test_a_load_that_lasts_while_a_program_runs_is_no_difference(tmp_path: Path)
         assert len(times) > 1
         assert {change.is_certain for change in times} == {after is slow}
         assert [one for one in diff.notes if note in one] or after is slow
+        checked = ask("check", after.path, "--against", before.path, "--allow", "step_time_ns=+10%")
+        assert checked.exit_code == (5 if after is slow else 0)
+        assert ("the host was busy" in checked.stdout) is (after is not slow)
+
+
+def test_groups_on_different_devices_are_compared_each_on_its_own(tmp_path: Path) -> None:
+    groups = [[timed(tmp_path, f"{host}{number}", host=host) for number in (1, 2)] for host in (False, True)]
+    diff = diff_groups(*groups)
+    assert (diff.device_idx, diff.after_device_idx) == (0, -1)
+    assert {"peak_allocated_bytes", "step_time_ns"} <= {change.name for change in diff.figures}
+    heads = ask("diff", *(names(*(run.path for run in group)) for group in groups)).stdout.splitlines()[:2]
+    assert ["CPU tensors" in head for head in heads] == [False, True]
 
 
 def test_a_limit_against_another_run_counts_beyond_the_noise_only(tmp_path: Path) -> None:

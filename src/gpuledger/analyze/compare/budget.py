@@ -13,6 +13,7 @@ from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.memory.live import device_indices
 from gpuledger.analyze.memory.tree import ModuleNode, module_tree
+from gpuledger.analyze.step.steps import BUSY_FRAC
 from gpuledger.errors import EmptyRunError, InputError, UsageError
 from gpuledger.files.reading import parse_toml
 from gpuledger.model.accounts import CATEGORIES, ROUNDING
@@ -63,7 +64,8 @@ class Found:
 class Gate:
     """One limit and the run's value. If ``found`` is None, ``note`` says why, and the limit is not met.
 
-    ``within_noise``: the value differs from that of the reference run by no more than the steps of the runs vary.
+    ``within_noise``: the value differs from that of the reference run by no more than the steps of the runs vary, or it
+    is a time on a CPU that was busy with other work.
     """
 
     limit: Limit
@@ -199,9 +201,17 @@ def _gate(limit: Limit, found: Found | None) -> Gate:
     if gate.ok:
         varies = any(one > abs(limit.value - limit.base) for one in spreads)
         return replace(gate, note="the steps vary by more than the limit allows" if varies else "")
+    if found.device_idx < 0 and unit_of(limit.key) == "ns" and _was_busy(limit, found):
+        return replace(gate, note="the host was busy, so times cannot be compared", within_noise=True)
     if abs(found.value - limit.base) <= max(spreads, default=0.0):
         return replace(gate, note="the difference is within noise", within_noise=True)
     return gate if spreads else replace(gate, note="noise unknown")
+
+
+def _was_busy(limit: Limit, found: Found) -> bool:
+    """Return whether the CPU had other work during one of the two runs."""
+    sides = ((limit.base_spread, limit.base), (found.spread, found.value))
+    return any(spread is not None and spread > BUSY_FRAC * (value or 0.0) for spread, value in sides)
 
 
 class _Figures:

@@ -66,7 +66,7 @@ class GroupChange:
 
 @dataclass(frozen=True)
 class GroupDiff:
-    """Two groups of runs, compared on the device with the highest peak.
+    """Two groups of runs, compared on the device with the highest peak of the first run; on its own if a run lacks it.
 
     The intervals of ``figures`` have the confidence level ``confidence`` each. Those of ``modules`` have it together:
     of many modules, some would otherwise differ by chance. ``modules`` are sorted by difference, the largest first.
@@ -77,6 +77,8 @@ class GroupDiff:
     rank: int
     device_idx: int
     device_name: str
+    after_device_idx: int
+    after_device_name: str
     confidence: float
     figures: tuple[GroupChange, ...]
     modules: tuple[GroupChange, ...]
@@ -122,11 +124,16 @@ def diff_groups(
             )
     ranks = [[_rank_of(run, rank) for run in group] for group in (before, after)]
     first = ranks[0][0]
-    device = _device_of(first) if device_idx is None else device_idx
-    values = [[_values(one, device, depth) for one in group] for group in ranks]
+    devices = [[_device_of(one, first) if device_idx is None else device_idx for one in group] for group in ranks]
+    values = [
+        [_values(one, device, depth) for one, device in zip(*both, strict=True)]
+        for both in zip(ranks, devices, strict=True)
+    ]
     names = list(dict.fromkeys(name for group in values for one in group for name in one))
     common = [name for name in names if all(_has(one, name) for group in values for one in group)]
-    changes = _changes(common, values, confidence, on_host=device < 0)
+    if not common:
+        raise EmptyRunError(f"{before[0].name}, {after[0].name}: the two groups have no value in common")
+    changes = _changes(common, values, confidence, on_host=any(device < 0 for group in devices for device in group))
     lacking = dict.fromkeys(KINDS[name].title if name in KINDS else TIMING for name in names if name not in common)
     notes = [f"Not all of the runs have a value for {title}, so it is not compared." for title in lacking]
     notes += _notes(before, after, ranks)
@@ -134,8 +141,10 @@ def diff_groups(
         tuple(run.name for run in before),
         tuple(run.name for run in after),
         first.number,
-        device,
-        device_name(first, device),
+        devices[0][0],
+        device_name(first, devices[0][0]),
+        devices[1][0],
+        device_name(ranks[1][0], devices[1][0]),
         confidence,
         tuple(change for change in changes if change.name in KINDS),
         tuple(sorted((one for one in changes if one.name not in KINDS), key=lambda one: -abs(one.interval.delta))),
@@ -150,10 +159,14 @@ def _rank_of(run: Run, number: int | None) -> Rank:
     return run.ranks[0] if number is None else run.rank(number)
 
 
-def _device_of(rank: Rank) -> int:
-    devices = metric_devices(rank)
-    if not devices:
+def _device_of(rank: Rank, first: Rank) -> int:
+    """Return the device of the first run's rank that is compared, or this rank's own one if it has no such device."""
+    devices, others = metric_devices(rank), metric_devices(first)
+    if not devices or not others:
         raise EmptyRunError(f"rank {rank.number}: nothing was recorded", hint="See why with: gpuledger show RUN")
+    wanted = pick_device(first) if device_indices(first) else others[0]
+    if wanted in devices:
+        return wanted
     return pick_device(rank) if device_indices(rank) else devices[0]
 
 

@@ -13,7 +13,7 @@ from gpuledger.collect.adapter.calls import Watch
 from gpuledger.collect.adapter.observer import Absorbs
 from gpuledger.collect.adapter.program_objects import class_name
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
-from gpuledger.collect.launch.settings import MARK, MODULE, OPTIMIZER
+from gpuledger.collect.launch.settings import AUTO, MARK, MODULE, OPTIMIZER
 from gpuledger.collect.steps.step_counter import StepCounter
 
 NEAREST = 3
@@ -90,13 +90,16 @@ def explain_steps(steps: StepCounter, registry: ModuleRegistry, step_on: str) ->
             f"{first if steps.calls_before_training == 1 else last} of a module before the training. Use "
             f"--step-on {OPTIMIZER} to count only steps of the optimizer."
         )
-    if steps.seen or not (steps.has_called or steps.module_name or step_on == MARK):
+    if steps.seen or (step_on == AUTO and not steps.has_called):
         return ""
     if steps.module_name is not None:
         return _why_never_called(steps.module_name, registry)
     if step_on == MARK:
         return "No step was counted: the program did not call gpuledger.step()."
-    return f"No step was counted: no step of an optimizer was seen. Use --step-on {MODULE} to count calls of the model."
+    if step_on == MODULE:
+        return "No step was counted: no call of a model was seen."
+    calls = f" Use --step-on {MODULE} to count calls of the model." if registry.called_roots else ""
+    return f"No step was counted: no step of an optimizer was seen.{calls}"
 
 
 def _why_never_called(name: str, registry: ModuleRegistry) -> str:

@@ -42,6 +42,8 @@ def group_diff_document(diff: GroupDiff) -> dict[str, Any]:
         "rank": diff.rank,
         "device_idx": diff.device_idx,
         "device_name": diff.device_name,
+        "after_device_idx": diff.after_device_idx,
+        "after_device_name": diff.after_device_name,
         "confidence": diff.confidence,
         "figures": [{"name": one.name, **_group_change_document(one)} for one in diff.figures],
         "time_by_module": [

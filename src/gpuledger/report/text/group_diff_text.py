@@ -24,9 +24,11 @@ NO_DIFFERENCE, SIGNIFICANT, NOT_SIGNIFICANT = "no difference", "significant", "n
 
 def group_diff_lines(diff: GroupDiff, rows: int, terminal: Terminal) -> list[str]:
     """Return the lines of a comparison of two groups: the groups, the metrics, and up to ``rows`` modules."""
-    device = device_text(diff.device_idx, diff.device_name, diff.rank)
-    groups = {"before": diff.before, "after": diff.after}
-    heads = {label: (counted(len(names), "run"), ", ".join(names), device) for label, names in groups.items()}
+    groups = {
+        "before": (diff.before, device_text(diff.device_idx, diff.device_name, diff.rank)),
+        "after": (diff.after, device_text(diff.after_device_idx, diff.after_device_name, diff.rank)),
+    }
+    heads = {label: (counted(len(names), "run"), ", ".join(names), device) for label, (names, device) in groups.items()}
     lines = [*labelled_rows(terminal, heads), ""]
     lines += _table("", diff.figures, diff, {}).lines(terminal)
     if diff.modules:

@@ -17,7 +17,7 @@ from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.steps.call_steps import HELD_CALLS, SWITCH_CALLS, FollowedModule, HeldCalls
 from gpuledger.collect.steps.compiled_steps import CompiledSteps
-from gpuledger.collect.steps.named_calls import NamedCalls
+from gpuledger.collect.steps.named_calls import NamedCalls, explain_steps
 from gpuledger.collect.steps.step_counter import StepCounter
 
 pytestmark = pytest.mark.torch
@@ -195,6 +195,18 @@ def test_a_module_without_weights_gives_way_to_one_that_has_some() -> None:
     assert (registry.can_take_steps(bare), registry.gives_way(bare)) == (False, True)
     del model
     assert registry.can_take_steps(bare)
+
+
+@pytest.mark.parametrize(("step_on", "has_model"), [("optimizer", False), ("optimizer", True), ("module", False)])
+def test_a_chosen_step_that_never_comes_is_explained(step_on: str, has_model: bool) -> None:
+    registry, counted = ModuleRegistry(), Counted(step_on=step_on)
+    if has_model:
+        registry.note_called(registry.register(nn.Linear(2, 2)))
+    said = explain_steps(counted.counter, registry, step_on)
+    counted.counter.remove()
+    missing = "step of an optimizer" if step_on == "optimizer" else "call of a model"
+    assert said.startswith(f"No step was counted: no {missing} was seen.")
+    assert ("--step-on module" in said) is has_model
 
 
 def test_a_mark_without_a_recording_does_nothing_and_loads_nothing() -> None:
