@@ -98,8 +98,7 @@ def _with_places(
     assigned: set[str] = set()
     found: list[Kernel] = []
     for one in statements:
-        if one.is_plain:
-            assigned.update(one.names)
+        assigned.add(one.assigns)
         if not one.kernel:
             continue
         known = sorted((name for name in names.get(one.line, ()) if name in order), key=lambda name: order[name])

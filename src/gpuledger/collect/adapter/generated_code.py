@@ -58,6 +58,7 @@ class Statement:
         kernel: Name of the kernel or operator that it calls; "" if it calls none.
         allocates: Variable that gets a new buffer; "" for none.
         renames: ``(old, new)`` if a buffer gets a new name, because its memory is used again; None for none.
+        assigns: Variable that it sets to what was computed before, such as an element of a tuple; "" for none.
         names: Variables that it mentions, in order.
         returns: Whether it ends the function.
     """
@@ -66,13 +67,9 @@ class Statement:
     kernel: str
     allocates: str
     renames: tuple[str, str] | None
+    assigns: str
     names: tuple[str, ...]
     returns: bool
-
-    @property
-    def is_plain(self) -> bool:
-        """Return whether nothing is allocated, renamed or launched. Then all buffers that it mentions were computed."""
-        return not (self.kernel or self.allocates or self.renames)
 
 
 class LineCall(Protocol):
@@ -167,11 +164,14 @@ def _statement(one: ast.stmt) -> Statement:
     names = [node for node in ast.walk(one) if isinstance(node, ast.Name)]
     names.sort(key=lambda node: (node.lineno, node.col_offset))
     kernel = "" if not called or _NOT_KERNELS.match(called.rpartition(".")[2]) else called
+    allocates = target if _ALLOCATES.match(called) else ""
+    renames = _renamed(value, called, target)
     return Statement(
         line=one.lineno,
         kernel=kernel.removesuffix(".run").removesuffix(".default"),
-        allocates=target if _ALLOCATES.match(called) else "",
-        renames=_renamed(value, called, target),
+        allocates=allocates,
+        renames=renames,
+        assigns="" if kernel or allocates or renames else target,
         names=tuple(dict.fromkeys(node.id for node in names)),
         returns=isinstance(one, ast.Return),
     )

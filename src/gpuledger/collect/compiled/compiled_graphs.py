@@ -314,7 +314,7 @@ def sites_of(graph: CompiledGraph, statements: Iterable[Statement], lines: list[
 
 
 def _kernels_of(graph: CompiledGraph, statements: list[Statement]) -> dict[int, Kernel]:
-    """Return ``line -> kernel``: a kernel is launched where the first of its outputs is first used, in order.
+    """Return ``line -> kernel``: a kernel is launched where one of its outputs is first used.
 
     Nothing is launched for an output that a plain assignment makes, such as an element of a tuple that a call returned.
     """
@@ -324,18 +324,35 @@ def _kernels_of(graph: CompiledGraph, statements: list[Statement]) -> dict[int, 
     done: set[int] = set()
     for one in statements:
         if not one.kernel:
-            made = one.names if one.is_plain else ()
-            done.update(id(of_output[name]) for name in made if name in of_output)
+            if one.assigns in of_output:
+                done.add(id(of_output[one.assigns]))
             continue
-        mine = (of_output[name] for name in one.names if name in of_output)
-        kernel = next((kernel for kernel in mine if id(kernel) not in done), None)
-        if kernel is None:
+        mine = {id(of_output[name]): of_output[name] for name in one.names if name in of_output}
+        launched = [kernel for key, kernel in mine.items() if key not in done]
+        if not launched:
             changing = (other for other in waiting if set(other.changed) & set(one.names))
-            kernel = next((other for other in changing if id(other) not in done), None)
-        if kernel is not None and kernel.parts:
-            found[one.line] = kernel
-            done.add(id(kernel))
+            launched = [other for other in changing if id(other) not in done][:1]
+        known = [kernel for kernel in launched if kernel.parts]
+        if known:
+            found[one.line] = _combined(known)
+            done.update(map(id, known))
     return found
+
+
+def _combined(kernels: list[Kernel]) -> Kernel:
+    """Return the kernels that one call launches as one. On the CPU, Inductor puts several into one C++ function."""
+    if len(kernels) == 1:
+        return kernels[0]
+    parts: dict[tuple[int, str], tuple[NodeOrigin, int]] = {}
+    for place, moved_bytes in (part for kernel in kernels for part in kernel.parts):
+        key = place.module_key, place.path
+        first, before_bytes = parts.get(key, (place, 0))
+        parts[key] = first, before_bytes + moved_bytes
+    outputs, changed, nodes = (
+        tuple(dict.fromkeys(name for kernel in kernels for name in getattr(kernel, names)))
+        for names in ("outputs", "changed", "nodes")
+    )
+    return Kernel(outputs, changed, nodes, tuple(parts.values()))
 
 
 def _chain(name: str, renamed: dict[str, str]) -> list[str]:

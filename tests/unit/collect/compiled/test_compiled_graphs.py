@@ -64,6 +64,31 @@ def test_a_fused_kernels_outputs_have_their_own_modules(tmp_path: Path) -> None:
     assert kernel.nodes == ("add", "var_mean")
 
 
+def test_a_kernel_is_launched_after_memory_of_its_own_is_used_again(tmp_path: Path) -> None:
+    """As for a layer norm: the line that deletes the first name launches nothing."""
+    allocated = 'buf1 = empty_strided_cuda((8,), (1,), "float32")'
+    assert allocated in TEXT
+    text = TEXT.replace(allocated, f"{allocated.replace('buf1', 'buf6')}; buf1 = buf6; del buf6  # reuse")
+    module = load_generated(tmp_path, text)
+    graph = CompiledGraph(module, {}, [Kernel(("buf0", "buf6", "buf1"), (), ("add", "var_mean"), ((NORM, 400),))])
+    (function,) = read_functions(module)
+    found = {site.line: site for site in sites_of(graph, function.statements, [])}
+    assert found[line_of(text, "add_0.run")].main == NORM
+
+
+def test_kernels_that_are_launched_as_one_share_its_time(tmp_path: Path) -> None:
+    """As on the CPU: an embedding and the layer norm after it are one C++ function."""
+    module = load_generated(tmp_path)
+    embedding = Kernel(("buf0",), (), ("embedding",), ((ADD, 100),))
+    norm = Kernel(("buf1",), (), ("var_mean", "rsqrt"), ((NORM, 300), (ADD, 20)))
+    graph = CompiledGraph(module, {}, [embedding, norm])
+    (function,) = read_functions(module)
+    found = {site.line: site for site in sites_of(graph, function.statements, [])}[line_of(TEXT, "add_0.run")]
+    assert found.parts == ((ADD, 120), (NORM, 300))
+    assert found.main == NORM
+    assert found.nodes == ("embedding", "var_mean", "rsqrt")
+
+
 def test_memory_used_again_is_on_the_buffer_that_is_kept_and_names_the_other(tmp_path: Path) -> None:
     site = sites(tmp_path)[line_of(TEXT, "buf1 = empty")]
     assert (site.main, site.shared_with) == (MM, (NORM,))
