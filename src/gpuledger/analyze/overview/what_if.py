@@ -76,8 +76,8 @@ def grows_with_batch(facts: PeakFacts) -> Mask:
 def with_half_batch(facts: PeakFacts) -> Replay:
     """Return the blocks with half the batch size. In training, gradients are accumulated over two batches.
 
-    In the second batch, the gradients of the first one are
-    allocated from the start of its forward, and each new gradient is added to the one before it.
+    In the second batch, the gradients of the first one are allocated from the start of its forward, and each new
+    gradient is added to the one before it.
     """
     recorded = as_recorded(facts)
     halved = Replay(

@@ -80,11 +80,10 @@ def why_no_kernels(manifest: RankManifest) -> tuple[str, str]:
         return "the run has no profiled kernels of compiled code", f"Compile the model with torch.compile, and {record}"
     if not done.graphs:
         failed = [f"{one.function} ({PurePath(one.source).name}): {one.failure}" for one in done.regions if one.failure]
-        return "torch.compile compiled no graph", failed[
-            0
-        ] if failed else f"Compile the model in the program, and {record}"
+        hint = failed[0] if failed else f"Compile the model in the program, and {record}"
+        return "torch.compile compiled no graph", hint
     if manifest.time_steps is None:
-        return "the run has no timing measurement", f"Compiled code is there: {record}"
+        return "the run has no timing measurement", f"The program runs compiled code: {record}"
     return (
         "the profiled steps ran no kernels of TorchInductor",
         "Another backend of torch.compile, such as aot_eager, generates no kernels: try --by operator",

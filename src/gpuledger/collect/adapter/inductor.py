@@ -26,7 +26,6 @@ from gpuledger.model.journal.journal import CACHED_CODE
 CAPTURED = 256
 """Number of captured graphs that are kept."""
 
-
 Frames = tuple[tuple[str, int, str], ...]
 
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')
@@ -293,8 +292,7 @@ class _Order:
     def __init__(self, operations: Iterable[Any]) -> None:
         self._numbers: dict[Any, int] = {}
         self._users: dict[str, NodeOrigin] = {}
-        calls = (self.computed_by(made)[:1] for made in operations if not hasattr(made, "data"))
-        self._calls = {node for found in calls for node in found}
+        self._calls = {node for made in operations if not hasattr(made, "data") for node in self.computed_by(made)[:1]}
 
     def find_users(self, scheduled: Iterable[Any]) -> None:
         """Note the place of the first operation that reads each buffer."""
@@ -377,13 +375,18 @@ def _kernel_of(node: Any, lowering: Any, order: _Order) -> Kernel | None:
     if not inner:
         return None
     nodes = list(dict.fromkeys(str(at.name) for one in inner for at in reversed(order.computed_by(one.node))))
-    parts: dict[tuple[int, str], tuple[NodeOrigin, int]] = {}
-    for one in inner:
-        place = order.place_of(one.node)
-        key = place.module_key, place.path
-        parts[key] = parts.get(key, (place, 0))[0], parts.get(key, (place, 0))[1] + _moved_bytes(one, lowering)
+    parts = parts_by_module((order.place_of(one.node), _moved_bytes(one, lowering)) for one in inner)
     changed = [str(name) for one in inner for made in one.get_outputs() for name in made.get_mutations()]
-    return Kernel(tuple(map(str, node.get_buffer_names())), tuple(changed), tuple(nodes), tuple(parts.values()))
+    return Kernel(tuple(map(str, node.get_buffer_names())), tuple(changed), tuple(nodes), parts)
+
+
+def parts_by_module(parts: Iterable[tuple[NodeOrigin, int]]) -> tuple[tuple[NodeOrigin, int], ...]:
+    """Return one part for each module, with the bytes of all its parts."""
+    found: dict[Any, tuple[NodeOrigin, int]] = {}
+    for place, moved_bytes in parts:
+        first, before_bytes = found.get(place[:2], (place, 0))
+        found[place[:2]] = first, before_bytes + moved_bytes
+    return tuple(found.values())
 
 
 def _moved_bytes(node: Any, lowering: Any) -> int:

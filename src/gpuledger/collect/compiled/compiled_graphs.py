@@ -30,6 +30,7 @@ from gpuledger.collect.adapter.inductor import (
     Kernel,
     NodeOrigin,
     frames_at,
+    parts_by_module,
     source_lines,
 )
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
@@ -343,16 +344,12 @@ def _combined(kernels: list[Kernel]) -> Kernel:
     """Return the kernels that one call launches as one. On the CPU, Inductor puts several into one C++ function."""
     if len(kernels) == 1:
         return kernels[0]
-    parts: dict[tuple[int, str], tuple[NodeOrigin, int]] = {}
-    for place, moved_bytes in (part for kernel in kernels for part in kernel.parts):
-        key = place.module_key, place.path
-        first, before_bytes = parts.get(key, (place, 0))
-        parts[key] = first, before_bytes + moved_bytes
+    parts = parts_by_module(part for kernel in kernels for part in kernel.parts)
     outputs, changed, nodes = (
         tuple(dict.fromkeys(name for kernel in kernels for name in getattr(kernel, names)))
         for names in ("outputs", "changed", "nodes")
     )
-    return Kernel(outputs, changed, nodes, tuple(parts.values()))
+    return Kernel(outputs, changed, nodes, parts)
 
 
 def _chain(name: str, renamed: dict[str, str]) -> list[str]:

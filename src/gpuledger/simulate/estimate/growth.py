@@ -16,7 +16,7 @@ from gpuledger.collect.adapter.program_objects import without_overrides
 from gpuledger.collect.flight.holders import Key, Named, named_objects
 from gpuledger.collect.flight.weights import last_elements
 from gpuledger.simulate.gpu.device import SimulatedDevice
-from gpuledger.units import format_bytes
+from gpuledger.units import counted, format_bytes
 
 _SUSPICIOUS, _CERTAIN = 2, 4
 """Steps in a row with more allocated after each than before, until it may be growth, and until it is."""
@@ -159,12 +159,14 @@ def describe_growth(device: SimulatedDevice, growth: StepGrowth) -> list[str]:
     more = format_bytes(growth.bytes_per_step)
     said = f"Memory still grows after step {growth.step}: each step keeps {more} more{kept}."
     if holder is not None and holder.bound is not None:
+        steps, left = counted(growth.steps_left or 0, "more step"), format_bytes(growth.left_bytes)
         return [
-            f"{said} It has {holder.length} of at most {holder.bound} elements. It is full after about "
-            f"{growth.steps_left} more steps and {format_bytes(growth.left_bytes)} more, part of the upper bound."
+            f"{said} It has {holder.length:,} of at most {holder.bound:,} elements. It will be full after about "
+            f"{steps}, with {left} more. The upper bound includes them."
         ]
     left_bytes = max(device.card.usable_bytes - device.card.outside_bytes - peak_bytes, 0)
     return [
-        f"{said} The estimate and its upper bound are of the first {growth.step} steps. {_MANY_STEPS} more steps need "
-        f"{format_bytes(many_bytes)} more, and the GPU is full after about {left_bytes // growth.bytes_per_step} more."
+        f"{said} The estimate and its upper bound are of the first {growth.step} steps. {_MANY_STEPS:,} more steps "
+        f"need {format_bytes(many_bytes)} more, and the GPU will be full after about "
+        f"{counted(left_bytes // growth.bytes_per_step, 'more step')}."
     ]

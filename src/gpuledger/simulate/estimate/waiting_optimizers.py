@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from gpuledger.collect.adapter.program_objects import WeakIdentitySet, parameter_groups
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.patches import Patches
+from gpuledger.units import counted
 
 
 class WaitingOptimizers:
@@ -41,8 +42,8 @@ class WaitingOptimizers:
     def describe(self, steps: int) -> list[str]:
         """Return a sentence for each optimizer that has taken no step."""
         return [
-            f"{type(optimizer).__name__} with {sum(1 for _ in _parameters(optimizer))} parameters took no step in the "
-            f"first {steps} steps, so its state is not included. Simulate more steps with --steps N."
+            f"{type(optimizer).__name__} with {counted(len([*_parameters(optimizer)]), 'parameter')} took no step "
+            f"in the first {steps} steps, so its state is not included. Simulate more steps with --steps N."
             for optimizer in self.waiting()
         ]
 

@@ -56,7 +56,7 @@ def test_a_buffer_with_a_limit_is_named_and_the_upper_bound_has_it_full() -> Non
     assert (plan.growth.steps_left, plan.growth.left_bytes) == (30, 90 * 4 * KIB)
     (said,) = describe_growth(device, plan.growth)
     assert "each step keeps 12.0 KiB more in replay (" in said
-    assert "15 of at most 105 elements. It is full after about 30 more steps and 360.0 KiB more" in said
+    assert "15 of at most 105 elements. It will be full after about 30 more steps, with 360.0 KiB more" in said
     peak_bytes = device.counters.peak_reserved_bytes
     outcome = {"still_to_come_bytes": plan.growth.left_bytes, "peak_reserved_bytes": peak_bytes}
     assert with_full_buffers(None, outcome) == Assumed(peak_bytes, peak_bytes + 360 * KIB)
@@ -72,7 +72,7 @@ def test_a_list_without_a_limit_is_named_with_the_steps_until_the_gpu_is_full() 
     assert (plan.growth.steps_left, plan.growth.left_bytes) == (None, 0)
     (said,) = describe_growth(device, plan.growth)
     assert "each step keeps 4.0 KiB more in results (" in said
-    assert "1000 more steps need 3.9 MiB more, and the GPU is full after about" in said
+    assert "1,000 more steps need 3.9 MiB more, and the GPU will be full after about" in said
 
 
 def test_little_growth_is_not_told() -> None:
