@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 from environment import describe_environment, write_results
 from torch._C import _profiler
 
-from gpuledger.collect.adapter import generated_code
+from gpuledger.collect.adapter.compiler import generated_code
 
 ALLOCATIONS = (100, 250, 500)
 LAUNCHES = 2

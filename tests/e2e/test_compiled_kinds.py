@@ -86,6 +86,17 @@ class Nested(nn.Module):
         return self.two(self.one(x)) + 1  # type: ignore[no-any-return]
 
 
+class Branching(nn.Module):
+    """A choice between blocks, in which nothing but matrix products has to be computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2))
+
+    def forward(self, x: Tensor, takes_two: Tensor) -> Tensor:
+        return torch.cond(takes_two, lambda x: self.two(self.two(x)), lambda x: self.one(x), (x,))  # type: ignore[no-any-return]
+
+
 def whole(net: nn.Module) -> None:
     net.compile()
 
@@ -228,3 +239,21 @@ def test_code_of_another_region_is_never_on_its_modules() -> None:
     for path, size in found.items():
         layers[path.partition(".")[0]] += size
     assert layers["one"] == layers["two"] > 0
+
+
+def test_memory_of_a_branch_is_on_its_modules() -> None:
+    counted = []
+
+    def program(_: object) -> object:
+        torch._dynamo.reset()
+        net = nn.Sequential()
+        net.branch = Branching().requires_grad_(requires_grad=False)
+        call = torch.compile(net.branch, fullgraph=True)
+        for takes_two in (True, False, True):
+            call(torch.ones(64, WIDTH), torch.tensor(takes_two))
+        counted.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+        return net
+
+    run = record_run(program, step_on="module", steps=(1, 3))
+    sizes = Counter((one.module, one.step) for one in run.of("temporary") if one.bytes == 64 * WIDTH * 4)
+    assert sizes == {("two", 1): 2, ("one", 2): 1, ("two", 3): 2}

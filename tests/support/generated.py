@@ -87,6 +87,86 @@ def benchmark_compiled_module(args, times=10):
 """
 
 
+BRANCHES = """# AOT ID: ['0_inference']
+launched = []
+
+
+class extern_kernels:
+    @staticmethod
+    def mm(a, b, out):
+        launched.append("mm")
+
+
+def empty_strided_cpu(size, stride, dtype):
+    return [size]
+
+
+class _Buffer(list):
+    def item(self):
+        return self[0]
+
+
+def true_graph_0(args):
+    true_graph_0_arg0_1, = args
+    args.clear()
+    true_graph_0_buf0 = empty_strided_cpu((8, 4), (4, 1), "float32")
+    extern_kernels.mm(true_graph_0_arg0_1, true_graph_0_arg0_1, out=true_graph_0_buf0)
+    return (true_graph_0_buf0, )
+
+
+def loop_graph_0(args):
+    loop_graph_0_arg0_1, = args
+    args.clear()
+    return (loop_graph_0_arg0_1, )
+
+
+def partition_0(args):
+    buf9, = args
+    args.clear()
+    launch(buf9)
+    return (buf9, )
+
+
+def launch(buffer):
+    launched.append("launch")
+
+
+class Runner:
+    def __init__(self, partitions):
+        self.partitions = partitions
+
+    def call(self, args):
+        arg0_1, arg1_1 = args
+        args.clear()
+        buf1 = _Buffer(arg0_1)
+        buf2 = [None] * 1
+        if buf1.item():
+            # subgraph: true_graph_0
+            true_graph_0_args = [arg1_1]
+            buf2 = true_graph_0(true_graph_0_args)
+        else:
+            loop_graph_0_args = [arg1_1]
+            buf2 = loop_graph_0(loop_graph_0_args)
+        buf3 = buf2[0]
+        buf4 = [None] * 1
+        buf4[0] = buf3
+        should_loop = True
+        while should_loop:
+            loop_graph_0_args = [buf4[0]]
+            (buf4[0],) = loop_graph_0(loop_graph_0_args)
+            should_loop = False
+        buf9 = buf4[0]
+        partition0_args = [buf9]
+        (buf10,) = self.partitions[0](partition0_args)
+        return (buf10, )
+
+
+runner = Runner(partitions=[partition_0])
+call = runner.call
+"""
+"""Generated code of ``torch.cond``, of a loop, and of a graph that was divided for CUDA graphs."""
+
+
 def load_generated(directory: Path, text: str = TEXT, name: str = "cgenerated") -> ModuleType:
     """Return the module of a generated file in ``directory``."""
     place = directory / f"{name}.py"

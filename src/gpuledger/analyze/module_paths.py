@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpuledger.files.reading import storable
+
+OUTSIDE = -1
+"""Id of no module."""
 
 _COMPILED = "OptimizedModule"
 """Class of what ``torch.compile`` returns for a module."""
@@ -129,3 +132,51 @@ def _root_labels(modules: list[dict[str, Any]]) -> dict[int, str]:
             seen[name] += 1
             labels[number] = name if seen[name] == 1 else f"{name}#{seen[name]}"
     return labels
+
+
+class ModulesBelow:
+    """Finds modules by their path below another module.
+
+    Args:
+        modules: The journal's modules.
+    """
+
+    def __init__(self, modules: Sequence[dict[str, Any]]) -> None:
+        self._modules = modules
+        self._ids = {(one["root"], one["path"]): number for number, one in enumerate(modules)}
+
+    def find(self, base: int, path: str, compiled_id: int) -> int:
+        """Return the module at ``path`` below ``base``; ``base`` if there is none.
+
+        Outside modules it is the module for which the code was compiled.
+        """
+        if not 0 <= base < len(self._modules):
+            return compiled_id if 0 <= compiled_id < len(self._modules) else OUTSIDE
+        above = self._modules[base]
+        full = f"{above['path']}.{path}" if above["path"] and path else above["path"] or path
+        found = self._ids.get((above["root"], full))
+        wrapped = above.get("wraps", OUTSIDE)
+        if found is None and OUTSIDE < wrapped < base:  # a wrapper around a model that has another path
+            return self.find(wrapped, path, compiled_id)
+        return base if found is None else found
+
+
+class CompiledCallers:
+    """Finds the module of compiled code that calls other compiled code, such as a branch of ``torch.cond``.
+
+    Args:
+        modules: The journal's modules.
+        fusions: The fact ``fusions``.
+    """
+
+    def __init__(self, modules: Sequence[dict[str, Any]], fusions: Sequence[dict[str, Any]]) -> None:
+        self._below = ModulesBelow(modules)
+        self._fusions = fusions
+
+    def of(self, number: int, base: int) -> int:
+        """Return the module of a kernel that was launched inside module ``base``: the one that moves most bytes."""
+        parts = self._fusions[number].get("parts") if number < len(self._fusions) else None
+        if not parts:
+            return base
+        most = max(parts, key=lambda part: int(part.get("moved_bytes", 0)))
+        return self._below.find(base, most.get("path", ""), most.get("module_id", OUTSIDE))

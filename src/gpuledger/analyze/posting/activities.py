@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuledger.analyze.module_paths import CompiledCallers
 from gpuledger.analyze.posting.graph_replays import match_captures, match_replays, with_captures
 from gpuledger.analyze.posting.kernels_alone import KernelMatches, match_kernels
 from gpuledger.analyze.posting.lane_scopes import NONE, LaneScopes, Mark, read_mark
@@ -151,7 +152,8 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
     table, words = captures.table, captures.words
     own = {name: values[:measured_count] for name, values in table.items()}
     names = _read_names(words)
-    owners = _Walk(table, names, journal.names).owners()
+    callers = CompiledCallers(journal.modules, journal.facts.get("fusions") or [])
+    owners = _Walk(table, names, journal.names, callers).owners()
     on_device = table["kind"] != ActivityKind.HOST
     pattern_ns = (journal.facts.get("line_step") or {}).get("from_ns")
     measured = np.arange(on_device.size) < measured_count
@@ -239,10 +241,11 @@ def _module_of(word: str) -> int:
 class _Walk:
     """Processes the host events of all threads in order of time, and finds the owner of each."""
 
-    def __init__(self, table: dict[str, NDArray[Any]], names: _Names, scope_names: list[str]) -> None:
+    def __init__(
+        self, table: dict[str, NDArray[Any]], names: _Names, scope_names: list[str], callers: CompiledCallers
+    ) -> None:
         count = table["kind"].size
-        self._table = table
-        self._names = names
+        self._table, self._names, self._callers = table, names, callers
         self._scopes = LaneScopes(scope_names)
         self._stacks: dict[int, list[_Around]] = {}
         self._made: dict[tuple[int, int], tuple[int, int]] = {}
@@ -296,6 +299,8 @@ class _Walk:
                 now.phase = int(names.of_call[name_id])
                 (self._in_forward.add if now.phase == Phase.FORWARD else self._in_forward.discard)(event.lane)
         elif names.fusion[name_id] >= 0:
+            if around.fusion >= 0:
+                now.module_id = self._callers.of(around.fusion, around.module_id)
             now.fusion = names.fusion[name_id]
             self._stand_for_surroundings(event.row, around.row)
         elif names.phase[name_id] >= 0:

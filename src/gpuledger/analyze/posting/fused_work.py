@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuledger.analyze.module_paths import ModulesBelow
 from gpuledger.analyze.posting.activities import OwnedSpans
 from gpuledger.analyze.posting.graph_replays import activity_words
 from gpuledger.model.journal.journal import FUSION_RANGE
 from gpuledger.model.journal.reading import Journal
 from gpuledger.model.pass_facts import Fusion
-
-OUTSIDE = -1
 
 Shares = list[tuple[int, float]]
 """Module ids with their shares of a kernel, which sum to 1."""
@@ -36,42 +35,16 @@ def kernel_names(facts: dict[str, Any]) -> list[str]:
     return found
 
 
-class ModulesBelow:
-    """Finds modules by their path below another module.
-
-    Args:
-        modules: The journal's modules.
-    """
-
-    def __init__(self, modules: Sequence[dict[str, Any]]) -> None:
-        self._modules = modules
-        self._ids = {(one["root"], one["path"]): number for number, one in enumerate(modules)}
-
-    def find(self, base: int, path: str, compiled_id: int) -> int:
-        """Return the module at ``path`` below ``base``; ``base`` if there is none.
-
-        Outside modules it is the module for which the code was compiled.
-        """
-        if not 0 <= base < len(self._modules):
-            return compiled_id if 0 <= compiled_id < len(self._modules) else OUTSIDE
-        above = self._modules[base]
-        full = f"{above['path']}.{path}" if above["path"] and path else above["path"] or path
-        found = self._ids.get((above["root"], full))
-        wrapped = above.get("wraps", OUTSIDE)
-        if found is None and OUTSIDE < wrapped < base:  # a wrapper around a model that has another path
-            return self.find(wrapped, path, compiled_id)
-        return base if found is None else found
-
-    def shares(self, fusion: Fusion, base: int) -> Shares:
-        """Return the modules of a kernel that was launched inside module ``base``."""
-        found: dict[int, float] = {}
-        for part in fusion.parts:
-            module_id = self.find(base, part.path, part.module_id)
-            found[module_id] = found.get(module_id, 0.0) + max(part.moved_bytes, 0)
-        total = sum(found.values())
-        if not found:
-            return [(base, 1.0)]
-        return [(module_id, size / total if total else 1 / len(found)) for module_id, size in found.items()]
+def shares_of(below: ModulesBelow, fusion: Fusion, base: int) -> Shares:
+    """Return the modules of a kernel that was launched inside module ``base``."""
+    found: dict[int, float] = {}
+    for part in fusion.parts:
+        module_id = below.find(base, part.path, part.module_id)
+        found[module_id] = found.get(module_id, 0.0) + max(part.moved_bytes, 0)
+    total = sum(found.values())
+    if not found:
+        return [(base, 1.0)]
+    return [(module_id, size / total if total else 1 / len(found)) for module_id, size in found.items()]
 
 
 def divide_fused(owned: OwnedSpans, fusions: Sequence[Fusion], journal: Journal) -> OwnedSpans:
@@ -82,17 +55,17 @@ def divide_fused(owned: OwnedSpans, fusions: Sequence[Fusion], journal: Journal)
         return replace(owned, fusion_id=fusion_id)
     below = ModulesBelow(journal.modules)
     known: dict[tuple[int, int], Shares] = {}
-    shares_of: list[Shares] = [[] for _ in range(fusion_id.size)]
+    divided_among: list[Shares] = [[] for _ in range(fusion_id.size)]
     for span in fused.tolist():
         key = int(fusion_id[span]), int(owned.module_id[span])
         if key not in known:
-            known[key] = below.shares(fusions[key[0]], key[1])
-        shares_of[span] = known[key]
-    like = np.repeat(np.arange(fusion_id.size), [len(shares) or 1 for shares in shares_of])
+            known[key] = shares_of(below, fusions[key[0]], key[1])
+        divided_among[span] = known[key]
+    like = np.repeat(np.arange(fusion_id.size), [len(shares) or 1 for shares in divided_among])
     divided = _picked(replace(owned, fusion_id=fusion_id), like)
-    modules = [[module_id for module_id, _ in shares] or [-1] for shares in shares_of]
+    modules = [[module_id for module_id, _ in shares] or [-1] for shares in divided_among]
     module_id = np.array([number for one in modules for number in one], dtype=np.int64)
-    share = np.array([part for shares in shares_of for part in ([p for _, p in shares] or [1.0])], dtype=np.float64)
+    share = np.array([part for shares in divided_among for part in ([p for _, p in shares] or [1.0])], dtype=np.float64)
     return _cut(divided, like, share, np.where(divided.fusion_id >= 0, module_id, divided.module_id))
 
 

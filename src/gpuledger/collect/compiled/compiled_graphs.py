@@ -12,31 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuledger.collect.adapter.compiled_cache import cache_directory, keep, recall
-from gpuledger.collect.adapter.compiled_lines import find_modules
-from gpuledger.collect.adapter.generated_code import (
+from gpuledger.collect.adapter.compiler.compiled_cache import cache_directory, keep, recall
+from gpuledger.collect.adapter.compiler.compiled_lines import find_modules
+from gpuledger.collect.adapter.compiler.generated_code import (
     GeneratedFunction,
     LineObservation,
     LineObserver,
-    Statement,
     UnknownCodeError,
     read_functions,
 )
-from gpuledger.collect.adapter.inductor import (
-    LOST_WITHOUT,
-    NOWHERE,
-    CompiledGraph,
-    CompilerWatch,
-    Kernel,
-    NodeOrigin,
-    frames_at,
-    parts_by_module,
-    source_lines,
-)
+from gpuledger.collect.adapter.compiler.graph_nodes import CompiledGraph, NodeOrigin
+from gpuledger.collect.adapter.compiler.inductor import LOST_WITHOUT, CompilerWatch, source_lines
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.compiled.compile_log import CompileLog, totals
+from gpuledger.collect.compiled.sites import Site, below_callers, sites_of
 from gpuledger.model.journal.journal import CACHED_CODE, FOUND_BY_LINES
 
 OUTSIDE = -1
@@ -55,32 +46,6 @@ NOTES = {
     ),
 }
 """Why the modules of a region are not known exactly -> note."""
-
-
-@dataclass(frozen=True)
-class Site:
-    """One statement of generated code that allocates or launches.
-
-    Attributes:
-        line: Its line.
-        kernel: Name of the kernel that it launches; "" for an allocation.
-        main: The place to which its memory belongs, and its time if there is no other.
-        parts: Places that share the kernel, each with the bytes moved there.
-        nodes: Names of the nodes that the kernel computes.
-        shared_with: Places that use the same memory later.
-    """
-
-    line: int
-    kernel: str
-    main: NodeOrigin
-    parts: tuple[tuple[NodeOrigin, int], ...] = ()
-    nodes: tuple[str, ...] = ()
-    shared_with: tuple[NodeOrigin, ...] = ()
-
-    @property
-    def may_allocate(self) -> bool:
-        """Return whether memory can be allocated here. Generated kernels get all buffers from the lines before."""
-        return not self.kernel.startswith(("triton_", "cpp_fused_"))
 
 
 @dataclass(frozen=True)
@@ -205,10 +170,11 @@ class CompiledGraphs:
             return
         known = {id(function.generated.function) for function in self.functions}
         lines = source_lines(graph.file)
+        sites_by_name = below_callers({one.name: tuple(sites_of(graph, one.statements, lines)) for one in functions})
         for generated in functions:
             if id(generated.function) in known:
                 continue
-            sites = tuple(sites_of(graph, generated.statements, lines))
+            sites = sites_by_name[generated.name]
             function = ObservedFunction(graph.file, generated, sites, graph.unknown)
             self.functions.append(function)
             self._stacks.add_sources({(graph.file, site.line): site.main.frames for site in sites if site.main.frames})
@@ -239,7 +205,7 @@ class CompiledGraphs:
         frames = [place.frames[0] for place, _ in site.parts or ((site.main, 0),) if place.frames]
         return {
             "file": Path(function.file).name,
-            "function": function.generated.definition.name,
+            "function": function.generated.name,
             "line": site.line,
             "kernel": site.kernel,
             "nodes": list(site.nodes),
@@ -284,90 +250,3 @@ class CompiledGraphs:
     def _compiled_id(self, place: NodeOrigin) -> int:
         """Return the id of the module that was compiled; -1 if it is not known."""
         return self._registry.module_ids.get(place.module_key, OUTSIDE) if place.module_key else OUTSIDE
-
-
-def sites_of(graph: CompiledGraph, statements: Iterable[Statement], lines: list[tuple[int, Any]]) -> Iterable[Site]:
-    """Return the statements that allocate or launch, with their places.
-
-    Args:
-        graph: The compiled graph.
-        statements: Those of one function of its file.
-        lines: From :func:`source_lines`, used where the graph does not know a statement.
-    """
-    statements = list(statements)
-    kernels = _kernels_of(graph, statements)
-    renamed = {one.renames[0]: one.renames[1] for one in statements if one.renames}
-    kept = {name for one in statements if one.returns for name in one.names}
-    for number, one in enumerate(statements):
-        if one.allocates:
-            chain = _chain(one.allocates, renamed)
-            places = [graph.buffers[name] for name in chain if name in graph.buffers]
-            if not places:
-                places = [_place_of_workspace(one, statements[number + 1 :], kernels)]
-            main = places[-1] if chain[-1] in kept else places[0]
-            others = tuple(place for place in dict.fromkeys(places) if place[:2] != main[:2])
-            yield Site(one.line, "", _with_lines(main, one.line, lines), shared_with=others)
-        elif one.kernel:
-            kernel = kernels.get(one.line)
-            main = max(kernel.parts, key=lambda part: part[1])[0] if kernel is not None else NOWHERE
-            parts, nodes = (kernel.parts, kernel.nodes) if kernel is not None else ((), ())
-            yield Site(one.line, one.kernel, _with_lines(main, one.line, lines), parts, nodes)
-
-
-def _kernels_of(graph: CompiledGraph, statements: list[Statement]) -> dict[int, Kernel]:
-    """Return ``line -> kernel``: a kernel is launched where one of its outputs is first used.
-
-    Nothing is launched for an output that a plain assignment makes, such as an element of a tuple that a call returned.
-    """
-    of_output = {name: kernel for kernel in graph.kernels for name in kernel.outputs}
-    waiting = [kernel for kernel in graph.kernels if kernel.changed]
-    found: dict[int, Kernel] = {}
-    done: set[int] = set()
-    for one in statements:
-        if not one.kernel:
-            if one.assigns in of_output:
-                done.add(id(of_output[one.assigns]))
-            continue
-        mine = {id(of_output[name]): of_output[name] for name in one.names if name in of_output}
-        launched = [kernel for key, kernel in mine.items() if key not in done]
-        if not launched:
-            changing = (other for other in waiting if set(other.changed) & set(one.names))
-            launched = [other for other in changing if id(other) not in done][:1]
-        known = [kernel for kernel in launched if kernel.parts]
-        if known:
-            found[one.line] = _combined(known)
-            done.update(map(id, known))
-    return found
-
-
-def _combined(kernels: list[Kernel]) -> Kernel:
-    """Return the kernels that one call launches as one. On the CPU, Inductor puts several into one C++ function."""
-    if len(kernels) == 1:
-        return kernels[0]
-    parts = parts_by_module(part for kernel in kernels for part in kernel.parts)
-    outputs, changed, nodes = (
-        tuple(dict.fromkeys(name for kernel in kernels for name in getattr(kernel, names)))
-        for names in ("outputs", "changed", "nodes")
-    )
-    return Kernel(outputs, changed, nodes, parts)
-
-
-def _chain(name: str, renamed: dict[str, str]) -> list[str]:
-    """Return the names that one buffer has, in order."""
-    chain = [name]
-    while chain[-1] in renamed and renamed[chain[-1]] not in chain:
-        chain.append(renamed[chain[-1]])
-    return chain
-
-
-def _place_of_workspace(one: Statement, later: list[Statement], kernels: dict[int, Kernel]) -> NodeOrigin:
-    """Return the place of the first kernel that uses a buffer which is no output."""
-    user = next(
-        (kernels[other.line] for other in later if other.line in kernels and one.allocates in other.names), None
-    )
-    return NOWHERE if user is None else max(user.parts, key=lambda part: part[1])[0]
-
-
-def _with_lines(place: NodeOrigin, line: int, lines: list[tuple[int, Any]]) -> NodeOrigin:
-    """Return a place with source frames, from the map of the generated file if it has none of its own."""
-    return place if place.frames else place._replace(frames=frames_at(lines, line))

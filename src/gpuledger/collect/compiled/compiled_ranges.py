@@ -50,8 +50,7 @@ class CompiledRanges:
     def names_of(self, function: ObservedFunction) -> list[str]:
         """Return the name of the range of each site; "" for a statement that launches nothing.
 
-        Kernels in the body of a nested region have no places of their own. They have no range either, so that they
-        belong to the call of the body.
+        A kernel without a place has no range either, so that it belongs to the module that runs.
         """
         names = []
         for site in function.sites:

@@ -334,6 +334,25 @@ def test_a_compiled_kernel_counts_and_not_the_operators_around_it() -> None:
     assert spans.fusion_id.tolist() == [0, 1, -1]
 
 
+def test_compiled_code_that_compiled_code_calls_is_in_the_module_of_the_call() -> None:
+    """As the kernels in a branch of ``torch.cond``, which runs for one of several blocks."""
+    trace = Trace()
+    trace.part.modules += [{"root": 0, "path": path} for path in ("", "one", "two")]
+    parts = [{"path": "one", "module_id": 1, "moved_bytes": 1}, {"path": "two", "module_id": 2, "moved_bytes": 9}]
+    trace.part.facts["fusions"] = [
+        {"file": "c.py", "line": 1, "kernel": "k", "parts": one} for one in (parts, [], None)
+    ]
+    trace.host(f"{MODULE_RANGE}0", 0, 900)
+    trace.host(f"{FUSION_RANGE}0", 10, 90)
+    trace.host(f"{FUSION_RANGE}1", 20, 40)
+    trace.host(f"{FUSION_RANGE}2", 110, 190)
+    trace.host(f"{FUSION_RANGE}7", 120, 180)
+    trace.host(f"{FUSION_RANGE}1", 130, 140)
+    spans = trace.owned()
+    found = zip(spans.start_ns.tolist(), spans.fusion_id.tolist(), spans.module_id.tolist(), strict=True)
+    assert list(found) == [(20, 1, 2), (130, 1, 0)]
+
+
 def test_the_time_of_the_compiler_is_nobodys() -> None:
     trace = Trace()
     trace.host(f"{MODULE_RANGE}0", 0, 900)

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from gpuledger.analyze.module_paths import ModulesBelow
 from gpuledger.analyze.posting.activities import OwnedSpans
-from gpuledger.analyze.posting.fused_work import ModulesBelow, divide_fused, kernel_names
+from gpuledger.analyze.posting.fused_work import divide_fused, kernel_names, shares_of
 from gpuledger.analyze.posting.launched_work import SpanWork
 from gpuledger.model.accounts import SPAN_KINDS
 from gpuledger.model.journal.journal import FUSION_RANGE
@@ -86,7 +87,7 @@ def test_a_kernel_that_matches_no_module_stays_on_the_calling_one() -> None:
     below = ModulesBelow(MODULES)
     assert below.find(4, "gone", 2) == 4
     assert below.find(-1, "gone", 99) == -1
-    assert below.shares(Fusion(file="c.py", line=1, kernel="k"), 3) == [(3, 1.0)]
+    assert shares_of(below, Fusion(file="c.py", line=1, kernel="k"), 3) == [(3, 1.0)]
     assert divided([99], [3]) == [(0, 1000, 3)]
 
 

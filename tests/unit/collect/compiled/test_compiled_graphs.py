@@ -7,25 +7,26 @@ from types import SimpleNamespace as Thing
 from typing import Any, NamedTuple, cast
 
 import torch
-from generated import TEXT, line_of, load_generated
+from generated import BRANCHES, TEXT, line_of, load_generated
 from torch import nn
 
-from gpuledger.collect.adapter.generated_code import read_functions
-from gpuledger.collect.adapter.guard import Guard
-from gpuledger.collect.adapter.inductor import (
+from gpuledger.collect.adapter.compiler.generated_code import read_functions
+from gpuledger.collect.adapter.compiler.graph_nodes import (
     NOWHERE,
     CompiledGraph,
-    CompilerWatch,
     Kernel,
     NodeOrigin,
     parse_trace,
     read_graph,
 )
+from gpuledger.collect.adapter.compiler.inductor import CompilerWatch
+from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import StackTable
-from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs, ObservedFunction, Site, sites_of
+from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs, ObservedFunction
 from gpuledger.collect.compiled.compiled_ranges import CompiledRanges
+from gpuledger.collect.compiled.sites import Site, below_callers, sites_of
 from gpuledger.model.journal.journal import FUSION_RANGE, Part
 
 
@@ -234,3 +235,62 @@ def test_source_frames_are_innermost_first() -> None:
     trace = '  File "a.py", line 3, in outer\n    x\n  File "b.py", line 4, in inner\n    y\n'
     assert parse_trace(trace) == (("b.py", 4, "inner"), ("a.py", 3, "outer"))
     assert parse_trace(None) == ()
+
+
+def sites_of_branches(tmp_path: Path, **read: Any) -> dict[str, dict[int, Site]]:
+    """Return the sites of each function by their lines."""
+    module = load_generated(tmp_path, BRANCHES)
+    graph = CompiledGraph(module, **read)
+    found = {one.name: tuple(sites_of(graph, one.statements, [])) for one in read_functions(module)}
+    return {name: {site.line: site for site in own} for name, own in below_callers(found).items()}
+
+
+def test_paths_in_a_body_are_below_the_module_that_calls_it(tmp_path: Path) -> None:
+    block, fc = place("h.one"), place("h.one.fc")
+    made = "true_graph_0_buf0"
+    kernels = [Kernel((made,), (), ("mm",), ((fc, 9), (block, 1))), Kernel(("buf2",), (), ("cond",), ((block, 0),))]
+    found = sites_of_branches(
+        tmp_path, buffers={made: fc}, kernels=kernels, bodies={"true_graph_0": block, "loop_graph_0": block}
+    )
+    inside = found["true_graph_0"]
+    assert inside[line_of(BRANCHES, f"{made} = empty")].main.path == "fc"
+    kernel = inside[line_of(BRANCHES, f"out={made}")]
+    assert [(one.path, size) for one, size in kernel.parts] == [("fc", 9), ("", 1)]
+    assert found["call"][line_of(BRANCHES, "buf2 = true_graph_0")].parts == ((block, 0),)
+    assert found["call"][line_of(BRANCHES, "(buf4[0],) =")].main == block  # no output has a kernel
+
+
+def test_what_has_no_place_in_a_body_is_on_the_module_that_calls_it(tmp_path: Path) -> None:
+    found = sites_of_branches(tmp_path, bodies={"true_graph_0": place("h.one")})
+    kernel = found["true_graph_0"][line_of(BRANCHES, "out=true_graph_0_buf0")]
+    assert kernel.parts == ((NOWHERE, 0),)
+
+
+def test_the_range_of_a_kernel_ends_where_a_part_of_the_graph_begins(tmp_path: Path) -> None:
+    site = sites_of_branches(tmp_path)["call"][line_of(BRANCHES, "self.partitions[0]")]
+    assert (site.kernel, site.main, site.may_allocate) == ("", NOWHERE, True)
+
+
+def test_the_kernels_of_bodies_are_read_with_the_places_of_their_own_nodes(tmp_path: Path) -> None:
+    outer, inner = Thing(nodes=[]), Thing(nodes=[])
+    cond = Node("cond", outer, nn_module_stack={"5": ("L['self'].block", nn.Sequential)})
+    fc = Node("mm", inner, nn_module_stack={"8": ("L['self'].block.fc", nn.Linear)})
+    bare = Node("relu", inner)
+    of_fc = Thing(name="true_graph_0_buf0", origins={cond, fc}, origin_node=None)
+    of_none = Thing(name="true_graph_0_buf1", origins={cond, bare}, origin_node=bare)
+    body = Thing(
+        name="true_graph_0",
+        graph=inner,
+        name_to_buffer={one.name: one for one in (of_fc, of_none)},
+        scheduler=Thing(nodes=[scheduled(of_fc), scheduled(of_none)]),
+    )
+    branch = Thing(name="buf2", origins={cond}, origin_node=None, true_subgraph=Thing(graph=body))
+    lowering = Thing(name_to_buffer={"buf2": branch}, scheduler=Thing(nodes=[scheduled(branch)]))
+    found = read_graph(lowering, load_generated(tmp_path))
+    assert {name: one.path for name, one in found.bodies.items()} == {"true_graph_0": "block"}
+    paths = {"buf2": "block", "true_graph_0_buf0": "block.fc", "true_graph_0_buf1": "block"}
+    assert {name: one.path for name, one in found.buffers.items()} == paths
+    assert {one.outputs[0]: [at.path for at, _ in one.parts] for one in found.kernels} == {
+        name: [path] for name, path in paths.items()
+    }
+    assert found.kernels[1].nodes == ("mm",)

@@ -12,17 +12,16 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gpuledger.collect.adapter.generated_code import Statement
-from gpuledger.collect.adapter.inductor import (
+from gpuledger.collect.adapter.compiler.generated_code import Statement
+from gpuledger.collect.adapter.compiler.graph_nodes import (
     NOWHERE,
     CapturedGraph,
     CompiledGraph,
     Frames,
     Kernel,
     NodeOrigin,
-    frames_at,
-    source_lines,
 )
+from gpuledger.collect.adapter.compiler.inductor import frames_at, source_lines
 from gpuledger.model.journal.journal import FOUND_BY_LINES
 
 _BACKWARD = re.compile(r"^# AOT ID: \['\w*_backward'\]", re.MULTILINE)

@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 
-from gpuledger.collect.adapter.compiled_lines import common_place
-from gpuledger.collect.adapter.inductor import CapturedGraph, CompiledGraph, Kernel, NodeOrigin
+from gpuledger.collect.adapter.compiler.compiled_lines import common_place
+from gpuledger.collect.adapter.compiler.graph_nodes import CapturedGraph, CompiledGraph, Kernel, NodeOrigin
 from gpuledger.files.reading import read_json_file
 from gpuledger.files.shapes import Fields, ListOf, MappingOf, check_shape
 from gpuledger.files.writing import write_whole
 
-VERSION = 3
+VERSION = 4
 FILES = 1_000
 """Number of files above which the oldest half is deleted."""
 
@@ -38,6 +38,7 @@ _SHAPE = Fields(
         "nodes": int,
         "places": ListOf(Fields({"path": str, "class_name": str, "frames": ListOf(ListOf(object, 3, 3)), "node": int})),
         "buffers": MappingOf(int),
+        "bodies": MappingOf(int),
         "kernels": ListOf(
             Fields(
                 {
@@ -48,7 +49,7 @@ _SHAPE = Fields(
             )
         ),
     },
-    ("version", "torch", "content", "modules", "nodes", "places", "buffers", "kernels"),
+    ("version", "torch", "content", "modules", "nodes", "places", "buffers", "bodies", "kernels"),
 )
 
 
@@ -97,6 +98,7 @@ def recall(graph: CompiledGraph, directory: Path, possible: Iterable[CapturedGra
 
 def _places_of(graph: CompiledGraph) -> Iterator[NodeOrigin]:
     yield from graph.buffers.values()
+    yield from graph.bodies.values()
     for kernel in graph.kernels:
         yield from (place for place, _ in kernel.parts)
 
@@ -123,6 +125,7 @@ def _to_json(graph: CompiledGraph, captured: CapturedGraph) -> dict[str, Any]:
         return numbers.setdefault(place, len(numbers))
 
     buffers = {name: number(place) for name, place in graph.buffers.items()}
+    bodies = {name: number(place) for name, place in graph.bodies.items()}
     kernels = [
         {
             "outputs": one.outputs,
@@ -146,6 +149,7 @@ def _to_json(graph: CompiledGraph, captured: CapturedGraph) -> dict[str, Any]:
         "nodes": len(nodes),
         "places": places,
         "buffers": buffers,
+        "bodies": bodies,
         "kernels": kernels,
     }
 
@@ -187,6 +191,5 @@ def _from_json(graph: CompiledGraph, value: dict[str, Any], places: list[NodeOri
         )
         for one in value["kernels"]
     ]
-    return replace(
-        graph, buffers={name: places[number] for name, number in value["buffers"].items()}, kernels=kernels, unknown=""
-    )
+    buffers, bodies = ({name: places[number] for name, number in value[kind].items()} for kind in ("buffers", "bodies"))
+    return replace(graph, buffers=buffers, bodies=bodies, kernels=kernels, unknown="")

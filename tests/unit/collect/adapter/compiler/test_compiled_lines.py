@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from generated import TEXT, line_of, load_generated
 
-from gpuledger.collect.adapter import inductor
-from gpuledger.collect.adapter.compiled_lines import common_place, find_modules
-from gpuledger.collect.adapter.generated_code import read_functions
-from gpuledger.collect.adapter.inductor import CapturedGraph, CompiledGraph, Frames, NodeOrigin
-from gpuledger.collect.compiled.compiled_graphs import sites_of
+from gpuledger.collect.adapter.compiler import inductor
+from gpuledger.collect.adapter.compiler.compiled_lines import common_place, find_modules
+from gpuledger.collect.adapter.compiler.generated_code import read_functions
+from gpuledger.collect.adapter.compiler.graph_nodes import CapturedGraph, CompiledGraph, Frames, NodeOrigin
+from gpuledger.collect.compiled.sites import sites_of
 from gpuledger.model.journal.journal import CACHED_CODE, FOUND_BY_LINES
 
 ADD_LINE: Frames = (("net.py", 3, "forward"),)
@@ -26,7 +26,7 @@ CAPTURED = CapturedGraph({}, {"add": ADD, "norm": NORM, "fc": FIRST, "fc_1": SEC
 def found(directory: Path, text: str, lines: list[tuple[int, Frames]] | None = None) -> CompiledGraph | None:
     module = load_generated(directory, text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpuledger.collect.adapter.compiled_lines.source_lines", lambda _file: lines or [])
+        patch.setattr("gpuledger.collect.adapter.compiler.compiled_lines.source_lines", lambda _file: lines or [])
         statements = [one for function in read_functions(module) for one in function.statements]
         graph = CompiledGraph(module, unknown=CACHED_CODE)
         return find_modules(graph, statements, text, [CapturedGraph({}, {}), CAPTURED])

@@ -10,9 +10,9 @@ from types import CodeType
 from typing import Any
 
 import pytest
-from generated import TEXT, line_of, load_generated
+from generated import BRANCHES, TEXT, line_of, load_generated
 
-from gpuledger.collect.adapter.generated_code import (
+from gpuledger.collect.adapter.compiler.generated_code import (
     LineObservation,
     UnknownCodeError,
     read_functions,
@@ -173,3 +173,27 @@ def test_a_file_that_was_changed_or_deleted_is_refused(tmp_path: Path) -> None:
     place.unlink()
     with pytest.raises(UnknownCodeError):
         read_functions(module)
+
+
+def test_statements_in_branches_and_loops_are_read_and_marked(tmp_path: Path) -> None:
+    module: Any = load_generated(tmp_path, BRANCHES)
+    found = {one.name: one for one in read_functions(module)}
+    assert set(found) == {"true_graph_0", "loop_graph_0", "partition_0", "call"}
+    called = ["true_graph_0", "loop_graph_0", "loop_graph_0"]
+    assert [one.kernel for one in found["call"].statements if one.kernel] == ["_Buffer", *called]
+    assert [one.line for one in found["call"].statements if one.enters] == [line_of(BRANCHES, "self.partitions[0]")]
+    marks = {one.line: one.line for one in found["call"].statements if one.kernel in called}
+    seen = Seen()
+    LineObservation(found["call"], seen, marks, sees_buffers=True)
+    loop = line_of(BRANCHES, "(buf4[0],) =")
+    assert module.call([[True], [1]]) == ([(8, 4)],)
+    assert seen.marks == [line_of(BRANCHES, "buf2 = true_graph_0"), loop]
+    assert module.call([[False], [1]]) == ([1],)
+    assert seen.marks[2:] == [line_of(BRANCHES, "buf2 = loop_graph_0"), loop]
+    assert module.launched == ["mm", "launch", "launch"]
+
+
+def test_a_list_that_grows_is_no_kernel(tmp_path: Path) -> None:
+    text = BRANCHES.replace("buf4[0] = buf3", "buf4[0] = buf3; buf2.append(buf4[0]); buf2[0].append(buf3)")
+    (call,) = [one for one in read_functions(load_generated(tmp_path, text)) if one.name == "call"]
+    assert not any("buf" in one.kernel for one in call.statements)

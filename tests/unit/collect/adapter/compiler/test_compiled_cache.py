@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from generated import load_generated
 
-from gpuledger.collect.adapter.compiled_cache import cache_directory, keep, recall
-from gpuledger.collect.adapter.inductor import CapturedGraph, CompiledGraph, Kernel, NodeOrigin
+from gpuledger.collect.adapter.compiler.compiled_cache import cache_directory, keep, recall
+from gpuledger.collect.adapter.compiler.graph_nodes import CapturedGraph, CompiledGraph, Kernel, NodeOrigin
 from gpuledger.model.journal.journal import CACHED_CODE
 
 FRAMES = (("net.py", 7, "forward"),)
@@ -28,7 +28,7 @@ COMPILED = [captured(11)]
 
 def graph_in(directory: Path) -> CompiledGraph:
     kernels = [Kernel(("buf0",), (), ("mm",), ((FC, 100), (ROOT, 20)))]
-    return CompiledGraph(load_generated(directory), {"buf0": FC, "buf1": ROOT}, kernels)
+    return CompiledGraph(load_generated(directory), {"buf0": FC, "buf1": ROOT}, kernels, {"true_graph_0": FC})
 
 
 def loaded(graph: CompiledGraph) -> CompiledGraph:
@@ -42,6 +42,7 @@ def test_a_graph_is_found_with_the_modules_of_this_process(tmp_path: Path) -> No
     assert found is not None
     fc = FC._replace(module_key=22)
     assert found.buffers == {"buf0": fc, "buf1": ROOT}
+    assert found.bodies == {"true_graph_0": fc}
     assert found.kernels == [Kernel(("buf0",), (), ("mm",), ((fc, 100), (ROOT, 20)))]
     assert not found.unknown
 

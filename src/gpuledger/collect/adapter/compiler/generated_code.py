@@ -1,13 +1,14 @@
 """Read the Python code that TorchInductor generates, and call back at chosen lines of it.
 
-A generated file has a function ``call`` that allocates buffers and launches kernels, and ``partition_N`` functions if
-the graph was divided for CUDA graphs. They have no branches. Only the code object of a function is replaced, while it
-is observed. The new one has the same file name and lines.
+A generated file has a function ``call`` that allocates buffers and launches kernels, ``partition_N`` functions if the
+graph was divided for CUDA graphs, and one function for each body, such as a branch of ``torch.cond``. Only the code
+object of a function is replaced, while it is observed. The new one has the same file name and lines.
 """
 
 from __future__ import annotations
 
 import ast
+import copy
 import opcode
 import re
 import tokenize
@@ -22,8 +23,11 @@ _PARAMETERS = ("args", "self.args")
 _ALLOCATES = re.compile(r"^empty_strided|^empty$|^alloc_from_pool$")
 _NOT_KERNELS = re.compile(
     r"^(empty_strided\w*|empty|alloc_from_pool|reinterpret_tensor|assert_\w+|get_raw_stream|clear|set_device|item"
-    r"|partitions|recursively_apply_fns|\w*synchronize|run_intermediate_hooks|_DeviceGuard)$"
+    r"|partitions|append|extend|recursively_apply_fns|\w*synchronize|run_intermediate_hooks|_DeviceGuard)$"
 )
+
+_COMPOUND = (ast.With, ast.If, ast.While)
+"""Statements that contain others: a chosen device, ``torch.cond`` and ``while_loop``."""
 
 _TEMPLATE = f"""
 try:
@@ -61,6 +65,7 @@ class Statement:
         assigns: Variable that it sets to what was computed before, such as an element of a tuple; "" for none.
         names: Variables that it mentions, in order.
         returns: Whether it ends the function.
+        enters: Whether it calls a part of the graph, which is a function of the same file.
     """
 
     line: int
@@ -70,6 +75,7 @@ class Statement:
     assigns: str
     names: tuple[str, ...]
     returns: bool
+    enters: bool = False
 
 
 class LineCall(Protocol):
@@ -103,6 +109,11 @@ class GeneratedFunction:
     function: FunctionType
     definition: ast.FunctionDef
     statements: tuple[Statement, ...]
+
+    @property
+    def name(self) -> str:
+        """Return the function's name."""
+        return self.definition.name
 
 
 def read_functions(module: ModuleType) -> list[GeneratedFunction]:
@@ -151,10 +162,16 @@ def _functions_at(module: ModuleType, definition: ast.FunctionDef) -> list[Funct
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[Statement]:
     for one in body:
-        if isinstance(one, ast.With):
-            yield from _statements(one.body)
+        if isinstance(one, _COMPOUND):
+            for _, inner in _blocks_of(one):
+                yield from _statements(inner)
         else:
             yield _statement(one)
+
+
+def _blocks_of(one: ast.stmt) -> list[tuple[str, list[ast.stmt]]]:
+    """Return the names and statements of the blocks of a statement, such as the two of an ``if``."""
+    return [(name, inner) for name in ("body", "orelse") if (inner := getattr(one, name, None))]
 
 
 def _statement(one: ast.stmt) -> Statement:
@@ -174,6 +191,7 @@ def _statement(one: ast.stmt) -> Statement:
         assigns="" if kernel or allocates or renames else target,
         names=tuple(dict.fromkeys(node.id for node in names)),
         returns=isinstance(one, ast.Return),
+        enters=called.rpartition(".")[2] == "partitions",
     )
 
 
@@ -187,8 +205,10 @@ def _called(value: Any) -> str:
         pieces.append(at.attr)
         at = at.value
     if isinstance(at, ast.Subscript):
-        return _called(ast.Call(at.value, [], []))
-    return ".".join(reversed([*pieces, at.id])) if isinstance(at, ast.Name) else ""
+        name = _called(ast.Call(at.value, [], []))
+    else:
+        name = at.id if isinstance(at, ast.Name) else ""
+    return ".".join([name, *reversed(pieces)]) if name else ""
 
 
 def _renamed(value: Any, called: str, target: str) -> tuple[str, str] | None:
@@ -254,13 +274,15 @@ def _with_marks(
 
 def _marked(body: Sequence[ast.stmt], marks: dict[int, int], allocating: dict[int, str]) -> Iterator[ast.stmt]:
     for one in body:
-        if one.lineno in marks and not isinstance(one, ast.With):
+        if isinstance(one, _COMPOUND):
+            inner = copy.copy(one)
+            for part, block in _blocks_of(one):
+                setattr(inner, part, list(_marked(block, marks, allocating)))
+            yield inner
+            continue
+        if one.lineno in marks:
             yield from _mark(one, "at", str(marks[one.lineno]))
-        if isinstance(one, ast.With):
-            inner = ast.With(items=one.items, body=list(_marked(one.body, marks, allocating)))
-            yield ast.copy_location(inner, one)
-        else:
-            yield one
+        yield one
         name = allocating.get(one.lineno)
         if name and isinstance(one, ast.Assign) and cast("Any", one.targets[0]).id == name:
             yield from _mark(one, "made", name)

@@ -1,0 +1,204 @@
+"""Watch TorchInductor: which graphs it compiles or loads from its cache, and what Dynamo has captured.
+
+Nothing of the compiler is changed: two functions are observed, and the graph that one of them has just compiled is
+read. So the generated code, its cache keys and the number of compilations are those of a run without gpuledger. Tested
+with torch 2.11 and torch 2.13.
+"""
+
+from __future__ import annotations
+
+import bisect
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from gpuledger.collect.adapter.compiler.graph_nodes import (
+    CapturedGraph,
+    CompiledGraph,
+    Frames,
+    parse_trace,
+    place_in_stack,
+    place_of_node,
+    read_graph,
+)
+from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation
+from gpuledger.collect.adapter.observer import Observer
+from gpuledger.model.journal.journal import CACHED_CODE
+
+CAPTURED = 256
+"""Number of captured graphs that are kept."""
+
+_COMPILER, _CODE_CACHE = "torch._inductor.graph", "torch._inductor.codecache"
+
+LOST_WITHOUT = {
+    "torch._TorchCompileInductorWrapper.__call__": "compiled regions are not divided among their modules",
+    "GraphLowering.compile_to_module": "newly compiled regions are not divided among their modules",
+    "PyCodeCache.load_by_key_path": "compiled regions from a cache are not divided among their modules",
+}
+"""Private functions of Inductor in use -> what does not work if the function is missing."""
+
+
+class CompilerWatch:
+    """Calls ``compiled(graph)`` for every graph that Inductor compiles or loads from its cache.
+
+    Args:
+        compiled: Receives the graph; raises only what ``absorbs`` handles.
+        absorbs: Handles exceptions raised in gpuledger's code.
+    """
+
+    def __init__(self, compiled: Callable[[CompiledGraph], None], absorbs: Callable[[BaseException], bool]) -> None:
+        self.lost: list[str] = []
+        """Entries of :data:`LOST_WITHOUT` that this torch does not have."""
+        self._compiled = compiled
+        self._absorbs = absorbs
+        self._observations: list[Observation] = []
+        self.captured: deque[CapturedGraph] = deque(maxlen=CAPTURED)
+        """The graphs that Dynamo captured, the last one first."""
+        self._watches_graphs = False
+        self._compiling = self._lowering = 0
+        self._seen: set[int] = set()
+
+    @property
+    def possible(self) -> tuple[CapturedGraph, ...]:
+        """Return the graphs that generated code can be of: the one that is being compiled, else all.
+
+        A backward graph can be compiled later than its forward.
+        """
+        return tuple(self.captured)[:1] if self._compiling else tuple(self.captured)
+
+    def install(self) -> None:
+        """Observe the compiler, which the program need not have imported yet."""
+        wrapper = vars(getattr(torch, "_TorchCompileInductorWrapper", object)).get("__call__")
+        name = "torch._TorchCompileInductorWrapper.__call__"
+        self._observe(name, wrapper, self._enter_compile, self._leave_compile, self._fail_compile)
+        if _COMPILER in sys.modules:
+            self._watch_graphs()
+            self.look_for_loaded()
+
+    def remove(self) -> None:
+        """Stop observing."""
+        while self._observations:
+            self._observations[-1].remove()
+            self._observations.pop()
+
+    def _observe(
+        self,
+        name: str,
+        function: Any,
+        enter: Callable[..., Any],
+        leave: Callable[[Any, Any], None],
+        fail: Callable[[Any], None] = lambda _token: None,
+    ) -> None:
+        try:
+            if function is None:
+                raise CannotInstrumentError(f"torch {torch.__version__} has no {name}")
+            self._observations.append(Observation(function, Observer(enter, leave, fail, absorbs=self._absorbs)))
+        except CannotInstrumentError:
+            self.lost.append(name)
+
+    def _enter_compile(self, _compiler: Any, captured: Any, *_: Any) -> bool:
+        """Watch the compiler's own functions. It is about to be imported, if it was not yet."""
+        if not self._watches_graphs:
+            import_module("torch._inductor.compile_fx")
+
+            self._watch_graphs()
+        self.captured.appendleft(_read_captured(captured))
+        self._compiling += 1
+        return True
+
+    def _leave_compile(self, _token: Any, _result: Any) -> None:
+        self._compiling -= 1
+
+    def _fail_compile(self, _token: Any) -> None:
+        self._compiling -= 1
+
+    def _watch_graphs(self) -> None:
+        self._watches_graphs = True
+        lowering = getattr(sys.modules.get(_COMPILER), "GraphLowering", None)
+        name = "GraphLowering.compile_to_module"
+        enter, leave = self._enter_lowering, self._leave_lowering
+        self._observe(name, getattr(lowering, "compile_to_module", None), enter, leave, self._fail_lowering)
+        load = getattr(_code_cache(), "load_by_key_path", None)
+        loaded = self._leave_load
+        self._observe("PyCodeCache.load_by_key_path", getattr(load, "__func__", None), lambda *_: True, loaded)
+
+    def _enter_lowering(self, lowering: Any) -> Any:
+        self._lowering += 1
+        return lowering
+
+    def _fail_lowering(self, _lowering: Any) -> None:
+        self._lowering -= 1
+
+    def _leave_lowering(self, lowering: Any, module: Any) -> None:
+        self._lowering -= 1
+        if _is_generated(module):
+            self._seen.add(id(module))
+            self._compiled(self._read(lowering, module))
+
+    def _read(self, lowering: Any, module: ModuleType) -> CompiledGraph:
+        try:
+            return read_graph(lowering, module)
+        except Exception as error:  # private structures of another version: the program is recorded without them
+            return CompiledGraph(module, unknown=f"{type(error).__name__}: {error}")
+
+    def _leave_load(self, _token: Any, module: Any) -> None:
+        if not self._lowering and _is_generated(module) and id(module) not in self._seen:
+            self._seen.add(id(module))
+            self._compiled(CompiledGraph(module, unknown=CACHED_CODE))
+
+    def look_for_loaded(self) -> None:
+        """Report the generated files that were loaded before this object was installed."""
+        for module in list(getattr(_code_cache(), "modules", None) or ()):
+            self._leave_load(True, module)
+
+
+def _code_cache() -> Any:
+    return getattr(sys.modules.get(_CODE_CACHE), "PyCodeCache", None)
+
+
+def _is_generated(module: Any) -> bool:
+    return isinstance(module, ModuleType) and hasattr(module, "call") and bool(getattr(module, "__file__", None))
+
+
+def _read_captured(captured: Any) -> CapturedGraph:
+    """Return the modules and nodes of a graph that Dynamo captured."""
+    found = CapturedGraph({}, {})
+    for name, node in _nodes_in(captured, "", set()):
+        for key, (path, cls) in (node.meta.get("nn_module_stack") or {}).items():
+            place = place_in_stack(key, path, cls, ())
+            found.modules[place.path] = place.module_key, place.class_name
+        found.nodes[name] = place_of_node(node)
+    return found
+
+
+def _nodes_in(captured: Any, prefix: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """Yield names and nodes of a graph and of the bodies that it calls, each once."""
+    for node in getattr(getattr(captured, "graph", None), "nodes", ()):
+        body = getattr(captured, str(node.target), None) if getattr(node, "op", "") == "get_attr" else None
+        if hasattr(body, "graph") and id(body) not in seen:
+            seen.add(id(body))
+            yield from _nodes_in(body, f"{prefix}{node.name}/", seen)
+        yield f"{prefix}{node.name}", node
+
+
+def source_lines(file: str) -> list[tuple[int, Frames]]:
+    """Return ``(first line, source frames)`` of a generated file, in order; empty if Inductor has none.
+
+    Inductor stores this map with its cache, so it is known for cached code as well.
+    """
+    found = getattr(_code_cache(), "linemaps", {}).get(file)
+    if not found:
+        return []
+    lines, traces = found
+    return [(int(line), parse_trace(trace)) for line, trace in zip(lines, traces, strict=True) if trace]
+
+
+def frames_at(lines: list[tuple[int, Frames]], line: int) -> Frames:
+    """Return the source frames of a line, from :func:`source_lines`; empty if it has none."""
+    at = bisect.bisect_right(lines, line, key=lambda one: one[0]) - 1
+    return lines[at][1] if at >= 0 else ()
