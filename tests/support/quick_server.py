@@ -111,7 +111,8 @@ def serve(place: str, command: str) -> None:
     """Serve orders until nobody is left who may give one."""
     groups = set_aside()
     sys.meta_path.insert(0, Kept(groups))
-    assert _threads() <= {"python", "jemalloc_bg_thd"}, f"threads would be missing in the forks: {_threads()}"
+    own = Path("/proc/self/comm").read_text(encoding="utf-8").strip()
+    assert _threads() <= {own, "jemalloc_bg_thd"}, f"threads would be missing in the forks: {_threads()}"
     gc.collect()
     gc.freeze()  # or each collection in a fork would walk, and copy, a million objects
     listening = socket.socket(socket.AF_UNIX)
