@@ -4,8 +4,9 @@ Needs no GPU. On the CPU every tensor has data, so values that an estimate repla
 attention, dropout and foreach optimizers. What kernels of a GPU take for themselves (workspaces) is left out, and so is
 the allocator's rounding, because the CPU's tally has neither. Operators of the CPU keep other results for the backward
 pass than those of a GPU, so a difference can have that reason, too. With --only, results of other programs are kept.
+With --side estimate, programs are only estimated. With --side cpu, they run later, and are compared with those estimates.
 
-Usage: python bench/estimate/cpu_tally.py --out bench/estimate/results/cpu/cpu_tally.json [--only TEXT] [--keep DIR]
+Usage: python bench/estimate/cpu_tally.py --out bench/estimate/results/cpu/cpu_tally.json [--only TEXT] [--keep DIR] [--side SIDE]
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from gpuledger.simulate.gpu.device import SimulatedDevice
 
 PROGRAMS = Path(__file__).parent / "tally_programs"
 GPU, LIMIT_S = "h200", 400
+SIDES = ("cpu", "estimate")
 
 
 def choose_plain_attention() -> None:
@@ -127,19 +129,40 @@ def estimated(program: Path, place: Path, follow: Callable[..., dict[str, Any]])
     }
 
 
-def compare(program: Path, keep: Path, follow: Callable[..., dict[str, Any]], *, again: bool) -> dict[str, Any]:
-    """Return both peaks of a program, and how far the estimate is from the tally."""
-    sides: dict[str, Any] = {}
-    for side, run in (("cpu", on_the_cpu), ("estimate", partial(estimated, follow=follow))):
+def compare(
+    program: Path, keep: Path, follow: Callable[..., dict[str, Any]], known: dict[str, Any], *, only: str, again: bool
+) -> dict[str, Any]:
+    """Return both peaks of a program, and how far the estimate is from the tally.
+
+    Args:
+        program: The script.
+        keep: Directory for its runs and tallies.
+        follow: Follows a program on a simulated GPU.
+        known: Earlier results of the program. The side that is not made is kept.
+        only: The side to make; "" makes both.
+        again: Whether a kept tally is made again.
+    """
+    sides: dict[str, Any] = {name: known[name] for name in SIDES if only and name in known}
+    for side, run in zip(SIDES, (on_the_cpu, partial(estimated, follow=follow)), strict=True):
+        if only and side != only:
+            continue
         place, kept = keep / f"{program.stem}-{side}.ledger", keep / f"{program.stem}-{side}.json"
         if side == "cpu" and kept.exists() and not again:
             sides[side] = json.loads(kept.read_text(encoding="utf-8"))
             continue
         shutil.rmtree(place, ignore_errors=True)
         sides[side] = in_a_fork(partial(run, program, place), LIMIT_S)
-        if "error" in sides[side]:
-            return {**sides, "failed": side}
-        kept.write_text(json.dumps(sides[side]), encoding="utf-8")
+        sides[side].pop("traceback", None)
+        sides[side]["made"] = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+        if "error" in sides[side] and not only:
+            break
+        if "error" not in sides[side]:
+            kept.write_text(json.dumps(sides[side]), encoding="utf-8")
+    failed = [side for side in SIDES if "error" in sides.get(side, {})]
+    if failed:
+        return {**sides, "failed": failed[0]}
+    if len(sides) < len(SIDES):
+        return sides
     sides["difference_frac"] = round(sides["estimate"]["peak_bytes"] / sides["cpu"]["peak_bytes"] - 1, 4)
     return sides
 
@@ -155,6 +178,9 @@ def describe(name: str, sides: dict[str, Any]) -> Iterator[str]:
     """Yield lines on one program: the peaks, and categories where they differ."""
     if "failed" in sides:
         yield f"{name}: {sides['failed']} failed: {sides[sides['failed']]['error'][:300]}"
+        return
+    if "difference_frac" not in sides:
+        yield "".join(f"{name}: {side} {one['peak_bytes'] / 2**20:.1f} MiB" for side, one in sides.items())
         return
     cpu, estimate = sides["cpu"], sides["estimate"]
     peaks = [f"{side['peak_bytes'] / 2**20:.1f}" for side in (cpu, estimate)]
@@ -176,17 +202,19 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--keep", type=Path, help="Keep the runs in this directory, and tallies of the CPU with them.")
     parser.add_argument("--again", action="store_true", help="Run on the CPU again, although a tally was kept.")
+    parser.add_argument("--side", choices=SIDES, default="", help="Make only this side, and keep the other.")
     options = parser.parse_args()
     follow = load_for_forks()
     found: dict[str, Any] = {}
-    if options.out is not None and options.out.exists() and options.only:
+    if options.out is not None and options.out.exists() and (options.only or options.side):
         found = json.loads(options.out.read_text(encoding="utf-8"))["found"]
     with tempfile.TemporaryDirectory() as directory:
         keep = options.keep or Path(directory)
         keep.mkdir(exist_ok=True)
         for program in chosen(options.only):
             name = f"{program.parent.name}/{program.stem}"
-            found[name] = compare(program, keep, follow, again=options.again)
+            known = found.get(name, {})
+            found[name] = compare(program, keep, follow, known, only=options.side, again=options.again)
             print("\n".join(describe(name, found[name])), flush=True)
     if options.out is not None:
         write_results(options.out, {"environment": describe_environment("cpu"), "found": found})
