@@ -3,10 +3,11 @@
 Needs no GPU. On the CPU every tensor has data, so values that an estimate replaces are real. Both sides use the same
 attention, dropout and foreach optimizers. What kernels of a GPU take for themselves (workspaces) is left out, and so is
 the allocator's rounding, because the CPU's tally has neither. Operators of the CPU keep other results for the backward
-pass than those of a GPU, so a difference can have that reason, too. With --only, results of other programs are kept.
-With --side estimate, programs are only estimated. With --side cpu, they run later, and are compared with those estimates.
+pass than those of a GPU, so a difference can have that reason, too. With --only,
+results of other programs are kept. With --side estimate, programs are only estimated. With --side cpu, they run later,
+and are compared with those estimates.
 
-Usage: python bench/estimate/cpu_tally.py --out bench/estimate/results/cpu/cpu_tally.json [--only TEXT] [--keep DIR] [--side SIDE]
+Usage: python bench/estimate/cpu_tally.py --out bench/estimate/results/cpu/cpu_tally.json
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ def judge():
 
 torch.manual_seed(0)
 makes, judges = Generator().to(device), judge().to(device)
-by_maker = torch.optim.Adam(makes.parameters(), lr=2e-3, betas=(0, 0.99))
-by_judge = torch.optim.Adam(judges.parameters(), lr=2e-3, betas=(0, 0.99))
+by_maker = torch.optim.Adam(makes.parameters(), lr=2e-3, betas=(0.0, 0.99))
+by_judge = torch.optim.Adam(judges.parameters(), lr=2e-3, betas=(0.0, 0.99))
 mean_length = torch.zeros((), device=device)
 for step in range(9):
     real = torch.randn(16, 3, 32, 32).to(device)
