@@ -206,9 +206,13 @@ def main() -> None:
     parser.add_argument("--side", choices=SIDES, default="", help="Make only this side, and keep the other.")
     options = parser.parse_args()
     follow = load_for_forks()
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {"environment": describe_environment("cpu"), "found": {}}
     if options.out is not None and options.out.exists() and (options.only or options.side):
-        found = json.loads(options.out.read_text(encoding="utf-8"))["found"]
+        before = json.loads(options.out.read_text(encoding="utf-8"))
+        results["found"] = before["found"]
+        if options.side == "cpu":
+            results = {**before, "environment_of_tally": results["environment"]}
+    found = results["found"]
     with tempfile.TemporaryDirectory() as directory:
         keep = options.keep or Path(directory)
         keep.mkdir(exist_ok=True)
@@ -218,7 +222,7 @@ def main() -> None:
             found[name] = compare(program, keep, follow, known, only=options.side, again=options.again)
             print("\n".join(describe(name, found[name])), flush=True)
     if options.out is not None:
-        write_results(options.out, {"environment": describe_environment("cpu"), "found": found})
+        write_results(options.out, results)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from gpuledger.ops.workloads.workload import Mode, Workload
 from gpuledger.processes.child_job import serve_job
 from gpuledger.simulate.estimate.child import run_as_main
 from gpuledger.simulate.estimate.failures import describe_failure
-from gpuledger.simulate.estimate.session import StepsDone
 from gpuledger.simulate.gpu.card import let_torchvision_import
+from gpuledger.simulate.rest.ending import StepsDone
 
 
 def follow(order: dict[str, Any], program: list[str]) -> dict[str, Any]:

@@ -49,6 +49,12 @@ def hint_on(error: BaseException) -> str:
     return next((hint for kind, hint in _NEEDS if isinstance(error, kind)), "")
 
 
+def is_own(file: str) -> bool:
+    """Return whether a file is the program's own, not one of a library."""
+    is_file = bool(file) and file[0] != "<" and "/gpuledger/" not in file
+    return is_file and not file.startswith(_STDLIB) and not any(part in file for part in _LIBRARIES)
+
+
 def own_place(frames: Iterable[tuple[str, int]]) -> str:
     """Return the innermost line of the program's own code, as FILE:LINE; "" if there is none.
 
@@ -56,7 +62,7 @@ def own_place(frames: Iterable[tuple[str, int]]) -> str:
         frames: Paths and lines, the outermost first.
     """
     known = [(file, line) for file, line in frames if file and file[0] != "<" and "/gpuledger/" not in file]
-    own = [place for place in known if not place[0].startswith(_STDLIB) and not any(p in place[0] for p in _LIBRARIES)]
+    own = [place for place in known if is_own(place[0])]
     found = own or [place for place in known if "/torch/" not in place[0]]
     return f"{Path(found[-1][0]).name}:{found[-1][1]}" if found else ""
 

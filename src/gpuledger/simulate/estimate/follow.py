@@ -14,8 +14,8 @@ from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.simulate.assumptions import EXPECTED
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.convolutions.convolutions import needs_workspace
-from gpuledger.simulate.estimate.failures import describe_failure
-from gpuledger.simulate.estimate.session import SimulatedSession, StepsDone
+from gpuledger.simulate.estimate.failures import describe_failure, is_own, own_place
+from gpuledger.simulate.estimate.session import SimulatedSession
 from gpuledger.simulate.estimate.step_plan import StepPlan
 from gpuledger.simulate.gpu.card import in_place, let_torchvision_import
 from gpuledger.simulate.gpu.device import SimulatedDevice
@@ -24,6 +24,9 @@ from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.ranks.messages import Messages
 from gpuledger.simulate.ranks.one_rank import OneRank
 from gpuledger.simulate.ranks.place import RankError, RankPlace
+from gpuledger.simulate.rest.ending import StepsDone
+from gpuledger.simulate.rest.program_loops import install_loops
+from gpuledger.simulate.rest.rest import RestOfProgram
 
 
 def describe_convolutions(device: SimulatedDevice) -> list[str]:
@@ -77,8 +80,9 @@ def follow(
     device = SimulatedDevice(find_card(order["card"]), CachingAllocator(AllocatorSettings(**order["settings"])))
     device.at_first_bytes = at_first_bytes
     plan = StepPlan(order["steps"], device)
-    ranks = order.get("ranks")
-    session = SimulatedSession(device, plan, Path(order["run_directory"]), rank=ranks["rank"] if ranks else 0)
+    ranks, directory = order.get("ranks"), Path(order["run_directory"])
+    rest = None if ranks or order["steps"] else RestOfProgram(device, own_place, str(directory.absolute()))
+    session = SimulatedSession(device, plan, directory, rank=ranks["rank"] if ranks else 0, rest=rest)
     said: dict[str, int] = {}
 
     def say(sentence: str) -> None:
@@ -87,7 +91,9 @@ def follow(
     one_rank = _one_rank(ranks, say) if ranks else None
 
     def install(patches: Patches, mode: SimulatedMode) -> None:
-        plan.install(patches)
+        plan.install(patches, rest)
+        if rest is not None:
+            install_loops(patches, rest, is_own)
         if changes is not None:
             changes.install(patches)
         if one_rank is not None:
@@ -96,8 +102,8 @@ def follow(
     with in_place(device, say, order.get("assumption", EXPECTED), install) as mode:
         mode.ran = None if changes is None else changes.count
         session.start()
-        outcome = _run(program, with_ranks=bool(ranks))
-        for sentence in (*describe_convolutions(device), *plan.describe()):
+        outcome = _run(program, rest, with_ranks=bool(ranks))
+        for sentence in (*describe_convolutions(device), *plan.describe(), *(rest.notes if rest else ())):
             say(sentence)
         for sentence in said:
             session.journal.note(sentence)
@@ -116,23 +122,34 @@ def follow(
     }
 
 
-def _run(program: Callable[[], None], *, with_ranks: bool) -> dict[str, Any]:
-    """Run the program. Return how it ended, as JSON."""
+def _run(program: Callable[[], None], rest: RestOfProgram | None, *, with_ranks: bool) -> dict[str, Any]:
+    """Run the program. Return how it ended, as JSON. An error in the rest of the program is a note."""
     try:
         program()
     except StepsDone:
         return {"ended": "steps"}
-    except SystemExit as error:
+    except BaseException as error:
+        if rest is None or not rest.began:
+            return _describe_end(error, with_ranks=with_ranks)
+        rest.failed(error)
+        return {"ended": "steps"}
+    finally:
+        if rest is not None:
+            rest.end()
+    return {"ended": "exit"}
+
+
+def _describe_end(error: BaseException, *, with_ranks: bool) -> dict[str, Any]:
+    """Return how a program ended with an error, as JSON. Must be called while it is handled."""
+    if isinstance(error, SystemExit):
         status = error.code if isinstance(error.code, int) else int(bool(error.code))
         return {**describe_failure(error), "ended": "exit", "status": status}
-    except NotModelledError as error:
+    if isinstance(error, NotModelledError):
         return {"ended": "not modelled", **describe_failure(error), "operator": error.operator}
-    except RankError as error:
+    if isinstance(error, RankError):
         return {"ended": "ranks", "message": error.message, "hint": error.hint, "waits": error.waits}
-    except BaseException as error:
-        failure = describe_failure(error, with_ranks=with_ranks)
-        return {"ended": "raised", **failure, "traceback": traceback.format_exc()}
-    return {"ended": "exit"}
+    failure = describe_failure(error, with_ranks=with_ranks)
+    return {"ended": "raised", **failure, "traceback": traceback.format_exc()}
 
 
 def _one_rank(ranks: dict[str, Any], say: Callable[[str], None]) -> OneRank:

@@ -11,10 +11,8 @@ from gpuledger.simulate.estimate.recorder import DEVICE_IDX, SimulatedRecorder
 from gpuledger.simulate.estimate.step_plan import StepPlan
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.workspaces import CUBLASLT_BYTES, cublas_bytes
-
-
-class StepsDone(BaseException):
-    """Ends the program after its steps. Not an ``Exception``, so that the program does not catch it."""
+from gpuledger.simulate.rest.ending import StepsDone
+from gpuledger.simulate.rest.rest import MOST_LATER_STEPS, RestOfProgram
 
 
 class SimulatedRecorders:
@@ -52,17 +50,29 @@ class SimulatedSession(Session):
         run_directory: Directory of the run.
         ends_program: Whether the program is ended after the last of them.
         rank: This process's rank.
+        rest: Simulates what follows the last of them, before the program is ended; by default, nothing.
     """
 
     def __init__(
-        self, device: SimulatedDevice, plan: StepPlan, run_directory: Path, *, ends_program: bool = True, rank: int = 0
+        self,
+        device: SimulatedDevice,
+        plan: StepPlan,
+        run_directory: Path,
+        *,
+        ends_program: bool = True,
+        rank: int = 0,
+        rest: RestOfProgram | None = None,
     ) -> None:
         def end_after(seen: int) -> None:
-            if plan.is_last(seen) and ends_program:
-                raise StepsDone
+            if rest is not None and rest.began:
+                rest.step_ended(seen)
+            elif plan.is_last(seen) and ends_program:
+                if rest is None:
+                    raise StepsDone
+                rest.begin(seen)
 
         super().__init__(
-            RecordSettings(run_directory, 1, plan.longest, stacks=False),
+            RecordSettings(run_directory, 1, plan.longest + MOST_LATER_STEPS, stacks=False),
             rank_directory=lambda: run_directory / f"rank-{rank}",
             recorders=SimulatedRecorders(device),
             begins_late=False,  # tensors that exist now are not on the GPU

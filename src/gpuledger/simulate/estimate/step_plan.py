@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from gpuledger.simulate.estimate.waiting_optimizers import WaitingOptimizers
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.gpu.values import tensors_in
+from gpuledger.simulate.rest.rest import QuietLoader, RestOfProgram
 
 LEAST_STEPS, MOST_STEPS = 3, 24
 """Steps of an estimate with ``--steps auto``: if all are alike, and at most."""
@@ -120,12 +122,17 @@ class StepPlan:
         settled = self.requested[1:]
         return not self.varied or len(settled) - 1 - settled.index(max(settled)) >= _QUIET_STEPS
 
-    def install(self, patches: Patches) -> None:
-        """Notice optimizers. Read the sizes of data loaders' next batches, if the number of steps is not fixed."""
+    def install(self, patches: Patches, rest: RestOfProgram | None = None) -> None:
+        """Notice optimizers. Read the sizes of data loaders' next batches, if the number of steps is not fixed.
+
+        Args:
+            patches: Restores everything.
+            rest: Ends data loaders after the last step.
+        """
         self._waiting.install(patches)
         if self._steps is None:
             plain = DataLoader.__iter__
-            patches.put(DataLoader, "__iter__", lambda loader: _BatchesAhead(plain(loader), self._gave))
+            patches.put(DataLoader, "__iter__", lambda loader: _BatchesAhead(plain(loader), self._gave, rest))
 
     def _gave(self, batches: _BatchesAhead) -> None:
         self._current = batches
@@ -134,10 +141,13 @@ class StepPlan:
 class _BatchesAhead:
     """Iterates over a data loader, in its order, and knows the sizes of the next batches."""
 
-    def __init__(self, batches: Iterator[Any], gave: Callable[[_BatchesAhead], None]) -> None:
+    def __init__(
+        self, batches: Iterator[Any], gave: Callable[[_BatchesAhead], None], rest: RestOfProgram | None = None
+    ) -> None:
         self.knows = False
         self._batches = batches
         self._gave = gave
+        self._quiet = None if rest is None else QuietLoader(rest)
         self._ahead: deque[tuple[Any, int]] = deque()
         self._began = False
         self._error: Exception | None = None
@@ -155,6 +165,8 @@ class _BatchesAhead:
         if not self._began:
             self._began = True
             self._read_ahead()
+        if self._quiet is not None and not self.has_larger and self._quiet.ends(sys._getframe(1)):
+            raise StopIteration
         if not self._ahead and self._error is not None:
             error, self._error = self._error, None
             raise error

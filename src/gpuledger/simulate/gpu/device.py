@@ -73,6 +73,8 @@ class SimulatedDevice:
         """Returns the path of the running module; "" outside modules."""
         self.at_first_bytes: Callable[[], None] | None = None
         """Called once, before the first GPU allocation."""
+        self.before_request: Callable[[], None] | None = None
+        """Called before each request of memory."""
         self.copies: dict[int, Any] = {}
         """Storage -> its values, where they are known (:mod:`.values`)."""
         self.copied_bytes = 0
@@ -186,6 +188,8 @@ class SimulatedDevice:
         at_first_bytes, self.at_first_bytes = self.at_first_bytes, None
         if at_first_bytes is not None:
             at_first_bytes()
+        if self.before_request is not None:
+            self.before_request()
         self._busy = True
         try:
             self._operator = self._number(operator)

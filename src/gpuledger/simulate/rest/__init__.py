@@ -1,0 +1,1 @@
+"""What a program does after the simulated steps: evaluations, later epochs and phases, with shortened loops."""

@@ -1,0 +1,122 @@
+"""Let the loops of a program's own files end early: each asks, before an iteration, whether it ends.
+
+The program's source is compiled with a call in front of each loop, and a test in front of each iteration. Positions of
+the other code do not change. Loops without calls, of generators and of functions that others compile are left alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import itertools
+from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType
+from typing import Any, Protocol
+
+from gpuledger.simulate.gpu.patches import Patches
+
+_BEGINS, _ENDS = "__gpuledger_loop_begins__", "__gpuledger_loop_ends__"
+_LOOPS = (ast.For, ast.While)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_COMPILED_BY_OTHERS = ("jit", "numba", "script", "kernel")
+"""Parts of the names of decorators that read a function's bytecode or source."""
+
+
+class LoopWatch(Protocol):
+    """Decides whether loops end."""
+
+    def loop_begins(self, loop: int) -> None:
+        """Note that a loop begins."""
+
+    def loop_ends(self, loop: int) -> bool:
+        """Return whether a loop ends before its next iteration."""
+
+
+def install_loops(patches: Patches, watch: LoopWatch, is_own: Callable[[str], bool]) -> None:
+    """Make the loops of files ask ``watch`` that are compiled from now on.
+
+    Args:
+        patches: Restores everything.
+        watch: Decides.
+        is_own: Returns whether a path is that of a file of the program.
+    """
+    plain_compile, plain_code = builtins.compile, SourceFileLoader.get_code
+    numbers = itertools.count()
+
+    def compiled(source: Any, filename: Any, mode: str, flags: int = 0, *args: Any, **kwargs: Any) -> Any:
+        if mode == "exec" and not flags & ast.PyCF_ONLY_AST and isinstance(source, (str, bytes)):
+            name = str(filename)
+            if is_own(name) and Path(name).is_file():
+                source = _with_questions(source, filename, numbers)
+        return plain_compile(source, filename, mode, flags, *args, **kwargs)
+
+    def get_code(loader: Any, fullname: str) -> CodeType | None:
+        path = loader.get_filename(fullname)
+        if not is_own(path):
+            return plain_code(loader, fullname)
+        made: CodeType = compiled(loader.get_data(path), path, "exec", dont_inherit=True)  # not that of a cache
+        return made
+
+    patches.put(builtins, _BEGINS, watch.loop_begins)
+    patches.put(builtins, _ENDS, watch.loop_ends)
+    patches.put(builtins, "compile", compiled)
+    patches.put(SourceFileLoader, "get_code", get_code)
+
+
+def _with_questions(source: str | bytes, filename: Any, numbers: itertools.count[int]) -> Any:
+    """Return the tree of a program's source in which loops ask; the source if it is not valid."""
+    try:
+        tree = ast.parse(source, str(filename))
+    except (SyntaxError, ValueError):
+        return source  # compiling it raises this, as without gpuledger
+    return _Questions(numbers).visit(tree)
+
+
+class _Questions(ast.NodeTransformer):
+    def __init__(self, numbers: itertools.count[int]) -> None:
+        self._numbers = numbers
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        """Leave functions alone that others compile, and the loops of generators."""
+        names = " ".join(ast.unparse(decorator) for decorator in node.decorator_list)
+        if any(part in names for part in _COMPILED_BY_OTHERS) or _is_generator(node):
+            return node
+        return self.generic_visit(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        """Leave coroutines alone."""
+        return node
+
+    def visit_For(self, node: ast.For) -> Any:
+        """Ask in a ``for`` loop."""
+        return self._asking(node)
+
+    def visit_While(self, node: ast.While) -> Any:
+        """Ask in a ``while`` loop."""
+        return self._asking(node)
+
+    def _asking(self, node: ast.For | ast.While) -> Any:
+        self.generic_visit(node)
+        if not any(isinstance(inner, ast.Call) for statement in node.body for inner in ast.walk(statement)):
+            return node
+        number = next(self._numbers)
+        begins, ends = (ast.Call(ast.Name(name, ast.Load()), [ast.Constant(number)], []) for name in (_BEGINS, _ENDS))
+        before, question = ast.Expr(begins), ast.If(ends, [ast.Break()], [])
+        for made in (before, question):
+            ast.copy_location(made, node)
+            ast.fix_missing_locations(made)
+        node.body.insert(0, question)
+        return [before, node]
+
+
+def _is_generator(function: ast.FunctionDef) -> bool:
+    waiting: list[ast.AST] = list(function.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.Yield, ast.YieldFrom)):
+            return True
+        if not isinstance(node, _SCOPES):
+            waiting.extend(ast.iter_child_nodes(node))
+    return False

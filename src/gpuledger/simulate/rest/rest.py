@@ -1,0 +1,170 @@
+"""Simulate the rest of a program after the steps that were needed, with loops that end early.
+
+Evaluations, samples, later epochs and stages can need more memory than the first steps. A loop with training steps ends
+once an iteration needs no more memory than those before. What follows it is simulated as it is, up to a limit. It ends
+before the program would write files or start other programs, because nothing was computed.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from gpuledger.simulate.gpu.device import SimulatedDevice
+from gpuledger.simulate.rest.ending import StepsDone
+from gpuledger.simulate.rest.side_effects import guard_against_effects
+
+MOST_LATER_STEPS = 48
+"""Steps that are simulated after those that were needed."""
+_LEAST_REQUESTS, _LEAST_CPU_S = 4000, 5.0
+"""The rest may request as much memory, and take as much time, as the program did until then, and at least this."""
+_MORE = 1.005
+"""Ratio of two peaks above which an iteration needed more memory."""
+_QUIET_STAGES = 3
+"""Iterations of a loop around a loop with steps that need no more memory than those before, after which it ends."""
+_QUIET_BATCHES = 2
+"""Batches of a data loader that need no more memory than those before, after which it ends."""
+_FOR_ITER = dis.opmap["FOR_ITER"]
+
+
+@dataclass
+class _Loop:
+    """One activation of a loop.
+
+    Attributes:
+        steps: Steps before it.
+        peak_bytes: The peak at its last iteration; None before the rest.
+        ended: Loops that were ended until its last iteration.
+        quiet: Iterations since the peak was raised.
+    """
+
+    steps: int
+    peak_bytes: int | None
+    ended: int
+    quiet: int = 0
+
+
+class RestOfProgram:
+    """Ends loops and the program after the steps that were needed.
+
+    Args:
+        device: The GPU.
+        own_place: Returns the program's line for frames (path and line), the outermost first.
+        kept: Directory in which files may be written.
+    """
+
+    def __init__(self, device: SimulatedDevice, own_place: Callable[[Any], str], kept: str = "") -> None:
+        self.began = False
+        self.notes: list[str] = []
+        """Why the rest ended before the program, if that is to be said."""
+        self._device = device
+        self._own_place = own_place
+        self._kept = kept
+        self._loops: dict[int, _Loop] = {}
+        self._ended = 0
+        self._steps_before = 0
+        self._most_requests = 0
+        self._until_s = 0.0
+
+    def begin(self, seen: int) -> None:
+        """Start with the rest, after the last step that was needed."""
+        counters = self._device.counters
+        self.began, self._steps_before = True, seen
+        self._most_requests = counters.alloc_count + max(counters.alloc_count, _LEAST_REQUESTS)
+        self._until_s = time.thread_time() + max(time.thread_time(), _LEAST_CPU_S)
+        self._device.before_request = self._check
+        guard_against_effects(self._refuse, self._kept)
+
+    def end(self) -> None:
+        """Allow everything again."""
+        self._device.before_request = None
+        guard_against_effects(None)
+
+    def step_ended(self, seen: int) -> None:
+        """Note that a training step ended.
+
+        Raises:
+            StepsDone: it was the last one.
+        """
+        self._device.steps = seen
+        if seen - self._steps_before >= MOST_LATER_STEPS:
+            raise StepsDone
+
+    def loop_begins(self, loop: int) -> None:
+        """Note that a loop of the program begins."""
+        self._loops[loop] = _Loop(self._device.steps, self.peak_bytes if self.began else None, self._ended)
+
+    def loop_ends(self, loop: int) -> bool:
+        """Return whether a loop with steps ends before its next iteration, because the last ones needed no more memory.
+
+        The innermost loop around the last step that was needed ends at once, and other such loops after one iteration.
+        The loops around them, such as those over epochs and stages, have a few more.
+        """
+        if not self.began:
+            return False
+        self._check()
+        known = self._loops[loop]
+        if known.steps == self._device.steps:
+            known.peak_bytes = self.peak_bytes
+            return False
+        is_around, known.ended = self._ended > known.ended, self._ended
+        before, known.peak_bytes = known.peak_bytes, self.peak_bytes
+        known.quiet = known.quiet + 1 if before is not None and known.peak_bytes <= before * _MORE else 0
+        ends = not self._ended or known.quiet >= (_QUIET_STAGES if is_around else 1)
+        self._ended += ends
+        return ends
+
+    @property
+    def peak_bytes(self) -> int:
+        """Return the peak until now."""
+        return self._device.counters.peak_allocated_bytes
+
+    def failed(self, error: BaseException) -> None:
+        """Note that the program failed after the needed steps. Values and shortened loops can be the reason."""
+        if isinstance(error, SystemExit):
+            return
+        frames = traceback.extract_tb(error.__traceback__)
+        place = self._own_place((frame.filename, frame.lineno or 0) for frame in frames)
+        lines = str(error).strip().splitlines()
+        what = f"{type(error).__name__}{f': {lines[0]}' if lines else ''}"
+        self.notes.append(f"{place or 'The program'}: after the simulated steps, {what}. What follows is not included.")
+
+    def _refuse(self, what: str) -> None:
+        frames = traceback.extract_stack(sys._getframe(1))
+        place = self._own_place((frame.filename, frame.lineno or 0) for frame in frames)
+        said = f"{place or 'The program'}: the simulation ended where the program {what}. What follows is not included."
+        self.notes.append(said)
+        raise StepsDone
+
+    def _check(self) -> None:
+        """Raise an exception if the rest has taken long enough."""
+        if self._device.counters.alloc_count > self._most_requests or time.thread_time() > self._until_s:
+            raise StepsDone
+
+
+class QuietLoader:
+    """Decides whether a data loader has given enough batches in the rest of a program."""
+
+    def __init__(self, rest: RestOfProgram) -> None:
+        self._rest = rest
+        self._quiet = 0
+        self._peak_bytes = 0
+
+    def ends(self, caller: FrameType) -> bool:
+        """Return whether a loop gets no further batch: some needed no more memory than those before.
+
+        Args:
+            caller: Asks for the next batch. Only a loop knows what to do without one.
+        """
+        if not self._rest.began:
+            return False
+        peak_bytes = self._rest.peak_bytes
+        self._quiet = 0 if peak_bytes > self._peak_bytes * _MORE else self._quiet + 1
+        self._peak_bytes = peak_bytes
+        return self._quiet >= _QUIET_BATCHES and caller.f_code.co_code[caller.f_lasti] == _FOR_ITER

@@ -1,0 +1,224 @@
+"""What follows the steps that were needed: later stages and evaluations are simulated, and nothing is written."""
+
+from __future__ import annotations
+
+import runpy
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+import torch
+from torch.utils.data import DataLoader
+
+from gpuledger.analyze.allocator.allocator import CachingAllocator
+from gpuledger.simulate.catalogue import find_card
+from gpuledger.simulate.estimate.failures import is_own, own_place
+from gpuledger.simulate.estimate.follow import follow
+from gpuledger.simulate.estimate.step_plan import StepPlan
+from gpuledger.simulate.gpu.device import SimulatedDevice
+from gpuledger.simulate.gpu.patches import Patches
+from gpuledger.simulate.rest.ending import StepsDone
+from gpuledger.simulate.rest.program_loops import install_loops
+from gpuledger.simulate.rest.rest import MOST_LATER_STEPS, RestOfProgram
+
+pytestmark = pytest.mark.torch
+NEEDED = 3
+
+
+class Program:
+    """A script that calls ``step``, ``use`` and ``say``. The rest begins after its third step."""
+
+    def __init__(self, directory: Path, patches: Patches) -> None:
+        self.device = SimulatedDevice(find_card("h200"), CachingAllocator())
+        self.rest = RestOfProgram(self.device, own_place, str(directory / "run"))
+        self.patches = patches
+        self.said: list[object] = []
+        self.steps: list[int] = []
+        self._file = directory / "train.py"
+        install_loops(patches, self.rest, is_own)
+
+    def use(self, size_bytes: int) -> None:
+        self.device.allocator.free(self.device.malloc(size_bytes << 20, "use"))
+
+    def step(self, size_bytes: int) -> None:
+        self.use(size_bytes)
+        self.steps.append(size_bytes)
+        self.device.steps = len(self.steps)
+        if self.rest.began:
+            self.rest.step_ended(len(self.steps))
+        elif len(self.steps) == NEEDED:
+            self.rest.begin(NEEDED)
+
+    def run(self, source: str) -> None:
+        self._file.write_text(textwrap.dedent(source), encoding="utf-8")
+        given: dict[str, Callable[..., None]] = {"step": self.step, "use": self.use, "say": self.said.append}
+        try:
+            runpy.run_path(str(self._file), init_globals=given)
+        finally:
+            self.rest.end()
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Program]:
+    patches = Patches()
+    yield Program(tmp_path, patches)
+    patches.undo()
+
+
+def test_later_stages_and_what_follows_them_are_simulated(program: Program) -> None:
+    program.run("""
+        for size in (10, 20, 80):
+            for number in range(100):
+                step(size)
+            else:
+                say("all")
+            say(size)
+        use(300)
+    """)
+    assert program.said == [10, 20, 80]
+    assert program.steps == [10, 10, 10, 20, 20, 80, 80]
+    assert program.device.counters.peak_allocated_bytes == 300 << 20
+
+
+def test_a_few_equal_epochs_are_enough(program: Program) -> None:
+    program.run("""
+        def train():
+            done = 0
+            while done < 500:
+                step(10)
+                done += 1
+            return done
+
+
+        epoch = 0
+        while True:
+            say((epoch, train()))
+            use(5)
+            epoch += 1
+    """)
+    assert program.said == [(0, 3), (1, 1), (2, 1), (3, 1)]
+
+
+def test_loops_without_steps_and_those_of_generators_are_complete(program: Program) -> None:
+    program.run("""
+        def sizes():
+            for number in range(9):
+                yield len(str(number))
+
+
+        for _, size in zip(range(5), sizes(), strict=False):
+            step(size)
+        waiting = iter(sizes())
+        for _ in range(2):
+            step(next(waiting))
+        found = [len(str(number)) for number in range(50)]
+        for number in range(50):
+            found.append(len(found))
+        say(len(found))
+        say(sum(1 for _ in waiting))
+    """)
+    assert program.said == [100, 8]
+
+
+def test_a_program_that_was_changed_has_its_lines(program: Program) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        program.run("""
+            for size in (1, 2):
+
+                step(
+                    size / 0
+                )
+        """)
+    assert caught.traceback[-1].lineno == 4
+    with pytest.raises(SyntaxError, match=r"train\.py, line 2"):
+        program.run("\nfor\n")
+
+
+def test_the_rest_is_limited(program: Program) -> None:
+    program.run("for _ in iter(int, 1): step(1)")
+    assert len(program.steps) == NEEDED
+    with pytest.raises(StepsDone):
+        program.run("[step(1) for _ in range(1000)]")
+    assert len(program.steps) == NEEDED + MOST_LATER_STEPS
+    program.rest.begin(len(program.steps))
+    with pytest.raises(StepsDone):
+        program.run("[use(1) for _ in range(100_000)]")
+    assert program.device.counters.alloc_count < 10_000
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("open('scores.json', 'w')", "writes scores.json"),
+        ("os.makedirs('made', exist_ok=True)", "writes made"),
+        ("os.remove('kept.txt')", "removes kept.txt"),
+        ("os.system('true')", "starts another program"),
+    ],
+)
+def test_nothing_is_written_after_the_steps(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, what: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("kept.txt").write_text("kept", encoding="utf-8")
+    with pytest.raises(StepsDone):
+        program.run(f"""
+            import os
+            from pathlib import Path
+
+            os.makedirs("before", exist_ok=True)
+            for _ in range(10):
+                step(1)
+            os.makedirs("before", exist_ok=True)
+            say(Path("kept.txt").read_text())
+            {line}
+            say("not reached")
+        """)
+    assert program.said == ["kept"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["before", "kept.txt", "train.py"]
+    assert program.rest.notes == [
+        f"train.py:10: the simulation ended where the program {what}. What follows is not included."
+    ]
+
+
+def test_a_loader_gives_a_loop_fewer_batches(program: Program) -> None:
+    plan = StepPlan(None, program.device)
+    plan.install(program.patches, program.rest)
+    loader = DataLoader(list(range(50)), batch_size=1)
+    assert sum(1 for _ in loader) == 50
+    program.rest.began = True
+    assert len([batch for batch in loader]) == 2  # noqa: C416  # this loop asks, and list() does not
+    batches = iter(loader)
+    assert [int(next(batches)) for _ in range(9)] == list(range(9))
+
+
+def test_an_error_after_the_steps_is_a_note(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent("""
+            import torch
+
+            model = torch.nn.Linear(64, 64).cuda()
+            optimizer = torch.optim.SGD(model.parameters())
+            for _ in range(50):
+                optimizer.zero_grad()
+                model(torch.ones(8, 64, device="cuda")).sum().backward()
+                optimizer.step()
+            with torch.no_grad():
+                model(torch.ones(8000, 64, device="cuda"))
+            raise KeyError("accuracy")
+        """),
+        encoding="utf-8",
+    )
+    order: dict[str, Any] = {"card": "h200", "steps": None, "settings": {}, "run_directory": str(tmp_path / "run")}
+    (tmp_path / "run").mkdir()
+    outcome = follow(order, lambda: runpy.run_path(str(script)) and None)
+    assert (outcome["ended"], outcome["steps"], outcome["varied"]) == ("steps", 3, False)
+    assert outcome["notes"] == [
+        "train.py:12: after the simulated steps, KeyError: 'accuracy'. What follows is not included."
+    ]
+    assert outcome["peak_reserved_bytes"] > 8000 * 64 * 4 * 2
+    assert torch.ones(1).device.type == "cpu"
