@@ -18,7 +18,6 @@ from typing import Any, Protocol
 from gpuledger.simulate.gpu.patches import Patches
 
 _BEGINS, _ENDS = "__gpuledger_loop_begins__", "__gpuledger_loop_ends__"
-_LOOPS = (ast.For, ast.While)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _COMPILED_BY_OTHERS = ("jit", "numba", "script", "kernel")
 """Parts of the names of decorators that read a function's bytecode or source."""
@@ -78,24 +77,11 @@ class _Questions(ast.NodeTransformer):
     def __init__(self, numbers: itertools.count[int]) -> None:
         self._numbers = numbers
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        """Leave functions alone that others compile, and the loops of generators."""
-        names = " ".join(ast.unparse(decorator) for decorator in node.decorator_list)
-        if any(part in names for part in _COMPILED_BY_OTHERS) or _is_generator(node):
+    def visit(self, node: ast.AST) -> Any:
+        """Return a node with its loops asking. Coroutines, generators and functions that others compile stay."""
+        if isinstance(node, ast.AsyncFunctionDef) or (isinstance(node, ast.FunctionDef) and _is_foreign(node)):
             return node
-        return self.generic_visit(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        """Leave coroutines alone."""
-        return node
-
-    def visit_For(self, node: ast.For) -> Any:
-        """Ask in a ``for`` loop."""
-        return self._asking(node)
-
-    def visit_While(self, node: ast.While) -> Any:
-        """Ask in a ``while`` loop."""
-        return self._asking(node)
+        return self._asking(node) if isinstance(node, (ast.For, ast.While)) else self.generic_visit(node)
 
     def _asking(self, node: ast.For | ast.While) -> Any:
         self.generic_visit(node)
@@ -109,6 +95,11 @@ class _Questions(ast.NodeTransformer):
             ast.fix_missing_locations(made)
         node.body.insert(0, question)
         return [before, node]
+
+
+def _is_foreign(function: ast.FunctionDef) -> bool:
+    names = " ".join(ast.unparse(decorator) for decorator in function.decorator_list)
+    return any(part in names for part in _COMPILED_BY_OTHERS) or _is_generator(function)
 
 
 def _is_generator(function: ast.FunctionDef) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,10 +13,11 @@ import pytest
 
 pytest.importorskip("torch")
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
+from gpuledger.simulate.estimate.child import run_as_main
 from gpuledger.simulate.estimate.failures import is_own, own_place
 from gpuledger.simulate.estimate.follow import follow
 from gpuledger.simulate.estimate.step_plan import StepPlan
@@ -56,6 +58,7 @@ class Program:
     def run(self, source: str) -> None:
         self._file.write_text(textwrap.dedent(source), encoding="utf-8")
         given: dict[str, Callable[..., None]] = {"step": self.step, "use": self.use, "say": self.said.append}
+        given["begin"] = self.rest.begin
         try:
             runpy.run_path(str(self._file), init_globals=given)
         finally:
@@ -144,9 +147,8 @@ def test_the_rest_is_limited(program: Program) -> None:
     with pytest.raises(StepsDone):
         program.run("[step(1) for _ in range(1000)]")
     assert len(program.steps) == NEEDED + MOST_LATER_STEPS
-    program.rest.begin(len(program.steps))
     with pytest.raises(StepsDone):
-        program.run("[use(1) for _ in range(100_000)]")
+        program.run("begin(0); [use(1) for _ in range(100_000)]")
     assert program.device.counters.alloc_count < 10_000
 
 
@@ -187,15 +189,17 @@ def test_nothing_is_written_after_the_steps(
 def test_a_loader_gives_a_loop_fewer_batches(program: Program) -> None:
     plan = StepPlan(None, program.device)
     plan.install(program.patches, program.rest)
-    loader = DataLoader(list(range(50)), batch_size=1)
+    loader: Any = DataLoader(TensorDataset(torch.arange(50)), batch_size=1)
     assert sum(1 for _ in loader) == 50
     program.rest.began = True
     assert len([batch for batch in loader]) == 2  # noqa: C416  # this loop asks, and list() does not
     batches = iter(loader)
-    assert [int(next(batches)) for _ in range(9)] == list(range(9))
+    assert [int(next(batches)[0]) for _ in range(9)] == list(range(9))
 
 
-def test_an_error_after_the_steps_is_a_note(tmp_path: Path) -> None:
+def test_an_error_after_the_steps_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
     script = tmp_path / "train.py"
     script.write_text(
         textwrap.dedent("""
@@ -215,7 +219,7 @@ def test_an_error_after_the_steps_is_a_note(tmp_path: Path) -> None:
     )
     order: dict[str, Any] = {"card": "h200", "steps": None, "settings": {}, "run_directory": str(tmp_path / "run")}
     (tmp_path / "run").mkdir()
-    outcome = follow(order, lambda: runpy.run_path(str(script)) and None)
+    outcome = follow(order, lambda: run_as_main([str(script)]))
     assert (outcome["ended"], outcome["steps"], outcome["varied"]) == ("steps", 3, False)
     assert outcome["notes"] == [
         "train.py:12: after the simulated steps, KeyError: 'accuracy'. What follows is not included."
