@@ -37,8 +37,10 @@ def frames_of_other_threads() -> Iterator[FrameType]:
 
     Only functions of the program itself, in the thread's outermost frames.
     """
-    known = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
-    for ident, frame in sys._current_frames().items():
+    known = {thread.ident for thread in threading.enumerate()}
+    frames = sys._current_frames()
+    frames.pop(threading.get_ident(), None)  # its own: a cycle, see other_threads.frames_of_others
+    for ident, frame in frames.items():
         if ident in known:
             yield from _of_the_program(frame)
 

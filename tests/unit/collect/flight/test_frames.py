@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
 
+from gpuledger.collect.flight.census import Census
 from gpuledger.collect.flight.holders import named_objects
 
 pytestmark = pytest.mark.torch
@@ -22,6 +25,33 @@ def names() -> set[str]:
 
 def variables_of_the_caller() -> dict[str, Any]:
     return sys._getframe(1).f_locals
+
+
+def test_a_census_leaves_no_reference_cycle() -> None:
+    """A cycle with a frame would keep the tensors of its callers until the next garbage collection."""
+    names()
+    gc.collect()
+    gc.disable()
+    try:
+        Census(1).count_tensors()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+def test_the_frame_of_this_thread_is_removed_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cycle shows only from Python 3.12 on, where a variable of a function that has ended keeps its own frame."""
+    handed_out: list[dict[int, FrameType]] = []
+    read: Callable[[], dict[int, FrameType]] = sys._current_frames
+
+    def current_frames() -> dict[int, FrameType]:
+        handed_out.append(read())
+        return handed_out[-1]
+
+    monkeypatch.setattr(sys, "_current_frames", current_frames)
+    names()
+    assert handed_out
+    assert all(threading.get_ident() not in frames for frames in handed_out)
 
 
 def with_a_list() -> tuple[set[str], list[int]]:
