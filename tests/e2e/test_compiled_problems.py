@@ -140,3 +140,14 @@ def test_what_was_compiled_before_the_recording_is_not_said() -> None:
     done = compiled(run(Changes).manifest.compilation)
     assert [one.source for one in done.regions] == [place_of(Changes, "def forward")]
     assert not done.places
+
+
+def test_a_model_whose_compile_compiles_nothing_is_said_to_run_uncompiled() -> None:
+    torch._dynamo.utils.counters.clear()
+    recorded = run(lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()))
+    done = compiled(recorded.manifest.compilation)
+    assert (done.graphs, done.regions, done.is_done) == (0, (), False)
+    (note,) = recorded.manifest.notes
+    assert note.startswith("1 module was to run compiled, and torch.compile has compiled nothing")
+    assert {"0", "1"} <= modules(recorded)
+    assert not run(Layers, backend="eager", steps=0).manifest.notes

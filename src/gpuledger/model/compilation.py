@@ -39,7 +39,8 @@ class GraphBreak(JsonObject):
 class Compilation(JsonObject):
     """What ``torch.compile`` did: the number of graphs, the time it took, and graph breaks by reason.
 
-    ``regions`` and ``places`` are those with the longest compile times. ``unread`` says why they are incomplete.
+    ``regions`` and ``places`` are those with the longest compile times. ``unread`` says why they are incomplete. There
+    are no graphs and no regions if a module was to run compiled, and nothing was compiled.
     """
 
     graphs: int
@@ -48,3 +49,8 @@ class Compilation(JsonObject):
     regions: tuple[CompiledRegion, ...] = ()
     places: tuple[GraphBreak, ...] = ()
     unread: str | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether anything was compiled."""
+        return self.graphs > 0 or any(one.compilations for one in self.regions)

@@ -270,7 +270,7 @@ def _read_side(run: Run, rank: Rank, device_idx: int, how: tuple[tuple[str, ...]
         module_classes(rank) if work_by == "module" else {},
         0 if time is None else time.steps,
         work_by,
-        rank.manifest.compilation is not None or bool(rank.manifest.fusions),
+        bool((rank.manifest.compilation and rank.manifest.compilation.is_done) or rank.manifest.fusions),
     )
 
 

@@ -175,14 +175,24 @@ def build_manifest(journal: Journal, histories: list[DeviceHistory], rank: int) 
     return RankManifest.from_json(value)
 
 
+NOTHING_COMPILED = (
+    "{modules} to run compiled, and torch.compile has compiled nothing, so the program ran uncompiled. The method "
+    "compile() of torch's own modules, such as nn.Sequential, has no effect: call torch.compile(model) instead. "
+    "TORCHDYNAMO_DISABLE=1 and torch.compiler.set_stance('force_eager') also switch the compiler off."
+)
+
+
 def _notes_on_compiled(journal: Journal) -> list[str]:
     """Return a note if a module that was called is compiled, and its code could not be divided among its modules."""
     called = set(journal.facts.get("called_roots") or [])
     count = sum(bool(entry["compiled"]) and entry["root"] in called for entry in journal.modules)
+    done = journal.facts.get("compilation") or {}
+    if count and done and not (done.get("graphs") or done.get("regions")):
+        return [NOTHING_COMPILED.format(modules="1 module was" if count == 1 else f"{count} modules were")]
     reasons = set((journal.facts.get("compiled_unread") or {}).values()) - {CACHED_CODE, FOUND_BY_LINES}
     if not count or (not reasons and journal.facts.get("compiled_graphs")):
         return []
-    regions = (journal.facts.get("compilation") or {}).get("regions") or []
+    regions = done.get("regions") or []
     if regions and not any(one["compilations"] for one in regions):  # all have failed, and run uncompiled
         return []
     modules = "1 module runs" if count == 1 else f"{count} modules run"

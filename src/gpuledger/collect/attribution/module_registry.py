@@ -30,7 +30,8 @@ from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.outermost_modules import OutermostModules
 from gpuledger.model.journal.journal import Part
 
-_WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "OptimizedModule", "FullyShardedDataParallel"})
+_COMPILED = "OptimizedModule"
+_WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", _COMPILED, "FullyShardedDataParallel"})
 """Wrapper classes with the user's model as their only child. The path of a module does not include them."""
 _WRAPPED_NAMES = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module"})
 
@@ -104,6 +105,7 @@ class ModuleRegistry:
         self.called_roots: set[int] = set()
         self.class_names: set[str] = set()
         """Names of the classes of all registered modules."""
+        self.has_compiled = False
         self.gone: deque[_Reference] = deque()
         """Freed modules that are still in ``module_ids``; :meth:`forget_gone` removes them."""
         self._refs: dict[int, _Reference] = {}
@@ -269,8 +271,7 @@ class ModuleRegistry:
         return first
 
     def _add(self, module: nn.Module, path: str, parent: int, root_id: int) -> int:
-        number = self._count
-        self._count += 1
+        number, self._count = self._count, self._count + 1
         self._places.append((path, root_id))
         self._point(module, number)
         if class_name(type(module)) in _WRAPPERS:
@@ -278,6 +279,8 @@ class ModuleRegistry:
                 if name in _WRAPPED_NAMES and id(inner) in self.module_ids:  # a model with a path of its own
                     self._wrapped[number] = self.module_ids[id(inner)]
         self.class_names.add(class_name(type(module)))
+        compiled = class_name(type(module)) == _COMPILED or attributes_of(module).get("_compiled_call_impl") is not None
+        self.has_compiled |= compiled
         self._new_modules.append(
             {
                 "path": path,
@@ -285,8 +288,7 @@ class ModuleRegistry:
                 "parent": parent,
                 "root": root_id,
                 "parameters": len(parameters_of(module)),
-                "compiled": class_name(type(module)) == "OptimizedModule"
-                or attributes_of(module).get("_compiled_call_impl") is not None,
+                "compiled": compiled,
                 **({"wraps": self._wrapped[number]} if number in self._wrapped else {}),
             }
         )

@@ -108,7 +108,7 @@ class CompiledGraphs:
         found = self._log.describe()
         graphs_before, seconds_before, breaks_before = self._before
         graphs, seconds, breaks = totals()
-        if graphs > graphs_before or found:
+        if graphs > graphs_before or found or (self._registry.has_compiled and not graphs):
             new = {reason: count - breaks_before.get(reason, 0) for reason, count in breaks.items()}
             new = {reason.strip().partition("\n")[0]: count for reason, count in new.items() if count > 0}
             facts = {"graphs": max(graphs - graphs_before, 0), "seconds": max(seconds - seconds_before, 0.0)}

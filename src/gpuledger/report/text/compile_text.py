@@ -23,6 +23,8 @@ def compilation_texts(done: Compilation | None, most: int) -> list[str]:
     """
     if done is None:
         return []
+    if not (done.graphs or done.regions or done.places or done.unread):
+        return ["torch.compile was asked for and has compiled nothing"]
     texts = [f"{done.seconds:,.1f} s for {counted(done.graphs, 'graph')} of torch.compile"]
     texts += [f"regions unknown: {done.unread[:REASON_CELLS]}"] if done.unread else []
     texts += [_failure(one) for one in done.regions if one.failure][:most]

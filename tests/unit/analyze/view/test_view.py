@@ -162,6 +162,7 @@ def test_a_run_whose_compiler_made_no_kernels_says_so(
         source="dir/net.py:5", function="forward", compilations=graphs, seconds=1.0, failure=failure
     )
     done = Compilation(graphs=graphs, seconds=1.0, regions=(region,))
+    assert done.is_done == bool(graphs)
     assert hint in why_no_kernels(replace(timed.ranks[0].manifest, compilation=done))[1]
     assert why in why_no_kernels(replace(timed.ranks[0].manifest, compilation=done))[0]
 

@@ -13,6 +13,9 @@ def test_a_run_of_an_older_version_has_graph_breaks_without_lines() -> None:
     assert most == f"graph break, 5 ×: print{'x' * 95}"
     assert least == "graph break, 1 ×: Tensor.item()"
     assert compilation_texts(None, 3) == []
+    assert compilation_texts(Compilation(graphs=0, seconds=0.0), 3) == [
+        "torch.compile was asked for and has compiled nothing"
+    ]
     unread = Compilation(graphs=1, seconds=1.0, unread="TypeError: planted")
     assert compilation_texts(unread, 3)[1:] == ["regions unknown: TypeError: planted"]
 
