@@ -161,8 +161,8 @@ class ModulesBelow:
         return base if found is None else found
 
 
-class CompiledCallers:
-    """Finds the module of compiled code that calls other compiled code, such as a branch of ``torch.cond``.
+class CompiledKernels:
+    """Knows what kernels of compiled code compute, and the module in which they call other compiled code.
 
     Args:
         modules: The journal's modules.
@@ -173,9 +173,16 @@ class CompiledCallers:
         self._below = ModulesBelow(modules)
         self._fusions = fusions
 
+    def _parts(self, number: int) -> Sequence[dict[str, Any]]:
+        return (self._fusions[number].get("parts") if number < len(self._fusions) else None) or ()
+
+    def computes_modules(self, number: int) -> bool:
+        """Return whether a kernel was compiled for modules. They run in forward, also if nothing calls them."""
+        return any(part.get("module_id", OUTSIDE) > OUTSIDE for part in self._parts(number))
+
     def of(self, number: int, base: int) -> int:
         """Return the module of a kernel that was launched inside module ``base``: the one that moves most bytes."""
-        parts = self._fusions[number].get("parts") if number < len(self._fusions) else None
+        parts = self._parts(number)
         if not parts:
             return base
         most = max(parts, key=lambda part: int(part.get("moved_bytes", 0)))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.module_paths import CompiledCallers
+from gpuledger.analyze.module_paths import CompiledKernels
 from gpuledger.analyze.posting.graph_replays import match_captures, match_replays, with_captures
 from gpuledger.analyze.posting.kernels_alone import KernelMatches, match_kernels
 from gpuledger.analyze.posting.lane_scopes import NONE, LaneScopes, Mark, read_mark
@@ -152,8 +152,8 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
     table, words = captures.table, captures.words
     own = {name: values[:measured_count] for name, values in table.items()}
     names = _read_names(words)
-    callers = CompiledCallers(journal.modules, journal.facts.get("fusions") or [])
-    owners = _Walk(table, names, journal.names, callers).owners()
+    compiled = CompiledKernels(journal.modules, journal.facts.get("fusions") or [])
+    owners = _Walk(table, names, journal.names, compiled).owners()
     on_device = table["kind"] != ActivityKind.HOST
     pattern_ns = (journal.facts.get("line_step") or {}).get("from_ns")
     measured = np.arange(on_device.size) < measured_count
@@ -242,10 +242,10 @@ class _Walk:
     """Processes the host events of all threads in order of time, and finds the owner of each."""
 
     def __init__(
-        self, table: dict[str, NDArray[Any]], names: _Names, scope_names: list[str], callers: CompiledCallers
+        self, table: dict[str, NDArray[Any]], names: _Names, scope_names: list[str], compiled: CompiledKernels
     ) -> None:
         count = table["kind"].size
-        self._table, self._names, self._callers = table, names, callers
+        self._table, self._names, self._compiled = table, names, compiled
         self._scopes = LaneScopes(scope_names)
         self._stacks: dict[int, list[_Around]] = {}
         self._made: dict[tuple[int, int], tuple[int, int]] = {}
@@ -299,10 +299,8 @@ class _Walk:
                 now.phase = int(names.of_call[name_id])
                 (self._in_forward.add if now.phase == Phase.FORWARD else self._in_forward.discard)(event.lane)
         elif names.fusion[name_id] >= 0:
-            if around.fusion >= 0:
-                now.module_id = self._callers.of(around.fusion, around.module_id)
             now.fusion = names.fusion[name_id]
-            self._stand_for_surroundings(event.row, around.row)
+            self._begin_compiled(event, now, around)
         elif names.phase[name_id] >= 0:
             now.phase, now.is_operator = names.phase[name_id], around.is_operator
             self._in_forward.discard(event.lane)
@@ -324,6 +322,15 @@ class _Walk:
         found.parent[event.row], found.fusion[event.row] = around.row, now.fusion
         found.scope[event.row] = self._scopes.at_work(event.lane)
         self._stacks[event.lane].append(now)
+
+    def _begin_compiled(self, event: _Event, now: _Around, around: _Around) -> None:
+        """Give a compiled kernel a module and a phase: those of the call, or of modules that nothing has called."""
+        if around.fusion >= 0:
+            now.module_id = self._compiled.of(around.fusion, around.module_id)
+        elif now.phase == Phase.BETWEEN and self._compiled.computes_modules(now.fusion):
+            now.phase = int(Phase.FORWARD)
+            self._in_forward.add(event.lane)
+        self._stand_for_surroundings(event.row, around.row)
 
     def _stand_for_surroundings(self, row: int, parent: int) -> None:
         """Count a compiled kernel as an outermost operator, and none of the events around it."""

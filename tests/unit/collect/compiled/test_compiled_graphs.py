@@ -217,6 +217,25 @@ def test_the_input_of_a_library_call_is_on_the_module_that_computes_it(tmp_path:
     assert [place.path for one in found.kernels for place, _ in one.parts] == ["norm", "norm", "conv", "conv"]
 
 
+class MultiOutput(Thing):
+    """What a call returns, by the name that Inductor gives it."""
+
+
+def test_what_a_call_returns_is_no_kernel_of_its_own(tmp_path: Path) -> None:
+    """As after a custom operator with one output, whose name the generated code only assigns."""
+    graph = Thing(nodes=[])
+    rms = Node("rms", graph, nn_module_stack={"7": ("L['self'].norm", nn.RMSNorm)})
+    call = Thing(name="buf1", origins={rms}, origin_node=None)
+    result = MultiOutput(name="buf2", origins={rms}, origin_node=rms)
+    lowering = Thing(
+        name_to_buffer={one.name: one for one in (call, result)},
+        scheduler=Thing(nodes=[scheduled(call), scheduled(result)]),
+    )
+    found = read_graph(lowering, load_generated(tmp_path))
+    assert [one.outputs for one in found.kernels] == [("buf1",)]
+    assert found.buffers["buf2"].path == "norm"
+
+
 def test_a_compiler_of_another_form_is_said_and_nothing_raised(tmp_path: Path) -> None:
     module = load_generated(tmp_path)
     registry = ModuleRegistry()

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 Frames = tuple[tuple[str, int, str], ...]
 
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')
+_NO_KERNELS = ("NoneType", "MultiOutput")
 _ROOT = re.compile(r"^[LG]\['[^']*'\]\.?")
 
 
@@ -206,8 +207,11 @@ def place_in_stack(key: Any, name: Any, cls: Any, frames: Frames) -> NodeOrigin:
 
 
 def _kernel_of(node: Any, lowering: Any, order: _Order) -> Kernel | None:
-    """Return one kernel from the scheduler's (fused) node; None if it computes nothing."""
-    inner = [one for one in node.get_nodes() if getattr(one, "node", None) is not None]
+    """Return one kernel from the scheduler's (fused) node; None if it computes nothing.
+
+    What a call returns is no kernel of its own, even if it is a node.
+    """
+    inner = [one for one in node.get_nodes() if type(getattr(one, "node", None)).__name__ not in _NO_KERNELS]
     if not inner:
         return None
     nodes = list(dict.fromkeys(str(at.name) for one in inner for at in reversed(order.computed_by(one.node))))
