@@ -146,19 +146,29 @@ class ModulesBelow:
         self._ids = {(one["root"], one["path"]): number for number, one in enumerate(modules)}
 
     def find(self, base: int, path: str, compiled_id: int) -> int:
-        """Return the module at ``path`` below ``base``; ``base`` if there is none.
+        """Return the module at ``path`` below ``base``.
 
+        If there is none, it is the module for which the code was compiled if that is inside ``base``, else ``base``.
         Outside modules it is the module for which the code was compiled.
         """
+        is_known = 0 <= compiled_id < len(self._modules)
         if not 0 <= base < len(self._modules):
-            return compiled_id if 0 <= compiled_id < len(self._modules) else OUTSIDE
+            return compiled_id if is_known else OUTSIDE
         above = self._modules[base]
         full = f"{above['path']}.{path}" if above["path"] and path else above["path"] or path
         found = self._ids.get((above["root"], full))
         wrapped = above.get("wraps", OUTSIDE)
         if found is None and OUTSIDE < wrapped < base:  # a wrapper around a model that has another path
             return self.find(wrapped, path, compiled_id)
+        if found is None and is_known and self._is_below(compiled_id, base):
+            return compiled_id
         return base if found is None else found
+
+    def _is_below(self, number: int, base: int) -> bool:
+        module, above = self._modules[number], self._modules[base]
+        return bool(
+            module["root"] == above["root"] and (not above["path"] or module["path"].startswith(f"{above['path']}."))
+        )
 
 
 class CompiledKernels:

@@ -91,6 +91,14 @@ def test_a_kernel_that_matches_no_module_stays_on_the_calling_one() -> None:
     assert divided([99], [3]) == [(0, 1000, 3)]
 
 
+def test_a_kernel_that_matches_no_path_is_on_the_module_it_was_compiled_for_if_that_is_inside() -> None:
+    """As one of a list of layers, or called after a graph break: its path is not that of a module."""
+    nested = [{"root": 0, "path": path} for path in ("", "h", "h.0", "hat")] + [{"root": 4, "path": ""}]
+    below = ModulesBelow(nested)
+    assert [below.find(base, "layers[0]", 2) for base in (0, 1, 3, 4)] == [2, 2, 3, 4]
+    assert below.find(1, "layers[0]", 9) == 1
+
+
 def test_a_wrapper_around_a_model_that_has_another_path_has_the_models_modules() -> None:
     below = ModulesBelow([*MODULES, {"root": 0, "path": "fast", "wraps": 3}, {"root": 6, "path": "", "wraps": 5}])
     assert below.find(5, "fc", -1) == 4

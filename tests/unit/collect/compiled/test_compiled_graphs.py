@@ -136,6 +136,23 @@ def test_code_of_a_compiled_model_that_has_a_name_of_its_own_too_is_on_its_modul
     assert [one.get("wraps") for one in part.modules] == [None, None, None, 1]
 
 
+def test_a_module_that_is_called_after_a_graph_break_is_found_by_its_identity(tmp_path: Path) -> None:
+    """Dynamo has it in a variable of its own. It is not the module whose forward goes on."""
+    inner, last = nn.Linear(2, 2), nn.Linear(2, 2)
+    net = nn.Sequential(nn.Sequential(inner), last)
+    registry = ModuleRegistry()
+    base = registry.register(net)
+    graph = Thing(nodes=[])
+    keys = {"___stack0": last, "___stack1.0": inner}
+    for name, module in keys.items():
+        root, _, below = name.partition(".")
+        Node(name, graph, nn_module_stack={str(id(module)): (f"L['{root}'].{below}".rstrip("."), nn.Linear)})
+    made = {f"buf{number}": Thing(origins={node}, origin_node=node) for number, node in enumerate(graph.nodes)}
+    found = read_graph(Thing(name_to_buffer=made), load_generated(tmp_path)).buffers
+    resolved = [graphs_of(registry).resolve(one, base) for one in found.values()]
+    assert resolved == [registry.register(module) for module in keys.values()]
+
+
 def test_a_path_that_the_calling_module_lacks_is_on_the_calling_module() -> None:
     net = nn.Sequential(nn.Linear(2, 2))
     registry = ModuleRegistry()

@@ -15,7 +15,8 @@ Frames = tuple[tuple[str, int, str], ...]
 
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')
 _NO_KERNELS = ("NoneType", "MultiOutput")
-_ROOT = re.compile(r"^[LG]\['[^']*'\]\.?")
+_ROOT = re.compile(r"^[LG]\['(?!___stack)[^']*'\]\.?")
+"""The variable with the compiled module. It is not one in which Dynamo keeps a module called after a graph break."""
 
 
 class NodeOrigin(NamedTuple):
