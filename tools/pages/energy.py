@@ -13,7 +13,7 @@ PASSES = "energy/results/h200/time_energy.json"
 ZEUS = "energy/results/h200/time_energy_zeus.json"
 HALVES = "energy/results/h200/time_energy_halves.json"
 EDGES = ("energy/results/h200/energy_edges.json", "energy/results/h200/energy_edges_later.json")
-RANDOM = "energy/results/h200/energy_random_windows.json"
+RANDOM = tuple(f"energy/results/h200/energy_random_windows{name}.json" for name in ("", "_2"))
 CLASSES = "energy/results/h200/energy_classes.json"
 MIXTURES = "energy/results/h200/layer_mixtures.json"
 WINDOWS = "operators/results/h200/operator_window.json"
@@ -96,7 +96,16 @@ def energy_of_bursts() -> list[str]:
 @block("energy of random windows")
 def energy_of_random_windows() -> list[str]:
     """Return whether the stated uncertainty of windows around random bursts holds their energy."""
-    results = read(RANDOM)
+    first, second = map(read, RANDOM)
+    return [
+        *wrap("Since then, windows correct for a change of power at their ends.", *random_windows(first)),
+        "",
+        *wrap("On two GPUs at once, each window has the energy of both.", *random_windows(second)),
+    ]
+
+
+def random_windows(results: Results) -> list[str]:
+    """Return how far the windows of one file are off, and how many hold the energy."""
     rows = results["rows"]
     held = sum(abs(row["off_j"]) <= row["stated_j"] for row in rows)
     offs = [row["off_j"] / row["truth_j"] for row in rows]
@@ -104,14 +113,13 @@ def energy_of_random_windows() -> list[str]:
     stated = statistics.median(row["stated_j"] / row["truth_j"] for row in rows)
     factors, narrower = narrower_windows(rows)
     median, worst_off = (f"{off:+.1%}".replace("%", " %") for off in (statistics.median(offs), max(offs, key=abs)))
-    return wrap(
-        "Since then, windows correct for a change of power at their ends.",
+    return [
         f"{len(rows)} windows of {min(lengths_s):.1f} to {max(lengths_s):.1f} s around random patterns of bursts:",
         f"{median} (median), {worst_off} (worst), with a stated uncertainty of ±{percent(stated)} (median).",
         f"{held} of {len(rows)} were within it, so it is a bound and wider than a 90 % interval. Multiplied by what",
         f"holds 90 % of the other patterns (×{min(factors):.2f} to {max(factors):.2f}), it contains {narrower}.",
-        f"Measured on {results['gpus']} GPU: {about(results, 'energy/energy_random_windows.py')}.",
-    )
+        f"Measured on {results['gpus']} × {about(results, 'energy/energy_random_windows.py')}.",
+    ]
 
 
 def narrower_windows(rows: Sequence[Results]) -> tuple[list[float], int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pages.blocks import block
 from pages.results import GIB, MIB, Results, about, percent, read, table, wrap
 
-SHARDED = tuple(f"memory/results/h200/sharded_{name}.json" for name in ("4", "4_7b", "2"))
+SHARDED = tuple(f"memory/results/h200/sharded_{name}.json" for name in ("4", "4_7b", "2", "2_more"))
 SHARDED_EARLIER = "memory/results/h200/sharded.json"
 """Two GPUs, in an earlier version of the script: what the estimates are compared with."""
 ESTIMATED = "estimate/results/h200/sharded_estimates.json"
@@ -34,12 +34,16 @@ def training_table(name: str) -> list[str]:
     ways = [way for way in results["ways"].split(",") if "ranks" in results["results"].get(way, {})]
     head = ["way", "peak", "equal to torch's", "`other`", "NCCL", "unaccounted", "recorded steps", "later steps"]
     billions = {"1b": "1.3", "7b": "7"}[results["size"]]
-    unfinished = [f"`{way}`" for way in [*results["failed"], *results["not_run"]] if way != "bare"]
+    left = [way for way in [*results["failed"], *results["not_run"]] if way != "bare"]
+    ways = [way for way in ways if way not in left]
+    unfinished = [f"`{way}`" for way in left]
+    later = read(SHARDED[-1])["results"]
     return [
         *wrap(
             f"{results['ranks']} × {about(results, 'memory/sharded.py')}. Llama-shaped model with {billions} billion",
             f"weights, one run of {results['steps']} steps for each way, of which {results['window']} were recorded.",
-            *([f"Not finished in time: {', '.join(unfinished)}."] if unfinished else []),
+            *([f"Not finished then: {', '.join(unfinished)}."] if unfinished else []),
+            *(["The last table has them."] if left and all(way in later for way in left) else []),
         ),
         "",
         *table(head, [row(way, results["results"][way]) for way in ways]),
