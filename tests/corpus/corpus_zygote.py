@@ -2,7 +2,7 @@
 
 Reads one order per line of standard input (JSON: ``script``, ``arguments``, ``directory``, ``environment``,
 ``streams``) and answers with two lines, process id and status. The recorder is started in the fork as the bootstrap
-starts it when torch has been imported; the parent has loaded nothing of it.
+starts it when torch has been imported; its modules are set aside until then, and a bare program has none of them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import types
+from pathlib import Path
 from typing import Any, NoReturn
 
 
@@ -22,6 +23,11 @@ def main() -> None:
     import numpy.random  # noqa: F401
     import torch._dynamo  # noqa: F401  what the first optimizer loads
 
+    sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "support"))
+    from preloaded import RECORDER, Kept, set_aside
+
+    del sys.path[1]
+    sys.meta_path.insert(0, Kept(set_aside([RECORDER])))
     gc.collect()
     gc.freeze()  # or each collection in a fork would walk, and copy, a million objects of torch's
     # What the parent talks through is out of the programs' sight: they have 0, 1 and 2 and nothing else.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+import inspect
 import json
 import operator
 import os
@@ -148,8 +149,8 @@ def compile_observed(names: list[tuple[str, str]]) -> None:
     """Compile functions of torch for observers, and mark ours, as a recording does, once for all forked processes."""
     uncompiled.keep_uncompiled()
     for module, qualname in names:
-        with suppress(AttributeError, instrument.CannotInstrumentError):  # behind a decorator: in each process
-            instrument._site_of(operator.attrgetter(qualname)(sys.modules.get(module)))
+        with suppress(AttributeError):  # a function of a function
+            instrument._site_of(inspect.unwrap(operator.attrgetter(qualname)(sys.modules.get(module))))
 
 
 KINETO_TIME = re.compile(r"(?<=USDT:)[-0-9]+ [:0-9]+ [:0-9]+")

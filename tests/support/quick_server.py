@@ -2,8 +2,7 @@
 
 ``quick.py`` starts it with the place of its socket and of a command that stands for Python. The command hands over its
 words, environment, directory and streams, waits, and ends as the fork ended. In a fork ``sys.modules`` holds the
-standard library alone; what is imported from elsewhere is found as if it were loaded then, so that gpuledger's own
-bootstrap meets ``import torch`` as it does in a fresh interpreter.
+standard library alone, so that gpuledger's own bootstrap meets ``import torch`` as it does in a fresh interpreter.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ import atexit
 import ctypes
 import gc
 import importlib
-import importlib.abc
-import importlib.machinery
 import marshal
 import os
 import runpy
@@ -25,10 +22,11 @@ import socket
 import sys
 import threading
 import types
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
+
+from preloaded import RECORDER, Kept, set_aside
 
 GROUPS = (
     ("numpy",),
@@ -36,31 +34,14 @@ GROUPS = (
     ("pynvml",),
     ("torch",),
     ("torch._dynamo",),
-    ("gpuledger.collect.session.active", "gpuledger.collect.memory.dispatch"),
+    RECORDER,
     ("click", "rich.console", "rich.table", "psutil", "pyarrow", "pyarrow.parquet", "pyarrow.compute"),
     ("gpuledger.cli.record.run", "gpuledger.services.running", "gpuledger.services.runs", "gpuledger.report.text.text"),
 )
-"""What is loaded beforehand. Who imports one module of a group has all of it, as with a package's own imports."""
+"""What is loaded beforehand."""
 
 FLAGS = ("-u", "-P")
 LARGEST_DESCRIPTOR = 256
-
-
-def set_aside() -> list[dict[str, types.ModuleType]]:
-    """Return the modules of each group after loading them and taking them out of ``sys.modules``."""
-    found = []
-    known = set(sys.modules)
-    for names in GROUPS:
-        for name in names:
-            with suppress(ModuleNotFoundError):
-                importlib.import_module(name)
-        new = [name for name in sys.modules if name not in known and not _is_standard(name)]
-        known |= set(sys.modules)
-        found.append({name: sys.modules[name] for name in new})
-    for group in found:
-        for name in group:
-            del sys.modules[name]
-    return found
 
 
 def _threads() -> set[str]:
@@ -68,48 +49,9 @@ def _threads() -> set[str]:
     return {Path(f"/proc/self/task/{number}/comm").read_text().strip() for number in os.listdir("/proc/self/task")}
 
 
-def _is_standard(name: str) -> bool:
-    head = name.partition(".")[0]
-    return head in sys.stdlib_module_names or head.startswith(("__", "_sysconfigdata"))
-
-
-class Kept(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds what was set aside, and has it loaded by putting it back."""
-
-    def __init__(self, groups: Sequence[dict[str, types.ModuleType]]) -> None:
-        self._group_of = {name: group for group in groups for name in group}
-        self._numpy = groups[0]
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        """Return how a module is loaded that was set aside."""
-        kept = self._group_of.get(name, {}).get(name)
-        own = None if kept is None else kept.__spec__
-        if own is None:
-            return None
-        spec = importlib.machinery.ModuleSpec(name, self, origin=own.origin)
-        spec.submodule_search_locations = own.submodule_search_locations
-        spec.has_location = own.has_location
-        return spec
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        """Return the module, its group put back with it."""
-        group = self._group_of[spec.name]
-        for one in (self._numpy if spec.name == "torch" else {}), group:
-            for name, module in one.items():
-                if name != spec.name:
-                    sys.modules.setdefault(name, module)
-        module = group[spec.name]
-        self._own = module.__spec__
-        return module
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        """Leave the module as it is."""
-        module.__spec__ = self._own
-
-
 def serve(place: str, command: str) -> None:
     """Serve orders until nobody is left who may give one."""
-    groups = set_aside()
+    groups = set_aside(GROUPS)
     sys.meta_path.insert(0, Kept(groups))
     own = Path("/proc/self/comm").read_text(encoding="utf-8").strip()
     assert _threads() <= {own, "jemalloc_bg_thd"}, f"threads would be missing in the forks: {_threads()}"

@@ -1,0 +1,148 @@
+"""What a process that is forked for many programs loads beforehand, and how its forks load it: in no time.
+
+In a fork ``sys.modules`` does not hold what is set aside; what is imported is found as if it were loaded then.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import marshal
+import os
+import sys
+import tempfile
+import traceback
+import types
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+RECORDER = ("gpuledger.collect.session.active", "gpuledger.collect.memory.dispatch")
+"""What a recorded program loads of gpuledger."""
+
+
+def set_aside(groups: Sequence[Sequence[str]]) -> list[dict[str, types.ModuleType]]:
+    """Return the modules of each group after loading them and taking them out of ``sys.modules``."""
+    found = []
+    known = set(sys.modules)
+    for names in groups:
+        for name in names:
+            with suppress(ModuleNotFoundError):
+                importlib.import_module(name)
+        new = [name for name in sys.modules if name not in known and not _is_standard(name)]
+        known |= set(sys.modules)
+        found.append({name: sys.modules[name] for name in new})
+    _keep_observed_code()
+    for group in found:
+        for name in group:
+            del sys.modules[name]
+    return found
+
+
+def _is_standard(name: str) -> bool:
+    head = name.partition(".")[0]
+    return head in sys.stdlib_module_names or head.startswith(("__", "_sysconfigdata"))
+
+
+class Kept(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds what was set aside, and has it loaded by putting it back.
+
+    Who imports one module of a group has all of it, as with a package's own imports; with torch comes NumPy.
+    """
+
+    def __init__(self, groups: Sequence[dict[str, types.ModuleType]]) -> None:
+        self._group_of = {name: group for group in groups for name in group}
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        """Return how a module is loaded that was set aside."""
+        kept = self._group_of.get(name, {}).get(name)
+        own = None if kept is None else kept.__spec__
+        if own is None:
+            return None
+        spec = importlib.machinery.ModuleSpec(name, self, origin=own.origin)
+        spec.submodule_search_locations = own.submodule_search_locations
+        spec.has_location = own.has_location
+        return spec
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """Return the module, its group put back with it."""
+        group = self._group_of[spec.name]
+        for one in (self._group_of["numpy"] if spec.name == "torch" else {}), group:
+            for name, module in one.items():
+                if name != spec.name:
+                    sys.modules.setdefault(name, module)
+        module = group[spec.name]
+        self._own = module.__spec__
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Leave the module as it is."""
+        module.__spec__ = self._own
+
+
+# -- code of torch's functions with calls of observers in it --------------------------------------------------------
+
+
+def _keep_observed_code() -> None:
+    """Have the recordings of all forks find the code that one of them has compiled for its observers.
+
+    It is found by the code that it replaces: a function that a program has replaced is compiled as ever.
+    """
+    from gpuledger.collect.adapter import instrument
+
+    known = _compiled_in_a_fork()
+    compile_observed = instrument._compile_observed
+
+    def find_or_compile(function: types.FunctionType) -> types.CodeType:
+        return known.get(function.__code__) or compile_observed(function)
+
+    instrument._compile_observed = find_or_compile
+
+
+def _compiled_in_a_fork() -> dict[types.CodeType, types.CodeType]:
+    """Return the code that a recording puts in the place of torch's own."""
+    with tempfile.TemporaryDirectory() as directory:
+        told = Path(directory, "told")
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                told.write_bytes(marshal.dumps(_compiled_by_a_recording(Path(directory))))
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        found: dict[types.CodeType, types.CodeType] = marshal.loads(told.read_bytes())
+    assert found
+    return found
+
+
+def _compiled_by_a_recording(place: Path) -> dict[types.CodeType, types.CodeType]:
+    import torch
+
+    from gpuledger.collect.adapter import instrument
+    from gpuledger.collect.launch.settings import RecordSettings
+    from gpuledger.collect.session.active import start_recording, stop_recording
+
+    found = {}
+    compile_observed = instrument._compile_observed
+
+    def compile_and_keep(function: types.FunctionType) -> types.CodeType:
+        found[function.__code__] = observed = compile_observed(function)
+        return observed
+
+    instrument._compile_observed = compile_and_keep
+    settings = RecordSettings(run_directory=place, first_step=2, last_step=2, devices="cpu")
+    session = start_recording(settings, place / "rank-0")
+    weight = torch.ones(2, requires_grad=True)
+    optimizer = torch.optim.SGD([weight])
+    for _ in range(12):  # the window, and the passes after it
+        weight.sum().backward()
+        optimizer.step()
+    stop_recording(session, "exit")
+    return found
