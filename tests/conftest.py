@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import hypothesis
@@ -23,6 +24,11 @@ hypothesis.settings.load_profile("gpuledger")
 # torch and NumPy are loaded, here and in every program that a test starts.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Without vector instructions torch's compiler makes a kernel in half the time, looks for none, and compiles its headers
+# once for all programs; and no program starts workers to compile two kernels. Read as above.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
 # A shell has what it starts in the background ignore the first two, nohup the last. What tests start would inherit it.
 for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(_number) is signal.SIG_IGN:
@@ -31,7 +37,7 @@ for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
 # Thousands of tests are collected, none of which becomes garbage: walks over them took a tenth of that time.
 gc.disable()
 
-MANY_MODULES = 200
+MANY_OBJECTS = 20_000
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -46,21 +52,36 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def large_libraries_are_set_aside() -> None:
-    """Do the same for what the tests of another module have loaded, such as Ray and transformers."""
-    if len(sys.modules) > _set_aside + MANY_MODULES:
+def what_is_loaded_is_set_aside() -> None:
+    """Do the same for what the tests of another module have loaded or left."""
+    if len(gc.get_objects()) > MANY_OBJECTS:
         set_aside_what_is_loaded()
-
-
-_set_aside = 0
 
 
 def set_aside_what_is_loaded() -> None:
     """Have no walk over all objects come to those that are alive now."""
-    global _set_aside
     gc.collect()
     gc.freeze()
-    _set_aside = len(sys.modules)
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[], str]], str]:
+    """Return a maker of texts that the tests of all workers share: the first that asks for a name makes its text."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+    def make_once(name: str, make: Callable[[], str]) -> str:
+        place = shared / f"made-once-{name}"
+        with place.open("a+", encoding="utf-8") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            stream.seek(0)
+            text = stream.read()
+            if not text:
+                text = make()
+                stream.write(text)
+        return text
+
+    return make_once
 
 
 @pytest.fixture

@@ -160,7 +160,6 @@ import json, sys
 import torch
 from torch import nn
 from torch._inductor.codecache import PyCodeCache
-torch._inductor.config.compile_threads = 1
 net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
 model = torch.compile(net)
 for length in (4, 4, 4, 6, 6, *[8] * 12):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,23 +25,14 @@ from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import resolve_instant
 from gpuledger.model.run import Rank
 
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # Dynamo reads attributes that warn
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore"),  # Dynamo reads attributes that warn
+    pytest.mark.usefixtures("compiler_caches"),
+]
 
 WIDTH, RANKS, BLOCKS = 64, 4, 3
 WEIGHT_BYTES = 4 * WIDTH * 4 * WIDTH
-
-
-@pytest.fixture(scope="module", autouse=True)
-def caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the compiler's caches and gpuledger's to this file."""
-    place = tmp_path_factory.mktemp("caches")
-    from torch._inductor import config
-
-    how = {"cpp.vec_isa_ok": False, "compile_threads": 1}
-    with pytest.MonkeyPatch.context() as patch, config.patch(how):
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(place / "inductor"))
-        patch.setenv("XDG_CACHE_HOME", str(place / "ours"))
-        yield
 
 
 @torch.library.custom_op("gpuledger_sharded::magnitude", mutates_args=())

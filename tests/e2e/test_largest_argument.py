@@ -39,10 +39,15 @@ def write(folder: Path, script: str) -> str:
     return str(place)
 
 
-def test_each_value_has_the_estimate_of_its_own_command(tmp_path: Path) -> None:
-    """Also of a program with values that are assumed, which is followed three times."""
+def test_each_value_is_said_and_has_the_estimate_of_its_own_command(tmp_path: Path) -> None:
+    """Also of a program with values that are assumed, which is followed three times. Its own output is dropped."""
     script = write(tmp_path, SCRIPT)
-    found = search_argument(Order((script, "--batch", "65536"), CARD), "batch")
+    with (tmp_path / "said.txt").open("w+", encoding="utf-8") as said:
+        found = search_argument(Order((script, "--batch", "65536"), CARD), "batch", said)
+        said.seek(0)
+        lines = said.read().splitlines()
+    assert len([line for line in lines if line.startswith("gpuledger: --batch")]) == len(found.trials)
+    assert "written by the script" not in lines
     assert found.largest is not None
     verdicts = {trial.value: trial.verdict for trial in found.trials}
     assert verdicts[found.largest] == "fits"
@@ -65,16 +70,6 @@ def test_a_failure_names_the_line_of_the_script(tmp_path: Path) -> None:
     script = write(tmp_path, SCRIPT.replace("nn.ReLU()", "nn.Missing()"))
     with pytest.raises(InputError, match=r"train\.py:8: AttributeError: .*Missing"):
         search_argument(Order((script, "--batch", "8"), CARD), "batch")
-
-
-def test_each_value_is_said_and_the_output_of_the_script_is_dropped(tmp_path: Path) -> None:
-    script = write(tmp_path, SCRIPT)
-    with (tmp_path / "said.txt").open("w+", encoding="utf-8") as said:
-        found = search_argument(Order((script, "--batch", "8"), CARD), "batch", said)
-        said.seek(0)
-        lines = said.read().splitlines()
-    assert len([line for line in lines if line.startswith("gpuledger: --batch")]) == len(found.trials)
-    assert "written by the script" not in lines
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,15 @@
 
 Called with a device, a backend and names of programs, prints as JSON what the compiler has done in both. The backend
 ``keep`` keeps the graphs that Dynamo and AOTAutograd make, and compiles nothing. With ``inductor``, the names of the
-files in its cache are compared, which contain hashes of the generated code and of the keys. With ``cached``, each fork
-finds the cache that a first one has filled.
+files in its cache are compared, which contain hashes of the generated code and of the keys, and two more forks find the
+cache that the recorded one has filled. The modules that the first fork has loaded are loaded for all others.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -345,6 +346,7 @@ def run(name: str) -> dict[str, Any]:
             for one in utils.get_compilation_metrics()
         ],
         "files": _generated(_PLACE / "inductor"),
+        "modules": list(sys.modules),
     }
 
 
@@ -402,10 +404,22 @@ def in_fork(name: str, *, is_recorded: bool, cached: bool = False) -> dict[str, 
 
 
 def compare(name: str) -> list[dict[str, Any]]:
-    """Return what a program did bare and recorded."""
-    if _BACKEND == "cached":
-        in_fork(name, is_recorded=False)
-    return [in_fork(name, is_recorded=one, cached=_BACKEND == "cached") for one in (False, True)]
+    """Return what a program did bare and recorded; with ``inductor`` once more with a filled cache."""
+    found = [in_fork(name, is_recorded=False)]
+    load_modules(found[0]["modules"])
+    found.append(in_fork(name, is_recorded=True))
+    if _BACKEND == "inductor":
+        found += [in_fork(name, is_recorded=one, cached=True) for one in (False, True)]
+    for one in found:
+        del one["modules"]
+    return found
+
+
+def load_modules(names: list[str]) -> None:
+    """Load what a compilation of a bare program has loaded, or every fork would load it."""
+    for name in names:
+        if name not in sys.modules and "compile_tasks" not in name:  # generated code
+            importlib.import_module(name)
 
 
 if __name__ == "__main__":
