@@ -75,6 +75,7 @@ def read(out: Path) -> dict[str, Any]:
         "text": growth_text(found[0]) if found else None,
         "holder": None if holder is None else holder.shown_name,
         "censuses_ms": [round(one.took_ns / 1e6, 1) for one in rank.manifest.censuses],
+        "counts_ms": [round(one.count_ns / 1e6, 1) for one in rank.manifest.censuses if one.count_ns is not None],
     }
 
 
