@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Mapping
+
 from pages.blocks import FILES, ROOT, block
 from pages.results import GIB, MIB, Results, about, percent, read, table, wrap
 
@@ -10,6 +14,12 @@ BY_HAND = "time/results/h200/compiled_by_hand.json"
 CHANGES = ROOT / "src" / "gpuledger" / "simulate" / "estimate" / "compiled_changes.toml"
 CHANGING = ("activation", "activation_gradient", "temporary")
 """Categories of which a compiled program can keep more or less, as in ``gpuledger.simulate.estimate.fit``."""
+LARGEST = 3
+"""Number of modules that a row names."""
+LEAST_BYTES = MIB
+"""Smallest change that is shown."""
+NUMBER = re.compile(r"(?<![^._])\d+(?![^.])")
+"""A number in a module's path that is all of a part, or what follows the last underscore of one."""
 
 
 def changes_toml() -> str:
@@ -22,8 +32,9 @@ def changes_toml() -> str:
         f"# One {machine['card']}, torch {machine['versions']['torch']}, bench/{COMPILED}.",
         "# Made by tools/make_pages.py.",
     ]
-    models = results["models"]
-    for name in sorted(one.partition(" ")[0] for one in models if one.endswith(" eager")):
+    models = measured(results["models"])
+    names = sorted(one.partition(" ")[0] for one in models if one.endswith(" eager"))
+    for name in (name for name in names if f"{name} compiled" in models):
         eager, compiled = (models[f"{name} {mode}"]["recorded"]["memory"] for mode in ("eager", "compiled"))
         changing = sum(eager["by_category_bytes"].get(category, 0) for category in CHANGING)
         lines += [
@@ -39,16 +50,30 @@ def changes_toml() -> str:
 FILES[CHANGES] = changes_toml
 
 
+def measured(models: Results) -> Results:
+    """Return the trainings that ended, by name."""
+    return {name: one for name, one in models.items() if "memory" in one["recorded"]}
+
+
+def without_figures(models: Results) -> str:
+    """Return a sentence on the trainings that did not end; empty if all did."""
+    failed = [name for name in models if name not in measured(models)]
+    return f"Without figures, because the program did not end: {', '.join(failed)}." if failed else ""
+
+
 @block("compiled models")
 def compiled_models() -> list[str]:
     """Return peaks, shares without a module and step times of each training in each mode."""
     results = read(COMPILED)
-    models = results["models"]
+    models = measured(results["models"])
     exact = sum(one["peak_as_counter"] for one in models.values())
     others = " and ".join(f"{mib:+.1f} MiB ({name})" for name, mib in _differences(models))
-    same = sum(one["peak_as_bare"] for one in models.values())
+    same = sum(one.get("peak_as_bare") is True for one in models.values())
     return [
-        *wrap(f"Measured: {about(results, 'time/compiled.py')}, one run of each."),
+        *wrap(
+            f"Measured: {about(results, 'time/compiled.py')}, one run of each.",
+            without_figures(results["models"]),
+        ),
         "",
         *table(
             ["training", "peak", "than eager", "bytes", "kernel time", "recorded steps", "later steps"],
@@ -72,18 +97,72 @@ def _row(name: str, one: Results) -> list[str]:
         f"{one['than_eager']['peak_bytes'] / MIB:+,.0f} MiB" if "than_eager" in one else "",
         percent(memory["no_module_frac"], 2),
         "–" if placed is None else percent(placed, 2),
-        f"× {one['steps']['inside_ratio']:.2f}",
-        f"× {one['steps']['outside_ratio']:.2f}",
+        *_step_ratios(one.get("steps") or {}),
     ]
+
+
+def _step_ratios(steps: Mapping[str, float]) -> list[str]:
+    return [f"× {steps[key]:.2f}" if key in steps else "–" for key in ("inside_ratio", "outside_ratio")]
 
 
 def _differences(models: Results) -> list[tuple[str, float]]:
     found = []
     for name, one in models.items():
+        if "peaks_bytes" not in one["bare"]:
+            continue
         recorded, bare = one["recorded"]["program"]["peaks_bytes"][-1], one["bare"]["peaks_bytes"][-1]
         if recorded != bare:
             found.append((name, (recorded - bare) / MIB))
     return found
+
+
+@block("what compiling changes")
+def what_compiling_changes() -> list[str]:
+    """Return by how much the peak of each compiled training differs from the eager one, by category and module."""
+    results = read(COMPILED)
+    changed = {
+        name.partition(" ")[0]: one["than_eager"]
+        for name, one in measured(results["models"]).items()
+        if name.endswith(" compiled") and "than_eager" in one
+    }
+    if not changed:
+        return wrap("No training was compared by module.")
+    return [
+        *wrap(
+            f"The difference of `compiled` to `eager` in MiB. The columns have the {LARGEST} largest changes of at",
+            f"least {LEAST_BYTES / MIB:.0f} MiB; a star stands for the number of a layer.",
+        ),
+        "",
+        *table(
+            ["training", "peak", "by category", "by module"],
+            [
+                [
+                    name,
+                    f"{one['peak_bytes'] / MIB:+,.0f}",
+                    largest_changes(one["by_category_bytes"]),
+                    largest_changes(folded(one["by_module_bytes"]), code=True),
+                ]
+                for name, one in changed.items()
+            ],
+            right_from=4,
+        ),
+    ]
+
+
+def folded(by_module: Mapping[str, int]) -> dict[str, int]:
+    """Return changes by module with those of numbered layers added up: a star stands for each number."""
+    found: Counter[str] = Counter()
+    for path, change in by_module.items():
+        found[NUMBER.sub("*", path)] += change
+    return dict(found)
+
+
+def largest_changes(changes: Mapping[str, int], *, code: bool = False) -> str:
+    """Return the largest changes in MiB, the largest first; a dash if there is none."""
+    quote = "`" if code else ""
+    order = sorted(changes.items(), key=lambda item: (-abs(item[1]), item[0]))
+    shown = [f"{quote}{name}{quote} {change / MIB:+,.0f}" for name, change in order if abs(change) >= LEAST_BYTES]
+    return ", ".join(shown[:LARGEST]) or "–"
 
 
 @block("captured by hand")
@@ -107,5 +186,4 @@ def captured_by_hand() -> list[str]:
 
 def _times_row(name: str, one: Results) -> list[str]:
     time, steps = one["recorded"]["time"], one.get("steps") or {}
-    ratios = [f"× {steps[key]:.2f}" if key in steps else "–" for key in ("inside_ratio", "outside_ratio")]
-    return [name, f"{time['work_ns'] / 1e6:.1f} ms", percent(time["no_module_frac"], 3), *ratios]
+    return [name, f"{time['work_ns'] / 1e6:.1f} ms", percent(time["no_module_frac"], 3), *_step_ratios(steps)]

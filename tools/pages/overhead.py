@@ -89,7 +89,8 @@ def overhead() -> list[str]:
         *wrap(
             "Three steps are recorded by default, with a Python stack for each block. Where the CPU is the limit, most",
             "of their cost is that of the dispatch mode that sees the operators. The last one includes a pause.",
-            "`pauses` is the total of a recording.",
+            "`pauses` is the total of a recording. `gpuledger run` adds its",
+            "[flight recorder](docs/jobs/out-of-memory.md#after-the-recorded-steps) to `later steps`.",
             short_runs(),
         ),
     ]
@@ -145,6 +146,11 @@ def ranges_of_overhead() -> list[str]:
         *wrap(f"Scripts: {about(short, 'time/short_run.py')}. Live view: {about(live, 'watch/live_cost.py')}."),
         "",
         *table(["figure", "programs", "range"], rows, 3),
+        "",
+        *wrap(
+            "Steps after the recording are those of `gpuledger.record`. With `gpuledger run`, the",
+            "[flight recorder](jobs/out-of-memory.md#after-the-recorded-steps) adds to them.",
+        ),
     ]
 
 

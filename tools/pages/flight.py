@@ -1,0 +1,156 @@
+"""What the flight recorder costs, and what Python stacks in the allocator's history cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pages.blocks import block
+from pages.overhead import measured_models
+from pages.results import MIB, Results, about, percent, read, table, wrap
+
+FLIGHT = "time/results/h200/flight_recorder.json"
+FLIGHT_ON_CPU = "time/results/cpu/flight_recorder.json"
+STACKS = "time/results/h200/history_stacks.json"
+LEAKS = "memory/results/cpu/leaks.json"
+RING_EVENTS = 100_000
+"""Events that the ring holds, ``RING_ENTRIES`` of ``gpuledger.collect.flight.flight_recorder``."""
+MOST = {"GPU": 1.005, "CPU": 1.02}
+"""What limits a step -> how long it may be, relative to a step without the flight recorder: the goals."""
+NO_STACKS, OF_ALLOCATIONS, OF_ALL = (
+    "history, no stacks",
+    "history, stacks of allocations",
+    "history, stacks of every event",
+)
+
+
+def limits() -> dict[str, str]:
+    """Return what limits a step of each model, as in the table of overhead."""
+    return {name: model["binds"] for name, model in measured_models().items()}
+
+
+def span(values: Iterable[float], digits: int) -> str:
+    """Return the smallest and the largest of some figures; one figure if these are equal as they are shown."""
+    found = list(values)
+    least, most = (f"{one:,.{digits}f}" for one in (min(found), max(found)))
+    return most if least == most else f"{least} to {most}"
+
+
+@block("cost of the flight recorder")
+def cost_of_the_flight_recorder() -> list[str]:
+    """Return step times, host memory and times of the flight recorder's parts for each model, against the goals."""
+    results = read(FLIGHT)
+    models, limited_by = results["models"], limits()
+    above = [name for name, one in models.items() if one["ratio"] > MOST[limited_by[name]]]
+    rounds = [len(one["ratios"]) for one in models.values()]
+    goals = " and ".join(f"× {most:g} where the {unit} limits the step" for unit, most in MOST.items())
+    met = (
+        f"{len(above)} of {len(models)} models are above them: {', '.join(above)}."
+        if above
+        else "All models meet them."
+    )
+    on_cpu = read(FLIGHT_ON_CPU)
+    error_ms = on_cpu["error_of_100000_blocks"]["cpu_ms"]["median"]
+    full = sum(one["events"] >= RING_EVENTS for one in models.values())
+    counters_us = span((one["counters_ns"] / 1e3 for one in models.values()), 0)
+    copy_ms = span((one["snapshot_s"] * 1e3 for one in models.values()), 0)
+    return [
+        *wrap(
+            f"{about(results, 'time/flight_recorder.py')}. Steps with the flight recorder, relative to steps before",
+            f"and after them without it: medians of {min(rounds)} to {max(rounds)} alternations, on a shared host. The",
+            f"goals are {goals}. {met}",
+        ),
+        "",
+        *table(
+            ["model", "limited by", "step", "goal", "range", "host memory", "events kept"],
+            [_flight_row(name, one, limited_by[name]) for name, one in models.items()],
+            2,
+        ),
+        "",
+        *wrap(
+            "Host memory is what the process has more at the end than at the start. It grows until the allocator's",
+            f"history is full, which it was in {full} of these trainings. Reading and storing the counters takes",
+            f"{counters_us} µs per step. Copying the history at an error takes {copy_ms} ms.",
+        ),
+        "",
+        *wrap(
+            f"On a CPU, a step of a tiny training takes {on_cpu['more_us']:.0f} µs of CPU time more with the flight",
+            f"recorder than without it, and an error with 100,000 blocks {error_ms / 1e3:.1f} s of CPU time",
+            f"({about(on_cpu, 'time/flight_recorder_cpu.py')}).",
+        ),
+    ]
+
+
+def _flight_row(name: str, one: Results, limited_by: str) -> list[str]:
+    most = MOST[limited_by]
+    return [
+        name,
+        limited_by,
+        f"× {one['ratio']:.4f}",
+        f"{most:g}, {'met' if one['ratio'] <= most else 'missed'}",
+        f"{span(one['ratios'], 2)}, n = {len(one['ratios'])}",
+        f"{(one['host_bytes'][-1] - one['host_before_bytes']) / MIB:+.1f} MiB",
+        f"{one['events']:,}",
+    ]
+
+
+@block("times of a census")
+def times_of_a_census() -> list[str]:
+    """Return the CPU time of both looks for what grows, in programs on the CPU and in trainings on a GPU."""
+    on_cpu, on_gpu = read(LEAKS), read(FLIGHT)
+    programs = [one for group in on_cpu["programs"].values() for one in group.values()]
+    walks = [time_ms for one in programs for time_ms in one["censuses_ms"]]
+    counts = [time_ms for one in programs for time_ms in one["counts_ms"]]
+    longest_ms = max(one["census_ns"] for one in on_gpu["models"].values()) / 1e6
+    return wrap(
+        f"In {len(programs)} programs, {len(walks)} searches took at most {max(walks):.0f} ms, and {len(counts)}",
+        f"counts at most {max(counts):.0f} ms ({about(on_cpu, 'memory/leaks.py')}).",
+        f"In {len(on_gpu['models'])} trainings on a GPU, a search took at most {longest_ms:.0f} ms",
+        f"({about(on_gpu, 'time/flight_recorder.py')}).",
+    )
+
+
+@block("cost of stacks")
+def cost_of_stacks() -> list[str]:
+    """Return what stacks cost in each model, beside the share of a step in which the CPU issues work."""
+    results = read(STACKS)
+    models, limited_by = results["models"], limits()
+    rounds = [one["rounds"] for one in models.values()]
+
+    def of(unit: str) -> list[Results]:
+        return [one for name, one in models.items() if limited_by[name] == unit]
+
+    def told(unit: str) -> str:
+        issued = [one["bare"]["issued_frac"] for one in of(unit)]
+        stacks = [one[way]["ratio"] for one in of(unit) for way in (OF_ALLOCATIONS, OF_ALL)]
+        return (
+            f"{percent(min(issued), 0)} to {percent(max(issued), 0)} of it, and stacks make it {span(stacks, 2)} times"
+            " as long"
+        )
+
+    rows = [
+        [
+            name,
+            limited_by[name],
+            f"{one['bare']['step_ms']:.1f} ms",
+            percent(one["bare"]["issued_frac"], 0),
+            f"{one['events_per_step']:,}",
+            *(f"× {one[way]['ratio']:.2f}" for way in (NO_STACKS, OF_ALLOCATIONS, OF_ALL)),
+        ]
+        for name, one in models.items()
+    ]
+    head = ["model", "limited by", "step", "CPU issues work", "events of a step", "no stacks", "of allocations"]
+    return [
+        *wrap(
+            "The thread that allocates also takes the stack, which is time of the CPU. Where the CPU limits a step, it",
+            f"issues work during {told('CPU')}. Where the GPU limits a step, the CPU issues work during {told('GPU')}.",
+            "The stacks are then taken while the GPU still has work.",
+        ),
+        "",
+        *wrap(
+            f"{about(results, 'time/history_stacks.py')}, medians of {min(rounds)} to {max(rounds)} rounds, relative",
+            "to steps of the same round without a history. The host was shared with other work: a history without",
+            "stacks seems to make some steps shorter.",
+        ),
+        "",
+        *table([*head, "of all events"], rows, 2),
+    ]
