@@ -257,3 +257,28 @@ def test_memory_of_a_branch_is_on_its_modules() -> None:
     run = record_run(program, step_on="module", steps=(1, 3))
     sizes = Counter((one.module, one.step) for one in run.of("temporary") if one.bytes == 64 * WIDTH * 4)
     assert sizes == {("two", 1): 2, ("one", 2): 1, ("two", 3): 2}
+
+
+def test_a_compiled_loss_in_an_optimizers_closure_is_forward() -> None:
+    def program(_: object) -> object:
+        torch._dynamo.reset()
+        net = nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False))
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        call = torch.compile(lambda x: net(x))
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = call(torch.ones(64, WIDTH)).sum()
+            loss.backward()
+            return loss  # type: ignore[no-any-return]
+
+        for _step in range(3):
+            optimizer.step(closure)
+        return net
+
+    run = record_run(program, steps=(2, 3))
+    made = [one for one in run.blocks if one.bytes == 64 * WIDTH * 4 and one.module]
+    assert {(one.module, one.phase, one.category) for one in made if one.phase != "backward"} == {
+        ("0", "forward", "activation"),
+        ("1", "forward", "activation"),
+    }

@@ -327,7 +327,7 @@ class _Walk:
         """Give a compiled kernel a module and a phase: those of the call, or of modules that nothing has called."""
         if around.fusion >= 0:
             now.module_id = self._compiled.of(around.fusion, around.module_id)
-        elif now.phase == Phase.BETWEEN and self._compiled.computes_modules(now.fusion):
+        elif now.phase in (Phase.BETWEEN, Phase.OPTIMIZER) and self._compiled.computes_modules(now.fusion):
             now.phase = int(Phase.FORWARD)
             self._in_forward.add(event.lane)
         self._stand_for_surroundings(event.row, around.row)

@@ -31,13 +31,15 @@ IDLE_LABEL = "(idle)"
 NO_PHASE = "(no phase)"
 _WITHOUT = {"module": OUTSIDE_PATH, "phase": NO_PHASE, "scope": NO_SCOPE, "line": NO_LINE, "function": NO_LINE}
 """Label of rows without a module, phase, ..."""
+_NO_TIME = (0.0, 0.0, 0.0, 0.0)
+_UNKNOWN_TIME = (None, None, None, None)
 
 
 @dataclass(frozen=True)
 class GroupLine:
     """One row; a quantity that is not known for it is None. ``folded`` is the number of identical modules in it.
 
-    Times and energies are of one step; ``forward_ns`` and ``backward_ns`` are parts of ``time_ns``.
+    Times and energies are of one step. ``forward_ns``, ``backward_ns`` and ``optimizer_ns`` are parts of ``time_ns``.
     """
 
     label: str
@@ -48,6 +50,7 @@ class GroupLine:
     energy_j: float | None
     uncertainty_j: float | None
     folded: int = 1
+    optimizer_ns: float | None = None
 
 
 def lines_by(
@@ -77,15 +80,12 @@ def lines_by(
     )
     times = _times(rank, device_idx, word, depth) if word in WITH_WORK else {}
     joules = _joules(rank, step_energy(rank, device_idx), word, depth) if word in WITH_WORK else {}
-    lines = [
-        GroupLine(
-            label,
-            sizes.get(label, 0) if sizes else None,
-            *(times.get(label, (0.0, 0.0, 0.0)) if times else (None, None, None)),
-            *(joules.get(label, (0.0, 0.0)) if joules else (None, None)),
-        )
-        for label in dict.fromkeys((*sizes, *times, *joules))
-    ]
+    lines = []
+    for label in dict.fromkeys((*sizes, *times, *joules)):
+        total, forward, backward, optimizer = times.get(label, _NO_TIME) if times else _UNKNOWN_TIME
+        energy_j, off_j = joules.get(label, (0.0, 0.0)) if joules else (None, None)
+        size = sizes.get(label, 0) if sizes else None
+        lines.append(GroupLine(label, size, total, forward, backward, energy_j, off_j, optimizer_ns=optimizer))
     return sort_lines(fold_numbers(lines, module_classes(rank)) if fold else lines, sort)
 
 
@@ -136,6 +136,7 @@ def _folded(label: str, group: list[GroupLine]) -> GroupLine:
         energy_j=summed([line.energy_j for line in group]),
         uncertainty_j=summed([line.uncertainty_j for line in group]),
         folded=len(group),
+        optimizer_ns=summed([line.optimizer_ns for line in group]),
     )
 
 
@@ -145,19 +146,23 @@ def _label(text: str, word: str) -> str:
     return _WITHOUT.get(word, NO_NAME)
 
 
-def _times(rank: Rank, device_idx: int, word: str, depth: int | None) -> dict[str, tuple[float, float, float]]:
-    """Return label -> ns of one step: in total, in forward, in backward; empty without a timing measurement."""
+def _times(rank: Rank, device_idx: int, word: str, depth: int | None) -> dict[str, tuple[float, float, float, float]]:
+    """Return label -> ns of one step: in total, forward, backward and optimizer; empty without a timing measurement."""
     work = read_work(rank, device_idx)
     if work is None:
         return {}
     by = (word, "phase") if word != "phase" else ("phase",)
     keys, durations_s = work_by_class(rank, work, by, depth)
-    found: dict[str, tuple[float, float, float]] = {}
+    found: dict[str, tuple[float, float, float, float]] = {}
     for key, seconds in zip(keys, durations_s.sum(axis=1).tolist(), strict=True):
         label, phase, time_ns = _label(key[0], word), key[-1], seconds * 1e9
-        before = found.get(label, (0.0, 0.0, 0.0))
-        now = (time_ns, time_ns * (phase in FORWARD), time_ns * (phase == "backward"))
-        found[label] = (before[0] + now[0], before[1] + now[1], before[2] + now[2])
+        total, forward, backward, optimizer = found.get(label, _NO_TIME)
+        found[label] = (
+            total + time_ns,
+            forward + time_ns * (phase in FORWARD),
+            backward + time_ns * (phase == "backward"),
+            optimizer + time_ns * (phase == "optimizer"),
+        )
     return found
 
 

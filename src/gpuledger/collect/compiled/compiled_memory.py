@@ -54,16 +54,18 @@ class CompiledMemory:
         self.active = False
         self.graphs.stop_observing()
 
-    def begin_forward(self) -> bool:
-        """Begin the forward of modules that a compiled function contains. Return whether a phase has begun.
+    def begin_forward(self) -> Phase | None:
+        """Begin the forward of modules that a compiled function contains.
 
-        Gradients are off in generated code, whether the program has turned them off or not.
+        Return the phase that goes on afterwards; None if no phase has begun. An optimizer's closure can compute
+        modules, too. Gradients are off in generated code, whether the program has turned them off or not.
         """
         phases = self.phases
-        if phases.phase not in (Phase.SETUP, Phase.BETWEEN):
-            return False
+        before = phases.phase
+        if before not in (Phase.SETUP, Phase.BETWEEN, Phase.OPTIMIZER):
+            return None
         phases.change(Phase.EVALUATION if torch.is_inference_mode_enabled() else Phase.FORWARD)
-        return True
+        return Phase.OPTIMIZER if before == Phase.OPTIMIZER else Phase.BETWEEN
 
 
 class _Observer:
@@ -91,8 +93,8 @@ class _Observer:
             if suffixes is None:
                 recording.graphs.note_called(self._function)
                 suffixes = self._suffixes[key] = self._tokens(*key)
-            begun = key[0] == OUTSIDE and self._contains_modules and recording.begin_forward()
-            return _Call(recording, state, suffixes, has_phase=begun)
+            contains = key[0] == OUTSIDE and self._contains_modules
+            return _Call(recording, state, suffixes, recording.begin_forward() if contains else None)
         except BaseException as error:
             if not recording.guard.absorbs(error):
                 raise
@@ -115,14 +117,16 @@ class _Observer:
 class _Call:
     """One call of a generated function."""
 
-    __slots__ = ("_before", "_has_phase", "_recording", "_state", "_suffixes")
+    __slots__ = ("_before", "_phase_after", "_recording", "_state", "_suffixes")
 
-    def __init__(self, recording: CompiledMemory, state: ThreadState, suffixes: list[str], *, has_phase: bool) -> None:
+    def __init__(
+        self, recording: CompiledMemory, state: ThreadState, suffixes: list[str], phase_after: Phase | None
+    ) -> None:
         self._recording = recording
         self._state = state
         self._suffixes = suffixes
         self._before = state.token
-        self._has_phase = has_phase
+        self._phase_after = phase_after
 
     def at(self, mark: int) -> None:
         """Set the token of the statement that runs next. Hot path."""
@@ -154,8 +158,8 @@ class _Call:
             if recording.active:
                 self._state.token = self._before
                 recording.phases.set_token(self._before + self._state.scope)
-                if self._has_phase:
-                    recording.phases.change(Phase.BETWEEN)
+                if self._phase_after is not None:
+                    recording.phases.change(self._phase_after)
         except BaseException as error:
             if not recording.guard.absorbs(error):
                 raise

@@ -16,6 +16,7 @@ Amount = Callable[["GroupLine"], float | None]
 _TIMES: tuple[tuple[str, Amount], ...] = (
     ("forward", lambda line: line.forward_ns),
     ("backward", lambda line: line.backward_ns),
+    ("optimizer", lambda line: line.optimizer_ns),
     ("all", lambda line: line.time_ns),
 )
 
@@ -59,7 +60,11 @@ def ledger_table(
         cells.append(lambda some: _byte_cells(some, unit.amount, total_bytes))
     if any(line.time_ns is not None for line in lines):
         split = any(line.forward_ns or line.backward_ns for line in lines)
-        shown = [(title, amount) for title, amount in _TIMES if split or title == "all"]
+        shown = [
+            (title, amount)
+            for title, amount in _TIMES
+            if title == "all" or (split and (title != "optimizer" or any(map(amount, lines))))
+        ]
         columns += [Column(f"{title} {units.time}", right=True, optional=3) for title, _ in shown]
         cells.append(lambda some: [_time(_sum(some, amount) / units.ns) for _, amount in shown])
     if any(line.energy_j is not None for line in lines):

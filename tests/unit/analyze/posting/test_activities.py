@@ -354,7 +354,7 @@ def test_compiled_code_that_compiled_code_calls_is_in_the_module_of_the_call() -
 
 
 def test_modules_that_a_compiled_function_computes_run_in_forward() -> None:
-    """As their memory, whether anything calls them or not. A compiled step of an optimizer computes no module."""
+    """Whether anything calls them or not, also in a closure. An optimizer's own step computes no module."""
     trace = Trace()
     trace.part.modules += [{"root": 0, "path": ""}]
     kernel = {"file": "c.py", "line": 1, "kernel": "k"}
@@ -364,10 +364,11 @@ def test_modules_that_a_compiled_function_computes_run_in_forward() -> None:
     trace.host(f"{FUSION_RANGE}1", 30, 40)
     trace.host("aten::mean", 50, 60, sequence=2)
     trace.host(f"{PHASE_RANGE}{int(Phase.OPTIMIZER)}", 70, 90)
+    trace.host(f"{FUSION_RANGE}0", 72, 74)
     trace.host(f"{FUSION_RANGE}1", 75, 80)
     spans = trace.owned()
     phases = [Phase(number).name for number in spans.phase.tolist()]
-    assert phases == ["BETWEEN", "BETWEEN", "FORWARD", "FORWARD", "OPTIMIZER"]
+    assert phases == ["BETWEEN", "BETWEEN", "FORWARD", "FORWARD", "OPTIMIZER", "FORWARD"]
 
 
 def test_the_time_of_the_compiler_is_nobodys() -> None:

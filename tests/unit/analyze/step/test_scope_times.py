@@ -320,7 +320,7 @@ def test_show_puts_bytes_and_times_of_scopes_side_by_side(rank: Rank) -> None:
     words = ["show", str(rank.directory.parent), "--by", "scope"]
     shown = CliRunner().invoke(main, words).output.splitlines()
     head = next(line for line in shown if line.startswith("by scope"))
-    assert head.endswith("forward ms  backward ms  all ms")
+    assert head.endswith("forward ms  backward ms  optimizer ms  all ms")
     assert any(line.startswith("outer/inner") for line in shown)
     document = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
     scopes = document["time"]["scopes"]

@@ -53,6 +53,20 @@ def test_a_quantity_nobody_has_sorts_by_one_that_is_there() -> None:
     assert sort_lines([line("a", 1, None, None), line("b", 2, None, None)], "energy")[0].label == "b"
 
 
+def test_the_time_of_the_optimizer_has_a_column_if_it_takes_any() -> None:
+    lines = [line("a"), GroupLine("b", 1, 9e6, 0.0, 0.0, None, None, optimizer_ns=9e6)]
+    (head, *_, total), (without, *_) = (
+        ledger_table(some, "module", 9).lines(Terminal()) for some in (lines, lines[:1])
+    )
+    assert head.split()[-6:-2] == ["optimizer", "ms", "all", "ms"]
+    assert total.split()[-4] == "9.000"
+    assert "optimizer" not in without
+    (folded,) = fold_numbers(
+        [GroupLine(f"h.{n}", 1, 9.0, 0.0, 0.0, None, None, optimizer_ns=4.0) for n in range(2)], {}
+    )
+    assert folded.optimizer_ns == 8.0
+
+
 def test_the_table_closes_with_the_total_and_leaves_out_what_nobody_has() -> None:
     lines = [line(f"kernel{n}", None, 1e6 * n, float(n)) for n in range(5, 0, -1)]
     rows = ledger_table(lines, "kernel", 2).lines(Terminal())
