@@ -24,6 +24,7 @@ _QUIET = 2
 
 _MORE = "the way that runs more of the program was taken"
 _BOTH = "both branches were taken alternately"
+_NUMBERS = "placeholder values decided how often the loop runs"
 _LOOP = f"the loop was assumed to run {REPEATS[EXPECTED]} times"
 
 
@@ -77,11 +78,13 @@ class Decisions:
         self._turns: dict[object, int] = {}
         self._loops: dict[object, _Loop] = {}
 
-    def decide(self, frame: FrameType | None) -> bool | None:
+    def decide(self, frame: FrameType | None, by_numbers: bool | None = None) -> bool | None:
         """Return the truth of a condition; None if it is not known what it decides.
 
         Args:
             frame: Runs the instruction that needs the truth.
+            by_numbers: The truth by placeholder values; None if there are none. They decide about a loop with another
+                end in its condition, because that is often only a limit of a number that comes nearer to its end.
         """
         use = None if frame is None else use_of(frame)
         if frame is None or use is None:
@@ -93,7 +96,13 @@ class Decisions:
         if use.role in (Role.MORE, Role.LESS):
             self._say(_MORE)
             return use.role is Role.MORE
-        return self._goes_on(frame, use) == (use.role in (Role.STAY, Role.REPEAT))
+        stays = use.role in (Role.STAY, Role.WITHIN, Role.REPEAT)
+        if by_numbers is not None and use.role in (Role.WITHIN, Role.PAST):
+            self._assumed()
+            if self.assumption != LARGEST:
+                self._say(_NUMBERS)
+                return by_numbers
+        return self._goes_on(frame, use) == stays
 
     def _goes_on(self, frame: FrameType, use: ConditionUse) -> bool:
         """Return whether a loop has another iteration."""

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-Decide = Callable[[Any], "bool | None"]
-"""Decides a comparison in a frame; None if the numbers decide."""
+Decide = Callable[[Any, bool], "bool | None"]
+"""Decides a comparison in a frame, given the truth by the numbers; None if the numbers decide."""
 
 
 class UnknownNumber(float):
@@ -40,7 +40,7 @@ def _compares(name: str) -> Callable[[UnknownNumber, Any], Any]:
         by_numbers = plain(self, other)
         if by_numbers is NotImplemented:
             return by_numbers
-        decided = self._decide(sys._getframe(1))
+        decided = self._decide(sys._getframe(1), by_numbers)
         return by_numbers if decided is None else decided
 
     return compare
@@ -60,6 +60,6 @@ for _name in ("__lt__", "__le__", "__gt__", "__ge__"):
     setattr(UnknownNumber, _name, _compares(_name))
 for _name in (
     *(f"__{side}{kind}__" for kind in ("add", "sub", "mul", "truediv") for side in ("", "r")),
-    *("__pow__", "__neg__", "__abs__"),
+    *("__pow__", "__rpow__", "__neg__", "__abs__"),
 ):
     setattr(UnknownNumber, _name, _computes(_name))

@@ -23,6 +23,8 @@ class Role(Enum):
     EITHER = "chooses between two branches"
     STAY = "continues a loop that has another end, too"
     LEAVE = "ends a loop that has another end, too"
+    WITHIN = "continues a loop that has another end in the same condition"
+    PAST = "ends a loop that has another end in the same condition"
     REPEAT = "continues a loop that has no other end"
     END = "ends a loop that has no other end"
 
@@ -40,7 +42,7 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.Module)
 _ENDING = frozenset({"exit", "quit", "_exit"})
 _CONVERSIONS = frozenset({"bool", "item", "any", "all"})
-_PAIRS = ((Role.MORE, Role.LESS), (Role.STAY, Role.LEAVE), (Role.REPEAT, Role.END))
+_PAIRS = ((Role.MORE, Role.LESS), (Role.STAY, Role.LEAVE), (Role.WITHIN, Role.PAST), (Role.REPEAT, Role.END))
 _OPPOSITE = {role: other for pair in _PAIRS for role, other in (pair, pair[::-1])}
 _MOST_FRAMES = 4
 """Callers of a function that returns a condition, which are looked at."""
@@ -184,7 +186,7 @@ def _role_in(source: _Source, parent: ast.AST | None, test: ast.expr, is_joined:
     if not _is_test(parent, test):
         return None
     if isinstance(parent, ast.While):
-        return Role.STAY if is_joined else Role.REPEAT
+        return Role.WITHIN if is_joined else Role.REPEAT
     if isinstance(parent, ast.If):
         return _role_of_if(source, parent)
     return Role.EITHER if isinstance(parent, ast.IfExp) else Role.MORE

@@ -20,12 +20,13 @@ from gpuledger.simulate.estimate.step_plan import StepPlan
 from gpuledger.simulate.gpu.card import in_place, let_torchvision_import
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.dispatch import NotModelledError, SimulatedMode
+from gpuledger.simulate.gpu.functions import float_of
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.ranks.messages import Messages
 from gpuledger.simulate.ranks.one_rank import OneRank
 from gpuledger.simulate.ranks.place import RankError, RankPlace
 from gpuledger.simulate.rest.ending import StepsDone
-from gpuledger.simulate.rest.program_loops import install_loops
+from gpuledger.simulate.rest.program_source import install_changes
 from gpuledger.simulate.rest.rest import RestOfProgram
 
 
@@ -92,8 +93,7 @@ def follow(
 
     def install(patches: Patches, mode: SimulatedMode) -> None:
         plan.install(patches, rest)
-        if rest is not None:
-            install_loops(patches, rest, is_own)
+        install_changes(patches, is_own, rest, float_of(mode))
         if changes is not None:
             changes.install(patches)
         if one_rank is not None:

@@ -183,6 +183,22 @@ def _item(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     return UnknownNumber(found, mode.mode.decisions.decide)
 
 
+def float_of(mode: SimulatedMode) -> Callable[[Any], float]:
+    """Return what stands for ``float()`` in a program: the number of a tensor that is not computed decides nothing.
+
+    Python makes a plain number of any result of ``__float__``.
+    """
+
+    def number(value: Any = 0.0) -> float:
+        if isinstance(value, UnknownNumber):
+            return value
+        made = float(value)
+        is_unknown = isinstance(value, FakeTensor) and mode.values.of(value) is None
+        return UnknownNumber(made, mode.decisions.decide) if is_unknown else made
+
+    return number
+
+
 def _format(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> str:
     tensor = args[0]
     if not isinstance(tensor, FakeTensor):

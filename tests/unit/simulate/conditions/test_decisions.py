@@ -188,3 +188,21 @@ def test_comparisons_of_unknown_numbers_are_decided_by_what_follows(program: Pro
     assert isinstance(2 * number / 3, UnknownNumber)
     assert (number * 2, max(number, 0.25), f"{number:.2f}") == (1.0, 0.5, "0.50")
     assert type(pickle.loads(pickle.dumps(number))) is float
+
+
+def tries_of(program: Program, assumption: str) -> int:
+    """Return the iterations of a solver with steps of unknown size and a limit of 60."""
+    size = 0.1 * UnknownNumber(1.0, cast(Any, program.value(assumption)).decide) ** 2
+    reached, tries = 0.0 * size, 0
+    while reached < 1.0 and tries < 60:
+        tries += 1
+        reached = reached + min(size, 1.0 - reached)
+    return tries
+
+
+def test_numbers_decide_a_loop_that_has_a_limit_too_and_the_limit_is_the_largest(program: Program) -> None:
+    assert tries_of(program, "expected") in (10, 11)
+    assert program.assumed
+    assert set(program.said) == {"placeholder values decided how often the loop runs"}
+    assert tries_of(program, "largest") == 60
+    assert tries_of(Program(grows=False), "largest") < 10

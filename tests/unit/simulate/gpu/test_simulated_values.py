@@ -15,9 +15,11 @@ from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.model.journal.journal import Action
 from gpuledger.simulate.assumptions import EXPECTED, LARGEST, LEAST
 from gpuledger.simulate.catalogue import find_card
+from gpuledger.simulate.conditions.numbers import UnknownNumber
 from gpuledger.simulate.gpu.card import in_place
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.dispatch import NotModelledError, SimulatedMode
+from gpuledger.simulate.gpu.functions import float_of
 
 pytestmark = pytest.mark.torch
 SAID: list[str] = []
@@ -144,3 +146,11 @@ def test_counts_with_a_least_length_need_no_values(mode: SimulatedMode) -> None:
         torch.bincount(unknown)
     assert unknown.unique().shape == (64,)
     assert any("largest possible" in sentence for sentence in SAID)
+
+
+def test_the_float_of_a_value_that_is_not_computed_decides_nothing(mode: SimulatedMode) -> None:
+    number = float_of(mode)
+    unknown = number(router(4, 4).detach().sum())
+    assert isinstance(2.0 ** number(unknown) - 1, UnknownNumber)
+    assert not isinstance(number(torch.ones(1, device="cuda")), UnknownNumber)
+    assert number("2.5") == 2.5

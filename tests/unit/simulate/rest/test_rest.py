@@ -24,7 +24,7 @@ from gpuledger.simulate.estimate.step_plan import StepPlan
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.rest.ending import StepsDone
-from gpuledger.simulate.rest.program_loops import install_loops
+from gpuledger.simulate.rest.program_source import install_changes
 from gpuledger.simulate.rest.rest import MOST_LATER_STEPS, RestOfProgram
 
 pytestmark = pytest.mark.torch
@@ -41,7 +41,7 @@ class Program:
         self.said: list[object] = []
         self.steps: list[int] = []
         self._file = directory / "train.py"
-        install_loops(patches, self.rest, is_own)
+        install_changes(patches, is_own, self.rest)
 
     def use(self, size_bytes: int) -> None:
         self.device.allocator.free(self.device.malloc(size_bytes << 20, "use"))
@@ -139,6 +139,15 @@ def test_a_program_that_was_changed_has_its_lines(program: Program) -> None:
     assert caught.traceback[-1].lineno == 4
     with pytest.raises(SyntaxError, match=r"train\.py, line 2"):
         program.run("\nfor\n")
+
+
+def test_a_float_of_the_program_can_be_a_placeholder(program: Program) -> None:
+    program.patches.undo()
+    install_changes(program.patches, is_own, number=lambda value: -float(value))
+    program.run("say(float('2')); say(list(map(float, '12'))); say(isinstance(1.0, float))")
+    program.run("def float(value): return value\nsay(float('2'))")
+    program.run("from math import floor as float\nsay(float(2.5))")
+    assert program.said == [-2.0, [1.0, 2.0], True, "2", 2]
 
 
 def test_the_rest_is_limited(program: Program) -> None:

@@ -1,6 +1,6 @@
-"""Let the loops of a program's own files end early: each asks, before an iteration, whether it ends.
+"""Change the source of a program's own files: loops ask whether they end, and ``float()`` may return a placeholder.
 
-The program's source is compiled with a call in front of each loop, and a test in front of each iteration. Positions of
+A program's source is compiled with a call in front of each loop, and a test in front of each iteration. Positions of
 the other code do not change. Loops without calls, of generators and of functions that others compile are left alone.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from gpuledger.simulate.gpu.patches import Patches
 
-_BEGINS, _ENDS = "__gpuledger_loop_begins__", "__gpuledger_loop_ends__"
+_BEGINS, _ENDS, _FLOAT = "__gpuledger_loop_begins__", "__gpuledger_loop_ends__", "__gpuledger_float__"
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _COMPILED_BY_OTHERS = ("jit", "numba", "script", "kernel")
 """Parts of the names of decorators that read a function's bytecode or source."""
@@ -33,13 +33,19 @@ class LoopWatch(Protocol):
         """Return whether a loop ends before its next iteration."""
 
 
-def install_loops(patches: Patches, watch: LoopWatch, is_own: Callable[[str], bool]) -> None:
-    """Make the loops of files ask ``watch`` that are compiled from now on.
+def install_changes(
+    patches: Patches,
+    is_own: Callable[[str], bool],
+    watch: LoopWatch | None = None,
+    number: Callable[[Any], float] = float,
+) -> None:
+    """Change the files of the program that are compiled from now on.
 
     Args:
         patches: Restores everything.
-        watch: Decides.
         is_own: Returns whether a path is that of a file of the program.
+        watch: Decides whether loops end; by default, they do not ask.
+        number: Stands for ``float``.
     """
     plain_compile, plain_code = builtins.compile, SourceFileLoader.get_code
     numbers = itertools.count()
@@ -48,7 +54,7 @@ def install_loops(patches: Patches, watch: LoopWatch, is_own: Callable[[str], bo
         if mode == "exec" and not flags & ast.PyCF_ONLY_AST and isinstance(source, (str, bytes)):
             name = str(filename)
             if is_own(name) and Path(name).is_file():
-                source = _with_questions(source, filename, numbers)
+                source = _changed(source, filename, None if watch is None else numbers)
         return plain_compile(source, filename, mode, flags, *args, **kwargs)
 
     def get_code(loader: Any, fullname: str) -> CodeType | None:
@@ -58,34 +64,51 @@ def install_loops(patches: Patches, watch: LoopWatch, is_own: Callable[[str], bo
         made: CodeType = compiled(loader.get_data(path), path, "exec", dont_inherit=True)  # not that of a cache
         return made
 
-    patches.put(builtins, _BEGINS, watch.loop_begins)
-    patches.put(builtins, _ENDS, watch.loop_ends)
+    if watch is not None:
+        patches.put(builtins, _BEGINS, watch.loop_begins)
+        patches.put(builtins, _ENDS, watch.loop_ends)
+    patches.put(builtins, _FLOAT, number)
     patches.put(builtins, "compile", compiled)
     patches.put(SourceFileLoader, "get_code", get_code)
 
 
-def _with_questions(source: str | bytes, filename: Any, numbers: itertools.count[int]) -> Any:
-    """Return the tree of a program's source in which loops ask; the source if it is not valid."""
+def _changed(source: str | bytes, filename: Any, numbers: itertools.count[int] | None) -> Any:
+    """Return the changed tree of a program's source; the source if it is not valid. Without numbers, no loop asks."""
     try:
         tree = ast.parse(source, str(filename))
     except (SyntaxError, ValueError):
         return source  # compiling it raises this, as without gpuledger
-    return _Questions(numbers).visit(tree)
+    return _Changes(numbers, not _has_own_float(tree)).visit(tree)
 
 
-class _Questions(ast.NodeTransformer):
-    def __init__(self, numbers: itertools.count[int]) -> None:
+def _has_own_float(tree: ast.AST) -> bool:
+    """Return whether a program gives the name ``float`` to something else."""
+    for node in ast.walk(tree):
+        is_stored = isinstance(node, ast.Name) and node.id == "float" and not isinstance(node.ctx, ast.Load)
+        names = (getattr(node, field, None) for field in ("arg", "name", "asname"))
+        if is_stored or "float" in names:
+            return True
+    return False
+
+
+class _Changes(ast.NodeTransformer):
+    def __init__(self, numbers: itertools.count[int] | None, changes_float: bool) -> None:
         self._numbers = numbers
+        self._changes_float = changes_float
 
     def visit(self, node: ast.AST) -> Any:
-        """Return a node with its loops asking. Coroutines, generators and functions that others compile stay."""
+        """Return a node with its changes. Coroutines, generators and functions that others compile stay."""
         if isinstance(node, ast.AsyncFunctionDef) or (isinstance(node, ast.FunctionDef) and _is_foreign(node)):
             return node
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "float":
+            node.func.id = _FLOAT if self._changes_float else "float"
         return self._asking(node) if isinstance(node, (ast.For, ast.While)) else self.generic_visit(node)
 
     def _asking(self, node: ast.For | ast.While) -> Any:
         self.generic_visit(node)
-        if not any(isinstance(inner, ast.Call) for statement in node.body for inner in ast.walk(statement)):
+        if self._numbers is None or not any(
+            isinstance(inner, ast.Call) for statement in node.body for inner in ast.walk(statement)
+        ):
             return node
         number = next(self._numbers)
         begins, ends = (ast.Call(ast.Name(name, ast.Load()), [ast.Constant(number)], []) for name in (_BEGINS, _ENDS))
