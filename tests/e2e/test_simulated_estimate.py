@@ -269,7 +269,7 @@ def test_a_model_that_was_compiled_before_is_estimated_uncompiled() -> None:
             "import torch; layer = torch.nn.Linear(2, 2); optimizer = torch.optim.SGD(layer.parameters())\n"
             "for _ in range(9):\n    layer(torch.randn(1, 2)).sum().backward(); optimizer.step()",
             3,
-            "did not use the GPU",
+            "bad.py:1: did not use the GPU",
         ),
     ],
 )
@@ -289,14 +289,30 @@ def test_scripts_without_an_answer(
     [
         ("open('labels.csv')", "bad.py:2: FileNotFoundError", "reads the program's files"),
         ("import os; os.environ['MY_SERVICE']", "bad.py:2: KeyError: 'MY_SERVICE'", "environment variable MY_SERVICE"),
-        ("import subprocess; subprocess.run(['no-such-tool'])", "bad.py:2: FileNotFoundError", "files"),
+        ("import subprocess; subprocess.run(['no-such-tool'])", "bad.py:2: FileNotFoundError", "Install no-such-tool"),
+        ("import subprocess; subprocess.run(['./nvidia-smi'])", "bad.py:2: FileNotFoundError", "Ask torch.cuda"),
+        ("import os; os.environ['LOCAL_RANK']", "bad.py:2: KeyError: 'LOCAL_RANK'", "--world-size N"),
+        (
+            "import torch; torch.distributed.init_process_group('nccl', world_size=8, rank=0)",
+            "bad.py:2: init_process_group waits for 8 ranks, and one is simulated",
+            "--world-size 8",
+        ),
+        (
+            "import torch; torch.multiprocessing.spawn(print, nprocs=4)",
+            "bad.py:2: torch.multiprocessing.spawn starts processes that are not simulated",
+            "--world-size 4",
+        ),
         (
             "import torch; torch.nested.nested_tensor([torch.ones(2, device='cuda')], layout=torch.jagged)",
             "bad.py:2: a nested tensor with jagged layout is not supported on a simulated GPU (AssertionError",
             "padded tensors",
         ),
         ("import no_such_library", "bad.py:2: ModuleNotFoundError", "Install it"),
-        ("import sys; sys.exit('needs two GPUs')", "bad.py:2: no training step was seen (exit status 1): needs", ""),
+        (
+            "import sys; sys.exit('needs two GPUs')",
+            "bad.py:2: no training step was seen (exit status 1): needs",
+            "ended itself",
+        ),
         ("import os; os.abort()", "bad.py:2: its process ended early, with signal 6", "C++ code failed"),
     ],
 )
@@ -309,7 +325,7 @@ def test_what_a_script_lacks_is_said_with_its_line(
     assert told.exit_code == 3
     assert f"gpuledger: error: {message}" in told.output
     assert hint in told.output.rpartition("hint: ")[2]
-    if "Error" in message:  # the program's own traceback
+    if "Error: " in message or message.endswith("Error"):  # the program's own traceback
         assert f'bad.py", line 2, in <module>\n    {script}' in told.output
 
 

@@ -31,14 +31,14 @@ def follow_program(order: dict[str, Any], program: list[str]) -> dict[str, Any]:
     outcome = follow_again({})
     if spare is not None:
         if outcome["assumed"]:
-            steps = outcome["steps"] or order["steps"]
+            steps = None if outcome["with_rest"] else outcome["steps"] or order["steps"]
             outcome["reserved_if"] = {one: _reserved_with(spare, one, steps) for one in (LEAST, LARGEST)}
         spare.end()
     return outcome
 
 
 def _reserved_with(spare: Spare, assumption: str, steps: int | None) -> int | None:
-    from gpuledger.simulate.estimate.run import reserved_bytes_of
+    from gpuledger.simulate.estimate.failures import reserved_bytes_of
 
     with tempfile.TemporaryDirectory() as directory:
         place = str(Path(directory) / "other.ledger")

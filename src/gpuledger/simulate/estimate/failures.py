@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from gpuledger.simulate.ranks.place import RankPlace
 
 _WITHOUT_BYTES = re.compile(r"data is not allocated|data pointer|doesn't have storage|without storage", re.IGNORECASE)
 DISTRIBUTED = ("FSDP", "torch.distributed", "torch.multiprocessing.spawn")
@@ -30,6 +33,8 @@ _STDLIB = f"{sysconfig.get_path('stdlib')}/"
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/torch/")
 """Parts of the paths of files that are not the program's own."""
 
+_RANKS = "Name the number of ranks with --world-size N"
+_OF_TORCHRUN = frozenset(RankPlace(0, 1).environment())
 _OF_ENVIRONMENT = (os.__file__, "<frozen os>")
 _NEEDS = (
     (ModuleNotFoundError, "Install it in the environment in which gpuledger runs"),
@@ -44,8 +49,16 @@ _NEEDS = (
 def hint_on(error: BaseException) -> str:
     """Return what the user can do about an error of the program; "" if it is not known."""
     frames = traceback.extract_tb(error.__traceback__)
-    if isinstance(error, KeyError) and frames and frames[-1].filename in _OF_ENVIRONMENT:
-        return f"Set the environment variable {error.args[0]}"
+    innermost = frames[-1].filename if frames else ""
+    if isinstance(error, KeyError) and innermost in _OF_ENVIRONMENT:
+        return _RANKS if error.args[0] in _OF_TORCHRUN else f"Set the environment variable {error.args[0]}"
+    missing = str(error.filename) if isinstance(error, FileNotFoundError) else ""
+    if missing.endswith("nvidia-smi") or type(error).__name__.startswith("NVML"):
+        return "Ask torch.cuda for the GPU: it answers for the simulated one"
+    if missing and innermost == subprocess.__file__:
+        return f"Install {missing}, which the program starts"
+    if isinstance(error, SystemExit) and error.code:
+        return "The program ended itself before a step. Give it what it asks for"
     return next((hint for kind, hint in _NEEDS if isinstance(error, kind)), "")
 
 
@@ -65,6 +78,11 @@ def own_place(frames: Iterable[tuple[str, int]]) -> str:
     own = [place for place in known if is_own(place[0])]
     found = own or [place for place in known if "/torch/" not in place[0]]
     return f"{Path(found[-1][0]).name}:{found[-1][1]}" if found else ""
+
+
+def reserved_bytes_of(outcome: Mapping[str, Any]) -> int | None:
+    """Return the peak of reserved bytes of a program that was followed; None if it failed."""
+    return outcome["peak_reserved_bytes"] if outcome.get("ended") in ("steps", "exit") else None
 
 
 def describe_failure(error: BaseException, *, with_ranks: bool = False) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from gpuledger.simulate.gpu.dispatch import NotModelledError, SimulatedMode
 from gpuledger.simulate.gpu.functions import float_of
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.ranks.messages import Messages
-from gpuledger.simulate.ranks.one_rank import OneRank
+from gpuledger.simulate.ranks.one_rank import OneRank, expect_one_rank
 from gpuledger.simulate.ranks.place import RankError, RankPlace
 from gpuledger.simulate.rest.ending import StepsDone
 from gpuledger.simulate.rest.program_source import install_changes
@@ -98,6 +98,8 @@ def follow(
             changes.install(patches)
         if one_rank is not None:
             one_rank.install(patches, mode)
+        else:
+            expect_one_rank(patches)
 
     with in_place(device, say, order.get("assumption", EXPECTED), install) as mode:
         mode.ran = None if changes is None else changes.count
@@ -112,7 +114,9 @@ def follow(
     return {
         **outcome,
         "steps": steps,
+        "optimizers": plan.optimizers[:3],
         "initialized": one_rank is not None and one_rank.initialized,
+        "with_rest": rest is not None and rest.began,
         "varied": plan.varied,
         "still_to_come_bytes": 0 if plan.growth is None else plan.growth.left_bytes,
         "assumed": mode.values.was_assumed,

@@ -23,7 +23,7 @@ from gpuledger.model.simulated import SIMULATED
 from gpuledger.processes.child_job import ChildJobError, ProgramTraceback, run_program_job
 from gpuledger.simulate.assumptions import EXPECTED, LARGEST, LEAST
 from gpuledger.simulate.catalogue import HANDLES, Card, find_card
-from gpuledger.simulate.estimate.failures import CRASHED_HINT, DISTRIBUTED, JAGGED
+from gpuledger.simulate.estimate.failures import CRASHED_HINT, DISTRIBUTED, JAGGED, reserved_bytes_of
 from gpuledger.simulate.estimate.fit import (
     NO_CHANGE,
     Assumed,
@@ -272,7 +272,8 @@ def _describe_approximate(others: tuple[Fit, ...]) -> Iterator[str]:
 def _describe(outcome: dict[str, Any], assumed: Assumed | None) -> Iterator[str]:
     """Yield notes on steps that differ or are missing, and on the memory with other values than the assumed ones."""
     if not outcome["steps"]:
-        yield "No training step was seen, so the estimate is of the whole program."
+        made = [f" The optimizer of {place} took no step." for place in outcome.get("optimizers", ())]
+        yield f"No training step was seen, so the estimate is of the whole program.{''.join(made)}"
     if outcome["varied"]:
         yield f"The steps need different amounts of memory. {outcome['steps']} steps were simulated."
     if assumed is not None:
@@ -293,17 +294,12 @@ def _follow_assumed(order: Order, outcome: dict[str, Any], follower: Follower) -
     if "reserved_if" in outcome:
         return Assumed(*(outcome["reserved_if"][assumption] for assumption in (LEAST, LARGEST)))
     reserved: dict[str, int | None] = {}
-    again = dataclasses.replace(order, steps=outcome["steps"] or order.steps)
+    again = dataclasses.replace(order, steps=None if outcome["with_rest"] else outcome["steps"] or order.steps)
     for assumption in (LEAST, LARGEST):
         with tempfile.TemporaryDirectory() as directory:
             place = Path(directory) / "other.ledger"
             reserved[assumption] = reserved_bytes_of(follower(again, place, None, assumption))
     return Assumed(reserved[LEAST], reserved[LARGEST])
-
-
-def reserved_bytes_of(outcome: Mapping[str, Any]) -> int | None:
-    """Return the peak of reserved bytes of a program that was followed; None if it failed."""
-    return outcome["peak_reserved_bytes"] if outcome.get("ended") in ("steps", "exit") else None
 
 
 def check_program(program: Sequence[str]) -> None:
@@ -374,6 +370,8 @@ def refuse_failure(order: Order, outcome: dict[str, Any]) -> None:
     ended = outcome["ended"]
     name = order.program[1] if order.program[0] == "-m" else order.program[0]
     place = outcome.get("place") or name
+    if ended == "ranks":
+        raise InputError(outcome["message"], hint=outcome["hint"])
     if ended == "not modelled":
         raise InputError(f"{place}: {outcome['message']}", hint=WHAT_TO_TELL)
     if ended == "raised" and outcome.get("unmodelled"):
@@ -387,14 +385,13 @@ def refuse_failure(order: Order, outcome: dict[str, Any]) -> None:
             f"{place}: {outcome['kind']}: {_first_line(outcome['message'])}", hint=outcome.get("hint") or shown
         ) from ProgramTraceback(outcome["traceback"])
     if outcome["steps"] and not outcome["allocations"]:
-        raise InputError(
-            f"{name}: did not use the GPU", hint="Move the model and its inputs to the GPU with .to('cuda')"
-        )
+        where = (outcome.get("optimizers") or [name])[0]
+        raise InputError(f"{where}: did not use the GPU", hint="Move the model and its inputs there with .to('cuda')")
     status = outcome.get("status")
     if not outcome["steps"] and (status or not outcome["allocations"]):
         how = f" (exit status {status})" if status else ""
         why = "" if outcome.get("message", "").isdecimal() else _first_line(outcome.get("message", ""))
         raise InputError(
             f"{place}: no training step was seen{how}{f': {why}' if why else ''}",
-            hint="Check that the script calls an optimizer's step(), or its model",
+            hint=outcome.get("hint") or "Check that the script calls an optimizer's step(), or its model",
         )

@@ -86,6 +86,11 @@ class StepPlan:
         return ends
 
     @property
+    def optimizers(self) -> list[str]:
+        """Return the lines of the program that made optimizers, as FILE:LINE."""
+        return self._waiting.places
+
+    @property
     def longest(self) -> int:
         """Return the largest number of steps or calls that can be simulated."""
         return self.most if self._steps is not None else max(self.most, MOST_CALLS)

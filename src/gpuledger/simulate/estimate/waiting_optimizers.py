@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from gpuledger.collect.adapter.program_objects import WeakIdentitySet, parameter_groups
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.patches import Patches
+from gpuledger.simulate.gpu.sizes import caller
 from gpuledger.units import counted
 
 
@@ -19,6 +20,8 @@ class WaitingOptimizers:
     def __init__(self, device: SimulatedDevice) -> None:
         self._device = device
         self._made, self._stepped = WeakIdentitySet(), WeakIdentitySet()
+        self.places: list[str] = []
+        """Lines of the program that made optimizers, as FILE:LINE."""
 
     def install(self, patches: Patches) -> None:
         """Notice each new optimizer, and its steps."""
@@ -27,6 +30,7 @@ class WaitingOptimizers:
         def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             plain(optimizer, *args, **kwargs)
             made.add(optimizer)
+            self.places.append(caller())
             optimizer.register_step_post_hook(lambda one, *_: stepped.add(one))
 
         patches.put(Optimizer, "__init__", init)

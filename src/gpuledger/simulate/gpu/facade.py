@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
@@ -111,11 +112,20 @@ class CudaFacade:
                 patches.put(torch.accelerator, name, answer)
         if hasattr(torch._C, "_get_accelerator"):  # FSDP places parameters on this device
             patches.put(torch._C, "_get_accelerator", lambda *_check: torch.device("cuda"))
+        patches.put(subprocess.Popen, "__init__", self._noting_nvidia_smi(subprocess.Popen.__init__))
         patches.put(torch, "get_device_module", lambda device=None: torch.cuda)
         patches.put(torch, "Generator", _Generator)
         patches.put(torch.backends.cuda, "is_built", lambda: True)
         patches.put(torch.Tensor, "record_stream", self._record_stream)
         patches.put(torch.UntypedStorage, "resize_", self._resize(torch.UntypedStorage.resize_))
+
+    def _noting_nvidia_smi(self, plain: Callable[..., None]) -> Callable[..., None]:
+        def start(process: Any, args: Any, *others: Any, **kwargs: Any) -> None:
+            plain(process, args, *others, **kwargs)
+            if "nvidia-smi" in str(args):
+                self._say(f"{caller()}: nvidia-smi described this machine's GPUs; the script may decide by it.")
+
+        return start
 
     def _resize(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         def resize_(storage: Any, size_bytes: int) -> Any:

@@ -25,6 +25,8 @@ from gpuledger.simulate.ranks.place import RankError, RankPlace
 from gpuledger.simulate.ranks.reducer import install_reducer
 
 _FAKE = "fake"
+_WORLD_SIZE = 3
+"""Position of that argument of ``init_process_group``."""
 _LAUNCH = "Estimate the program that torchrun starts, not its launcher"
 
 
@@ -135,6 +137,36 @@ class OneRank:
             )
         self._say(f"{caller()}: torch.multiprocessing.spawn called its function in this process.")
         fn(self.place.local_rank, *args)
+
+
+def expect_one_rank(patches: Patches) -> None:
+    """Refuse process groups of several ranks in a program that is simulated alone: it would wait for the others."""
+    plain = dist.init_process_group
+
+    def init_process_group(*args: Any, **given: Any) -> None:
+        """Initialize a process group of one rank.
+
+        Raises:
+            RankError: the program asks for more.
+        """
+        asked = int(given.get("world_size", args[_WORLD_SIZE] if len(args) > _WORLD_SIZE else -1))
+        ranks = asked if asked != -1 else int(os.environ.get("WORLD_SIZE", "1"))
+        if ranks > 1:
+            raise RankError(
+                f"{caller()}: init_process_group waits for {ranks} ranks, and one is simulated",
+                f"Simulate all of them with --world-size {ranks}",
+            )
+        plain(*args, **given)
+
+    def spawn(fn: Any, args: Any = (), nprocs: int = 1, *_args: Any, **_how: Any) -> None:
+        raise RankError(
+            f"{caller()}: torch.multiprocessing.spawn starts processes that are not simulated",
+            f"Simulate them with --world-size {nprocs}",
+        )
+
+    put_everywhere(patches, "init_process_group", init_process_group)
+    patches.put(torch.multiprocessing, "spawn", spawn)
+    patches.put(sys.modules["torch.multiprocessing.spawn"], "spawn", spawn)
 
 
 def put_everywhere(patches: Patches, name: str, function: Any) -> None:

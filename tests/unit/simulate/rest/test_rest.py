@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
-from gpuledger.simulate.estimate.child import run_as_main
+from gpuledger.simulate.estimate import child
 from gpuledger.simulate.estimate.failures import is_own, own_place
 from gpuledger.simulate.estimate.follow import follow
 from gpuledger.simulate.estimate.step_plan import StepPlan
@@ -228,10 +228,22 @@ def test_an_error_after_the_steps_is_a_note(tmp_path: Path, monkeypatch: pytest.
     )
     order: dict[str, Any] = {"card": "h200", "steps": None, "settings": {}, "run_directory": str(tmp_path / "run")}
     (tmp_path / "run").mkdir()
-    outcome = follow(order, lambda: run_as_main([str(script)]))
+    outcome = follow(order, lambda: child.run_as_main([str(script)]))
     assert (outcome["ended"], outcome["steps"], outcome["varied"]) == ("steps", 3, False)
     assert outcome["notes"] == [
         "train.py:12: after the simulated steps, KeyError: 'accuracy'. What follows is not included."
     ]
     assert outcome["peak_reserved_bytes"] > 8000 * 64 * 4 * 2
     assert torch.ones(1).device.type == "cpu"
+
+
+def test_the_rest_is_also_followed_with_other_assumptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pretended(order: dict[str, Any], *_: object) -> dict[str, Any]:
+        """Return an outcome with 5 bytes, and 100 more with the rest."""
+        with_rest = order["steps"] is None
+        reserved = 100 * with_rest + 5
+        return {"ended": "steps", "steps": 3, "assumed": True, "with_rest": with_rest, "peak_reserved_bytes": reserved}
+
+    monkeypatch.setattr(child, "load_for_forks", lambda: pretended)
+    assert child.follow_program({"steps": None}, [])["reserved_if"] == {"least": 105, "largest": 105}
+    assert child.follow_program({"steps": 3}, [])["reserved_if"] == {"least": 5, "largest": 5}
