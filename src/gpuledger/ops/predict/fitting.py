@@ -30,12 +30,14 @@ def one_thread() -> AbstractContextManager[Any]:
     """Return a context in which linear algebra and trees use one thread.
 
     The matrices and tables of a fit are small. With more threads, a fit takes several times as long if other programs
-    use the CPU, and hardly less otherwise.
+    use the CPU, and hardly less otherwise. Only libraries that are loaded can be limited, so they are imported first.
 
     Raises:
         UsageError: scikit-learn is not installed.
     """
     try:
+        import scipy.linalg.lapack  # noqa: F401
+        import sklearn.ensemble  # noqa: F401
         from threadpoolctl import threadpool_limits
     except ImportError as error:
         raise no_scikit_learn() from error

@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -82,6 +85,22 @@ def test_a_fit_tells_how_far_it_is_and_uses_one_thread(
     assert told == sorted(told)
     assert len(told) > 20
     assert (told[0] > 0, told[-1]) == (True, 1.0)
+
+
+def test_libraries_that_only_a_fit_imports_use_one_thread() -> None:
+    """In a process that has imported none of them, with two threads by default."""
+    script = (
+        "from gpuledger.ops.predict.fitting import one_thread\n"
+        "with one_thread():\n"
+        "    from scipy.linalg.lapack import dpotrf\n"
+        "    from sklearn.ensemble import HistGradientBoostingRegressor\n"
+        "    from threadpoolctl import threadpool_info\n"
+        "    print([one['num_threads'] for one in threadpool_info()])"
+    )
+    environ = {**os.environ, "OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
+    threads = json.loads(subprocess.check_output([sys.executable, "-c", script], env=environ, text=True))
+    assert len(threads) > 1
+    assert set(threads) == {1}
 
 
 def test_a_law_is_learned_for_shapes_that_were_not_seen(model: Model) -> None:
