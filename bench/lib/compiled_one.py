@@ -13,7 +13,6 @@ from collections.abc import Callable
 import torch
 from models import MODELS, Batch, Workload
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 MODES = ("eager", "compiled", "autotuned", "captured", "graph")
 """``captured`` is ``mode="reduce-overhead"``; ``graph`` captures the whole step by hand."""
@@ -62,14 +61,14 @@ class Mixture(nn.Module):
 def _mixture(device: str, small: bool) -> Workload:
     vocabulary, width, layers, length = (500, 64, 2, 32) if small else (16_000, 512, 4, 512)
     model = Mixture(vocabulary, width, layers, 4 if small else 8).to(device)
-    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer, criterion = torch.optim.AdamW(model.parameters()), nn.CrossEntropyLoss()
 
     def make_batch() -> Batch:
         return (torch.randint(vocabulary, (2 if small else 8, length)).to(device),)
 
     def train(batch: Batch) -> None:
         optimizer.zero_grad(set_to_none=True)
-        F.cross_entropy(model(batch[0]).flatten(0, 1), batch[0].flatten()).backward()
+        criterion(model(batch[0]).flatten(0, 1), batch[0].flatten()).backward()
         optimizer.step()
 
     return Workload((model,), (optimizer,), make_batch, train)
