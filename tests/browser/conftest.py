@@ -6,11 +6,14 @@ import json
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from opened import Opened
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import ViewportSize, sync_playwright
 from synthetic import make_run
 
 from gpuledger.analyze.view.view import build_view
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
@@ -88,27 +91,49 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     return make
 
 
+@dataclass
+class Pages:
+    """Pages that the tests of a module use one after the other: a page of its own takes three times as long to open."""
+
+    browser: Browser
+    free: dict[tuple[bool, int], list[Page]] = field(default_factory=lambda: defaultdict(list))
+
+    def take(self, *, dark: bool, width: int) -> Page:
+        """Return an empty page that nobody uses."""
+        if self.free[dark, width]:
+            return self.free[dark, width].pop()
+        scheme: Literal["dark", "light"] = "dark" if dark else "light"
+        viewport = ViewportSize(width=width, height=900)
+        return self.browser.new_context(offline=True, viewport=viewport, color_scheme=scheme).new_page()
+
+    def give_back(self, page: Page, *, dark: bool, width: int) -> None:
+        """Make a page as it was."""
+        page.goto("about:blank")
+        page.mouse.move(0, 0)
+        page.emulate_media(media="screen")
+        page.context.clear_permissions()
+        self.free[dark, width].append(page)
+
+
+@pytest.fixture(scope="module")
+def pages(browser: Browser) -> Pages:
+    return Pages(browser)
+
+
 @pytest.fixture
-def open_report(browser: Browser, report: Callable[..., Path]) -> Iterator[Callable[..., Opened]]:
+def open_report(pages: Pages, report: Callable[..., Path]) -> Iterator[Callable[..., Opened]]:
     """Return an opener that waits for a ready page: ``open_report(state="#…", dark=True, width=400, **shape)``."""
-    contexts = []
+    with ExitStack() as ends:
 
-    def open_one(
-        state: str = "", dark: bool = False, width: int = 1280, ledger: Path | None = None, **shape: Any
-    ) -> Opened:
-        context = browser.new_context(
-            offline=True, viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light"
-        )
-        contexts.append(context)
-        page = context.new_page()
-        opened = Opened(page, (render(ledger) if ledger else report(**shape)).as_uri())
-        page.on("request", lambda request: opened.requests.append(request.url))
-        page.on("console", lambda message: opened.complaints.append(message.text))
-        page.on("pageerror", lambda error: opened.complaints.append(str(error)))
-        page.goto(opened.address + state)
-        page.wait_for_selector("html[data-ready]", state="attached", timeout=20_000)
-        return opened
+        def open_one(
+            state: str = "", dark: bool = False, width: int = 1280, ledger: Path | None = None, **shape: Any
+        ) -> Opened:
+            page = pages.take(dark=dark, width=width)
+            ends.callback(pages.give_back, page, dark=dark, width=width)
+            opened = Opened(page, (render(ledger) if ledger else report(**shape)).as_uri())
+            ends.enter_context(opened.listening())
+            page.goto(opened.address + state)
+            page.wait_for_selector("html[data-ready]", state="attached", timeout=20_000)
+            return opened
 
-    yield open_one
-    for context in contexts:
-        context.close()
+        yield open_one

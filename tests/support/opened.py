@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from collections.abc import Iterator
+
+    from playwright.sync_api import ConsoleMessage, Error, Page, Request
 
 
 @dataclass
@@ -17,6 +20,27 @@ class Opened:
     address: str
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Note what the page asks for and complains about."""
+
+        def asks(request: Request) -> None:
+            self.requests.append(request.url)
+
+        def complains(message: ConsoleMessage) -> None:
+            self.complaints.append(message.text)
+
+        def fails(error: Error) -> None:
+            self.complaints.append(str(error))
+
+        self.page.on("request", asks)
+        self.page.on("console", complains)
+        self.page.on("pageerror", fails)
+        yield
+        self.page.remove_listener("request", asks)
+        self.page.remove_listener("console", complains)
+        self.page.remove_listener("pageerror", fails)
 
     def text(self, selector: str) -> str:
         """Return the shown text of one element."""
