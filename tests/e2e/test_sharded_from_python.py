@@ -22,8 +22,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 dist.init_process_group("nccl")
-width = int(sys.argv[1])
-model = nn.Sequential(*[nn.Linear(width, width, bias=False) for _ in range(4)]).cuda()
+width, layers = int(sys.argv[1]), int(sys.argv[2])
+model = nn.Sequential(*[nn.Linear(width, width, bias=False) for _ in range(layers)]).cuda()
 for layer in model:
     fully_shard(layer)
 fully_shard(model)
@@ -51,8 +51,8 @@ def asked(*words: object) -> dict[str, object]:
 
 def test_ranks_are_those_of_the_command(script: str, tmp_path: Path) -> None:
     out = tmp_path / "python.ledger"
-    found = gpuledger.estimate_ranks(script, "512", world_size=4, ranks=range(3), gpu="l4", out=out)
-    shown = asked("--world-size", 4, "--ranks", "0,1,2", "--gpu", "l4", "--out", tmp_path / "command", script, 512)
+    found = gpuledger.estimate_ranks(script, "512", "4", world_size=4, ranks=range(3), gpu="l4", out=out)
+    shown = asked("--world-size", 4, "--ranks", "0,1,2", "--gpu", "l4", "--out", tmp_path / "command", script, 512, 4)
     peaks = [(one.rank, one.coordinate, one.estimate.peak_allocated_bytes) for one in found.ranks]
     ranks = shown["ranks"]
     assert isinstance(ranks, list)
@@ -63,13 +63,13 @@ def test_ranks_are_those_of_the_command(script: str, tmp_path: Path) -> None:
     assert list(found.notes) == shown["notes"]
     assert [rank.number for rank in gpuledger.load(out).ranks] == [0, 1, 2]
     with pytest.raises(gpuledger.UsageError, match=r"python\.ledger: cannot be created: File exists"):
-        gpuledger.estimate_ranks(script, "512", world_size=4, out=out)
+        gpuledger.estimate_ranks(script, "512", "4", world_size=4, out=out)
 
 
 def test_the_smallest_number_is_that_of_the_command(script: str) -> None:
-    """16 bytes of each of 1.5 G parameters are divided: one rank of an L4 does not fit them."""
-    found = gpuledger.find_world_size(script, "19456", most=4, gpu="l4", steps=2)
-    shown = asked("--find-world-size", 4, "--gpu", "l4", "--steps", 2, script, 19456)
+    """16 bytes of each of 1.0 G parameters are divided: one rank of a T4 does not fit them."""
+    found = gpuledger.find_world_size(script, "9216", "12", most=4, gpu="t4", steps=2)
+    shown = asked("--find-world-size", 4, "--gpu", "t4", "--steps", 2, script, 9216, 12)
     assert found.smallest == shown["smallest"]
     assert found.smallest is not None
     assert found.smallest > 1
