@@ -93,10 +93,11 @@ def test_the_status_is_the_launchers_if_a_rank_fails(launcher: str, status: int,
 @pytest.mark.parametrize(("how", "said"), [("kill", "killed by SIGKILL"), ("exit", "exit status 7")])
 def test_a_rank_that_fails_after_its_recorded_steps_is_named_first(how: str, said: str, tmp_path: Path) -> None:
     fails = {"kill": "os.kill(os.getpid(), 9)", "exit": "sys.exit(7)"}[how]
-    program = TRAIN.replace("if sys.argv[1] ==", f"if rank == 1: {fails}\ndist.barrier()\nif sys.argv[1] ==", 1)
-    write_script(tmp_path, RANK_AND_WORLD + program, "failing.py")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*GPULEDGER, "run", "-q", "--force", "--out", "two", "--", *torchrun, "failing.py", "ends", "0"]
+    source = TRAIN.replace("if sys.argv[1] ==", f"if rank == 1: {fails}\ndist.barrier()\nif sys.argv[1] ==", 1)
+    write_script(tmp_path, RANK_AND_WORLD + source, "failing.py")
+    torchrun = [quick_python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
+    program = [sys.executable, "failing.py", "ends", "0"]  # no fork: its status is that of the process
+    command = [*quick_gpuledger(), "run", "-q", "--force", "--out", "two", "--", *torchrun, *program]
 
     def once() -> Run:
         (tmp_path / "store-0").unlink(missing_ok=True)

@@ -267,6 +267,7 @@ def steps_of(optimizers: list[torch.optim.Optimizer]) -> int:
     for optimizer in optimizers:
         counted.counter._before_step(optimizer)
         counted.counter._after_step(optimizer)
+    counted.counter.remove()
     return counted.counter.seen
 
 
