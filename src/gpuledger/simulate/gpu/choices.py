@@ -125,10 +125,9 @@ def _one_cell(functions: SimulatedFunctions, plain: Callable[..., Any], fused: A
         pair = isinstance(hidden, (list, tuple))
         before = hidden[0] if pair else hidden
         of_data, of_before = F.linear(data, weights[0]), F.linear(before, weights[1])
-        biases = weights[2:4] if len(weights) > 2 else (None, None)
         if pair:
-            return fused(of_data, of_before, cast_for_autocast(hidden[1])[0], *biases)[:2]
-        return fused(of_data, of_before, cast_for_autocast(before)[0], *biases)[0]
+            return fused(of_data, of_before, cast_for_autocast(hidden[1])[0], *weights[2:])[:2]
+        return fused(of_data, of_before, cast_for_autocast(before)[0], *weights[2:])[0]
 
     return cell
 
@@ -195,7 +194,7 @@ def _patch_parameters(patches: Patches, functions: SimulatedFunctions) -> None:
     def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         if type(data) in (torch.Tensor, nn.Parameter) and data.device.type == "cpu":
             with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
-                data = fake_mode.from_tensor(data.detach(), static_shapes=True)
+                data = fake_mode.from_tensor(data.detach())
         return plain_new(cls, data, requires_grad)
 
     def apply(module: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
@@ -214,15 +213,17 @@ def _patch_parameters(patches: Patches, functions: SimulatedFunctions) -> None:
 
 
 def _move_parameter(module: nn.Module, name: str, parameter: Any, fn: Callable[[Any], Any]) -> None:
-    """Move a parameter as torch does for plain tensors: replace the data and keep the object."""
+    """Move a parameter as torch does for plain tensors: replace the data and keep the object.
+
+    A tensor on the device "meta" has no data, so a parameter that moves there or away from there is a new object.
+    """
     with torch.no_grad():
         moved = fn(parameter)
         moved_gradient = None if parameter.grad is None else fn(parameter.grad)
-    without_data = moved.device.type == "meta" != parameter.device.type
-    if without_data or isinstance(moved, FakeTensor) != isinstance(parameter, FakeTensor):
-        module._parameters[name] = nn.Parameter(moved, parameter.requires_grad)
-        return
-    if moved is not parameter:
+    is_other = (moved.device.type == "meta") != (parameter.device.type == "meta")
+    if is_other or isinstance(moved, FakeTensor) != isinstance(parameter, FakeTensor):
+        parameter = module._parameters[name] = nn.Parameter(moved, parameter.requires_grad)
+    elif moved is not parameter:
         parameter.data = moved
     if moved_gradient is not None:
         parameter.grad = moved_gradient

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +28,8 @@ from gpuledger.simulate.gpu.device import SimulatedDevice
 
 pytestmark = pytest.mark.torch
 ENTRIES = 1 << 20
+DROPOUT = inspect.signature(F.dropout).parameters
+"""Those of torch itself, without a simulated GPU."""
 
 
 @pytest.fixture
@@ -92,23 +97,91 @@ def test_a_parameter_is_made_of_nothing_of_data_and_of_simulated_data(device: Si
     assert nn.Parameter(data).device.type == "cuda"
 
 
+def test_dropout_has_the_defaults_of_torch(device: SimulatedDevice) -> None:
+    found = inspect.signature(F.dropout).parameters
+    assert {name: one.default for name, one in found.items()} == {name: one.default for name, one in DROPOUT.items()}
+
+
 def test_dropout_of_cpu_tensors_is_left_to_torch(device: SimulatedDevice) -> None:
     assert sizes_of(device, lambda: F.dropout(torch.zeros(ENTRIES), 0.5)) == []
 
 
-@pytest.mark.parametrize(("bias", "weights_each"), [(True, 4), (False, 2)])
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-def test_cudnn_gets_two_weights_and_two_biases_for_each_layer(
-    kind: Any, bias: bool, weights_each: int, device: SimulatedDevice
+@pytest.mark.parametrize(
+    ("kind", "words", "mode", "weights_each", "projected"),
+    [
+        (nn.RNN, {"nonlinearity": "relu"}, 0, 4, 0),
+        (nn.RNN, {"bias": False}, 1, 2, 0),
+        (nn.LSTM, {}, 2, 4, 0),
+        (nn.LSTM, {"bias": False, "proj_size": 8}, 2, 3, 8),
+        (nn.GRU, {"bidirectional": True}, 3, 4, 0),
+        (nn.GRU, {"bias": False}, 3, 2, 0),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_cudnn_gets_the_weights_of_each_layer_and_its_shape(
+    kind: Any,
+    words: dict[str, Any],
+    mode: int,
+    weights_each: int,
+    projected: int,
+    packed: bool,
+    device: SimulatedDevice,
 ) -> None:
-    layer = kind(16, 32, 2, bias=bias, batch_first=True, dropout=0.25).cuda()
+    layer = kind(16, 32, 2, batch_first=True, dropout=0.25, **words).cuda().train(not packed)
+    data: Any = torch.zeros(4, 7, 16, device="cuda")
+    if packed:
+        data = nn.utils.rnn.pack_padded_sequence(data, torch.tensor([7, 7, 3, 2]), batch_first=True)
+    both = bool(words.get("bidirectional"))
     with Calls("_cudnn_rnn") as calls:
-        layer(torch.zeros(4, 7, 16, device="cuda"))
-    ((_, weights, stride, buffer, _, cell, mode, hidden, projected, layers, batch_first, *rest),) = calls.arguments
-    assert (len(weights), stride, buffer) == (2 * weights_each, weights_each, None)
-    assert (mode, hidden, projected, layers, batch_first) == ({nn.LSTM: 2, nn.GRU: 3}[kind], 32, 0, 2, True)
-    assert (cell is None) == (kind is nn.GRU)
-    assert rest[:4] == [0.25, True, False, []]
+        made, state = layer(data)
+    ((_, weights, stride, buffer, _, cell, *rest),) = calls.arguments
+    assert (len(weights), stride, buffer) == (2 * weights_each * (1 + both), weights_each, None)
+    assert rest[:4] == [mode, 32, projected, 2]
+    assert rest[4:8] == [not packed, 0.25, not packed, both]
+    assert list(rest[8]) == ([4, 4, 3, 2, 2, 2, 2] if packed else [])
+    hidden = state[0] if kind is nn.LSTM else state
+    assert (cell is None) == (kind is not nn.LSTM) == isinstance(state, torch.Tensor)
+    assert hidden.shape == (2 * (1 + both), 4, projected or 32)
+    assert (made.data if packed else made).shape[-1] == (projected or 32) * (1 + both)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.half])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell])
+def test_a_cell_is_one_kernel_after_two_products(
+    kind: Any, bias: bool, dtype: torch.dtype, device: SimulatedDevice
+) -> None:
+    cell, gates = kind(16, 32, bias=bias).cuda(), 4 if kind is nn.LSTMCell else 3
+    with (
+        torch.autocast("cuda", dtype=dtype, enabled=dtype == torch.half),
+        Calls("_thnn_fused_lstm_cell" if kind is nn.LSTMCell else "_thnn_fused_gru_cell") as fused,
+    ):
+        made = cell(torch.zeros(5, 16, device="cuda"))
+    ((of_data, of_before, before, *biases),) = fused.arguments
+    assert of_data.shape == of_before.shape == (5, 32 * gates)
+    assert (before.shape, before.dtype, of_data.dtype) == ((5, 32), dtype, dtype)
+    given = [one for one in biases if one is not None]
+    assert [one.shape for one in given] == [(32 * gates,)] * (2 if bias else 0)
+    assert {id(one) for one in given} <= {id(one) for one in cell.parameters()}
+    assert [one.shape for one in (made if kind is nn.LSTMCell else (made,))] == [(5, 32)] * (
+        gates - 2 if gates == 4 else 1
+    )
+
+
+@pytest.mark.parametrize("total", [None, 9])
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("place", ["cuda", "cpu"])
+def test_a_packed_batch_is_padded_to_its_lengths(
+    place: str, batch_first: bool, total: int | None, device: SimulatedDevice
+) -> None:
+    lengths = torch.tensor([7, 7, 3, 1])
+    packed = nn.utils.rnn.pack_padded_sequence(torch.zeros(7, 4, 5, device=place), lengths)
+    with Calls("copy_") as copies:
+        padded, found = nn.utils.rnn.pad_packed_sequence(packed, batch_first, total_length=total)
+    assert (padded.device.type, found.tolist()) == (place, lengths.tolist())
+    assert padded.shape == ((4, total or 7, 5) if batch_first else (total or 7, 4, 5))
+    if place == "cuda":  # one copy for each number of sequences that are not at their end: 4, 3, 2
+        assert [tuple(piece.shape) for piece, *_ in copies.arguments] == [(1, 4, 5), (2, 3, 5), (4, 2, 5)]
 
 
 def test_weights_are_put_together_only_where_they_are_apart_and_on_the_card(device: SimulatedDevice) -> None:
@@ -198,6 +271,92 @@ def test_gradients_move_with_their_parameters(device: SimulatedDevice) -> None:
     layer.zero_grad()
     layer.cuda()
     assert weight.grad is None
+
+
+def test_a_parameter_moves_in_place_unless_it_gets_or_loses_data(device: SimulatedDevice) -> None:
+    layer = nn.Linear(4, 2)
+    frozen = present(layer.bias).requires_grad_(requires_grad=False)
+    layer.weight.grad = torch.zeros(2, 4)
+    layer.to("meta")
+    assert (layer.weight.device.type, present(layer.weight.grad).device.type) == ("meta", "meta")
+    assert [one.requires_grad for one in layer.parameters()] == [True, False]
+    assert layer.bias is not frozen
+    layer.to_empty(device="cuda")
+    assert {one.device.type for one in (*layer.parameters(), present(layer.weight.grad))} == {"cuda"}
+
+
+def test_a_module_moves_with_its_buffers_and_parts(device: SimulatedDevice) -> None:
+    outer: Any = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3, bias=False))
+    outer.register_buffer("none", None)
+    before = list(outer.parameters())
+    outer._apply(lambda tensor: tensor.to("cuda"), recurse=False)
+    assert {one.device.type for one in outer.parameters()} == {"cpu"}
+    outer.cuda()
+    assert all(one is other for one, other in zip(outer.parameters(), before, strict=True))
+    assert {one.device.type for one in (*outer.parameters(), *outer.buffers())} == {"cuda"}
+
+
+@pytest.mark.parametrize("wanted", ["cuda", torch.device("cuda", 0), "cpu", None])
+def test_the_default_device_is_the_one_that_was_set(wanted: Any, device: SimulatedDevice) -> None:
+    on_card = wanted is not None and torch.device(wanted).type == "cuda"
+    torch.set_default_device("cpu" if on_card else "cuda")
+    torch.set_default_device(wanted)
+    try:
+        assert torch.get_default_device().type == ("cuda" if on_card else "cpu")
+        made = sizes_of(device, lambda: torch.zeros(ENTRIES))
+        assert made == ([4 * ENTRIES] if on_card else [])
+    finally:
+        torch.set_default_device(None)
+    assert torch.get_default_device().type == "cpu"
+
+
+def test_values_that_are_known_are_those_of_a_list(device: SimulatedDevice) -> None:
+    assert torch.arange(3).cuda().tolist() == [0, 1, 2]
+    assert torch.tensor(7, device="cuda").tolist() == 7
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_backward_is_under_way_until_it_returns_or_fails(fails: bool, device: SimulatedDevice) -> None:
+    weight = torch.ones(3, device="cuda", requires_grad=True)
+
+    def hook(_: torch.Tensor) -> None:
+        assert device.in_engine
+        if fails:
+            raise RuntimeError("of the program")
+
+    weight.register_hook(hook)
+    with contextlib.suppress(RuntimeError) if fails else contextlib.nullcontext():
+        weight.sum().backward()
+    assert (device.in_backward, device.in_engine) == (False, False)
+
+
+def test_gradients_of_weights_converted_together_have_the_weights_types(device: SimulatedDevice) -> None:
+    """Also where some weights have the type of autocast already."""
+    layer = nn.LSTM(32, 128).cuda()
+    layer.bias_hh_l0.data = layer.bias_hh_l0.data.half()
+    count = sum(weight.numel() for weight in layer.parameters())
+    with torch.autocast("cuda"):
+        made: list[Any] = []
+        sizes = sizes_of(device, lambda: made.append(layer(torch.zeros(5, 2, 32, device="cuda"))[0]) or made)
+    assert 2 * count in sizes
+    made[0].sum().backward()
+    assert [present(one.grad).dtype for one in layer.parameters()] == [one.dtype for one in layer.parameters()]
+    assert {one.dtype for one in layer.parameters()} == {torch.half, torch.float32}
+
+
+def test_half_precision_of_the_cpu_is_left_to_torch(device: SimulatedDevice) -> None:
+    data = torch.zeros(2, 3, dtype=torch.half)
+    assert sizes_of(device, lambda: F.softmax(data, -1, dtype=torch.float32)) == []
+    assert F.softmax(data.cuda(), -1, dtype=torch.float32).dtype == torch.float32
+    assert F.softmax(data.cuda(), -1, dtype=torch.float64).dtype == torch.float64
+
+
+def test_what_is_saved_is_said_and_not_written(tmp_path: Path) -> None:
+    said: list[str] = []
+    with in_place(SimulatedDevice(find_card("h200"), CachingAllocator()), said.append):
+        torch.save({"a": 1}, tmp_path / "a.pt")
+    assert not (tmp_path / "a.pt").exists()
+    assert any(one.startswith("torch.save: ") for one in said)
 
 
 @pytest.mark.parametrize("dtype", [None, torch.half, torch.float32])
