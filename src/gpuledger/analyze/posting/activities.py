@@ -164,11 +164,12 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
     found = _with_later_steps(journal, table, chosen, launch)
     chosen, like, steps_later = found.rows, found.like, found.steps_later
     launch = _launchers(table, like) if on_device.any() else like
-    replayed = match_replays(table, like, words, journal.facts.get("fusions") or [])
+    replayed = match_replays(table, like, words, journal.facts.get("fusions") or [])[like]
     captured = match_captures(captures, like, owners.parent)[like]
     placed = launch >= 0
     at = np.where(placed, launch, 0)
-    is_owned, owner = placed | (captured >= 0), np.where(captured >= 0, captured, at)
+    is_captured = captured >= 0
+    is_owned, owner = placed | is_captured, np.where(is_captured, captured, at)
     kind = np.where(table["kind"][chosen] == ActivityKind.KERNEL, SPAN_KINDS.index("kernel"), SPAN_KINDS.index("copy"))
     collective = np.array([name.startswith(_COLLECTIVES) for name in words], dtype=bool)
     kind[collective[table["name_id"][chosen]]] = SPAN_KINDS.index("collective")
@@ -191,9 +192,9 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
         scope_id=np.where(is_owned, owners.scope[owner], NONE),
         launched_ns=np.where(placed & (steps_later == 0), table["start_ns"][at], -1),
         work=span_work(own, journal.facts, chosen, launch, owners.parent[:measured_count], steps_later),
-        fusion_id=np.where(replayed[like] >= 0, replayed[like], np.where(placed, owners.fusion[at], -1)),
+        fusion_id=np.where(replayed >= 0, replayed, np.where(placed, owners.fusion[at], -1)),
         is_replayed=table["launch_id"][like] < 0,
-        is_matched=(replayed[like] >= 0) | (captured >= 0),
+        is_matched=(replayed >= 0) | is_captured,
         stack_id=np.where(placed, lines[at], -1),
     )
 
@@ -210,7 +211,7 @@ def _with_later_steps(journal: Journal, table: dict[str, NDArray[Any]], chosen: 
     alone = journal.facts.get("kernels_alone")
     if alone is None:
         return KernelMatches(chosen, chosen, np.zeros(chosen.size, dtype=np.int64))
-    launched_ns = np.where(launch >= 0, table["start_ns"][np.where(launch >= 0, launch, 0)], -1)
+    launched_ns = np.where(launch >= 0, table["start_ns"][launch], -1)
     return match_kernels(table, chosen, launched_ns, int(alone["from_ns"]))
 
 

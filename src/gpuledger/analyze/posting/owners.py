@@ -76,7 +76,7 @@ def find_owners(
     born = lives.alloc_index
     before = born < 0
     at = np.maximum(born, 0)
-    phase = np.where(before, Phase.SETUP, tags.phase[at] if tags.phase.size else 0).astype(np.int8)
+    phase = _pick(tags.phase.astype(np.int64), at, before, int(Phase.SETUP)).astype(np.int8)
     module_id = _pick(tags.module_id, at, before, -1)
     flags = _pick(tags.flags, at, before, 0)
     step = _pick(tags.step, at, before, 0)
@@ -84,7 +84,7 @@ def find_owners(
     features = Features(
         identity=seen.kind,
         phase=phase,
-        fate=_fates(tags, lives, _step_ends(journal, device_idx, index_of)),
+        fate=_fates(_pick(tags.visit, at, before, -1), tags.visit, lives, _step_ends(journal, device_idx, index_of)),
         recomputed=(flags & TagFlag.RECOMPUTED) != 0,
         communicating=(flags & TagFlag.COMMUNICATION) != 0,
         reducing=(flags & TagFlag.REDUCE_SCATTER) != 0,
@@ -97,7 +97,7 @@ def find_owners(
         step=step,
         phase=phase,
         category=categorize(features),
-        module_id=np.where(seen.kind != NO_IDENTITY, seen.module_id, module_id),
+        module_id=seen.module_id,
         name_id=seen.name_id,
         scope_id=_pick(tags.scope_id, at, before, -1),
         stack_id=_pick(_stacks(journal, tags, stack_id), at, before, -1),
@@ -153,7 +153,7 @@ def spread_tags(journal: Journal, tag_id: I64) -> EventTags:
     known = (tag_id >= 0) & (tag_id < count)
     # An event without a tag of its own gets phase and step of the last tagged event before it, but not its module:
     # that event can be of another thread.
-    last = np.maximum.accumulate(np.where(known, np.arange(tag_id.size), -1)) if tag_id.size else tag_id
+    last = np.maximum.accumulate(np.where(known, np.arange(tag_id.size), -1))
     row = np.where(last >= 0, tag_id[np.maximum(last, 0)], -1)
 
     def spread(column: str, default: int, *, only_own: bool = False) -> I64:
@@ -161,7 +161,7 @@ def spread_tags(journal: Journal, tag_id: I64) -> EventTags:
         usable = known if only_own else row >= 0
         if not count:
             return np.full(tag_id.shape, default, dtype=np.int64)
-        return np.where(usable, values[np.clip(tag_id if only_own else row, 0, count - 1)], default)
+        return np.where(usable, values[np.maximum(row, 0)], default)
 
     return EventTags(
         phase=spread("phase", int(Phase.SETUP)).astype(np.int8),
@@ -192,11 +192,12 @@ def _identities(
     """Return the observed identity of each block: of several, the first in the order of the identities.
 
     The first observation of that identity gives name and module. If tensors of several modules share the block (a
-    bucket, a flat parameter), it belongs to the module around them and has no name.
+    bucket, a flat parameter), it belongs to the module around them and has no name. ``module_id`` is that of the
+    allocation, which a block without an identity keeps.
     """
     kind = np.full(lives.address.size, NO_IDENTITY, dtype=np.int8)
     name = np.full(lives.address.size, -1, dtype=np.int64)
-    owner = np.full(lives.address.size, -1, dtype=np.int64)
+    owner = module_id.copy()
     table = journal.tables["identities"]
     mine = table["device_idx"] == device_idx
     where = index_of(table["alloc_count"][mine], table["free_count"][mine])
@@ -225,7 +226,7 @@ class _Ancestors:
     """Finds the module around two modules."""
 
     def __init__(self, journal: Journal) -> None:
-        self._parents = [int(one.get("parent", -1)) for one in journal.modules]
+        self._parents = [int(one["parent"]) for one in journal.modules]
 
     def of(self, one: int, other: int) -> int:
         """Return the id of the innermost module that contains both; -1 if there is none."""
@@ -262,13 +263,10 @@ def _step_ends(journal: Journal, device_idx: int, index_of: Callable[[I64, I64],
     return np.sort(index_of(table["alloc_count"][mine], table["free_count"][mine]))
 
 
-def _fates(tags: EventTags, lives: Replay, step_ends: I64) -> NDArray[np.int8]:
+def _fates(visit_of_block: I64, visit_of_event: I64, lives: Replay, step_ends: I64) -> NDArray[np.int8]:
+    """Return how each block ends, from the visit that allocated it: -1 if that was before the recording."""
+    same_visit = _when_freed(visit_of_event, lives) == visit_of_block
     freed = lives.free_requested_index != NEVER
-    at = np.clip(np.where(freed, lives.free_requested_index, 0), 0, max(tags.visit.size - 1, 0))
-    born = np.maximum(lives.alloc_index, 0)
-    same_visit = np.zeros(freed.shape, dtype=bool)
-    if tags.visit.size:
-        same_visit = freed & (lives.alloc_index >= 0) & (tags.visit[at] == tags.visit[born])
     # Blocks of the last, unfinished step are alive at the end without having survived a step: they are not "kept".
     outlived = np.searchsorted(step_ends, lives.alloc_index, "left") < step_ends.size
     return np.select(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from traced import ENGINE, NODE, OTHER, Trace
+from traced import ENGINE, MAIN, NODE, OTHER, Trace
 
 from gpuledger.analyze.posting.activities import OwnedSpans, own_spans
 from gpuledger.analyze.posting.host_waits import host_waits
@@ -314,12 +314,136 @@ def test_a_gradient_of_what_backward_computed_again_outside_of_modules_has_no_mo
     assert places(trace.owned())[-1] == ("kernel", -1, "backward", 4)
 
 
-def test_a_kernel_of_which_nothing_else_was_recorded_is_nobodys() -> None:
+@pytest.mark.parametrize("launch", [0, 999])
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_a_kernel_of_which_no_launch_was_recorded_is_nobodys(is_alone: bool, launch: int) -> None:
+    """Whether or not there are host events, the first of which has a module, a line and a compiled kernel."""
     trace = Trace()
-    trace.device("kernel", 10, 20, 999)
+    if not is_alone:
+        for name in (f"{FUSION_RANGE}0", f"{MODULE_RANGE}3", f"{LINE_RANGE}0"):
+            trace.host(name, 0, 5)
+    trace.device("kernel", 10, 20, launch)
     spans = trace.owned()
     assert places(spans) == [("kernel", -1, "between", 4)]
-    assert (spans.operator_id.tolist(), spans.launched_ns.tolist()) == ([-1], [-1])
+    columns = (spans.operator_id, spans.launched_ns, spans.fusion_id, spans.scope_id, spans.stack_id)
+    assert [column.tolist() for column in columns] == [[-1]] * 5
+    assert (spans.is_replayed.tolist(), spans.is_matched.tolist()) == ([False], [False])
+
+
+def test_kernels_before_the_first_step_are_of_none_and_so_are_their_likes() -> None:
+    trace = Trace()
+    trace.device("kernel", -10, -5, 999)
+    assert [step for *_, step in places(alone(trace, ((7, ("kernel",)),)).owned())] == [0, 0]
+
+
+def test_steps_may_begin_with_number_1() -> None:
+    trace = Trace()
+    trace.later_steps = [(1, 2_000, 3_000)]
+    trace.device("kernel", 2_100, 2_110, trace.host("aten::mm", 2_000, 2_010))
+    assert [step for *_, step in places(trace.owned())] == [1]
+
+
+def test_scopes_are_those_of_marks_and_in_backward_of_the_node_or_of_the_call() -> None:
+    trace = Trace()
+    trace.part.names += ["outer", "loss"]
+    found: dict[int, int] = {}
+
+    def kernel(start: int, scope: int, *, sequence: int = -1, lane: int = MAIN) -> None:
+        launch = trace.host("aten::mm", start, start + 8, sequence=sequence, lane=lane)
+        trace.device("kernel", 1_000 + start, 1_005 + start, launch)
+        found[1_000 + start] = scope
+
+    trace.host(f"{SCOPE_RANGE}0.0", 0, 1)
+    kernel(10, 0, sequence=5)
+    trace.host(f"{SCOPE_RANGE}-1", 30, 31)
+    kernel(40, -1, sequence=6)
+    trace.host(f"{SCOPE_RANGE}1.1", 60, 61)
+    trace.host(f"{PHASE_RANGE}{int(Phase.BACKWARD)}", 70, 300)
+    trace.host(f"{NODE}MmBackward0", 80, 95, sequence=6, lane=ENGINE)
+    kernel(81, 1, lane=ENGINE)  # made outside of scopes: where backward was called
+    trace.host(f"{NODE}MmBackward0", 100, 115, sequence=5, lane=ENGINE)
+    kernel(101, 0, lane=ENGINE)
+    trace.host(f"{NODE}AccumulateGrad", 116, 130, lane=ENGINE)
+    kernel(117, 0, lane=ENGINE)
+    kernel(140, -1, lane=ENGINE)  # after the node
+    trace.host(f"{NODE}Unknown", 150, 165, sequence=99, lane=ENGINE)
+    kernel(151, 1, lane=ENGINE)
+    kernel(310, 1)
+    trace.host(f"{SCOPE_RANGE}-1", 330, 331)
+    kernel(340, -1)
+    trace.host(f"{NODE}MmBackward0", 400, 420, sequence=6, lane=ENGINE)
+    kernel(401, -1, lane=ENGINE)  # the call has ended
+    spans = trace.owned()
+    assert dict(zip(spans.start_ns.tolist(), spans.scope_id.tolist(), strict=True)) == found
+
+
+def test_a_node_is_of_the_thread_that_made_it_and_of_any_if_that_is_unknown() -> None:
+    """Threads number their operators alike. A node's number is its maker's and not one of the thread that runs it."""
+    trace = Trace()
+    for start, lane, module in ((0, MAIN, 0), (100, OTHER, 1)):
+        trace.host(f"{MODULE_RANGE}{module}", start, start + 50, lane=lane)
+        trace.host("aten::mm", start + 10, start + 20, sequence=5, lane=lane)
+    trace.host(f"{NODE}CheckpointFunctionBackward", 200, 290, sequence=7, lane=ENGINE)
+    trace.host(f"{MODULE_RANGE}2", 210, 220, lane=ENGINE)
+    trace.host("aten::mm", 211, 219, sequence=5, lane=ENGINE)
+    trace.part.names.append("scope")
+    trace.host(f"{SCOPE_RANGE}0.0", 221, 222, lane=ENGINE)
+    trace.host(f"{NODE}MmBackward0", 230, 240, sequence=5, lane=ENGINE, made_by=MAIN)
+    for number, made_by in enumerate((MAIN, OTHER, ENGINE, 0, 99)):
+        at = 300 + 20 * number
+        trace.host(f"{NODE}MmBackward0", at, at + 10, sequence=5, lane=ENGINE, made_by=made_by)
+        trace.device("kernel", at + 500, at + 505, trace.host("aten::mm", at + 1, at + 9, lane=ENGINE))
+    assert [module for _, module, *_ in places(trace.owned())] == [0, 1, 2, 2, 2]
+
+
+def test_an_operator_with_a_gradient_is_forward_only_after_a_model_was_called() -> None:
+    """Until a backward, an optimizer or an evaluation; each thread for itself."""
+    trace = Trace()
+    found = []
+
+    def kernel(start: int, phase: str, *, sequence: int = 9, lane: int = MAIN) -> None:
+        launch = trace.host("aten::mul", start, start + 5, sequence=sequence, lane=lane)
+        trace.device("kernel", 1_000 + start, 1_005 + start, launch)
+        found.append(phase)
+
+    kernel(0, "between")
+    for at, name in ((10, f"{PHASE_RANGE}{int(Phase.BACKWARD)}"), (110, f"{PHASE_RANGE}{int(Phase.OPTIMIZER)}")):
+        trace.host(f"{MODULE_RANGE}0", at, at + 10)
+        kernel(at + 12, "forward", sequence=0)
+        kernel(at + 20, "between", sequence=-1)
+        kernel(at + 26, "between", lane=OTHER)
+        trace.host(name, at + 32, at + 40)
+        kernel(at + 50, "between")
+    trace.host(f"{MODULE_RANGE}0", 210, 220)
+    trace.host(f"{MODULE_RANGE}0{NO_GRAD}", 222, 230)
+    kernel(240, "between")
+    assert [phase for _, _, phase, _ in places(trace.owned())] == found
+
+
+def test_an_optimizer_inside_a_module_is_of_no_module_and_backward_is() -> None:
+    trace = Trace()
+    trace.host(f"{MODULE_RANGE}3", 0, 900)
+    for at, phase in ((10, Phase.OPTIMIZER), (110, Phase.BACKWARD)):
+        trace.host(f"{PHASE_RANGE}{int(phase)}", at, at + 50)
+        trace.device("kernel", at + 1_000, at + 1_005, trace.host("aten::add_", at + 1, at + 9))
+    assert places(trace.owned()) == [("kernel", -1, "optimizer", 4), ("kernel", 3, "backward", 4)]
+
+
+def test_a_module_that_compiled_code_calls_is_not_part_of_its_kernel() -> None:
+    trace = Trace()
+    trace.host(f"{FUSION_RANGE}0", 0, 100)
+    trace.device("kernel", 1_000, 1_010, trace.host("aten::mm", 1, 5))
+    trace.host(f"{MODULE_RANGE}3", 10, 90)
+    trace.device("kernel", 1_020, 1_030, trace.host("aten::mm", 20, 30))
+    assert trace.owned().fusion_id.tolist() == [0, -1]
+
+
+@pytest.mark.parametrize("name", ["7", f"{FUSION_RANGE}x"])
+def test_a_name_like_that_of_a_compiled_kernel_is_none(name: str) -> None:
+    trace = Trace()
+    trace.host(name, 0, 100)
+    trace.device("kernel", 1_000, 1_010, trace.host("aten::mm", 1, 5))
+    assert trace.owned().fusion_id.tolist() == [-1]
 
 
 def test_a_compiled_kernel_counts_and_not_the_operators_around_it() -> None:
@@ -371,6 +495,17 @@ def test_modules_that_a_compiled_function_computes_run_in_forward() -> None:
     assert phases == ["BETWEEN", "BETWEEN", "FORWARD", "FORWARD", "OPTIMIZER", "FORWARD"]
 
 
+def test_an_operator_of_python_counts_and_not_what_it_calls_through_a_line() -> None:
+    """Nor the compiler, though it is the first event of all."""
+    trace = Trace()
+    trace.host("dynamo", 0, 9)
+    trace.host("_compile.compile_inner (dynamo_timed)", 1, 8)
+    trace.host("Mix", 10, 60)
+    trace.host(f"{LINE_RANGE}0", 20, 50)
+    trace.host("aten::addmm", 25, 40)
+    assert trace.owned().start_ns.tolist() == [10]
+
+
 def test_the_time_of_the_compiler_is_nobodys() -> None:
     trace = Trace()
     trace.host(f"{MODULE_RANGE}0", 0, 900)
@@ -379,12 +514,16 @@ def test_the_time_of_the_compiler_is_nobodys() -> None:
     trace.host("_compile.compile_inner (dynamo_timed)", 12, 498)
     trace.host("aten::addmm", 20, 30)
     trace.host("TorchDynamo Cache Lookup", 510, 520)
+    trace.host("aten::linear", 530, 540)  # an operator that compiles is measured all the same
+    trace.host("inner", 531, 539)
+    trace.host("_compile.compile_inner (dynamo_timed)", 532, 538)
     trace.host(f"{FUSION_RANGE}0", 600, 700)
     trace.host(f"{NODE}CompiledFunctionBackward", 710, 800)
     trace.host("backward._backward_impl", 720, 730)
     trace.host("backward._backward_impl (dynamo_timed)", 721, 729)
     spans = trace.owned()
-    assert list(zip(spans.start_ns.tolist(), spans.module_id.tolist(), strict=True)) == [(510, 0), (600, 0), (710, -1)]
+    found = zip(spans.start_ns.tolist(), spans.module_id.tolist(), strict=True)
+    assert list(found) == [(510, 0), (530, 0), (600, 0), (710, -1)]
 
 
 def test_of_events_that_begin_together_the_longer_is_around_the_shorter() -> None:
@@ -441,11 +580,14 @@ def test_a_replayed_kernel_is_the_compiled_one_of_its_capture_and_the_first_has_
     assert (spans.is_replayed.tolist(), spans.is_matched.tolist()) == ([True, True], [True, True])
 
 
-def test_operators_of_a_captured_graph_are_not_measured_themselves() -> None:
+@pytest.mark.parametrize("with_lines", [False, True])
+def test_operators_of_a_captured_graph_are_not_measured_themselves(with_lines: bool) -> None:
     """They ran while the graph was captured, before the profiled steps."""
     trace = Trace()
     trace.host("aten::mm", 10, 20)
     column = {"lane": 1, "name_id": 0, "start_ns": 30, "duration_ns": 5, "launch_id": 9, "sequence": -1}
     trace.part.add("captures", capture=0, kind=int(ActivityKind.HOST), forward_lane=0, **column)
     trace.part.facts["captured_names"] = ["aten::add"]
+    if with_lines:
+        trace.part.facts["line_step"] = {"step": 5, "from_ns": 500}
     assert trace.owned().start_ns.tolist() == [10]

@@ -19,8 +19,9 @@ CALL = [(f"{TORCH}autograd/__init__.py", 354, "backward"), ("train.py", 27, "<mo
 FORWARD = [("model.py", 12, "forward")]
 BARE = [(f"{TORCH}autograd/graph.py", 800, "_engine_run_backward"), *CALL]
 TORCH_ONLY = [(f"{TORCH}_ops.py", 841, "__call__")]
-STACKS = [PROGRAM, CALL, FORWARD, BARE, TORCH_ONLY]
-OF_PROGRAM, OF_CALL, OF_FORWARD, OF_BARE, OF_TORCH = range(len(STACKS))
+HOOK = [("train.py", 9, "hook"), *TORCH_ONLY]
+STACKS = [FORWARD, PROGRAM, CALL, BARE, TORCH_ONLY, HOOK]
+OF_FORWARD, OF_PROGRAM, OF_CALL, OF_BARE, OF_TORCH, OF_HOOK = range(len(STACKS))
 
 NO_TAG, IN_FORWARD, IN_CALL, IN_MODULE, IN_LATER_PASS, IN_LATER_CALL, IN_UNKNOWN_PASS = range(-1, 6)
 
@@ -50,8 +51,8 @@ def posted(directory: Path, *events: tuple[int, int]) -> list[int | None]:
 
 
 def test_a_block_has_the_stack_of_its_allocation(tmp_path: Path) -> None:
-    events = [(IN_FORWARD, OF_PROGRAM), (IN_CALL, OF_PROGRAM), (IN_MODULE, OF_PROGRAM), (NO_TAG, OF_PROGRAM)]
-    assert posted(tmp_path, *events) == [OF_PROGRAM] * 4
+    events = [(tag, own) for tag in (IN_FORWARD, IN_CALL, IN_MODULE, NO_TAG) for own in (OF_PROGRAM, OF_HOOK)]
+    assert posted(tmp_path, *events) == [own for _, own in events]
 
 
 @pytest.mark.parametrize("own", [-1, OF_BARE, OF_TORCH])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpuledger.analyze.posting.device import DeviceHistory, device_histories
-from gpuledger.analyze.posting.owners import _backward_calls, _when_freed, spread_tags
+from gpuledger.analyze.posting.owners import _backward_calls, _block_at, _when_freed, spread_tags
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.model.accounts import CATEGORIES, Identity, Phase
 from gpuledger.model.journal.journal import COLUMNS, REASONS, Action, BlockState, JournalWriter, Part
@@ -61,24 +61,30 @@ def categories(history: DeviceHistory) -> list[str]:
 
 
 def test_an_event_without_a_tag_is_where_the_one_before_it_was_but_in_no_module(tmp_path: Path) -> None:
-    part = with_events(*[(ALLOC, 64 * n, tag_id) for n, tag_id in enumerate([-1, 0, -1, 1, 99])])
+    part = with_events((ALLOC, 64, 0))
     tag(part, 0, Phase.FORWARD, 3, module_id=5, step=2)
-    tag(part, 1, Phase.BACKWARD, 4, module_id=6, step=2)
+    tag(part, 1, Phase.BACKWARD, 4, module_id=6, step=3)
     journal = written(part, tmp_path)
-    tags = spread_tags(journal, journal.tables["events"]["tag_id"].astype("int64"))
-    assert tags.phase.tolist() == [Phase.SETUP, Phase.FORWARD, Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD]
-    assert tags.step.tolist() == [0, 2, 2, 2, 2]
-    assert tags.visit.tolist() == [0, 3, 3, 4, 4]
-    assert tags.module_id.tolist() == [-1, 5, -1, 6, -1]
+    tags = spread_tags(journal, np.array([-1, 0, -1, 1, -1, 2, 99, 0]))  # there is no tag 2 or 99
+    assert tags.phase.tolist() == [Phase.SETUP, *[Phase.FORWARD] * 2, *[Phase.BACKWARD] * 4, Phase.FORWARD]
+    assert tags.step.tolist() == [0, 2, 2, 3, 3, 3, 3, 2]
+    assert tags.visit.tolist() == [0, 3, 3, 4, 4, 4, 4, 3]
+    assert tags.module_id.tolist() == [-1, 5, -1, 6, -1, -1, -1, 5]
+    assert spread_tags(journal, np.array([], dtype=np.int64)).step.tolist() == []
+
+
+def test_without_tags_every_event_is_of_the_setup(tmp_path: Path) -> None:
+    tags = spread_tags(written(with_events((ALLOC, 64, 0)), tmp_path), np.array([-1, 0]))
+    assert (tags.phase.tolist(), tags.step.tolist(), tags.module_id.tolist()) == ([Phase.SETUP] * 2, [0] * 2, [-1] * 2)
 
 
 def test_a_sighting_belongs_to_the_block_that_was_there_then(tmp_path: Path) -> None:
     again = [(ALLOC, 64, 0), (GIVEN_BACK, 64, 0), (DONE, 64, 0)]
     part = with_events(*again, *again, (ALLOC, 64, 0))
     tag(part, 0, Phase.FORWARD, 0, module_id=1)
-    see(part, Identity.GRADIENT, 64, alloc_count=2, free_count=1)
     see(part, Identity.WEIGHT, 64, alloc_count=2, free_count=2)  # nothing is there
     see(part, Identity.WEIGHT, 96, alloc_count=2, free_count=1)  # nor there
+    see(part, Identity.GRADIENT, 64, alloc_count=2, free_count=1)
     (history,) = device_histories(written(part, tmp_path))
     assert categories(history) == ["temporary", "gradient", "activation"]
     assert history.owners.module_id.tolist() == [1, 7, 1]
@@ -97,7 +103,7 @@ def test_of_several_sightings_the_lowest_kind_wins_then_the_first(tmp_path: Path
 
 def test_what_a_module_made_is_no_input_of_the_next(tmp_path: Path) -> None:
     part = with_events((ALLOC, 64, 0), (ALLOC, 128, 1), (ALLOC, 192, 2))
-    tag(part, 0, Phase.FORWARD, 0, module_id=4)
+    tag(part, 0, Phase.FORWARD, 0, module_id=0)
     tag(part, 1, Phase.BETWEEN, 1)
     tag(part, 2, Phase.BACKWARD, 2)
     for address in (64, 128, 192):
@@ -146,15 +152,29 @@ def test_a_block_outlives_its_step_until_the_last_step_that_ended(counts: tuple[
 
 
 @pytest.mark.parametrize(
-    ("modules", "owner"), [((1, 2), 0), ((2, 1), 0), ((3, 1), 1), ((3, 2), 0), ((1, 4), -1), ((3, 3), 3)]
+    ("modules", "owner"),
+    [
+        ((1, 2), 0),
+        ((2, 1), 0),
+        ((3, 1), 1),
+        ((3, 2), 0),
+        ((1, 4), -1),
+        ((3, 3), 3),
+        ((5, 6), 6),
+        ((6, 1), -1),
+        ((7, 1), -1),
+    ],
 )
 def test_what_several_modules_share_belongs_to_the_module_around_them(
     modules: tuple[int, int], owner: int, tmp_path: Path
 ) -> None:
-    """0 contains 1 and 2, 1 contains 3; 4 is another model. The name is known only where one module has the block."""
+    """0 contains 1 and 2, 1 contains 3; 4 is another model. The name is known only where one module has the block.
+
+    5 and 6 contain each other, which a damaged file may say; there is no module 7.
+    """
     part = with_events((ALLOC, 64, 0))
     tag(part, 0, Phase.SETUP, 0)
-    parents = (-1, 0, 0, 1, -1)
+    parents = (-1, 0, 0, 1, -1, 6, 5)
     part.modules += [{"path": str(n), "class": "M", "root": n, "parent": parent} for n, parent in enumerate(parents)]
     for module_id in modules:
         see(part, Identity.WEIGHT, 64, 1, 0, name_id=5, module_id=module_id)
@@ -164,25 +184,31 @@ def test_what_several_modules_share_belongs_to_the_module_around_them(
 
 
 def test_what_was_there_before_the_recording_is_of_no_step_module_or_line(tmp_path: Path) -> None:
-    """The event with which the recording begins has an owner, which is not that of the blocks before it."""
-    part = with_events((ALLOC, 128, 0), (GIVEN_BACK, 64, 0))
-    part.add("tags", tag_id=0, step=3, phase=Phase.FORWARD, visit=2, module_id=5, scope_id=4, stack_id=6, flags=1)
+    """The event with which the recording begins has an owner, which is not that of the blocks before it.
+
+    They outlive the visit that made them, in whichever visit they are freed.
+    """
+    part = with_events((ALLOC, 4096, 0), *[(GIVEN_BACK, 512 * visit, visit) for visit in range(3)])
+    for visit in range(3):
+        number = {"tag_id": visit, "visit": visit, "step": 3, "phase": Phase.FORWARD, "module_id": 5}
+        part.add("tags", **number, scope_id=4, stack_id=6, flags=1)
     part.add("snapshots", snapshot_id=0, reason=REASONS.index("open"), device_idx=-1, event_count=0, t_ns=0)
-    block = {"segment_address": 0, "address": 64, "bytes": 512, "requested_bytes": 500, "state": BlockState.ALLOCATED}
-    part.add("snapshot_blocks", snapshot_id=0, device_idx=-1, **block, stack_id=-1)
+    for address in range(0, 4 * 512, 512):
+        block = {"segment_address": 0, "address": address, "bytes": 512, "requested_bytes": 500, "stack_id": -1}
+        part.add("snapshot_blocks", snapshot_id=0, device_idx=-1, state=BlockState.ALLOCATED, **block)
     part.add(
         "snapshot_segments", snapshot_id=0, **dict.fromkeys(COLUMNS["snapshot_segments"].keys() - {"snapshot_id"}, -1)
     )
     (history,) = device_histories(written(part, tmp_path))
     owners = history.owners
-    assert history.lives.alloc_index.tolist() == [-1, 0]
-    assert [column.tolist() for column in (owners.step, owners.module_id, owners.scope_id, owners.stack_id)] == [
-        [0, 3],
-        [-1, 5],
-        [-1, 4],
-        [-1, 6],
+    assert history.lives.alloc_index.tolist() == [-1, -1, -1, -1, 0]
+    assert history.lives.free_requested_index.tolist() == [1, 2, 3, NEVER, NEVER]
+    assert categories(history) == ["other"] * 4 + ["activation"]
+    columns = (owners.step, owners.module_id, owners.scope_id, owners.stack_id)
+    assert [column.tolist() for column in columns] == [
+        [before] * 4 + [own] for before, own in ((0, 3), (-1, 5), (-1, 4), (-1, 6))
     ]
-    assert owners.phase.tolist() == [Phase.SETUP, Phase.FORWARD]
+    assert owners.phase.tolist() == [Phase.SETUP] * 4 + [Phase.FORWARD]
 
 
 def test_what_is_not_freed_is_freed_by_nobody() -> None:
@@ -243,3 +269,37 @@ def test_what_backward_frees_was_held_by_the_graph(
     tag(part, 1, freed_in, 2)
     (history,) = device_histories(written(part, tmp_path))
     assert categories(history) == [category]
+
+
+@pytest.mark.parametrize(("size_bytes", "category"), [(100, "workspace"), (101, "activation")])
+def test_a_block_of_a_workspaces_size_that_outlives_its_step_is_one(
+    size_bytes: int, category: str, tmp_path: Path
+) -> None:
+    part = with_events((ALLOC, 64, 0))
+    tag(part, 0, Phase.FORWARD, 1)
+    part.facts["workspace_bytes"] = [50, size_bytes]
+    sizes = dict.fromkeys(COLUMNS["counters"], 0)
+    part.add("counters", **{**sizes, "device_idx": -1, "reason": REASONS.index("step_end"), "alloc_count": 1})
+    (history,) = device_histories(written(part, tmp_path))
+    assert categories(history) == [category]
+
+
+def test_a_sighting_is_of_the_last_block_made_at_its_address_that_is_not_freed_yet() -> None:
+    """Held to a search of all blocks, for random blocks that do not overlap."""
+    random = np.random.default_rng(5)
+    for _ in range(20):
+        rows = []
+        for address in random.permutation([0, 64, 128]).tolist():
+            times = np.sort(random.choice(np.arange(-1, 12), size=6, replace=False))
+            rows += [(address, born, freed) for born, freed in times.reshape(3, 2).tolist()]
+            rows[-1] = (*rows[-1][:2], NEVER if random.integers(2) else rows[-1][2])
+        random.shuffle(rows)
+        address, born, freed = np.array(rows).T
+        lives: Any = SimpleNamespace(address=address, alloc_index=born, free_requested_index=freed)
+        places = [(place, at) for place in (0, 32, 64, 128, 192) for at in range(-1, 13)]
+        found = _block_at(lives, *np.array(places).T)
+        expected = [
+            next((row for row, (one, begin, end) in enumerate(rows) if one == place and begin <= at < end), -1)
+            for place, at in places
+        ]
+        assert found.tolist() == expected

@@ -275,7 +275,7 @@ def test_gradients_move_with_their_parameters(device: SimulatedDevice) -> None:
 
 def test_a_parameter_moves_in_place_unless_it_gets_or_loses_data(device: SimulatedDevice) -> None:
     layer = nn.Linear(4, 2)
-    frozen = present(layer.bias).requires_grad_(requires_grad=False)
+    frozen = present(layer.bias).requires_grad_(False)
     layer.weight.grad = torch.zeros(2, 4)
     layer.to("meta")
     assert (layer.weight.device.type, present(layer.weight.grad).device.type) == ("meta", "meta")
@@ -312,7 +312,8 @@ def test_the_default_device_is_the_one_that_was_set(wanted: Any, device: Simulat
 
 def test_values_that_are_known_are_those_of_a_list(device: SimulatedDevice) -> None:
     assert torch.arange(3).cuda().tolist() == [0, 1, 2]
-    assert torch.tensor(7, device="cuda").tolist() == 7
+    single: object = torch.tensor(7, device="cuda").tolist()
+    assert single == 7
 
 
 @pytest.mark.parametrize("fails", [False, True])
