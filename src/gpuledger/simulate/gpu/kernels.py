@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpuledger.simulate.convolutions.convolutions import CUDNN, backward_held
+from gpuledger.simulate.gpu.device import parts_of
 from gpuledger.simulate.gpu.recurrent import RECURRENT, named_arguments
 from gpuledger.simulate.gpu.sizes import (
     bag_gradient,
@@ -21,8 +22,10 @@ from gpuledger.simulate.gpu.sizes import (
     masked_by_sparse,
     part_of_sparse,
     same_sparse,
+    scaled_sparse,
     set_coalesced,
     sparse_tensor,
+    sum_of_sparse,
 )
 from gpuledger.simulate.gpu.workspaces import is_dense
 
@@ -43,6 +46,8 @@ def _unscale(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
 def _add(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Add gradients in place if the first is not referenced elsewhere; for a tensor subclass, autograd does not."""
     first, second = args[0], args[1]
+    if parts_of(first) is not None:
+        return sum_of_sparse(mode, func, args, kwargs)
     if not mode.device.in_engine or torch.is_grad_enabled() or kwargs or len(args) > 2:
         return NotImplemented
     if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
@@ -111,5 +116,8 @@ KERNELS: dict[Any, Callable[[SimulatedMode, Any, Any, Any], Any]] = {
     aten._coalesce.default: coalesced,
     aten._embedding_bag_backward.default: bag_gradient,
     aten.sparse_mask.default: masked_by_sparse,
+    aten.add_.Tensor: sum_of_sparse,
+    aten.mul.Tensor: scaled_sparse,
+    aten.div.Tensor: scaled_sparse,
 }
 """Operator -> its fake kernel. If that returns ``NotImplemented``, torch's own fake kernel is used."""

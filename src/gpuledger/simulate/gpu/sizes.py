@@ -266,6 +266,33 @@ def masked_by_sparse(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> 
     return _with_parts(mode.fake(func, args, kwargs), (parts[0], values), coalesced=True)
 
 
+def sum_of_sparse(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the sum of two sparse tensors, which has the entries of both.
+
+    Source: ``add_out_sparse_cuda`` in aten/src/ATen/native/sparse/cuda/SparseCUDATensorMath.cu.
+    """
+    first, second = parts_of(args[0]), parts_of(args[1])
+    if first is None or second is None:
+        return NotImplemented
+    indices, values = (
+        mode.run_on_card(aten.cat.default, ([first[place], second[place]], 1 - place), {}) for place in (0, 1)
+    )
+    if func is aten.add_.Tensor:
+        return _with_parts(args[0], (indices, values))
+    return _with_parts(mode.fake(aten.detach.default, args[:1], {}), (indices, values))
+
+
+def scaled_sparse(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return a sparse tensor times or by a number: new values at the same indices."""
+    parts = parts_of(args[0])
+    if parts is None or (isinstance(args[1], torch.Tensor) and args[1].dim()):
+        return NotImplemented
+    values = mode.make(parts[1].shape, parts[1])
+    mode.account(func, values)
+    made = mode.fake(aten.detach.default, args[:1], {})
+    return _with_parts(made, (parts[0], values), coalesced=args[0]._gpuledger_coalesced)
+
+
 def _with_parts(sparse: Any, parts: tuple[torch.Tensor, torch.Tensor], *, coalesced: bool = False) -> Any:
     sparse._gpuledger_parts = parts  # read by the device
     sparse._gpuledger_coalesced = coalesced

@@ -74,3 +74,19 @@ def test_the_sparse_optimizer_needs_memory_only_for_the_rows_of_the_gradient() -
     assert torch.cuda.memory_allocated() == state_bytes
     assert 3 * VALUES <= torch.cuda.max_memory_allocated() - state_bytes <= 8 * VALUES
     assert layer.weight.detach().sparse_mask(gradient)._values().shape == (COUNT, WIDTH)
+
+
+@pytest.mark.usefixtures("used")
+def test_a_table_that_is_read_twice_has_the_rows_of_both_and_is_scaled() -> None:
+    layer = nn.Embedding(ROWS, WIDTH, sparse=True, device="cuda")
+    ids = torch.arange(COUNT, device="cuda")
+    (layer(ids).pow(2).sum() + layer(ids[:100] + 5).pow(2).sum()).backward()
+    gradient = layer.weight.grad
+    assert gradient is not None
+    assert gradient._nnz() == COUNT + 100
+    assert gradient.coalesce()._nnz() == COUNT, "the rows of the second are among those of the first"
+    before = torch.cuda.memory_allocated()
+    half, third = gradient * 0.5, gradient / 3
+    assert torch.cuda.memory_allocated() - before >= 2 * (COUNT + 100) * WIDTH * 4
+    half.add_(third)
+    assert half._nnz() == 2 * (COUNT + 100)
