@@ -53,4 +53,4 @@ class Compilation(JsonObject):
     @property
     def is_done(self) -> bool:
         """Return whether anything was compiled."""
-        return self.graphs > 0 or any(one.compilations for one in self.regions)
+        return self.graphs > 0

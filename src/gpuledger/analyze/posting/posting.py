@@ -187,13 +187,15 @@ def _notes_on_compiled(journal: Journal) -> list[str]:
     called = set(journal.facts.get("called_roots") or [])
     count = sum(bool(entry["compiled"]) and entry["root"] in called for entry in journal.modules)
     done = journal.facts.get("compilation") or {}
-    if count and done and not (done.get("graphs") or done.get("regions")):
-        return [NOTHING_COMPILED.format(modules="1 module was" if count == 1 else f"{count} modules were")]
+    regions = done.get("regions") or []
+    is_explained = bool(regions or done.get("places"))
+    if done and not done.get("graphs") and not is_explained:
+        modules = "1 module was" if count == 1 else f"{count} modules were"
+        return [NOTHING_COMPILED.format(modules=modules)] if count else []
+    if is_explained and not (done.get("graphs") and any(one["compilations"] for one in regions)):  # it ran uncompiled
+        return []
     reasons = set((journal.facts.get("compiled_unread") or {}).values()) - {CACHED_CODE, FOUND_BY_LINES}
     if not count or (not reasons and journal.facts.get("compiled_graphs")):
-        return []
-    regions = done.get("regions") or []
-    if regions and not any(one["compilations"] for one in regions):  # all have failed, and run uncompiled
         return []
     modules = "1 module runs" if count == 1 else f"{count} modules run"
     why = f" ({storable(min(reasons))})" if reasons else ""

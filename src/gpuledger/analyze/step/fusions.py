@@ -80,7 +80,8 @@ def why_no_kernels(manifest: RankManifest) -> tuple[str, str]:
         return "the run has no profiled kernels of compiled code", f"Compile the model with torch.compile, and {record}"
     if not done.graphs:
         failed = [f"{one.function} ({PurePath(one.source).name}): {one.failure}" for one in done.regions if one.failure]
-        hint = failed[0] if failed else "A note of gpuledger show says what can be the reason"
+        broken = [f"Graph break ({PurePath(one.source).name}): {one.reason}" for one in done.places]
+        hint = next(iter(failed + broken), "A note of gpuledger show says what can be the reason")
         return "torch.compile compiled no graph", hint
     if manifest.time_steps is None:
         return "the run has no timing measurement", f"The program runs compiled code: {record}"

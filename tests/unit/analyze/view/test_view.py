@@ -32,7 +32,7 @@ from gpuledger.analyze.view.options import GROUPINGS, ViewOptions
 from gpuledger.analyze.view.view import build_view
 from gpuledger.cli.main import main
 from gpuledger.errors import UsageError
-from gpuledger.model.compilation import Compilation, CompiledRegion
+from gpuledger.model.compilation import Compilation, CompiledRegion, GraphBreak
 from gpuledger.model.run import Run
 from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.html.payload import REPORT_PARTS, build_payload
@@ -152,6 +152,7 @@ def test_a_run_without_compiled_code_has_no_fusions(timed: Run) -> None:
     ("graphs", "failure", "why", "hint"),
     [
         (0, "Attempted to wrap LSTM", "compiled no graph", "forward (net.py:5): Attempted to wrap LSTM"),
+        (0, None, "compiled no graph", "Graph break (net.py:9): call of print"),
         (2, None, "ran no kernels of TorchInductor", "aot_eager"),
     ],
 )
@@ -161,7 +162,8 @@ def test_a_run_whose_compiler_made_no_kernels_says_so(
     region = CompiledRegion(
         source="dir/net.py:5", function="forward", compilations=graphs, seconds=1.0, failure=failure
     )
-    done = Compilation(graphs=graphs, seconds=1.0, regions=(region,))
+    broken = GraphBreak(source="dir/net.py:9", reason="call of print", count=1, graphs=0, seconds=0.0)
+    done = Compilation(graphs=graphs, seconds=1.0, regions=(region,), places=(broken,))
     assert done.is_done == bool(graphs)
     assert hint in why_no_kernels(replace(timed.ranks[0].manifest, compilation=done))[1]
     assert why in why_no_kernels(replace(timed.ranks[0].manifest, compilation=done))[0]
