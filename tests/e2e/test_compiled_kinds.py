@@ -234,11 +234,14 @@ def test_code_of_another_region_is_never_on_its_modules() -> None:
     def program(_: object) -> object:
         return train("equal regions")[2]
 
-    found = bytes_by_module(record_run(program, steps=(2, 3)))
-    layers: Counter[str] = Counter()
-    for path, size in found.items():
-        layers[path.partition(".")[0]] += size
-    assert layers["one"] == layers["two"] > 0
+    run = record_run(program, steps=(2, 3))
+    layers: Counter[tuple[str, str]] = Counter()
+    for block in run.blocks:
+        if block.category in ("activation", "activation_gradient") and block.step:
+            layers[block.module.partition(".")[0], block.category] += block.bytes
+    assert layers["one", "activation"] == layers["two", "activation"] > 0
+    # a backward from the cache can be that of each region: then it is on the module around them
+    assert max(layers["one", "activation_gradient"], layers["two", "activation_gradient"]) <= 2 * 64 * WIDTH * 4
 
 
 def test_memory_of_a_branch_is_on_its_modules() -> None:
