@@ -102,7 +102,7 @@ def follow(
             expect_one_rank(patches)
 
     with in_place(device, say, order.get("assumption", EXPECTED), install) as mode:
-        mode.ran = None if changes is None else changes.count
+        mode.ran = None if changes is None else _until_rest(changes.count, rest)
         session.start()
         outcome = _run(program, rest, with_ranks=bool(ranks))
         for sentence in (*describe_convolutions(device), *plan.describe(), *(rest.notes if rest else ())):
@@ -124,6 +124,16 @@ def follow(
         "allocations": device.counters.alloc_count,
         "notes": list(said),
     }
+
+
+def _until_rest(count: Callable[..., None], rest: RestOfProgram | None) -> Callable[..., None]:
+    """Return a function that counts operators until the rest begins, which other combinations run more or less of."""
+
+    def count_step(*call: Any) -> None:
+        if rest is None or not rest.began:
+            count(*call)
+
+    return count_step
 
 
 def _run(program: Callable[[], None], rest: RestOfProgram | None, *, with_ranks: bool) -> dict[str, Any]:

@@ -182,15 +182,17 @@ def train(name: str, written: Written) -> None:
             optimizer.zero_grad()
 
 
-def peaks_of(run: Callable[[], None], directory: Path, changes: Changes | None = None) -> tuple[int, int, int]:
+def peaks_of(
+    run: Callable[[], None], directory: Path, changes: Changes | None = None, steps: int | None = STEPS
+) -> tuple[int, int, int]:
     """Return the peaks of reserved bytes and of requests, and the number of steps."""
     from gpuledger.model.journal.reading import read_journal
 
     settings = asdict(AllocatorSettings())
-    order = {"card": "a100-80gb", "steps": STEPS, "settings": settings, "run_directory": str(directory)}
+    order = {"card": "a100-80gb", "steps": steps, "settings": settings, "run_directory": str(directory)}
     gc.collect()
     found = follow(order, run, None, changes)
-    assert found["ended"] == "steps", found
+    assert found["ended"] == ("steps" if steps else "exit"), found
     counters = read_journal(directory / "rank-0" / "journal").tables["counters"]
     return found["peak_reserved_bytes"], int(counters["peak_allocated_bytes"].max()), found["steps"]
 
@@ -259,6 +261,32 @@ def test_flops_are_counted_by_dtype(tmp_path: Path) -> None:
     assert plain.work.flops == {"float32": STEPS * (3 * (inside + outside) - first_input)}
     assert cast.work.flops == {"bfloat16": plain.work.flops["float32"]}
     assert again.work.flops == {"float32": plain.work.flops["float32"] + STEPS * inside // 2}
+
+
+def test_flops_are_those_of_the_training_steps(tmp_path: Path) -> None:
+    """What follows them runs more or less often, as its time and memory are limited."""
+
+    def run(*, evaluates: bool) -> None:
+        model = layers().to("cuda")
+        train_on(model)
+        with torch.no_grad():
+            for _ in range(4 if evaluates else 0):
+                model(torch.ones(2 * BATCH, 32, 64, device="cuda"))
+
+    def train_on(model: Layers) -> None:
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(4 * STEPS):
+            model(torch.ones(BATCH, 32, 64, device="cuda")).pow(2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    counted, peaks = [], []
+    for evaluates in (False, True):
+        changes = changes_of(Combination())
+        peaks.append(peaks_of(partial(run, evaluates=evaluates), tmp_path / str(evaluates), changes, steps=None)[1])
+        counted.append(changes.work.flops)
+    assert counted[0] == counted[1]
+    assert peaks[0] <= peaks[1]
 
 
 @pytest.mark.parametrize(
