@@ -103,7 +103,8 @@ def measured_again() -> list[str]:
     ratios = [one["steps"]["inside_ratio"] for one in models.values() if one.get("steps")]
     return [
         f"Measured again: {', '.join(models)}. {about(results, 'time/compiled.py')}, one run of each.",
-        f"The recorded peak equals the allocator's counter in {exact} of {len(models)}. At most {percent(memory, 2)} of the bytes and",
+        f"The recorded peak equals the allocator's counter in {exact} of {len(models)}. At most",
+        f"{percent(memory, 2)} of the bytes and",
         f"{percent(time, 2)} of the kernel time are without a module. Recorded steps took × {min(ratios):.2f} to",
         f"{max(ratios):.2f}.",
     ]
