@@ -116,6 +116,26 @@ def test_other_settings_are_ranked_from_a_recorded_run(tmp_path: Path) -> None:
     assert expandable.peak_allocated_bytes < expandable.peak_reserved_bytes < 1.1 * expandable.peak_allocated_bytes
 
 
+@pytest.mark.parametrize(
+    ("recorded", "wanted", "setting"),
+    [
+        ("resnet50-fp32-momentum-32", "resnet50-fp32-momentum-32-expandablesegments", "expandable_segments:True"),
+        ("resnet50-fp32-momentum-32-expandablesegments", "resnet50-fp32-momentum-32", ""),
+        ("bert-fp32-adam-16", "bert-fp32-adam-16-rounduppower2divisions", "roundup_power2_divisions:8"),
+        ("llama-pure-bf16-adamw-4-maxsplitsizemb", "llama-pure-bf16-adamw-4", ""),
+    ],
+)
+def test_what_if_gives_what_the_gpu_reserved_with_that_setting(
+    recorded: str, wanted: str, setting: str, tmp_path: Path
+) -> None:
+    """A recording with one setting, replayed with another: the bytes of a second recording, with that other setting."""
+    rank = post_recording(recorded, tmp_path, TRUTH)
+    (tmp_path / "00000.npz").write_bytes((TRUTH / f"{wanted}.npz").read_bytes())
+    reserved_bytes = read_journal(tmp_path).tables["counters"]["peak_reserved_bytes"].max()
+    (outcome,) = rank_settings(rank, 0, (setting,))
+    assert outcome.peak_reserved_bytes == reserved_bytes
+
+
 SIZES = st.one_of(st.integers(1, 4096), st.integers(1, 3 * MIB), st.integers(MIB, 60 * MIB))
 STEPS = st.lists(
     st.one_of(

@@ -15,11 +15,11 @@ from gpuledger.model.run import Rank
 RECORDED = tuple(sorted(place.stem for place in RECORDINGS.glob("*.npz")))
 
 
-def post_recording(name: str, directory: Path) -> Rank:
+def post_recording(name: str, directory: Path, recordings: Path = RECORDINGS) -> Rank:
     """Return a recording posted below ``directory``."""
     rank_directory = directory / f"{name}.ledger" / "rank-0"
     (rank_directory / "journal").mkdir(parents=True)
-    shutil.copy(RECORDINGS / f"{name}.npz", rank_directory / "journal" / "00000.npz")
+    shutil.copy(recordings / f"{name}.npz", rank_directory / "journal" / "00000.npz")
     return Rank(0, rank_directory, post_rank(rank_directory))
 
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import re
 
 from pages.blocks import block
-from pages.results import about, read, table, wrap
+from pages.results import MIB, about, read, table, when, wrap
 
 SETTINGS = "memory/results/h200/allocator_settings.json"
 FAILURES = "memory/results/h200/out_of_memory.json"
+REPLAYS = "estimate/results/h200/other_settings.json"
+DRIVER_ADDRESSES = (
+    "The rest depends on the addresses that the driver gives to new segments, which a replay does not know. They "
+    "decide which of two equal free blocks is taken. A replay of the recording with its own setting is off by the same bytes."
+)
 LEAKS = "memory/results/cpu/leaks.json"
 FAILURES_AGAIN = "memory/results/h100/out_of_memory.json"
 """The same programs on a GPU with less memory."""
@@ -92,6 +97,47 @@ def settings() -> list[str]:
             right_from=1,
         ),
     ]
+
+
+@block("reserved bytes with other settings")
+def reserved_with_other_settings() -> list[str]:
+    """Return how the reserved bytes of replays with another setting compare with recordings with that setting."""
+    results = read(REPLAYS)
+    others = [one for one in results["replays"] if one["recorded_with"] != one["setting"]]
+    own = {
+        (one["training"], one["setting"]): one["error_bytes"]
+        for one in results["replays"]
+        if one["recorded_with"] == one["setting"]
+    }
+    equal = sum(not one["error_bytes"] for one in others)
+    off = [one for one in others if one["error_bytes"]]
+    same = all(own[one["training"], one["setting"]] == one["error_bytes"] for one in off)
+    rows = [
+        [
+            one["training"],
+            _named(one["recorded_with"]),
+            _named(one["setting"]),
+            f"{one['recorded_bytes'] / MIB:,.0f} MiB",
+            "equal" if not one["error_bytes"] else f"{one['error_bytes'] / MIB:+,.0f} MiB",
+        ]
+        for one in others
+    ]
+    return [
+        *wrap(
+            f"{len({one['training'] for one in others})} trainings were recorded with two settings. Each recording is",
+            f"replayed with the setting of the other one: {equal} of {len(others)} replays have the bytes that the GPU",
+            "reserved.",
+            DRIVER_ADDRESSES if off and same else "",
+            f"Recorded: {about(results)}. Replayed: {when({'environment': results['replayed_on']})},",
+            "`bench/estimate/other_settings.py`.",
+        ),
+        "",
+        *table(["training", "recorded with", "replayed with", "reserved on the GPU", "replay"], rows, right_from=3),
+    ]
+
+
+def _named(setting: str) -> str:
+    return f"`{setting}`" if setting else "the default"
 
 
 def shown_by_torch(planted: str, message: str) -> bool:
