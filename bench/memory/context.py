@@ -1,4 +1,4 @@
-"""Measures how much of the GPU's used memory the balance leaves unaccounted: eight models, a GAN, and two ranks.
+"""Measures how much of the GPU's used memory the balance leaves unaccounted: eight models, a GAN, ranks on two GPUs.
 
 Usage: python bench/memory/context.py --out bench/memory/results/h200/context.json
 """

@@ -23,12 +23,12 @@ def planted_defects() -> list[str]:
             f"{same} of the other {len(sample['survivors'])} change no result; the file has the reason for each.",
             f"On lines where a review had found none of its defects, they find {named['found']} of {named['tried']}.",
             f"Measured: {about(results, 'house/mutants.py')}.",
-            "The tests were written with this sample in sight.",
+            "The tests were written with this sample in sight. Its parts:",
         ),
         "",
-        *wrap(*blind_sample()),
-        "",
         *table(["part", "defects", "found"], rows),
+        "",
+        *wrap(*blind_sample()),
     ]
 
 

@@ -16,6 +16,8 @@ EDGES = ("energy/results/h200/energy_edges.json", "energy/results/h200/energy_ed
 RANDOM = tuple(f"energy/results/h200/energy_random_windows{name}.json" for name in ("", "_2"))
 CLASSES = "energy/results/h200/energy_classes.json"
 MIXTURES = "energy/results/h200/layer_mixtures.json"
+WANTED_COVERAGE = 0.9
+"""Share of the layers that should be within the stated uncertainty."""
 WINDOWS = "operators/results/h200/operator_window.json"
 AFTER = "time/results/h200/after_timing.json"
 
@@ -170,12 +172,14 @@ def unlike_layers() -> list[str]:
         ]
         for name, title in titles.items()
     ]
+    low = [title for name, title in titles.items() if found[name]["covered_frac"] < WANTED_COVERAGE]
+    few = f", in these rows fewer than {percent(WANTED_COVERAGE, 0)}: {', '.join(low)}" if low else ""
     return [
         *wrap(
             f"{count} random mixtures of {len(results['alone'])} unlike layers, which were also measured alone. In",
             f"{sum(not one['rests'] for one in results['mixtures'])} of them the power limit lowers the clock. The",
-            "errors are large, and the stated uncertainty says so. They include what the measurement of a layer alone",
-            "is off, which has short bursts and rests.",
+            "errors are large. They include what the measurement of a layer alone is off, which has short bursts and",
+            f"rests. {percent(found['all']['covered_frac'], 0)} of the layers are within the stated uncertainty{few}.",
             f"Measured: {about(results, 'energy/layer_mixtures.py')}.",
         ),
         "",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from gpuledger.simulate.estimate.fit import excess_factor
 from pages.blocks import FILES, ROOT, block
@@ -15,6 +15,8 @@ BLIND = (RESULTS + "estimate_held_out_first.json", RESULTS + "estimate_new.json"
 """Estimates as they were when the GPU's figures became known; the first twelve were estimated anew later."""
 STREAMS = RESULTS + "allocator_streams.json"
 SPEED = "estimate/results/cpu/estimate_speed.json"
+WITHOUT_WORKSPACES = "without workspaces"
+"""How the memory of the other GPUs is estimated, and by which verdicts are counted."""
 STRANGERS = "estimate/results/cpu/strangers.json"
 MANY = "estimate/results/cpu/many_models.json"
 TALLIES, TALLIES_BEFORE, BLIND_TALLIES, LATER_TALLIES = (
@@ -212,11 +214,21 @@ def estimates_of_strangers() -> list[str]:
         [name, str(one["rows"]), *(percent(one[key]) for key in ("median", "p90", "most"))]
         for name, one in sets.items()
     ]
-    count, wrong = results["verdicts"], len(results["wrong_verdicts"])
+    count, finished = results["verdicts"], results["errors"]["all"]["rows"]
+    verdicts = Counter(
+        (row["oom"], row["estimates"][WITHOUT_WORKSPACES]["verdict"])
+        for row in results["rows"]
+        if WITHOUT_WORKSPACES in row["estimates"]
+    )
+    failed = sum(row["oom"] for row in results["rows"])
     return [
         *wrap(
-            f"Of the {count} estimates, {count - wrong} have the right verdict of out of memory. For the",
-            f"{results['errors']['all']['rows']} trainings that finished, these are the errors of reserved memory and",
+            f"Of the {finished} trainings that finished, the verdict is `fits` for {verdicts[False, 'fits']}, `on the",
+            f"edge` for {verdicts[False, 'on the edge']} and `does not fit` for {verdicts[False, 'does not fit']}. Of",
+            f"the {failed} that ran out of memory, it is `does not fit` for {verdicts[True, 'does not fit']}. So",
+            f"{len(results['wrong_verdicts'])} of {count} verdicts are wrong if `on the edge` counts as right, and",
+            f"{verdicts[False, 'on the edge'] + verdicts[True, 'on the edge']} do not decide.",
+            f"For the {finished} trainings that finished, these are the errors of reserved memory and",
             "libraries. The first three rows used measurements of the same trainings to choose the memory of",
             f"libraries; the last two rows did not. Estimated: {about(results, 'estimate/strangers.py')}.",
         ),
