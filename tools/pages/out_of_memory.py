@@ -11,8 +11,9 @@ SETTINGS = "memory/results/h200/allocator_settings.json"
 FAILURES = "memory/results/h200/out_of_memory.json"
 REPLAYS = "estimate/results/h200/other_settings.json"
 DRIVER_ADDRESSES = (
-    "The rest depends on the addresses that the driver gives to new segments, which a replay does not know. They "
-    "decide which of two equal free blocks is taken. A replay of the recording with its own setting is off by the same bytes."
+    "The rest depends on the addresses that the driver gives to new segments, which a replay does not know. "
+    "They decide which of two equal free blocks is taken. "
+    "A replay of the recording with its own setting is off by the same bytes."
 )
 LEAKS = "memory/results/cpu/leaks.json"
 FAILURES_AGAIN = "memory/results/h100/out_of_memory.json"
