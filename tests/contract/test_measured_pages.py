@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +15,7 @@ from folders import BENCH, ROOT
 pytestmark = pytest.mark.skipif(not BENCH.is_dir(), reason="an sdist has no benchmarks")
 make_pages = pytest.importorskip("make_pages")
 
-from pages import blocks  # noqa: E402
+from pages import blocks, rebased  # noqa: E402
 
 UNIT = r"(?:%|×|[nµm]s\b|s\b|[KMGT]i?B\b|m?[JW]\b|k?Hz\b|times\b)"
 FIGURE = re.compile(rf"(?<![\w.^-])[±+-]?\d[\d,]*(?:\.\d+)? ?{UNIT}")
@@ -126,3 +130,35 @@ def test_a_training_is_above_its_stated_bound_by_its_process(reserved_bytes: int
     ratio = 1 + 50 / (1000 + outside_bytes)
     one = {"estimate": {"reserved_bytes": 1000, "upper_over_estimate": ratio}, "truth": {}}
     assert is_above({**one, "truth": {"reserved_bytes": reserved_bytes}}) is expected
+
+
+def commits_in(value: object) -> Iterator[str]:
+    """Yield what a result says of commits, wherever it does."""
+    if isinstance(value, dict):
+        for key, one in value.items():
+            if key == "commit" and isinstance(one, str):
+                yield one.partition("+")[0]
+            else:
+                yield from commits_in(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from commits_in(one)
+
+
+def test_results_name_commits_of_the_history() -> None:
+    """Anyone can check out what was measured, or the commit with which a result came into the history."""
+    asked = subprocess.run(["git", "-C", str(ROOT), "rev-list", "HEAD"], capture_output=True, text=True, check=False)
+    history = asked.stdout.split()
+    if asked.returncode or (ROOT / ".git" / "shallow").exists():
+        pytest.skip("needs the whole history")
+    named: dict[str, list[str]] = defaultdict(list)
+    for place in sorted(BENCH.glob("*/results/*/*.json")):
+        for commit in commits_in(json.loads(place.read_text(encoding="utf-8"))):
+            named[commit].append(place.name)
+    lost = {commit: files for commit, files in named.items() if not _is_in(history, commit)}
+    assert sorted(lost) == sorted(rebased.REBASED), f"measure with BENCH_COMMIT=<a commit of main>: {lost}"
+    assert all(_is_in(history, commit) for commit in rebased.REBASED.values())
+
+
+def _is_in(history: list[str], commit: str) -> bool:
+    return any(one.startswith(commit) for one in history)

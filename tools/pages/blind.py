@@ -9,6 +9,7 @@ from gpuledger.simulate.catalogue import REFERENCE, find_card
 from gpuledger.simulate.estimate.fit import excess_factor, grid_errors
 from pages.blocks import block
 from pages.estimates import LEVEL, RESULTS, blind_above
+from pages.rebased import commit_of
 from pages.results import MIB, Results, about, middle, percent, read, table, worst, wrap
 
 LAYERS, NETS, MIXED = (RESULTS + f"blind{name}.json" for name in ("", "_nets", "_mixed"))
@@ -99,7 +100,7 @@ def blind_record() -> list[str]:
         "",
         *wrap(
             f"A fourth set of {len(nets['trainings'])} trainings was chosen after the rules for recurrent layers had",
-            f"been made. It was estimated with commit {nets['estimated_on']['commit'][:7]} until",
+            f"been made. It was estimated with {commit_of(nets['estimated_on']['commit'])} until",
             f"{_last_estimated(nets)}, and ran later. Measured:",
             f"{about({'environment': nets['truth_on']}, 'estimate/blind.py')}.",
         ),
@@ -110,7 +111,7 @@ def blind_record() -> list[str]:
         "",
         *wrap(
             f"A fifth set of {len(mixed['trainings'])} trainings mixes recurrent layers and convolutions. It was",
-            f"estimated with commit {mixed['estimated_on']['commit'][:7]} until {_last_estimated(mixed)}, and ran",
+            f"estimated with {commit_of(mixed['estimated_on']['commit'])} until {_last_estimated(mixed)}, and ran",
             "later. Measured:",
             f"{about({'environment': mixed['truth_on']}, 'estimate/blind.py')}.",
         ),

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from pages.blocks import ROOT
+from pages.rebased import commit_of
 
 MIB, GIB = 2**20, 2**30
 WIDTH = 120
@@ -45,8 +46,7 @@ def when(results: Results, script: str = "") -> str:
     told = environment_of(results)
     words = [told["date"][:10]]
     if told.get("commit"):
-        commit, changed, _ = told["commit"].partition("+")
-        words.append(f"commit {commit[:7]}" + (" with changes" if changed else ""))
+        words.append(commit_of(told["commit"]))
     return ", ".join([*words, *([f"`bench/{script}`"] if script else [])])
 
 

@@ -1,0 +1,28 @@
+"""Commits that results name and that were rebased since, so that the history does not have them.
+
+Each has the commit with which its results came into the history. What was measured is a little older than that commit.
+A new result does not belong here: give the commit of `main` that you measure with ``BENCH_COMMIT``.
+"""
+
+from __future__ import annotations
+
+REBASED = {
+    "0e057f77d019": "9380ee5a",  # time/results/cpu/sharded_hooks.json
+    "32a3e51b2fe9": "38e2a07e",  # operators/results/cpu/predict_wholes.json
+    "3aede562094a": "395d3ceb",  # operators/results/cpu/neusight.json
+    "5be343c615bb": "08cc33db",  # estimate/results/cpu/cpu_tally_blind.json
+    "6aacd188c8d2": "f9561ebf",  # estimate/results/cpu/many_models.json
+    "8b6df0002a62": "3ffbb474",  # time/results/cpu/short_run.json
+    "9a66895979be": "5e0b0bb4",  # house/results/cpu/mutants.json
+    "b6501502a4fa": "9d82d944",  # time/results/cpu/generated_positions.json
+    "d407399faacd": "6101daba",  # estimate/results/h200/blind.json
+    "f1450afb5f53": "c855c24b",  # estimate/results/cpu/cpu_tally_blind.json
+    "fc4a53ddf81e": "d02bafc7",  # estimate/results/h200/blind_mixed.json
+}
+
+
+def commit_of(told: str) -> str:
+    """Return what a page says of a result's commit, and whether files were changed."""
+    commit, changed, _ = told.partition("+")
+    place = f"a commit before {REBASED[commit][:7]}" if commit in REBASED else f"commit {commit[:7]}"
+    return place + (" with changes" if changed else "")
