@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ def make_summaries(
     *,
     planted: dict[tuple[int, str, str], int] | None = None,
     mesh: dict[str, int] | None = None,
+    energies_j: Sequence[float | None] | None = None,
 ) -> Path:
     """Return ``path`` after writing a run of ranks with summaries.
 
@@ -32,6 +34,7 @@ def make_summaries(
         modules: Number of modules of each rank.
         planted: Rank, category and module -> bytes, in place of what other ranks have.
         mesh: Name -> size of each dimension of the device mesh; their product is ``ranks``.
+        energies_j: Energy of a step on each rank, None if it is unknown; 100 J on each if not given.
     """
     path.mkdir(parents=True)
     write_json(path / "manifest.json", {"schema_version": SCHEMA_VERSION, "status": "finished", "command": ["train"]})
@@ -43,7 +46,8 @@ def make_summaries(
         for (where, _, module), planted_bytes in (planted or {}).items():
             if where == rank:
                 size[names.index(module)] = planted_bytes
-        _write_rank(path / f"rank-{rank}", rank, _place(rank, mesh or {}), (names, category, size))
+        energy_j = 100.0 if energies_j is None else energies_j[rank]
+        _write_rank(path / f"rank-{rank}", rank, _place(rank, mesh or {}), (names, category, size), energy_j)
     return path
 
 
@@ -54,7 +58,9 @@ def _place(rank: int, mesh: dict[str, int]) -> dict[str, int]:
     return {name: place[name] for name in mesh}
 
 
-def _write_rank(directory: Path, rank: int, place: dict[str, int], breakdown: tuple[Any, Any, Any]) -> None:
+def _write_rank(
+    directory: Path, rank: int, place: dict[str, int], breakdown: tuple[Any, Any, Any], energy_j: float | None
+) -> None:
     names, category, size = breakdown
     total = int(size.sum())
     facts: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "rank": rank, "status": "closed", "steps_seen": 10}
@@ -73,7 +79,7 @@ def _write_rank(directory: Path, rank: int, place: dict[str, int], breakdown: tu
         "peak_phase": "backward",
         "peak_module": "layers.1",
         "step_time_ns": 250_000_000,
-        "step_energy_j": 100.0,
+        "step_energy_j": energy_j,
     }
     nothing = pa.nulls(size.size)
     columns = [np.zeros(size.size, np.int32), category, names, size, nothing, nothing, nothing]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from statistics import median
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 CELLS = 20
 """Column of the texts after the labels, as in the first screen."""
-MOST_OUTLIERS, MOST_TIMES = 8, 8
+MOST_OUTLIERS, MOST_TIMES, MOST_ENERGIES = 8, 8, 8
 
 
 def rank_set_lines(ranks: RankSet, terminal: Terminal) -> list[str]:
@@ -43,8 +44,7 @@ def rank_set_entries(ranks: RankSet) -> list[tuple[str, tuple[str, ...]]]:
         for one in ranks.whole_states
     ]
     found.append(("Not sharded", tuple(whole)))
-    if ranks.energy_j is not None:
-        found.append(("Energy", (f"{format_joules(ranks.energy_j)} per step on all ranks",)))
+    found.append(("Energy", _energy(ranks)))
     names = Counter(line.device_name for line in ranks.lines)
     devices = ", ".join(f"{count} × {name}" for name, count in names.most_common(3))
     found.append(("Ranks", (f"{counted(len({line.rank for line in ranks.lines}), 'rank')} on {devices}",)))
@@ -79,6 +79,25 @@ def _waiting(ranks: RankSet) -> tuple[str, ...]:
         f"{percent(one.caused_wait_frac, 1)} of the waiting and comes last to {percent(one.came_last_frac, 1)} of "
         f"{ranks.waits.collectives} collectives",
     )
+
+
+def _energy(ranks: RankSet) -> tuple[str, ...]:
+    """Return the energy of a step on all ranks, and on each of a few ranks or the least and the most of many."""
+    known: dict[int, float] = {}
+    for line in ranks.lines:
+        if line.step_energy_j is not None:
+            known[line.rank] = known.get(line.rank, 0.0) + line.step_energy_j
+    if not known:
+        return ()
+    if ranks.energy_j is None:
+        total = f"known on {len(known)} of {counted(len({line.rank for line in ranks.lines}), 'rank')}"
+    else:
+        total = f"{format_joules(ranks.energy_j)} per step on all ranks"
+    if len(known) <= MOST_ENERGIES:
+        return total, ", ".join(f"{format_joules(energy_j)} on rank {rank}" for rank, energy_j in known.items())
+    least, most = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
+    ends = f"{format_joules(known[least])} on rank {least} to {format_joules(known[most])} on rank {most}"
+    return total, f"{ends}; median {format_joules(median(known.values()))}"
 
 
 def _category_table(spreads: tuple[Spread, ...]) -> Table:

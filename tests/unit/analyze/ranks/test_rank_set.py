@@ -17,7 +17,7 @@ from gpuledger.analyze.ranks.summaries import write_summary
 from gpuledger.errors import InputError
 from gpuledger.model.run import read_run
 from gpuledger.report.base.terminal import Terminal
-from gpuledger.report.text.ranks_text import rank_set_lines
+from gpuledger.report.text.ranks_text import rank_set_entries, rank_set_lines
 
 WIDE = Terminal(200)
 GIB = 1 << 30
@@ -37,6 +37,32 @@ def test_planted_outliers_are_found_and_no_others(tmp_path: Path) -> None:
     assert ranks.highest.rank == 5
     assert (ranks.why_highest[0].category, ranks.why_highest[0].module) == ("activation", "layers.1")
     assert ranks.energy_j == 1_600.0
+
+
+@pytest.mark.parametrize(
+    ("energies_j", "texts"),
+    [
+        (
+            (100.0, 140.5, 90.0),
+            ("330.50 J per step on all ranks", "100.00 J on rank 0, 140.50 J on rank 1, 90.00 J on rank 2"),
+        ),
+        ((100.0, None, 90.0), ("known on 2 of 3 ranks", "100.00 J on rank 0, 90.00 J on rank 2")),
+        (
+            (*(100.0,) * 7, 80.0, 150.0),
+            ("930.00 J per step on all ranks", "80.00 J on rank 7 to 150.00 J on rank 8; median 100.00 J"),
+        ),
+    ],
+)
+def test_energy_is_shown_on_each_rank(
+    energies_j: tuple[float | None, ...], texts: tuple[str, str], tmp_path: Path
+) -> None:
+    path = make_summaries(tmp_path / "run", len(energies_j), 6, energies_j=energies_j)
+    assert dict(rank_set_entries(rank_set(path)))["Energy"] == texts
+
+
+def test_no_energy_is_shown_if_none_is_known(tmp_path: Path) -> None:
+    path = make_summaries(tmp_path / "run", 3, 6, energies_j=(None,) * 3)
+    assert "Energy" not in dict(rank_set_entries(rank_set(path)))
 
 
 def test_a_module_that_one_rank_alone_has_is_an_outlier(tmp_path: Path) -> None:
