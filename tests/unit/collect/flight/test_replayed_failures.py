@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,10 @@ class Filled:
         self.events += [("free_requested", place, self.size) for place in places]
         self.live = [place for place in self.live if place not in places]
 
-    def snapshot(self, events: list[tuple[str, int, int]]) -> dict[str, Any]:
+    def snapshot(self, events: list[tuple[str, int, int]], private_free: list[int] | None = None) -> dict[str, Any]:
         """Return what the allocator shows at the error: blocks in use, and the rest of the reserved memory as free."""
         sizes = [self.size] * len(self.live)
-        taken = snapshot(sizes, [self.reserved_bytes - sum(sizes)], events=events)
+        taken = snapshot(sizes, [self.reserved_bytes - sum(sizes)], events=events, private_free=private_free)
         for segment, place in zip(taken["segments"], self.live, strict=False):
             segment["blocks"][0]["address"] = place
         return taken
@@ -72,6 +73,34 @@ def test_expandable_segments_join_what_is_left_of_each_segment(card: Card, tmp_p
     """40 requests of 10.5 MiB leave 1.5 MiB in each segment of 12 MiB; expandable segments need 420 MiB for them."""
     filled = Filled(40, 21 * MIB // 2, 12 * MIB)
     assert verdicts(card, tmp_path, filled, 60 * MIB, 500 * MIB)[EXPANDABLE] is True
+
+
+@pytest.mark.parametrize(
+    ("own", "private_free", "notes"),
+    [
+        ("", [], {}),
+        ("", [MIB], {EXPANDABLE: "CUDA graphs"}),
+        ("max_split_size_mb:64", [], {EXPANDABLE: "not beside max_split_size_mb"}),
+        (EXPANDABLE, [], dict.fromkeys(("max_split_size_mb:64", "max_split_size_mb:256"), f"not beside {EXPANDABLE}")),
+    ],
+)
+def test_a_setting_that_is_a_hazard_beside_others_has_a_note(
+    own: str, private_free: list[int], notes: dict[str, str], card: Card, tmp_path: Path
+) -> None:
+    """Every second block of 9 MiB is freed, so that all settings are replayed and neither of the own ones fits."""
+    filled = Filled(20, 9 * MIB, 20 * MIB, each=2)
+    filled.free(filled.places[::2])
+    card(filled.snapshot(filled.events, private_free), len(filled.live) * filled.size)
+    recorded = Recorded(tmp_path)
+    free_bytes = 220 * MIB - filled.reserved_bytes
+    recorded.failures.happened({**FACTS, "tried_bytes": 60 * MIB, "free_bytes": free_bytes}, 3)
+    rank = recorded.rank()
+    first, *others = FailureReplay(rank, replace(rank.manifest.oom[0], alloc_conf=own)).verdicts()
+    assert first.alloc_conf == own
+    assert all(one.fits is not None for one in others)
+    found = {one.alloc_conf: one.note for one in others if one.note}
+    assert found.keys() == notes.keys()
+    assert all(words in found[setting] for setting, words in notes.items())
 
 
 def test_expandable_segments_do_not_help_if_each_page_has_a_block(card: Card, tmp_path: Path) -> None:

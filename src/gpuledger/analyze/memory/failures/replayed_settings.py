@@ -20,10 +20,19 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 HAZARDS = (
-    (("expandable_segments:True", "max_split_size_mb"), "can reserve many times more (pytorch#193400)"),
-    (("expandable_segments:True", "graphs"), "can hang with CUDA graphs and NCCL (pytorch#158029)"),
+    (
+        "expandable_segments:True",
+        "max_split_size_mb",
+        "not beside max_split_size_mb, which can reserve many times more (pytorch#193400)",
+    ),
+    (
+        "max_split_size_mb",
+        "expandable_segments:True",
+        "not beside expandable_segments:True, which can reserve many times more (pytorch#193400)",
+    ),
+    ("expandable_segments:True", "graphs", "can hang with CUDA graphs and NCCL (pytorch#158029)"),
 )
-"""Words of a setting and of the process, and the hazard of having all of them."""
+"""A word of a setting, a word of the run's own setting or of the process, and the hazard of having both."""
 
 MOST_EVENTS = 100_000
 """Recorded requests that are replayed."""
@@ -98,7 +107,7 @@ class FailureReplay:
         replayed = self._replayed
         process = "graphs" if _has_private_pools(self._rank, self._failure) else ""
         fits = {one: _fits(replayed, one) for one in others}
-        return (first, *(Verdict(one, fits[one], _hazard(f"{one},{process}")) for one in others))
+        return (first, *(Verdict(one, fits[one], _hazard(one, f"{own},{process}")) for one in others))
 
     def saved_bytes(self, change: SmallerBlocks) -> int:
         """Return how much less would be in use at the error."""
@@ -148,8 +157,8 @@ def _with_smaller(replayed: _Replayed, change: SmallerBlocks) -> _Replayed:
     return replace(replayed, before=before, events=events, live=live, tried_bytes=tried_bytes)
 
 
-def _hazard(words: str) -> str:
-    return next((text for needed, text in HAZARDS if all(word in words for word in needed)), "")
+def _hazard(setting: str, process: str) -> str:
+    return next((text for word, other, text in HAZARDS if word in setting and other in process), "")
 
 
 def _missing_bytes(replayed: _Replayed) -> int | None:
