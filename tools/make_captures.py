@@ -1,5 +1,7 @@
 """Runs the commands that README.md shows, and puts in what they print now: `python tools/make_captures.py`.
 
+A page that shows the output of one of these commands once more has it replaced, too.
+
 A block of output has a comment before it, `<!-- capture: PATTERN -->`. Lines of the output that match the pattern stay.
 The commands run in an empty directory with the examples, three trainings on the CPU, a recording of GPT-2 on an H200
 and the H200's operator database. This takes up to ten minutes, because a model is trained on that database.
@@ -13,10 +15,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from itertools import takewhile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
+REPEATING = (ROOT / "docs" / "jobs" / "layer-cost.md",)
+"""Pages that repeat an output of README.md, without its command."""
 CAPTURE = re.compile(r"(<!-- capture: (?P<pattern>.+?) -->\n```text\n)(?P<body>.*?)(```\n)", re.DOTALL)
 LAYER = "torch.nn:Linear?in_features=4096&out_features=4096"
 PREPARATIONS = (
@@ -63,17 +68,25 @@ def captured(body: str, pattern: str, directory: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def output_of(body: str) -> str:
+    """Return what the first command of a block prints."""
+    return "".join(takewhile(lambda line: not line.startswith("$"), body.splitlines(keepends=True)[1:]))
+
+
 def main() -> int:
-    """Write the page."""
-    text = README.read_text(encoding="utf-8")
+    """Write the pages."""
+    texts = {page: page.read_text(encoding="utf-8") for page in (README, *REPEATING)}
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         prepare(directory)
-        for found in CAPTURE.finditer(text):
+        for found in CAPTURE.finditer(texts[README]):
             body = captured(found["body"], found["pattern"], directory)
             print(body)
-            text = text.replace(found["body"], body)
-    README.write_text(text, encoding="utf-8")
+            texts[README] = texts[README].replace(found["body"], body)
+            for page in REPEATING if output_of(found["body"]) else ():
+                texts[page] = texts[page].replace(output_of(found["body"]), output_of(body))
+    for page, text in texts.items():
+        page.write_text(text, encoding="utf-8")
     return 0
 
 
