@@ -15,6 +15,7 @@ HALVES = "energy/results/h200/time_energy_halves.json"
 EDGES = ("energy/results/h200/energy_edges.json", "energy/results/h200/energy_edges_later.json")
 RANDOM = tuple(f"energy/results/h200/energy_random_windows{name}.json" for name in ("", "_2"))
 CLASSES = "energy/results/h200/energy_classes.json"
+OVERLAPPING = "time/results/h200/overlapping_kernels.json"
 MIXTURES = "energy/results/h200/layer_mixtures.json"
 WANTED_COVERAGE = 0.9
 """Share of the layers that should be within the stated uncertainty."""
@@ -203,3 +204,16 @@ def energy_by_window_length() -> list[str]:
         "",
         *table(["length", "windows", *ways], rows, right_from=5),
     ]
+
+
+@block("overlapping kernels")
+def overlapping_kernels() -> list[str]:
+    """Return the busy time of a step with kernels on several streams, beside their sum, in two recordings."""
+    results = read(OVERLAPPING)
+    ours, others = results["gpuledger"], results["torch_profiler"]
+    return wrap(
+        f"Kernels can overlap. In a speech encoder with {len(ours['streams'])} streams, a step is busy for",
+        f"{ours['busy_ms']:.2f} ms, and its kernels take {ours['sum_ms']:.2f} ms in sum. With `torch.profiler` alone,",
+        f"these are {others['busy_ms']:.2f} ms and {others['sum_ms']:.2f} ms.",
+        f"Measured: {about(results, 'time/overlapping_kernels.py')}.",
+    )

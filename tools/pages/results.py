@@ -75,6 +75,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], right_from: int = 
 
 def wrap(*sentences: str) -> list[str]:
     """Return a paragraph, or a point of a list, in lines."""
-    text = " ".join(sentences)
+    text = " ".join(filter(None, sentences))
     indent = "  " if text.startswith("- ") else ""
     return textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

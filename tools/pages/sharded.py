@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pages.blocks import block
-from pages.results import GIB, MIB, Results, about, percent, read, table, wrap
+from pages.results import GIB, MIB, Results, about, percent, read, table, when, wrap
 
 SHARDED = tuple(f"memory/results/h200/sharded_{name}.json" for name in ("4", "4_7b", "2", "2_more"))
-SHARDED_EARLIER = "memory/results/h200/sharded.json"
-"""Two GPUs, in an earlier version of the script: what the estimates are compared with."""
-ESTIMATED = "estimate/results/h200/sharded_estimates.json"
+HOOKS = "time/results/cpu/sharded_hooks.json"
+ESTIMATED = (
+    ("estimate/results/h200/sharded_estimates_4.json", "memory/results/h200/sharded_4.json"),
+    ("estimate/results/h200/sharded_estimates.json", "memory/results/h200/sharded.json"),
+)
+"""Estimates, and what they are compared with; on two GPUs that is of an earlier version of the script."""
 
 
 def row(way: str, found: Results) -> list[str]:
@@ -102,7 +105,22 @@ def sharded_training() -> list[str]:
         *(line for name in SHARDED for line in training_table(name)),
         *wrap(*same_peaks()),
         "",
+        *wrap(*cpu_time_of_observers()),
+        "",
         *wrap(*waits()),
+    ]
+
+
+def cpu_time_of_observers() -> list[str]:
+    """Return the CPU time that a recording adds to a step of sharded training, without the GPU's work."""
+    results = read(HOOKS)
+    ways = results["this"].values()
+    more = [one["added_ms"] for one in ways]
+    bare = [one["bare_ms"] for one in ways]
+    return [
+        f"On a CPU with {results['ranks']} simulated ranks, recording adds {min(more):.0f} to {max(more):.0f} ms to steps",
+        f"of {min(bare):.0f} to {max(bare):.0f} ms of a narrow model, in {len(more)} ways.",
+        f"Measured: {about(results, 'time/sharded_hooks.py')}.",
     ]
 
 
@@ -119,22 +137,43 @@ def estimate_row(way: str, ranks: list[Results]) -> list[str]:
 
 @block("estimates of sharded training")
 def estimates_of_sharded_training() -> list[str]:
-    """Return the errors of estimates of sharded training, for each way."""
-    results, truth = read(ESTIMATED), read(SHARDED_EARLIER)
-    head = ["way", "measured peak", "allocated", "reserved", "outside the allocator"]
-    failed = ", ".join(f"`{way}`" for way in results["failed"])
+    """Return the errors of estimates of sharded training, for each way on two and on four GPUs."""
     return [
         *wrap(
-            f"Estimates for {results['ranks']} ranks compared with PyTorch's counters on {results['ranks']} × H200, of",
-            "the trainings in [Measured on four and two GPUs](ranks.md#measured-on-four-and-two-gpus). Each figure is",
-            "the larger error of both ranks, relative to the measurement. Outside the allocator are context, libraries",
-            "and NCCL.",
-            "The assumed memory of NCCL is that of `ddp`, so that column is no independent test.",
-            "`hsdp` has the peak of the run without a recording.",
-            f"There is no estimate of {failed}." if failed else "Every way has an estimate.",
-            f"Measured with torch {truth['versions']['torch']}. Estimated without a GPU:",
-            f"{about(results, 'estimate/sharded_estimates.py')}.",
+            "Estimates compared with PyTorch's counters, of the trainings in",
+            "[Measured on four and two GPUs](ranks.md#measured-on-four-and-two-gpus). Each figure is the largest error",
+            "of the ranks, relative to the measurement. Outside the allocator are context, libraries and NCCL. The",
+            "assumed memory of NCCL is that of `ddp`, so that column is no independent test.",
+        ),
+        *(line for estimated, measured in ESTIMATED for line in estimated_table(estimated, measured)),
+    ]
+
+
+def estimated_table(estimated: str, measured: str) -> list[str]:
+    """Return a paragraph and a table of the estimates of one file, compared with the measurements of another."""
+    results, truth = read(estimated), read(measured)
+    head = ["way", "measured peak", "allocated", "reserved", "outside the allocator"]
+    missing = [way for way in truth["ways"].split(",") if has_peaks(truth, way) and way not in results["ways"]]
+    bare = [way for way in results["ways"] if not truth["results"].get(way, {}).get("printed")]
+    return [
+        "",
+        *wrap(
+            f"{results['ranks']} × {truth['card']}, torch {truth['versions']['torch']}, {when(truth)}.",
+            f"Estimated without a GPU: {about(results, 'estimate/sharded_estimates.py')}.",
+            f"Compared with the peak of the run without a recording: {named(bare)}." if bare else "",
+            f"Without an estimate: {named(missing)}." if missing else "Every way has an estimate.",
         ),
         "",
         *table(head, [estimate_row(way, ranks) for way, ranks in results["ways"].items()]),
     ]
+
+
+def has_peaks(truth: Results, way: str) -> bool:
+    """Return whether a way's peaks were measured, recorded or without a recording."""
+    without = truth["results"].get("bare", {}).get("torch_peak_of_program_bytes", {})
+    return bool(truth["results"].get(way, {}).get("printed") or without.get(way))
+
+
+def named(ways: list[str]) -> str:
+    """Return names of ways with commas."""
+    return ", ".join(f"`{way}`" for way in ways)
