@@ -15,6 +15,7 @@ BLIND = (RESULTS + "estimate_held_out_first.json", RESULTS + "estimate_new.json"
 """Estimates as they were when the GPU's figures became known; the first twelve were estimated anew later."""
 STREAMS = RESULTS + "allocator_streams.json"
 SPEED = "estimate/results/cpu/estimate_speed.json"
+EAGER = RESULTS + "eager_peaks.json"
 WITHOUT_WORKSPACES = "without workspaces"
 """How the memory of the other GPUs is estimated, and by which verdicts are counted."""
 STRANGERS = "estimate/results/cpu/strangers.json"
@@ -308,3 +309,28 @@ def _within(errors: list[float]) -> list[str]:
     sizes = [abs(error) for error in errors]
     counts = [sum(size <= limit for size in sizes) for limit in (0.001, NEAR)]
     return [str(len(sizes)), *map(str, counts), percent(worst(errors))]
+
+
+@block("estimates of eager trainings")
+def estimates_of_eager_trainings() -> list[str]:
+    """Return the errors of estimates of the trainings that were also measured compiled, without the compiling."""
+    results = read(EAGER)
+    trainings = results["trainings"]
+    errors = [one["error_frac"] for one in trainings.values()]
+    failed = "; ".join(f"{name}: {why}" for name, why in results["failed"].items())
+    rows = [
+        [name, f"{one['measured_bytes'] / GIB:.2f} GiB", f"{one['error_frac']:+.3%}".replace("%", " %")]
+        for name, one in trainings.items()
+    ]
+    return [
+        *wrap(
+            "The same trainings, eager, estimated and compared with PyTorch's peak of allocated bytes:",
+            f"{percent(middle(errors), 3)} (median) and {percent(worst(errors), 3)} (worst) off. `moe` is a mixture of",
+            "experts in which every expert runs.",
+            f"Measured: {about({'environment': results['measured_on']}, 'time/compiled.py')}.",
+            f"Estimated without a GPU: {about({'environment': results['estimated_on']}, 'estimate/eager_peaks.py')}.",
+            f"Without an estimate: {failed}." if failed else "",
+        ),
+        "",
+        *table(["training", "peak", "estimate"], rows),
+    ]

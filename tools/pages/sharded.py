@@ -118,8 +118,8 @@ def cpu_time_of_observers() -> list[str]:
     more = [one["added_ms"] for one in ways]
     bare = [one["bare_ms"] for one in ways]
     return [
-        f"On a CPU with {results['ranks']} simulated ranks, recording adds {min(more):.0f} to {max(more):.0f} ms to steps",
-        f"of {min(bare):.0f} to {max(bare):.0f} ms of a narrow model, in {len(more)} ways.",
+        f"On a CPU with {results['ranks']} simulated ranks, recording adds {min(more):.0f} to {max(more):.0f} ms to",
+        f"steps of {min(bare):.0f} to {max(bare):.0f} ms of a narrow model, in {len(more)} ways.",
         f"Measured: {about(results, 'time/sharded_hooks.py')}.",
     ]
 
