@@ -156,7 +156,9 @@ def test_results_name_commits_of_the_history() -> None:
         for commit in commits_in(json.loads(place.read_text(encoding="utf-8"))):
             named[commit].append(place.name)
     lost = {commit: files for commit, files in named.items() if not _is_in(history, commit)}
-    assert sorted(lost) == sorted(rebased.REBASED), f"measure with BENCH_COMMIT=<a commit of main>: {lost}"
+    assert sorted(lost) == sorted(rebased.REBASED), (
+        f"measure with BENCH_COMMIT=<a commit of main>, or name the commit in tools/pages/rebased.py: {lost}"
+    )
     assert all(_is_in(history, commit) for commit in rebased.REBASED.values())
 
 

@@ -7,6 +7,7 @@ A new result does not belong here: give the commit of `main` that you measure wi
 from __future__ import annotations
 
 REBASED = {
+    "0eb62d85fa21": "b6c0f025",  # estimate/results/cpu/estimate_speed.json
     "0e057f77d019": "9380ee5a",  # time/results/cpu/sharded_hooks.json
     "32a3e51b2fe9": "38e2a07e",  # operators/results/cpu/predict_wholes.json
     "3aede562094a": "395d3ceb",  # operators/results/cpu/neusight.json
@@ -15,6 +16,7 @@ REBASED = {
     "8b6df0002a62": "3ffbb474",  # time/results/cpu/short_run.json
     "9a66895979be": "5e0b0bb4",  # house/results/cpu/mutants.json
     "b6501502a4fa": "9d82d944",  # time/results/cpu/generated_positions.json
+    "d06a44b73356": "b6c0f025",  # estimate/results/cpu/cpu_tally_fourth.json
     "d407399faacd": "6101daba",  # estimate/results/h200/blind.json
     "f1450afb5f53": "c855c24b",  # estimate/results/cpu/cpu_tally_blind.json
     "fc4a53ddf81e": "d02bafc7",  # estimate/results/h200/blind_mixed.json
