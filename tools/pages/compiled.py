@@ -152,7 +152,7 @@ def what_compiling_changes() -> list[str]:
     return [
         *wrap(
             f"The difference of `compiled` to `eager` in MiB. The columns have the {LARGEST} largest changes of at",
-            f"least {LEAST_BYTES / MIB:.0f} MiB; a star stands for the number of a layer.",
+            f"least {LEAST_BYTES / MIB:.0f} MiB; a star stands for the number of a layer. {about(results)}.",
         ),
         "",
         *table(
