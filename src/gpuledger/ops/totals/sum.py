@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -199,15 +199,13 @@ def _total(
     host: _Host,
 ) -> Sum:
     known = [line for line in lines if line.cost is not None]
-    busy_ns = math.fsum(line.time_ns or 0.0 for line in known)
+    busy_ns = _time_ns(known)
     around_ns = 0.0 if host.around is None else host.around.time_ns
     host_ns = host.time_ns(known)
     queued_ns = _queued_ns(known)
-    longest_ns = busy_ns + around_ns if host_ns is None else max(busy_ns, queued_ns or 0.0, host_ns)
+    longest_ns = busy_ns + around_ns if host_ns is None else max(busy_ns if queued_ns is None else queued_ns, host_ns)
     energy_j, energy_half_j, step_ns, is_capped = _energy(known, longest_ns, power_limit_w)
-    measured_ns = math.fsum(line.time_ns or 0.0 for line in known if line.source == MEASURED)
-    counted_j = math.fsum(line.energy_j or 0.0 for line in known)
-    measured_j = math.fsum(line.energy_j or 0.0 for line in known if line.energy_source == MEASURED)
+    measured_j = _energy_j(line for line in known if line.energy_source == MEASURED)
     return Sum(
         workload,
         environment,
@@ -221,13 +219,23 @@ def _total(
         energy_half_j,
         _energy(known, busy_ns, power_limit_w)[0],
         calls_frac=share(sum(line.use.count for line in known if line.source == MEASURED), workload.calls) or 0.0,
-        time_frac=share(measured_ns, busy_ns),
-        energy_frac=share(measured_j, counted_j),
+        time_frac=share(_time_ns(line for line in known if line.source == MEASURED), busy_ns),
+        energy_frac=share(measured_j, _energy_j(known)),
         is_capped=is_capped,
         notes=_notes(lines, is_capped=is_capped),
         around=host.around,
         is_host_measured=host.measured_ns is not None,
     )
+
+
+def _time_ns(lines: Iterable[OperatorLine]) -> float:
+    """Return the time of all calls of the operators whose time is known."""
+    return math.fsum(line.time_ns for line in lines if line.time_ns is not None)
+
+
+def _energy_j(lines: Iterable[OperatorLine]) -> float:
+    """Return the energy of all calls of the operators whose energy is known."""
+    return math.fsum(line.energy_j for line in lines if line.energy_j is not None)
 
 
 def _queued_ns(lines: Sequence[OperatorLine]) -> float | None:
@@ -275,15 +283,17 @@ def _energy(
     if not with_energy:
         return None, None, step_ns, False
     half_j = half_interval(with_energy, "energy")
-    based = [line for line in with_energy if line.cost is not None and line.cost.base_w is not None]
-    based_ns = math.fsum(line.time_ns or 0.0 for line in based)
-    counted_j = math.fsum(line.energy_j or 0.0 for line in with_energy)
+    based = [
+        (line.use.count * line.cost.time_ns, line.cost.base_w)
+        for line in with_energy
+        if line.cost is not None and line.cost.base_w is not None
+    ]
+    based_ns = math.fsum(time_ns for time_ns, _ in based)
+    counted_j = _energy_j(with_energy)
     if not based_ns:
         return counted_j, half_j, step_ns, False
-    base_w = math.fsum((line.time_ns or 0.0) * line.cost.base_w for line in based if line.cost and line.cost.base_w)
-    base_w /= based_ns
-    counted_ns = math.fsum(line.time_ns or 0.0 for line in with_energy)
-    dynamic_j = counted_j - base_w * counted_ns / 1e9
+    base_w = math.fsum(time_ns * power_w for time_ns, power_w in based) / based_ns
+    dynamic_j = counted_j - base_w * _time_ns(with_energy) / 1e9
     energy_j = dynamic_j + base_w * step_ns / 1e9
     if power_limit_w and power_limit_w > base_w and energy_j / (step_ns / 1e9) > power_limit_w:
         stretched_ns = dynamic_j / (power_limit_w - base_w) * 1e9

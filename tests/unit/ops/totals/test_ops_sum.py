@@ -13,7 +13,7 @@ from present import present
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.method import Mode, mode_weights
 from gpuledger.ops.database.records import Environment, Record
-from gpuledger.ops.totals.cost import MEASURED, Cost, mixed
+from gpuledger.ops.totals.cost import MEASURED, Cost, cost_of, mixed, with_power_of
 from gpuledger.ops.totals.coverage import has_total, measured_calls_frac
 from gpuledger.ops.totals.sum import FAILED, PREDICTED, UNKNOWN, sum_up
 from gpuledger.ops.totals.type_totals import by_type
@@ -261,3 +261,106 @@ def test_only_requested_calls_count_towards_the_share_that_a_total_needs() -> No
     )
     assert measured_calls_frac(total) == 1.0
     assert has_total(total)
+
+
+@pytest.mark.parametrize("uses", [(), (Use(key_of_size(1), 3),)])
+def test_a_sum_of_nothing_known_is_nothing_with_no_share(uses: tuple[Use, ...]) -> None:
+    total = sum_up(workload_of(*uses), [], ENVIRONMENT)
+    assert (total.busy_ns, total.step_ns, total.busy_half_ns, total.calls_frac) == (0.0, 0.0, 0.0, 0.0)
+    found = (total.time_frac, total.energy_frac, total.energy_j, total.energy_half_j, total.queued_ns, total.host_ns)
+    assert found == (None,) * 6
+    assert not total.is_capped
+
+
+@pytest.mark.parametrize(
+    ("energy_j", "base_w", "limit_w", "step_s", "whole_j"),
+    [
+        (0.7, 100.0, 700.0, None, 700.0),  # exactly the limit
+        (0.75, 100.0, 700.0, 650 / 600, 700.0 * 650 / 600),
+        (0.75, 100.0, None, None, 750.0),
+        (0.75, 100.0, 100.0, None, 750.0),  # a limit that the idle GPU reaches is none
+        (0.75, None, 700.0, None, 750.0),  # what can be stretched is not known
+    ],
+)
+def test_only_dynamic_energy_above_the_limit_takes_longer(
+    energy_j: float, base_w: float | None, limit_w: float | None, step_s: float | None, whole_j: float
+) -> None:
+    key = key_of_size(1)
+    environment = replace(ENVIRONMENT, flags={"power_limit_w": limit_w} if limit_w else {})
+    total = sum_up(workload_of(Use(key, 1000)), [record_of(key, 1e6, energy_j, base_w=base_w)], environment)
+    assert total.is_capped is (step_s is not None)
+    assert total.step_ns == pytest.approx((step_s or 1.0) * 1e9)
+    assert total.energy_j == total.busy_energy_j == pytest.approx(whole_j)
+
+
+def test_the_idle_power_is_the_mean_over_the_time_in_which_it_was_measured() -> None:
+    """Of operators with energy: 200 W for 1 ms and 50 W for 2 ms. It is paid while launches are waited for."""
+    keys = [key_of_size(size) for size in range(1, 5)]
+    records = [
+        record_of(keys[0], 1e6, 0.3, base_w=200.0, host_ns=16e6),
+        record_of(keys[1], 1e6, 0.2, base_w=50.0),
+        record_of(keys[2], 2e6, 0.4),
+        record_of(keys[3], 3e6, base_w=900.0),
+    ]
+    uses = [Use(key, count) for key, count in zip(keys, (1, 2, 1, 1), strict=True)]
+    total = sum_up(workload_of(*uses), records, replace(ENVIRONMENT, flags={}))
+    assert (total.busy_ns, total.host_ns, total.step_ns) == (8e6, 16e6, 16e6)
+    dynamic_j = 0.3 + 2 * 0.2 + 0.4 - 100 * 5e-3
+    assert total.energy_j == pytest.approx(dynamic_j + 100 * 16e-3)
+    assert total.busy_energy_j == pytest.approx(dynamic_j + 100 * 8e-3)
+
+
+@pytest.mark.parametrize(("host_ns", "step_ns"), [(500.0, 2_800.0), (1_000.0, 3_000.0)])
+def test_a_step_takes_as_long_as_its_launches_or_its_separate_calls(host_ns: float, step_ns: float) -> None:
+    key = key_of_size(1)
+    record = replace(record_of(key, 800.0), blocks=({"kind": "summary", "queued_ns": 2_800.0 / 3, "host_ns": host_ns},))
+    total = sum_up(workload_of(Use(key, 3)), [record], ENVIRONMENT)
+    assert (total.busy_ns, total.host_ns) == (2_400.0, 3 * host_ns)
+    assert total.step_ns == pytest.approx(step_ns)
+
+
+@pytest.mark.parametrize(("reuse_bytes", "is_hot"), [(100, True), (1_249, True), (1_250, False), (None, False)])
+def test_what_is_more_often_in_the_cache_is_predicted_hot(reuse_bytes: float | None, is_hot: bool) -> None:
+    """With 1,000 bytes of cache, half of the calls with 1,250 bytes between them are."""
+    key, fixed = key_of_size(1), Fixed(Cost(1.0, None, None))
+    total = sum_up(workload_of(Use(key, 2, (), reuse_bytes)), [], ENVIRONMENT, predictor=fixed)
+    assert set(fixed.asked) == {(key, is_hot)}
+    assert (total.busy_ns, total.busy_half_ns, total.energy_j, total.calls_frac) == (2.0, None, None, 0.0)
+    assert [(line.source, line.energy_source) for line in total.lines] == [(PREDICTED, UNKNOWN)]
+
+
+def test_a_failed_mode_is_replaced_by_the_other_one() -> None:
+    key = key_of_size(1)
+    failed = replace(record_of(key, 1.0, mode=Mode.ROTATING), time_median_ns=None, status="failed", reason="gone")
+    total = sum_up(workload_of(Use(key, 2)), [failed, record_of(key, 10.0, mode=Mode.HOT)], ENVIRONMENT)
+    assert (total.busy_ns, total.lines[0].source) == (20.0, MEASURED)
+    half = sum_up(workload_of(Use(key, 2, (), 1_250)), [failed, record_of(key, 10.0, mode=Mode.HOT)], ENVIRONMENT)
+    assert half.busy_ns == 20.0
+
+
+@pytest.mark.parametrize(
+    ("windows_ns", "energy_j"), [((), 0.5), ((1e6,), 0.5), ((1.5e6, 2.5e6), 0.4), ((9e6,), 0.0), ((0.5e6,), 0.55)]
+)
+def test_idle_power_is_for_the_time_of_a_call_in_a_burst(windows_ns: tuple[float, ...], energy_j: float) -> None:
+    """Which is 1 ms at 100 W, where the windows of the energy have another mean. Energy is never negative."""
+    record = record_of(key_of_size(1), 1e6, 0.5, base_w=100.0)
+    blocks = ({"kind": "summary", "call_ns": 7e9}, *({"kind": "energy", "call_ns": one} for one in windows_ns))
+    found = present(cost_of(replace(record, blocks=blocks, energy_low_j=0.45, energy_high_j=None)))
+    assert found.energy_high_j is None
+    assert found.energy_j == pytest.approx(energy_j)
+    assert found.energy_low_j == pytest.approx(max(energy_j - 0.05, 0.0))
+
+
+def test_a_predicted_power_has_the_interval_that_is_known_of_it() -> None:
+    measured = Cost(200.0, 190.0, 210.0)
+    whole = with_power_of(measured, Cost(100.0, 80.0, 120.0, 2.0, 1.2, 3.0))
+    assert (whole.energy_j, whole.energy_low_j, whole.energy_high_j) == pytest.approx((4.0, 3.0, 5.0))
+    bare = with_power_of(measured, Cost(100.0, 0.0, None, 2.0, 1.2, 3.0))
+    assert (bare.energy_j, bare.energy_low_j, bare.energy_high_j) == pytest.approx((4.0, 4.0, 4.0))
+    assert (bare.time_ns, bare.time_low_ns, bare.time_high_ns) == (200.0, 190.0, 210.0)
+
+
+def test_an_interval_holds_its_ends() -> None:
+    cost = Cost(2.0, 1.0, 3.0)
+    assert [cost.holds(time_ns) for time_ns in (0.9, 1.0, 3.0, 3.1)] == [False, True, True, False]
+    assert not any(one.holds(2.0) for one in (Cost(2.0, None, 3.0), Cost(2.0, 1.0, None)))
