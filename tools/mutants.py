@@ -45,7 +45,7 @@ MUTANTS = (
     Mutant(
         "base power without waiting",
         "ops/measure/blocks.py",
-        "        time.sleep(method.base_window_s)\n        window = between_ticks(start, _tick(sensors, clock_ns))",
+        "        time.sleep(method.base_window_s)\n        window = between_ticks(start, _tick(card, clock_ns))",
         "        window = between_ticks(start, start)",
         (*BLOCKS, "-k", "base_power"),
     ),
@@ -94,8 +94,8 @@ MUTANTS = (
     Mutant(
         "a recorder that draws the program's random numbers",
         "collect/steps/step_counter.py",
-        "            self.seen += 1",
-        "            self.seen += int(torch.rand(1) < 2)",
+        "            self.seen += 1\n            self._ended(kind, started_ns, now_ns)",
+        "            self.seen += int(torch.rand(1) < 2)\n            self._ended(kind, started_ns, now_ns)",
         ("tests/e2e/test_corpus.py", "-k", "random or accumulation"),
     ),
     Mutant(
@@ -108,15 +108,15 @@ MUTANTS = (
     Mutant(
         "children whose end another thread hears",
         "collect/launch/launch.py",
-        "        waker = _start_waker(child)",
+        "        waker = _start_waker(child, lifetime)",
         "        waker = threading.Thread(target=os.getpid, daemon=True)\n        waker.start()",
         ("tests/unit/collect/launch/test_launch_child.py", "-k", "many or busy"),
     ),
     Mutant(
         "steps that end with a call though an optimizer is at work",
         "collect/steps/step_counter.py",
-        "if self._marked or self.trained or self._first_called not in (-1, module_id):",
-        "if self._marked or self._first_called not in (-1, module_id):",
+        "return not (self._marked or self.trained)",
+        "return not self._marked",
         ("tests/e2e/test_run_trainings.py",),
     ),
 )
