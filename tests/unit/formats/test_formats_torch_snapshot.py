@@ -315,7 +315,7 @@ def test_a_pickle_that_tries_to_exhaust_memory_is_refused_in_little_of_it(name: 
 def test_a_pickle_of_something_else_is_one_error(value: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read("torch-snapshot", write(tmp_path / "other.pickle", value))
-    assert "other.pickle: " in caught.value.message
+    assert caught.value.message.count("other.pickle: ") == 1
 
 
 def test_a_snapshot_of_nothing_is_a_run_of_nothing(tmp_path: Path) -> None:
@@ -367,7 +367,7 @@ def test_every_cut_of_a_file_is_one_error(tmp_path: Path) -> None:
         (tmp_path / "cut.pickle").write_bytes(whole[:end])
         with pytest.raises(InputError) as caught:
             read("torch-snapshot", tmp_path / "cut.pickle")
-        assert "cut.pickle" in caught.value.message
+        assert caught.value.message.count("cut.pickle") == 1
 
 
 def test_a_trace_that_does_not_fit_the_state_is_said(tmp_path: Path) -> None:

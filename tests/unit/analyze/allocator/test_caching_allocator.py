@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
+from gpuledger.analyze.allocator.memory import CardMemory, unheard
 from gpuledger.analyze.allocator.pools import Limits
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.model.journal.journal import Action
@@ -47,6 +48,14 @@ def test_a_segment_has_the_size_of_its_class(requested_bytes: int, segment_bytes
     allocator = CachingAllocator()
     allocator.malloc(requested_bytes)
     assert allocator.counters.reserved_bytes == segment_bytes
+
+
+def test_segments_follow_one_another_at_whole_large_pages() -> None:
+    memory = CardMemory(Limits(), unheard, None)
+    first = memory.place(1)
+    found = [memory.place(size) - first for size in (2 * MIB, 2 * MIB + 1, 5 * MIB, 1)]
+    assert found == [size * MIB for size in (2, 4, 8, 14)]
+    assert all(isinstance(place, int) for place in found)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import synthetic
 from random_runs import to_table
@@ -13,7 +15,21 @@ from synthetic_lives import STEP_NS
 
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import resolve_instant
-from gpuledger.analyze.overview.balance import Balance, _free_segment_bytes, _nearest, build_balance
+from gpuledger.analyze.overview import balance as balances
+from gpuledger.analyze.overview.balance import (
+    Balance,
+    BalanceLine,
+    CardAtInstant,
+    _category_lines,
+    _free_segment_bytes,
+    _nearest,
+    _outside_lines,
+    _placed_readings,
+    _torch_lines,
+    _unaccounted,
+    build_balance,
+)
+from gpuledger.analyze.overview.process_bytes import CONTEXT, LATER, LIBRARY, NCCL, Gain, OutsideBytes
 from gpuledger.analyze.overview.summary import summarize
 from gpuledger.analyze.step.steps import step_times
 from gpuledger.errors import EmptyRunError
@@ -63,9 +79,18 @@ def test_the_remainder_is_the_one_put_in(tmp_path: Path, at: str) -> None:
     assert sum(line.bytes or 0 for line in balance.lines if line.level == 1) == balance.used_bytes
     breakdown = break_down(rank, balance.instant)
     assert balance.process_bytes == breakdown.reserved_bytes + synthetic.CONTEXT_BYTES + synthetic.LIBRARY_BYTES
-    assert all(line.source for line in balance.lines)
+    assert [(line.level, line.source, line.name) for line in balance.lines if line.level < 2] == [
+        *((0, "NVML memory info v2", name) for name in ("driver", "unused", "used")),
+        (1, "NVML process list", "other_processes"),
+        (1, "measured separately", "context"),
+        (1, "NVML process list minus reserved memory", "library"),
+        *(
+            (1, "caching allocator's history", name)
+            for name in ("free_segments", "fragmented", "awaiting_free", "allocated")
+        ),
+        (1, "used minus all other lines", "unaccounted"),
+    ]
     assert [line.note for line in balance.lines if line.name == "other_processes"] == [""]
-    assert {line.name for line in balance.lines if line.level == 0} == {"driver", "unused", "used"}
     assert {line.name for line in balance.lines if line.level == 2} <= {*CATEGORIES, ROUNDING}
 
 
@@ -73,8 +98,14 @@ def test_segments_taken_between_instant_and_reading_are_said(tmp_path: Path) -> 
     rank = load_run(tmp_path / "one.ledger").rank()
     early = build_balance(rank, at="300ms")
     assert early.unaccounted_bytes == synthetic.UNACCOUNTED_BYTES
-    assert any("is corrected for that" in note for note in early.notes)
-    assert build_balance(rank, at="end").notes == ("CUDA context and libraries: measured apart.",)
+    later = "The GPU was sampled at event 2042, when segments were 2.7 GiB larger. The balance is corrected for that."
+    assert early.notes == (later, "CUDA context and libraries: measured apart.")
+    rank = changed(tmp_path / "two.ledger", "samples", lambda rows: rows[:1])
+    late = build_balance(rank, at="end")
+    earlier = "The GPU was sampled at event -1, when segments were 9.1 GiB smaller. The balance is corrected for that."
+    assert (late.notes[0], late.unaccounted_bytes) == (earlier, synthetic.UNACCOUNTED_BYTES)
+    at_end = build_balance(read_run(tmp_path / "one.ledger").rank(), at="end")
+    assert at_end.notes == ("CUDA context and libraries: measured apart.",)
 
 
 def test_what_is_unused_is_known_with_the_drivers_memory_only(tmp_path: Path) -> None:
@@ -82,6 +113,9 @@ def test_what_is_unused_is_known_with_the_drivers_memory_only(tmp_path: Path) ->
     found = lines(build_balance(rank))
     assert (found["driver"], found["unused"]) == (None, None)
     assert found["used"] is not None
+    none = changed(tmp_path / "two.ledger", "samples", lambda rows: [row | {"driver_bytes": 0} for row in rows])
+    assert lines(build_balance(none))["driver"] == 0
+    assert lines(build_balance(none))["unused"] == synthetic.TOTAL_BYTES - (found["used"] or 0)
 
 
 def test_a_gpu_whose_name_was_not_recorded_has_none(tmp_path: Path) -> None:
@@ -267,3 +301,161 @@ def test_nccls_buffers_are_unaccounted_where_the_process_was_not_read(
     assert [line.note for line in build_balance(read).lines if line.name == "unaccounted"] == [
         "not explained by any line"
     ]
+
+
+def test_a_sample_counts_if_its_used_bytes_and_its_place_are_known(tmp_path: Path) -> None:
+    """Also where nothing is used; the run's last counters have no place among the events."""
+
+    def used(rows: Rows) -> Rows:
+        return [row | {"used_bytes": number - 1} for number, row in enumerate(rows)]
+
+    rank = changed(tmp_path / "one.ledger", "samples", used)
+    times, places, found = _placed_readings(rank, 0)
+    rows = rank.table("counters").to_pylist()
+    placed = {row["t_ns"]: row["event_index"] for row in rows if row["event_index"] is not None}
+    assert found.tolist() == [0, 1, 2, 3]
+    assert places.tolist() == [placed[time] for time in times.tolist()]
+
+
+def test_a_segment_is_free_without_an_active_block_unless_a_graph_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block may be in no segment, below all of them."""
+    rank = load_run(tmp_path / "whole.ledger").rank()
+    instant = resolve_instant(rank, "end", 0, None)
+    alive = sorted(row["address"] for row in rank.table("blocks").to_pylist() if row["free_index"] is None)
+    places = {(1 << 60) + 64: 16, alive[1]: 1, alive[-1] + 1: 4, 1 << 60: 8}
+
+    def placed(rows: Rows) -> Rows:
+        found = [{**rows[0], "address": place, "bytes": size} for place, size in places.items()]
+        return [{**row, "alloc_index": -1, "free_index": None} for row in found]
+
+    rank = changed(tmp_path / "one.ledger", "segments", placed)
+    assert _free_segment_bytes(rank, instant) == 4 + 8 + 16
+    kept = {8: 8, 16: 15}
+    sizes = np.array([kept.get(size, 0) for size in places.values()])
+    monkeypatch.setattr(balances, "kept_free_bytes", lambda *_: sizes)
+    assert _free_segment_bytes(rank, instant) == 4 + 16
+
+
+FIRST = "before the first module call"
+IN_STEP = "1.0 MiB in step 2"
+COLLECTIVE = "during the first collective of a process group: "
+MAY_INCLUDE = ", may include NCCL's buffers"
+READ, APART = balances.NVML_IN_PROCESS, balances.MEASURED
+
+
+@pytest.mark.parametrize(
+    ("gains", "sizes", "collectives", "expected"),
+    [
+        ([CONTEXT], (5, 7, None), "gloo", [("context", 5, READ, FIRST), ("library", 7, READ, IN_STEP)]),
+        ([CONTEXT], (5, 7, None), "nccl", [("context", 5, READ, FIRST + MAY_INCLUDE), ("library", 7, READ, IN_STEP)]),
+        ([], (5, 7, None), "nccl", [("context", 5, APART, ""), ("library", 7, READ, IN_STEP + MAY_INCLUDE)]),
+        ([], (None, 7, None), "gloo", [("library", 7, READ, f"{IN_STEP}, with the CUDA context")]),
+        (
+            [CONTEXT],
+            (0, 0, 0),
+            "nccl",
+            [("context", 0, READ, FIRST), ("library", 0, READ, IN_STEP), ("nccl", 0, READ, f"{COLLECTIVE}nothing")],
+        ),
+        (
+            [NCCL],
+            (5, 7, 9),
+            "nccl",
+            [("context", 5, APART, ""), ("library", 7, READ, IN_STEP), ("nccl", 9, READ, COLLECTIVE + IN_STEP)],
+        ),
+    ],
+)
+def test_lines_outside_the_allocator_say_when_they_came_and_what_they_may_include(
+    gains: list[str],
+    sizes: tuple[int | None, int, int | None],
+    collectives: str,
+    expected: list[tuple[str, int, str, str]],
+) -> None:
+    rank: Any = SimpleNamespace(manifest=SimpleNamespace(collectives=collectives))
+    outside = OutsideBytes(*sizes, tuple(Gain(name, 2, 1 << 20) for name in [*gains, LIBRARY]))
+    assert _outside_lines(rank, outside) == [BalanceLine(name, size, 1, *rest) for name, size, *rest in expected]
+
+
+@pytest.mark.parametrize(
+    ("missing", "is_read", "collectives", "gain", "note"),
+    [
+        ((), False, None, LATER, "not explained by any line"),
+        ((), False, "nccl", LATER, "not explained by any line; includes NCCL's buffers"),
+        ((), True, "nccl", LIBRARY, "not explained by any line"),
+        ((), True, None, LATER, f"not explained by any line; outside PyTorch's allocator came {IN_STEP}"),
+        (
+            ("other_processes", "context"),
+            True,
+            "nccl",
+            LATER,
+            f"includes unmeasured parts: other processes, context; outside PyTorch's allocator came {IN_STEP}",
+        ),
+    ],
+)
+def test_the_remainder_says_what_it_includes(
+    missing: tuple[str, ...], is_read: bool, collectives: str | None, gain: str, note: str
+) -> None:
+    outside = OutsideBytes(None, 0, None, (Gain(gain, 2, 1 << 20),)) if is_read else None
+    known = [BalanceLine("library", 30, 1, READ, ""), *(BalanceLine(name, None, 1, READ, "") for name in missing)]
+    found = _unaccounted(CardAtInstant(used_bytes=100, outside=outside), known, collectives)
+    assert found == BalanceLine("unaccounted", 70, 1, "used minus all other lines", note)
+
+
+@pytest.mark.parametrize(("device_idx", "source"), [(0, balances.HISTORY), (-1, balances.DISPATCH)])
+def test_categories_are_in_their_order_then_others_by_name_then_rounding(device_idx: int, source: str) -> None:
+    names = [ROUNDING, "of a plug-in", "weight", "another", "activation"]
+    accounts = [SimpleNamespace(category=name, bytes=number) for number, name in enumerate(names)]
+    breakdown: Any = SimpleNamespace(accounts=accounts, instant=SimpleNamespace(device_idx=device_idx))
+    order = [names.index(name) for name in ("weight", "activation", "another", "of a plug-in", ROUNDING)]
+    assert _category_lines(breakdown) == [BalanceLine(names[one], one, 2, source, "") for one in order]
+
+
+ALL = [("free_segments", 20), ("graph_pools", 7), ("fragmented", 13), ("awaiting_free", 10), ("allocated", 50)]
+NOT_IN_FILE = [("free_segments", None), ("fragmented", None), ("awaiting_free", None), ("allocated", 50)]
+STATED = [("free_segments", None), ("fragmented", 13), ("awaiting_free", None), ("allocated", 50)]
+
+
+@pytest.mark.parametrize(
+    ("pools", "device_idx", "of_graphs", "expected", "source"),
+    [
+        (None, 0, 7, ALL, balances.HISTORY),
+        (
+            None,
+            0,
+            0,
+            [one if one[0] != "fragmented" else ("fragmented", 20) for one in ALL if one[1] != 7],
+            balances.HISTORY,
+        ),
+        (None, -1, 7, ALL[-1:], balances.DISPATCH),
+        ([], 0, 7, NOT_IN_FILE, balances.FILE),
+        ([balances.STATED_POOL], 0, 7, STATED, balances.FILE),
+        ([balances.STATED_POOL, "large"], 0, 7, ALL, balances.HISTORY),
+    ],
+)
+def test_reserved_memory_is_divided_as_far_as_the_recording_has_it(
+    pools: list[str] | None,
+    device_idx: int,
+    of_graphs: int,
+    expected: list[tuple[str, int | None]],
+    source: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 100 bytes, 60 are active and 50 of these allocated; 20 are in segments without an active block."""
+    monkeypatch.setattr(
+        balances, "kept_free_bytes", lambda *_: np.array([of_graphs - 2, 2]) if of_graphs else np.array([0])
+    )
+    monkeypatch.setattr(balances, "_free_segment_bytes", lambda *_: 20)
+    rank: Any = SimpleNamespace(
+        manifest=SimpleNamespace(recorder=SimpleNamespace(is_imported=pools is not None)),
+        table=lambda *_: pa.table({"pool": pa.array(pools or [], pa.string())}),
+    )
+    instant = SimpleNamespace(device_idx=device_idx, index=0)
+    breakdown: Any = SimpleNamespace(instant=instant, active_bytes=60, allocated_bytes=50, reserved_bytes=100)
+    found = _torch_lines(rank, breakdown)
+    assert [(line.name, line.bytes) for line in found] == expected
+    assert {(line.level, line.source) for line in found} == {(1, source)}
+    assert source in ("caching allocator's history", "operators at the dispatcher", "the imported file")
+    unknown = {line.note for line in found if line.bytes is None}
+    assert unknown <= {"not in the file"}
+    assert all(line.note for line in found if line.name != "allocated")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from present import present
 from traced import ENGINE, MAIN, NODE, OTHER, Trace
 
 from gpuledger.analyze.posting.activities import OwnedSpans, own_spans
@@ -336,6 +337,13 @@ def test_kernels_before_the_first_step_are_of_none_and_so_are_their_likes() -> N
     assert [step for *_, step in places(alone(trace, ((7, ("kernel",)),)).owned())] == [0, 0]
 
 
+def test_without_steps_nothing_is_in_one() -> None:
+    trace = Trace()
+    trace.host("aten::mm", 10, 20)
+    trace.part.facts["activity_names"] = list(trace.names)
+    assert present(own_spans(journal_of([trace.part]))).step.tolist() == [0]
+
+
 def test_steps_may_begin_with_number_1() -> None:
     trace = Trace()
     trace.later_steps = [(1, 2_000, 3_000)]
@@ -368,6 +376,18 @@ def test_scopes_are_those_of_marks_and_in_backward_of_the_node_or_of_the_call() 
     kernel(140, -1, lane=ENGINE)  # after the node
     trace.host(f"{NODE}Unknown", 150, 165, sequence=99, lane=ENGINE)
     kernel(151, 1, lane=ENGINE)
+    trace.host(f"{NODE}CheckpointFunctionBackward", 170, 250, sequence=5, lane=ENGINE)
+    kernel(171, 0, sequence=20, lane=ENGINE)  # a part of backward that makes a node itself
+    trace.host(f"{SCOPE_RANGE}1.1", 180, 181, lane=ENGINE)
+    kernel(182, 1, sequence=21, lane=ENGINE)  # again as in forward
+    trace.host(f"{SCOPE_RANGE}-1", 191, 192, lane=ENGINE)
+    kernel(193, 0, lane=ENGINE)
+    trace.host(f"{NODE}MmBackward0", 205, 215, sequence=21, lane=ENGINE, made_by=ENGINE)
+    kernel(206, 1, lane=ENGINE)
+    trace.host(f"{SCOPE_RANGE}0.0", 220, 221)  # in the thread that waits for backward
+    trace.host(f"{NODE}MmBackward0", 255, 265, sequence=20, lane=ENGINE, made_by=ENGINE)
+    kernel(256, 1, lane=ENGINE)  # where backward was called
+    trace.host(f"{SCOPE_RANGE}1", 270, 271)
     kernel(310, 1)
     trace.host(f"{SCOPE_RANGE}-1", 330, 331)
     kernel(340, -1)
@@ -588,6 +608,7 @@ def test_operators_of_a_captured_graph_are_not_measured_themselves(with_lines: b
     column = {"lane": 1, "name_id": 0, "start_ns": 30, "duration_ns": 5, "launch_id": 9, "sequence": -1}
     trace.part.add("captures", capture=0, kind=int(ActivityKind.HOST), forward_lane=0, **column)
     trace.part.facts["captured_names"] = ["aten::add"]
-    if with_lines:
+    if with_lines:  # nor those of the step with lines
         trace.part.facts["line_step"] = {"step": 5, "from_ns": 500}
+        trace.host("aten::mm", 500, 510)
     assert trace.owned().start_ns.tolist() == [10]

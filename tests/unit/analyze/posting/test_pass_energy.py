@@ -18,6 +18,8 @@ from gpuledger.analyze.posting.pass_energy import COUNTER, POWER, CardReadings, 
 from gpuledger.collect.sampling.energy_meter import CardMeter, EnergyMeter
 from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_MARKER, NVML_COUNTER, EnergyCounter, Tick
 from gpuledger.model.journal.checks import read_checked
+from gpuledger.model.journal.journal import COLUMNS, Part
+from gpuledger.model.journal.reading import Journal, journal_of
 from gpuledger.model.pass_facts import EnergyEdges
 from gpuledger.model.run_directory import SAMPLE_JOURNALS
 
@@ -146,6 +148,131 @@ def test_joules_that_cannot_be_known_are_none_with_a_reason(
     found = measure_pass(0, edges(*span_ms), readings(**changes))
     assert (found.energy_j, found.uncertainty_j) == (None, None)
     assert [words in note for note in found.notes] == [True]
+
+
+@pytest.mark.parametrize(
+    ("times_ms", "watts", "energy_j", "spread_w"),
+    [
+        ((0, 100, 200), (10, 20, 30), 10 * 0.05 + 20 * 0.1 + 30 * 0.05, 10),
+        ((0, 50, 100, 250, 300), (99, 10, 20, 99, 99), 10 * 0.05 + 20 * 0.15, 10),
+        ((100, 200), (20, 30), 20 * 0.15 + 30 * 0.05, 10),  # the first sample is for the time before it too
+        ((0, 100, 150, 200), (10, 20, np.nan, 30), 10 * 0.05 + 20 * 0.1 + 30 * 0.05, 10),
+        ((0, 100), (10, 20), None, None),  # one sample inside
+        ((49, 250), (10, 20), None, None),
+    ],
+)
+def test_power_is_that_of_the_sample_before_it(
+    times_ms: tuple[int, ...], watts: tuple[float, ...], energy_j: float | None, spread_w: float | None
+) -> None:
+    """From 50 to 250 ms. The error is the sensor's gain of 5 %, and 0.1 s of the range that was seen inside."""
+    more = {"t_ns": np.array(times_ms) * MS, "power_w": np.array(watts, dtype=np.float64)}
+    still = np.full(len(times_ms), 50.0)
+    found = measure_pass(0, edges(50, 250), readings(ticks=(), temperature_c=still, **more))
+    assert (found.energy_j, found.ticks) == (None if energy_j is None else pytest.approx(energy_j), 0)
+    if energy_j is not None and spread_w is not None:
+        assert found.uncertainty_j == pytest.approx(0.05 * energy_j + 0.1 * spread_w)
+
+
+@pytest.mark.parametrize(("count", "is_known"), [(19, True), (20, False)])
+def test_twenty_equal_samples_are_a_sensor_that_stands_still(count: int, is_known: bool) -> None:
+    still = {
+        "t_ns": np.arange(count) * 50 * MS,
+        "power_w": np.full(count, 300.0),
+        "temperature_c": np.full(count, 50.0),
+    }
+    found = measure_pass(0, edges(0, count * 50), readings(ticks=(), **still))
+    assert (found.energy_j is not None) is is_known
+    moved = {**still, "power_w": np.append(np.full(count - 1, 300.0), 301.0)}
+    assert measure_pass(0, edges(0, count * 50), readings(ticks=(), **moved)).energy_j is not None
+
+
+@pytest.mark.parametrize(
+    ("span_ms", "ticks_ms", "base_w"),
+    [
+        ((0, 400), (150, 400), 100.0),  # from 150 ms after the last kernel to the end
+        ((1, 400), (150, 400), 7.0),
+        ((0, 399), (150, 400), 7.0),
+        ((0, 400), (100, 200, 300), 100.0),
+    ],
+)
+def test_idle_power_is_counted_where_two_ticks_are_in_the_settled_time_and_else_the_median(
+    span_ms: tuple[int, int], ticks_ms: tuple[int, ...], base_w: float
+) -> None:
+    """The sensor has 7 W in that time, 99 W before and after it, and one sample of 50 W and one without a value."""
+    ticks = tuple(Tick(at * MS, 100 * at, 3 * MS) for at in ticks_ms)
+    begin, end = span_ms[0] + 150, span_ms[1]
+    times = [begin - 1, begin, begin + 1, begin + 2, begin + 3, end, end + 1]
+    more = {"t_ns": np.array(times) * MS, "power_w": np.array([99.0, 7, 50, 7, np.nan, 7, 99])}
+    idle_ns = ((span_ms[0] * MS, span_ms[1] * MS),)
+    found = measure_pass(
+        0, replace(edges(500, 1000), idle_ns=idle_ns), readings(ticks=ticks, **more, temperature_c=np.full(7, 50.0))
+    )
+    assert found.base_after_w is None
+    assert found.base_before_w == pytest.approx(base_w)
+
+
+def journal_of_a_card(**facts: Any) -> Journal:
+    """Return a meter's journal of two GPUs; the second one has every kind of row."""
+    part = Part(facts={"card_uuids": ["GPU-a", "GPU-b"], **facts})
+    nothing = dict.fromkeys(COLUMNS["sensors"], 0)
+    for index, times in ((0, (5,)), (1, (0, 10, 10, 9, 20))):
+        for place, t_ns in enumerate(times):
+            throttled_ns = (-1, 0, 8, 8, 9)[place]
+            part.add("ticks", t_ns=t_ns, device_idx=index, energy_mj=place, reading_ns=3, throttled_ns=throttled_ns)
+        for t_ns, temperature in ((1, -1), (2, 0), (3, 40)):
+            power = {"power_average_w": 10.0 * t_ns, "power_instant_w": np.nan if facts else 20.0 * t_ns}
+            part.add("sensors", **nothing | power | {"t_ns": t_ns, "device_idx": index, "temperature_c": temperature})
+    for index, pid in ((0, 5), (1, 6), (1, 7), (1, 6)):
+        part.add("process_samples", t_ns=1, device_idx=index, pid=pid, bytes=9)
+    return journal_of([part])
+
+
+def test_readings_are_of_one_gpu_in_order_without_what_was_not_read() -> None:
+    found = readings_of(journal_of_a_card(), 1)
+    assert found.ticks == (Tick(0, 0, 3, None), Tick(10, 1, 3, 0), Tick(20, 4, 3, 9))
+    assert (found.t_ns.tolist(), found.power_w.tolist()) == ([1, 2, 3], [20, 40, 60])
+    assert np.isnan(found.temperature_c).tolist() == [True, False, False]
+    assert found.temperature_c[1:].tolist() == [0, 40]
+    assert (found.idle_w, found.foreign) == (None, ())
+    assert len(readings_of(journal_of_a_card(), 0).ticks) == 1
+
+
+@pytest.mark.parametrize(
+    ("facts", "foreign"),
+    [
+        ({"own_pids": [6, 9]}, (7,)),
+        ({"own_pids": [9], "pids_before": {"GPU-b": [7, 5], "GPU-a": [6]}}, (7,)),  # the driver has other numbers
+        ({"own_pids": [9], "pids_before": {"GPU-b": None}}, ()),
+        ({"own_pids": None, "pids_before": {"GPU-b": [7, 6]}}, (6, 7)),
+        ({"own_pids": [7], "pids_before": {"GPU-b": [7]}}, (6,)),
+    ],
+)
+def test_other_processes_are_those_on_the_gpu_that_are_not_the_programs(
+    facts: dict[str, Any], foreign: tuple[int, ...]
+) -> None:
+    found = readings_of(journal_of_a_card(idle_w={"GPU-b": 70.0}, **facts), 1)
+    assert (found.foreign, found.idle_w) == (foreign, 70.0)
+    assert found.power_w.tolist() == [10, 20, 30]  # no instant power
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_said"),
+    [
+        ({"temperature_c": np.where(np.arange(100) < 50, 40.0, 45.0)}, False),
+        ({"temperature_c": np.where(np.arange(100) < 50, 40.0, 46.0)}, True),
+        ({"temperature_c": np.full(100, np.nan)}, False),
+        ({"ticks": steady_ticks(throttled_ns=MS)}, False),  # 20 ms of 2 s
+        ({"ticks": steady_ticks(throttled_ns=MS + 1)}, True),
+        ({"power_w": np.full(100, 439.9)}, False),  # within twice the error of the sensor
+        ({"power_w": np.full(100, 440.5)}, True),
+        ({"power_w": np.full(100, 359.5)}, True),
+        ({"power_w": np.append(np.full(99, 300.0), np.nan)}, True),
+    ],
+)
+def test_a_disturbance_is_said_beyond_its_limit(changes: dict[str, Any], is_said: bool) -> None:
+    found = measure_pass(-1, edges(), readings(**changes))
+    assert len(found.notes) == is_said
+    assert all("the GPU" in note for note in found.notes)
 
 
 def test_readings_that_are_not_there_are_none() -> None:

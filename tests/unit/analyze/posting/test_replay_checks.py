@@ -105,9 +105,8 @@ def recording(
                 "peak_allocated_bytes": peak_bytes if reason == "close" else 9_999,
             }
             part.add("counters", **nothing | row)
-    for snapshot_id, (reason, device_idx) in enumerate(
-        (("close", GPU), ("oom", GPU), ("close", OTHER_GPU), ("close", GPU))
-    ):
+    snapshots = (("close", GPU), ("close", GPU), ("close", GPU), ("oom", GPU), ("close", OTHER_GPU))
+    for snapshot_id, (reason, device_idx) in enumerate(snapshots):
         part.add(
             "snapshots",
             snapshot_id=snapshot_id,
@@ -116,7 +115,7 @@ def recording(
             event_count=8,
             t_ns=0,
         )
-        blocks = closing if snapshot_id == 3 else ((3, 1, 1, BlockState.ALLOCATED),)
+        blocks = closing if snapshot_id == 2 else ((3, 1, 1, BlockState.ALLOCATED),)
         for block_device, address, size, requested, state in (
             *((GPU, *block) for block in blocks),
             (OTHER_GPU, 4, 1, 1, BlockState.ALLOCATED),

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from gpuledger.analyze.posting.rules import NO_IDENTITY, Features, categorize
-from gpuledger.model.accounts import CATEGORIES, FATES, IDENTITY_CATEGORY, LIFETIME_RULES, PHASES, Identity
+from gpuledger.model.accounts import (
+    CATEGORIES,
+    FATES,
+    IDENTITY_CATEGORY,
+    LIFETIME_RULES,
+    PHASES,
+    UNSHARDED_CATEGORY,
+    Identity,
+)
 
 FLAGS = ("recomputed", "communicating", "reducing", "workspace_sized", "same_module", "freed_in_backward")
 
@@ -84,3 +92,12 @@ def test_the_numbers_of_identities_in_written_journals_stay() -> None:
     names = ["weight", "buffer", "gradient", "optimizer_state", "input"]
     names += ["gathered_weight", "sharded_weight", "sharded_gradient", "sharded_optimizer_state"]
     assert {one.value: one.name.lower() for one in Identity} == dict(enumerate(names))
+
+
+def test_every_category_of_sharded_training_has_one_without_sharding() -> None:
+    """A category says in its name whether something is sharded; buffers of collectives are of communication."""
+    for category, plain in UNSHARDED_CATEGORY.items():
+        assert {category, plain} <= set(CATEGORIES)
+        assert plain not in UNSHARDED_CATEGORY
+        assert plain in (category.removeprefix("sharded_").removeprefix("gathered_"), "communication")
+    assert {one for one in CATEGORIES if "sharded" in one or "gathered" in one} <= set(UNSHARDED_CATEGORY)

@@ -41,9 +41,11 @@ from gpuledger.simulate.estimate.fit import (
     peaks_on,
     tail_excess,
     upper_factor,
+    with_full_buffers,
     worst_by_model,
 )
 from gpuledger.simulate.estimate.search import Trial, find_largest
+from gpuledger.simulate.gpu.elsewhere import REPLACE
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -179,6 +181,31 @@ def test_beyond_what_models_can_tell_the_tail_goes_on() -> None:
     assert np.mean(above) == pytest.approx(0.05, abs=0.012)
 
 
+@pytest.mark.parametrize(
+    ("ratios", "level", "excess"),
+    [
+        ([0.9, 1.0], 0.95, 0.0),
+        ([1.25], 0.95, 0.25 * (1 / 0.05 - 1)),
+        ([1.25, 0.9, 0.9], 0.95, 0.25 * (0.5 / 0.05 - 1)),
+        ([1.25, 1.5, 0.9], 0.9, 0.75 * ((0.75 / 0.1) ** 0.5 - 1)),
+        ([1.0, 1.25], 0.9, 0.25 * (2 / 3 / 0.1 - 1)),  # an estimate without error has no excess
+        ([1.25, 0.9, 0.9, 0.9], 0.5, 0.0),  # fewer than half of them have one
+    ],
+)
+def test_the_tail_is_exponential_above_1(ratios: list[float], level: float, excess: float) -> None:
+    """With m of n above 1, it is their sum times ((m + 1) / (n + 1) / (1 - level)) ** (1 / m) - 1."""
+    assert tail_excess(ratios, level) == pytest.approx(excess, rel=1e-12)
+    errors = {f"model{number}-adam": ratio for number, ratio in enumerate(ratios)}
+    if level * (len(ratios) + 1) > len(ratios):
+        assert excess_factor(errors, level) == pytest.approx(max(1 + excess, *ratios, 1 + LEAST_EXCESS), rel=1e-12)
+
+
+def test_the_end_beyond_all_models_is_never_below_one_of_them() -> None:
+    """The tail of a large and a small excess is shorter than the large one."""
+    assert 1 + tail_excess([1.5, 1.0001], 0.67) < 1.5
+    assert excess_factor({"a-sgd": 1.5, "b-sgd": 1.0001}, 0.67) == 1.5
+
+
 def test_estimates_that_were_never_passed_have_the_least_interval() -> None:
     assert excess_factor({"a-sgd": 0.97, "b-adam": 1.0}, 0.999) == 1.0 + LEAST_EXCESS
 
@@ -193,17 +220,49 @@ def test_a_program_with_convolutions_has_the_wider_interval() -> None:
     assert plain.process_bytes < plain.upper_bytes < guessed.upper_bytes
 
 
+@pytest.mark.parametrize(
+    ("operators", "kind"),
+    [
+        ([], FOLLOWED),
+        (["aten.mm.default", "a convolution"], FOLLOWED),
+        (["aten.mm.default", "aten.convolution_backward.default"], GUESSED),
+        (["aten._cudnn_rnn.default", "aten.mm.default"], GUESSED),
+    ],
+)
+def test_algorithms_are_guessed_for_convolutions_and_recurrent_layers(operators: list[str], kind: str) -> None:
+    assert kind_of(operators) == kind
+
+
+@pytest.mark.parametrize("key", ["t4", "h200"])
+@pytest.mark.parametrize("kind", [FOLLOWED, GUESSED])
+@pytest.mark.parametrize(
+    ("assumed", "largest_bytes"),
+    [(None, GIB), (Assumed(1, None), GIB), (Assumed(1, GIB - 1), GIB), (Assumed(1, 5 * GIB), 5 * GIB)],
+)
+def test_the_upper_bound_is_for_the_largest_assumed_values_and_the_errors_on_that_gpu(
+    key: str, kind: str, assumed: Assumed | None, largest_bytes: int
+) -> None:
+    card, change = find_card(key), CompiledChange(7, 9)
+    errors = kind if key == "h200" else f"{kind} on another GPU"
+    upper_bytes = int((largest_bytes + card.outside_bytes) * excess_factor(grid_errors(errors), 0.95)) + 9
+    expected = Peaks(3, GIB, GIB + card.outside_bytes, upper_bytes, kind, assumed, change)
+    assert peaks_on(card, 3, GIB, 0.95, kind, assumed, change) == expected
+    assert expected.lower_bytes == GIB + card.outside_bytes - 7
+
+
 def test_a_program_without_matrix_products_holds_no_handles() -> None:
     card = find_card("h200")
     assert card.with_handles(2).outside_bytes == card.outside_bytes
     assert card.outside_bytes - card.with_handles(0).outside_bytes == 128 * MIB
 
 
-def requests_of(*sizes_bytes: int) -> Requests:
+def requests_of(
+    *sizes_bytes: int, first: Action = Action.ALLOC, elsewhere: dict[str, object] | None = None
+) -> Requests:
     """A program that allocates sizes and frees each before the next."""
-    part = Part()
+    part = Part(facts={"elsewhere": elsewhere} if elsewhere else {})
     for number, size in enumerate(sizes_bytes):
-        for action in (Action.ALLOC, Action.FREE_REQUESTED):
+        for action in (first, Action.FREE_REQUESTED):
             part.add(
                 "events",
                 device_idx=0,
@@ -272,6 +331,8 @@ def test_a_compiled_program_changes_activations_and_temporary_memory() -> None:
     by_category = {"weight": 10 * GIB, "optimizer_state": 10 * GIB, "activation": 4 * GIB, "temporary": GIB}
     change = compiled_change(by_category)
     assert 0 < change.growth_bytes < change.saving_bytes < 5 * GIB
+    measured = measured_changes().values()
+    assert change == CompiledChange(int(5 * GIB * max(measured)), int(5 * GIB * -min(measured)))
     assert change == compiled_change({"activation": 5 * GIB})
     assert compiled_change({"weight": GIB}) == NO_CHANGE
     assert all(-1 < frac < 1 for frac in measured_changes().values())
@@ -286,6 +347,16 @@ def test_a_compiled_program_may_fit_where_it_does_not_uncompiled(saving_bytes: i
     peaks = peaks_on(card, size_bytes, size_bytes, 0.95, FOLLOWED, compiled=CompiledChange(saving_bytes))
     assert peaks.lower_bytes == peaks.process_bytes - saving_bytes
     assert fit_card(card, peaks, requests, 0.95).verdict == verdict
+
+
+@pytest.mark.parametrize(("more_bytes", "verdict"), [(0, EDGE), (1, TOO_LARGE)])
+def test_what_compiling_saves_may_be_just_enough(more_bytes: int, verdict: str) -> None:
+    card = find_card("t4")
+    size_bytes = card.usable_bytes + GIB
+    saving_bytes = size_bytes + card.outside_bytes - card.usable_bytes - more_bytes
+    peaks = peaks_on(card, size_bytes, size_bytes, 0.95, FOLLOWED, compiled=CompiledChange(saving_bytes))
+    found = fit_card(card, peaks, requests_of(size_bytes), 0.95)
+    assert (found.verdict, found.free_bytes) == (verdict, card.usable_bytes - peaks.process_bytes)
 
 
 @pytest.mark.parametrize(("growth_bytes", "verdict"), [(0, FITS), (1 * GIB, FITS), (4 * GIB, EDGE)])
@@ -327,6 +398,39 @@ def test_a_gpu_is_approximate_if_the_program_may_run_other_operators_there() -> 
     part = Part(facts={"elsewhere": {"traits": traits, "sizes": [], "changes": [], "approximate": [False, True]}})
     requests = Requests(journal_of([part]), AllocatorSettings())
     assert [requests.is_approximate(card) for card in cards] == [False, True]
+
+
+def test_requests_that_are_others_on_a_gpu_are_replayed_there_and_all_else_stays() -> None:
+    """The second of two requests has 1 MiB on an H200 and 2 GiB on a T4; no other GPU is known."""
+    cards = (find_card("h200"), find_card("t4"))
+    traits = [[card.multiprocessors, *card.compute_capability] for card in cards]
+    elsewhere = {"sizes": [[MIB, 2 * GIB]], "changes": [[2, REPLACE, -1, 0, -1, -1]], "approximate": [False, True]}
+    requests = requests_of(8 * MIB, MIB, elsewhere={**elsewhere, "traits": traits})
+    here, there = (requests.on(card) for card in cards)
+    assert (here is requests, there is requests, requests.on(cards[1]) is there) == (True, False, True)
+    assert requests.on(find_card("a100-80gb")) is requests
+    assert (here.peak_bytes, there.peak_bytes) == ((8 * MIB, 22 * MIB), (2 * GIB, 2 * GIB + 20 * MIB))
+    peaks = peaks_on(cards[0], 1, 30 * MIB, 0.95)
+    found = {fit.card.key: fit for fit in fit_catalogue(peaks, requests, 0.95)}
+    assert list(found) == sorted(found, key=lambda key: -found[key].card.total_bytes)
+    outside = {key: fit.process_bytes - fit.card.outside_bytes for key, fit in found.items()}
+    assert {key: size for key, size in outside.items() if size != 30 * MIB} == {"t4": 2 * GIB + 20 * MIB}
+    assert [key for key, fit in found.items() if fit.approximate] == ["t4"]
+
+
+def test_a_free_of_a_block_from_before_the_program_changes_nothing() -> None:
+    requests = requests_of(MIB, first=Action.FREE_REQUESTED)
+    assert requests.peak_bytes == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("assumed", "full"),
+    [(None, Assumed(5, 8)), (Assumed(1, 2), Assumed(1, 5)), (Assumed(None, None), Assumed(None, 8))],
+)
+def test_buffers_that_fill_raise_the_largest_bound(assumed: Assumed | None, full: Assumed) -> None:
+    outcome = {"still_to_come_bytes": 3, "peak_reserved_bytes": 5}
+    assert with_full_buffers(assumed, outcome) == full
+    assert with_full_buffers(assumed, outcome | {"still_to_come_bytes": 0}) is assumed
 
 
 @pytest.mark.parametrize(

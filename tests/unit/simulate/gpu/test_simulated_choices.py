@@ -69,8 +69,12 @@ def test_dropout_keeps_a_mask_of_bytes_only_where_it_is_fused(
     p: float, training: bool, inplace: bool, masks: int, device: SimulatedDevice
 ) -> None:
     data = torch.zeros(ENTRIES, device="cuda")
-    sizes = sizes_of(device, lambda: F.dropout(data, p, training, inplace))
+    made: list[torch.Tensor] = []
+    with Calls("native_dropout") as calls:
+        sizes = sizes_of(device, lambda: made.append(F.dropout(data, p, training, inplace)) or made)
     assert sizes.count(ENTRIES) == masks
+    assert [rest for _, *rest in calls.arguments] == [[p, True]] * masks
+    assert (made[0].dtype, made[0].shape) == (data.dtype, data.shape)
 
 
 @pytest.mark.parametrize("train", [False, True])
@@ -139,9 +143,11 @@ def test_cudnn_gets_the_weights_of_each_layer_and_its_shape(
     assert rest[:4] == [mode, 32, projected, 2]
     assert rest[4:8] == [not packed, 0.25, not packed, both]
     assert list(rest[8]) == ([4, 4, 3, 2, 2, 2, 2] if packed else [])
-    hidden = state[0] if kind is nn.LSTM else state
-    assert (cell is None) == (kind is not nn.LSTM) == isinstance(state, torch.Tensor)
-    assert hidden.shape == (2 * (1 + both), 4, projected or 32)
+    assert (cell is None) == (kind is not nn.LSTM)
+    states = [state] if cell is None else list(state)
+    assert [one.shape[-1] for one in states] == [projected or 32, 32][: len(states)]
+    assert {one.shape[:2] for one in states} == {(2 * (1 + both), 4)}
+    assert len(states) == (2 if kind is nn.LSTM else 1)
     assert (made.data if packed else made).shape[-1] == (projected or 32) * (1 + both)
 
 
@@ -166,6 +172,23 @@ def test_a_cell_is_one_kernel_after_two_products(
     assert [one.shape for one in (made if kind is nn.LSTMCell else (made,))] == [(5, 32)] * (
         gates - 2 if gates == 4 else 1
     )
+
+
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_a_cell_of_the_cpu_is_left_to_torch(kind: Any, device: SimulatedDevice) -> None:
+    made = kind(4, 6)(torch.zeros(5, 4))
+    assert (made[0] if kind is nn.LSTMCell else made).shape == (5, 6)
+    assert sizes_of(device, lambda: kind(4, 6)(torch.zeros(5, 4))) == []
+
+
+def test_a_cell_multiplies_its_data_and_its_output_and_passes_its_state(device: SimulatedDevice) -> None:
+    cell = nn.LSTMCell(4, 6, bias=False).cuda()
+    data, output, state = (torch.zeros(5, size, device="cuda") for size in (4, 6, 6))
+    with Calls("mm") as products, Calls("_thnn_fused_lstm_cell") as fused:
+        made = cell(data, (output, state))
+    assert [left is right for (left, _), right in zip(products.arguments, (data, output), strict=True)] == [True, True]
+    assert fused.arguments[0][2] is state
+    assert len(made) == 2
 
 
 @pytest.mark.parametrize("total", [None, 9])
@@ -343,6 +366,14 @@ def test_gradients_of_weights_converted_together_have_the_weights_types(device: 
     made[0].sum().backward()
     assert [present(one.grad).dtype for one in layer.parameters()] == [one.dtype for one in layer.parameters()]
     assert {one.dtype for one in layer.parameters()} == {torch.half, torch.float32}
+
+
+def test_weights_of_autocasts_type_stay_where_they_are(device: SimulatedDevice) -> None:
+    layer = nn.GRU(32, 128).cuda().half()
+    data = torch.zeros(5, 2, 32, device="cuda")
+    with torch.autocast("cuda", dtype=torch.half), Calls("_cudnn_rnn") as calls:
+        layer(data)
+    assert all(one is other for one, other in zip(calls.arguments[0][1], layer.parameters(), strict=True))
 
 
 def test_half_precision_of_the_cpu_is_left_to_torch(device: SimulatedDevice) -> None:
