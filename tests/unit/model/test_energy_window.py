@@ -159,26 +159,3 @@ def test_time_at_the_power_limit_is_that_between_the_ticks(
     first: int | None, last: int | None, found: int | None
 ) -> None:
     assert window({"throttled_ns": first}, {"throttled_ns": last}).throttled_ns == found
-
-
-@pytest.mark.parametrize(
-    ("changes", "is_taken"),
-    [
-        ({}, True),
-        ({"period_ns": 1}, True),
-        ({"period_ns": 0}, False),
-        ({"period_ns": 10**12 - 1}, True),
-        ({"period_ns": 10**12}, False),
-        ({"jitter_ns": 0}, True),
-        ({"jitter_ns": -1}, False),
-        ({"jitter_ns": 10**12 - 1}, True),
-        ({"jitter_ns": 10**12}, False),
-        ({"period_ns": "many"}, False),
-        ({"period_ns": float("inf")}, False),
-        ({"another": 1}, False),
-    ],
-)
-def test_a_counter_is_that_of_the_facts_if_it_can_be(changes: dict[str, Any], is_taken: bool) -> None:
-    facts = {**vars(COUNTER), **changes}
-    assert EnergyCounter.of_facts(facts) == (EnergyCounter(**facts) if is_taken else NVML_COUNTER)
-    assert EnergyCounter.of_facts(None) == NVML_COUNTER

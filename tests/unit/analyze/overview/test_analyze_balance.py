@@ -266,6 +266,9 @@ def test_cpu_summary_and_empty_run(tmp_path: Path) -> None:
         ([18, 25], 21, 18),  # rather before than on the other side of a change of segments
         ([99, 101], 100, 101),  # the segment of event 100 is there at event 100
         ([25, 40], 41, 40),
+        ([25, 45], 30, 25),
+        ([22, 60], 25, 22),
+        ([45, 110], 50, 45),  # the segment of event 22 is released at 41, that of event 100 is still to come
     ],
 )
 def test_the_sample_with_the_same_segments_is_taken_then_a_later_one_then_the_nearest(
