@@ -17,6 +17,7 @@ from gpuledger.analyze.step.time_logs import is_time_log, read_time_log
 from gpuledger.cli.main import main
 from gpuledger.errors import GpuLedgerError, InputError
 from gpuledger.formats.readers import find_format, read_files
+from gpuledger.formats.time_log import MAX_BATCH, MAX_MS, MAX_UNREAD
 from gpuledger.report.plots.time_plot import draw_batches, draw_layers
 
 LOGS = DATA / "time_log"
@@ -186,3 +187,39 @@ def test_repetitions_become_their_mean(
         mean = np.mean([ms for one, size, ms in rows if (one, size) == (name, batch)], axis=0)
         found = log.layer_s[log.algorithms.index(name), log.batches.index(batch), 0] * 1e3
         assert found == pytest.approx(mean, abs=2e-6)
+
+
+@pytest.mark.parametrize("more", [0, 1, 1_234])
+def test_lines_that_cannot_be_read_are_listed_up_to_a_limit_and_then_counted(more: int, tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text("A,1,TOTAL,5\n\n" + "A,0,TOTAL,5\n" * (MAX_UNREAD + more) + "A,2,TOTAL,5\n", encoding="utf-8")
+    found = read_files("time-log", [path], "log", {}).unread
+    assert found[:MAX_UNREAD] == tuple(
+        f"{path}: line {number}: 'A,0,TOTAL,5': batch '0' is not a whole number above 0"
+        for number in range(3, MAX_UNREAD + 3)
+    )
+    assert found[MAX_UNREAD:] == ((f"{path}: … and {more:,} more lines",) if more else ())
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("A,1,TOTAL", "expected ALGO, BATCH, TIME_TYPE"),
+        ("A,x,TOTAL,5,6", "batch 'x'"),
+        (f"A,{MAX_BATCH},TOTAL,5,6", "batch"),
+        (f"A,{MAX_BATCH - 1},TOTAL,0,6", None),
+        (f"A,1,TOTAL,0,{MAX_MS}", "negative or not a number"),
+        ("A,1,TOTAL,-1,5", "negative or not a number"),
+        ("A,1,TOTAL,nan,5", "negative or not a number"),
+        ("A,1,TOTAL,5", "1 layers, but earlier lines have 2"),
+        ("A,1,TOTAL,5,6, ", None),
+    ],
+)
+def test_a_line_has_a_batch_times_and_as_many_layers_as_the_others(
+    line: str, reason: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text(f"A,1,TOTAL,5,6\n{line}\nA,2,TOTAL,5,6\n", encoding="utf-8")
+    found = read_files("time-log", [path], "log", {}).unread
+    assert len(found) == (reason is not None)
+    assert all((reason or "") in one for one in found)

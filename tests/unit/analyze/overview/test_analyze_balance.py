@@ -90,7 +90,8 @@ def test_the_remainder_is_the_one_put_in(tmp_path: Path, at: str) -> None:
         ),
         (1, "used minus all other lines", "unaccounted"),
     ]
-    assert [line.note for line in balance.lines if line.name == "other_processes"] == [""]
+    named = (*(line.name for line in balance.lines if line.level == 0), "other_processes", "context", "allocated")
+    assert {line.note for line in balance.lines if line.name in named} == {""}
     assert {line.name for line in balance.lines if line.level == 2} <= {*CATEGORIES, ROUNDING}
 
 
@@ -166,6 +167,12 @@ def test_without_a_reading_nothing_of_the_card_is_claimed(tmp_path: Path) -> Non
     assert (balance.used_bytes, balance.unaccounted_bytes, balance.process_bytes) == (None, None, None)
     assert lines(balance)["used"] is None
     assert "not sampled" in balance.notes[0]
+    assert {line.name: line.note for line in balance.lines if line.level == 0} == {
+        "driver": "not sampled",
+        "unused": "not sampled",
+        "used": "the GPU was not sampled",
+    }
+    assert [line.note for line in balance.lines if line.name == "unaccounted"] == ["the GPU was not sampled"]
     assert balance.total_bytes == synthetic.TOTAL_BYTES
 
 
