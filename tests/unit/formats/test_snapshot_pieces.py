@@ -1,4 +1,4 @@
-"""Lives of a snapshot's blocks, in pieces: ranges, events at an address, and what the trace leaves to be undone."""
+"""Pieces of a snapshot's lives: ranges, events at an address, and what the trace leaves to be undone."""
 
 from __future__ import annotations
 
