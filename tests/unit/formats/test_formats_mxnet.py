@@ -56,6 +56,52 @@ def test_a_file_per_process_becomes_a_rank_in_the_order_of_the_ids(tmp_path: Pat
     assert [build_balance(run.rank(0), device).unaccounted_bytes for device in (0, 1)] == [536_870_912, 536_870_000]
 
 
+@pytest.mark.parametrize(
+    ("amends", "used", "is_ignored"),
+    [
+        ({}, {}, False),
+        ({0: 0}, {0: 512}, False),
+        ({0: 7, 1: 9}, {0: 519, 1: 9}, False),  # a GPU without an entry
+        ({0: 2**62 - 1}, {0: 512 + 2**62 - 1}, False),
+        ({0: 2**62}, {}, True),
+        ({0: 2**64 - 5, 1: 9}, {1: 9}, True),
+    ],
+)
+@pytest.mark.parametrize(("name", "pid"), [("gpu_memory_profile-pid_0.csv", 0), ("profile.csv", None)])
+def test_memory_beyond_the_entries_is_the_drivers_on_each_gpu_and_what_is_said_of_it(
+    name: str, pid: int | None, amends: dict[int, int], used: dict[int, int], is_ignored: bool, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(
+        HEADER
+        + "a:in_arg:w,10,0,512,0\n"
+        + "".join(f"nvml_amend,{size},{device},{size},0\n" for device, size in amends.items())
+    )
+    (rank,) = read("mxnet", tmp_path / name).ranks
+    devices = sorted({0, *used})
+    assert rank.facts == {
+        "devices": [{"device_idx": device, "name": "", "total_bytes": None} for device in devices],
+        **({} if pid is None else {"pid": pid}),
+    }
+    found = {
+        table: [
+            (row["device_idx"], row.get("used_bytes", row.get("bytes")), row.get("pid"))
+            for row in rank.tables[table].to_pylist()
+        ]
+        for table in ("samples", "process_samples")
+        if table in rank.tables
+    }
+    assert found.get("samples", []) == [(device, size, None) for device, size in used.items()]
+    assert found.get("process_samples", []) == [(device, size, 0) for device, size in used.items()]
+    assert rank.notes == (
+        "The file shows the memory in use when it was written, which may not be the peak.",
+        "The file has no times, steps or phases.",
+        *["The GPU's memory is what the driver reported for this process. nvml_amend is the unaccounted memory."]
+        * bool(used),
+        *["nvml_amend is negative and ignored: the driver reported less memory than the sum of the entries."]
+        * is_ignored,
+    )
+
+
 def test_an_amend_that_wrapped_around_is_left_out_and_said(tmp_path: Path) -> None:
     path = tmp_path / "gpu_memory_profile-pid_1.csv"
     path.write_text(HEADER + "a:in_arg:w,10,0,512,0\n" + f'"nvml_amend","{2**64 - 5}","0","{2**64 - 5}","0"\n')

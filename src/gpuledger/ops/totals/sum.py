@@ -167,7 +167,7 @@ def _line(
         return OperatorLine(use, None, FAILED, reason=next(iter(held.values())).reason)
     weights = {mode: weight for mode, weight in mode_weights(use.reuse_bytes, cache_bytes).items() if mode in costs}
     if not weights:  # measured in the other mode only: use that
-        weights = dict.fromkeys(costs, 1 / len(costs))
+        weights = dict.fromkeys(costs, 1.0)
     cost = mixed([(costs[mode], weight / sum(weights.values())) for mode, weight in weights.items()])
     otherwise = " and ".join(dict.fromkeys(str(held[mode].method.get(MEASURED_AS) or "") for mode in weights)).strip()
     return OperatorLine(use, cost, MEASURED, UNKNOWN if cost.energy_j is None else MEASURED, otherwise)
@@ -229,12 +229,12 @@ def _total(
 
 
 def _time_ns(lines: Iterable[OperatorLine]) -> float:
-    """Return the time of all calls of the operators whose time is known."""
+    """Return the time of all calls of the operators with a known time."""
     return math.fsum(line.time_ns for line in lines if line.time_ns is not None)
 
 
 def _energy_j(lines: Iterable[OperatorLine]) -> float:
-    """Return the energy of all calls of the operators whose energy is known."""
+    """Return the energy of all calls of the operators with a known energy."""
     return math.fsum(line.energy_j for line in lines if line.energy_j is not None)
 
 

@@ -156,6 +156,7 @@ def test_without_libraries_and_processes_the_unaccounted_memory_includes_them(tm
     balance = build_balance(read_run(tmp_path / "one.ledger").rank())
     apart = {line.name: line for line in balance.lines}
     assert (apart["context"].bytes, apart["library"].bytes) == (None, None)
+    assert (apart["context"].level, apart["library"].level) == (1, 1)
     assert "not measured" in apart["context"].note
     assert "context, library" in apart["unaccounted"].note
     outside = synthetic.CONTEXT_BYTES + synthetic.LIBRARY_BYTES + synthetic.OTHER_PROCESS_BYTES
@@ -172,7 +173,8 @@ def test_without_a_reading_nothing_of_the_card_is_claimed(tmp_path: Path) -> Non
         "unused": "not sampled",
         "used": "the GPU was not sampled",
     }
-    assert [line.note for line in balance.lines if line.name == "unaccounted"] == ["the GPU was not sampled"]
+    unaccounted = [line for line in balance.lines if line.name == "unaccounted"]
+    assert [(line.level, line.note) for line in unaccounted] == [(1, "the GPU was not sampled")]
     assert balance.total_bytes == synthetic.TOTAL_BYTES
 
 
@@ -334,7 +336,7 @@ def test_a_segment_is_free_without_an_active_block_unless_a_graph_keeps_it(
     rank = load_run(tmp_path / "whole.ledger").rank()
     instant = resolve_instant(rank, "end", 0, None)
     alive = sorted(row["address"] for row in rank.table("blocks").to_pylist() if row["free_index"] is None)
-    places = {(1 << 60) + 64: 16, alive[1]: 1, alive[-1] + 1: 4, 1 << 60: 8}
+    places = {(1 << 60) + 64: 16, alive[1]: 1, alive[2]: 2, alive[-1] + 1: 4, 1 << 60: 8}
 
     def placed(rows: Rows) -> Rows:
         found = [{**rows[0], "address": place, "bytes": size} for place, size in places.items()]

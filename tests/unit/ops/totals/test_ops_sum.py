@@ -298,14 +298,14 @@ def test_the_idle_power_is_the_mean_over_the_time_in_which_it_was_measured() -> 
     keys = [key_of_size(size) for size in range(1, 5)]
     records = [
         record_of(keys[0], 1e6, 0.3, base_w=200.0, host_ns=16e6),
-        record_of(keys[1], 1e6, 0.2, base_w=50.0),
+        record_of(keys[1], 0.5e6, 0.1, base_w=50.0),
         record_of(keys[2], 2e6, 0.4),
         record_of(keys[3], 3e6, base_w=900.0),
     ]
-    uses = [Use(key, count) for key, count in zip(keys, (1, 2, 1, 1), strict=True)]
+    uses = [Use(key, count) for key, count in zip(keys, (1, 4, 1, 1), strict=True)]
     total = sum_up(workload_of(*uses), records, replace(ENVIRONMENT, flags={}))
     assert (total.busy_ns, total.host_ns, total.step_ns) == (8e6, 16e6, 16e6)
-    dynamic_j = 0.3 + 2 * 0.2 + 0.4 - 100 * 5e-3
+    dynamic_j = 0.3 + 4 * 0.1 + 0.4 - 100 * 5e-3
     assert total.energy_j == pytest.approx(dynamic_j + 100 * 16e-3)
     assert total.busy_energy_j == pytest.approx(dynamic_j + 100 * 8e-3)
 

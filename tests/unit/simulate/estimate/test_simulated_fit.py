@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from present import present
 
 from gpuledger.analyze.allocator.alloc_conf import parse_alloc_conf
 from gpuledger.analyze.posting.replay import AllocatorSettings
@@ -357,6 +358,7 @@ def test_what_compiling_saves_may_be_just_enough(more_bytes: int, verdict: str) 
     peaks = peaks_on(card, size_bytes, size_bytes, 0.95, FOLLOWED, compiled=CompiledChange(saving_bytes))
     found = fit_card(card, peaks, requests_of(size_bytes), 0.95)
     assert (found.verdict, found.free_bytes) == (verdict, card.usable_bytes - peaks.process_bytes)
+    assert not found.approximate
 
 
 @pytest.mark.parametrize(("growth_bytes", "verdict"), [(0, FITS), (1 * GIB, FITS), (4 * GIB, EDGE)])
@@ -416,6 +418,14 @@ def test_requests_that_are_others_on_a_gpu_are_replayed_there_and_all_else_stays
     outside = {key: fit.process_bytes - fit.card.outside_bytes for key, fit in found.items()}
     assert {key: size for key, size in outside.items() if size != 30 * MIB} == {"t4": 2 * GIB + 20 * MIB}
     assert [key for key, fit in found.items() if fit.approximate] == ["t4"]
+
+
+def test_requests_are_replayed_with_their_own_settings_or_others() -> None:
+    own = AllocatorSettings(max_split_bytes=64 * MIB)
+    requests = Requests(journal_of([Part()]), own)
+    other = AllocatorSettings(expandable=True)
+    found = [present(one).settings for one in (requests.replay(), requests.replay(other))]
+    assert found == [own, other]
 
 
 def test_a_free_of_a_block_from_before_the_program_changes_nothing() -> None:
