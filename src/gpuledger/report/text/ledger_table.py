@@ -65,7 +65,9 @@ def ledger_table(
             for title, amount in _TIMES
             if title == "all" or (split and (title != "optimizer" or any(map(amount, lines))))
         ]
-        columns += [Column(f"{title} {units.time}", right=True, optional=3) for title, _ in shown]
+        columns += [
+            Column(f"{title} {units.time}", right=True, optional=5 if title == "optimizer" else 3) for title, _ in shown
+        ]
         cells.append(lambda some: [_time(_sum(some, amount) / units.ns) for _, amount in shown])
     if any(line.energy_j is not None for line in lines):
         columns += [Column(units.energy, right=True), Column("±", right=True, optional=4)]
