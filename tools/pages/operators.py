@@ -169,6 +169,7 @@ def predictions_of_operators() -> list[str]:
             f"{part['count']:,}",
             percent(part["median_frac"]),
             percent(part["p90_frac"]),
+            percent(part["worst_frac"], 0),
         ]
         for label, part in (("one operator", found["unseen"]), ("one larger than all measured", found["beyond"]))
     ]
@@ -177,7 +178,7 @@ def predictions_of_operators() -> list[str]:
     return [
         *wrap(f"{about(read(PREDICTED), 'operators/operator_predict.py')}, of measurements on an {found['card']}."),
         "",
-        *table(["prediction of time", "compared with", "n", "median", "90th percentile"], rows, 2),
+        *table(["prediction of time", "compared with", "n", "median", "90th percentile", "worst"], rows, 2),
         "",
         *wrap(
             f"The 90 % intervals contain {percent(found['unseen']['inside_frac'])} of the measurements. For some",

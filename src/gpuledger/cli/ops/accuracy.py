@@ -57,7 +57,7 @@ def _lines(found: Accuracy) -> list[str]:
     from gpuledger.report.base.terminal import Column, Table, Terminal
 
     terminal = Terminal.of(sys.stdout)
-    titles = ("held out", "count", "mean", "median", "90 %", "in interval", "power")
+    titles = ("held out", "count", "mean", "median", "90 %", "worst", "in interval", "power")
     columns = tuple(Column(title, right=place > 0) for place, title in enumerate(titles))
     beyond = [found.beyond, *found.beyond_by_size] if found.beyond else []
     errors = [found.unseen, *beyond, *found.by_type]
@@ -76,7 +76,7 @@ def _lines(found: Accuracy) -> list[str]:
 
 def _row(one: Errors) -> tuple[str, ...]:
     power = "-" if one.power_mean_frac is None else format_frac(one.power_mean_frac)
-    shares = (one.mean_frac, one.median_frac, one.p90_frac, one.inside_frac)
+    shares = (one.mean_frac, one.median_frac, one.p90_frac, one.worst_frac, one.inside_frac)
     return (one.name, f"{one.count:,}", *map(format_frac, shares), power)
 
 

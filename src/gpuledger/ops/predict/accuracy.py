@@ -34,6 +34,7 @@ class Errors:
     mean_frac: float
     median_frac: float
     p90_frac: float
+    worst_frac: float
     inside_frac: float
     power_mean_frac: float | None
 
@@ -146,6 +147,7 @@ def _errors(name: str, pairs: Sequence[tuple[Example, Cost]]) -> Errors:
         float(away.mean()),
         float(np.median(away)),
         float(np.quantile(away, 0.9)),
+        float(away.max()),
         float(np.mean(inside)),
         float(np.mean(powers)) if powers else None,
     )

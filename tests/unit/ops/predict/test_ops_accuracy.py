@@ -65,6 +65,7 @@ def test_every_operator_is_judged_once_and_by_every_part_it_is_of(found: Accurac
     together = sum(one.mean_frac * one.count for one in found.by_part) / 60
     assert together == pytest.approx(found.unseen.mean_frac)
     assert found.unseen.median_frac < 0.15
+    assert found.unseen.worst_frac == max(one.worst_frac for one in found.by_part) > found.unseen.p90_frac
 
 
 def test_a_model_is_held_out_with_all_families_of_shapes_that_it_has(
