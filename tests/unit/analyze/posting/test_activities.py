@@ -570,6 +570,7 @@ def test_a_module_has_what_begins_in_it_and_not_what_begins_at_its_end() -> None
 def test_what_a_mark_itself_launches_is_nobodys() -> None:
     trace = Trace()
     trace.host(f"{MODULE_RANGE}3", 0, 100)
+    trace.host(f"{LINE_RANGE}0", 2, 5)
     launch = trace.host(f"{SCOPE_RANGE}-1", 10, 12)
     trace.device("kernel", 40, 50, launch)
     spans = trace.owned()

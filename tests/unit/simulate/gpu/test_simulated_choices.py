@@ -319,22 +319,26 @@ def test_a_module_moves_with_its_buffers_and_parts(device: SimulatedDevice) -> N
     assert {one.device.type for one in (*outer.parameters(), *outer.buffers())} == {"cuda"}
 
 
-@pytest.mark.parametrize("wanted", ["cuda", torch.device("cuda", 0), "cpu", None])
-def test_the_default_device_is_the_one_that_was_set(wanted: Any, device: SimulatedDevice) -> None:
-    on_card = wanted is not None and torch.device(wanted).type == "cuda"
-    torch.set_default_device("cpu" if on_card else "cuda")
+@pytest.mark.parametrize(
+    ("wanted", "kind"),
+    [("cuda", "cuda"), (torch.device("cuda", 0), "cuda"), ("cpu", "cpu"), ("meta", "meta"), (None, "cpu")],
+)
+def test_the_default_device_is_the_one_that_was_set(wanted: Any, kind: str, device: SimulatedDevice) -> None:
+    torch.set_default_device("cpu" if kind == "cuda" else "cuda")
     torch.set_default_device(wanted)
     try:
-        assert torch.get_default_device().type == ("cuda" if on_card else "cpu")
+        assert torch.get_default_device().type == torch.zeros(3).device.type == kind
         made = sizes_of(device, lambda: torch.zeros(ENTRIES))
-        assert made == ([4 * ENTRIES] if on_card else [])
+        assert made == ([4 * ENTRIES] if kind == "cuda" else [])
     finally:
         torch.set_default_device(None)
     assert torch.get_default_device().type == "cpu"
 
 
 def test_values_that_are_known_are_those_of_a_list(device: SimulatedDevice) -> None:
-    assert torch.arange(3).cuda().tolist() == [0, 1, 2]
+    with Calls("unbind") as parts:  # not one by one
+        assert torch.arange(3).cuda().tolist() == [0, 1, 2]
+    assert parts.arguments == []
     single: object = torch.tensor(7, device="cuda").tolist()
     assert single == 7
 
