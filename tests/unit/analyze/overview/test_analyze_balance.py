@@ -336,7 +336,7 @@ def test_a_segment_is_free_without_an_active_block_unless_a_graph_keeps_it(
     rank = load_run(tmp_path / "whole.ledger").rank()
     instant = resolve_instant(rank, "end", 0, None)
     alive = sorted(row["address"] for row in rank.table("blocks").to_pylist() if row["free_index"] is None)
-    places = {(1 << 60) + 64: 16, alive[1]: 1, alive[2]: 2, alive[-1] + 1: 4, 1 << 60: 8}
+    places = {(1 << 60) + 64: 16, alive[1]: 1, alive[1] + 1: 2, alive[-1] + 1: 4, 1 << 60: 8}
 
     def placed(rows: Rows) -> Rows:
         found = [{**rows[0], "address": place, "bytes": size} for place, size in places.items()]

@@ -284,7 +284,9 @@ def test_three_verdicts() -> None:
     card = find_card("t4")
     room = card.usable_bytes - card.outside_bytes
     small, middle = room // 2, int(room * 0.75) // (2 * MIB) * 2 * MIB
-    for sizes, expected in (((small,), FITS), ((small, middle), EDGE), ((room + GIB,), TOO_LARGE)):
+    largest = room // (2 * MIB) * 2 * MIB
+    cases = (((small,), FITS), ((small, middle), EDGE), ((largest,), EDGE), ((largest + 2 * MIB,), TOO_LARGE))
+    for sizes, expected in cases:
         requests = requests_of(*sizes)
         plain = requests.replay()
         assert plain is not None
