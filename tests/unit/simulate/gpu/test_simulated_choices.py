@@ -339,6 +339,8 @@ def test_values_that_are_known_are_those_of_a_list(device: SimulatedDevice) -> N
     with Calls("unbind") as parts:  # not one by one
         assert torch.arange(3).cuda().tolist() == [0, 1, 2]
     assert parts.arguments == []
+    computed: Any = nn.Linear(4, 3).cuda()(torch.zeros(2, 4, device="cuda")).tolist()
+    assert [[isinstance(value, float) for value in row] for row in computed] == [[True] * 3] * 2
     single: object = torch.tensor(7, device="cuda").tolist()
     assert single == 7
 
