@@ -82,7 +82,7 @@ def follow(
     device.at_first_bytes = at_first_bytes
     plan = StepPlan(order["steps"], device)
     ranks, directory = order.get("ranks"), Path(order["run_directory"])
-    rest = None if ranks or order["steps"] else RestOfProgram(device, own_place, str(directory.absolute()))
+    rest = None if ranks or order["steps"] else RestOfProgram(device, own_place, is_own, str(directory.absolute()))
     session = SimulatedSession(device, plan, directory, rank=ranks["rank"] if ranks else 0, rest=rest)
     said: dict[str, int] = {}
 

@@ -1,7 +1,8 @@
-"""Change the source of a program's own files: loops ask whether they end, and ``float()`` may return a placeholder.
+"""Change the source of a program's own files: loops and calls that write ask first, ``float()`` may be a placeholder.
 
-A program's source is compiled with a call in front of each loop, and a test in front of each iteration. Positions of
-the other code do not change. Loops without calls, of generators and of functions that others compile are left alone.
+A program's source is compiled with a call in front of each loop, and a test in front of each iteration. Functions whose
+names or modes say that they write are passed to the watch before they are called. Positions of the other code do not
+change. Loops without calls, of generators and of functions that others compile are left alone.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import itertools
+import re
 from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -18,13 +20,20 @@ from typing import Any, Protocol
 from gpuledger.simulate.gpu.patches import Patches
 
 _BEGINS, _ENDS, _FLOAT = "__gpuledger_loop_begins__", "__gpuledger_loop_ends__", "__gpuledger_float__"
+_CALLS = "__gpuledger_writer_called__"
+_WRITERS = re.compile(
+    r"(^|_)(save|export|upload|push_to)|(^|_)dump$|write_|_write|^to_(parquet|hdf|feather|file)|^im(save|write)$"
+)
+"""Names of functions that may write files without Python's ``open``."""
+_MODES = re.compile(r"[wax][bt+]*|rb?\+b?")
+"""Modes of files that are written, as in ``h5py.File(path, "w")``."""
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _COMPILED_BY_OTHERS = ("jit", "numba", "script", "kernel")
 """Parts of the names of decorators that read a function's bytecode or source."""
 
 
-class LoopWatch(Protocol):
-    """Decides whether loops end."""
+class ProgramWatch(Protocol):
+    """Decides whether loops end, and whether a function that writes is called."""
 
     def loop_begins(self, loop: int) -> None:
         """Note that a loop begins."""
@@ -32,11 +41,14 @@ class LoopWatch(Protocol):
     def loop_ends(self, loop: int) -> bool:
         """Return whether a loop ends before its next iteration."""
 
+    def writer_called(self, function: Any) -> Any:
+        """Return a function that may write, before it is called."""
+
 
 def install_changes(
     patches: Patches,
     is_own: Callable[[str], bool],
-    watch: LoopWatch | None = None,
+    watch: ProgramWatch | None = None,
     number: Callable[[Any], float] = float,
 ) -> None:
     """Change the files of the program that are compiled from now on.
@@ -44,7 +56,7 @@ def install_changes(
     Args:
         patches: Restores everything.
         is_own: Returns whether a path is that of a file of the program.
-        watch: Decides whether loops end; by default, they do not ask.
+        watch: Decides whether loops end, and what is called; by default, nothing asks.
         number: Stands for ``float``.
     """
     plain_compile, plain_code = builtins.compile, SourceFileLoader.get_code
@@ -67,6 +79,7 @@ def install_changes(
     if watch is not None:
         patches.put(builtins, _BEGINS, watch.loop_begins)
         patches.put(builtins, _ENDS, watch.loop_ends)
+        patches.put(builtins, _CALLS, watch.writer_called)
     patches.put(builtins, _FLOAT, number)
     patches.put(builtins, "compile", compiled)
     patches.put(SourceFileLoader, "get_code", get_code)
@@ -102,7 +115,13 @@ class _Changes(ast.NodeTransformer):
             return node
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "float":
             node.func.id = _FLOAT if self._changes_float else "float"
-        return self._asking(node) if isinstance(node, (ast.For, ast.While)) else self.generic_visit(node)
+        if isinstance(node, (ast.For, ast.While)):
+            return self._asking(node)
+        self.generic_visit(node)
+        if self._numbers is not None and isinstance(node, ast.Call) and _may_write(node):
+            asked = ast.Call(ast.Name(_CALLS, ast.Load()), [node.func], [])
+            node.func = ast.fix_missing_locations(ast.copy_location(asked, node.func))
+        return node
 
     def _asking(self, node: ast.For | ast.While) -> Any:
         self.generic_visit(node)
@@ -118,6 +137,14 @@ class _Changes(ast.NodeTransformer):
             ast.fix_missing_locations(made)
         node.body.insert(0, question)
         return [before, node]
+
+
+def _may_write(call: ast.Call) -> bool:
+    """Return whether the name of a called function, or its second argument or ``mode``, says that it writes."""
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    modes = [*call.args[1:2], *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
+    values = [one.value for one in modes if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    return bool(_WRITERS.search(name)) or any(map(_MODES.fullmatch, values))
 
 
 def _is_foreign(function: ast.FunctionDef) -> bool:

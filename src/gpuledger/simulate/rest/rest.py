@@ -8,6 +8,7 @@ before the program would write files or start other programs, because nothing wa
 from __future__ import annotations
 
 import dis
+import io
 import sys
 import time
 import traceback
@@ -15,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
+
+import torch
 
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.rest.ending import StepsDone
@@ -56,15 +59,19 @@ class RestOfProgram:
     Args:
         device: The GPU.
         own_place: Returns the program's line for frames (path and line), the outermost first.
+        is_own: Returns whether a path is that of a file of the program.
         kept: Directory in which files may be written.
     """
 
-    def __init__(self, device: SimulatedDevice, own_place: Callable[[Any], str], kept: str = "") -> None:
+    def __init__(
+        self, device: SimulatedDevice, own_place: Callable[[Any], str], is_own: Callable[[str], bool], kept: str = ""
+    ) -> None:
         self.began = False
         self.notes: list[str] = []
         """Why the rest ended before the program, if that is to be said."""
         self._device = device
         self._own_place = own_place
+        self._is_own = is_own
         self._kept = kept
         self._loops: dict[int, _Loop] = {}
         self._ended = 0
@@ -119,6 +126,24 @@ class RestOfProgram:
         ends = not self._ended or known.quiet >= (_QUIET_STAGES if is_around else 1)
         self._ended += ends
         return ends
+
+    def writer_called(self, function: Any) -> Any:
+        """Return a function that may write, as its name says. In the rest, one of a library ends the program instead.
+
+        Functions of the program are simulated themselves, ``torch.save`` writes nothing here, and ``open`` is noticed
+        anyway. What is written to open files stays, as in the steps before.
+        """
+        if self.began and not self._writes_nothing(function):
+            self._refuse(f"calls {getattr(function, '__name__', 'a function that may write')}")
+        return function
+
+    def _writes_nothing(self, function: Any) -> bool:
+        code = getattr(getattr(function, "__func__", function), "__code__", None)
+        module = sys.modules.get(str(getattr(function, "__module__", "")))
+        file = getattr(module, "__file__", None) if code is None else code.co_filename
+        is_noticed = function is open or function is torch.save or getattr(function, "__module__", "") == "builtins"
+        is_of_stream = isinstance(getattr(function, "__self__", None), io.IOBase)
+        return is_noticed or is_of_stream or self._is_own(file or "")
 
     @property
     def peak_bytes(self) -> int:

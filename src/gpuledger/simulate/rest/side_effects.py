@@ -12,13 +12,15 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _NOWHERE = ("/dev/null", "/dev/stdout", "/dev/stderr")
 _CHANGES = {
     "os.remove": "removes", "os.rename": "renames", "os.rmdir": "removes", "os.truncate": "writes",
-    "os.link": "links", "os.symlink": "links", "sqlite3.connect": "writes",
+    "os.link": "links", "os.symlink": "links", "os.chmod": "changes", "os.chown": "changes", "os.utime": "changes",
+    "sqlite3.connect": "writes",
 }  # fmt: skip
 """Event -> what the program does with the path that is its first argument."""
 _OTHERS = {
     "subprocess.Popen": "starts another program", "os.system": "starts another program",
     "os.exec": "starts another program", "os.posix_spawn": "starts another program",
-    "socket.connect": "connects to another machine",
+    "socket.connect": "connects to another machine", "socket.sendto": "connects to another machine",
+    "os.kill": "sends a signal", "os.killpg": "sends a signal", "signal.pthread_kill": "sends a signal",
 }  # fmt: skip
 
 _state: dict[str, Any] = {"refuse": None, "kept": "", "thread": 0, "installed": False}
@@ -26,10 +28,10 @@ _state: dict[str, Any] = {"refuse": None, "kept": "", "thread": 0, "installed": 
 
 
 def guard_against_effects(refuse: Callable[[str], None] | None, kept: str = "") -> None:
-    """Call ``refuse`` with what this thread is about to do, until None is given.
+    """Call ``refuse`` with what the program is about to do, until None is given.
 
     Args:
-        refuse: Raises an exception, which the program gets in place of the effect.
+        refuse: Raises an exception, which the program gets in place of the effect. Another thread than this one ends.
         kept: Directory in which files may be written.
     """
     _state.update(refuse=refuse, kept=kept, thread=threading.get_ident())
@@ -40,11 +42,15 @@ def guard_against_effects(refuse: Callable[[str], None] | None, kept: str = "") 
 
 def _heard(event: str, args: tuple[Any, ...]) -> None:
     refuse = _state["refuse"]
-    if refuse is None or threading.get_ident() != _state["thread"]:
+    what = "" if refuse is None else _effect(event, args)
+    if not what:
         return
-    what = _effect(event, args)
-    if what:
+    try:
         refuse(what)
+    except BaseException:
+        if threading.get_ident() == _state["thread"]:
+            raise
+        raise SystemExit from None  # ends a thread without a traceback
 
 
 def _effect(event: str, args: tuple[Any, ...]) -> str:

@@ -36,7 +36,7 @@ class Program:
 
     def __init__(self, directory: Path, patches: Patches) -> None:
         self.device = SimulatedDevice(find_card("h200"), CachingAllocator())
-        self.rest = RestOfProgram(self.device, own_place, str(directory / "run"))
+        self.rest = RestOfProgram(self.device, own_place, is_own, str(directory / "run"))
         self.patches = patches
         self.said: list[object] = []
         self.steps: list[int] = []
@@ -168,6 +168,11 @@ def test_the_rest_is_limited(program: Program) -> None:
         ("os.makedirs('made', exist_ok=True)", "writes made"),
         ("os.remove('kept.txt')", "removes kept.txt"),
         ("os.system('true')", "starts another program"),
+        ("os.kill(0, 0)", "sends a signal"),
+        ("pq.write_table(table, 'kept.txt')", "calls write_table"),
+        ("torch.jit.save(scripted, 'kept.txt')", "calls save"),
+        ("h5py.File('kept.txt', 'w')", "calls File"),
+        ("h5py.File('kept.txt', mode='r+')", "calls File"),
     ],
 )
 def test_nothing_is_written_after_the_steps(
@@ -178,8 +183,14 @@ def test_nothing_is_written_after_the_steps(
     with pytest.raises(StepsDone):
         program.run(f"""
             import os
+            import types
             from pathlib import Path
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+            import torch
 
+            table, scripted = pa.table({{"a": [1]}}), torch.jit.script(torch.nn.Linear(1, 1))
+            h5py = types.SimpleNamespace(File=type("File", (), {{"__module__": "h5py"}}))
             os.makedirs("before", exist_ok=True)
             for _ in range(10):
                 step(1)
@@ -191,8 +202,67 @@ def test_nothing_is_written_after_the_steps(
     assert program.said == ["kept"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["before", "kept.txt", "train.py"]
     assert program.rest.notes == [
-        f"train.py:10: the simulation ended where the program {what}. What follows is not included."
+        f"train.py:16: the simulation ended where the program {what}. What follows is not included."
     ]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(
+    "line", ["threading.Thread(target=write).start()", "ThreadPoolExecutor(1).submit(write).exception()"]
+)
+def test_a_thread_writes_nothing_after_the_steps(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("kept.txt").write_text("kept", encoding="utf-8")
+    program.run(f"""
+        import threading
+        from concurrent.futures import ThreadPoolExecutor
+
+
+        def write():
+            with open("kept.txt", "w") as file:
+                file.write("not computed")
+
+
+        for _ in range(10):
+            step(1)
+        {line}
+        for thread in threading.enumerate():
+            if getattr(thread, "_target", None) is write:
+                thread.join()
+    """)
+    assert Path("kept.txt").read_text(encoding="utf-8") == "kept"
+    assert program.rest.notes == [
+        "train.py:7: the simulation ended where the program writes kept.txt. What follows is not included."
+    ]
+
+
+def test_what_writes_no_file_is_simulated(program: Program) -> None:
+    """Functions of the program with such names, open files, and calls before the rest."""
+    program.run("""
+        import io
+        import json
+
+        log, sizes = io.StringIO(), {"w": 1}
+
+
+        def save_checkpoint(size):
+            log.write(str(size))
+            use(size)
+
+
+        json.dumps(sizes)
+        for _ in range(10):
+            step(1)
+        save_checkpoint(50)
+        say(sizes.get("w"))
+        say(getattr(log, "w", None))
+        say(log.getvalue())
+    """)
+    assert program.said == [1, None, "50"]
+    assert program.rest.notes == []
+    assert program.device.counters.peak_allocated_bytes == 50 << 20
 
 
 def test_a_loader_gives_a_loop_fewer_batches(program: Program) -> None:
