@@ -241,7 +241,12 @@ def test_code_of_another_region_is_never_on_its_modules() -> None:
             layers[block.module.partition(".")[0], block.category] += block.bytes
     assert layers["one", "activation"] == layers["two", "activation"] > 0
     # a backward from the cache can be that of each region: then it is on the module around them
-    assert max(layers["one", "activation_gradient"], layers["two", "activation_gradient"]) <= 2 * 64 * WIDTH * 4
+    own_bytes = 2 * 64 * WIDTH * 4
+    assert {layers[name, "activation_gradient"] for name in ("one", "two")} <= {0, own_bytes}
+    assert layers["zero", "activation_gradient"] == 0
+    in_backward = [one for one in run.blocks if one.phase == "backward" and one.bytes == 64 * WIDTH * 4]
+    placed = sum(one.bytes for one in in_backward if one.module.partition(".")[0] in ("one", "two", "Broken"))
+    assert placed == 2 * own_bytes
 
 
 def test_memory_of_a_branch_is_on_its_modules() -> None:
