@@ -1,8 +1,8 @@
 """Change the source of a program's own files: loops and calls that write ask first, ``float()`` may be a placeholder.
 
-A program's source is compiled with a call in front of each loop, and a test in front of each iteration. Functions whose
-names or modes say that they write are passed to the watch before they are called. Positions of the other code do not
-change. Loops without calls, of generators and of functions that others compile are left alone.
+A program's source is compiled with a call in front of each loop, and a test in front of each iteration. Functions with
+the name or the mode of one that writes are passed to the watch before they are called. Positions of the other code do
+not change. Loops without calls, of generators and of functions that others compile are left alone.
 """
 
 from __future__ import annotations
