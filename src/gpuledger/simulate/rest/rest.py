@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dis
 import io
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -27,12 +29,17 @@ MOST_LATER_STEPS = 48
 """Steps that are simulated after those that were needed."""
 _LEAST_REQUESTS, _LEAST_CPU_S = 4000, 5.0
 """The rest may request as much memory, and take as much time, as the program did until then, and at least this."""
+_WALL_RATIO = 3
+"""The rest may take this much more time on the clock, as it can wait: for a server, a key or another thread."""
+_GRACE_S = 1.0
+"""Time after which a signal ends what asks neither for memory nor whether a loop ends."""
 _MORE = 1.005
 """Ratio of two peaks above which an iteration needed more memory."""
 _QUIET_STAGES = 3
 """Iterations of a loop around a loop with steps that need no more memory than those before, after which it ends."""
 _QUIET_BATCHES = 2
 """Batches of a data loader that need no more memory than those before, after which it ends."""
+_LONG = "waits or takes long"
 _FOR_ITER = dis.opmap["FOR_ITER"]
 
 
@@ -78,18 +85,28 @@ class RestOfProgram:
         self._steps_before = 0
         self._most_requests = 0
         self._until_s = 0.0
+        self._until_wall_s = 0.0
+        self._before_alarm: Any = None
+        """The handler of the signal, if it was replaced."""
 
     def begin(self, seen: int) -> None:
         """Start with the rest, after the last step that was needed."""
         counters = self._device.counters
         self.began, self._steps_before = True, seen
         self._most_requests = counters.alloc_count + max(counters.alloc_count, _LEAST_REQUESTS)
-        self._until_s = time.thread_time() + max(time.thread_time(), _LEAST_CPU_S)
+        allowed_s = max(time.thread_time(), _LEAST_CPU_S)
+        self._until_s = time.thread_time() + allowed_s
+        self._until_wall_s = time.monotonic() + _WALL_RATIO * allowed_s
+        self._set_alarm(_WALL_RATIO * allowed_s + _GRACE_S)
         self._device.before_request = self._check
         guard_against_effects(self._refuse, self._kept)
 
     def end(self) -> None:
         """Allow everything again."""
+        if self._before_alarm is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self._before_alarm)
+            self._before_alarm = None
         self._device.before_request = None
         guard_against_effects(None)
 
@@ -167,8 +184,18 @@ class RestOfProgram:
         self.notes.append(said)
         raise StepsDone
 
+    def _set_alarm(self, seconds: float) -> None:
+        """End the rest after some time on the clock, unless the program uses that signal itself."""
+        is_main = threading.current_thread() is threading.main_thread()
+        is_free = signal.getsignal(signal.SIGALRM) is signal.SIG_DFL and not signal.getitimer(signal.ITIMER_REAL)[0]
+        if is_main and is_free:
+            self._before_alarm = signal.signal(signal.SIGALRM, lambda *_: self._refuse(_LONG))
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+
     def _check(self) -> None:
         """Raise an exception if the rest has taken long enough."""
+        if time.monotonic() > self._until_wall_s:
+            self._refuse(_LONG)
         if self._device.counters.alloc_count > self._most_requests or time.thread_time() > self._until_s:
             raise StepsDone
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import runpy
+import signal
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from gpuledger.simulate.estimate.follow import follow
 from gpuledger.simulate.estimate.step_plan import StepPlan
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.patches import Patches
+from gpuledger.simulate.rest import rest
 from gpuledger.simulate.rest.ending import StepsDone
 from gpuledger.simulate.rest.program_source import install_changes
 from gpuledger.simulate.rest.rest import MOST_LATER_STEPS, RestOfProgram
@@ -159,6 +162,36 @@ def test_the_rest_is_limited(program: Program) -> None:
     with pytest.raises(StepsDone):
         program.run("begin(0); [use(1) for _ in range(100_000)]")
     assert program.device.counters.alloc_count < 10_000
+
+
+@pytest.fixture
+def no_alarm() -> Iterator[None]:
+    """Nobody uses the signal: a limit of the test's time does."""
+    handler, (left_s, _) = signal.signal(signal.SIGALRM, signal.SIG_DFL), signal.setitimer(signal.ITIMER_REAL, 0)
+    yield
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, left_s)
+
+
+@pytest.mark.parametrize("line", ["while True: time.sleep(0.01)", "threading.Event().wait(60)", "while waits: pass"])
+@pytest.mark.usefixtures("no_alarm")
+def test_a_rest_that_waits_is_ended(program: Program, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    monkeypatch.setattr(rest, "_WALL_RATIO", 0.3 / max(time.thread_time(), 5.0))
+    monkeypatch.setattr(rest, "_GRACE_S", 0.2)
+    with pytest.raises(StepsDone):
+        program.run(f"""
+            import threading, time
+
+            waits = True
+            for _ in range(10):
+                step(1)
+            {line}
+        """)
+    assert program.rest.notes == [
+        "train.py:7: the simulation ended where the program waits or takes long. What follows is not included."
+    ]
 
 
 @pytest.mark.parametrize(
