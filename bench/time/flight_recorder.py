@@ -27,7 +27,7 @@ from one_by_one import names_in_time, out_and_only
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.flight.census import Census
 from gpuledger.collect.flight.flight_recorder import RING_ENTRIES
-from gpuledger.collect.flight.step_counters import CudaCounters, StepCounters, resident_bytes
+from gpuledger.collect.flight.step_counters import CudaCounters, StepCounters, held_bytes
 
 BLOCK_S = 0.35
 EACH_S = 13.0
@@ -53,7 +53,7 @@ def measure(name: str) -> dict[str, Any]:
     count = max(int(BLOCK_S / one_s), 3)
     counters = StepCounters(CudaCounters(torch.cuda.device_count()))
     ratios, bare_s = [], []
-    host_before = resident_bytes()
+    host_before = held_bytes()
     while time.perf_counter() < until_s or len(ratios) < 3:
         first = steps_of(workload.train, workload.make_batch, count, None)
         torch_private.start_ring(RING_ENTRIES)
@@ -68,7 +68,7 @@ def measure(name: str) -> dict[str, Any]:
     hosts = []
     for _ in range(3):  # host memory is flat once the ring is full
         steps_of(workload.train, workload.make_batch, count, counters)
-        hosts.append(resident_bytes())
+        hosts.append(held_bytes())
     started_s = time.perf_counter()
     events = sum(len(trace) for trace in torch_private.full_snapshot()["device_traces"])
     snapshot_s = time.perf_counter() - started_s

@@ -86,7 +86,7 @@ class Trend:
 def find_growth(rank: Rank) -> tuple[Growth, ...]:
     """Return the growth of every device and of the host.
 
-    Source: the allocator's counters at every step, resident memory, and censuses of live tensors.
+    Source: the allocator's counters and the process's host memory at every step, and censuses of live tensors.
     """
     columns = ("device_idx", "step", "allocated_bytes", "peak_allocated_bytes", "blocks", "host_bytes")
     table = rank.table("step_memory", columns)
@@ -116,8 +116,8 @@ class CountedSteps:
 def counted_steps(rank: Rank) -> CountedSteps:
     """Return how many steps were counted, and how many are needed.
 
-    Allocated bytes on a GPU are exact from the first step on. Resident memory of the host is compared after the
-    measurements, and growth needs a second census, which is due after :data:`CENSUS_RATIO` times as many steps.
+    Allocated bytes on a GPU are exact from the first step on. Host memory is compared after the measurements,
+    and growth needs a second census, which is due after :data:`CENSUS_RATIO` times as many steps.
     """
     table = rank.table("step_memory", ("device_idx", "step"))
     steps = table.column("step").to_numpy()
@@ -159,12 +159,12 @@ def limit_bytes_of(rank: Rank, device_idx: int) -> int | None:
 
 
 def _of_host(rank: Rank, values: dict[str, F64]) -> Growth | None:
-    """Return the growth of resident memory, if the censuses confirm it or it is large and steady."""
+    """Return the growth of host memory, if the censuses confirm it or it is large and steady."""
     first, last = _censuses(rank)
     after = first.step if first is not None else _last_measured_step(rank)
     later = values["step"] >= after
     steps, host = values["step"][later], values["host_bytes"][later]
-    # resident memory grows in pages and arenas: with censuses to confirm it, longer parts suffice
+    # host memory grows in pages and arenas: with censuses to confirm it, longer parts suffice
     trend = rising(steps, host, PARTS if last is None else PARTS // 2)
     if trend is None or trend.total < _LEAST_BYTES:
         return None

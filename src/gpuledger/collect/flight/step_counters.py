@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from array import array
 from collections.abc import Callable, Iterable
@@ -15,7 +16,7 @@ from gpuledger.model.journal.step_memory import HOST_UNIT_BYTES, MOST, UNIT_BYTE
 
 UNKNOWN = -1
 HOST_EVERY_NS = 10_000_000
-"""Shortest time between two reads of the process's resident memory, which take 5 µs."""
+"""Shortest time between two reads of the process's memory, which take 20 µs."""
 
 _COLUMNS = {
     "device_idx": "b",
@@ -42,7 +43,7 @@ class StepCounters:
 
     Args:
         read_devices: Returns the counters of the devices in use.
-        read_host: Returns the resident memory of the process in bytes, or -1.
+        read_host: Returns the host memory that the process holds, in bytes, or -1.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class StepCounters:
         """The counters of the last step."""
         self.host_bytes = UNKNOWN
         self._read_devices = read_devices
-        self._read_host = read_host or resident_bytes
+        self._read_host = read_host or held_bytes
         self._from_ns = time.time_ns()
         self._host_ns = 0
         self._columns = {name: array(code) for name, code in _COLUMNS.items()}
@@ -104,13 +105,29 @@ def _units(size_bytes: int, unit_bytes: int) -> int:
     return UNKNOWN if size_bytes < 0 else min(-(-size_bytes // unit_bytes), MOST)
 
 
-def resident_bytes() -> int:
-    """Return the resident memory of this process in bytes; -1 if the kernel does not show it."""
+def held_bytes() -> int:
+    """Return the host memory in bytes that only this process can give back: anonymous, shared, and swapped pages.
+
+    Resident memory also has pages of files, such as libraries, which the kernel loads and drops at any time.
+
+    Source: /proc/self/status. Linux before 4.5 and some sandboxes do not divide resident memory: then it is all of it,
+    from /proc/self/statm. -1 if there is neither.
+    """
     try:
-        with own_open("/proc/self/statm", "rb", buffering=0) as file:
-            return int(file.read(64).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        parts = _HELD.findall(_read_own("/proc/self/status"))
+        if parts:
+            return sum(map(int, parts)) << 10
+        return int(_read_own("/proc/self/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return UNKNOWN
+
+
+_HELD = re.compile(rb"\n(?:RssAnon|RssShmem|VmSwap):\s*(\d+)")
+
+
+def _read_own(path: str) -> bytes:
+    with own_open(path, "rb", buffering=0) as file:
+        return bytes(file.read(1 << 16))
 
 
 class CudaCounters:

@@ -35,7 +35,14 @@ STEP_MEMORY = Table(
             True,
         ),
         Column("retries", "int64", "", "allocations that succeeded after cached memory was freed", "allocator", True),
-        Column("host_bytes", "int64", "B", "resident memory of the process", "/proc/self/statm", True),
+        Column(
+            "host_bytes",
+            "int64",
+            "B",
+            "host memory of the process: anonymous, shared and swapped pages, without those of files",
+            "/proc/self/status; all resident pages where it does not divide them",
+            True,
+        ),
     ),
 )
 

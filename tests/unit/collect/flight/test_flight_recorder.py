@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import io
+import mmap
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from failing_allocator import MIB, counters
+from present import present
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
-from gpuledger.collect.flight import flight_recorder
+from gpuledger.collect.flight import flight_recorder, step_counters
 from gpuledger.collect.flight.flight_recorder import FlightRecorder
-from gpuledger.collect.flight.step_counters import CudaCounters, DeviceCounters, StepCounters
+from gpuledger.collect.flight.host_memory import resident_bytes
+from gpuledger.collect.flight.step_counters import CudaCounters, DeviceCounters, StepCounters, held_bytes
 from gpuledger.model.journal.columns import COLUMNS
 from gpuledger.model.journal.journal import Part
 
@@ -124,6 +130,33 @@ def test_counters_of_a_step_are_stored_rounded_up(monkeypatch: pytest.MonkeyPatc
     }
     rows.drain(part)
     assert len(part.rows["step_memory"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "of_file"), [(mmap.MAP_SHARED, True), (mmap.MAP_SHARED, False), (mmap.MAP_PRIVATE, False)]
+)
+def test_pages_of_files_are_not_held(flags: int, of_file: bool) -> None:
+    """The kernel loads and drops these at any time. Pages without a file are the program's, also shared ones."""
+    size, library = 16 * MIB, Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    protection = mmap.PROT_READ if of_file else mmap.PROT_READ | mmap.PROT_WRITE
+    with library.open("rb") as file, mmap.mmap(file.fileno() if of_file else -1, size, flags, protection) as pages:
+        before = held_bytes(), present(resident_bytes(os.getpid()))
+        for start in range(0, size, mmap.PAGESIZE):
+            if of_file:
+                assert pages[start] >= 0
+            else:
+                pages[start] = 1
+        after = held_bytes(), present(resident_bytes(os.getpid()))
+    assert after[0] - before[0] == pytest.approx(0 if of_file else size, abs=4 * MIB)
+    assert after[1] - before[1] == pytest.approx(size, abs=4 * MIB)
+
+
+def test_where_the_kernel_does_not_divide_resident_memory_all_of_it_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = {"/proc/self/status": b"Name:\tpython\nVmRSS:\t4096 kB\nThreads:\t1\n", "/proc/self/statm": b"9 5 1 0\n"}
+    monkeypatch.setattr(step_counters, "own_open", lambda path, *_args, **_options: io.BytesIO(texts[path]))
+    assert held_bytes() == 5 * mmap.PAGESIZE
+    texts["/proc/self/status"] += b"RssAnon:\t 8 kB\nRssFile:\t 64 kB\nRssShmem:\t 4 kB\nVmSwap:\t 1 kB\n"
+    assert held_bytes() == 13 << 10
 
 
 def test_only_devices_in_use_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
