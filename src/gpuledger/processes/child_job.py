@@ -13,6 +13,7 @@ import faulthandler
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -147,6 +148,8 @@ def serve_job(job: Job, arguments: Sequence[str] | None = None) -> int:
         job: Does it. A :class:`GpuLedgerError` that it raises is raised in the parent.
         arguments: The command line's words; those of this process without them. The first is the order's file. Where
             there is none, the order is empty and the outcome is printed.
+
+    Ctrl-C ends this process without a traceback: it reaches the parent, too, which tells the user.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     order = Path(words[0]) if words else None
@@ -160,6 +163,10 @@ def serve_job(job: Job, arguments: Sequence[str] | None = None) -> int:
         answer = {"error": {"kind": type(error).__name__, "message": error.message, "hint": error.hint}}
         if isinstance(error.__cause__, ProgramTraceback):
             answer["error"]["traceback"] = str(error.__cause__)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGINT)
+        raise  # the signal is blocked
     if order is not None:
         beside = order.with_name(f"{_OUTCOME}.new")
         beside.write_text(json.dumps(answer), encoding="utf-8")

@@ -93,6 +93,13 @@ def test_a_child_that_ends_without_an_outcome_says_how(
     assert found.value.status == status
 
 
+def test_ctrl_c_ends_a_child_without_a_traceback(tmp_path: Path, environment: dict[str, str]) -> None:
+    write_job(tmp_path, "raise KeyboardInterrupt")
+    with pytest.raises(ChildJobError, match=r"signal 2: to stderr$") as found:
+        run(environment)
+    assert found.value.status == -signal.SIGINT
+
+
 def test_a_child_that_takes_too_long_is_ended(tmp_path: Path, environment: dict[str, str]) -> None:
     write_job(tmp_path, "time.sleep(600)")
     with pytest.raises(ChildJobError, match=r"^job: stopped after the time limit of 0 s$") as found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -80,8 +81,11 @@ class Spare:
         os.close(answering)
 
     def run(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Return the result for what is asked; an empty one if it failed."""
-        os.write(self._ask, (json.dumps(asked) + "\n").encode())
+        """Return the result for what is asked; an empty one if it failed, or if the process was killed."""
+        try:
+            os.write(self._ask, (json.dumps(asked) + "\n").encode())
+        except BrokenPipeError:
+            return {}
         with os.fdopen(os.dup(self._answers)) as file:
             return json.loads(file.readline() or "{}")  # type: ignore[no-any-return]
 
@@ -92,16 +96,28 @@ class Spare:
 
 
 def _serve(run: Callable[[dict[str, Any]], dict[str, Any]], asked: int, answering: int) -> None:
-    """Answer until the other process closes its end, and end this process."""
-    with os.fdopen(asked) as requests, os.fdopen(answering, "w") as answers, no_output():
-        for line in requests:
-            try:
-                answer = run_forked(partial(run, json.loads(line)))
-            except InputError:
-                answer = {}
-            answers.write(json.dumps(answer) + "\n")
-            answers.flush()
-    os._exit(0)
+    """Answer until the other process closes its end, and end this process.
+
+    Ctrl-C reaches all processes of a terminal. This one ignores it, and ends with the other one or goes on with it.
+    What runs on request has the handler of before.
+    """
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def run_one(line: str) -> dict[str, Any]:
+        signal.signal(signal.SIGINT, handler)
+        return run(json.loads(line))
+
+    try:
+        with os.fdopen(asked) as requests, os.fdopen(answering, "w") as answers, no_output():
+            for line in requests:
+                try:
+                    answer = run_forked(partial(run_one, line))
+                except InputError:
+                    answer = {}
+                answers.write(json.dumps(answer) + "\n")
+                answers.flush()
+    finally:
+        os._exit(0)  # an error here has no reader: the other process has ended
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import time
 from typing import Any
 
 import psutil
@@ -53,3 +54,26 @@ def test_a_spare_runs_what_is_asked_in_a_process_of_its_own() -> None:
     assert [one.get("twice") for one in found] == [2, None, 6]
     assert len({found[0]["process"], found[2]["process"], os.getpid()}) == 3
     assert set(psutil.Process().children()) <= before
+
+
+def test_ctrl_c_is_left_to_what_a_spare_runs(capfd: pytest.CaptureFixture[str]) -> None:
+    """A terminal sends it to the spare process, too, which runs nothing of the user's and has nothing to say."""
+
+    def run(asked: dict[str, Any]) -> dict[str, Any]:
+        if asked["interrupted"]:
+            os.kill(os.getpid(), signal.SIGINT)
+        return {"spare": os.getppid(), "has_handler": signal.getsignal(signal.SIGINT) is before}
+
+    before = signal.getsignal(signal.SIGINT)
+    spare = Spare(run)
+    found = spare.run({"interrupted": False})
+    os.kill(found["spare"], signal.SIGINT)
+    assert spare.run({"interrupted": False}) == {"spare": found["spare"], "has_handler": True}
+    assert capfd.readouterr() == ("", "")
+    assert spare.run({"interrupted": True}) == {}
+    os.kill(found["spare"], signal.SIGKILL)
+    while psutil.pid_exists(found["spare"]) and psutil.Process(found["spare"]).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    assert spare.run({"interrupted": False}) == {}
+    spare.end()
+    assert signal.getsignal(signal.SIGINT) is before
