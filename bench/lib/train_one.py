@@ -24,13 +24,16 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batch-size", type=int, default=0)
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--times", action="store_true", help="print every step's time as well")
+    parser.add_argument(
+        "--times", action="store_true", help="print also each step's time, and when they began and ended"
+    )
     arguments = parser.parse_args()
 
     torch.manual_seed(0)
     workload = MODELS[arguments.model].build(arguments.device, small=arguments.small, batch_size=arguments.batch_size)
     on_card = arguments.device.startswith("cuda")
-    step_times_s = []
+    step_times_s: list[float] = []
+    began_unix_s = time.time()
     until_s = math.inf
     while len(step_times_s) < arguments.steps or time.perf_counter() < until_s:
         started_s = time.perf_counter()
@@ -47,6 +50,7 @@ def main() -> None:
                 "peak_allocated_bytes": torch.cuda.max_memory_allocated() if on_card else None,
                 "peak_reserved_bytes": torch.cuda.max_memory_reserved() if on_card else None,
                 **({"step_times_s": step_times_s} if arguments.times else {}),
+                **({"training_unix_s": [began_unix_s, time.time()]} if arguments.times else {}),
                 "step_time_ns": round(statistics.median(step_times_s[len(step_times_s) // 2 :]) * 1e9),
             }
         )

@@ -2,7 +2,8 @@
 
 Each run is a process of its own, timed from its start to its exit, imports included, as a user waits for it. Bare and
 recorded runs take turns, and the order turns with every round. The figure of a model is the median of the rounds'
-differences. ``steps`` has the times of the single steps of both, and ``pauses`` those that the recorder wrote down.
+differences. ``steps_s`` has the times of the single steps of both, ``before_steps_s`` and ``after_steps_s`` the time
+from the start of the process to them and from them to its exit, and ``pauses`` those that the recorder wrote down.
 
 Python keeps the compiled form of every module, as it does of an installed package, and a round that is not counted
 makes it: without that, Python would compile some 400 modules of gpuledger in every recorded run.
@@ -51,6 +52,7 @@ def run(given: argparse.Namespace, model: str, *, is_recorded: bool) -> dict[str
         script = [str(SCRIPT), model, "--steps", str(given.steps), "--device", given.device, "--times"]
         script += ["--small"] if given.small else []
         before = ["-m", "gpuledger", "run", "-q", "--out", str(out)] if is_recorded else []
+        started_unix_s = time.time()
         started_s = time.perf_counter()
         ended = subprocess.run(
             [sys.executable, *before, *script],
@@ -60,10 +62,13 @@ def run(given: argparse.Namespace, model: str, *, is_recorded: bool) -> dict[str
             env=_environment(given.threads),
         )
         took_s = time.perf_counter() - started_s
+        left_unix_s = time.time()
         if ended.returncode:
             return {"error": ended.stderr[-2000:]}
         told = json.loads(ended.stdout.strip().splitlines()[-1])
+        began_unix_s, ended_unix_s = told["training_unix_s"]
         found = {"took_s": took_s, "steps_s": told["step_times_s"]}
+        found |= {"before_steps_s": began_unix_s - started_unix_s, "after_steps_s": left_unix_s - ended_unix_s}
         return found | (_what_was_recorded(out) if is_recorded else {})
 
 

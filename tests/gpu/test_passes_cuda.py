@@ -78,11 +78,10 @@ def test_a_run_without_options_has_every_currency_and_changes_nothing(tmp_path: 
     env = environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""), COLUMNS="160")
     shown = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, env=env, check=True).stdout
     header = next(line for line in shown.splitlines() if line.startswith("by scope"))
-    (body,) = (line.split() for line in shown.splitlines() if line.startswith("body "))
-    assert "forward ms" in header
-    assert "backward ms" in header
-    assert " J" in header
-    assert "–" not in body
+    (body,) = (line for line in shown.splitlines() if line.startswith("body "))
+    for column in ("forward ms", "backward ms", " J"):
+        end = header.index(column) + len(column)
+        assert body[:end].split()[-1].replace(".", "").isdecimal(), column
 
 
 def test_products_have_the_flops_of_their_shapes(tmp_path: Path) -> None:

@@ -116,12 +116,23 @@ def _take_order(customer: socket.socket, command: str) -> int:
     if child == 0:
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
+        _open_streams()
         os.closerange(3, LARGEST_DESCRIPTOR)
         words, environment, directory = marshal.loads(text)
         run(words, environment, directory, command)
     for stream in streams:
         os.close(stream)
     return child or 0
+
+
+def _open_streams() -> None:
+    """Open the standard streams anew: what this server found out about its own, as whether they can seek, is not so."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        old = getattr(sys, f"__{name}__")
+        new = os.fdopen(number, "w" if number else "r", encoding=old.encoding, errors=old.errors, closefd=False)
+        new.reconfigure(line_buffering=number == 2 or os.isatty(number))
+        setattr(sys, f"__{name}__", new)
+        setattr(sys, name, new)
 
 
 def run(words: list[str], environment: dict[str, str], directory: str, command: str) -> NoReturn:
@@ -135,6 +146,7 @@ def run(words: list[str], environment: dict[str, str], directory: str, command: 
     sys.path[:] = [*paths, *sys.path[1:]]
     importlib.invalidate_caches()
     _load_libraries(environment.get("LD_LIBRARY_PATH", ""))
+    sys.modules.pop("sitecustomize", None)  # this server's own: Python of Debian and Ubuntu has one
     site.execsitecustomize()
     main_module = types.ModuleType("__main__")
     main_module.__dict__.update(__builtins__=__builtins__, __cached__=None)
