@@ -227,14 +227,18 @@ def whole_step(_: object) -> list[float]:
 
 
 def optimizer_step(_: object) -> list[float]:
+    """Train with two optimizers, each with a compiled step and a schedule."""
     net, losses = Net(), []
-    optimizer = torch.optim.Adam(net.parameters())
-    step = compiled(optimizer.step)
+    optimizers = [torch.optim.SGD(block.parameters(), torch.tensor(0.05)) for block in net.blocks]
+    schedules = [torch.optim.lr_scheduler.StepLR(optimizer, 2) for optimizer in optimizers]
+    steps = [compiled(optimizer.step) for optimizer in optimizers]
     for _step in range(STEPS):
         loss = net(torch.ones(BATCH, WIDTH)).square().mean()
         loss.backward()
-        step()
-        optimizer.zero_grad()
+        for optimizer, step, schedule in zip(optimizers, steps, schedules, strict=True):
+            step()
+            optimizer.zero_grad()
+            schedule.step()
         losses.append(loss.item())
     return losses
 

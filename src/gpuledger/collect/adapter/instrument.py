@@ -24,6 +24,7 @@ from typing import Any, cast
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.observer import Observer, Observers
+from gpuledger.collect.adapter.traced import TRACED
 
 _OBSERVER = "gpuledger: the observer stands here"
 """A constant in the compiled code that is replaced by the observer. So no global name is visible to the program."""
@@ -31,7 +32,7 @@ _OBSERVER = "gpuledger: the observer stands here"
 _FUTURE_FLAGS = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 
 _OBSERVED = f"""
-if torch.compiler.is_dynamo_compiling():
+if torch.compiler.{TRACED}():
     BODY
 try:
     _gpuledger_token = {_OBSERVER!r}.enter()

@@ -14,16 +14,16 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
-import torch
 from torch.optim import optimizer as torch_optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.observer import Absorbs, absorbs_nothing
 from gpuledger.collect.adapter.other_threads import undisturbed
+from gpuledger.collect.adapter.traced import traced_as
 
 _Hooks = dict[int, Any]
 _BEFORE: _Hooks = torch_optimizer._global_optimizer_pre_hooks
@@ -33,6 +33,10 @@ _STEP_NAME = "wrapper"
 
 _running: dict[int, OptimizerHook] = {}
 """Thread id -> gpuledger's hook that runs in that thread."""
+
+
+def _nothing(*_: Any) -> None:
+    """Do nothing."""
 
 
 class OptimizerHook:
@@ -105,11 +109,11 @@ class OptimizerHook:
                 self._handle.remove()
         return self._handle.id not in self._hooks
 
+    @traced_as(_nothing)
     def _run(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """The function that torch calls. In a compiled step it does nothing, so that it adds nothing to the graph."""
         try:
-            if not torch.compiler.is_dynamo_compiling():
-                self._call(optimizer)
+            self._call(optimizer)
         except RecursionError:  # at the recursion limit there is no room for the callback's frame
             return
         except BaseException as error:
@@ -160,6 +164,18 @@ def _steps_under_way(frame: FrameType | None) -> int:
         count += code.co_name == _STEP_NAME and code.co_filename == torch_optimizer.__file__
         frame = frame.f_back
     return count
+
+
+def has_compiled_steps() -> bool:
+    """Return whether torch.compile has compiled the part of a step that calls the hooks before it.
+
+    That code is valid only for the number of hooks of then. With one more, it would be compiled again.
+    """
+    wrapper = vars(torch_optimizer.Optimizer)["profile_hook_step"].__func__.__code__
+    return any(
+        isinstance(code, CodeType) and code.co_name == _STEP_NAME and torch_private.is_compiled(code)
+        for code in wrapper.co_consts
+    )
 
 
 def before_steps(called: Callable[[Any], None], absorbs: Absorbs = absorbs_nothing) -> OptimizerHook:

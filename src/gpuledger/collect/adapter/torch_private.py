@@ -329,6 +329,12 @@ def compiled_frames() -> int:
     return int(getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COUNTER", 0))
 
 
+def is_compiled(code: CodeType) -> bool:
+    """Return whether ``torch.compile`` has compiled frames of this code; False if this torch does not tell."""
+    reader = getattr(_C._dynamo.eval_frame, "_debug_get_cache_entry_list", None)
+    return reader is not None and bool(reader(code))
+
+
 def is_compilers_own(module: Any) -> bool:
     """Return whether a module is a graph created by torch.compile. Its tensors are the program's, under other names.
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from gpuledger.collect.adapter.guard import Guard
-from gpuledger.collect.adapter.optimizer_hooks import OptimizerHook, after_steps, before_steps
+from gpuledger.collect.adapter.optimizer_hooks import OptimizerHook, after_steps, before_steps, has_compiled_steps
 from gpuledger.collect.adapter.program_objects import WeakIdentitySet, parameter_groups, updates_of, without_overrides
 from gpuledger.collect.launch.settings import AUTO, MARK, MODULE, OPTIMIZER, name_of_call
 from gpuledger.collect.steps.call_steps import FollowedModule, HeldCalls
@@ -79,6 +79,8 @@ class StepCounter:
         """Whether the optimizer that steps now has not stepped before."""
         self._remade = 0
         """Number of optimizers for parameters of the followed one that came after it."""
+        self._begun: Counter[int] = Counter()
+        """Id of an optimizer -> number of its steps in progress of which the beginning was seen."""
         self._started_ns = time.time_ns()
         self._ending = threading.RLock()
         """A model can be called in several threads at once."""
@@ -96,7 +98,8 @@ class StepCounter:
     def install(self) -> None:
         """Start counting."""
         self._is_counting = True
-        self._hooks.append(before_steps(self._guard(self._before_step), self._guard.absorbs))
+        if not has_compiled_steps():
+            self._hooks.append(before_steps(self._guard(self._before_step), self._guard.absorbs))
         self._hooks.append(after_steps(self._guard(self._after_step), self._guard.absorbs))
 
     def watch_replays(self) -> None:
@@ -275,9 +278,15 @@ class StepCounter:
         if not self.counts_calls:
             self._compiled_calls.remove()
         self.optimizers.add(optimizer)
+        self._begun[id(optimizer)] += 1
         self._before(optimizer)
 
     def _after_step(self, optimizer: Any) -> None:
+        if not self._begun[
+            id(optimizer)
+        ]:  # torch.compile has compiled the part of the step that calls the hooks before
+            self._before_step(optimizer)
+        self._begun[id(optimizer)] -= 1
         self._after(optimizer)
         if self._is_followed(optimizer):
             self._replays.optimizer_stepped()

@@ -1,0 +1,122 @@
+"""torch.compile does the same with observed functions and hooks of ours as without them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from observing import Seen, observed
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.adapter.optimizer_hooks import after_steps, before_steps, has_compiled_steps
+from gpuledger.collect.adapter.torch_private import is_compiled
+from gpuledger.collect.adapter.uncompiled import keep_uncompiled
+from gpuledger.collect.steps.step_counter import StepCounter
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # Dynamo reads attributes that warn
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> Iterator[None]:
+    keep_uncompiled()
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def twice(number: int) -> int:
+    return number * 2
+
+
+def computes_nothing(_: Tensor, number: int) -> int:
+    return twice(number)
+
+
+def computes(x: Tensor) -> Tensor:
+    return x * twice(2)
+
+
+def test_a_frame_that_computes_nothing_is_skipped_although_it_calls_an_observed_function() -> None:
+    seen = Seen()
+    with observed(twice, seen.observer):
+        assert torch.compile(computes_nothing, backend="eager")(torch.ones(1), 2) == 4
+    assert not is_compiled(computes_nothing.__code__)
+    assert [call[0] for call in seen.calls] == ["enter", "leave"]
+
+
+def test_an_observed_function_is_traced_without_its_observer() -> None:
+    seen = Seen()
+    with observed(twice, seen.observer):
+        assert torch.compile(computes, backend="eager", fullgraph=True)(torch.ones(1)) == 4
+    assert is_compiled(computes.__code__)
+    assert not seen.calls
+
+
+class Plain(Optimizer):
+    """Breaks the graph inside its step, as torch's optimizers do."""
+
+    def step(self, closure: Any = None) -> Any:
+        torch._dynamo.graph_break()
+        for weight in self.param_groups[0]["params"]:
+            weight.data.add_(1)
+
+
+def optimizer() -> Plain:
+    return Plain([nn.Parameter(torch.ones(2))], {})
+
+
+def compilations(steps: int = 2) -> list[str | None]:
+    """Return the names of the functions that are compiled for two optimizers with compiled steps."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.clear_compilation_metrics()
+    calls = [torch.compile(optimizer().step, backend="eager") for _ in range(2)]
+    for _ in range(steps):
+        for call in calls:
+            call()
+    return [one.co_name for one in torch._dynamo.utils.get_compilation_metrics()]
+
+
+def test_as_much_is_compiled_of_two_optimizers_with_our_hooks_as_without() -> None:
+    bare = compilations()
+    after: list[object] = []
+    hooks = [before_steps(lambda _: None), after_steps(after.append)]
+    try:
+        assert compilations() == bare
+    finally:
+        torch._dynamo.reset()
+        for hook in hooks:
+            hook.remove()
+    assert len(after) == 4
+    assert "wrapper" in bare
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def test_steps_that_were_compiled_before_are_counted_and_not_compiled_again() -> None:
+    assert not has_compiled_steps()
+    one = optimizer()
+    step = torch.compile(one.step, backend="eager")
+    step()
+    assert has_compiled_steps()
+    told: list[tuple[str, object]] = []
+    counter = StepCounter(
+        Guard(_raise),
+        before_optimizer=lambda optimizer: told.append(("before", optimizer)),
+        after_optimizer=lambda optimizer: told.append(("after", optimizer)),
+        ended=lambda kind, *_: told.append(("ended", kind)),
+    )
+    counter.install()
+    try:
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            step()
+            step()
+    finally:
+        torch._dynamo.reset()
+        counter.remove()
+    assert told == [("before", one), ("after", one), ("ended", "optimizer")] * 2
