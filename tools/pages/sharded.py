@@ -5,7 +5,7 @@ from __future__ import annotations
 from pages.blocks import block
 from pages.results import GIB, MIB, Results, about, percent, read, table, when, wrap
 
-SHARDED = tuple(f"memory/results/h200/sharded_{name}.json" for name in ("4", "4_7b", "2", "2_more"))
+SHARDED = tuple(f"memory/results/h200/sharded_{name}.json" for name in ("4", "4_7b", "4_7b_more", "2", "2_more"))
 HOOKS = "time/results/cpu/sharded_hooks.json"
 ESTIMATED = (
     ("estimate/results/h200/sharded_estimates_4.json", "memory/results/h200/sharded_4.json"),
