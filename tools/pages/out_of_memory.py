@@ -15,6 +15,7 @@ DRIVER_ADDRESSES = (
     "They decide which of two equal free blocks is taken. "
     "A replay of the recording with its own setting is off by the same bytes."
 )
+ON_THE_HOST = "memory/results/cpu/host_out_of_memory.json"
 LEAKS = "memory/results/cpu/leaks.json"
 FAILURES_AGAIN = "memory/results/h100/out_of_memory.json"
 """The same programs on a GPU with less memory."""
@@ -61,6 +62,26 @@ def again() -> list[str]:
     return [
         f"{about(results, 'memory/out_of_memory.py')}: the first sentence names the planted cause in {right} of",
         f"{len(programs)} programs.",
+    ]
+
+
+@block("causes on the host")
+def causes_on_the_host() -> list[str]:
+    """Return what `show` says about each program that ended for lack of host memory, or by SIGKILL."""
+    results = read(ON_THE_HOST)
+    programs = results["programs"]
+    right = sum(found["right"] for found in programs.values())
+    rows = [
+        [name, found["sentence"] or "not explained", f"`{found['last_line']}`" if found["last_line"] else "–"]
+        for name, found in programs.items()
+    ]
+    return [
+        *wrap(
+            f"{about(results, 'memory/host_out_of_memory.py')}, {len(programs)} programs, one run of each. The first",
+            f"sentence is right in {right} of them. The last column is the last line of the program without gpuledger.",
+        ),
+        "",
+        *table(["planted cause", "first sentence", "without gpuledger"], rows, right_from=3),
     ]
 
 

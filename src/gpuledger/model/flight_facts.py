@@ -29,6 +29,19 @@ _WHOLE_FRAC = 0.98
 
 
 @dataclass(frozen=True, kw_only=True)
+class KernelKill(JsonObject):
+    """The kernel ended processes because host memory was full.
+
+    ``of_program`` is whether the recorded process was one of them; otherwise one that it started may be.
+    ``at_limit`` is whether the limit of their cgroup was reached; otherwise all memory of the machine was in use.
+    """
+
+    processes: int
+    of_program: bool
+    at_limit: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class FailedAllocation(JsonObject):
     """One allocation that failed because the device was out of memory.
 
@@ -41,6 +54,7 @@ class FailedAllocation(JsonObject):
 
     ``device_idx`` -1 is the host: ``total_bytes`` is what the process may use of it, ``free_bytes`` what the machine
     has available, ``allocated_bytes`` the resident memory, and ``library`` is PyTorch, NumPy, a data worker, or Python.
+    ``killed`` is set if the kernel ended a process instead: then no error shows the request.
     """
 
     device_idx: Annotated[int | None, maybe(Whole(*DEVICE))] = None
@@ -68,6 +82,7 @@ class FailedAllocation(JsonObject):
     grad_enabled: bool | None = None
     alloc_conf: str = ""
     library: str = ""
+    killed: KernelKill | None = None
     took_ns: int | None = None
 
     def own_limit_bytes(self, capacity_bytes: int | None) -> int | None:

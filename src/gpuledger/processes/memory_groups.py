@@ -8,6 +8,10 @@ from pathlib import Path, PurePosixPath
 MEMBERSHIP = Path("/proc/self/cgroup")
 MOUNT = Path("/sys/fs/cgroup")
 
+_LIMITS = ("memory.max", "memory.limit_in_bytes")
+"""Files of a cgroup with its limit, in version 2 and in version 1."""
+_UNLIMITED_BYTES = 1 << 60
+
 
 def memory_groups() -> list[Path]:
     """Return the directories of these cgroups, the own one first; empty where there are none.
@@ -29,6 +33,21 @@ def memory_groups() -> list[Path]:
         elif "memory" in controllers.split(","):
             found += _from(MOUNT / "memory", place)
     return found
+
+
+def host_limit_bytes() -> int | None:
+    """Return the lowest memory limit of the cgroups that this process belongs to; None if there is none."""
+    return min((limit for group in memory_groups() if (limit := _limit_of(group)) is not None), default=None)
+
+
+def _limit_of(group: Path) -> int | None:
+    for name in _LIMITS:
+        try:
+            text = (group / name).read_text().strip()
+        except OSError:
+            continue
+        return int(text) if text.isdecimal() and int(text) < _UNLIMITED_BYTES else None
+    return None
 
 
 def _from(root: Path, place: str) -> Iterator[Path]:

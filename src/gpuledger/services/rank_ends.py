@@ -2,33 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from gpuledger.model.flight_facts import FailedAllocation, KernelKill
 from gpuledger.model.manifest import write_rank_manifest
-from gpuledger.model.run import Run, read_run
+from gpuledger.model.run import Rank, Run, read_run
 from gpuledger.model.run_writer import exit_status_of
+from gpuledger.services.oom_killer import KILLED, KernelKills
 
 if TYPE_CHECKING:
     from gpuledger.collect.launch.ends import ProcessEnd
 
+HOST = -1
+"""Device number of the host."""
+_UNKNOWN_NS = 1 << 63
+"""Later than every time."""
 
-def keep_ends(run: Run, ended: Mapping[int, ProcessEnd]) -> Run:
-    """Return a run after writing into the manifests of its ranks when and how their processes ended.
 
-    Args:
-        run: The run.
-        ended: Process id -> its end. Of another process, nothing is known.
+@dataclass(frozen=True)
+class ProgramEnd:
+    """How a program ended: its exit status, what the kernel did meanwhile, and the end of processes by their id.
+
+    ``kills`` is None if the kernel's counters cannot be read. Of a process without an end, nothing is known.
+    """
+
+    status: int
+    kills: KernelKills | None = None
+    processes: Mapping[int, ProcessEnd] = field(default_factory=dict)
+
+
+def keep_ends(run: Run, end: ProgramEnd) -> Run:
+    """Return a run after writing into the manifests of its ranks when, how and why their processes ended.
 
     Raises:
         OSError: a manifest cannot be written.
     """
     for rank in run.ranks:
-        end = None if rank.manifest.pid is None else ended.get(rank.manifest.pid)
-        if end is None:
+        known = None if rank.manifest.pid is None else end.processes.get(rank.manifest.pid)
+        if known is None:
             continue
-        exit_status, signal = (None, None) if end.status is None else exit_status_of(end.status)
-        manifest = replace(rank.manifest, exit_status=exit_status, signal=signal, ended_ns=end.ended_ns)
+        exit_status, number = (None, None) if known.status is None else exit_status_of(known.status)
+        manifest = replace(rank.manifest, exit_status=exit_status, signal=number, ended_ns=known.ended_ns)
         write_rank_manifest(rank.directory, manifest)
+    kept = read_run(run.path)
+    if end.kills is None or not end.kills.processes or not end.status or not kept.ranks:
+        return kept
+    _keep_kills(kept.ranks, end.kills, end.status)
     return read_run(run.path)
+
+
+def _keep_kills(ranks: Sequence[Rank], kills: KernelKills, status: int) -> None:
+    """Store what the kernel ended as an out-of-memory error: that of the ranks that it ended, or of one beside them.
+
+    No status shows who sent SIGKILL. Launchers send it to the ranks that are left, so the first ones are the kernel's.
+    """
+    in_order = sorted(ranks, key=lambda rank: rank.manifest.ended_ns or _UNKNOWN_NS)
+    killed = [rank for rank in in_order if rank.manifest.signal == signal.SIGKILL]
+    if not killed and status in KILLED:
+        killed = [rank for rank in in_order if rank.manifest.exit_status is None]
+    for rank in killed[: kills.processes]:
+        _keep_kill(rank, kills, of_program=True)
+    if not killed and (kills.at_limit or status in KILLED):
+        failed = [rank for rank in in_order if rank.manifest.exit_status]
+        _keep_kill((failed or in_order)[0], kills, of_program=False)
+
+
+def _keep_kill(rank: Rank, kills: KernelKills, *, of_program: bool) -> None:
+    used = {one.kind: one.bytes for one in rank.manifest.host_memory}
+    failure = FailedAllocation(
+        device_idx=HOST,
+        total_bytes=kills.limit_bytes,
+        allocated_bytes=used.get("resident"),
+        t_ns=rank.manifest.ended_ns,
+        killed=KernelKill(processes=kills.processes, of_program=of_program, at_limit=kills.at_limit),
+    )
+    write_rank_manifest(rank.directory, replace(rank.manifest, oom=(*rank.manifest.oom, failure)))

@@ -22,13 +22,13 @@ from gpuledger.model.run_directory import SUFFIX
 
 if TYPE_CHECKING:
     from gpuledger.cards.card import Card
-    from gpuledger.collect.launch.ends import ProcessEnd
     from gpuledger.collect.launch.launch import Order
     from gpuledger.collect.sampling.energy_meter import EnergyMeter
     from gpuledger.collect.sampling.sampler import CardSampler
     from gpuledger.config import Setting
     from gpuledger.model.run import Run
     from gpuledger.model.run_writer import RunWriter
+    from gpuledger.services.rank_ends import ProgramEnd
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 
@@ -202,7 +202,7 @@ def _run(order: Order, run: RunWriter, settings: Mapping[str, Setting], listener
     from gpuledger.collect.launch.child import Lifetime
     from gpuledger.collect.launch.ends import ProcessEnd, RankEnds
     from gpuledger.collect.launch.launch import child_environment, run_child
-    from gpuledger.services.oom_killer import killed_notes, read_kills
+    from gpuledger.services.oom_killer import killed_notes, kills_between, read_kills
 
     cards = _find_cards(run, settings["devices"].value, listeners)
     if live:
@@ -234,10 +234,13 @@ def _run(order: Order, run: RunWriter, settings: Mapping[str, Setting], listener
     except OSError as error:
         run.discard()
         return _refuse(order.command, error, listeners.say)
-    notes += killed_notes(status, kills)
     if run.directory == run.path:
+        from gpuledger.services.rank_ends import ProgramEnd
+
         ended = {**ends.stop(), **{pid: ProcessEnd(lifetime.ended_ns, status) for pid in pids}}
-        settle = partial(_settle, listeners=listeners, ranks=settings["ranks"].value, ended=ended)
+        end = ProgramEnd(status, kills_between(kills, read_kills()), ended)
+        notes += killed_notes(status, end.kills, run.path)
+        settle = partial(_settle, listeners=listeners, ranks=settings["ranks"].value, end=end)
         _close(run, status, [*notes, *_failures(sampler, meter)], listeners, settle)
     else:
         run.discard()
@@ -377,7 +380,7 @@ def _what(devices: str, count: int) -> str:
     return f"CPU tensors ({why})"
 
 
-def _settle(run_directory: Path, *, listeners: Listeners, ranks: str, ended: Mapping[int, ProcessEnd]) -> None:
+def _settle(run_directory: Path, *, listeners: Listeners, ranks: str, end: ProgramEnd) -> None:
     """Build the tables of a recording, store how its ranks ended, keep the events of the chosen ones, and show it."""
     from gpuledger.model.run_directory import rank_directories
     from gpuledger.model.run_manifest import read_run_manifest
@@ -392,6 +395,6 @@ def _settle(run_directory: Path, *, listeners: Listeners, ranks: str, ended: Map
     from gpuledger.services.rank_numbers import number_ranks
     from gpuledger.services.runs import settle
 
-    run = keep_events(number_ranks(keep_ends(settle(run_directory), ended)), ranks)
+    run = keep_events(number_ranks(keep_ends(settle(run_directory), end)), ranks)
     if listeners.show is not None:
         listeners.show(run)

@@ -173,7 +173,8 @@ def _of_host(rank: Rank, values: dict[str, F64]) -> Growth | None:
     if not (confirmed or is_large):
         return None
     limit = rank.manifest.host_limit_bytes
-    left = None if limit is None else max(int((limit - float(host[-1])) / trend.per_step), 0)
+    has_ended = any(one.killed for one in rank.manifest.oom)
+    left = None if limit is None or has_ended else max(int((limit - float(host[-1])) / trend.per_step), 0)
     category, module, line = _kept_by_recorded_steps(rank, HOST, trend.per_step)
     return Growth(
         *(rank.number, HOST, trend.per_step, trend.since_step, int(steps[-1]), round(trend.total), limit, left, None),

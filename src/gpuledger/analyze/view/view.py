@@ -49,9 +49,10 @@ class RunView:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Return the notes of every device, without duplicates, and that the run is not complete."""
+        """Return the notes of the run and of every device, without duplicates, and that the run is not complete."""
         running = (STILL_WRITTEN,) if self.run.manifest.status == "running" else ()
-        return (*running, *dict.fromkeys(note for device in self.devices for note in device.summary.notes))
+        of_devices = (note for device in self.devices for note in device.summary.notes)
+        return (*running, *dict.fromkeys((*self.run.manifest.notes, *of_devices)))
 
     @cached_property
     def out_of_memory(self) -> tuple[tuple[Rank, OutOfMemory], ...]:

@@ -9,14 +9,10 @@ from typing import Any
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.attribution.rank_journal import RankJournal
-from gpuledger.processes.memory_groups import memory_groups
+from gpuledger.processes.memory_groups import host_limit_bytes
 
 EVERY_NS = 2_000_000_000
 """Time between two reads."""
-
-_LIMITS = ("memory.max", "memory.limit_in_bytes")
-"""Files of a cgroup with its limit, in version 2 and in version 1."""
-_UNLIMITED_BYTES = 1 << 60
 
 
 class HostMemory:
@@ -73,21 +69,6 @@ def _dev_shm_bytes() -> int | None:
     except OSError:
         return None
     return (found.f_blocks - found.f_bfree) * found.f_frsize
-
-
-def host_limit_bytes() -> int | None:
-    """Return the lowest memory limit of the cgroups that this process belongs to; None if there is none."""
-    return min((limit for group in memory_groups() if (limit := _limit_of(group)) is not None), default=None)
-
-
-def _limit_of(group: Path) -> int | None:
-    for name in _LIMITS:
-        try:
-            text = (group / name).read_text().strip()
-        except OSError:
-            continue
-        return int(text) if text.isdecimal() and int(text) < _UNLIMITED_BYTES else None
-    return None
 
 
 def usable_bytes() -> int | None:

@@ -125,17 +125,22 @@ def place_of(instant: Instant) -> str:
 
 
 def failure_text(manifest: RunManifest, rank: RankManifest) -> str:
-    """Return how a program failed: ``with exit status 1 after 5 steps``; "" if it did not, or if that is unknown.
-
-    Nothing counts the last steps of a process that is killed.
-    """
+    """Return how a program failed: ``with exit status 1 after 5 steps``; "" if it did not, or if that is unknown."""
     if manifest.signal:
         known = {int(number): number.name for number in signal.Signals}
         how = f"with {known.get(manifest.signal, f'signal {manifest.signal}')}"
     else:
         how = f"with exit status {manifest.exit_status}" if manifest.exit_status else ""
+    return " ".join(text for text in (how, after_steps(rank)) if text) if how else ""
+
+
+def after_steps(rank: RankManifest) -> str:
+    """Return after which step a process ended: ``after 5 steps``; "" if that is unknown.
+
+    Nothing counts the last steps of a process that is killed.
+    """
     least = "" if rank.has_all_steps else "at least "
-    return f"{how} after {least}{counted(rank.steps_seen, 'step')}" if how and rank.steps_seen else how
+    return f"after {least}{counted(rank.steps_seen, 'step')}" if rank.steps_seen else ""
 
 
 def entry(terminal: Terminal, label: str, *texts: str, cells: int | None = None) -> list[str]:

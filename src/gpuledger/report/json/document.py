@@ -54,6 +54,7 @@ def show_document(view: RunView) -> dict[str, Any]:
     """
     document = _device_document(view.highest)
     document["exit_status"], document["signal"] = view.run.manifest.exit_status, view.run.manifest.signal
+    document["notes"] = list(view.notes)
     document["out_of_memory"] = [oom_document(rank.number, failure) for rank, failure in view.out_of_memory]
     document["problems"] = list(view.problems)
     document["growth"] = [growth_document(growth) for growth in view.growth]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gpuledger.analyze.memory.groups import group_accounts
 from gpuledger.analyze.memory.tree import ROUNDING_PATH
 from gpuledger.model.accounts import ROUNDING
-from gpuledger.report.base.phrases import device_label, entry
+from gpuledger.report.base.phrases import after_steps, device_label, entry
 from gpuledger.units import counted, format_bytes, format_frac
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def failure_lines(view: RunView, terminal: Terminal) -> list[str]:
 def out_of_memory_lines(rank: Rank, failure: OutOfMemory, terminal: Terminal) -> list[str]:
     """Return why the request failed, free memory, the largest users of memory, and what would have helped."""
     texts = [] if failure.cause is None else [failure.cause.sentence]
-    texts += [request_text(rank, failure), *memory_texts(failure)]
+    texts += [text for text in (request_text(rank, failure), *memory_texts(failure)) if text]
     lines = entry(terminal, "Out of memory", *texts, cells=CELLS)
     remedies = [remedy_text(one) for one in failure.remedies]
     return lines + entry(terminal, "This request", *remedies, cells=CELLS)
@@ -72,7 +72,7 @@ def memory_texts(failure: OutOfMemory) -> list[str]:
 
 def _request(rank: Rank, failure: OutOfMemory) -> list[str]:
     if failure.device_idx < 0:
-        return _host_request(failure)
+        return _host_request(rank, failure)
     by = f" of {failure.library}" if failure.library else ""
     tried = f"an allocation{by}" if failure.tried_bytes is None else format_bytes(failure.tried_bytes)
     where = device_label(failure.device_idx) + (f" of rank {rank.number}" if rank.number else "")
@@ -101,8 +101,10 @@ def _request(rank: Rank, failure: OutOfMemory) -> list[str]:
     return parts
 
 
-def _host_request(failure: OutOfMemory) -> list[str]:
+def _host_request(rank: Rank, failure: OutOfMemory) -> list[str]:
     """Return the step and line of a request for host memory. The cause has the sizes."""
+    if failure.is_kill:
+        return [text] if (text := after_steps(rank.manifest)) else []
     parts = [] if failure.step is None else [f"in step {failure.step:,}"]
     return [*parts, f"asked for at {failure.line}"] if failure.line else parts
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from present import present
 from rich.cells import cell_len
 from synthetic import make_run
 from synthetic_lives import GIB, MIB
@@ -19,7 +20,10 @@ from gpuledger.model.run import Run, read_run, write_table
 from gpuledger.model.run_directory import write_json
 from gpuledger.model.schema.tables import TABLES
 from gpuledger.report.base.terminal import Terminal
+from gpuledger.report.html.sections.notes import SECTION
+from gpuledger.report.html.sections.section import Page
 from gpuledger.report.json.document import show_document
+from gpuledger.report.text.show_text import closing_lines
 from gpuledger.report.text.text import print_run_summary, run_summary_lines
 
 
@@ -119,6 +123,15 @@ def test_a_program_that_failed_says_how(run: Path, facts: dict[str, int], expect
     assert line == (None if expected is None else f"Program ended       {expected}")
     document = show_document(build_view(recorded))
     assert (document["exit_status"], document["signal"]) == (facts.get("exit_status"), facts.get("signal"))
+
+
+def test_notes_of_the_whole_run_are_shown_with_those_of_its_devices(run: Path) -> None:
+    write_json(run / "manifest.json", read_json(run / "manifest.json") | {"notes": ["The samples end early."]})
+    view = build_view(changed(run, notes=["A step was cut off.", "The samples end early."]))
+    notes = ["The samples end early.", "A step was cut off."]
+    assert show_document(view)["notes"][:2] == notes
+    assert [line[6:] for line in closing_lines(view, "run", Terminal())[1:3]] == notes
+    assert present(SECTION.data)(view.highest, Page(view, {}, {}, {}))["notes"] == notes
 
 
 def test_out_of_memory_before_any_block(run: Path) -> None:

@@ -63,19 +63,20 @@ NOTHING = FailedState(0, 0, 0, {}, {}, 1.0, FreeBytes(), 0)
 def read_failed_state(rank: Rank, failure: FailedAllocation) -> FailedState | None:
     """Return the memory at an error; None if only its size was recorded.
 
-    If a library could not allocate, the state can be :data:`NOTHING`.
+    If a library could not allocate, or the kernel ended a process, the state can be :data:`NOTHING`.
 
     Source: the allocator's snapshot at the error. Categories and modules are those of the recorded steps' blocks with
     the same address, the same place in a step, or the same size.
     """
+    nothing = NOTHING if failure.library or failure.killed else None
     if failure.failure_id is None:
-        return NOTHING if failure.library else None
+        return nothing
     names = ("failure_id", "device_idx", "segment_address", "allocated_bytes", "module_id")
     table = rank.table("failure_blocks", (*names, "state", "category"))
     ids = table.column("failure_id").to_numpy(zero_copy_only=False)
     mine = np.flatnonzero(ids == failure.failure_id)
     if not mine.size:
-        return NOTHING if failure.library else None
+        return nothing
     state = np.array(table.column("state").to_pylist(), dtype=object)[mine]
     size = table.column("allocated_bytes").to_numpy(zero_copy_only=False)[mine]
     segment = table.column("segment_address").to_numpy(zero_copy_only=False)[mine]

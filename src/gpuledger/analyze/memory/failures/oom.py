@@ -35,7 +35,8 @@ class OutOfMemory:
     and ``module`` are where the program asked; "" if unknown. ``library`` is the one that could not allocate, such as
     NCCL; "" for PyTorch. ``inputs`` are the shapes of the outermost module's inputs then, ``thread`` is the name of the
     thread if it is not the main one, and ``is_capturing`` whether a CUDA graph was being captured. ``failure_id`` is
-    its number in the tables of failures.
+    its number in the tables of failures. ``is_kill`` is whether the kernel ended a process instead of
+    refusing a request.
     """
 
     device_idx: int
@@ -56,6 +57,7 @@ class OutOfMemory:
     thread: str = ""
     is_capturing: bool = False
     failure_id: int | None = None
+    is_kill: bool = False
 
 
 Gpus: TypeAlias = "Sequence[tuple[str, int]]"
@@ -105,7 +107,10 @@ def _explain(rank: Rank, failure: FailedAllocation, gpus: Gpus, *, replays: bool
     sizes = failure.tried_bytes, failure.total_bytes, failure.free_bytes, failure.largest_free_bytes
     state = read_failed_state(rank, failure)
     is_host = device < 0
-    in_window = failure.step is None or (failure.failure_id is None and not is_host) or _is_recorded(rank, failure.step)
+    is_recorded = (
+        failure.step is None or (failure.failure_id is None and not is_host) or _is_recorded(rank, failure.step)
+    )
+    in_window = is_recorded and not failure.killed
     found = OutOfMemory(
         *(device, *sizes, _holders(rank, device, failure.t_ns) if in_window else None),
         step=failure.step,
@@ -118,11 +123,12 @@ def _explain(rank: Rank, failure: FailedAllocation, gpus: Gpus, *, replays: bool
         thread="" if failure.is_main_thread is not False else failure.thread or "another thread",
         is_capturing=bool(failure.is_capturing),
         failure_id=failure.failure_id,
+        is_kill=failure.killed is not None,
     )
     if state is None:
         return found
     evidence = _evidence(rank, failure, state)
-    if replays and not failure.library:
+    if replays and not failure.library and not is_host:
         from gpuledger.analyze.memory.failures.replayed_settings import FailureReplay
 
         evidence = replace(evidence, replay=FailureReplay(rank, failure), gpus=tuple(gpus))

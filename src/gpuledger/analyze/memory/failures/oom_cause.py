@@ -81,6 +81,23 @@ def find_cause(evidence: Evidence) -> Cause:
     return Cause("full", _full(evidence))
 
 
+def _host_killed(of: Evidence) -> str:
+    failure, killed = of.failure, of.failure.killed
+    if killed is None:
+        return ""
+    limit = "" if failure.total_bytes is None else f" of {format_bytes(failure.total_bytes)}"
+    if killed.at_limit:
+        why = f"host memory reached the limit{limit} of its job or container (cgroup)"
+    else:
+        why = "the machine's memory was full"
+    others = "a process" if killed.processes == 1 else f"{killed.processes:,} processes"
+    ended = "the program" if killed.of_program else f"{others} beside the program"
+    used = failure.allocated_bytes
+    known = "" if used is None else f"The process used {format_bytes(used)} when this was last measured"
+    then = _growth(of) or known
+    return f"The kernel ended {ended}, because {why}" + (f". {then}" if then else "")
+
+
 def _host(of: Evidence) -> str:
     failure = of.failure
     if (failure.device_idx or 0) >= 0:
@@ -223,7 +240,7 @@ def _largest(of: Evidence) -> str:
 
 
 RULES: tuple[Callable[[Evidence], str], ...] = (
-    *(_host, _library, _one_large_request, _memory_fraction, _other_processes, _private_pool, _growth),
+    *(_host_killed, _host, _library, _one_large_request, _memory_fraction, _other_processes, _private_pool, _growth),
     *(_fragmentation, _optimizer_state, _evaluation, _larger_inputs, _larger_step),
 )
 """The rules in their order. Each returns a sentence, or "" if it does not apply."""

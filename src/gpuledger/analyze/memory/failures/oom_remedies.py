@@ -48,7 +48,7 @@ def find_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
     Source: the allocator's snapshot at the error, its last events, and the categories of blocks as far as known.
     """
     if (evidence.failure.device_idx or 0) < 0:
-        return tuple(_leak(evidence, 0))
+        return () if evidence.failure.killed else tuple(_leak(evidence, 0))
     if evidence.failure.library:
         return _for_a_library(evidence)
     unreserved = _unreserved_bytes(evidence)

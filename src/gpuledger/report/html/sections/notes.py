@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def _data(device: DeviceView, page: Page) -> dict[str, Any]:
     problems = () if page.view.rank_set else page.view.problems
-    return {"notes": [*problems, *device.summary.notes]}
+    return {"notes": list(dict.fromkeys([*problems, *page.view.run.manifest.notes, *device.summary.notes]))}
 
 
 def _card_data(card: WatchedCard, page: Page) -> dict[str, Any]:
