@@ -12,7 +12,7 @@ class CompiledRegion(JsonObject):
     """One function that ``torch.compile`` compiled or tried to. ``source`` is its first line, as FILE:LINE.
 
     ``reasons`` has the first guards that failed, so that it was compiled again. ``failure`` says why it runs eagerly,
-    or does so for new inputs.
+    or does so for new inputs. ``uncaptured`` says why it runs without a CUDA graph, although one was asked for.
     """
 
     source: str
@@ -22,6 +22,7 @@ class CompiledRegion(JsonObject):
     recompilations: int = 0
     reasons: tuple[str, ...] = ()
     failure: str | None = None
+    uncaptured: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

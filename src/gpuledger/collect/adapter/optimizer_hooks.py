@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from torch.optim import optimizer as torch_optimizer
@@ -166,16 +166,17 @@ def _steps_under_way(frame: FrameType | None) -> int:
     return count
 
 
-def has_compiled_steps() -> bool:
-    """Return whether torch.compile has compiled the part of a step that calls the hooks before it.
+def is_guarded(register: Callable[..., OptimizerHook]) -> bool:
+    """Return whether compiled code is valid only for the present number of hooks of a kind.
 
-    That code is valid only for the number of hooks of then. With one more, it would be compiled again.
+    With one more, it would be compiled again. It is code that was compiled together with a step, or with the part of a
+    step before what breaks the graph.
+
+    Args:
+        register: :func:`before_steps` or :func:`after_steps`.
     """
-    wrapper = vars(torch_optimizer.Optimizer)["profile_hook_step"].__func__.__code__
-    return any(
-        isinstance(code, CodeType) and code.co_name == _STEP_NAME and torch_private.is_compiled(code)
-        for code in wrapper.co_consts
-    )
+    name = "_global_optimizer_pre_hooks" if register is before_steps else "_global_optimizer_post_hooks"
+    return any(name in guards for guards in torch_private.guards_of_compiled_code())
 
 
 def before_steps(called: Callable[[Any], None], absorbs: Absorbs = absorbs_nothing) -> OptimizerHook:

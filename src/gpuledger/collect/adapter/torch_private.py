@@ -329,10 +329,13 @@ def compiled_frames() -> int:
     return int(getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COUNTER", 0))
 
 
-def is_compiled(code: CodeType) -> bool:
-    """Return whether ``torch.compile`` has compiled frames of this code; False if this torch does not tell."""
+def guards_of_compiled_code() -> Iterator[str]:
+    """Yield the guards of everything that ``torch.compile`` has compiled, as text; nothing if torch does not tell."""
+    known = getattr(sys.modules.get("torch._dynamo.convert_frame"), "input_codes", None)
     reader = getattr(_C._dynamo.eval_frame, "_debug_get_cache_entry_list", None)
-    return reader is not None and bool(reader(code))
+    for code in [found() for found in list(getattr(known, "seen", ()))]:
+        for entry in reader(code) if code is not None and reader is not None else ():
+            yield str(getattr(entry, "guard_manager", ""))
 
 
 def is_compilers_own(module: Any) -> bool:

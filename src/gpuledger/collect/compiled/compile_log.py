@@ -28,6 +28,9 @@ _COMMENT = re.compile(r"\s{2,}#.*$")
 _NUMBER = re.compile(r"^(?:-\s*)?\d+/\d+:\s*")
 """The number of the compiled code that precedes a guard."""
 
+_SKIPS = re.compile(r"^(?:skipping cudagraphs due to )+", re.IGNORECASE)
+"""Begins Inductor's reason for a region without a CUDA graph."""
+
 _TYPE_OR_OBJECT = re.compile(r"^___check_(type|obj)_id\((.+), \d+\)(?:, type=<class '([^']+)'>)?.*")
 """A guard that compares a type or an object by its address."""
 _FRAME = re.compile(r"^Line: (\d+), Name: (.+), Filename: (.+)$")
@@ -51,13 +54,15 @@ class _Region:
     recompilations: int = 0
     reasons: dict[str, None] = field(default_factory=dict)
     failure: str = ""
+    uncaptured: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the region as in the manifest."""
         reasons = list(self.reasons)[:REASONS]
         found = {"source": self.source, "function": self.function, "compilations": self.compilations}
         found |= {"seconds": self.seconds, "recompilations": self.recompilations, "reasons": reasons}
-        return found | ({"failure": self.failure} if self.failure else {})
+        found |= {"failure": self.failure} if self.failure else {}
+        return found | ({"uncaptured": self.uncaptured} if self.uncaptured else {})
 
 
 class CompileLog:
@@ -124,6 +129,8 @@ class CompileLog:
             region.reasons[_guard_of(str(one.recompile_reason))] = None
         if getattr(one, "fail_type", None):
             region.failure = _short(str(getattr(one, "fail_reason", "") or one.fail_type))
+        if getattr(one, "cudagraph_skip_reason", None):
+            region.uncaptured = _SKIPS.sub("", _short(str(one.cudagraph_skip_reason))).partition(". Found from")[0]
 
     def _region(self, file: str, line: int, name: str) -> _Region:
         """Return the region of a function. The code after a graph break is a region of its own."""

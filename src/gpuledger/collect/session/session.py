@@ -168,7 +168,7 @@ class Session:
         self.steps.watch_compiled_calls(self.window.expects_training)
         if self._on_card:
             self._later.trace_captures()
-            self.steps.watch_replays()
+            self.steps.watch_replays(self.journal.note)
         if self.flight is not None:
             self.flight.begin(lambda: self.window, on_card=self._on_card)
         self.window.on_steps = self._later.expect_steps

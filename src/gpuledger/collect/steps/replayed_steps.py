@@ -16,12 +16,13 @@ from gpuledger.collect.adapter import torch_entrances
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, remove_all
 from gpuledger.collect.adapter.observer import Observer
+from gpuledger.collect.steps.failed_captures import FailedCaptures
 
 
 class ReplayedSteps:
     """Calls ``replayed()`` after each replay of a graph with an optimizer's step.
 
-    It does so between :meth:`install` and :meth:`remove`.
+    It does so between :meth:`install` and :meth:`remove`. Captures that fail are noted.
 
     Args:
         replayed: Called after the replay. The GPU may not have finished it.
@@ -34,12 +35,19 @@ class ReplayedSteps:
         self._captured: weakref.ref[Any] | None = None
         """The graph whose capture is in progress."""
         self._with_steps: dict[int, weakref.ref[Any]] = {}
+        self._failures = FailedCaptures(lambda _: None)
         self._observations: list[Observation] = []
 
-    def install(self) -> None:
-        """Start detecting. Does nothing if this torch has other functions for CUDA graphs."""
+    def install(self, note: Callable[[str], None]) -> None:
+        """Start detecting. Does nothing if this torch has other functions for CUDA graphs.
+
+        Args:
+            note: Adds a note to the run, about a capture that fails.
+        """
         absorbs = self._guard.absorbs
-        begins, ends = Observer(self._begins, absorbs=absorbs), Observer(self._ends, absorbs=absorbs)
+        self._failures = FailedCaptures(note)
+        begins = Observer(self._begins, fail=self._failed, absorbs=absorbs)
+        ends = Observer(self._ends, fail=self._failed, absorbs=absorbs)
         replays = Observer(self._replays, self._has_replayed, absorbs=absorbs)
         try:
             for function, observer in zip(torch_entrances.cuda_graph(), (begins, ends, replays), strict=True):
@@ -57,12 +65,20 @@ class ReplayedSteps:
         if graph is not None and torch.cuda.is_current_stream_capturing():
             self._with_steps[id(graph)] = weakref.ref(graph)
 
-    def _begins(self, graph: Any, *_: Any) -> None:
+    def _begins(self, graph: Any, *_: Any) -> Any:
         self._with_steps.pop(id(graph), None)
         self._captured = weakref.ref(graph)
+        return graph
 
-    def _ends(self, *_: Any) -> None:
+    def _ends(self, graph: Any, *_: Any) -> Any:
         self._captured = None
+        return graph
+
+    def _failed(self, graph: Any) -> None:
+        """Forget a capture that has failed, and note it."""
+        self._captured = None
+        self._with_steps.pop(id(graph), None)
+        self._failures.failed()
 
     def _replays(self, graph: Any) -> Any:
         known = self._with_steps.get(id(graph))

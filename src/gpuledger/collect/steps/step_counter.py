@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from gpuledger.collect.adapter.guard import Guard
-from gpuledger.collect.adapter.optimizer_hooks import OptimizerHook, after_steps, before_steps, has_compiled_steps
+from gpuledger.collect.adapter.optimizer_hooks import OptimizerHook, after_steps, before_steps, is_guarded
 from gpuledger.collect.adapter.program_objects import WeakIdentitySet, parameter_groups, updates_of, without_overrides
 from gpuledger.collect.launch.settings import AUTO, MARK, MODULE, OPTIMIZER, name_of_call
 from gpuledger.collect.steps.call_steps import FollowedModule, HeldCalls
@@ -98,13 +98,17 @@ class StepCounter:
     def install(self) -> None:
         """Start counting."""
         self._is_counting = True
-        if not has_compiled_steps():
-            self._hooks.append(before_steps(self._guard(self._before_step), self._guard.absorbs))
-        self._hooks.append(after_steps(self._guard(self._after_step), self._guard.absorbs))
+        for register, called in ((before_steps, self._before_step), (after_steps, self._after_step)):
+            if not is_guarded(register):
+                self._hooks.append(register(self._guard(called), self._guard.absorbs))
 
-    def watch_replays(self) -> None:
-        """Count replays of CUDA graphs in which a step of the optimizer was captured, too."""
-        self._replays.install()
+    def watch_replays(self, note: Callable[[str], None]) -> None:
+        """Count replays of CUDA graphs in which a step of the optimizer was captured, too.
+
+        Args:
+            note: Adds a note to the run, about a capture that fails.
+        """
+        self._replays.install(note)
 
     def watch_compiled_calls(self, expects_training: Callable[[], bool]) -> None:
         """Count calls of compiled functions if they can be steps, until an optimizer's step is seen.

@@ -1,4 +1,4 @@
-"""What torch.compile did in a run, as text: compile time, failures, recompilations and graph breaks of its regions."""
+"""What torch.compile did in a run, as text: compile time, and what became of its regions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def compilation_texts(done: Compilation | None, most: int) -> list[str]:
 
     Args:
         done: What it did.
-        most: Maximum number of lines of each kind: failures, recompilations and graph breaks.
+        most: Maximum number of lines of each kind: failures, regions without a CUDA graph, recompilations and graph
+            breaks.
     """
     if done is None:
         return []
@@ -28,6 +29,7 @@ def compilation_texts(done: Compilation | None, most: int) -> list[str]:
     texts = [f"{done.seconds:,.1f} s for {counted(done.graphs, 'graph')} of torch.compile"]
     texts += [f"regions unknown: {done.unread[:REASON_CELLS]}"] if done.unread else []
     texts += [_failure(one) for one in done.regions if one.failure][:most]
+    texts += [_uncaptured(one) for one in done.regions if one.uncaptured][:most]
     again = sorted(done.regions, key=lambda one: -one.recompilations)
     texts += [_compiled_again(one) for one in again if one.recompilations][:most]
     if done.places:
@@ -40,6 +42,10 @@ def compilation_texts(done: Compilation | None, most: int) -> list[str]:
 def _failure(region: CompiledRegion) -> str:
     what = "compiled no more" if region.compilations else "not compiled"
     return f"{what}: {_region(region)}: {(region.failure or '')[:REASON_CELLS]}"
+
+
+def _uncaptured(region: CompiledRegion) -> str:
+    return f"no CUDA graph: {_region(region)}: {(region.uncaptured or '')[:REASON_CELLS]}"
 
 
 def _compiled_again(region: CompiledRegion) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gpuledger.collect.adapter.guard import Guard
-from gpuledger.collect.adapter.optimizer_hooks import after_steps, before_steps, has_compiled_steps
-from gpuledger.collect.adapter.torch_private import is_compiled
+from gpuledger.collect.adapter.optimizer_hooks import after_steps, before_steps, is_guarded
 from gpuledger.collect.adapter.uncompiled import keep_uncompiled
 from gpuledger.collect.steps.step_counter import StepCounter
 
@@ -32,6 +31,10 @@ def twice(number: int) -> int:
     return number * 2
 
 
+def is_compiled(function: Callable[..., object]) -> bool:
+    return bool(torch._C._dynamo.eval_frame._debug_get_cache_entry_list(function.__code__))
+
+
 def computes_nothing(_: Tensor, number: int) -> int:
     return twice(number)
 
@@ -44,7 +47,7 @@ def test_a_frame_that_computes_nothing_is_skipped_although_it_calls_an_observed_
     seen = Seen()
     with observed(twice, seen.observer):
         assert torch.compile(computes_nothing, backend="eager")(torch.ones(1), 2) == 4
-    assert not is_compiled(computes_nothing.__code__)
+    assert not is_compiled(computes_nothing)
     assert [call[0] for call in seen.calls] == ["enter", "leave"]
 
 
@@ -52,7 +55,7 @@ def test_an_observed_function_is_traced_without_its_observer() -> None:
     seen = Seen()
     with observed(twice, seen.observer):
         assert torch.compile(computes, backend="eager", fullgraph=True)(torch.ones(1)) == 4
-    assert is_compiled(computes.__code__)
+    assert is_compiled(computes)
     assert not seen.calls
 
 
@@ -65,8 +68,8 @@ class Plain(Optimizer):
             weight.data.add_(1)
 
 
-def optimizer() -> Plain:
-    return Plain([nn.Parameter(torch.ones(2))], {})
+def optimizer(kind: type[Plain] = Plain) -> Plain:
+    return kind([nn.Parameter(torch.ones(2))], {})
 
 
 def compilations(steps: int = 2) -> list[str | None]:
@@ -98,12 +101,23 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-def test_steps_that_were_compiled_before_are_counted_and_not_compiled_again() -> None:
-    assert not has_compiled_steps()
-    one = optimizer()
+class Whole(Plain):
+    """Is compiled together with what calls it."""
+
+    def step(self, closure: Any = None) -> Any:
+        for weight in self.param_groups[0]["params"]:
+            weight.data.add_(1)
+
+
+@pytest.mark.parametrize(("kind", "counts"), [(Plain, True), (Whole, False)])
+def test_steps_that_were_compiled_before_are_not_compiled_again(kind: type[Plain], counts: bool) -> None:
+    """Where compiled code calls no hook, the counter is told of updates in another way."""
+    assert not is_guarded(before_steps)
+    one = optimizer(kind)
     step = torch.compile(one.step, backend="eager")
     step()
-    assert has_compiled_steps()
+    assert is_guarded(before_steps)
+    assert is_guarded(after_steps) is not counts
     told: list[tuple[str, object]] = []
     counter = StepCounter(
         Guard(_raise),
@@ -119,4 +133,4 @@ def test_steps_that_were_compiled_before_are_counted_and_not_compiled_again() ->
     finally:
         torch._dynamo.reset()
         counter.remove()
-    assert told == [("before", one), ("after", one), ("ended", "optimizer")] * 2
+    assert told == [("before", one), ("after", one), ("ended", "optimizer")] * 2 * counts

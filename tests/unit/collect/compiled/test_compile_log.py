@@ -52,6 +52,21 @@ def test_a_region_at_its_limit_is_known_by_its_frame(dynamo: Thing) -> None:
     assert (region["compilations"], region["failure"], region["seconds"]) == (1, "limit exceeded", 1.5)
 
 
+def test_a_region_for_which_inductor_makes_no_cuda_graph_says_why(dynamo: Thing) -> None:
+    log = CompileLog()
+    reason = (
+        'skipping cudagraphs due to skipping cudagraphs due to cpu device (arg0_1). Found from : \n   File "net.py"'
+    )
+    dynamo.metrics = [
+        compiled("0/0", 1),
+        compiled("0/0", 2, None, cudagraph_skip_reason=reason),
+        compiled("1/0", 3, "g"),
+    ]
+    log.read()
+    found = {one["function"]: one.get("uncaptured") for one in log.describe()["regions"]}
+    assert found == {"forward": "cpu device (arg0_1)", "g": None}
+
+
 def test_a_module_of_torch_is_known_by_the_line_that_calls_it(dynamo: Thing) -> None:
     """Dynamo compiles one function of its own around all of them."""
     log = CompileLog()

@@ -16,6 +16,7 @@ from gpuledger.collect.attribution.module_registry import ModuleRegistry  # noqa
 from gpuledger.collect.passes import graph_captures  # noqa: E402
 from gpuledger.collect.passes.graph_captures import GraphCaptures  # noqa: E402
 from gpuledger.collect.passes.time_pass import TimePass  # noqa: E402
+from gpuledger.collect.steps.failed_captures import MORE, MOST, FailedCaptures  # noqa: E402
 from gpuledger.collect.steps.step_counter import StepCounter  # noqa: E402
 from gpuledger.model.journal.journal import GRAPH_RANGE, ActivityKind, Part  # noqa: E402
 from gpuledger.model.journal.reading import Journal, journal_of  # noqa: E402
@@ -202,7 +203,7 @@ def counted(guard: Guard, new_graph: object) -> Iterator[StepCounter]:
 
     steps = StepCounter(guard, before_optimizer=nothing, after_optimizer=nothing, ended=nothing)
     steps.install()
-    steps.watch_replays()
+    steps.watch_replays(lambda _: None)
     yield steps
     steps.remove()
 
@@ -227,3 +228,54 @@ def test_replays_of_a_captured_optimizer_step_are_steps(
     capture(with_step, add)  # captured again, without the step
     with_step.replay()
     assert counted.seen == 5
+
+
+def test_captures_that_fail_are_said_once_with_the_line_and_the_error_inside(
+    guard: Guard, new_graph: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("CUDA error: capture was invalidated\nCompile with ...")
+
+    def capture_in_a_block(graph: Any, work: Callable[[], Any]) -> None:
+        graph.capture_begin()
+        try:
+            work()
+        finally:
+            graph.capture_end()
+
+    notes: list[str] = []
+    steps = StepCounter(guard, before_optimizer=lambda _: None, after_optimizer=lambda _: None, ended=lambda *_: None)
+    steps.watch_replays(notes.append)
+    base, graph = torch.cuda.CUDAGraph.__mro__[1], new_graph()
+    try:
+        capture_in_a_block(graph, add)
+        assert not notes
+        monkeypatch.setattr(base, "capture_end", fails)
+        frames = []
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="invalidated") as raised:
+                capture_in_a_block(graph, lambda: torch.ones(2) @ torch.ones(3))
+            frames += [entry.name for entry in raised.traceback]
+        with pytest.raises(RuntimeError, match="invalidated"):
+            capture_in_a_block(graph, add)
+    finally:
+        steps.remove()
+    assert frames[-2:] == ["capture_end", "fails"]  # and none of ours
+    inside, at_the_end = notes
+    assert "failed in test_graph_captures.py:" in inside
+    assert "RuntimeError: inconsistent tensor size" in inside
+    assert "RuntimeError: CUDA error: capture was invalidated. It has no replays" in at_the_end
+
+
+def test_only_the_first_failed_captures_are_said_one_by_one() -> None:
+    notes: list[str] = []
+    failures = FailedCaptures(notes.append)
+    failures.failed()
+    assert not notes
+    for number in range(MOST + 3):
+        try:
+            raise RuntimeError(f"{number}")
+        except RuntimeError:
+            failures.failed()
+    assert len(notes) == MOST + 1
+    assert notes[-1] == MORE

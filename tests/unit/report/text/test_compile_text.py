@@ -27,7 +27,7 @@ def region(name: str, **facts: object) -> CompiledRegion:
 
 def test_regions_and_breaks_are_said_with_their_line_and_cost() -> None:
     regions = (
-        region("same"),
+        region("same", uncaptured="mutated inputs"),
         region("once", recompilations=1, reasons=["x.size()[0] == 4"]),
         region("often", recompilations=8, reasons=["self.k == 0.0", "self.k == 1.5"], failure="limit exceeded"),
         region("never", compilations=0, failure="backend='bad' raised: RuntimeError: planted"),
@@ -40,9 +40,10 @@ def test_regions_and_breaks_are_said_with_their_line_and_cost() -> None:
     assert compilation_texts(done, 2)[1:] == [
         "compiled no more: forward (often.py:7): limit exceeded",
         "not compiled: forward (never.py:7): backend='bad' raised: RuntimeError: planted",
+        "no CUDA graph: forward (same.py:7): mutated inputs",
         "compiled again, 8 ×: forward (often.py:7), first reason: self.k == 0.0",
         "compiled again, 1 ×: forward (once.py:7), first reason: x.size()[0] == 4",
         "graph break, 2 ×: Tensor.item() (net.py:21), 3 more graphs in 4.2 s",
         "graph break, 1 ×: call of print (net.py:17)",
     ]
-    assert len(compilation_texts(done, 1)) == 4
+    assert len(compilation_texts(done, 1)) == 5
