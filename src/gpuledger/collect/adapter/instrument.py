@@ -242,12 +242,18 @@ def _compiled(tree: ast.Module, like: CodeType) -> CodeType:
 
 
 def _same(one: CodeType, other: CodeType) -> bool:
-    return (one.co_code, one.co_names, one.co_varnames, one.co_freevars) == (
+    return (one.co_code, _constants(one), one.co_names, one.co_varnames, one.co_freevars) == (
         other.co_code,
+        _constants(other),
         other.co_names,
         other.co_varnames,
         other.co_freevars,
     )
+
+
+def _constants(code: CodeType) -> list[tuple[type, Any]]:
+    """Return the constants of a function, except functions nested in it."""
+    return [(type(one), one) for one in code.co_consts if not isinstance(one, CodeType)]
 
 
 def _signature(code: CodeType) -> tuple[int, ...]:

@@ -158,12 +158,12 @@ class CompiledGraphs:
     def add(self, graph: CompiledGraph) -> None:
         """Add a compiled graph."""
         self._log.read()
-        if not graph.unknown:
-            keep(graph, self._cache, self._watch.possible)
-        elif graph.unknown == CACHED_CODE:
-            graph = recall(graph, self._cache, self._watch.possible) or graph
         try:
             functions = read_functions(graph.module)
+            if not graph.unknown:
+                keep(graph, self._cache, self._watch.possible)
+            elif graph.unknown == CACHED_CODE:
+                graph = recall(graph, self._cache, self._watch.possible) or graph
             graph = self._found_again(graph, functions)
         except (UnknownCodeError, OSError) as error:
             self._note_unread(graph.file, str(error))

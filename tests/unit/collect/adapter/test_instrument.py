@@ -287,13 +287,14 @@ def test_what_cannot_be_observed_says_why(function: Any, why: str) -> None:
     assert getattr(function, "__code__", None) is code
 
 
-def test_a_file_that_has_changed_since_is_noticed(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("changed", ["a - 1", "a + 2", "a + 1.0", "b + 1"])
+def test_a_file_that_has_changed_since_is_noticed(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, changed: str) -> None:
     place = tmp_path / "changing.py"
     place.write_text("def changes(a):\n    return a + 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     import changing  # type: ignore[import-not-found]
 
-    place.write_text("def changes(a):\n    return a - 1\n")
+    place.write_text(f"def changes(a):\n    return {changed}\n")
     try:
         with pytest.raises(CannotInstrumentError, match="not what was compiled"):
             Observation(changing.changes, Seen().observer)

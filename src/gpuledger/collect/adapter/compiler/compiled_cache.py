@@ -114,8 +114,16 @@ def _digest(file: str) -> str:
 def _make_room(directory: Path) -> None:
     files = list(directory.glob("*.json"))
     if len(files) > FILES:
-        for old in sorted(files, key=lambda file: file.stat().st_mtime)[: FILES // 2]:
+        for old in sorted(files, key=_changed_s)[: FILES // 2]:
             old.unlink(missing_ok=True)
+
+
+def _changed_s(file: Path) -> float:
+    """Return when a file was written; 0 if another process has deleted it meanwhile."""
+    try:
+        return file.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _to_json(graph: CompiledGraph, captured: CapturedGraph) -> dict[str, Any]:

@@ -26,6 +26,8 @@ _NOT_KERNELS = re.compile(
     r"|partitions|append|extend|recursively_apply_fns|\w*synchronize|run_intermediate_hooks|_DeviceGuard)$"
 )
 
+_CHANGED = "its generated file was changed since it was loaded"
+
 _COMPOUND = (ast.With, ast.If, ast.While)
 """Statements that contain others: a chosen device, ``torch.cond`` and ``while_loop``."""
 
@@ -125,15 +127,21 @@ def read_functions(module: ModuleType) -> list[GeneratedFunction]:
     try:
         with tokenize.open(str(module.__file__)) as file:
             tree = ast.parse(file.read())
-    except (OSError, SyntaxError, ValueError) as error:
-        raise UnknownCodeError(str(error)) from error
+        compiled = compile(tree, str(module.__file__), "exec", dont_inherit=True)
+    except OSError as error:
+        raise UnknownCodeError(f"its generated file cannot be read: {error.strerror}") from error
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise UnknownCodeError(f"{_CHANGED}: {error}") from error
+    codes = {(code, tuple(code.co_lines())) for code in _codes_in(compiled)}
     found = [
         GeneratedFunction(function, definition, tuple(_statements(definition.body)))
         for definition in _definitions(tree)
         for function in _functions_at(module, definition)
     ]
-    if not found:
+    if not (found or _has_functions(module)):
         raise UnknownCodeError("it has no function that runs the graph")
+    if not found or any((code := one.function.__code__, tuple(code.co_lines())) not in codes for one in found):
+        raise UnknownCodeError(_CHANGED)
     return found
 
 
@@ -158,6 +166,21 @@ def _functions_at(module: ModuleType, definition: ast.FunctionDef) -> list[Funct
         and one.__code__.co_firstlineno == definition.lineno
         and one.__code__.co_filename == module.__file__
     ][:1]
+
+
+def _has_functions(module: ModuleType) -> bool:
+    """Return whether a loaded file has functions that run a graph or a part of it."""
+    functions = (getattr(one, "__func__", one) for one in list(vars(module).values()))
+    codes = (one.__code__ for one in functions if isinstance(one, FunctionType))
+    return any(".".join(code.co_varnames[: code.co_argcount]) in _PARAMETERS for code in codes)
+
+
+def _codes_in(code: CodeType) -> Iterator[CodeType]:
+    """Yield the code objects of a file's functions, and of those in its classes."""
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield one
+            yield from _codes_in(one)
 
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[Statement]:

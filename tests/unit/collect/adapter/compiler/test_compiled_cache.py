@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from generated import load_generated
 
+from gpuledger.collect.adapter.compiler import compiled_cache
 from gpuledger.collect.adapter.compiler.compiled_cache import cache_directory, keep, recall
 from gpuledger.collect.adapter.compiler.graph_nodes import CapturedGraph, CompiledGraph, Kernel, NodeOrigin
 from gpuledger.model.journal.journal import CACHED_CODE
@@ -100,6 +102,18 @@ def test_a_directory_that_cannot_be_written_changes_nothing(tmp_path: Path) -> N
     (tmp_path / "file").write_text("")
     keep(graph, tmp_path / "file" / "below", COMPILED)
     assert recall(loaded(graph), tmp_path / "file" / "below", COMPILED) is None
+
+
+def test_old_files_make_room_also_if_another_process_deletes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled_cache, "FILES", 4)
+    for number in range(4):
+        (tmp_path / f"{number}.json").write_text("{}")
+        os.utime(tmp_path / f"{number}.json", (number, number))
+    (tmp_path / "deleted.json").symlink_to(tmp_path / "nowhere")
+    keep(graph_in(tmp_path), tmp_path, COMPILED)
+    assert {place.name for place in tmp_path.glob("*.json")} == {"1.json", "2.json", "3.json", "cgenerated.json"}
 
 
 def test_the_directory_is_that_of_the_users_cache() -> None:

@@ -160,18 +160,35 @@ def test_code_that_another_tool_has_replaced_is_left(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["x = 1\n", "def call(a, b):\n    return a\n"])
 def test_a_file_without_the_known_functions_is_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(UnknownCodeError, match="no function"):
+    with pytest.raises(UnknownCodeError, match="no function that runs the graph"):
         read_functions(load_generated(tmp_path, text))
 
 
-def test_a_file_that_was_changed_or_deleted_is_refused(tmp_path: Path) -> None:
+CHANGES = {
+    "lines": ("buf0 =", "\n    buf0 ="),
+    "a constant": ("(8, 16)", "(8, 17)"),
+    "a name": ("extern_kernels.mm", "extern_kernels.bmm"),
+    "another statement": ("buf0 =", "launched.append('another'); buf0 ="),
+    "no function": ("def call(", "def called("),
+    "no Python": ("buf0 =", "buf0 !"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_file_that_was_changed_is_refused(tmp_path: Path, name: str) -> None:
+    """What runs is what was loaded, and never what stands in the file now."""
     module = load_generated(tmp_path)
-    place = Path(str(module.__file__))
-    place.write_text("# one more line\n" + TEXT, encoding="utf-8")
-    with pytest.raises(UnknownCodeError):
+    old, new = CHANGES[name]
+    assert old in TEXT
+    Path(str(module.__file__)).write_text(TEXT.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(UnknownCodeError, match="was changed since it was loaded"):
         read_functions(module)
-    place.unlink()
-    with pytest.raises(UnknownCodeError):
+
+
+def test_a_file_that_was_deleted_is_refused(tmp_path: Path) -> None:
+    module = load_generated(tmp_path)
+    Path(str(module.__file__)).unlink()
+    with pytest.raises(UnknownCodeError, match="cannot be read: No such file or directory"):
         read_functions(module)
 
 
