@@ -87,8 +87,9 @@ def _optimizer_state(facts: PeakFacts) -> Finding | None:
             facts.show("--by", "category"),
             "optimizer_state",
         )
-    forms = [has_8_bit_form(one) for one in facts.rank.manifest.optimizers or ()]
-    if forms and not any(forms):
+    optimizers = facts.rank.manifest.optimizers or ()
+    without = frozenset(one.step_module for one in optimizers if not has_8_bit_form(one))
+    if optimizers and all(one.step_module in without for one in optimizers):
         return None
     return Finding(
         title,
@@ -96,11 +97,11 @@ def _optimizer_state(facts: PeakFacts) -> Finding | None:
         "use 8-bit optimizer states",
         "8-bit states take a quarter of 32-bit ones; those of parameters with few elements stay in 32 bits"
         + ("" if facts.is_sharded else "; sharding (ZeRO, FSDP) divides the states by the number of ranks"),
-        facts.saving(state & facts.is_large_state, 1 - SHARE),
+        facts.saving(state & facts.is_large_state & ~facts.allocated_in(without), 1 - SHARE),
         "the peak, with 8-bit states",
         facts.show("--by", "category"),
         "optimizer_state",
-        is_upper_bound=not all(forms),
+        is_upper_bound=bool(without),
     )
 
 

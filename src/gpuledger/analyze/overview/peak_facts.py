@@ -130,9 +130,8 @@ class PeakFacts:
         Blocks without a stack count as those of the update.
         """
         in_step = self.born_in("optimizer")
-        numbers = read_numbers(self.rank, "blocks", "stack_id", self.device_idx)
         others = [number for number, stack in read_stacks(self.rank).items() if not _is_update(stack)]
-        found: Mask = in_step & ~np.isin(numbers, others)
+        found: Mask = in_step & ~np.isin(self._stack_id, others)
         return found
 
     def of_updates(self, step_modules: frozenset[str] | None) -> Mask:
@@ -145,12 +144,23 @@ class PeakFacts:
         """
         if step_modules is None:
             return self.of_update
-        files = tuple(f"/{name.replace('.', '/')}.py" for name in step_modules)
-        numbers = read_numbers(self.rank, "blocks", "stack_id", self.device_idx)
-        stacks = read_stacks(self.rank)
-        others = [number for number, stack in stacks.items() if not any(one.file.endswith(files) for one in stack)]
-        found: Mask = self.of_update & ~np.isin(numbers, others)
+        others = np.setdiff1d(list(read_stacks(self.rank)), self._stacks_in(step_modules))
+        found: Mask = self.of_update & ~np.isin(self._stack_id, others)
         return found
+
+    def allocated_in(self, modules: frozenset[str]) -> Mask:
+        """Return which blocks code of these modules of torch allocated. Those without a stack are not among them."""
+        found: Mask = np.isin(self._stack_id, self._stacks_in(modules))
+        return found
+
+    def _stacks_in(self, modules: frozenset[str]) -> list[int]:
+        files = tuple(f"/{name.replace('.', '/')}.py" for name in modules)
+        stacks = read_stacks(self.rank).items()
+        return [number for number, stack in stacks if any(one.file.endswith(files) for one in stack)]
+
+    @property
+    def _stack_id(self) -> I64:
+        return read_numbers(self.rank, "blocks", "stack_id", self.device_idx)
 
     def held(self, blocks: Mask) -> int:
         """Return the bytes of these blocks at the peak."""

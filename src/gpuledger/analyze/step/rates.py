@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 PREFILL, DECODE = "prefill", "decode"
 
+FEWEST_DECODES = 2
+"""Number of single tokens for each longer input from which on the calls are those of a generation loop."""
+
 SAME_FRAC = 0.9
 """Minimum share of steps with the same batch size for samples per second."""
 
@@ -99,7 +102,7 @@ def _call_kinds(rank: Rank, device_idx: int | None) -> tuple[CallKind, ...]:
     """Return the kinds of calls of a generation loop; empty if there are no warm calls of it with known times."""
     inputs, calls = rank.manifest.inputs, rank.manifest.calls
     own_ns = unprofiled_steps(rank, kind="call")
-    if not own_ns or inputs is None or not inputs.tokens or not any(length == 1 for *_, length in calls):
+    if not own_ns or inputs is None or not inputs.tokens or not is_generation(calls):
         return ()
     on_gpu = gpu_steps(rank, device_idx)
     if on_gpu is not None and on_gpu.runs_ahead:
@@ -113,6 +116,25 @@ def _call_kinds(rank: Rank, device_idx: int | None) -> tuple[CallKind, ...]:
         for name in (PREFILL, DECODE)
         if name in named.values()
     )
+
+
+def is_generation(calls: Sequence[Sequence[int]]) -> bool:
+    """Return whether calls are those of a generation loop: several single tokens after each longer input of the rows.
+
+    A classifier of words has single tokens too, but seldom directly after a longer text, and not several.
+
+    Args:
+        calls: First and last step of equal calls, their rows and their length, in order.
+    """
+    prefills = decodes = 0
+    before = (0, 0)
+    for first, last, rows, length in calls:
+        if length > 1:
+            prefills += last - first + 1
+        elif length == 1 and before[1] > 1 and rows % max(before[0], 1) == 0:  # beams multiply the rows
+            decodes += last - first + 1
+        before = rows, length
+    return decodes >= FEWEST_DECODES * prefills > 0
 
 
 def _kind_of(length: int) -> str:

@@ -1,0 +1,26 @@
+"""Calls of a generation loop are told from those of other models whose inputs are numbers of words."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuledger.analyze.step.rates import is_generation
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([[1, 1, 2, 12], [2, 17, 2, 1]], True),
+        ([[1, 1, 2, 12], [2, 17, 2, 1], [18, 18, 2, 7], [19, 30, 2, 1]], True),
+        ([[1, 1, 1, 64], [2, 2, 1, 64], [3, 3, 1, 9], [4, 20, 1, 1]], True),  # a prompt in pieces
+        ([[1, 1, 2, 12], [2, 20, 6, 1]], True),  # three beams
+        ([[1, 9, 1, 1], [10, 17, 1, 2]], False),  # lines of text, the short ones first
+        ([[1, 1, 1, 5], [2, 2, 1, 1], [3, 3, 1, 7], [4, 4, 1, 3], [5, 6, 1, 1]], False),
+        ([[1, 1, 4, 12], [2, 20, 3, 1]], False),
+        ([[1, 20, 256, 1]], False),  # numbers of users
+        ([[1, 20, 256, 8]], False),
+        ([], False),
+    ],
+)
+def test_single_tokens_after_a_longer_input_are_a_generation(calls: list[list[int]], expected: bool) -> None:
+    assert is_generation(calls) is expected
