@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -49,9 +50,10 @@ class StepTimes:
 def step_times(rank: Rank) -> StepTimes:
     """Return the steps' end-to-end time in ns, without the recorder's pauses.
 
-    Unprofiled steps outside the timing measurement are preferred, because nothing is installed in them. The first step,
-    which warms up, is left out if there are others. If the program contains steps of several kinds, those of the last
-    kind are used.
+    Unprofiled steps outside the timing measurement are preferred, because nothing is installed in them. A program that
+    ends before has recorded and profiled steps. Both are slower, so that the faster ones are closer to it. The first
+    step, which warms up, is left out if there are others. If the program contains steps of several kinds, those of
+    the kind with measured times are used, and without one those of the last kind.
 
     Source: host clock. A step ends when the host returns from it, not when the GPU has finished its work. If the host
     runs ahead of the GPU by more than a step, the time is that of the GPU: between the two synchronizations of the
@@ -82,18 +84,29 @@ def _host_times(rank: Rank) -> StepTimes:
     once = once[end[once] > start[once]]  # iterations of an older log have no times
     kinds = np.array(table["kind"].to_pylist(), dtype=object)
     chosen = once[~recorded[once] & ~in_time_pass[once]]
-    chosen = chosen[kinds[chosen] == kinds[chosen[-1]]] if chosen.size else chosen
-    kind = "unprofiled" if chosen.size else "recorded"
-    chosen = chosen if chosen.size else once[recorded[once]] if recorded[once].any() else once
-    if chosen.size > 1:
-        chosen = chosen[numbers[chosen] > 1]
+    timed = once[in_time_pass[once]]
+    if chosen.size:
+        kind_of_steps = Counter(kinds[timed]).most_common(1)[0][0] if timed.size else kinds[chosen[-1]]
+        chosen = chosen[kinds[chosen] == kind_of_steps]
+    own_ns, kind = end - start - paused, "unprofiled"
+    if not chosen.size:
+        slower = {"recorded": once[recorded[once]], "profiled": timed}
+        medians_ns = {name: np.median(own_ns[_warm(steps, numbers)]) for name, steps in slower.items() if steps.size}
+        kind = min(medians_ns, key=lambda name: medians_ns[name], default="recorded")
+        chosen = slower[kind] if slower[kind].size else once
+    chosen = _warm(chosen, numbers)
     if not chosen.size:
         seen = "no step was seen" if not numbers.size else "the steps have no times"
         return StepTimes(0, None, None, seen)
-    own_ns = (end - start - paused)[chosen]
+    own_ns = own_ns[chosen]
     source = f"host clock, {chosen.size} {kind} step{'s' if chosen.size > 1 else ''}"
     p95_ns, p5_ns = (_quantile_ns(own_ns, share) if chosen.size >= FEWEST_STEPS else None for share in (0.95, 0.05))
     return StepTimes(int(chosen.size), round(np.median(own_ns)), p95_ns, source, p5_ns)
+
+
+def _warm(rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows of steps without that of the first step, if there are others."""
+    return rows[numbers[rows] > 1] if rows.size > 1 else rows
 
 
 def _quantile_ns(times_ns: NDArray[np.int64], share: float) -> int:

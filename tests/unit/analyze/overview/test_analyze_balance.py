@@ -222,6 +222,38 @@ def test_step_time_prefers_unrecorded_steps_and_takes_pauses_off(tmp_path: Path)
     assert (none.count, none.median_ns, none.p95_ns) == (0, None, None)
 
 
+@pytest.mark.parametrize(("slower_ns", "kind"), [(-5_000_000, "profiled"), (9_000_000, "recorded")])
+def test_without_unprofiled_steps_the_faster_of_recorded_and_profiled_ones_are_closer(
+    slower_ns: int, kind: str, tmp_path: Path
+) -> None:
+    """Both are slower than a step of the program. Which of them is slower depends on the program."""
+    rank = with_manifest(tmp_path / "six.ledger", time_steps=[4, 6])
+    rows = [row for row in rank.table("steps").to_pylist() if row["step"] <= 6]
+    recorded_ns = [row["end_ns"] - row["start_ns"] - row["paused_ns"] for row in rows[1:3]]
+    for row in rows[3:]:
+        row["end_ns"] = row["start_ns"] + row["paused_ns"] + recorded_ns[0] + slower_ns
+    write_table(rank.directory, to_table("steps", rows), "steps")
+    times = step_times(read_run(tmp_path / "six.ledger").rank())
+    expected_ns = recorded_ns[0] + slower_ns if kind == "profiled" else round(sum(recorded_ns) / 2)
+    assert (times.count, times.median_ns) == (3 if kind == "profiled" else 2, expected_ns)
+    assert times.source.endswith(f"{kind} steps")
+
+
+def test_the_step_time_is_of_the_kind_of_steps_with_measured_times(tmp_path: Path) -> None:
+    """As of the batches of which features are computed before a training."""
+    rank = with_manifest(tmp_path / "seven.ledger", time_steps=[4, 6])
+    rows = rank.table("steps").to_pylist()
+    for row in rows[:7]:
+        row["kind"] = "call"
+    rows[7]["end_ns"] += 500_000_000
+    write_table(rank.directory, to_table("steps", rows), "steps")
+    times = step_times(read_run(tmp_path / "seven.ledger").rank())
+    assert (times.count, times.median_ns) == (1, rows[6]["end_ns"] - rows[6]["start_ns"])
+    untimed = with_manifest(tmp_path / "eight.ledger")
+    write_table(untimed.directory, to_table("steps", rows), "steps")
+    assert step_times(read_run(tmp_path / "eight.ledger").rank()).median_ns == rows[7]["end_ns"] - rows[7]["start_ns"]
+
+
 def test_a_step_on_two_devices_counts_once(tmp_path: Path) -> None:
     rank = changed(tmp_path / "one.ledger", "steps", lambda rows: rows + [row | {"device_idx": 1} for row in rows])
     assert step_times(rank).count == 5
