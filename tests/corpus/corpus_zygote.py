@@ -8,7 +8,6 @@ starts it when torch has been imported; its modules are set aside until then, an
 from __future__ import annotations
 
 import atexit
-import gc
 import json
 import os
 import sys
@@ -24,12 +23,11 @@ def main() -> None:
     import torch._dynamo  # noqa: F401  what the first optimizer loads
 
     sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "support"))
-    from preloaded import RECORDER, Kept, set_aside
+    from preloaded import COMPILER, RECORDER, Kept, make_cheap_to_fork, set_aside
 
     del sys.path[1]
-    sys.meta_path.insert(0, Kept(set_aside([RECORDER])))
-    gc.collect()
-    gc.freeze()  # or each collection in a fork would walk, and copy, a million objects of torch's
+    sys.meta_path.insert(0, Kept(set_aside([RECORDER, COMPILER])))
+    make_cheap_to_fork()
     # What the parent talks through is out of the programs' sight: they have 0, 1 and 2 and nothing else.
     orders = os.fdopen(os.dup(0))
     for line in orders:

@@ -28,6 +28,7 @@ from typing import Any
 
 import planted
 from planted_programs import PROGRAMS, Program
+from preloaded import make_cheap_to_fork
 
 os.environ["OMP_NUM_THREADS"] = "1"
 planted.plant()
@@ -307,8 +308,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     for torchs in weakref.finalize._registry:  # type: ignore[attr-defined] # its operators need not go before the process does
         torchs.atexit = False
-    gc.collect()
-    gc.freeze()
+    make_cheap_to_fork()
     walked: set[tuple[int, str]] = set()
     for name in orders["programs"] or PROGRAMS:
         result = walk(name, walked, orders)

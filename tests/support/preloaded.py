@@ -5,16 +5,20 @@ In a fork ``sys.modules`` does not hold what is set aside; what is imported is f
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import marshal
 import os
+import pkgutil
 import sys
 import tempfile
 import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,8 +26,32 @@ from typing import Any
 RECORDER = ("gpuledger.collect.session.active", "gpuledger.collect.memory.dispatch")
 """What a recorded program loads of gpuledger."""
 
+MADV_COLLAPSE = 25
+"""Source: Linux, include/uapi/asm-generic/mman-common.h; since 6.1."""
 
-def set_aside(groups: Sequence[Sequence[str]]) -> list[dict[str, types.ModuleType]]:
+COMPILER = ("torch._inductor.compile_fx", "networkx")
+"""What torch loads when the first graph is compiled, and its partitioner."""
+
+
+def modules_of(*packages: str) -> tuple[str, ...]:
+    """Return the names of the modules of packages of gpuledger's, without those that are also run by ``-m``.
+
+    ``runpy`` loads these itself, and warns where one is loaded already.
+    """
+    found = []
+    for package in packages:
+        loaded = importlib.import_module(f"gpuledger.{package}")
+        names = [one.name for one in pkgutil.walk_packages(loaded.__path__, f"{loaded.__name__}.")]
+        found += [loaded.__name__, *(name for name in names if not _is_run(name))]
+    return tuple(found)
+
+
+def _is_run(name: str) -> bool:
+    spec = importlib.util.find_spec(name)
+    return bool(spec and spec.origin and '__name__ == "__main__"' in Path(spec.origin).read_text(encoding="utf-8"))
+
+
+def set_aside(groups: Iterable[Sequence[str]]) -> list[dict[str, types.ModuleType]]:
     """Return the modules of each group after loading them and taking them out of ``sys.modules``."""
     found = []
     known = set(sys.modules)
@@ -80,6 +108,23 @@ class Kept(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: types.ModuleType) -> None:
         """Leave the module as it is."""
         module.__spec__ = self._own
+
+
+def make_cheap_to_fork() -> None:
+    """Set what is loaded apart from what a fork makes of its own.
+
+    Else each collection in a fork would walk, and copy, a million objects. And in pages of 2 MiB, there is 512 times
+    less for a fork to note and to let go of; a kernel that has no such pages does without.
+    """
+    gc.collect()
+    gc.freeze()
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        place, rights, _, _, file, *_ = line.split()
+        begin, end = (int(one, 16) for one in place.split("-"))
+        if rights == "rw-p" and file == "0":
+            madvise(begin, end - begin, MADV_COLLAPSE)
 
 
 # -- code of torch's functions with calls of observers in it --------------------------------------------------------

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import gc
 import importlib
 import marshal
 import os
@@ -22,23 +21,15 @@ import socket
 import sys
 import threading
 import types
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from preloaded import RECORDER, Kept, set_aside
+from preloaded import COMPILER, RECORDER, Kept, make_cheap_to_fork, modules_of, set_aside
 
-GROUPS = (
-    ("numpy",),
-    ("numpy.random",),
-    ("pynvml",),
-    ("torch",),
-    ("torch._dynamo",),
-    RECORDER,
-    ("click", "rich.console", "rich.table", "psutil", "pyarrow", "pyarrow.parquet", "pyarrow.compute"),
-    ("gpuledger.cli.record.run", "gpuledger.services.running", "gpuledger.services.runs", "gpuledger.report.text.text"),
-)
-"""What is loaded beforehand."""
+COMMANDS = ("cli", "report", "services", "analyze", "model", "processes", "files", "cards", "collect.sampling")
+"""The packages of gpuledger's that commands load, and what they start beside a program."""
 
 FLAGS = ("-u", "-P")
 LARGEST_DESCRIPTOR = 256
@@ -49,14 +40,22 @@ def _threads() -> set[str]:
     return {Path(f"/proc/self/task/{number}/comm").read_text().strip() for number in os.listdir("/proc/self/task")}
 
 
+def _groups() -> Iterator[tuple[str, ...]]:
+    """Yield what is loaded beforehand."""
+    yield from (("numpy",), ("numpy.random",), ("numpy.ma",), ("pynvml",), ("torch",), ("torch._dynamo",), RECORDER)
+    yield "click", "rich.console", "rich.table", "psutil", "pyarrow", "pyarrow.parquet", "pyarrow.compute"
+    yield modules_of(*COMMANDS)
+    yield modules_of("simulate")
+    yield COMPILER
+
+
 def serve(place: str, command: str) -> None:
     """Serve orders until nobody is left who may give one."""
-    groups = set_aside(GROUPS)
+    groups = set_aside(_groups())
     sys.meta_path.insert(0, Kept(groups))
     own = Path("/proc/self/comm").read_text(encoding="utf-8").strip()
     assert _threads() <= {own, "jemalloc_bg_thd"}, f"threads would be missing in the forks: {_threads()}"
-    gc.collect()
-    gc.freeze()  # or each collection in a fork would walk, and copy, a million objects
+    make_cheap_to_fork()
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(place + ".new")
     listening.listen(64)
