@@ -100,6 +100,8 @@ def count_lines(text: str) -> int:
 
 def count_comment_lines(text: str) -> int:
     """Return how many lines of ``text`` hold a comment and nothing else."""
+    if not any(line.lstrip().startswith("#") for line in text.splitlines()):
+        return 0
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     return sum(token.type == tokenize.COMMENT and not token.line[: token.start[1]].strip() for token in tokens)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from object_storage import Storage, object_storage
-from programs import TRAIN, Ended, bare, environment, execute, recorded, write_script
+from programs import TRAIN, Ended, environment, execute, recorded, write_script
 from quick import quick_gpuledger
 from quick import recorded as quickly_recorded
 
@@ -30,14 +30,19 @@ def gpuledger(words: list[str], directory: Path) -> Ended:
     return execute([*quick_gpuledger(), *words], directory, environment())
 
 
-@pytest.mark.parametrize("ending", ["sys.exit(7)", "import os; os.kill(os.getpid(), 15)"])
-def test_a_run_is_uploaded_after_the_program_has_ended(storage: Storage, tmp_path: Path, ending: str) -> None:
+@pytest.mark.parametrize(
+    ("ending", "status", "record"),
+    [
+        ("sys.exit(7)", 7, quickly_recorded),
+        ("import os; os.kill(os.getpid(), 15)", -signal.SIGTERM, recorded),
+    ],
+)
+def test_a_run_is_uploaded_after_the_program_has_ended(
+    storage: Storage, tmp_path: Path, ending: str, status: int, record: Callable[..., Ended]
+) -> None:
     write_script(tmp_path, PROGRAM + "sys.stdout.flush()\n" + ending)
-    alone = bare(["train.py"], tmp_path)
-    ended = recorded(["train.py"], tmp_path, options=("--devices", "cpu", "--out", f"{storage.url}/job/host-a"))
-    assert (ended.status, ended.stdout) == (alone.status, alone.stdout)
-    assert alone.stdout == b"[]\n"
-    assert ended.status in (7, -signal.SIGTERM)
+    ended = record(["train.py"], tmp_path, options=("--devices", "cpu", "--out", f"{storage.url}/job/host-a"))
+    assert (ended.status, ended.stdout) == (status, b"[]\n")
     assert f"gpuledger: uploaded host-a.ledger to {storage.url}/job/host-a.ledger (" in ended.stderr.decode()
     shown = gpuledger(["show", f"{storage.url}/job"], tmp_path)
     assert shown.status == 0

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 from present import present
+from programs import GPULEDGER
+from quick import quick_gpuledger
 
 from gpuledger.analyze.memory.failures.oom import explain_oom
 from gpuledger.analyze.posting.posting import post_rank
@@ -145,17 +146,15 @@ def test_the_first_sentence_names_the_request_and_the_host(tmp_path: Path, fligh
     assert failure.remedies == ()
 
 
-def run(*words: str, at: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gpuledger", *words], cwd=at, capture_output=True, text=True, timeout=240, check=False
-    )
+def run(*words: str, at: Path, by: Sequence[str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [*(by or quick_gpuledger()), *words]
+    return subprocess.run(command, cwd=at, capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_a_leak_that_reaches_a_limit_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "leak.py").write_text(LEAK)
-    bare = subprocess.run([sys.executable, "leak.py"], cwd=tmp_path, capture_output=True, timeout=240, check=False)
-    done = run("run", "-q", "--out", "leak", "leak.py", at=tmp_path)
-    assert done.returncode == bare.returncode == 1
+    done = run("run", "-q", "--out", "leak", "leak.py", at=tmp_path, by=GPULEDGER)
+    assert done.returncode == 1
     assert "DefaultCPUAllocator" in done.stderr
     document: dict[str, Any] = json.loads(run("show", "leak", "--json", at=tmp_path).stdout)
     (failure,) = document["out_of_memory"]
