@@ -123,12 +123,17 @@ TOO_SHORT = (
     "No timing measurement: the program ended after step 2, before it could start. Use --steps 1:1 to record fewer "
     "steps before it."
 )
-CUT_SHORT = "The timing measurement was cut short: the program ended during it."
+CUT_SHORT = (
+    "The timing measurement was cut short: the program ended during it. "
+    "Use --steps 1:1 to record fewer steps before it."
+)
+TOO_FEW = "No timing measurement: the program ended after step 1, before it could start. It needs a second step."
 
 
 @pytest.mark.parametrize(
     ("count", "profiled", "unprofiled", "said"),
     [
+        (1, 0, 0, (WITHOUT_ENERGY, TOO_FEW)),
         (2, 0, 0, (WITHOUT_ENERGY, TOO_SHORT)),
         (4, 1, 0, (CUT_SHORT, WITHOUT_ENERGY)),
         (5, 2, 0, (WITHOUT_ENERGY,)),
@@ -153,7 +158,7 @@ def test_a_short_script_gets_what_fits_and_nobody_is_alarmed(
     assert (f"{unprofiled} unprofiled step" in times.source) == bool(unprofiled)
     if not unprofiled:
         slower = ("1 recorded step", "2 recorded steps", f"{profiled} profiled step{'s' if profiled > 1 else ''}")
-        assert times.source.endswith(slower[:1] if count == 2 else slower[1:])  # without the first
+        assert times.source.endswith(slower[:1] if count <= 2 else slower[1:])  # without the first
     assert (find_overhead(rank).profiled_step_frac is not None) == bool(unprofiled)
 
 

@@ -8,6 +8,7 @@ import threading
 import torch
 
 from gpuledger.collect.adapter import kineto, torch_private
+from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.passes import energy_cards
 from gpuledger.units import format_bytes
 
@@ -61,3 +62,9 @@ def why_no_time_pass(step_allocations: int) -> str | None:
     if torch_private.holds_graphs():
         return "the program uses CUDA graphs, and CUPTI can break those when it starts and stops"
     return None
+
+
+def hint_for(steps: int, settings: RecordSettings) -> str:
+    """Return what lets a measurement start earlier in a program that ended after ``steps``; "" if nothing does."""
+    earlier = " Use --steps 1:1 to record fewer steps before it." if settings.last_step > 1 else ""
+    return earlier if steps > 1 else " It needs a second step."
