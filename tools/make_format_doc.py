@@ -112,6 +112,7 @@ Keys of `rank-N/manifest.json`:
 | `host_memory`, `host_limit_bytes` | resident, shared, pinned memory, /dev/shm and workers; the cgroup's limit |
 | `recorder_bytes` | host memory of the recorder |
 | `collectives` | nccl, gloo and so on; null without a process group |
+| `communications` | the first ones of each process group: `group`, `size` in ranks, `call`, `t_ns` of its return |
 | `libraries` | context_bytes, library_bytes, source; absent if not measured |
 | `precision` | autocast, float32_frac: whether autocast was used, and the share of parameters in 32 bits |
 | `optimizers` | name, step_module, has, uses, without, devices, is_floating: which forms of the update exist |

@@ -143,7 +143,8 @@ def estimates_of_sharded_training() -> list[str]:
             "Estimates compared with PyTorch's counters, of the trainings in",
             "[Measured on four and two GPUs](ranks.md#measured-on-four-and-two-gpus). Each figure is the largest error",
             "of the ranks, relative to the measurement. Outside the allocator are context, libraries and NCCL. The",
-            "assumed memory of NCCL is that of `ddp`, so that column is no independent test.",
+            "memory of NCCL's communicators was measured on two GPUs, without these trainings, by",
+            "`bench/memory/nccl_memory.py`.",
         ),
         *(line for estimated, measured in ESTIMATED for line in estimated_table(estimated, measured)),
     ]

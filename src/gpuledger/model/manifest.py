@@ -159,6 +159,19 @@ class Mesh(JsonObject):
         return dict(zip(self.names, self.coordinate, strict=False))
 
 
+@dataclass(frozen=True)
+class FirstCommunication(JsonObject):
+    """The first communication of one kind in a process group of ``size`` ranks: the function, and when it had returned.
+
+    NCCL takes memory for a group in that moment.
+    """
+
+    group: str
+    size: int
+    call: str
+    t_ns: int
+
+
 _MEASURED_TYPE = Fields(
     {
         **dict.fromkeys(("operator", "numbers"), str),
@@ -214,6 +227,7 @@ class RecordedFacts(JsonObject):
     inputs: Inputs | None = None
     calls: Annotated[tuple[tuple[int, int, int, int], ...], ListOf(ListOf(int, 4, 4), most=_MAX_CALLS)] = ()
     collectives: str | None = None
+    communications: tuple[FirstCommunication, ...] = ()
     precision: Precision | None = None
     optimizers: tuple[OptimizerFacts, ...] | None = None
     world: World | None = None

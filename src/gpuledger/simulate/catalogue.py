@@ -23,11 +23,6 @@ HANDLES, HANDLE_BYTES = 2, 64 * MIB
 
 Source: a U-Net without a matrix product used 128 MiB less of library bytes on an H200.
 """
-NCCL_BYTES = 884_998_144
-"""Memory that NCCL uses in a process with a process group.
-
-Source: DistributedDataParallel on two H200s of one host, torch 2.11 (bench/memory/results/h200/sharded.json).
-"""
 
 
 @dataclass(frozen=True)

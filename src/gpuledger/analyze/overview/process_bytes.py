@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpuledger.analyze.memory.live import read_labels, read_numbers
-from gpuledger.units import format_bytes
+from gpuledger.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
@@ -34,12 +34,14 @@ class ProcessBytes:
 class Gain:
     """Memory that the process took from the driver, outside the allocator, by the end of ``step``.
 
-    ``name`` is the line of the balance, or :data:`LATER` for memory that came after the first steps.
+    ``name`` is the line of the balance, or :data:`LATER` for memory that came after the first steps. ``group`` is the
+    process group that communicated for the first time; "" if none did.
     """
 
     name: str
     step: int
     bytes: int
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,16 @@ class OutsideBytes:
         return (self.context_bytes or 0) + self.library_bytes + (self.nccl_bytes or 0)
 
     def when(self, name: str) -> str:
-        """Return in which steps a line's memory came, as text; "" if none came."""
-        sizes: dict[int, int] = {}
+        """Return in which steps a line's memory came, and with which process group, as text; "" if none came."""
+        sizes: dict[tuple[str, int], int] = {}
         for gain in self.gains:
             if gain.name == name:
-                sizes[gain.step] = sizes.get(gain.step, 0) + gain.bytes
-        parts = [f"{format_bytes(size)} in step {step}" for step, size in sizes.items() if size > 0]
+                sizes[gain.group, gain.step] = sizes.get((gain.group, gain.step), 0) + gain.bytes
+        parts = [
+            f"{format_bytes(size)} in step {step}" + (f" with {group}" if group else "")
+            for (group, step), size in sizes.items()
+            if size > 0
+        ]
         return ", ".join(parts)
 
 
@@ -155,15 +161,20 @@ def _gains(rank: Rank, device_idx: int) -> Iterator[tuple[int, Gain]]:
     """Yield the time of each sample of the process, and what it gained outside the allocator since the one before."""
     rows = _samples(rank, device_idx)
     until_call = next((row.t_ns for row in rows if row.reason == _FIRST_CALL), None)
+    communications = list(rank.manifest.communications)
     before: _Sample | None = None
     for row in rows:
+        group = ""
         if row.reason == _AFTER_COLLECTIVE and before is not None and before.reason == _BEFORE_COLLECTIVE:
             name = NCCL
+            while communications and communications[0].t_ns <= row.t_ns:
+                one = communications.pop(0)
+                group = f"{one.group} ({counted(one.size, 'rank')})"
         elif until_call is not None and row.t_ns <= until_call:
             name = CONTEXT
         else:
             name = LIBRARY if row.step < rows[0].step + FIRST_STEPS else LATER
-        yield row.t_ns, Gain(name, row.step, row.outside_bytes - (before.outside_bytes if before else 0))
+        yield row.t_ns, Gain(name, row.step, row.outside_bytes - (before.outside_bytes if before else 0), group)
         before = row
 
 

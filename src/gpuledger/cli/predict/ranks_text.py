@@ -21,10 +21,11 @@ def ranks_lines(found: RanksEstimate, terminal: Terminal, rows: int) -> list[str
     sizes = f"{estimate.peak_process_bytes / _GIB:.1f} of {estimate.card.usable_bytes / _GIB:.1f} GiB at the peak"
     cards = f"{found.world_size} × {estimate.card.key}"
     first = f"{found.verdict} on {cards} ({sizes} of rank {highest.rank}, {interval(estimate)})"
+    communicators = counted(highest.communicators, "communicator")
     own_bytes = estimate.card.outside_bytes - found.nccl_bytes
     second = (
         f"{counted(len(found.ranks), 'rank')} simulated   context and libraries {format_bytes(own_bytes)}   "
-        f"NCCL {format_bytes(found.nccl_bytes)} (assumed)   simulated steps {estimate.steps}, "
+        f"NCCL {format_bytes(found.nccl_bytes)} ({communicators})   simulated steps {estimate.steps}, "
         f"peak in step {estimate.peak_step}"
     )
     lines = [terminal.styled(terminal.text(first), "bold"), terminal.text(second), ""]
@@ -70,7 +71,13 @@ def ranks_document(found: RanksEstimate) -> dict[str, Any]:
         "capacity_bytes": found.highest.estimate.card.usable_bytes,
         "confidence": found.highest.estimate.confidence,
         "ranks": [
-            {"rank": one.rank, "coordinate": one.coordinate, **peaks_document(one.estimate, one.rank)}
+            {
+                "rank": one.rank,
+                "coordinate": one.coordinate,
+                "communicators": one.communicators,
+                "nccl_bytes": one.nccl_bytes,
+                **peaks_document(one.estimate, one.rank),
+            }
             for one in found.ranks
         ],
         "notes": list(found.notes),

@@ -125,7 +125,7 @@ class MemoryWindow:
         self.has_trained = WeakIdentitySet()
         """Optimizers that had stepped before the recording began."""
         self._trains: dict[tuple[int, int], bool] = {}
-        self._collectives = FirstCollectives(self.read_counters, guard)
+        self._collectives = FirstCollectives(self.read_counters, guard, journal.fact)
         self._precision = Precision(self._registry, guard)
         self._scanned = False
         self._phases_before: list[Phase] = []

@@ -115,6 +115,8 @@ def follow(
         **outcome,
         "steps": steps,
         "optimizers": plan.optimizers[:3],
+        "nccl_bytes": 0 if one_rank is None else one_rank.nccl_bytes,
+        "communicators": 0 if one_rank is None else len(one_rank.communicators.by_name),
         "initialized": one_rank is not None and one_rank.initialized,
         "with_rest": rest is not None and rest.began,
         "varied": plan.varied,

@@ -14,7 +14,6 @@ from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.model.journal.reading import read_journal
 from gpuledger.model.run import Run, read_run
 from gpuledger.model.run_writer import RunWriter, new_manifest
-from gpuledger.simulate.catalogue import NCCL_BYTES
 from gpuledger.simulate.estimate.fit import EDGE, FITS, TOO_LARGE
 from gpuledger.simulate.estimate.run import (
     Estimate,
@@ -42,11 +41,17 @@ Outcomes = dict[int, dict[str, Any]]
 
 @dataclass(frozen=True)
 class RankEstimate:
-    """Estimated memory of one rank. ``coordinate`` is its place in the program's device mesh, by dimension."""
+    """Estimated memory of one rank.
+
+    ``coordinate`` is its place in the program's device mesh, by dimension. ``nccl_bytes`` is the memory of NCCL for its
+    ``communicators``.
+    """
 
     rank: int
     coordinate: dict[str, int]
     estimate: Estimate
+    nccl_bytes: int
+    communicators: int
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,6 @@ class RanksEstimate:
 
     world_size: int
     ranks: tuple[RankEstimate, ...]
-    nccl_bytes: int
     notes: tuple[str, ...]
     run: Run
 
@@ -68,6 +72,11 @@ class RanksEstimate:
     def highest(self) -> RankEstimate:
         """Return the simulated rank with the highest peak of the process."""
         return max(self.ranks, key=lambda one: one.estimate.peak_process_bytes)
+
+    @property
+    def nccl_bytes(self) -> int:
+        """Return the memory of NCCL on the rank with the highest peak."""
+        return self.highest.nccl_bytes
 
     @property
     def verdict(self) -> str:
@@ -209,23 +218,24 @@ def _refuse(order: Order, world_size: int, outcomes: Outcomes) -> None:
 
 def _finish(order: Order, world_size: int, writer: RunWriter, outcomes: Outcomes) -> RanksEstimate:
     """Return the estimates of all simulated ranks. Closes the run and builds its tables."""
-    nccl_bytes = NCCL_BYTES if world_size > 1 else 0
     journals = {rank: read_journal(writer.directory / f"rank-{rank}" / "journal") for rank in outcomes}
     own_notes = tuple(dict.fromkeys(note for one in journals.values() for note in notes_on_uncompiled(one)))
     close_run(order, writer, own_notes)
     run = read_run(writer.directory)
-    here = dataclasses.replace(order, card=order.card.with_nccl(nccl_bytes))
     found = []
     for rank, journal in journals.items():
         mesh = run.rank(rank).manifest.mesh
+        nccl_bytes = int(outcomes[rank]["nccl_bytes"])
+        here = dataclasses.replace(order, card=order.card.with_nccl(nccl_bytes))
         estimate = read_estimate(here, run, journal, tuple(outcomes[rank]["notes"]), rank=rank)
-        found.append(RankEstimate(rank, {} if mesh is None else mesh.coordinates(), estimate))
+        coordinate = {} if mesh is None else mesh.coordinates()
+        found.append(RankEstimate(rank, coordinate, estimate, nccl_bytes, int(outcomes[rank]["communicators"])))
     said = dict.fromkeys(note for one in found for note in one.estimate.notes)
-    notes = (*own_notes, *said, *_notes_on_ranks(world_size, outcomes, nccl_bytes))
-    return RanksEstimate(world_size, tuple(found), nccl_bytes, notes, run)
+    notes = (*own_notes, *said, *_notes_on_ranks(world_size, outcomes))
+    return RanksEstimate(world_size, tuple(found), notes, run)
 
 
-def _notes_on_ranks(world_size: int, outcomes: Outcomes, nccl_bytes: int) -> Iterator[str]:
+def _notes_on_ranks(world_size: int, outcomes: Outcomes) -> Iterator[str]:
     """Yield what is assumed about communication and about ranks that were not simulated."""
     others = world_size - len(outcomes)
     if others:
@@ -234,10 +244,10 @@ def _notes_on_ranks(world_size: int, outcomes: Outcomes, nccl_bytes: int) -> Ite
             f"{counted(len(outcomes), 'rank')} of {world_size} ({names}) simulated. The other ranks are assumed to "
             "need no more. Simulate all of them with --ranks all."
         )
-    if nccl_bytes:
+    if any(outcome["nccl_bytes"] for outcome in outcomes.values()):
         yield (
-            f"NCCL: {format_bytes(nccl_bytes)} are assumed for each process, as measured with 2 ranks on H200s of one "
-            "host. More ranks, more groups or several hosts can need more."
+            "NCCL: each communicator is assumed to use what was measured on H200s of one host (NCCL 2.28). "
+            "Several hosts and other versions can need more or less."
         )
     if any(outcome["assumed"] for outcome in outcomes.values()):
         yield "Values that are not computed were assumed: uniform routing, and half of each mask."

@@ -44,7 +44,7 @@ def estimate_ranks(
         GpuLedgerError: a process crashed with the script.
 
     Source: PyTorch's caching allocator, simulated for each rank; context and libraries as measured on that GPU. The
-    memory of NCCL is assumed, see ``nccl_bytes``.
+    memory of NCCL is what its communicators were measured to use on H200s, see ``nccl_bytes``.
 
     Example:
         >>> import gpuledger

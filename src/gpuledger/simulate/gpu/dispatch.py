@@ -60,6 +60,8 @@ _BETWEEN = (
 """Files with frames between an operator and its caller."""
 
 _DEVICE = torch.ops.prim.device.default
+COMMUNICATION = frozenset(("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"))
+"""Namespaces of the operators that communicate with other ranks."""
 
 _UNSUPPORTED = (UnsupportedFakeTensorException, UnsupportedOperatorException, NotImplementedError)
 
@@ -119,6 +121,8 @@ class SimulatedMode(TorchDispatchMode):
         self._placeholder = PLACEHOLDER
         self.ran: Callable[[Any, Any, Any, Any], None] | None = None
         """Gets each operator on the GPU, its arguments and its result."""
+        self.communicates: Callable[[Any, Any, Any], None] | None = None
+        """Gets each operator of :data:`COMMUNICATION`, and its arguments."""
         self._was_on_card = False
         self._sized: tuple[Any, bool] | None = None
         """Values of a result with a size that depends on them, and whether any was assumed."""
@@ -135,6 +139,8 @@ class SimulatedMode(TorchDispatchMode):
             return NotImplemented  # a DTensor runs operators on its part, and these come back here
         if _active_mode(_FAKE) is not None:
             return func(*args, **(kwargs or {}))  # torch asks for the shape of a result, and uses no memory
+        if self.communicates is not None and func.namespace in COMMUNICATION:
+            self.communicates(func, args, kwargs or {})
         with torch._C.DisableTorchFunction():
             result = self._run(func, args, kwargs or {})
         if self.ran is not None and self._was_on_card:

@@ -1,11 +1,12 @@
 """Run a program as one rank of a job, in one process and without communication.
 
 Every process group is torch's fake one: collectives return at once and copy nothing. torch allocates the buffers of
-collectives itself, so they are simulated like any other tensor. NCCL's own memory is not.
+collectives itself, so they are simulated like any other tensor. NCCL's own memory follows from the communicators.
 """
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing.process
 import os
 import sys
@@ -20,6 +21,7 @@ from gpuledger.simulate.gpu.dispatch import SimulatedMode
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.gpu.sizes import caller
 from gpuledger.simulate.ranks.messages import Messages
+from gpuledger.simulate.ranks.nccl import Communicators
 from gpuledger.simulate.ranks.objects import ObjectCollectives
 from gpuledger.simulate.ranks.place import RankError, RankPlace
 from gpuledger.simulate.ranks.reducer import install_reducer
@@ -59,7 +61,9 @@ class OneRank:
         self.place = place
         self.initialized = False
         """Whether the program initialized a process group."""
+        self.communicators = Communicators()
         self._say = say
+        self._is_eager = False
         self._backend = "nccl"
         self._store = fake_store()
         self._objects = ObjectCollectives(place.rank, messages, say)
@@ -80,7 +84,9 @@ class OneRank:
         put("get_backend", self.get_backend)
         put("is_nccl_available", lambda: True)
         for name, function in self._objects.functions().items():
-            put(name, function)
+            put(name, self._counted(name, function))
+        put("batch_isend_irecv", self._batch(dist.batch_isend_irecv))
+        mode.communicates = self._see
         for name in ("TCPStore", "FileStore"):
             put(name, _refuse_store(name))
         install_reducer(patches, put, mode)
@@ -110,16 +116,65 @@ class OneRank:
         self._backend = _backend_of(backend)
         self._init(_FAKE, rank=self.place.rank, world_size=self.place.world_size, store=self._store)
         self.initialized = True
+        self._is_eager = given.get("device_id") is not None
+        if self._is_eager:
+            self._connect(dist.group.WORLD)
 
     def new_group(self, ranks: Any = None, timeout: Any = None, backend: Any = None, *_args: Any, **how: Any) -> Any:
         """Return a group without communication."""
         described = {"group_desc": how["group_desc"]} if how.get("group_desc") else {}
-        return self._new_group(ranks, **described)
+        group = self._new_group(ranks, **described)
+        if self._is_eager and isinstance(group, dist.ProcessGroup):
+            self._connect(group)
+        return group
 
     def get_backend(self, group: Any = None) -> str:
         """Return the backend that the program asked for."""
         self._get_backend(group)  # raises if there is no process group
         return self._backend
+
+    # -- communication ----------------------------------------------------------------------------------------------
+
+    @property
+    def nccl_bytes(self) -> int:
+        """Return the memory that NCCL would use; 0 if the program's backend is another one."""
+        return self.communicators.nccl_bytes if self._backend == "nccl" else 0
+
+    def _see(self, func: Any, args: Any, kwargs: Any) -> None:
+        self.communicators.see(func, args, kwargs)
+
+    def _connect(self, group: Any) -> None:
+        self.communicators.connect(group)
+
+    def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function for objects that counts the communication, which is of tensors on the GPU."""
+        parameters = list(inspect.signature(function).parameters)
+
+        def count_and_call(*args: Any, **given: Any) -> Any:
+            bound = dict(zip(parameters, args, strict=False)) | given
+            group: Any = bound.get("group") or dist.group.WORLD
+            if name in ("send_object_list", "recv_object_list"):
+                other = bound.get("dst", bound.get("src"))
+                ranks = () if other is None else (dist.get_group_rank(group, other),)
+                sends, receives = (ranks, ()) if name == "send_object_list" else ((), ranks)
+                self.communicators.transfer(group, sends, receives, is_pair=True)
+            else:
+                self.communicators.collective(group)
+            return function(*args, **given)
+
+        return count_and_call
+
+    def _batch(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``batch_isend_irecv``; its transfers use the communicator of the whole group."""
+
+        def batch_isend_irecv(*args: Any, **given: Any) -> Any:
+            self.communicators.is_batch = True
+            try:
+                return function(*args, **given)
+            finally:
+                self.communicators.is_batch = False
+
+        return batch_isend_irecv
 
     # -- processes --------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import distributed  # noqa: E402
 
 from gpuledger.collect.adapter.guard import Guard  # noqa: E402
-from gpuledger.collect.memory.first_collectives import FirstCollectives  # noqa: E402
+from gpuledger.collect.memory.first_collectives import Entry, FirstCollectives  # noqa: E402
 
 PAIR = ["collective_start", "collective_end"]
 
@@ -24,8 +24,18 @@ def reasons() -> list[str]:
 
 
 @pytest.fixture
-def watch(reasons: list[str]) -> Iterator[FirstCollectives]:
-    watch = FirstCollectives(reasons.append, Guard(lambda error: pytest.fail(str(error))))
+def found() -> list[Entry]:
+    """Return where all first communications so far are added after each one."""
+    return []
+
+
+@pytest.fixture
+def watch(reasons: list[str], found: list[Entry]) -> Iterator[FirstCollectives]:
+    watch = FirstCollectives(
+        reasons.append,
+        Guard(lambda error: pytest.fail(str(error))),
+        lambda communications: found.extend(communications),
+    )
     yield watch
     watch.remove()
 
@@ -72,11 +82,44 @@ def test_a_transfer_between_two_ranks_is_sampled_apart_from_collectives(
             work.wait()
         assert reasons == PAIR * 2
         distributed.send(sent, 2)
-        distributed.all_reduce(sent)
         assert reasons == PAIR * 2
+        distributed.all_reduce(sent)  # NCCL scatters by transfers, so this one connects the ranks in another way
+        distributed.broadcast(sent, 0)
+        assert reasons == PAIR * 3
         other = distributed.new_group([0, 1])
         distributed.send(sent, 1, group=other)
-        assert reasons == PAIR * 3
+        assert reasons == PAIR * 4
+
+
+def test_each_first_communication_is_noted_with_its_group(watch: FirstCollectives, found: list[Entry]) -> None:
+    with fake_ranks(4):
+        watch.install()
+        distributed.all_reduce(torch.ones(2))
+        found.clear()
+        distributed.send(torch.ones(2), 1, group=distributed.new_group([0, 1], group_desc="stages"))
+    named = [(one["group"], one["size"], one["call"]) for one in found]
+    assert named == [("the default process group", 4, "all_reduce"), ("stages", 2, "send")]
+    assert found[0]["t_ns"] <= found[1]["t_ns"]
+
+
+def test_a_dtensor_communicates_in_the_group_of_its_mesh(
+    watch: FirstCollectives, reasons: list[str], found: list[Entry]
+) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    with fake_ranks(4):
+        watch.install()
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        whole = DTensor.from_local(torch.ones(4, 4), mesh, [Replicate(), Replicate()], run_check=False)
+        whole.redistribute(mesh, [Replicate(), Shard(0)])  # each rank takes its part of what it has
+        assert not reasons
+        for _ in range(2):
+            part = DTensor.from_local(torch.ones(4, 4), mesh, [Replicate(), Partial()], run_check=False)
+            part.redistribute(mesh, [Replicate(), Replicate()])
+        assert reasons == PAIR
+        DTensor.from_local(torch.ones(4, 4), mesh, [Shard(0), Replicate()], run_check=False).full_tensor()
+    assert [(one["group"], one["size"]) for one in found[-2:]] == [("mesh_tp", 2), ("mesh_dp", 2)]
 
 
 def test_a_wrapped_model_makes_the_first_collective(watch: FirstCollectives, reasons: list[str], group: None) -> None:
@@ -113,7 +156,7 @@ def test_an_error_of_ours_does_not_reach_the_program(group: None) -> None:
     def fail(_reason: str) -> None:
         raise ZeroDivisionError
 
-    watch = FirstCollectives(fail, Guard(caught.append))
+    watch = FirstCollectives(fail, Guard(caught.append), lambda **_: None)
     watch.install()
     try:
         distributed.all_reduce(torch.ones(2))
