@@ -6,6 +6,7 @@ Imports only what the program needs until the program has begun.
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -17,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuledger.errors import GpuLedgerError, UsageError, words_about
+from gpuledger.errors import GpuLedgerError, words_about
 from gpuledger.model.run_directory import SUFFIX
 
 if TYPE_CHECKING:
@@ -44,26 +45,6 @@ class Listeners:
     note: Callable[[str], None] | None = None
     show: Callable[[Run], None] | None = None
     finished: Callable[[Path], None] | None = None
-
-
-def command_of(program: list[str]) -> tuple[tuple[str, ...], str]:
-    """Return the command to start, and the default name of its run.
-
-    Raises:
-        UsageError: there is no command.
-    """
-    if program[:1] == ["--"] and len(program) > 1:
-        return tuple(program[1:]), _stem(program[1])
-    if program[:1] == ["-m"] and len(program) > 1:
-        return (sys.executable, *program), program[1].rpartition(".")[2] or "run"
-    if program and program[0] not in ("--", "-m"):
-        return (sys.executable, *program), _stem(program[0])
-    raise UsageError("run: no program given", hint="gpuledger run train.py   or   gpuledger run -- COMMAND")
-
-
-def _stem(program: str) -> str:
-    """Return the run's name for ``program``: a script, a directory, a command, or ``-`` for standard input."""
-    return "stdin" if program == "-" else Path(os.path.abspath(program)).stem or "run"
 
 
 def record_program(
@@ -352,6 +333,8 @@ def _sampler(cards: list[Card], run: RunWriter) -> CardSampler:
 def _refuse(command: tuple[str, ...], error: OSError, say: Callable[[str], None]) -> int:
     """Return a shell's exit status for a command that cannot be started."""
     say(f"gpuledger: error: {command[0]}: {error.strerror or error}")
+    if command[0].endswith(".py") and Path(command[0]).is_file():
+        say(f"  hint: gpuledger run {shlex.join(command)}")
     return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
 
 

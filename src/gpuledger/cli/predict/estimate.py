@@ -23,6 +23,7 @@ from gpuledger.cli.common import (
     script_of,
 )
 from gpuledger.cli.predict.estimate_ranks import estimate_all_ranks, find_world_size, has_ranks, rank_options
+from gpuledger.cli.scripts import refuse_other_programs
 from gpuledger.errors import BudgetExceededError, UsageError
 from gpuledger.units import parse_bytes
 
@@ -110,6 +111,7 @@ def estimate_command(ctx: click.Context, /, **flags: Any) -> None:
     program = script_of(ctx)
     if not program or program == ("-m",):
         raise UsageError("estimate: no program given", hint="gpuledger estimate train.py")
+    refuse_other_programs(program, "gpuledger estimate")
     from gpuledger.analyze.allocator.alloc_conf import parse_alloc_conf
     from gpuledger.model.run_directory import choose_directory
     from gpuledger.simulate.estimate.run import Order, estimate_program

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.cli.common import PROGRAM, RANKS_HELP, ProgramCommand, force_option, out_option
+from gpuledger.cli.scripts import command_of, refuse_other_programs
 from gpuledger.errors import GpuLedgerError
 from gpuledger.model.run_directory import is_url
 
@@ -85,9 +86,10 @@ def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool,
     from gpuledger.collect.launch.ranks import name_of_process
     from gpuledger.collect.launch.settings import parse_passes, parse_ranks, parse_step_on, parse_steps
     from gpuledger.config import resolve
-    from gpuledger.services.running import Listeners, command_of, record_program, record_repeats
+    from gpuledger.services.running import Listeners, record_program, record_repeats
 
     command, stem = command_of(ctx.meta[PROGRAM])
+    refuse_other_programs(ctx.meta[PROGRAM], "gpuledger run", "gpuledger run --")
     out, stem = None if out is None else name_of_process(out), name_of_process(stem)
     settings = resolve(flags, os.environ, Path.cwd())
     parse_steps(settings["steps"].value)

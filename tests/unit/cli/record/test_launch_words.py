@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import sys
 import time
 from pathlib import Path
@@ -16,10 +17,10 @@ from gpuledger.cli.common import split_line
 from gpuledger.cli.ops.capture import capture_command
 from gpuledger.cli.predict.estimate import estimate_command
 from gpuledger.cli.record.run import run_command
+from gpuledger.cli.scripts import command_of, refuse_other_programs
 from gpuledger.collect.launch.bootstrap import bootstrap_directory
 from gpuledger.errors import UsageError
 from gpuledger.redact import HIDDEN, hide_credentials, redact
-from gpuledger.services.running import command_of
 
 OURS = st.sampled_from([["-q"], ["--force"], ["--steps", "1:2"], ["--out", "x"], ["--no-stacks"], ["--out=-m"]])
 VALUES = {word for one in run_command.params for word in one.opts if not getattr(one, "is_flag", False)}
@@ -90,6 +91,54 @@ def test_a_directory_is_called_by_its_name(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path / "project")
     assert command_of(["."])[1] == "project"
+
+
+@pytest.mark.parametrize(
+    ("program", "message", "hint"),
+    [
+        (["python", "train.py", "--lr", "1"], "python: no such script", "gpuledger run -- python train.py --lr 1"),
+        (["train", "a b"], "train: no such script", "gpuledger run train.py 'a b'"),
+        (["cells.ipynb"], "cells.ipynb: a notebook is not a script", "jupyter nbconvert --to script cells.ipynb"),
+        (["job", "x"], "job: a shell script, and not one of Python", "gpuledger run -- ./job x"),
+        (["./job"], "./job: a shell script, and not one of Python", "gpuledger run -- ./job"),
+    ],
+)
+def test_what_is_no_script_has_the_right_words_in_its_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: list[str], message: str, hint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shutil.which", lambda word: "/usr/bin/python" if word == "python" else None)
+    for name in ("train.py", "cells.ipynb"):
+        Path(name).touch()
+    Path("job").write_text("#!/usr/bin/env bash\npython train.py\n")
+    with pytest.raises(UsageError) as refused:
+        refuse_other_programs(program, "gpuledger run", "gpuledger run --")
+    assert refused.value.message == message
+    assert (refused.value.hint or "").startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("train.py", "import torch"),
+        ("train", "#!/usr/bin/env python3"),
+        ("train", "#!/usr/bin/env -S uv run --script"),
+        ("both.py", "#!/bin/sh\n'exec' python3 $0"),
+        ("-", ""),
+        (".", ""),
+        ("missing.py", ""),
+    ],
+)
+def test_what_python_runs_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    if text:
+        Path(name).write_text(text)
+    refuse_other_programs([name], "gpuledger run", "gpuledger run --")
+
+
+def test_a_pipe_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer
+    refuse_other_programs([str(tmp_path / "pipe")], "gpuledger run")
 
 
 @pytest.mark.parametrize("program", [[], ["--"], ["-m"]])

@@ -1,0 +1,78 @@
+"""The program in a command line: the command to start, and what to type instead of one that is no script."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpuledger.errors import UsageError
+
+_SHELLS = (b"sh", b"bash", b"dash", b"zsh", b"ksh")
+_NOTEBOOK = "jupyter nbconvert --to script {}   or   gpuledger.record() in its cells"
+
+
+def command_of(program: list[str]) -> tuple[tuple[str, ...], str]:
+    """Return the command to start, and the default name of its run.
+
+    Raises:
+        UsageError: there is no command.
+    """
+    if program[:1] == ["--"] and len(program) > 1:
+        return tuple(program[1:]), _stem(program[1])
+    if program[:1] == ["-m"] and len(program) > 1:
+        return (sys.executable, *program), program[1].rpartition(".")[2] or "run"
+    if program and program[0] not in ("--", "-m"):
+        return (sys.executable, *program), _stem(program[0])
+    raise UsageError("run: no program given", hint="gpuledger run train.py   or   gpuledger run -- COMMAND")
+
+
+def _stem(program: str) -> str:
+    """Return the run's name for ``program``: a script, a directory, a command, or ``-`` for standard input."""
+    return "stdin" if program == "-" else Path(os.path.abspath(program)).stem or "run"
+
+
+def refuse_other_programs(program: Sequence[str], script: str, command: str = "") -> None:
+    """Raise if a program is no script that Python could run, and other words for it are known.
+
+    Args:
+        program: The program's words. Without a script, as with ``-m``, nothing is examined.
+        script: Beginning of the command line for a script, such as ``gpuledger run``.
+        command: The same for any command, such as ``gpuledger run --``; "" if there is none.
+
+    Raises:
+        UsageError: the program is a command, a notebook or a shell script, or a script without its ``.py``. The hint
+            has the words to type.
+    """
+    word = program[0] if program else "-"
+    if word.startswith("-"):
+        return
+    beside, words = Path(f"{word}.py"), shlex.join(program)
+    if not os.path.exists(word):
+        hint = f"{command} {words}" if command and shutil.which(word) else ""
+        if beside.is_file():
+            hint = f"{script} {shlex.join([str(beside), *program[1:]])}"
+        if hint:  # otherwise Python's own message says it
+            raise UsageError(f"{word}: no such script", hint=hint)
+        return
+    if Path(word).suffix == ".ipynb":
+        raise UsageError(f"{word}: a notebook is not a script", hint=_NOTEBOOK.format(shlex.quote(word)))
+    if Path(word).suffix != ".py" and _is_of_a_shell(Path(word)):
+        path = word if os.sep in word else f".{os.sep}{word}"
+        hint = f"{command} {shlex.join([path, *program[1:]])}" if command else ""
+        raise UsageError(f"{word}: a shell script, and not one of Python", hint=hint)
+
+
+def _is_of_a_shell(place: Path) -> bool:
+    """Return whether the first line of a file names a shell. Nothing is read from a pipe."""
+    if not place.is_file():
+        return False
+    try:
+        with place.open("rb") as file:
+            line = file.readline(128)
+    except OSError:
+        return False
+    return line.startswith(b"#!") and any(one.rpartition(b"/")[2] in _SHELLS for one in line[2:].split()[:2])
