@@ -10,8 +10,8 @@ from pages.blocks import FILES, ROOT, block
 from pages.results import GIB, MIB, Results, about, percent, read, table, wrap
 
 COMPILED = "time/results/h200/compiled.json"
-AGAIN = "time/results/h200/compiled_again.json"
-"""The first trainings of a later call, which ended before the others."""
+AGAIN = ("time/results/h200/compiled_again.json", "time/results/h200/compiled_more.json")
+"""Some of the trainings again, at later commits."""
 BY_HAND = "time/results/h200/compiled_by_hand.json"
 CHANGES = ROOT / "src" / "gpuledger" / "simulate" / "estimate" / "compiled_changes.toml"
 CHANGING = ("activation", "activation_gradient", "temporary")
@@ -88,13 +88,13 @@ def compiled_models() -> list[str]:
             f"The others differ by {others}." if others else "",
         ),
         "",
-        *wrap(*measured_again()),
+        *(line for name in AGAIN for line in (*wrap(*measured_again(name)), "")),
     ]
 
 
-def measured_again() -> list[str]:
-    """Return what a later version shows for the trainings that were measured again."""
-    results = read(AGAIN)
+def measured_again(name: str) -> list[str]:
+    """Return what a later version shows for the trainings in a file."""
+    results = read(name)
     models = measured(results["models"])
     exact = sum(one["peak_as_counter"] for one in models.values())
     memory, time = (
@@ -103,7 +103,13 @@ def measured_again() -> list[str]:
     ratios = [one["steps"]["inside_ratio"] for one in models.values() if one.get("steps")]
     return [
         f"Measured again: {', '.join(models)}. {about(results, 'time/compiled.py')}, one run of each.",
-        f"The recorded peak equals the allocator's counter in {exact} of {len(models)}. At most",
+        f"The recorded peak equals the allocator's counter in {exact} of {len(models)}.",
+        *(
+            f"In {training}, recorded and not recorded processes differ by {difference / MIB:.1f} MiB."
+            for training, one in models.items()
+            if (difference := abs(max(one["bare"]["peaks_bytes"]) - max(one["recorded"]["program"]["peaks_bytes"])))
+        ),
+        "At most",
         f"{percent(memory, 2)} of the bytes and",
         f"{percent(time, 2)} of the kernel time are without a module. Recorded steps took × {min(ratios):.2f} to",
         f"{max(ratios):.2f}.",

@@ -101,15 +101,16 @@ def short_runs() -> str:
     results, on_cpu = read(SHORT), read(SHORT_ON_CPU)
     where = f"On a CPU ({on_cpu['environment']['processor']}, {counted(on_cpu['threads'], 'thread')}; {when(on_cpu)})"
     return (
-        f"A script of {results['steps']} steps, from start to exit, and what `gpuledger run` adds to its time (medians "
+        f"A script of {results['steps']} steps, from start to exit, and what `gpuledger run` adds (medians "
         f"of {rounds_of(results)}; {when(results, 'time/short_run.py')}). {times_of(results)} "
         f"{where}, {times_of(on_cpu)[:-1]} (medians of {rounds_of(on_cpu)})."
     )
 
 
-def rounds_of(results: Results) -> int:
-    """Return the fewest rounds of a model."""
-    return min(len(model["rounds"]) for model in results["models"].values())
+def rounds_of(results: Results) -> str:
+    """Return how many rounds the models have."""
+    counts = [len(model["rounds"]) for model in results["models"].values()]
+    return str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} or {max(counts)}"
 
 
 def times_of(results: Results) -> str:
