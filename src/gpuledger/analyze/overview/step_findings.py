@@ -65,12 +65,13 @@ def batch(facts: PeakFacts) -> Finding | None:
     inputs = facts.rank.manifest.inputs
     if size < 0.5 * facts.peak_bytes or (inputs is not None and inputs.shape[0] == 1) or not facts.uses_modules:
         return None
+    trains = facts.is_trained and facts.peak.phase != "evaluation"  # of a validation, there are no gradients
     return Finding(
         f"Memory that grows with the batch size is {facts.share(size)} of the peak",
-        f"{format_bytes(size)} of activations, {'their gradients, ' if facts.is_trained else ''}temporaries and inputs",
-        "halve the batch size and accumulate gradients" if facts.is_trained else "halve the batch size",
+        f"{format_bytes(size)} of activations, {'their gradients, ' if trains else ''}temporaries and inputs",
+        "halve the batch size and accumulate gradients" if trains else "halve the batch size",
         "half the batch size halves them; gradients that are accumulated over two batches stay allocated in between"
-        if facts.is_trained
+        if trains
         else "half the batch size halves them",
         facts.peak_bytes - with_half_batch(facts).peak_bytes,
         "the peak, with half the batch size",

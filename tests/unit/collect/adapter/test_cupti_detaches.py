@@ -47,10 +47,29 @@ def test_without_a_new_thread_the_time_is_used_up(
     threads: set[str], stream: _Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kineto, "_threads", lambda: threads)
-    monkeypatch.setattr(kineto, "GOING_S", 0.02)
+    monkeypatch.setattr(kineto, "GOING_UNSEEN_S", 0.02)
     started_s = time.monotonic()
     kineto._see_cupti_off({"1"})
     assert time.monotonic() - started_s >= 0.02
+
+
+def test_an_interrupted_end_waits_for_the_thread_of_its_first_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[set[str]] = []
+    threads = iter([{"1"}, {"1", "kineto"}])
+
+    def interrupted_once(before: set[str]) -> None:
+        seen.append(before)
+        if len(seen) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(kineto, "_threads", lambda: next(threads))
+    monkeypatch.setattr(kineto, "_see_cupti_off", interrupted_once)
+    profiler = kineto.Profiler()
+    profiler.start()
+    profiler._is_on_gpu, profiler._teardown = True, "1"
+    with pytest.raises(KeyboardInterrupt):
+        profiler.stop(wait=False)
+    assert seen == [{"1"}, {"1"}]
 
 
 def test_no_call_is_made_while_the_program_captures_a_graph(stream: _Stream, monkeypatch: pytest.MonkeyPatch) -> None:
