@@ -59,10 +59,10 @@ PLANTS = Plants()
 
 
 class _Planter(ast.NodeTransformer):
-    """Puts a question before every statement of every function."""
+    """Puts a question before every statement of every function, or only before the first that can fail."""
 
-    def __init__(self, module: str) -> None:
-        self._module = module
+    def __init__(self, module: str, *, only_first: bool) -> None:
+        self._module, self._only_first = module, only_first
         self._names: list[str] = []
         self._first = False
 
@@ -85,7 +85,8 @@ class _Planter(ast.NodeTransformer):
         return [one for statement in statements for one in self._asked(statement)]
 
     def _asked(self, statement: ast.stmt) -> list[ast.stmt]:
-        asked = [] if _cannot_fail(statement) else [self._question(statement)]
+        is_left_out = _cannot_fail(statement) or (self._only_first and not self._first)
+        asked = [] if is_left_out else [self._question(statement)]
         if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
             return [*asked, self.visit(statement)]
         for name in ("body", "orelse", "finalbody"):
@@ -120,9 +121,11 @@ def _cannot_fail(statement: ast.stmt) -> bool:
 class _Loader(importlib.machinery.SourceFileLoader):
     """Compiles a module with the questions in it; nothing is kept on disk."""
 
+    only_first = False
+
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
-        tree = _Planter(fullname).visit(ast.parse(self.get_data(path)))
+        tree = _Planter(fullname, only_first=self.only_first).visit(ast.parse(self.get_data(path)))
         code: CodeType = compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
         return code
 
@@ -132,6 +135,9 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, *, only_first: bool) -> None:
+        self._only_first = only_first
+
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
@@ -139,11 +145,12 @@ class _Finder(importlib.abc.MetaPathFinder):
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
-            spec.loader = _Loader(name, spec.loader.path)
+            spec.loader = loader = _Loader(name, spec.loader.path)
+            loader.only_first = self._only_first
         return spec
 
 
-def plant() -> None:
-    """Have modules of gpuledger's that are imported from now on ask before each statement."""
+def plant(*, only_first: bool = False) -> None:
+    """Have modules of gpuledger's that are imported from now on ask before each statement, or a function's first."""
     assert not any(name.startswith(PACKAGES) for name in sys.modules), "they are imported already"
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, _Finder(only_first=only_first))

@@ -31,7 +31,8 @@ from planted_programs import PROGRAMS, Program
 from preloaded import make_cheap_to_fork
 
 os.environ["OMP_NUM_THREADS"] = "1"
-planted.plant()
+ORDERS: dict[str, Any] = json.loads(sys.argv[1])
+planted.plant(only_first=not ORDERS["every_statement"])
 
 import torch  # noqa: E402
 import torch._dynamo  # noqa: E402
@@ -304,14 +305,13 @@ def walk(name: str, walked: set[tuple[int, str]], orders: dict[str, Any]) -> dic
 
 def main() -> None:
     """Walk as the JSON on the command line says."""
-    orders = json.loads(sys.argv[1])
     warnings.simplefilter("ignore")
     for torchs in weakref.finalize._registry:  # type: ignore[attr-defined] # its operators need not go before the process does
         torchs.atexit = False
     make_cheap_to_fork()
     walked: set[tuple[int, str]] = set()
-    for name in orders["programs"] or PROGRAMS:
-        result = walk(name, walked, orders)
+    for name in ORDERS["programs"] or PROGRAMS:
+        result = walk(name, walked, ORDERS)
         print(json.dumps(result), flush=True)
 
 
