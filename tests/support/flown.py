@@ -7,12 +7,14 @@ import os
 import pickle
 import traceback
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pandas  # noqa: F401 # pyarrow loads it at its first array: here once instead of in each child
 import torch
 import torch._dynamo
+from recorded import record_run
 
 from gpuledger.analyze.memory.growth import Growth, find_growth
 from gpuledger.analyze.posting.posting import post_rank
@@ -29,8 +31,15 @@ _NEW_PROCESS_BYTES = 128 << 10
 freed below it stays resident."""
 
 
+@cache
+def observe_once() -> None:
+    """Record nothing in this process: functions of torch are compiled for observers here once, and in no child."""
+    record_run(lambda _: None)
+
+
 def forked(function: Callable[[], Any]) -> Any:
     """Return the result of a function that runs in a forked child; raises if it raised there."""
+    observe_once()
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
