@@ -274,6 +274,27 @@ def test_an_optimizer_of_sparse_gradients_has_no_8_bit_states_and_no_fused_form_
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize(
+    ("rows", "action"), [(4, "halve the batch size and accumulate gradients"), (900, "halve the batch size")]
+)
+def test_gradients_are_accumulated_in_a_training_and_not_in_its_validation(
+    rows: int, action: str, tmp_path: Path
+) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gpuledger.record(out=tmp_path / "run", devices="cpu") as recording:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model.train()(torch.randn(300, 16)).square().mean().backward()
+            optimizer.step()
+            with torch.no_grad():
+                model.eval()(torch.randn(rows, 16))
+    found = named(recording.run().rank(), "Memory that grows with the batch size")
+    assert found
+    assert found.action == action
+
+
+@pytest.mark.torch
 def test_states_of_small_parameters_stay_in_32_bits(tmp_path: Path) -> None:
     model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(8)))
     optimizer = torch.optim.Adam(model.parameters())
