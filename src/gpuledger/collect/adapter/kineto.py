@@ -37,8 +37,11 @@ NOT_BEGUN, ERRORS = 0, 4
 """Kineto's log level before its first use in a process, and the level that torch sets if no variable does."""
 
 
-GOING_S, GOING_CALL_S = 0.1, 0.001
-"""Time that CUPTI is given to detach after a profile, and the interval of the CUDA calls in which it can."""
+GOING_S, GOING_UNSEEN_S, GOING_CALL_S = 1.0, 0.1, 0.001
+"""Longest wait for CUPTI to detach after a profile, the wait without a thread to watch, and the interval of CUDA calls.
+
+It detaches in one of these calls. On a busy host that took more than 0.1 s.
+"""
 
 MOST_TRIES = 5
 """Maximum number of attempts to end a profile, if exceptions of the program interrupt them."""
@@ -136,10 +139,10 @@ def _see_cupti_off(before: set[str]) -> None:
     started by then loses its records.
 
     Args:
-        before: The threads before the profile was stopped. Without new ones, the time allowed is used up.
+        before: The threads before the profile was stopped. Without new ones, a fixed time is waited.
     """
     started = _threads() - before
-    ends_s = time.monotonic() + GOING_S
+    ends_s = time.monotonic() + (GOING_S if started else GOING_UNSEEN_S)
     while time.monotonic() < ends_s and not torch.cuda.is_current_stream_capturing():
         torch.cuda.current_stream().query()
         time.sleep(GOING_CALL_S)
@@ -176,6 +179,8 @@ class Profiler:
         self._prepared: list[None] = []
         """Has one element once Kineto has prepared the profile."""
         self._is_started = False
+        self._threads_before: set[str] | None = None
+        """The threads before the first attempt to end the profile, during which Kineto starts one."""
 
     def start(self) -> None:
         """Begin to record."""
@@ -243,7 +248,8 @@ class Profiler:
     def _end_once(self, *, wait: bool) -> None:
         if not self._is_open:
             return
-        before = _threads()
+        if self._threads_before is None:
+            self._threads_before = _threads()
         if not wait:
             self._profile.use_device = None
         with self._variables():
@@ -254,7 +260,7 @@ class Profiler:
                 self._profile.__exit__(None, None, None)
         torch.autograd.profiler._run_on_profiler_stop()
         if self._is_on_gpu and self._teardown == "1":
-            _see_cupti_off(before)
+            _see_cupti_off(self._threads_before)
         self._level.value = self._level_after
         if self._is_first and self._prepared:
             _end_thread()
