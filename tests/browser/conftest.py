@@ -68,9 +68,8 @@ def edit() -> Callable[[Path, str, object], None]:
     return write
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Run one for all tests of this folder; not for a session: others find Playwright's event loop running."""
     path = find_chromium()
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
@@ -94,7 +93,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @dataclass
 class Pages:
-    """Pages that tests use one after the other: a page of its own takes three times as long to open."""
+    """Pages that the tests of a module use one after the other: a page of its own takes three times as long to open."""
 
     browser: Browser
     free: dict[tuple[bool, int], list[Page]] = field(default_factory=lambda: defaultdict(list))
@@ -116,7 +115,7 @@ class Pages:
         self.free[dark, width].append(page)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def pages(browser: Browser) -> Pages:
     return Pages(browser)
 
