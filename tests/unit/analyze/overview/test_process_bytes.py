@@ -78,6 +78,25 @@ def test_what_comes_during_a_first_collective_is_nccls(tmp_path: Path) -> None:
     assert "NCCL" not in found["unaccounted"][1]
 
 
+def test_nccls_memory_is_told_by_process_group(tmp_path: Path) -> None:
+    around = (("collective_start", 0, 500), ("collective_end", 0, 1350))
+    later = (("collective_start", 0, 1380), ("collective_end", 0, 1390))
+    samples = (*around, ("call", 0, 1360), *later, ("step_end", 1, 1600), ("close", 1, 1600))
+    path = tmp_path / "a.ledger"
+    counters = rank_with(path, *samples, collectives="nccl").table("counters").to_pylist()
+    ends_ns = [row["t_ns"] for row in counters if row["reason"] == "collective_end"]
+    groups = (("the default process group", 4, "all_reduce"), ("mesh_tp", 2, "redistribute_local_tensor"))
+    said = [
+        {"group": group, "size": size, "call": call, "t_ns": t_ns}
+        for (group, size, call), t_ns in zip(groups, ends_ns, strict=True)
+    ]
+    manifest = path / "rank-0" / "manifest.json"
+    write_json(manifest, json.loads(manifest.read_text()) | {"communications": said})
+    note = lines(build_balance(read_run(path).rank(), at="end"))["nccl"][1]
+    first = "850.0 MiB in step 1 with the default process group (4 ranks)"
+    assert note == f"during the first collective of a process group: {first}, 10.0 MiB in step 1 with mesh_tp (2 ranks)"
+
+
 def test_without_a_sample_before_the_first_collective_nothing_is_told_apart(tmp_path: Path) -> None:
     samples = (("collective_end", 0, 1350), ("call", 0, 1360), ("step_end", 1, 1600), ("close", 1, 1600))
     found = lines(build_balance(rank_with(tmp_path / "a.ledger", *samples, collectives="nccl"), at="end"))
