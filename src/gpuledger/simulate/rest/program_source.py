@@ -27,6 +27,13 @@ _WRITERS = re.compile(
 """Names of functions that may write files without Python's ``open``."""
 _MODES = re.compile(r"[wax][bt+]*|rb?\+b?")
 """Modes of files that are written, as in ``h5py.File(path, "w")``."""
+_AFTERWARDS: dict[str, Callable[..., Any]] = {
+    _BEGINS: lambda _loop: None,
+    _ENDS: lambda _loop: False,
+    _CALLS: lambda function: function,
+    _FLOAT: float,
+}
+"""What the names in changed code mean without a watch."""
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _COMPILED_BY_OTHERS = ("jit", "numba", "script", "kernel")
 """Parts of the names of decorators that read a function's bytecode or source."""
@@ -76,6 +83,8 @@ def install_changes(
         made: CodeType = compiled(loader.get_data(path), path, "exec", dont_inherit=True)  # not that of a cache
         return made
 
+    for name, inert in _AFTERWARDS.items():
+        setattr(builtins, name, inert)  # what is restored: changed code can still run, as in an atexit handler
     if watch is not None:
         patches.put(builtins, _BEGINS, watch.loop_begins)
         patches.put(builtins, _ENDS, watch.loop_ends)

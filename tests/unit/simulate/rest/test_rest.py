@@ -153,6 +153,19 @@ def test_a_float_of_the_program_can_be_a_placeholder(program: Program) -> None:
     assert program.said == [-2.0, [1.0, 2.0], True, "2", 2]
 
 
+def test_a_function_of_the_program_can_be_called_afterwards(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = ("def tell():", "    for digit in '12': say(float(digit))", "    open('told', 'w').close()", "say(tell)")
+    program.run("\n".join(lines))
+    program.patches.undo()
+    tell: Any = program.said.pop()
+    tell()  # as an atexit handler
+    assert program.said == [1.0, 2.0]
+    assert (tmp_path / "told").exists()
+
+
 def test_the_rest_is_limited(program: Program) -> None:
     program.run("for _ in iter(int, 1): step(1)")
     assert len(program.steps) == NEEDED
