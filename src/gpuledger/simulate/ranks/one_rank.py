@@ -157,7 +157,7 @@ class OneRank:
                 other = bound.get("dst", bound.get("src"))
                 ranks = () if other is None else (dist.get_group_rank(group, other),)
                 sends, receives = (ranks, ()) if name == "send_object_list" else ((), ranks)
-                self.communicators.transfer(group, sends, receives, is_pair=True)
+                self.communicators.transfer(group, sends, receives, is_pair=not bound.get("use_batch"))
             else:
                 self.communicators.collective(group)
             return function(*args, **given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from gpuledger.simulate.gpu.dispatch import COMMUNICATION  # noqa: E402
 from gpuledger.simulate.ranks import nccl  # noqa: E402
-from gpuledger.simulate.ranks.nccl import MIB, Communicators  # noqa: E402
+from gpuledger.simulate.ranks.messages import Messages  # noqa: E402
+from gpuledger.simulate.ranks.nccl import MIB, WORLD, Communicators  # noqa: E402
+from gpuledger.simulate.ranks.one_rank import OneRank  # noqa: E402
+from gpuledger.simulate.ranks.place import RankPlace  # noqa: E402
 
 MEASURED = TESTS.parent / "bench" / "memory" / "results" / "h200" / "nccl_memory_2.json"
 MOST_OFF_MIB = 6
@@ -119,6 +123,14 @@ def test_functional_collectives_count_by_the_name_of_their_group(monkeypatch: py
         group = dist.new_group([0, 1], group_desc="mesh_tp")
         functional.wait_tensor(functional.all_reduce(torch.ones(2), "sum", group))
     assert {name: one.size for name, one in communicators.by_name.items()} == {f"mesh_tp {group.group_name}": 2}
+
+
+@pytest.mark.parametrize(("use_batch", "names"), [(False, {f"{WORLD}, ranks 0 and 1"}), (True, {WORLD})])
+def test_objects_sent_in_a_batch_use_the_whole_group(use_batch: bool, names: set[str], tmp_path: Path) -> None:
+    ours = OneRank(RankPlace(0, 2), Messages(tmp_path), lambda _: None)
+    with fake_ranks(2):
+        ours._counted("send_object_list", ours._objects.send)([1], dst=1, use_batch=use_batch)
+    assert set(ours.communicators.by_name) == names
 
 
 def test_what_is_on_the_cpu_needs_no_communicator() -> None:
