@@ -92,6 +92,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnet": (residual, (8, 3, 34, 34)),
     "moe": (lambda: transformer(Experts), (8, 64, 32)),
 }
+MODES = {"gpt": "max-autotune-no-cudagraphs"}
 
 
 def train(name: str, *, compiled: bool) -> Recorded:
@@ -101,7 +102,7 @@ def train(name: str, *, compiled: bool) -> Recorded:
         torch.manual_seed(0)
         net = make()
         if compiled:
-            net.compile()
+            net.compile(mode=MODES.get(name))
         optimizer = torch.optim.SGD(net.parameters(), 0.1)
         for _step in range(2):
             net(torch.randn(shape)).square().mean().backward()
