@@ -102,8 +102,10 @@ def recorded_late(name: str) -> dict[str, Any]:
             stop_recording(sessions.pop(), "exit")
 
     variants.begins.append(begins)
-    found = pairs.in_fork(name, is_recorded=False)
-    variants.begins.remove(begins)
+    try:
+        found = pairs.in_fork(name, is_recorded=False)
+    finally:
+        variants.begins.remove(begins)
     del found["modules"]
     return found
 
