@@ -6,10 +6,14 @@ shapes of its outputs to the next one. A rank that waits for an object asks for 
 
 from __future__ import annotations
 
+import io
 import pickle
 import time
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from gpuledger.simulate.gpu.sizes import caller
 from gpuledger.simulate.ranks.place import RankError
@@ -38,7 +42,9 @@ class Messages:
         path = self._next(channel)
         if not path.exists():
             beside = path.with_suffix(".new")
-            beside.write_bytes(pickle.dumps(value))
+            packed = io.BytesIO()
+            _Pickler(packed).dump(value)
+            beside.write_bytes(packed.getvalue())
             beside.rename(path)
 
     def receive(self, channel: str, sender: int, call: str) -> Any:
@@ -72,6 +78,23 @@ class Messages:
     def _next(self, channel: str) -> Path:
         number = self._counts[channel] = self._counts.get(channel, 0) + 1
         return self._directory / f"{channel}-{number}.pickle"
+
+
+class _Pickler(pickle.Pickler):
+    """Sends simulated tensors as their shape. The stages of a pipeline send such tensors in torch 2.11."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Return how a simulated tensor is made again."""
+        if not isinstance(value, FakeTensor):
+            return NotImplemented
+        place = (tuple(value.shape), value.stride(), value.dtype, str(value.device), value.requires_grad)
+        return _make_tensor, place
+
+
+def _make_tensor(
+    shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: str, requires_grad: bool
+) -> torch.Tensor:
+    return torch.empty_strided(shape, stride, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 def wanted_ranks(directory: Path) -> set[int]:

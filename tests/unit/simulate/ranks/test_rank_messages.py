@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
-from gpuledger.simulate.ranks.messages import Messages, mark_ended, wanted_ranks
-from gpuledger.simulate.ranks.place import RankError, RankPlace
+from gpuledger.simulate.ranks.messages import Messages, mark_ended, wanted_ranks  # noqa: E402
+from gpuledger.simulate.ranks.place import RankError, RankPlace  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -40,3 +41,13 @@ def test_environment_of_ranks_on_two_hosts() -> None:
     for rank, expected in ((0, "0 12 0 8 0"), (7, "7 12 7 8 0"), (8, "8 12 0 4 1"), (11, "11 12 3 4 1")):
         environment = RankPlace(rank, 12).environment()
         assert " ".join(environment[name] for name in names) == expected
+
+
+def test_a_simulated_tensor_arrives_with_its_shape(tmp_path: Path) -> None:
+    with FakeTensorMode():
+        sent = torch.empty_strided((4, 3), (1, 4), dtype=torch.bfloat16, device="meta", requires_grad=True)
+    Messages(tmp_path).send("shapes", [sent, {"rows": 4}])
+    got, other = Messages(tmp_path).receive("shapes", 0, "recv_object_list()")
+    assert (got.shape, got.stride(), got.dtype, got.device.type) == ((4, 3), (1, 4), torch.bfloat16, "meta")
+    assert got.requires_grad
+    assert other == {"rows": 4}
