@@ -3,7 +3,8 @@
 The trainings and their peaks are those of ``bench/memory/sharded.py``. Every rank is estimated. A way without peaks of
 its own is compared with the peak of the run without recording. A way that fails has its error in ``failed``.
 
-Usage: python bench/estimate/sharded_estimates.py --out bench/estimate/results/h200/sharded_estimates.json
+Usage: python bench/estimate/sharded_estimates.py --truth bench/memory/results/h200/sharded_2.json \
+           --out bench/estimate/results/h200/sharded_estimates_2.json
        python bench/estimate/sharded_estimates.py --truth bench/memory/results/h200/sharded_4.json \
            --out bench/estimate/results/h200/sharded_estimates_4.json
 """
@@ -24,7 +25,7 @@ sys.path.insert(0, str(BENCH / "lib"))
 
 from environment import describe_environment, write_results
 
-TRUTH = BENCH / "memory" / "results" / "h200" / "sharded.json"
+TRUTH = BENCH / "memory" / "results" / "h200" / "sharded_2.json"
 PROGRAM = BENCH / "lib" / "sharded_followed.py"
 COUNTERS = ("peak_allocated_bytes", "peak_reserved_bytes")
 

@@ -9,9 +9,10 @@ SHARDED = tuple(f"memory/results/h200/sharded_{name}.json" for name in ("4", "4_
 HOOKS = "time/results/cpu/sharded_hooks.json"
 ESTIMATED = (
     ("estimate/results/h200/sharded_estimates_4.json", "memory/results/h200/sharded_4.json"),
-    ("estimate/results/h200/sharded_estimates.json", "memory/results/h200/sharded.json"),
+    ("estimate/results/h200/sharded_estimates_4_pp.json", "memory/results/h200/sharded_4.json"),
+    ("estimate/results/h200/sharded_estimates_2.json", "memory/results/h200/sharded_2.json"),
 )
-"""Estimates, and what they are compared with; on two GPUs that is of an earlier version of the script."""
+"""Estimates, and what they are compared with."""
 
 
 def row(way: str, found: Results) -> list[str]:
@@ -162,11 +163,21 @@ def estimated_table(estimated: str, measured: str) -> list[str]:
             f"{results['ranks']} × {truth['card']}, torch {truth['versions']['torch']}, {when(truth)}.",
             f"Estimated without a GPU: {about(results, 'estimate/sharded_estimates.py')}.",
             f"Compared with the peak of the run without a recording: {named(bare)}." if bare else "",
-            f"Without an estimate: {named(missing)}." if missing else "Every way has an estimate.",
+            *said_of_ways(list(results["ways"]), missing),
         ),
         "",
         *table(head, [estimate_row(way, ranks) for way, ranks in results["ways"].items()]),
     ]
+
+
+def said_of_ways(estimated: list[str], missing: list[str]) -> list[str]:
+    """Return which ways have no estimate, or why a file has one way alone."""
+    if estimated == ["pp"]:
+        return [
+            "Pipelines of torch 2.13 also send and receive one tensor at a time, for which NCCL connects two ranks by",
+            "a communicator of their own. Those of torch 2.11 do not, and it was the measured version:",
+        ]
+    return [f"Without an estimate: {named(missing)}." if missing else "Every way has an estimate."]
 
 
 def has_peaks(truth: Results, way: str) -> bool:
