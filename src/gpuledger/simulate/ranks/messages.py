@@ -6,6 +6,7 @@ shapes of its outputs to the next one. A rank that waits for an object asks for 
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
 import time
@@ -43,7 +44,9 @@ class Messages:
         if not path.exists():
             beside = path.with_suffix(".new")
             packed = io.BytesIO()
-            _Pickler(packed).dump(value)
+            pickler = pickle.Pickler(packed)
+            pickler.dispatch_table = {**copyreg.dispatch_table, FakeTensor: _described}
+            pickler.dump(value)
             beside.write_bytes(packed.getvalue())
             beside.rename(path)
 
@@ -80,15 +83,10 @@ class Messages:
         return self._directory / f"{channel}-{number}.pickle"
 
 
-class _Pickler(pickle.Pickler):
-    """Sends simulated tensors as their shape. The stages of a pipeline send such tensors in torch 2.11."""
-
-    def reducer_override(self, value: Any) -> Any:
-        """Return how a simulated tensor is made again."""
-        if not isinstance(value, FakeTensor):
-            return NotImplemented
-        place = (tuple(value.shape), value.stride(), value.dtype, str(value.device), value.requires_grad)
-        return _make_tensor, place
+def _described(tensor: FakeTensor) -> tuple[Any, ...]:
+    """Return how a simulated tensor is made again. The stages of a pipeline send such tensors in torch 2.11."""
+    place = (tuple(tensor.shape), tensor.stride(), tensor.dtype, str(tensor.device), tensor.requires_grad)
+    return _make_tensor, place
 
 
 def _make_tensor(
