@@ -28,7 +28,7 @@ from gpuledger.collect.passes.energy_pass import EnergyPass
 from gpuledger.collect.passes.graph_captures import GraphCaptures
 from gpuledger.collect.passes.program_times import ProgramTimes
 from gpuledger.collect.passes.time_pass import CALLS, TimePass
-from gpuledger.collect.passes.timing_preconditions import hint_for, why_no_time_pass
+from gpuledger.collect.passes.timing_preconditions import advice_for, why_no_time_pass
 from gpuledger.collect.steps.step_counter import StepCounter
 from gpuledger.model.energy_window import WITHOUT_ENERGY
 
@@ -261,7 +261,7 @@ class LaterPasses:
         if wanted and self._steps.seen:
             missing = " and no ".join(MEASUREMENT[name] for name in wanted)
             ended = f"the program ended after step {self._steps.seen}, before it could start"
-            self._say(f"No {missing}: {ended}.{hint_for(self._steps.seen, self._settings)}")
+            self._say(f"No {missing}: {ended}.{advice_for(self._steps.seen, self._settings)}")
 
     def _note_fewer_steps(self) -> None:
         """Store which steps were profiled, of a program that has ended before the last one."""
@@ -270,8 +270,8 @@ class LaterPasses:
         if self._steps.seen >= first_step:
             self._journal.fact(time_steps=[first_step, self._steps.seen])
         if self._steps.seen < first_step + fewest - 1:
-            hint = hint_for(self._steps.seen, self._settings)
-            self._say(f"The timing measurement was cut short: the program ended during it.{hint}")
+            advice = advice_for(self._steps.seen, self._settings)
+            self._say(f"The timing measurement was cut short: the program ended during it.{advice}")
 
     def take_out(self) -> None:
         """Remove everything. Unfinished measurements are dropped."""

@@ -64,7 +64,7 @@ def why_no_time_pass(step_allocations: int) -> str | None:
     return None
 
 
-def hint_for(steps: int, settings: RecordSettings) -> str:
+def advice_for(steps: int, settings: RecordSettings) -> str:
     """Return what lets a measurement start earlier in a program that ended after ``steps``; "" if nothing does."""
     earlier = " Use --steps 1:1 to record fewer steps before it." if settings.last_step > 1 else ""
     return earlier if steps > 1 else " It needs a second step."

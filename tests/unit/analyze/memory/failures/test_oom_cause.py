@@ -10,7 +10,7 @@ import pytest
 from gpuledger.analyze.memory.failures.failed_request import FailedState, FreeBytes
 from gpuledger.analyze.memory.failures.oom_cause import RULES, Evidence, find_cause
 from gpuledger.analyze.memory.growth import Growth
-from gpuledger.model.flight_facts import FailedAllocation
+from gpuledger.model.flight_facts import FailedAllocation, KernelKill
 
 GIB = 1 << 30
 STATE = FailedState(76 * GIB, 75 * GIB, 900, {"activation": 60 * GIB, "weight": 10 * GIB}, {}, 1.0, FreeBytes(), 0)
@@ -27,6 +27,17 @@ def failing(**changes: Any) -> Evidence:
 
 
 CASES = {
+    "host_killed": (
+        failing(
+            device_idx=-1,
+            tried_bytes=None,
+            allocated_bytes=30 * GIB,
+            total_bytes=32 * GIB,
+            killed=KernelKill(processes=1, of_program=True, at_limit=True),
+        ),
+        "The kernel ended the program, because host memory reached the limit of 32.0 GiB of its job or container "
+        "(cgroup). The process used 30.0 GiB when this was last measured",
+    ),
     "library": (
         replace(failing(library="cuBLAS", tried_bytes=None), other_bytes=40 * GIB),
         "cuBLAS could not allocate GPU memory: 1.0 GiB were free after the error; PyTorch reserves 76.0 GiB, of which "
