@@ -85,7 +85,8 @@ def test_a_profiler_of_the_program_s_own_sees_operators_twice_while_we_record_an
     """As docs/numbers.md says; where torch no longer tells both calls, the page has a sentence too many."""
 
     def products() -> int:
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        with torch.profiler.profile(activities=activities, acc_events=True) as profiler:  # without it, torch 2.11 warns
             torch.ones(4, 4) @ torch.ones(4, 4)
         return sum(event.count for event in profiler.key_averages() if event.key == "aten::mm")
 
