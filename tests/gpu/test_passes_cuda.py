@@ -79,7 +79,7 @@ def test_a_run_without_options_has_every_currency_and_changes_nothing(tmp_path: 
     shown = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, env=env, check=True).stdout
     header = next(line for line in shown.splitlines() if line.startswith("by scope"))
     (body,) = (line for line in shown.splitlines() if line.startswith("body "))
-    for column in ("forward ms", "backward ms", " J"):
+    for column in ("forward ms", "backward ms", "all ms", " J"):
         end = header.index(column) + len(column)
         assert body[:end].split()[-1].replace(".", "").isdecimal(), column
 

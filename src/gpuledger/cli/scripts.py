@@ -63,7 +63,7 @@ def refuse_other_programs(program: Sequence[str], script: str, command: str = ""
     if Path(word).suffix != ".py" and _is_of_a_shell(Path(word)):
         path = word if os.sep in word else f".{os.sep}{word}"
         hint = f"{command} {shlex.join([path, *program[1:]])}" if command else ""
-        raise UsageError(f"{word}: a shell script, and not one of Python", hint=hint)
+        raise UsageError(f"{word}: this is a shell script, not a Python script", hint=hint)
 
 
 def _is_of_a_shell(place: Path) -> bool:

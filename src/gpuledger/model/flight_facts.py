@@ -9,6 +9,8 @@ from gpuledger.model.bounds import DEVICE
 from gpuledger.model.json_object import JsonObject
 
 _MOST = 64
+HOST = -1
+"""Device number of the host."""
 COUNTED_NODES = 2_000
 """A holder's autograd nodes are counted up to this number. A larger ``length`` means at least that many."""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from gpuledger.model.flight_facts import FailedAllocation, KernelKill
+from gpuledger.model.flight_facts import HOST, FailedAllocation, KernelKill
 from gpuledger.model.manifest import write_rank_manifest
 from gpuledger.model.run import Rank, Run, read_run
 from gpuledger.model.run_writer import exit_status_of
@@ -16,8 +16,6 @@ from gpuledger.services.oom_killer import KILLED, KernelKills
 if TYPE_CHECKING:
     from gpuledger.collect.launch.ends import ProcessEnd
 
-HOST = -1
-"""Device number of the host."""
 _UNKNOWN_NS = 1 << 63
 """Later than every time."""
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gpuledger.analyze.memory.growth_origin import KeptBlocks, origin_of
 from gpuledger.analyze.memory.live import distinct_numbers, read_labels
 from gpuledger.analyze.posting.replay import NEVER
-from gpuledger.model.flight_facts import CENSUS_RATIO, EXPLAINED_FRAC, FEWEST_TENSORS
+from gpuledger.model.flight_facts import CENSUS_RATIO, EXPLAINED_FRAC, FEWEST_TENSORS, HOST
 
 if TYPE_CHECKING:
     from gpuledger.model.flight_facts import CensusFacts, Holder
@@ -40,7 +40,6 @@ _EXPLAINED = 1.5
 """Largest ratio of the growth to what a container gains with which it holds all that grows."""
 _OFTEN = 0.5
 """Number of tensors per step by which they become more in a leak, if their bytes were not counted."""
-HOST = -1
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,15 @@ def may_enter_mode() -> bool:
     return not _is_in_compiled_call(sys._getframe())
 
 
+def traces_shapes() -> bool:
+    """Return whether this thread computes the shapes of tensors alone, as while a program is compiled.
+
+    False if torch does not tell.
+    """
+    find, keys = getattr(_C, "_get_dispatch_mode", None), getattr(_C, "_TorchDispatchModeKey", None)
+    return find is not None and keys is not None and find(keys.FAKE) is not None
+
+
 def _is_in_compiled_call(frame: FrameType | None) -> bool:
     called = ""
     while frame is not None:

@@ -12,9 +12,8 @@ from gpuledger.collect.adapter.program_objects import module_of_class
 from gpuledger.collect.flight.failures import OUTSIDE
 from gpuledger.collect.flight.host_memory import available_bytes, resident_bytes, usable_bytes
 from gpuledger.collect.flight.library_failures import arguments_of, frames_of, linked, text_of
+from gpuledger.model.flight_facts import HOST
 
-HOST = -1
-"""Device number of the host."""
 _PYTORCH = re.compile(r"DefaultCPUAllocator: .*?you tried to allocate (\d+) bytes", re.DOTALL)
 _WORKER = re.compile(r"^Caught (\w+) in DataLoader worker process (\d+)")
 """Beginning of an error that PyTorch raises again. Its class is another one if it cannot be made from a text."""

@@ -16,9 +16,9 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-import torch
 from torch import distributed
 
+from gpuledger.collect.adapter.dispatch_modes import traces_shapes
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, remove_all
 from gpuledger.collect.adapter.observer import Observer
@@ -136,8 +136,10 @@ class FirstCollectives:
         group = group_of(parameters)
         if group is None:
             group = distributed.group.WORLD
-        key = getattr(group, "group_name", ""), kind
-        if self._is_inside or key in self._seen:
+        if self._is_inside or not isinstance(group, distributed.ProcessGroup):
+            return None  # what a rank has in place of a group that it is not in communicates nothing
+        key = group.group_name, kind
+        if key in self._seen:
             return None
         self._seen.add(key)
         self._is_inside = True
@@ -146,16 +148,18 @@ class FirstCollectives:
 
     def _enter_redistribute(self, *parameters: Any) -> tuple[Any, str] | None:
         """Take samples before DTensor communicates in a group for the first time, unless shapes alone are traced."""
-        if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+        if traces_shapes():
             return None
-        group = next(_groups_of_redistribute(*parameters[1:3]), None)
-        return None if group is None else self._enter("collective", _REDISTRIBUTE, itemgetter(0), group)
+        entered = (
+            self._enter("collective", _REDISTRIBUTE, itemgetter(0), group)
+            for group in _groups_of_redistribute(*parameters[1:3])
+        )
+        return next(filter(None, entered), None)
 
     def _leave(self, token: tuple[Any, str], _result: Any) -> None:
         group, call = token
         self._is_inside = False
-        size = group.size() if hasattr(group, "size") else 0
-        self._found.append({"group": name_of(group), "size": size, "call": call, "t_ns": time.time_ns()})
+        self._found.append({"group": name_of(group), "size": group.size(), "call": call, "t_ns": time.time_ns()})
         self._read("collective_end")
         self._note(communications=self._found)
 
@@ -178,7 +182,7 @@ def name_of(group: Any) -> str:
     """Return a process group's description, such as ``mesh_tp``; its name if it has none."""
     if group is distributed.group.WORLD:
         return "the default process group"
-    description = getattr(group, "group_desc", "")
+    description = group.group_desc
     return description if description and description != "undefined" else f"process group {group.group_name}"
 
 

@@ -286,9 +286,7 @@ class StepCounter:
         self._before(optimizer)
 
     def _after_step(self, optimizer: Any) -> None:
-        if not self._begun[
-            id(optimizer)
-        ]:  # torch.compile has compiled the part of the step that calls the hooks before
+        if not self._begun[id(optimizer)]:  # the part of the step with the hooks before was compiled
             self._before_step(optimizer)
         self._begun[id(optimizer)] -= 1
         self._after(optimizer)

@@ -155,7 +155,10 @@ class OneRank:
             group: Any = bound.get("group") or dist.group.WORLD
             if name in ("send_object_list", "recv_object_list"):
                 other = bound.get("dst", bound.get("src"))
-                ranks = () if other is None else (dist.get_group_rank(group, other),)
+                in_group = bound.get("group_dst", bound.get("group_src"))
+                if other is not None:
+                    in_group = dist.get_group_rank(group, other)
+                ranks = () if in_group is None else (in_group,)
                 sends, receives = (ranks, ()) if name == "send_object_list" else ((), ranks)
                 self.communicators.transfer(group, sends, receives, is_pair=not bound.get("use_batch"))
             else:

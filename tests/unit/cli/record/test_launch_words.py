@@ -99,8 +99,8 @@ def test_a_directory_is_called_by_its_name(tmp_path: Path, monkeypatch: pytest.M
         (["python", "train.py", "--lr", "1"], "python: no such script", "gpuledger run -- python train.py --lr 1"),
         (["train", "a b"], "train: no such script", "gpuledger run train.py 'a b'"),
         (["cells.ipynb"], "cells.ipynb: a notebook is not a script", "jupyter nbconvert --to script cells.ipynb"),
-        (["job", "x"], "job: a shell script, and not one of Python", "gpuledger run -- ./job x"),
-        (["./job"], "./job: a shell script, and not one of Python", "gpuledger run -- ./job"),
+        (["job", "x"], "job: this is a shell script, not a Python script", "gpuledger run -- ./job x"),
+        (["./job"], "./job: this is a shell script, not a Python script", "gpuledger run -- ./job"),
     ],
 )
 def test_what_is_no_script_has_the_right_words_in_its_hint(

@@ -18,10 +18,11 @@ from quick import quick_gpuledger
 
 from gpuledger.analyze.memory.failures.oom import explain_oom
 from gpuledger.analyze.posting.posting import post_rank
-from gpuledger.collect.flight.host_failures import HOST, find_host_failure
+from gpuledger.collect.flight.host_failures import find_host_failure
 from gpuledger.collect.flight.host_memory import usable_bytes
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.session.session import Session
+from gpuledger.model.flight_facts import HOST
 from gpuledger.model.run import Rank
 from gpuledger.units import format_bytes
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from fake_ranks import fake_ranks
 
 torch = pytest.importorskip("torch")
 from torch import distributed  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from gpuledger.collect.adapter.guard import Guard  # noqa: E402
 from gpuledger.collect.memory.first_collectives import Entry, FirstCollectives  # noqa: E402
@@ -100,6 +102,34 @@ def test_each_first_communication_is_noted_with_its_group(watch: FirstCollective
     named = [(one["group"], one["size"], one["call"]) for one in found]
     assert named == [("the default process group", 4, "all_reduce"), ("stages", 2, "send")]
     assert found[0]["t_ns"] <= found[1]["t_ns"]
+
+
+def test_a_group_of_other_ranks_is_passed_over(watch: FirstCollectives, reasons: list[str]) -> None:
+    with fake_ranks(4), warnings.catch_warnings(action="ignore"):
+        watch.install()
+        distributed.all_reduce(torch.ones(2), group=distributed.new_group([1, 2]))
+    assert reasons == []
+
+
+def test_each_dimension_of_a_mesh_has_its_first_communication(
+    watch: FirstCollectives, found: list[Entry], reasons: list[str]
+) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    with fake_ranks(4):
+        watch.install()
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        replicated = [Replicate(), Replicate()]
+        with FakeTensorMode():
+            DTensor.from_local(torch.ones(4, 4), mesh, [Partial(), Replicate()], run_check=False).redistribute(
+                mesh, replicated
+            )
+        assert reasons == [], "shapes alone were computed"
+        for placements in ([Partial(), Replicate()], [Partial(), Partial()]):
+            part = DTensor.from_local(torch.ones(4, 4), mesh, placements, run_check=False)
+            part.redistribute(mesh, replicated)
+    assert [one["group"] for one in found[-2:]] == ["mesh_dp", "mesh_tp"]
 
 
 def test_a_dtensor_communicates_in_the_group_of_its_mesh(
