@@ -316,9 +316,9 @@ def test_a_model_without_modules() -> None:
 
     run = record_own(program)
     assert_sound(run)
-    assert sizes(run, "weight") == {"param_groups.0.0": 128}
+    assert sizes(run, "weight") == {"weight": 128}
     assert [b.step for b in run.of("gradient")] == [1, 2, 3]
-    assert run.kept_names("optimizer_state") == {"param_groups.0.0": 3}
+    assert run.kept_names("optimizer_state") == {"weight": 3}
     assert [b.bytes for b in run.of("activation", step=2)] == [128, 64]  # the data, held for the weight's gradient
     assert sum(made_other(run)) <= FLOAT
 

@@ -85,6 +85,9 @@ class Identity(IntEnum):
     SHARDED_WEIGHT = 6
     SHARDED_GRADIENT = 7
     SHARDED_OPTIMIZER_STATE = 8
+    LEAF = 9
+    """A tensor that no module and no optimizer holds, with a ``.grad`` that a backward pass has written."""
+    LEAF_GRADIENT = 10
 
 
 IDENTITY_CATEGORY = {
@@ -97,6 +100,8 @@ IDENTITY_CATEGORY = {
     Identity.SHARDED_OPTIMIZER_STATE: "sharded_optimizer_state",
     Identity.OPTIMIZER_STATE: "optimizer_state",
     Identity.INPUT: "input",
+    Identity.LEAF: "weight",
+    Identity.LEAF_GRADIENT: "gradient",
 }
 """Identity -> category. If a storage was observed as several of them, the first in this order applies."""
 

@@ -23,6 +23,9 @@ I64 = NDArray[np.int64]
 _ORDER = {int(identity): place for place, identity in enumerate(IDENTITY_CATEGORY)}
 """Identity -> its place among several identities of one storage; the lowest applies."""
 
+_MADE_OUTSIDE = (Identity.INPUT, Identity.LEAF)
+"""Identities of blocks that no module has allocated."""
+
 
 @dataclass(frozen=True)
 class EventTags:
@@ -203,7 +206,7 @@ def _identities(
     where = index_of(table["alloc_count"][mine], table["free_count"][mine])
     block = _block_at(lives, table["address"][mine], where)
     # Blocks that a model is called with are inputs only if no module allocated them. Otherwise the input of an
-    # outermost call is the output of another one.
+    # outermost call is the output of another one. Likewise, a leaf is then a detached activation and no weight.
     outside = (module_id < 0) & np.isin(phase, (Phase.SETUP, Phase.BETWEEN, Phase.FORWARD))
     shared = _Ancestors(journal)
     for row, what, called, module in zip(
@@ -213,7 +216,7 @@ def _identities(
         table["module_id"][mine].tolist(),
         strict=True,
     ):
-        if row < 0 or what not in _ORDER or (what == Identity.INPUT and not outside[row]):
+        if row < 0 or what not in _ORDER or (what in _MADE_OUTSIDE and not outside[row]):
             continue
         if kind[row] == NO_IDENTITY or _ORDER[what] < _ORDER[int(kind[row])]:
             kind[row], name[row], owner[row] = what, called, module

@@ -12,12 +12,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.held_tensors import IN_GROUPS, HeldTensor
 from gpuledger.collect.adapter.program_objects import (
     attributes_of,
     buffers_of,
     children_of,
     class_name,
-    entries_of,
     holds_tensors,
     modules_below,
     parameter_groups,
@@ -40,41 +40,6 @@ SCOPES = -2
 
 _SHARED = -1
 """Thread id of a module that several threads have called."""
-
-
-class HeldTensor:
-    """The place of a parameter or buffer. Calling it returns the tensor, or None if it no longer exists.
-
-    Not a weak reference to the tensor: ``torch.utils.swap_tensors`` refuses tensors that have one.
-    """
-
-    __slots__ = ("_holder", "_key", "_kind")
-
-    def __init__(self, holder: nn.Module | Optimizer, kind: str, key: Any) -> None:
-        self._holder = weakref.ref(holder)
-        self._kind = kind
-        self._key = key
-
-    def __call__(self) -> Any:
-        """Return the tensor."""
-        holder = self._holder()
-        if holder is None:
-            return None
-        if self._kind != IN_GROUPS:
-            held = attributes_of(holder).get(self._kind)
-            return dict.get(held, self._key) if isinstance(held, dict) else dict(entries_of(held)).get(self._key)
-        group, place = self._key
-        try:
-            return parameter_groups(holder)[group][place]  # type: ignore[arg-type]
-        except IndexError:
-            return None
-
-
-IN_GROUPS = "param_groups"
-"""Kind of a tensor that an optimizer updates and no module owns.
-
-Its key is the group's index and its index in the group.
-"""
 
 
 class _Reference(weakref.ref[Any]):
@@ -146,7 +111,7 @@ class ModuleRegistry:
         self.called_roots.add(self._places[module_id][1])
 
     def is_of_this_thread(self, module_id: int) -> bool:
-        """Return whether only the calling thread has called a module, so that no other thread writes its gradients."""
+        """Return whether only the calling thread has called a module. No other thread writes its gradients then."""
         return module_id >= 0 and self._threads.get(self._places[module_id][1]) == threading.get_ident()
 
     def holds_tensors(self, module_id: int) -> bool:
@@ -323,13 +288,14 @@ class ModuleRegistry:
         if parameters_of(module):
             self._holders.append(weakref.ref(module))
 
-    def add_loose_parameters(self, optimizer: Optimizer) -> None:
-        """Add the tensors that an optimizer updates and no module owns."""
-        for group_number, group in enumerate(parameter_groups(optimizer)):
+    def add_loose_parameters(self, optimizer: Optimizer, names: dict[int, str]) -> None:
+        """Add the tensors that an optimizer updates and no module owns; ``names`` by ``id``."""
+        for number, group in enumerate(parameter_groups(optimizer)):
             for place, tensor in enumerate(group):
                 if not self.is_known(tensor):
-                    held = self._known_tensors[id(tensor)] = HeldTensor(optimizer, IN_GROUPS, (group_number, place))
-                    self.parameters.append((held, self.name_id(f"{IN_GROUPS}.{group_number}.{place}"), -1))
+                    held = self._known_tensors[id(tensor)] = HeldTensor(optimizer, IN_GROUPS, (number, place))
+                    name = names.get(id(tensor), f"{IN_GROUPS}.{number}.{place}")
+                    self.parameters.append((held, self.name_id(name), -1))
 
     def is_known(self, tensor: Any) -> bool:
         """Return whether a tensor is a registered parameter or buffer."""

@@ -35,6 +35,7 @@ from gpuledger.collect.attribution.node_hooks import first_node
 from gpuledger.collect.attribution.phases import OUTSIDE, Phases, ThreadState
 from gpuledger.collect.attribution.scope_tracker import ScopeTracker
 from gpuledger.collect.attribution.tags import suffix
+from gpuledger.collect.attribution.tensor_observations import SeesLeaves
 from gpuledger.model.accounts import Phase
 
 _Call = tuple[int, int, str, int, bool, bool, int]
@@ -44,8 +45,11 @@ _Call = tuple[int, int, str, int, bool, bool, int]
 that the parent has created nodes that no input leads to.
 """
 
-_Backward = tuple[Phase, str, str, bool]
-"""A backward pass in progress: phase, token and scope to restore, and True for ``backward()``, False for ``grad()``."""
+_Backward = tuple[Phase, str, str, bool, Any]
+"""A backward pass in progress.
+
+Phase, token and scope to restore, True for ``backward()`` and False for ``grad()``, and the leaves or the inputs.
+"""
 
 RESULT_LEVELS = 2
 """Maximum nesting depth of a module's result that is searched for tensors."""
@@ -77,6 +81,7 @@ class ModuleTracker:
         self.registry = registry
         self.active = False
         self.intern_stack: Callable[[Any], int] | None = None
+        self.leaves: SeesLeaves | None = None
         self._on_outermost = on_outermost
         self._on_outermost_end = on_outermost_end
         self._on_backward_end = on_backward_end
@@ -326,16 +331,16 @@ class ModuleTracker:
         """Record the start of ``torch.autograd.backward``. Return the state to restore."""
         return self._begin_backward(tensors, whole=True)
 
-    def _enter_grad(self, outputs: Any, *_: Any) -> _Backward | None:
+    def _enter_grad(self, outputs: Any, inputs: Any, *_: Any) -> _Backward | None:
         """Record the start of ``torch.autograd.grad``. Return the state to restore."""
-        return self._begin_backward(outputs, whole=False)
+        return self._begin_backward(outputs, whole=False, inputs=inputs)
 
-    def _begin_backward(self, roots: Any, *, whole: bool) -> _Backward | None:
+    def _begin_backward(self, roots: Any, *, whole: bool, inputs: Any = ()) -> _Backward | None:
         if not self.active or torch.compiler._is_compiling_flag:
             return None
         phases = self.phases
         state = phases.threads
-        before = (phases.phase, state.token, state.scope, whole)
+        before: _Backward = (phases.phase, state.token, state.scope, whole, inputs)
         try:
             if phases.phase != Phase.BACKWARD:
                 phases.change(Phase.BACKWARD)
@@ -351,6 +356,8 @@ class ModuleTracker:
                     if number not in state.claimed:
                         self._claim(state, node, number, OUTSIDE, self._call_stack_id())
             self._scopes.before_backward(nodes, outermost=before[0] != Phase.BACKWARD)
+            if whole and before[0] != Phase.BACKWARD and self.leaves is not None:
+                before = (*before[:4], self.leaves.below(nodes))
         except RecursionError:  # the program is at the recursion limit; the end of the call restores the phase
             self._guard.lacked_room = True
         except BaseException as error:
@@ -364,9 +371,9 @@ class ModuleTracker:
         """Record that a backward pass raised."""
         self._leave_backward(before, None)
 
-    def _leave_backward(self, before: _Backward, _result: Any) -> None:
+    def _leave_backward(self, before: _Backward, result: Any) -> None:
         """Record the end of a backward pass."""
-        phase, token, scope, whole = before
+        phase, token, scope, whole, leaves = before
         try:
             self.phases.threads.scope = scope
             if not self.active:
@@ -377,9 +384,13 @@ class ModuleTracker:
             self._scopes.after_backward(whole=whole)
             if whole:
                 self._on_backward_end()
+                if self.leaves is not None:
+                    self.leaves.backward_ended(leaves)
                 self.phases.threads.claimed.clear()
                 self.phases.threads.node_hooks.forget()
                 self.phases.threads.scope_claimed.clear()
+            elif self.leaves is not None:
+                self.leaves.differentiated(leaves, result)
             self.phases.after_backward(phase, whole=whole)
         except RecursionError:  # the program is at the recursion limit; the next phase begins a visit of its own
             self._guard.lacked_room = True

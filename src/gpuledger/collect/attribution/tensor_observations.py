@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -47,6 +47,19 @@ _SHARDED = {
 """Identity of a tensor -> its identity if the tensor is this rank's part of a larger one."""
 
 
+class SeesLeaves(Protocol):
+    """Records the gradients of tensors that are not registered; see :class:`..variables.leaves.LooseLeaves`."""
+
+    def below(self, nodes: Sequence[Any]) -> Sequence[Any]:
+        """Return the leaves below nodes of a graph that are not registered."""
+
+    def backward_ended(self, leaves: Sequence[Any]) -> None:
+        """Record the gradients of leaves after ``backward()``."""
+
+    def differentiated(self, inputs: Any, result: Any) -> None:
+        """Record what ``grad()`` has returned for its inputs."""
+
+
 def storage_place(tensor: Any) -> StoragePlace | None:
     """Return ``(device_idx, address)`` of a tensor's storage; None if it has none of its own (sparse, meta)."""
     local = local_part(tensor)
@@ -65,6 +78,7 @@ class TensorObservations:
         registry: The modules and their tensors.
         counts: Returns ``device_idx -> (allocations, frees)`` of the devices that it is called with.
         place_of: Returns ``(device_idx, address)`` of a tensor's storage.
+        names_of: Returns ``id`` -> name that the program has for tensors.
     """
 
     def __init__(
@@ -72,8 +86,10 @@ class TensorObservations:
         registry: ModuleRegistry,
         counts: Callable[[Collection[int]], dict[int, tuple[int, int]]],
         place_of: Callable[[Any], StoragePlace | None] = storage_place,
+        names_of: Callable[[Sequence[Any]], dict[int, str]] = lambda _: {},
     ) -> None:
         self.registry = registry
+        self._names_of = names_of
         self._place_of = place_of
         self._counts = counts
         self._rows: list[tuple[int, int, int, int, int, int, int]] = []
@@ -139,12 +155,16 @@ class TensorObservations:
         self._state_sizes[id(optimizer)] = len(state)
         is_part = self.divides(optimizer)
         whole, part, parts = Identity.OPTIMIZER_STATE, Identity.SHARDED_OPTIMIZER_STATE, self.part_ids()
-        owners = {id(p): (n, m) for r, n, m in self.registry.parameters if (p := r()) is not None}
+        owners = self.owners()
         self._note(
             (part if is_part or id(parameter) in parts else whole, *owners.get(id(parameter), (-1, -1)), tensor, None)
             for parameter, values in state
             for tensor in tensors_in(values)
         )
+
+    def owners(self) -> dict[int, tuple[int, int]]:
+        """Return ``id`` of each registered parameter -> ids of its name and of its module."""
+        return {id(p): (n, m) for r, n, m in self.registry.parameters if (p := r()) is not None}
 
     def part_ids(self) -> set[int]:
         """Return the ids of :attr:`parts`."""
@@ -170,7 +190,8 @@ class TensorObservations:
 
     def see_loose_parameters(self, optimizer: Any) -> None:
         """Register parameters that no module owns. Record their addresses and those of their gradients."""
-        self.registry.add_loose_parameters(optimizer)
+        loose = [one for group in parameter_groups(optimizer) for one in group if not self.registry.is_known(one)]
+        self.registry.add_loose_parameters(optimizer, self._names_of(loose))
         self.see_new_weights()
         self.see_gradients(of=optimizer)
 

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.frames import locals_of
 from gpuledger.collect.adapter.program_objects import attributes_of, known_sizes, tensors_in, without_overrides
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import MAX_FRAMES
 from gpuledger.collect.flight.census import Census
-from gpuledger.collect.flight.frames import locals_of
 from gpuledger.collect.memory.cuda_history import block_columns, segment_columns
 from gpuledger.collect.memory.history_columns import signed
 from gpuledger.model.journal.journal import TORCH_ACTIONS, Action, Part

@@ -24,6 +24,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from gpuledger.collect.adapter.frames import OUTSIDE, frames_of_other_threads, locals_of, program_frames
 from gpuledger.collect.adapter.program_objects import (
     attributes_of,
     class_name,
@@ -33,7 +34,6 @@ from gpuledger.collect.adapter.program_objects import (
 )
 from gpuledger.collect.flight.bounds import CACHE, bound_of, parameter_count, results_of
 from gpuledger.collect.flight.chains import SHORTEST, chain_below
-from gpuledger.collect.flight.frames import OUTSIDE, frames_of_other_threads, locals_of, program_frames
 from gpuledger.collect.flight.graphs import keeps_graph, nodes_below
 from gpuledger.collect.flight.weights import data_of, last_elements
 from gpuledger.model.flight_facts import DATA

@@ -8,10 +8,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.optim import Optimizer
 
 from gpuledger.collect.adapter.guard import Guard, take_out_all
-from gpuledger.collect.adapter.program_objects import WeakIdentitySet, parameter_groups, state_of
+from gpuledger.collect.adapter.program_objects import state_of
 from gpuledger.collect.attribution.communication import collectives_backend
 from gpuledger.collect.attribution.inputs import InputShapes
 from gpuledger.collect.attribution.kept_blocks import KeptBlocks
@@ -29,6 +28,7 @@ from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs
 from gpuledger.collect.compiled.compiled_memory import CompiledMemory, SeesOperators
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
+from gpuledger.collect.memory.expected_training import ExpectedTraining
 from gpuledger.collect.memory.first_collectives import FirstCollectives
 from gpuledger.collect.memory.operator_limit import OperatorLimit
 from gpuledger.collect.memory.operator_times import OperatorTimes
@@ -38,6 +38,8 @@ from gpuledger.collect.sharding.layouts import Layouts
 from gpuledger.collect.sharding.marked_calls import Watch
 from gpuledger.collect.sharding.sharded_training import ShardedTraining
 from gpuledger.collect.steps.step_counter import StepCounter
+from gpuledger.collect.variables.leaves import LooseLeaves
+from gpuledger.collect.variables.names import names_of
 from gpuledger.model.accounts import Phase
 
 DRAIN_EVENTS = 100_000
@@ -88,7 +90,7 @@ class MemoryWindow:
         self.is_open = False
         self.was_opened = False
         self.phases = Phases(recorder.set_token, tags)
-        self.sightings = TensorObservations(self._registry, recorder.counts, recorder.place_of)
+        self.sightings = TensorObservations(self._registry, recorder.counts, recorder.place_of, names_of)
         self.inputs = InputShapes()
         self._sharded = ShardedTraining(
             Watch(self.phases, self._registry, self.sightings, recorder.see_resized, guard, journal.note)
@@ -105,6 +107,7 @@ class MemoryWindow:
             on_backward_end=self.on_backward_end,
             guard=guard,
         )
+        self._tracker.leaves = LooseLeaves(self.sightings)
         self._compiled: CompiledMemory | None = None
         self._times: OperatorTimes | None = None
         self.on_steps: Callable[[], None] = lambda: None
@@ -122,9 +125,8 @@ class MemoryWindow:
         self._card = card
         self._begins_late = begins_late
         self._awaits_call = False
-        self.has_trained = WeakIdentitySet()
-        """Optimizers that had stepped before the recording began."""
-        self._trains: dict[tuple[int, int], bool] = {}
+        self._expected = ExpectedTraining(steps, self._registry)
+        self.has_trained = self._expected.has_trained
         self._collectives = FirstCollectives(self.read_counters, guard, journal.fact)
         self._precision = Precision(self._registry, guard)
         self._scanned = False
@@ -334,23 +336,10 @@ class MemoryWindow:
     # -- live objects ----------------------------------------------------------------------------------------------
 
     def expects_training(self, module_id: int = -1) -> bool:
-        """Return whether calls of a module before the first step of an optimizer are not steps of their own.
-
-        They are not if an optimizer exists. One that has stepped before the recording began counts only if it trains
-        the module: its training may have ended, as in a notebook. Nothing is known of a module that no one called (-1).
-        """
+        """Return whether calls of a module before the first step of an optimizer are not steps of their own."""
         if not self._scanned:
             self.scan()
-        return any(self._can_train(one, module_id) for one in self._steps.optimizers)
-
-    def _can_train(self, optimizer: Optimizer, module_id: int) -> bool:
-        if optimizer not in self.has_trained or module_id < 0:
-            return optimizer not in self.has_trained
-        key = id(optimizer), module_id
-        if key not in self._trains:
-            updated = {id(one) for group in parameter_groups(optimizer) for one in group}
-            self._trains[key] = not updated.isdisjoint(self._registry.parameters_beside(module_id))
-        return self._trains[key]
+        return self._expected.of(module_id)
 
     def scan(self) -> None:
         """Search for live modules and optimizers, while the program is paused."""

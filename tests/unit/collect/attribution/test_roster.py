@@ -61,7 +61,7 @@ def test_tied_parameters_are_listed_once_and_names_belong_to_their_root() -> Non
     registry = ModuleRegistry()
     registry.register(tied)
     registry.register(two)
-    registry.add_loose_parameters(torch.optim.SGD([one.weight]))
+    registry.add_loose_parameters(torch.optim.SGD([one.weight]), {})
     assert drained(registry).names == ["first.weight", "weight"]
     assert [name_id for _, name_id, _ in registry.parameters] == [0, 1]
 

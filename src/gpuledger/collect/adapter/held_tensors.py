@@ -1,0 +1,45 @@
+"""Find a tensor again by its place in a module or an optimizer, without a reference to it."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from gpuledger.collect.adapter.program_objects import attributes_of, entries_of, parameter_groups
+
+IN_GROUPS = "param_groups"
+"""Kind of a tensor that an optimizer updates and no module owns.
+
+Its key is the group's index and its index in the group.
+"""
+
+
+class HeldTensor:
+    """The place of a parameter or buffer. Calling it returns the tensor, or None if it no longer exists.
+
+    Not a weak reference to the tensor: ``torch.utils.swap_tensors`` refuses tensors that have one.
+    """
+
+    __slots__ = ("_holder", "_key", "_kind")
+
+    def __init__(self, holder: nn.Module | Optimizer, kind: str, key: Any) -> None:
+        self._holder = weakref.ref(holder)
+        self._kind = kind
+        self._key = key
+
+    def __call__(self) -> Any:
+        """Return the tensor."""
+        holder = self._holder()
+        if holder is None:
+            return None
+        if self._kind != IN_GROUPS:
+            held = attributes_of(holder).get(self._kind)
+            return dict.get(held, self._key) if isinstance(held, dict) else dict(entries_of(held)).get(self._key)
+        group, place = self._key
+        try:
+            return parameter_groups(holder)[group][place]  # type: ignore[arg-type]
+        except IndexError:
+            return None

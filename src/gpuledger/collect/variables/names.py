@@ -1,0 +1,138 @@
+"""The names that running functions have for objects: a variable, or what attributes and elements lead to from one."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from gpuledger.collect.adapter.frames import locals_of, program_frames
+from gpuledger.collect.adapter.program_objects import attributes_of, class_name, is_exactly, is_tensor, module_of_class
+
+DEPTH = 4
+"""Largest number of attributes and elements in a name."""
+MOST = 4_000
+"""Largest number of objects that are looked at, which takes 3 ms."""
+WIDTH = 512
+"""Largest number of elements of one container that are looked at."""
+
+_PLAIN = (int, float, bool, str, bytes, type(None), complex, type, ModuleType, torch.dtype, torch.device, torch.Size)
+_CLOSED = (type, ModuleType, FunctionType, MethodType, FrameType, TracebackType, functools.partial, Optimizer)
+"""Classes of objects that are not looked into. An optimizer has numbers for its tensors, and no names."""
+
+_Place = tuple[str, bool, Any]
+"""Name, whether it ends in a name (and not in a number), and the object."""
+
+
+def names_of(wanted: Sequence[object]) -> dict[int, str]:
+    """Return ``id`` -> name for those of the objects that the running functions of the program have a name for.
+
+    The shortest one from the innermost function outwards, as ``weight``, ``layers[0].weight`` or ``params['weight']``.
+    One that ends in a number is used only if there is no other, and one from the variable of a loop, which is another
+    name for an element of something else, only after that. Runs no code of the program, and keeps nothing.
+    """
+    missing = {id(one) for one in wanted}
+    found = _search(_variables(of_loops=False), missing)
+    missing.difference_update(found)
+    return found | _search(_variables(of_loops=True), missing) if missing else found
+
+
+def _search(roots: Iterator[_Place], wanted: set[int]) -> dict[int, str]:
+    """Return the names of what roots lead to, by ``id``. The nearest is found first."""
+    named: dict[int, str] = {}
+    numbered: dict[int, str] = {}
+    seen: set[int] = set()
+    level = roots
+    for depth in range(DEPTH + 1):
+        following: list[_Place] = []
+        for name, is_named, value in level:
+            key = id(value)
+            if key in wanted:
+                (named if is_named else numbered).setdefault(key, name)
+                if len(named) == len(wanted):
+                    return named
+            elif not (key in seen or is_tensor(value) or is_exactly(value, *_PLAIN)):
+                seen.add(key)
+                if len(seen) > MOST:
+                    return numbered | named
+                if depth < DEPTH:
+                    following.append((name, is_named, value))
+        level = (inner for name, _, value in following for inner in _inside(name, value))
+    return numbered | named
+
+
+def _variables(*, of_loops: bool) -> Iterator[_Place]:
+    """Yield the variables of the program's running functions, then the globals of their modules.
+
+    Args:
+        of_loops: Whether those are yielded to which loops assign, or all others.
+    """
+    modules: dict[int, dict[str, Any]] = {}
+    for frame in program_frames():
+        loops = loop_variables(frame.f_code)
+        for name, value in locals_of(frame).items():
+            if (name in loops) == of_loops and not name.startswith("__"):
+                yield class_name(type(value)) if name == "self" else name, True, value
+        is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+        modules.setdefault(id(frame.f_globals), frame.f_globals)
+        if not is_function:
+            modules[id(frame.f_globals)] = {}
+    for variables in () if of_loops else modules.values():
+        for name, value in list(variables.items()):
+            if type(name) is str and not name.startswith("__"):
+                yield name, True, value
+
+
+def loop_variables(code: CodeType) -> set[str]:
+    """Return the names of the variables to which the ``for`` loops of a function assign."""
+    found: set[str] = set()
+    is_target = False
+    for step in dis.get_instructions(code):
+        if step.opname == "FOR_ITER":
+            is_target = True
+        elif is_target and step.opname.startswith("STORE_"):
+            is_target = "LOAD" not in step.opname  # one that also loads is the last: STORE_FAST_LOAD_FAST
+            names = [step.argval] if isinstance(step.argval, str) else list(step.argval)
+            found.update(names if is_target else names[:1])
+        elif not step.opname.startswith("UNPACK_"):
+            is_target = False
+    return found
+
+
+def _inside(name: str, value: Any) -> Iterator[_Place]:
+    """Yield the elements or the attributes of an object."""
+    kind = type(value)
+    if issubclass(kind, _CLOSED) or module_of_class(kind).startswith("gpuledger."):
+        return
+    if issubclass(kind, dict):
+        for key, inner in list(islice(dict.items(value), WIDTH)):
+            if is_exactly(key, str, int):
+                yield f"{name}[{key!r}]", type(key) is str, inner
+    elif issubclass(kind, (list, tuple)):
+        base = list if issubclass(kind, list) else tuple
+        for number, inner in enumerate(list(islice(base.__iter__(value), WIDTH))):
+            yield f"{name}[{number}]", False, inner
+    elif issubclass(kind, nn.Module):
+        yield from _of_module(name, value)
+    else:
+        for key, inner in list(islice(attributes_of(value).items(), WIDTH)):
+            if type(key) is str:
+                yield f"{name}.{key}", True, inner
+
+
+def _of_module(name: str, module: nn.Module) -> Iterator[_Place]:
+    """Yield what a module holds, with the paths that PyTorch has for it."""
+    for key, inner in list(attributes_of(module).items()):
+        if issubclass(type(inner), dict) and key in ("_modules", "_parameters", "_buffers"):
+            for own, held in list(islice(dict.items(inner), WIDTH)):
+                yield f"{name}.{own}", True, held
+        elif not key.startswith("_"):
+            yield f"{name}.{key}", True, inner

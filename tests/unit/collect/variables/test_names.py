@@ -1,0 +1,112 @@
+"""Names of objects are read from variables, without a reference to an object that stays."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+
+from gpuledger.collect.variables.names import MOST, loop_variables, names_of
+
+pytestmark = pytest.mark.torch
+
+
+class Thing:
+    pass
+
+
+class Holder:
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def name(self) -> list[str]:
+        return list(names_of([self.inner]).values())
+
+
+def variable() -> list[str]:
+    thing = Thing()
+    holder = Holder({"key": thing})
+    return [*names_of([thing]).values(), *names_of([holder]).values()]
+
+
+def element() -> list[str]:
+    holder = Holder({"key": Thing()})
+    return list(names_of([holder.inner["key"]]).values())
+
+
+def number() -> list[str]:
+    things = [Thing()]
+    return list(names_of([things[0]]).values())
+
+
+def attribute_rather_than_a_number() -> list[str]:
+    things = [Thing()]
+    holder = Holder(Holder(things[0]))
+    return [*names_of([things[0]]).values(), type(holder).__name__]
+
+
+def of_self() -> list[str]:
+    return Holder(Thing()).name()
+
+
+def after_a_loop() -> list[str]:
+    things = [Holder(Thing()), Holder(Thing())]
+    for _place, one in enumerate(things):
+        one.inner = Thing()
+    return [name for thing in (things[1], things[1].inner) for name in names_of([thing]).values()]
+
+
+def in_a_cycle() -> list[str]:
+    cycle: list[Any] = [0]
+    cycle.append(cycle)
+    return list(names_of([Thing()]).values())
+
+
+@pytest.mark.parametrize(
+    ("function", "names"),
+    [
+        (variable, ["thing", "holder"]),
+        (element, ["holder.inner['key']"]),
+        (number, ["things[0]"]),
+        (attribute_rather_than_a_number, ["holder.inner.inner", "Holder"]),
+        (of_self, ["Holder.inner"]),
+        (after_a_loop, ["things[1].inner", "things[1]"]),
+        (in_a_cycle, []),
+    ],
+)
+def test_the_nearest_name(function: Any, names: list[str]) -> None:
+    found = function()
+    assert sorted(found) == sorted(names)
+
+
+def among_very_many() -> list[str]:
+    many = [[Thing()] for _ in range(400) for _ in range(MOST // 200)]
+    return list(names_of([many, many[-1]]).values())
+
+
+def test_a_search_ends() -> None:
+    assert among_very_many() == ["many"]
+
+
+def test_a_loop_assigns_to_all_its_targets() -> None:
+    source = "for a, (b, *c) in d: e = a\nfor f in a: pass\ng = [h for h in c]"
+    assert {"a", "b", "c", "f"} <= loop_variables(compile(source, "loops", "exec"))
+    assert not {"d", "e", "g"} & loop_variables(compile(source, "loops", "exec"))
+
+
+def named_and_left() -> tuple[weakref.ref[Thing], int]:
+    thing = Thing()
+    return weakref.ref(thing), len(names_of([thing, Thing()]))
+
+
+def test_nothing_is_kept() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        reference, count = named_and_left()
+        assert (reference(), count) == (None, 1)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
