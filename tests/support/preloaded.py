@@ -18,6 +18,7 @@ import sys
 import tempfile
 import traceback
 import types
+import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -114,8 +115,11 @@ def make_cheap_to_fork() -> None:
     """Set what is loaded apart from what a fork makes of its own.
 
     Else each collection in a fork would walk, and copy, a million objects. And in pages of 2 MiB, there is 512 times
-    less for a fork to note and to let go of; a kernel that has no such pages does without.
+    less for a fork to note and to let go of; a kernel that has no such pages does without. Torch has hundreds of
+    finalizers that take its libraries of operators apart at the end of a process, which comes by 9,000 pages.
     """
+    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
+        finalizer.atexit = False
     gc.collect()
     gc.freeze()
     madvise = ctypes.CDLL(None).madvise
