@@ -53,6 +53,14 @@ for number in range(18):
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     step()
 """
+IN_A_THREAD = """
+import threading
+def train():
+    for _ in range(10): step()
+thread = threading.Thread(target=train)
+thread.start()
+thread.join()
+"""
 LEFT_BEHIND = """
 import os, signal, traceback
 from torch.optim import optimizer as optimizers
@@ -117,6 +125,17 @@ def test_errors_look_as_they_do_bare_in_every_pass_and_then_nothing_is_left(tmp_
     write_script(tmp_path, TRAIN + LEFT_BEHIND)
     assert_unchanged(tmp_path, "--no-flight-recorder")  # which counts steps until the program ends
     assert break_down_time(rank_of(tmp_path)) is not None
+
+
+def test_a_training_in_a_thread_has_times_and_torchs_profiler_says_nothing(tmp_path: Path) -> None:
+    """It is the first use of Kineto in its process, of which another thread than the one with torch is told."""
+    write_script(tmp_path, TRAIN + IN_A_THREAD)
+    assert_unchanged(tmp_path)
+    rank = rank_of(tmp_path)
+    assert (rank.manifest.time_steps, rank.manifest.left_out) == ((4, 6), (WITHOUT_ENERGY,))
+    found = break_down_time(rank)
+    assert found is not None
+    assert {("0", "forward"), ("2", "backward")} <= {(account.module, account.phase) for account in found.accounts}
 
 
 TOO_SHORT = (

@@ -21,7 +21,7 @@ from gpuledger import load  # noqa: E402
 from gpuledger.analyze.step.energy import break_down_energy  # noqa: E402
 from gpuledger.analyze.step.times import break_down_time  # noqa: E402
 from gpuledger.analyze.step.work import names_of, read_work  # noqa: E402
-from gpuledger.collect.passes.later_passes import PROFILED_ENERGY  # noqa: E402
+from gpuledger.collect.passes.outcomes import PROFILED_ENERGY  # noqa: E402
 
 TRAIN = """
     import torch, gpuledger

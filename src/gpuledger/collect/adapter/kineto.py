@@ -31,7 +31,12 @@ SILENT = 99
 """A log level above all of Kineto's messages."""
 
 REGISTERED_THREAD = threading.get_ident()
-"""The thread that imported torch. Kineto prints a warning if another thread starts it."""
+"""The thread that imported torch. Kineto prints an error if another thread uses it first."""
+
+_DAEMON = "KINETO_USE_DAEMON"
+"""Environment variable with which torch begins Kineto at its import, for a profiling daemon."""
+
+_REGISTER_CLIENT = "_ZN9libkineto12LibkinetoApi14registerClientEPNS_15ClientInterfaceE"
 
 NOT_BEGUN, ERRORS = 0, 4
 """Kineto's log level before its first use in a process, and the level that torch sets if no variable does."""
@@ -105,6 +110,35 @@ def _config_loader() -> tuple[Callable[[], int], Callable[[int], None]] | None:
     instance.restype, instance.argtypes = ctypes.c_void_p, []
     stop_thread.restype, stop_thread.argtypes = None, [ctypes.c_void_p]
     return instance, stop_thread
+
+
+def _client_registration() -> tuple[Callable[[], int], Callable[[int, None], None]] | None:
+    """Return Kineto's functions that get its interface and register a client there; None if not exported."""
+    try:
+        library = _library()
+        interface, register = library._ZN9libkineto3apiEv, getattr(library, _REGISTER_CLIENT)
+    except (OSError, AttributeError):
+        return None
+    interface.restype, interface.argtypes = ctypes.c_void_p, []
+    register.restype, register.argtypes = None, [ctypes.c_void_p, ctypes.c_void_p]
+    return interface, register
+
+
+def starts_silently() -> bool:
+    """Return whether a profile can start in this thread without a message in the program's stderr.
+
+    The message is about a client, which torch registers for a profiling daemon. Without a client, there is none.
+    """
+    is_registered = threading.get_ident() == REGISTERED_THREAD
+    return is_registered or (_DAEMON not in os.environ and _client_registration() is not None)
+
+
+def _leave_out_client() -> None:
+    """Register no client, if this thread would otherwise cause the message."""
+    registration = _client_registration()
+    if threading.get_ident() != REGISTERED_THREAD and _DAEMON not in os.environ and registration is not None:
+        interface, register = registration
+        register(interface(), None)
 
 
 def can_end_thread() -> bool:
@@ -196,6 +230,8 @@ class Profiler:
 
     def _begin(self) -> None:
         self._is_open = True
+        if self._is_first:
+            _leave_out_client()
         self._level.value = SILENT
         config = self._profile.config(create_trace_id=True)
         filters = vars(self._profile).get("activity_filters")

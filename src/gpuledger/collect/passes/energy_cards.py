@@ -47,6 +47,12 @@ def metered_cards(run_directory: Path) -> frozenset[str]:
         return frozenset()
 
 
+def any_is_metered(run_directory: Path) -> bool:
+    """Return whether an energy meter reads a GPU on which this process has allocated memory."""
+    metered = metered_cards(run_directory)
+    return any(uuid in metered for _, uuid in cards_in_use())
+
+
 def wait_for(cards: list[tuple[int, str]]) -> None:
     """Wait until the GPUs have finished the launched work. Returns at once during graph capture, where waiting fails.
 

@@ -26,7 +26,9 @@ from gpuledger.collect.passes.cpu_wait import CpuWait
 from gpuledger.collect.passes.energy_pass import STEPS as UNPROFILED_STEPS
 from gpuledger.collect.passes.energy_pass import EnergyPass
 from gpuledger.collect.passes.graph_captures import GraphCaptures
+from gpuledger.collect.passes.outcomes import OWN_PROFILER, PROFILED_ENERGY, Outcomes
 from gpuledger.collect.passes.program_times import ProgramTimes
+from gpuledger.collect.passes.thread_end import ThreadEnd
 from gpuledger.collect.passes.time_pass import CALLS, TimePass
 from gpuledger.collect.passes.timing_preconditions import advice_for, why_no_time_pass
 from gpuledger.collect.steps.step_counter import StepCounter
@@ -43,11 +45,6 @@ TIME_TRIES = 2
 
 A fork ends an attempt, and so does a step of very many calls.
 """
-
-
-OWN_PROFILER = "the program uses its own profiler, and only one can run at a time"
-
-PROFILED_ENERGY = "The program's own profiler ran during the energy measurement, so the energy includes its overhead."
 
 
 class LaterPasses:
@@ -87,12 +84,13 @@ class LaterPasses:
         self._program: ProgramTimes | None = None
         self._has_lines = False
         """Whether the step with source lines has begun. The profiled steps are complete then."""
-        self._left_out: list[str] = []
+        self._say = Outcomes(journal, asked=settings.passes_asked).say
         self._pid = os.getpid()
         self._wanted = [name for name in ("time", "energy") if name in settings.passes]
         """The measurements that have not begun, in their order."""
         self._last_unprofiled: int | None = None
         """The step after which the recording ends without an energy measurement; None before the unprofiled steps."""
+        self._thread_end = ThreadEnd()
         self._energy_pass = EnergyPass(journal, steps, self._say, settings.passes.get("energy", 0))
         self._drop_times = guard.for_good(self._drop)
         self._time_pass = TimePass(journal, registry, guard, self._drop_times)
@@ -250,12 +248,13 @@ class LaterPasses:
         if self._program is not None:
             self._program.finish()
         end_last_steps()
+        self._thread_end.stop()
         if self._time_pass.is_open:
             if not self._end_times():
                 self._journal.fact(time_steps=None)
                 self._say("No timing measurement: the program ended in another thread during it.")
             elif self._steps.seen < self._last_step:
-                self._note_fewer_steps()
+                self._note_fewer_steps("the program")
         self._may_measure_energy()
         wanted, self._wanted = self._wanted, []
         if wanted and self._steps.seen:
@@ -263,19 +262,30 @@ class LaterPasses:
             ended = f"the program ended after step {self._steps.seen}, before it could start"
             self._say(f"No {missing}: {ended}.{advice_for(self._steps.seen, self._settings)}")
 
-    def _note_fewer_steps(self) -> None:
-        """Store which steps were profiled, of a program that has ended before the last one."""
+    def _thread_ended(self) -> None:
+        """End the timing measurement with its thread, and begin it again if it has too few steps."""
+        if not (self._time_pass.is_open and self._time_pass.is_of_this_thread):
+            return
+        if self._tries_left and self._steps.seen < self._last_step - self._time_steps + FEWEST_TIME_STEPS:
+            self._drop()
+        elif self._end_times() and self._steps.seen < self._last_step:
+            self._note_fewer_steps("its thread")
+        self._see_calls(True)
+
+    def _note_fewer_steps(self, ended: str) -> None:
+        """Store which steps were profiled before the program or its thread has ended."""
         first_step = self._last_step - self._time_steps + 1
         fewest = self._settings.passes.get("time", 0) or FEWEST_TIME_STEPS
         if self._steps.seen >= first_step:
             self._journal.fact(time_steps=[first_step, self._steps.seen])
         if self._steps.seen < first_step + fewest - 1:
             advice = advice_for(self._steps.seen, self._settings)
-            self._say(f"The timing measurement was cut short: the program ended during it.{advice}")
+            self._say(f"The timing measurement was cut short: {ended} ended during it.{advice}")
 
     def take_out(self) -> None:
         """Remove everything. Unfinished measurements are dropped."""
         self._wanted = []
+        self._thread_end.stop()
         watch = [] if self._user_profiler is None else [self._user_profiler.remove]
         watch += [] if self._captures is None else [self._take_out_captures]
         take_out_all([self._energy_pass.take_out, self.expect_steps, self._take_out_times, *watch])
@@ -315,6 +325,7 @@ class LaterPasses:
         self._see_calls(False)  # otherwise it would stay below the ranges of the profiled steps
         with watch.ours(self._drop):
             self._time_pass.begin()
+        self._thread_end.watch(self._guard.for_good(self._thread_ended))
         if self._guard.ended:  # by an error in the detection of profilers
             self.take_out()
             return False
@@ -345,20 +356,11 @@ class LaterPasses:
         """Return whether the energy measurement is still wanted. Without a GPU that can be read, it is left out."""
         if "energy" not in self._wanted:
             return False
-        metered = energy_cards.metered_cards(self._settings.run_directory)
-        if self._settings.passes_asked or any(uuid in metered for _, uuid in energy_cards.cards_in_use()):
+        if self._settings.passes_asked or energy_cards.any_is_metered(self._settings.run_directory):
             return True
         self._wanted.remove("energy")
         self._say(WITHOUT_ENERGY)
         return False
-
-    def _say(self, sentence: str) -> None:
-        """Store the outcome of a measurement; as a note if the user has requested it."""
-        if self._settings.passes_asked:
-            self._journal.note(sentence)
-            return
-        self._left_out.append(sentence)
-        self._journal.fact(left_out=self._left_out)
 
     def _before_any_fork(self) -> None:
         if self._captures is not None and self._captures.is_open:
@@ -371,7 +373,8 @@ class LaterPasses:
     def _drop(self) -> None:
         """Stop the timing measurement, and begin it again after this step.
 
-        A child process is about to be forked and must not inherit a running profiler, or the step has too many calls.
+        A child process is about to be forked and must not inherit a running profiler, the step has too many calls, or
+        the thread ends that has started the profiler: no other one can stop it.
         """
         self._see_calls(False)
         self._time_pass.end(keep=self._has_lines)

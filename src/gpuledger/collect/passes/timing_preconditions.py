@@ -37,10 +37,10 @@ def why_no_time_pass(step_allocations: int) -> str | None:
 
     Source: the GPU's free bytes from CUDA; the allocator's pools; the environment.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return "its steps end outside the main thread, where torch's profiler does not work"
-    if threading.get_ident() != kineto.REGISTERED_THREAD:
-        return "torch was imported in another thread than the one that trains, where torch's profiler does not work"
+    if threading.get_ident() != kineto.REGISTERED_THREAD and torch_private.has_cuda_context():
+        return "its steps end in another thread than the one that imported torch, which is not supported on a GPU"
+    if not kineto.starts_silently():
+        return "its steps end in another thread than the one that imported torch, where torch's profiler prints errors"
     if not kineto.can_end_thread():
         return "torch's profiler would leave a thread running, and forked processes would wait for it when they exit"
     if not torch_private.has_cuda_context() and energy_cards.can_use_cuda():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -204,12 +205,41 @@ def test_a_time_pass_is_of_the_thread_that_began_it_and_other_threads_steps_only
     assert times.steps == 1
 
 
-@pytest.mark.usefixtures("roomy_card")
-def test_outside_the_main_thread_there_is_no_time_pass_unasked() -> None:
+def why_not_in_another_thread() -> str:
     with ThreadPoolExecutor(1) as other:
-        why = other.submit(timing_preconditions.why_no_time_pass, 10).result()
-    assert why is not None
-    assert "outside the main thread" in why
+        return str(other.submit(timing_preconditions.why_no_time_pass, 10).result())
+
+
+@pytest.mark.usefixtures("roomy_card")
+def test_another_thread_is_timed_on_the_cpu_if_torch_says_nothing_about_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert why_not_in_another_thread() == "None"
+    monkeypatch.setenv("KINETO_USE_DAEMON", "1")
+    assert "prints errors" in why_not_in_another_thread()
+    monkeypatch.setattr(torch_private, "has_cuda_context", lambda: True)
+    assert "not supported on a GPU" in why_not_in_another_thread()
+    assert "thread" not in str(timing_preconditions.why_no_time_pass(10))
+
+
+@pytest.mark.parametrize(("first", "timed"), [(4, (6, 8)), (5, (4, 5)), (6, (4, 6)), (9, (4, 6))])
+def test_a_thread_that_ends_ends_the_timing(tmp_path: Path, first: int, timed: tuple[int, int]) -> None:
+    """The profiler is its own. What two steps have shown is kept, and after fewer, the next thread is measured."""
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def train(steps: int) -> None:
+        for _ in range(steps):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+
+    with gpuledger.record(out=tmp_path / "run", passes="memory,time", devices="cpu") as recording:
+        for steps in (first, 12):
+            thread = threading.Thread(target=train, args=(steps,))
+            thread.start()
+            thread.join()
+    rank = recording.run().rank()
+    assert rank.manifest.time_steps == timed
+    assert break_down_time(rank) is not None
+    assert [note for note in rank.manifest.notes if "another thread" in note] == []
 
 
 @pytest.mark.parametrize(("long_steps", "timed"), [((4,), (5, 7)), ((4, 5), None)])
