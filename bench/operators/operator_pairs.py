@@ -201,7 +201,8 @@ class Campaign:
             return
         if whole.host_ns is not None:
             put_host_step(self.database, self.place, workload, whole.host_ns)
-        kept = {name: known.get(name) for name in ("energy_j", "graph_energy_j", "base_w") if has_energy}
+        energies = ("energy_j", "graph_energy_j", "base_w", "energy_step_ns")
+        kept = {name: known.get(name) for name in energies if has_energy}
         document = {
             "whole": {**asdict(whole), **kept},
             "seconds": {"whole_s": time.monotonic() - started_s},

@@ -94,7 +94,7 @@ def main() -> None:
     if sensors is None:
         raise SystemExit("operator_window: needs a GPU with an energy counter")
     key = OperatorKey("aten.mm.default", (MATRIX, {**MATRIX}))
-    runner, _ = make_runner(make_copies(key, Mode.ROTATING, place), Method().block_ns, on_card=True, needs_host=False)
+    runner, _ = make_runner(make_copies(key, Mode.ROTATING, place), Method().block_ns, on_card=True)
     unit_ns = runner.time_units(1)
     results: dict[str, Any] = {"environment": describe_environment(place.device), "lengths": {}}
     with Load(runner, unit_ns) as load, ThreadPoolExecutor(3) as pool:

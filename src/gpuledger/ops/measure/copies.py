@@ -23,14 +23,14 @@ class Copy:
         self, function: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any], *, writes: bool
     ) -> None:
         self.function = function
-        self._args, self._kwargs = tuple(args), dict(kwargs)
+        self.args, self.kwargs = tuple(args), dict(kwargs)
         self._kept: list[tuple[torch.Tensor, torch.Tensor]] = []
         if writes:
-            self._kept = [(tensor, tensor.clone()) for tensor in _tensors((self._args, self._kwargs))]
+            self._kept = [(tensor, tensor.clone()) for tensor in _tensors((self.args, self.kwargs))]
 
     def __call__(self) -> object:
         """Run it."""
-        return self.function(*self._args, **self._kwargs)
+        return self.function(*self.args, **self.kwargs)
 
     def restore(self) -> None:
         """Restore the inputs that calls have changed."""
@@ -40,7 +40,7 @@ class Copy:
     def another(self) -> Copy:
         """Return a call with copies of the inputs. A tensor that is used twice is copied once."""
         copied: dict[int, torch.Tensor] = {}
-        args, kwargs = (_copied(value, copied) for value in (self._args, self._kwargs))
+        args, kwargs = (_copied(value, copied) for value in (self.args, self.kwargs))
         return Copy(self.function, args, kwargs, writes=bool(self._kept))
 
 
@@ -61,10 +61,22 @@ def count_copies(key: OperatorKey, mode: Mode, place: Device) -> int:
     return max(1, min(wanted, affordable, MOST_COPIES))
 
 
-def needs_host(function: Any) -> bool:
-    """Return whether an operator's output size depends on values, so that the host waits for the GPU."""
-    tags = getattr(function, "tags", ())
-    return torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
+def why_no_graph(call: Copy) -> str:
+    """Return why a call cannot be in a CUDA graph; empty if it can.
+
+    The backward of memory-efficient attention reads the random seed of its dropout on the CPU. While a graph is
+    captured, it gives the seed's address to the GPU, which cannot read there.
+    """
+    tags = getattr(call.function, "tags", ())
+    if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
+        return "the shape of its output depends on its data"
+    schema = getattr(call.function, "_schema", None)
+    names = [] if schema is None else [argument.name for argument in schema.arguments]
+    named = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
+    seed = named.get("philox_seed")
+    if isinstance(seed, torch.Tensor) and seed.device.type == "cpu" and named.get("dropout_p"):
+        return "its random seed is in CPU memory"
+    return ""
 
 
 def writes_inputs(function: Any) -> bool:

@@ -17,7 +17,7 @@ from gpuledger.ops.database.method import Method, Mode
 from gpuledger.ops.database.records import Record
 from gpuledger.ops.database.statistics import Spread, summarize
 from gpuledger.ops.measure.blocks import Block, Clock, NoCounterError, Runner, energy_blocks, time_blocks
-from gpuledger.ops.measure.copies import Copy, make_copies, needs_host
+from gpuledger.ops.measure.copies import Copy, make_copies, why_no_graph
 from gpuledger.ops.measure.measured_device import Device
 from gpuledger.ops.measure.runners import GraphRunner, first_line, host_ns, kernels_of, make_runner, queued_ns
 
@@ -82,7 +82,7 @@ def allowed(key: OperatorKey) -> Iterator[None]:
 
 def _measured(blank: Record, key: OperatorKey, mode: Mode, place: Device, method: Method, clock_ns: Clock) -> Record:
     calls = make_copies(key, mode, place)
-    runner, why = make_runner(calls, method.block_ns, on_card=place.on_card, needs_host=needs_host(calls[0].function))
+    runner, why = make_runner(calls, method.block_ns, on_card=place.on_card, why_no_graph=why_no_graph(calls[0]))
     times = time_blocks(runner, method, place.sensors, clock_ns)
     span = summarize([block.call_ns for block in times])
     launch = _launch(runner, calls, span.median) if place.on_card else {}

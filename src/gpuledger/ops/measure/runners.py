@@ -165,7 +165,7 @@ def _nothing() -> None:
 
 
 def make_runner(
-    calls: Sequence[Call], unit_ns: float, *, on_card: bool, needs_host: bool
+    calls: Sequence[Call], unit_ns: float, *, on_card: bool, why_no_graph: str = ""
 ) -> tuple[CpuRunner | EagerRunner | GraphRunner, str]:
     """Return a runner for ``calls``, and the reason if it is not a graph.
 
@@ -173,12 +173,12 @@ def make_runner(
         calls: One for each copy of the inputs.
         unit_ns: Target duration of a graph replay, in ns.
         on_card: The calls run on a CUDA device.
-        needs_host: The operator's output size depends on values, so that it cannot be captured.
+        why_no_graph: Why the calls cannot be captured; empty if they can.
     """
     if not on_card:
         return CpuRunner(calls), ""
-    if needs_host:
-        return EagerRunner(calls), "the shape of its output depends on its data"
+    if why_no_graph:
+        return EagerRunner(calls), why_no_graph
     try:
         return GraphRunner(calls, unit_ns), ""
     except torch.OutOfMemoryError:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -63,23 +64,40 @@ def measure_whole(step: Callable[[], object], place: Device, method: Method, clo
     """
     calls = [_Step(step)]
     if not place.on_card:
-        spread, joules, throttled = _measured(CpuRunner(calls), place, method, clock_ns)
-        return Whole(spread, joules, None, throttled)
+        measured = _measured(CpuRunner(calls), place, method, clock_ns)
+        return Whole(measured.time_ns, measured.energy_j, None, measured.throttled)
     runner = SteadyRunner(calls)
     steady = replace(method, block_ns=max(method.block_ns, STEADY_NS))
-    spread, joules, throttled = _measured(runner, place, steady, clock_ns)
+    eager = _measured(runner, place, steady, clock_ns)
     base_w = base_power_w(method, place.sensors, clock_ns) if method.energy and place.sensors is not None else None
-    whole = Whole(spread, joules, base_w, throttled, host_ns=summarize(runner.host_ns[-spread.count :]))
+    whole = Whole(
+        eager.time_ns,
+        eager.energy_j,
+        base_w,
+        eager.throttled,
+        host_ns=summarize(runner.host_ns[-eager.time_ns.count :]),
+        energy_step_ns=eager.energy_step_ns,
+    )
     torch.cuda.synchronize()
-    replayed, why = make_runner(calls, method.block_ns, on_card=True, needs_host=False)
+    replayed, why = make_runner(calls, method.block_ns, on_card=True)
     if why:
         return replace(whole, graph_why=why)
-    graph_ns, graph_j, _ = _measured(replayed, place, method, clock_ns)
+    graph = _measured(replayed, place, method, clock_ns)
     torch.cuda.synchronize()
-    return replace(whole, graph_time_ns=graph_ns, graph_energy_j=graph_j)
+    return replace(whole, graph_time_ns=graph.time_ns, graph_energy_j=graph.energy_j)
 
 
-def _measured(runner: Runner, place: Device, method: Method, clock_ns: Clock) -> tuple[Spread, Spread | None, int]:
+@dataclass(frozen=True)
+class _Measured:
+    """Time and energy of one call; the last is its time while the energy was measured. None without energy."""
+
+    time_ns: Spread
+    energy_j: Spread | None
+    throttled: int
+    energy_step_ns: float | None
+
+
+def _measured(runner: Runner, place: Device, method: Method, clock_ns: Clock) -> _Measured:
     """Return time and energy of one call, and the number of throttled blocks."""
     times = time_blocks(runner, method, place.sensors, clock_ns)
     spread = summarize([block.call_ns for block in times])
@@ -88,4 +106,6 @@ def _measured(runner: Runner, place: Device, method: Method, clock_ns: Clock) ->
         windows = energy_blocks(runner, spread.median * runner.unit_calls, method, place.sensors, clock_ns)
     joules = [block.call_j for block in windows if block.call_j is not None]
     throttled = sum(block.is_throttled for block in (*times, *windows))
-    return spread, summarize(joules) if joules else None, throttled
+    if not joules:
+        return _Measured(spread, None, throttled, None)
+    return _Measured(spread, summarize(joules), throttled, statistics.median(block.call_ns for block in windows))

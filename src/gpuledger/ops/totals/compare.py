@@ -31,6 +31,9 @@ class Whole:
     without a graph, for the reason ``graph_why``.
 
     ``host_ns`` is the host time of a step, measured in turn with its time; None on a CPU and for recorded models.
+
+    ``energy_step_ns`` is the time of a step while the energy was measured: the speed of a shared host changes, so a
+    model that waits for the host can have been faster or slower then. None if unknown.
     """
 
     time_ns: Spread | Recorded
@@ -41,6 +44,7 @@ class Whole:
     graph_energy_j: Spread | None = None
     graph_why: str = ""
     host_ns: Spread | None = None
+    energy_step_ns: float | None = None
 
 
 def whole_of_record(record: Record) -> Whole | None:
@@ -70,10 +74,25 @@ class Pair:
 
     @property
     def energy_frac(self) -> float | None:
-        """Return the summed energy as a share of the whole's."""
+        """Return the summed energy as a share of the whole's, at the step time of the energy measurement if known."""
         if self.sum.energy_j is None or self.whole.energy_j is None:
             return None
-        return self.sum.energy_j / self.whole.energy_j.median
+        return (self.sum.energy_j + self.waiting_j) / self.whole.energy_j.median
+
+    @property
+    def waiting_j(self) -> float:
+        """Return what the idle power adds because the whole's steps were longer while the energy was measured.
+
+        It is negative if they were shorter, and 0 if their time is unknown. No step is shorter than its operators.
+        """
+        total = self.sum
+        if total.energy_j is None or total.busy_energy_j is None or self.whole.energy_step_ns is None:
+            return 0.0
+        waited_ns = total.step_ns - total.busy_ns
+        if waited_ns <= 0 or total.is_capped:
+            return 0.0
+        idle_j_per_ns = (total.energy_j - total.busy_energy_j) / waited_ns
+        return idle_j_per_ns * (max(self.whole.energy_step_ns, total.busy_ns) - total.step_ns)
 
     @property
     def busy_time_frac(self) -> float | None:
@@ -166,6 +185,7 @@ def _pair_document(pair: Pair) -> dict[str, Any]:
         "busy_energy_frac": pair.busy_energy_frac,
         "no_graph": whole.graph_why,
         **{"is_host_measured": total.is_host_measured},
+        "energy_step_ns": whole.energy_step_ns,
         "base_w": whole.base_w,
         "calls_frac": total.calls_frac,
         "throttled_blocks": whole.throttled,

@@ -182,7 +182,7 @@ def test_a_call_as_long_as_a_window_counts_for_the_part_that_was_done() -> None:
 
 
 def test_without_a_card_calls_run_in_a_loop() -> None:
-    runner, why = make_runner([Add(torch.zeros(2))], 1e6, on_card=False, needs_host=True)
+    runner, why = make_runner([Add(torch.zeros(2))], 1e6, on_card=False, why_no_graph="its size")
     assert (runner.how, why) == (How.CPU, "")
 
 

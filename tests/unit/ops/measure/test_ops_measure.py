@@ -17,7 +17,7 @@ from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.method import Method, Mode
 from gpuledger.ops.database.operator_database import OperatorDatabase, open_database
 from gpuledger.ops.database.records import Record
-from gpuledger.ops.measure.copies import Copy, count_copies, make_copies, needs_host
+from gpuledger.ops.measure.copies import Copy, count_copies, make_copies, why_no_graph
 from gpuledger.ops.measure.fill import fill
 from gpuledger.ops.measure.measure import Outcome, Progress, measure, shuffled
 from gpuledger.ops.measure.measured_device import Device, find_device, refuse_busy
@@ -103,8 +103,21 @@ def test_memory_that_ends_in_the_middle_of_a_measurement_is_said_first_and_the_r
 def test_an_operator_whose_output_depends_on_its_data_is_measured(database: OperatorDatabase, place: Device) -> None:
     key = key_for(aten.nonzero.default, torch.ones(64))
     assert measure(tasks_of_keys([key]), database, place, QUICK).measured == 1
-    assert needs_host(aten.nonzero.default)
-    assert not needs_host(aten.relu.default)
+    assert why_no_graph(Copy(aten.nonzero.default, [torch.ones(64)], {}, writes=False))
+    assert not why_no_graph(Copy(aten.relu.default, [torch.ones(64)], {}, writes=False))
+
+
+@pytest.mark.parametrize(
+    ("dropout_p", "seed_on", "why"),
+    [(0.1, "cpu", "its random seed is in CPU memory"), (0.0, "cpu", ""), (0.1, "meta", "")],
+)
+def test_a_seed_in_cpu_memory_is_in_no_graph(dropout_p: float, seed_on: str, why: str) -> None:
+    """A graph would give the GPU the address of the seed: an illegal access, after which nothing can be measured."""
+    tensor = torch.empty(2, 4, 8, 16, device="meta")
+    seed = torch.zeros((), dtype=torch.int64, device=seed_on)
+    args = [*[tensor] * 4, None, tensor, tensor[..., 0], seed, seed, dropout_p, [True, True, True, False]]
+    backward = aten._scaled_dot_product_efficient_attention_backward.default
+    assert why_no_graph(Copy(backward, args, {"scale": 0.125}, writes=False)) == why
 
 
 def test_nothing_is_measured_twice_and_a_failure_is_not_tried_again(database: OperatorDatabase, place: Device) -> None:
