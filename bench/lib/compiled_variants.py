@@ -59,11 +59,11 @@ def whole(net: nn.Module, **how: Any) -> list[Any]:
 
 
 def outcome_of(function: Callable[[], list[Any]]) -> list[Any]:
-    """Return what a program computes, or the class of the error that it is meant to raise."""
+    """Return what a program computes, or the error that it is meant to raise: its class and first line."""
     try:
         return function()
     except Exception as error:
-        return [type(error).__name__]
+        return [type(error).__name__, str(error).partition("\n")[0]]
 
 
 # -- a compiled function that updates the weights --------------------------------------------------------------------

@@ -29,6 +29,7 @@ import torch._dynamo
 from torch import Tensor, distributed, nn
 from torch._dynamo import compiled_autograd
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.convert_frame import input_codes
 from torch._functorch.aot_autograd import make_boxed_func
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
@@ -340,6 +341,7 @@ def run(name: str) -> dict[str, Any]:
     with torch._dynamo.config.patch(suppress_errors=name == "falls back"):
         values = (PROGRAMS | {MATRICES: matrices})[name](None)
     utils = torch._dynamo.utils
+    asked = [found() for found in input_codes.seen]
     return {
         "values": values,
         "graphs": [hashlib.sha256(_plain(text).encode()).hexdigest() for text in _graphs],
@@ -349,6 +351,7 @@ def run(name: str) -> dict[str, Any]:
             (one.compile_id, one.co_name, one.co_firstlineno, _plain(one.recompile_reason), _plain(one.fail_reason))
             for one in utils.get_compilation_metrics()
         ],
+        "asked": sorted({f"{Path(code.co_filename).name}:{code.co_qualname}" for code in asked if code is not None}),
         "files": _generated(_PLACE / "inductor"),
         "modules": list(sys.modules),
     }

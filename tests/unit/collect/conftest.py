@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter import dynamo
 
 
 @pytest.fixture(autouse=True)
 def nothing_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restore observed functions and remove hooks after every test, although other tests have compiled something."""
-    monkeypatch.setattr(torch_private, "compiled_frames", lambda: 0)
+    monkeypatch.setattr(dynamo, "compiled_frames", lambda: 0)

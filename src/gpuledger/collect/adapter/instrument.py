@@ -22,7 +22,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
-from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter import dynamo
 from gpuledger.collect.adapter.observer import Observer, Observers
 from gpuledger.collect.adapter.traced import TRACED
 
@@ -142,9 +142,10 @@ class _Site:
             return
         code = self._observed
         if self._current is self._plain:
-            self._compiled_before = torch_private.compiled_frames() > 0
-        elif not observers and (self._compiled_before or not torch_private.compiled_frames()):
+            self._compiled_before = dynamo.compiled_frames() > 0
+        elif not observers and (self._compiled_before or not dynamo.compiled_frames()):
             code = self._plain
+        dynamo.skip_as(self._current, code)
         # in one statement, in which no other thread and no signal handler runs
         self.observers.installed, self._current, self._function.__code__ = observers, code, code
 
@@ -188,7 +189,7 @@ def _compile_observed(function: FunctionType) -> CodeType:
     observed = _compiled(tree, plain)
     if observed.co_freevars != plain.co_freevars or _signature(observed) != _signature(plain):
         raise CannotInstrumentError(f"{function.__qualname__} changed its signature")
-    return observed
+    return _with_nested_of(plain, observed)
 
 
 def _source_of(function: FunctionType) -> str:
@@ -239,6 +240,16 @@ def _compiled(tree: ast.Module, like: CodeType) -> CodeType:
     while code.co_name != like.co_name:  # nested in the module's code, and in the class's code if there is one
         code = next(one for one in code.co_consts if isinstance(one, CodeType))
     return code.replace(co_qualname=like.co_qualname)
+
+
+def _with_nested_of(plain: CodeType, observed: CodeType) -> CodeType:
+    """Return observed code with the code objects of the plain code's nested functions, which are equal to its own.
+
+    What ``torch.compile`` knows of a function is kept in its code object.
+    """
+    nested = {one: one for one in plain.co_consts if isinstance(one, CodeType)}
+    same = [nested.get(one, one) if isinstance(one, CodeType) else one for one in observed.co_consts]
+    return observed.replace(co_consts=tuple(same))
 
 
 def _same(one: CodeType, other: CodeType) -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 from torch.optim import optimizer as torch_optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter import dynamo, torch_private
 from gpuledger.collect.adapter.observer import Absorbs, absorbs_nothing
 from gpuledger.collect.adapter.other_threads import undisturbed
 from gpuledger.collect.adapter.traced import traced_as
@@ -55,7 +55,7 @@ class OptimizerHook:
         self._hooks = hooks
         register = register_optimizer_step_pre_hook if hooks is _BEFORE else register_optimizer_step_post_hook
         self._remover: OptimizerHook | None = None
-        self._compiled_before = torch_private.compiled_frames()
+        self._compiled_before = dynamo.compiled_frames()
         with undisturbed():
             self._handle = torch_private.register_hook(register, self._run)
 
@@ -76,7 +76,7 @@ class OptimizerHook:
 
     def _leave_when_safe(self) -> None:
         """Leave torch's dictionary, or register a temporary hook of the other kind that removes this one later."""
-        if torch_private.compiled_frames() not in (0, self._compiled_before):
+        if dynamo.compiled_frames() not in (0, self._compiled_before):
             return
         if self._left():
             self._end_remover()
@@ -176,7 +176,7 @@ def is_guarded(register: Callable[..., OptimizerHook]) -> bool:
         register: :func:`before_steps` or :func:`after_steps`.
     """
     name = "_global_optimizer_pre_hooks" if register is before_steps else "_global_optimizer_post_hooks"
-    return any(name in guards for guards in torch_private.guards_of_compiled_code())
+    return any(name in guards for guards in dynamo.guards_of_compiled_code())
 
 
 def before_steps(called: Callable[[Any], None], absorbs: Absorbs = absorbs_nothing) -> OptimizerHook:

@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import CodeType
 from typing import Any
 
 import torch
@@ -308,34 +307,6 @@ def _configured_cublas_bytes() -> int | None:
         return None
     pairs = zip(fields[::2], fields[1::2], strict=True)
     return sum(int(kib) * int(count) for kib, count in pairs) << 10
-
-
-def never_compile(code: CodeType, *, with_callees: bool = False) -> None:
-    """Make ``torch.compile`` run a function's frames eagerly.
-
-    Functions that it calls are still compiled, unless ``with_callees`` is set and this torch can exclude them.
-    """
-    frames = _C._dynamo.eval_frame
-    if hasattr(frames, "set_code_exec_strategy"):
-        action = frames._FrameAction
-        of_callees = action.SKIP if with_callees else action.DEFAULT
-        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(action.SKIP, of_callees))
-    elif hasattr(frames, "skip_code"):
-        frames.skip_code(code)
-
-
-def compiled_frames() -> int:
-    """Return how many functions ``torch.compile`` has compiled in this process since its last reset."""
-    return int(getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COUNTER", 0))
-
-
-def guards_of_compiled_code() -> Iterator[str]:
-    """Yield the guards of everything that ``torch.compile`` has compiled, as text; nothing if torch does not tell."""
-    known = getattr(sys.modules.get("torch._dynamo.convert_frame"), "input_codes", None)
-    reader = getattr(_C._dynamo.eval_frame, "_debug_get_cache_entry_list", None)
-    for code in [found() for found in list(getattr(known, "seen", ()))]:
-        for entry in reader(code) if code is not None and reader is not None else ():
-            yield str(getattr(entry, "guard_manager", ""))
 
 
 def is_compilers_own(module: Any) -> bool:

@@ -14,7 +14,7 @@ import observed_functions as functions
 import pytest
 from observing import Seen, observed, traceback_of
 
-from gpuledger.collect.adapter import instrument, torch_private
+from gpuledger.collect.adapter import dynamo, instrument
 from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation
 from gpuledger.collect.adapter.observer import Observer
 
@@ -363,13 +363,13 @@ def test_code_stays_observed_if_the_first_compiled_code_can_depend_on_it(
     monkeypatch: pytest.MonkeyPatch, compiled_before: bool
 ) -> None:
     plain = functions.returns_nothing.__code__
-    monkeypatch.setattr(torch_private, "compiled_frames", lambda: int(compiled_before))
+    monkeypatch.setattr(dynamo, "compiled_frames", lambda: int(compiled_before))
     with observed(functions.returns_nothing, Seen().observer):
         inside = functions.returns_nothing.__code__
-        monkeypatch.setattr(torch_private, "compiled_frames", lambda: 1)
+        monkeypatch.setattr(dynamo, "compiled_frames", lambda: 1)
     assert functions.returns_nothing.__code__ is (plain if compiled_before else inside)
     functions.returns_nothing(1)
-    monkeypatch.setattr(torch_private, "compiled_frames", lambda: 0)
+    monkeypatch.setattr(dynamo, "compiled_frames", lambda: 0)
     seen = Seen()
     with observed(functions.returns_nothing, seen.observer):
         functions.returns_nothing(1)

@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 
 from gpuledger import record
-from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter import dynamo, torch_private
 from gpuledger.collect.adapter.optimizer_hooks import OptimizerHook, after_steps, before_steps
 
 pytestmark = pytest.mark.torch
@@ -351,7 +351,7 @@ def test_a_hook_that_cannot_be_registered_changes_no_id() -> None:
 def test_a_compiled_step_is_not_compiled_again_when_the_hooks_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     counts = sys.modules["torch._dynamo.convert_frame"]
-    monkeypatch.setattr(torch_private, "compiled_frames", lambda: counts.FRAME_COUNTER)
+    monkeypatch.setattr(dynamo, "compiled_frames", lambda: counts.FRAME_COUNTER)
     hooks = [before_steps(lambda _: None), after_steps(lambda _: None)]
     optimizer = sgd()
     step = torch.compile(lambda: optimizer.step(), backend="eager")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -11,10 +12,16 @@ from observing import Seen, observed
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gpuledger.collect.adapter import torch_entrances
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.optimizer_hooks import after_steps, before_steps, is_guarded
 from gpuledger.collect.adapter.uncompiled import keep_uncompiled
+from gpuledger.collect.attribution.live_objects import LiveObjects
+from gpuledger.collect.attribution.stacks import StackTable
+from gpuledger.collect.attribution.tags import TagTable
+from gpuledger.collect.memory.dispatch import DispatchRecorder
 from gpuledger.collect.steps.step_counter import StepCounter
+from gpuledger.model.journal.journal import Part
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # Dynamo reads attributes that warn
 
@@ -95,6 +102,45 @@ def test_as_much_is_compiled_of_two_optimizers_with_our_hooks_as_without() -> No
             hook.remove()
     assert len(after) == 4
     assert "wrapper" in bare
+
+
+def adds_in_a_loop(x: Tensor) -> Tensor:
+    """Runs eagerly, because of a graph break in a loop."""
+    for _ in range(1):
+        torch._dynamo.graph_break()
+        x = torch.hypot(x, x)
+    return x
+
+
+def test_nothing_of_ours_is_asked_for_where_guards_are_skipped() -> None:
+    """There, torch raises an error at every function that it has not met before."""
+
+    class Step(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            super().forward(x).sum().backward()
+            return adds_in_a_loop(x)
+
+    net = Step(1, 1)
+    step = torch.compile(net, backend="eager")
+    x, seen = torch.ones(1), Seen()
+    functions = torch_entrances.module_call(), torch_entrances.backward()
+    recorder = DispatchRecorder(StackTable(), TagTable(), Guard(_raise))
+    keep_uncompiled()
+    with observed(functions[0], seen.observer):
+        step(x)
+    with torch.compiler.set_stance("default", skip_guard_eval_unsafe=True):
+        step(x)
+        for _ in range(2):
+            with ExitStack() as around:
+                for function in functions:
+                    around.enter_context(observed(function, seen.observer))
+                recorder.open(Part(), LiveObjects())
+                around.callback(recorder.close, Part(), "exit")
+                step(x)
+            step(x)
+    entered = [call[1] for call in seen.calls if call[0] == "enter"]
+    assert [one for one in entered if isinstance(one, nn.Module)] == [step, net] * 3
+    assert len(entered) == 8
 
 
 def _raise(error: BaseException) -> None:

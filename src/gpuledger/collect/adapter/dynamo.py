@@ -1,0 +1,62 @@
+"""What ``torch.compile`` has compiled, and what it is to leave alone.
+
+While a compiled function runs, Dynamo asks for every Python frame that it meets whether to compile it, once for each
+code object. Where :func:`torch.compiler.set_stance` skips guards, torch raises an error instead of asking. So no code
+of gpuledger's may be met, and none of torch's that only a recorded program calls.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any
+
+import torch
+
+_C = torch._C
+
+
+def never_compile(code: CodeType, *, with_callees: bool = False) -> None:
+    """Make ``torch.compile`` run a function's frames eagerly.
+
+    Functions that it calls are still compiled, unless ``with_callees`` is set and this torch can exclude them.
+    """
+    frames = _C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        action = frames._FrameAction
+        of_callees = action.SKIP if with_callees else action.DEFAULT
+        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(action.SKIP, of_callees))
+    elif hasattr(frames, "skip_code"):
+        frames.skip_code(code)
+
+
+def skip_as(known: CodeType, code: CodeType) -> None:
+    """Make ``torch.compile`` run a function's code eagerly if it does so with the code that this one replaces.
+
+    Without this it would ask for the new code once more. Where ``torch.compiler.set_stance`` skips guards, torch raises
+    an error instead of asking.
+    """
+    asked: Any = getattr(sys.modules.get("torch._dynamo.convert_frame"), "input_codes", ())
+    if known in asked and code not in asked and not _cache_entries(known):
+        asked.add(code)
+        never_compile(code)
+
+
+def _cache_entries(code: CodeType) -> list[Any]:
+    """Return what was compiled of a function's code; nothing if torch does not tell."""
+    reader = getattr(_C._dynamo.eval_frame, "_debug_get_cache_entry_list", None)
+    return [] if reader is None else list(reader(code))
+
+
+def compiled_frames() -> int:
+    """Return how many functions ``torch.compile`` has compiled in this process since its last reset."""
+    return int(getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COUNTER", 0))
+
+
+def guards_of_compiled_code() -> Iterator[str]:
+    """Yield the guards of everything that ``torch.compile`` has compiled, as text; nothing if torch does not tell."""
+    known = getattr(sys.modules.get("torch._dynamo.convert_frame"), "input_codes", None)
+    for code in [found() for found in list(getattr(known, "seen", ()))]:
+        for entry in () if code is None else _cache_entries(code):
+            yield str(getattr(entry, "guard_manager", ""))
