@@ -31,6 +31,9 @@ _AFTER: _Hooks = torch_optimizer._global_optimizer_post_hooks
 _STEP_NAME = "wrapper"
 """Name of torch's wrapper around ``Optimizer.step``, which calls the hooks."""
 
+_RESUMED = f"torch_dynamo_resume_in_{_STEP_NAME}_"
+"""Begins the name of the function with the part of that wrapper after a graph break."""
+
 _running: dict[int, OptimizerHook] = {}
 """Thread id -> gpuledger's hook that runs in that thread."""
 
@@ -164,6 +167,17 @@ def _steps_under_way(frame: FrameType | None) -> int:
         count += code.co_name == _STEP_NAME and code.co_filename == torch_optimizer.__file__
         frame = frame.f_back
     return count
+
+
+def began_compiled() -> bool:
+    """Return whether ``torch.compile`` has compiled the beginning of the step that ends. Called in a hook after it.
+
+    The hooks before the step were compiled with it, so none was called.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_filename != torch_optimizer.__file__:
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_name.startswith(_RESUMED)
 
 
 def is_guarded(register: Callable[..., OptimizerHook]) -> bool:

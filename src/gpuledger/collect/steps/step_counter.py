@@ -12,7 +12,13 @@ from typing import Any
 import torch
 
 from gpuledger.collect.adapter.guard import Guard
-from gpuledger.collect.adapter.optimizer_hooks import OptimizerHook, after_steps, before_steps, is_guarded
+from gpuledger.collect.adapter.optimizer_hooks import (
+    OptimizerHook,
+    after_steps,
+    before_steps,
+    began_compiled,
+    is_guarded,
+)
 from gpuledger.collect.adapter.program_objects import WeakIdentitySet, parameter_groups, updates_of, without_overrides
 from gpuledger.collect.launch.settings import AUTO, MARK, MODULE, OPTIMIZER, name_of_call
 from gpuledger.collect.steps.call_steps import FollowedModule, HeldCalls
@@ -80,7 +86,10 @@ class StepCounter:
         self._remade = 0
         """Number of optimizers for parameters of the followed one that came after it."""
         self._begun: Counter[int] = Counter()
-        """Id of an optimizer -> number of its steps in progress of which the beginning was seen."""
+        """Id of an optimizer -> number of its steps of which the beginning was seen and the end was not.
+
+        A step that raises has no end.
+        """
         self._started_ns = time.time_ns()
         self._ending = threading.RLock()
         """A model can be called in several threads at once."""
@@ -286,7 +295,7 @@ class StepCounter:
         self._before(optimizer)
 
     def _after_step(self, optimizer: Any) -> None:
-        if not self._begun[id(optimizer)]:  # the part of the step with the hooks before was compiled
+        if began_compiled() or not self._begun[id(optimizer)]:  # the latter if the hook before is guarded
             self._before_step(optimizer)
         self._begun[id(optimizer)] -= 1
         self._after(optimizer)

@@ -155,6 +155,18 @@ class Whole(Plain):
             weight.data.add_(1)
 
 
+def counting() -> tuple[StepCounter, list[tuple[str, object]]]:
+    """Return a counter and what it tells."""
+    told: list[tuple[str, object]] = []
+    counter = StepCounter(
+        Guard(_raise),
+        before_optimizer=lambda optimizer: told.append(("before", optimizer)),
+        after_optimizer=lambda optimizer: told.append(("after", optimizer)),
+        ended=lambda kind, *_: told.append(("ended", kind)),
+    )
+    return counter, told
+
+
 @pytest.mark.parametrize(("kind", "counts"), [(Plain, True), (Whole, False)])
 def test_steps_that_were_compiled_before_are_not_compiled_again(kind: type[Plain], counts: bool) -> None:
     """Where compiled code calls no hook, the counter is told of updates in another way."""
@@ -164,13 +176,7 @@ def test_steps_that_were_compiled_before_are_not_compiled_again(kind: type[Plain
     step()
     assert is_guarded(before_steps)
     assert is_guarded(after_steps) is not counts
-    told: list[tuple[str, object]] = []
-    counter = StepCounter(
-        Guard(_raise),
-        before_optimizer=lambda optimizer: told.append(("before", optimizer)),
-        after_optimizer=lambda optimizer: told.append(("after", optimizer)),
-        ended=lambda kind, *_: told.append(("ended", kind)),
-    )
+    counter, told = counting()
     counter.install()
     try:
         with torch._dynamo.config.patch(error_on_recompile=True):
@@ -180,3 +186,19 @@ def test_steps_that_were_compiled_before_are_not_compiled_again(kind: type[Plain
         torch._dynamo.reset()
         counter.remove()
     assert told == [("before", one), ("after", one), ("ended", "optimizer")] * 2 * counts
+
+
+def test_a_compiled_step_has_its_beginning_although_an_earlier_one_raised() -> None:
+    one, (counter, told) = optimizer(), counting()
+    counter.install()
+    try:
+        weights, one.param_groups[0]["params"] = one.param_groups[0]["params"], None
+        with pytest.raises(TypeError):
+            one.step()
+        one.param_groups[0]["params"] = weights
+        torch.compile(one.step, backend="eager")()
+        one.step()
+    finally:
+        torch._dynamo.reset()
+        counter.remove()
+    assert told == [("before", one)] + [("before", one), ("after", one), ("ended", "optimizer")] * 2
