@@ -137,10 +137,13 @@ def make_cheap_to_fork() -> None:
 def _keep_observed_code() -> None:
     """Have the recordings of all forks find the code that one of them has compiled for its observers.
 
-    It is found by the code that it replaces: a function that a program has replaced is compiled as ever.
+    And what is loaded here is marked not to be compiled before there are forks, 2,000 functions. The code of observers
+    is found by the code that it replaces: a function that a program has replaced is compiled as ever.
     """
     from gpuledger.collect.adapter import instrument
+    from gpuledger.collect.adapter.uncompiled import keep_uncompiled
 
+    keep_uncompiled()
     known = _compiled_in_a_fork()
     compile_observed = instrument._compile_observed
 
@@ -175,7 +178,7 @@ def _compiled_by_a_recording(place: Path) -> dict[types.CodeType, types.CodeType
     import torch
 
     from gpuledger.collect.adapter import instrument
-    from gpuledger.collect.launch.settings import RecordSettings
+    from gpuledger.collect.launch.settings import PASSES, RecordSettings
     from gpuledger.collect.session.active import start_recording, stop_recording
 
     found = {}
@@ -186,7 +189,8 @@ def _compiled_by_a_recording(place: Path) -> dict[types.CodeType, types.CodeType
         return observed
 
     instrument._compile_observed = compile_and_keep
-    settings = RecordSettings(run_directory=place, first_step=2, last_step=2, devices="cpu")
+    passes = dict.fromkeys(PASSES, 0)
+    settings = RecordSettings(run_directory=place, first_step=2, last_step=2, devices="cpu", passes=passes)
     session = start_recording(settings, place / "rank-0")
     weight = torch.ones(2, requires_grad=True)
     optimizer = torch.optim.SGD([weight])
