@@ -10,8 +10,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from functools import partial
 from operator import call
 from os import listdir
@@ -52,23 +51,23 @@ MOST_TRIES = 5
 """Maximum number of attempts to end a profile, if exceptions of the program interrupt them."""
 
 
-@contextmanager
-def _variables(**values: str) -> Iterator[None]:
+def _set_variables(**values: str) -> None:
     """Set environment variables for C libraries unless the program has set them. ``os.environ`` does not show them.
 
     ``TEARDOWN_CUPTI=0`` replaces the program's own value: what it prevents would hang or crash the program.
     """
-    ours = {name: value for name, value in values.items() if name not in os.environ or (name, value) == KEEP_ATTACHED}
-    for name, value in ours.items():
-        os.putenv(name, value)
-    try:
-        yield
-    finally:
-        for name in ours:
-            if name in os.environ:
-                os.putenv(name, os.environ[name])
-            else:
-                os.unsetenv(name)
+    for name, value in values.items():
+        if name not in os.environ or (name, value) == KEEP_ATTACHED:
+            os.putenv(name, value)
+
+
+def _restore_variables(*names: str) -> None:
+    """Restore the program's values of environment variables for C libraries."""
+    for name in names:
+        if name in os.environ:
+            os.putenv(name, os.environ[name])
+        else:
+            os.unsetenv(name)
 
 
 def _library() -> ctypes.CDLL:
@@ -219,14 +218,15 @@ class Profiler:
     def start(self) -> None:
         """Begin to record."""
         try:
-            with self._variables():
-                self._begin()
+            self._set_variables()
+            self._begin()
+            _restore_variables(TEARDOWN, LOG_LEVEL)
         except BaseException:
             self._end(wait=False)
             raise
 
-    def _variables(self) -> AbstractContextManager[None]:
-        return _variables(**{TEARDOWN: self._teardown, LOG_LEVEL: str(SILENT)})
+    def _set_variables(self) -> None:
+        _set_variables(**{TEARDOWN: self._teardown, LOG_LEVEL: str(SILENT)})
 
     def _begin(self) -> None:
         self._is_open = True
@@ -283,17 +283,21 @@ class Profiler:
 
     def _end_once(self, *, wait: bool) -> None:
         if not self._is_open:
+            _restore_variables(TEARDOWN, LOG_LEVEL)  # an exception came between them and the beginning
             return
         if self._threads_before is None:
             self._threads_before = _threads()
         if not wait:
             self._profile.use_device = None
-        with self._variables():
+        try:
+            self._set_variables()
             if self._prepared and not self._is_started and not torch_private.is_profiling():
                 self._profile._start_trace()  # only a profile that was started can be ended
             self._is_started = True
             if torch_private.is_profiling():
                 self._profile.__exit__(None, None, None)
+        finally:
+            _restore_variables(TEARDOWN, LOG_LEVEL)
         torch.autograd.profiler._run_on_profiler_stop()
         if self._is_on_gpu and self._teardown == "1":
             _see_cupti_off(self._threads_before)

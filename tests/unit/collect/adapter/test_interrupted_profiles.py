@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -29,6 +30,13 @@ def profile() -> None:
         raise
 
 
+def variables_of_c() -> list[bytes | None]:
+    """Return Kineto's environment variables as C code reads them."""
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype, getenv.argtypes = ctypes.c_char_p, [ctypes.c_char_p]
+    return [getenv(name.encode()) for name in (kineto.TEARDOWN, kineto.LOG_LEVEL)]
+
+
 @pytest.fixture
 def level() -> Iterator[Any]:
     profile()
@@ -49,6 +57,7 @@ def test_a_profile_can_be_interrupted_anywhere(level: Any, capfd: pytest.Capture
         assert not torch_private.is_profiling(), at
         assert level.value == kineto.ERRORS, at
         assert not autograd_profiler._is_profiler_enabled, at
+        assert variables_of_c() == [None, None], at
         with torch.autograd.profiler.profile(use_kineto=True) as theirs:
             torch.ones(2).exp()
         assert "aten::exp" in {event.name for event in theirs.function_events or []}, at
