@@ -109,7 +109,7 @@ def test_show_sets_bytes_times_and_joules_side_by_side(by: str, whole: Rank) -> 
     assert any(line.startswith("Energy ") and "±" in line for line in lines)
     assert any(" per sample" in line for line in lines)
     overview = CliRunner().invoke(main, ["show", str(whole.directory.parent)]).stdout
-    assert "samples/s (batch 8: first input of Sequential)" in overview
+    assert "samples/s (batch 8: input of Sequential)" in overview
     assert "\nOverhead " in overview
     title = next(line for line in lines if line.startswith(f"by {by}"))
     assert "ms" in title

@@ -82,7 +82,7 @@ class Window(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs(JsonObject):
-    """The first input of the outermost module: its shape, and whether it contains token ids.
+    """The input of the outermost module that shows the batch: its shape, and whether it contains token ids.
 
     ``step_calls`` is the number of calls in most steps; None if unknown.
     """

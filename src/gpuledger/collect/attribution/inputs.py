@@ -1,13 +1,16 @@
-"""Input shapes of the outermost modules. The shape of the first tensor gives the samples and tokens of a step."""
+"""Input shapes of the outermost modules. The shape of one tensor gives the samples and tokens of a step."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Any
 
+from torch import Tensor
+
 from gpuledger.collect.adapter.program_objects import (
     is_complex,
     is_floating,
+    is_tensor,
     known_sizes,
     tensors_in,
     without_overrides,
@@ -69,12 +72,11 @@ class InputShapes:
         known = self._modules.get(module_id)
         if (known is None and len(self._modules) >= MODULES) or is_tracing():  # while tracing, sizes are symbolic
             return
-        tensor = next(tensors_in((*args, *kwargs.values()), LEVELS), None)
-        if tensor is None:
-            return
         with without_overrides():
-            shape = known_sizes(tensor)
-            is_whole = not (is_floating(tensor) or is_complex(tensor))
+            found = _telling((*args, *kwargs.values()))
+        if found is None:
+            return
+        shape, is_whole = found
         if len(shape) > 1 or (shape and is_whole):  # one dimension of fractions can be the values of one sample
             known = self._modules[module_id] = known or _Inputs()
             known.add(step, shape, is_whole=is_whole)
@@ -88,3 +90,23 @@ class InputShapes:
             about = {"module_id": module_id, "shape": list(shape), "tokens": found.tokens, "step_calls": often}
             part.facts["inputs"] = about
             part.facts["calls"] = found.calls
+
+
+def _telling(arguments: tuple[Any, ...]) -> tuple[Shape, bool] | None:
+    """Return the sizes of the tensor that shows the batch, and whether it is of whole numbers; None without a tensor.
+
+    It is the first one. If that has one dimension of whole numbers, such as the positions of tokens, and others have
+    several, such as the tokens, it is the first of these.
+    """
+    tensor = next(tensors_in(arguments, LEVELS), None)
+    if tensor is None:
+        return None
+    shape, is_whole = known_sizes(tensor), _is_whole(tensor)
+    if len(shape) == 1 and is_whole:
+        others = (known_sizes(one) for one in arguments if is_tensor(one) and _is_whole(one))
+        shape = next((sizes for sizes in others if len(sizes) > 1), shape)
+    return shape, is_whole
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    return not (is_floating(tensor) or is_complex(tensor))

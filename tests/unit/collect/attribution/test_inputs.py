@@ -1,0 +1,52 @@
+"""The batch of a call, from the tensor among its arguments that shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from gpuledger.collect.attribution.inputs import InputShapes
+from gpuledger.model.journal.journal import Part
+
+pytestmark = pytest.mark.torch
+
+
+def seen(*calls: tuple[tuple[Any, ...], dict[str, Any]]) -> tuple[dict[str, Any], list[list[int]]]:
+    """Return the facts and the rows of calls, each of which is a step."""
+    shapes, part = InputShapes(), Part()
+    for step, (args, kwargs) in enumerate(calls, 1):
+        shapes.see(0, step, args, kwargs)
+    shapes.drain(part)
+    return part.facts.get("inputs", {}), part.facts.get("calls", [])
+
+
+def generation(rows: int, length: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call by ``generate()`` of transformers 4.57 and 5.0: positions come before tokens."""
+    tokens = torch.zeros(rows, length, dtype=torch.long)
+    return (), {"cache_position": torch.arange(length), "past_key_values": object(), "input_ids": tokens}
+
+
+def test_positions_before_the_tokens_are_not_the_batch() -> None:
+    about, calls = seen(generation(4, 12), generation(4, 1), generation(4, 1))
+    assert calls == [[1, 1, 4, 12], [2, 3, 4, 1]]
+    assert about == {"module_id": 0, "shape": [4, 1], "tokens": True, "step_calls": 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "call"),
+    [
+        ((torch.zeros(8, dtype=torch.long), torch.zeros(2, 8, 16)), [1, 1, 8, -1]),  # a token each, and a hidden state
+        ((torch.zeros(5, dtype=torch.long), torch.tensor([0, 3])), [1, 1, 5, -1]),  # words of several texts
+        ((torch.rand(3, 4), torch.zeros(3, 7, dtype=torch.long)), [1, 1, 3, -1]),
+        (([torch.zeros(3, 4)],), [1, 1, 3, -1]),
+    ],
+    ids=["recurrent", "bag", "features", "nested"],
+)
+def test_otherwise_the_first_tensor_shows_it(arguments: tuple[Any, ...], call: list[int]) -> None:
+    assert seen((arguments, {}))[1] == [call]
+
+
+def test_one_dimension_of_fractions_is_no_batch() -> None:
+    assert seen(((torch.rand(5),), {})) == ({}, [])
