@@ -269,7 +269,9 @@ def sum_all(options: argparse.Namespace, database: OperatorDatabase) -> dict[str
             )
         )
         machines.append(document["machine"])
-    return {"machine": machines[-1], **pairs_document(pairs, shelf.environment.to_json())}
+    latest = max(machines, key=lambda machine: str(machine["date"]))
+    sessions = sorted({(str(machine["date"])[:10], str(machine["commit"])) for machine in machines})
+    return {"machine": latest, "sessions": sessions, **pairs_document(pairs, shelf.environment.to_json())}
 
 
 def main() -> None:
