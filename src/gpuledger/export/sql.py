@@ -75,6 +75,8 @@ def open_database(run: Run, limits: Limits | None = None) -> duckdb.DuckDBPyConn
     Raises:
         InputError: a part is damaged.
     """
+    for rank in run.ranks:
+        rank.check_unpacked()
     return locked_database({name: _dataset(run, name) for name in TABLES}, _VIEWS, limits)
 
 
@@ -126,8 +128,6 @@ def _dataset(run: Run, name: str) -> Any:
     from pyarrow.fs import LocalFileSystem
 
     schema = exported_schema(name)
-    for rank in run.ranks:
-        rank.check_unpacked()
     found = ((rank.number, (rank.directory / name).glob(PARTS)) for rank in run.ranks)
     parts = [(number, part) for number, places in found for part in sorted(places)]
     if not parts:

@@ -17,6 +17,7 @@ from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.cli.main import main
 from gpuledger.export.sql import ask as ask_database
 from gpuledger.export.sql import open_database
+from gpuledger.model import parquet_parts
 from gpuledger.model.run import read_run
 from gpuledger.model.schema.tables import TABLES
 
@@ -42,6 +43,15 @@ def test_every_table_holds_the_rows_of_all_ranks(run: Path, name: str) -> None:
     wanted = [{"rank": rank.number, **row} for rank in read_run(run).ranks for row in rank.table(name).to_pylist()]
     found = rows(run, f"select * from {name}")
     assert sorted(found, key=repr) == sorted(wanted, key=repr)
+
+
+def test_the_sizes_of_a_file_are_read_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each table, or `sql` on a run of many ranks would take minutes to begin."""
+    checked: list[Path] = []
+    monkeypatch.setattr(parquet_parts, "check_unpacked", lambda parts, _: checked.extend(parts))
+    open_database(read_run(run)).close()
+    assert checked
+    assert len(checked) == len(set(checked))
 
 
 def test_show_tables_lists_the_tables_and_the_views(run: Path) -> None:
