@@ -9,6 +9,7 @@ import subprocess
 from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -22,7 +23,6 @@ from gpuledger.report.html.html import render_html
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from playwright.sync_api import Browser, Page
 
@@ -68,13 +68,51 @@ def edit() -> Callable[[Path, str, object], None]:
     return write
 
 
+@dataclass
+class Chromium:
+    """One Chromium for all tests of this folder that a worker has in a row: starting it takes over a second.
+
+    It ends before a test of another folder begins: while it runs, so does Playwright's event loop in this thread, and
+    ``asyncio.run`` refuses to be called.
+    """
+
+    ends: ExitStack = field(default_factory=ExitStack)
+    pages: Pages | None = None
+
+    def running(self) -> Pages:
+        """Return the pages of the one that runs, after starting it where none does."""
+        if self.pages is None:
+            path = find_chromium()
+            playwright = self.ends.enter_context(sync_playwright())
+            browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+            self.ends.callback(browser.close)
+            self.pages = Pages(browser)
+        return self.pages
+
+    def end(self) -> None:
+        """End it, if it runs."""
+        self.pages = None
+        self.ends.close()
+
+
+CHROMIUM = Chromium()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """End Chromium behind the last test of this folder in a row."""
+    if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
+        CHROMIUM.end()
+
+
+def pytest_sessionfinish() -> None:
+    """End Chromium where the tests were stopped at a failure."""
+    CHROMIUM.end()
+
+
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = find_chromium()
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
-        yield running
-        running.close()
+def browser() -> Browser:
+    return CHROMIUM.running().browser
 
 
 @pytest.fixture(scope="session")
@@ -93,7 +131,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @dataclass
 class Pages:
-    """Pages that the tests of a module use one after the other: a page of its own takes three times as long to open."""
+    """Pages that tests use one after the other: a page of its own takes three times as long to open."""
 
     browser: Browser
     free: dict[tuple[bool, int], list[Page]] = field(default_factory=lambda: defaultdict(list))
@@ -116,8 +154,8 @@ class Pages:
 
 
 @pytest.fixture(scope="module")
-def pages(browser: Browser) -> Pages:
-    return Pages(browser)
+def pages() -> Pages:
+    return CHROMIUM.running()
 
 
 @pytest.fixture
