@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import argparse
 import ast
+import gc
 import graphlib
-import io
 import json
 import keyword
 import os
@@ -26,9 +26,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import tokenize
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,7 +42,20 @@ IMPORTS = {
 }
 BYTECODE = tempfile.TemporaryDirectory(prefix="gpuledger-bytecode-")
 """Where the measured checkouts keep their bytecode: one may be read-only, or the environment may forbid bytecode."""
-LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+TOKEN = re.compile(
+    r"""
+    (?P<literal>
+      (?i:[rbf]{0,2}) (?: \"{3} (?:\\.|[^\\])*? \"{3} | '{3} (?:\\.|[^\\])*? '{3}
+                        | " (?:\\.|[^"\\\n])* " | ' (?:\\.|[^'\\\n])* ' )
+    | \.?\d (?: [eE][+-]\d | [\w.] )*
+    )
+    | (?P<name> \w+ )
+    | \#[^\n]* | \s+ | \\\n
+    | (?P<operator> . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+"""A token of Python's, or what stands between two. The library's own tokenizer takes longer."""
 
 
 class Block(NamedTuple):
@@ -61,23 +74,64 @@ class Function(NamedTuple):
     parameters: int
 
 
+class Module(NamedTuple):
+    """What is measured of one module: its source without its syntax tree, which takes a hundred times the memory."""
+
+    text: str
+    functions: tuple[Function, ...]
+    compared: tuple[tuple[int, str], ...]
+    """The lines that are compared with those of other modules, each with its number."""
+    imported: frozenset[str]
+    """Names of modules that it may import when it is loaded."""
+    defined: tuple[str, ...]
+    """Names of its functions, classes and constants."""
+    classes: frozenset[str]
+    """Names of its classes that are not inside others, without private ones."""
+
+
+@cache
+def read_module(package: Path, path: Path) -> Module:
+    """Return what is measured of one module of a package."""
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    nodes = list(ast.walk(tree))
+    return Module(
+        text,
+        tuple(list_functions(package, path, nodes)),
+        tuple(normalise(text, nodes)),
+        frozenset(imported_modules(tree, name_module(package, path))),
+        tuple(_defined_names(tree, nodes)),
+        frozenset(node.name for node in tree.body if isinstance(node, ast.ClassDef) and node.name[0] != "_"),
+    )
+
+
+def read_modules(package: Path) -> dict[Path, Module]:
+    """Return what is measured of each module of a package."""
+    gc.disable()  # a syntax tree is a million objects, of which none becomes garbage before its module is read
+    try:
+        return {path: read_module(package, path) for path in sorted(package.rglob("*.py"))}
+    finally:
+        gc.enable()
+
+
 def measure_source(package: Path) -> dict[str, Any]:
     """Return every figure that can be read from the source of ``package``, a folder."""
-    sources = {path: path.read_text(encoding="utf-8") for path in sorted(package.rglob("*.py"))}
-    trees = {path: ast.parse(text) for path, text in sources.items()}
-    functions = [function for path, tree in trees.items() for function in list_functions(package, path, tree)]
+    modules = read_modules(package)
+    functions = [function for module in modules.values() for function in module.functions]
     lengths = sorted(function.lines for function in functions)
-    folders = count_folders(package, sources)
-    blocks, windows = find_repeated_blocks(package, sources, trees)
+    folders = count_folders(package, modules)
+    blocks, windows = find_repeated_blocks(package, modules)
     longest = max(functions, key=lambda function: function.lines)
     widest = max(functions, key=lambda function: function.parameters)
+    texts = [module.text for module in modules.values()]
+    class_names = Counter(name for module in modules.values() for name in module.classes)
     return {
-        "files": len(sources),
-        "lines": sum(map(count_lines, sources.values())),
-        "comment_lines": sum(map(count_comment_lines, sources.values())),
+        "files": len(texts),
+        "lines": sum(map(count_lines, texts)),
+        "comment_lines": sum(map(count_comment_lines, texts)),
         "folders": folders,
         "folders_over_20_modules": sorted(name for name, folder in folders.items() if folder["modules"] > MOST_MODULES),
-        "files_over_400_lines": sum(count_lines(text) > 400 for text in sources.values()),
+        "files_over_400_lines": sum(count_lines(text) > 400 for text in texts),
         "functions": {
             "count": len(functions),
             "median_lines": statistics.median(lengths),
@@ -88,8 +142,9 @@ def measure_source(package: Path) -> dict[str, Any]:
             "widest": widest.place,
             "too_wide": [function.place for function in functions if function.parameters > MOST_PARAMETERS],
         },
+        "class_names": class_names,
         "repeated": {"windows": windows, "blocks": len(blocks), "block_list": [block._asdict() for block in blocks]},
-        "import_cycles": find_cycles(package, trees),
+        "import_cycles": find_cycles(package, modules),
     }
 
 
@@ -102,25 +157,25 @@ def count_comment_lines(text: str) -> int:
     """Return how many lines of ``text`` hold a comment and nothing else."""
     if not any(line.lstrip().startswith("#") for line in text.splitlines()):
         return 0
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    return sum(token.type == tokenize.COMMENT and not token.line[: token.start[1]].strip() for token in tokens)
+    comments = (token.start() for token in TOKEN.finditer(text) if token[0][0] == "#")
+    return sum(not text[text.rfind("\n", 0, start) + 1 : start].strip() for start in comments)
 
 
-def count_folders(package: Path, sources: dict[Path, str]) -> dict[str, dict[str, int]]:
+def count_folders(package: Path, read: dict[Path, Module]) -> dict[str, dict[str, int]]:
     """Return per folder its modules (without ``__init__``) and their lines, sub-folders not included."""
     folders: dict[str, dict[str, int]] = defaultdict(lambda: {"modules": 0, "lines": 0})
-    for path, text in sources.items():
+    for path, module in read.items():
         folder = folders[path.parent.relative_to(package).as_posix()]
         folder["modules"] += path.name != "__init__.py"
-        folder["lines"] += count_lines(text)
+        folder["lines"] += count_lines(module.text)
     return dict(folders)
 
 
-def list_functions(package: Path, path: Path, tree: ast.Module) -> list[Function]:
+def list_functions(package: Path, path: Path, nodes: Iterable[ast.AST]) -> list[Function]:
     """Return the functions of one module, nested ones and methods included; lines count the ``def`` and docstring."""
     return [
         Function(f"{name_place(package, path)}:{node.name}", _span(node), count_parameters(node.args))
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 
@@ -141,11 +196,9 @@ def _span(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
-def find_repeated_blocks(
-    package: Path, sources: dict[Path, str], trees: dict[Path, ast.Module]
-) -> tuple[list[Block], int]:
+def find_repeated_blocks(package: Path, modules: dict[Path, Module]) -> tuple[list[Block], int]:
     """Return the repeated blocks, longest first, and how many repeated windows they are made of."""
-    files = {path: normalise(text, trees[path]) for path, text in sources.items()}
+    files = {path: module.compared for path, module in modules.items()}
     places: dict[tuple[str, ...], list[tuple[Path, int]]] = defaultdict(list)
     for path, lines in files.items():
         for start in range(len(lines) - WINDOW_LINES + 1):
@@ -181,10 +234,10 @@ def group_runs(numbers: list[int]) -> list[tuple[int, int]]:
     return runs
 
 
-def normalise(text: str, tree: ast.Module) -> list[tuple[int, str]]:
-    """Return the compared lines of one module, each with its number."""
+def normalise(text: str, nodes: Iterable[ast.AST]) -> list[tuple[int, str]]:
+    """Return the compared lines of one module, each with its number; ``nodes`` are all of its syntax tree."""
     kept, left_out = set[int](), set[int]()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             kept.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
             if ast.get_docstring(node, clean=False) is not None:
@@ -192,16 +245,18 @@ def normalise(text: str, tree: ast.Module) -> list[tuple[int, str]]:
         elif isinstance(node, ast.Import | ast.ImportFrom):
             left_out.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     lines: dict[int, list[str]] = defaultdict(list)
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in LAYOUT:
-            lines[token.start[0]].append(_placeholder(token))
+    line = 1
+    for token in TOKEN.finditer(text):
+        if token.lastgroup is not None:
+            lines[line].append(_placeholder(token[0], token.lastgroup))
+        line += token[0].count("\n")
     return [(line, " ".join(words)) for line, words in sorted(lines.items()) if line in kept and line not in left_out]
 
 
-def _placeholder(token: tokenize.TokenInfo) -> str:
-    if token.type in (tokenize.NUMBER, tokenize.STRING):
-        return "literal"
-    return "name" if token.type == tokenize.NAME and not keyword.iskeyword(token.string) else token.string
+def _placeholder(token: str, kind: str) -> str:
+    if kind == "literal":
+        return kind
+    return "name" if kind == "name" and not keyword.iskeyword(token) else token
 
 
 def find_unused(checkout: Path) -> list[str]:
@@ -219,8 +274,9 @@ def find_unused(checkout: Path) -> list[str]:
         seen.update(counted)
     defined: Counter[str] = Counter()
     unused: set[str] = set()
-    for path in (checkout / "src").rglob("*.py"):
-        own = Counter(_defined_names(ast.parse(path.read_text(encoding="utf-8"))))
+    modules = read_modules(checkout / "src" / "gpuledger")
+    for path in modules:
+        own = Counter(modules[path].defined)
         defined.update(own)
         # Another module may have a private name of its own that is the same.
         unused |= {name for name, times in own.items() if name.startswith("_") and words[path][name] <= times}
@@ -228,8 +284,8 @@ def find_unused(checkout: Path) -> list[str]:
     return sorted(name for name in unused if not name.startswith("__"))
 
 
-def _defined_names(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _defined_names(tree: ast.Module, nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
     for statement in tree.body:
@@ -237,13 +293,10 @@ def _defined_names(tree: ast.Module) -> Iterator[str]:
         yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
-def find_cycles(package: Path, trees: dict[Path, ast.Module]) -> list[list[str]]:
+def find_cycles(package: Path, read: dict[Path, Module]) -> list[list[str]]:
     """Return a list of import cycles at module level, each a list of modules; imports in functions do not count."""
-    modules = {name_module(package, path): path for path in trees}
-    graph = {
-        name: {other for other in imported_modules(trees[path], name) if other in modules} - {name}
-        for name, path in modules.items()
-    }
+    modules = {name_module(package, path): module for path, module in read.items()}
+    graph = {name: set(module.imported & modules.keys()) - {name} for name, module in modules.items()}
     cycles = []
     while True:
         try:
