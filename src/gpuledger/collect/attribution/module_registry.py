@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
 from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.compiler.graph_nodes import common_path
 from gpuledger.collect.adapter.held_tensors import IN_GROUPS, HeldTensor
 from gpuledger.collect.adapter.program_objects import (
     attributes_of,
@@ -171,12 +172,24 @@ class ModuleRegistry:
     def below(self, module_id: int, path: str) -> int:
         """Return the id of the module at ``path`` below another module; -1 if there is none."""
         above, root_id = self._places[module_id]
+        found = self._at(_below(above, path), root_id)
+        return self.below(self._wrapped[module_id], path) if found < 0 and module_id in self._wrapped else found
+
+    def _at(self, path: str, root_id: int) -> int:
+        """Return the id of the module with a path in an outermost module; -1 if there is none."""
         for number in range(self._counted_places, len(self._places)):
             place = self._places[number]
             self._ids_by_place[place] = number  # a wrapper and the model in it have one path: the model counts
         self._counted_places = len(self._places)
-        found = self._ids_by_place.get((_below(above, path), root_id), -1)
-        return self.below(self._wrapped[module_id], path) if found < 0 and module_id in self._wrapped else found
+        return self._ids_by_place.get((path, root_id), -1)
+
+    def around(self, module_ids: Collection[int]) -> int:
+        """Return the id of the innermost module that contains all of some modules; -1 if no module does."""
+        places = [("", -1) if number < 0 else self._places[number] for number in module_ids]
+        roots = {root_id for _, root_id in places}
+        if len(roots) != 1 or min(module_ids) < 0:
+            return -1
+        return self._at(common_path(path for path, _ in places), roots.pop())
 
     def is_below(self, module_id: int, other_id: int) -> bool:
         """Return whether a module is inside another one, by their paths."""

@@ -41,8 +41,8 @@ _FROM_A_CACHE = (
 NOTES = {
     CACHED_CODE: f"{_FROM_A_CACHE} It is attributed to the module that was compiled. {_RECORD_AGAIN}",
     FOUND_BY_LINES: (
-        f"{_FROM_A_CACHE} Its modules were found by source lines. If several modules run the same line in backward, "
-        f"the module that contains them is shown. {_RECORD_AGAIN}"
+        f"{_FROM_A_CACHE} Its modules were found by source lines and weights. If several modules run the same line "
+        f"and use no weight there, the module that contains them is shown. {_RECORD_AGAIN}"
     ),
 }
 """Why the modules of a region are not known exactly -> note."""
@@ -239,7 +239,7 @@ class CompiledGraphs:
 
         A function that calls a model can be compiled as a whole. Then nothing calls the model itself.
         """
-        keys = {site.main.module_key for site in function.sites} - {0}
+        keys = {key for site in function.sites for key in (site.main.module_key, *site.main.among)} - {0}
         return not keys <= self._registry.module_ids.keys()
 
     def note_called_inside(self, module_ids: Iterable[int]) -> None:
@@ -249,4 +249,6 @@ class CompiledGraphs:
 
     def _compiled_id(self, place: NodeOrigin) -> int:
         """Return the id of the module that was compiled; -1 if it is not known."""
+        if place.among:
+            return self._registry.around([self._registry.module_ids.get(key, OUTSIDE) for key in place.among])
         return self._registry.module_ids.get(place.module_key, OUTSIDE) if place.module_key else OUTSIDE

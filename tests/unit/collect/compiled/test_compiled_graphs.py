@@ -160,6 +160,22 @@ def test_a_path_that_the_calling_module_lacks_is_on_the_calling_module() -> None
     assert graphs_of(registry).resolve(NodeOrigin(12345, "gone.fc", "Linear", ()), base) == base
 
 
+def test_code_of_one_of_several_modules_is_on_the_innermost_one_that_contains_them() -> None:
+    nets = [nn.Sequential(nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])) for _ in range(2)]
+    registry = ModuleRegistry()
+    for net in nets:
+        registry.register(net)
+    (first, second), (other, _) = (cast("nn.ModuleList", net[0]) for net in nets)
+
+    def resolved(*modules: nn.Module) -> int:
+        among = tuple(id(module) for module in modules)
+        return graphs_of(registry).resolve(NodeOrigin(0, "0", "", (), among), -1)
+
+    assert resolved(first, second) == registry.register(nets[0][0])
+    assert resolved(first, nets[0]) == registry.register(nets[0])
+    assert resolved(first, other) == resolved(first, nn.Identity()) == -1
+
+
 def test_a_kernel_without_a_place_belongs_to_the_range_around_it(tmp_path: Path) -> None:
     (generated,) = read_functions(load_generated(tmp_path))
     two = (Site(3, "body", MM, ((MM, 10),)), Site(4, "inner", NOWHERE))

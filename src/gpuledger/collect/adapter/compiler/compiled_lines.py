@@ -2,8 +2,10 @@
 
 Comments in forward code name the nodes of the captured graph that a kernel computes, and Inductor's map of lines gives
 the source lines of every statement, in backward as well. Dynamo captures the graph anew in every process. So a comment
-leads to a node and its module. Source lines alone lead to a module if only one was called there, else to the module
-around all of them. Comments in backward code name its own nodes, which can have the same names as others in forward.
+leads to a node and its module. Source lines alone lead to a module if only one was called there. Of several, it is the
+one that uses what the kernel reads, such as a weight, or for which it computes the gradient of a weight. Else it is
+the module around all of them. Comments in backward code name its own nodes, which can have the same names as others
+in forward.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
+from gpuledger.collect.adapter.compiler.data_flow import DataFlow
 from gpuledger.collect.adapter.compiler.generated_code import Statement
 from gpuledger.collect.adapter.compiler.graph_nodes import (
     NOWHERE,
@@ -20,6 +23,7 @@ from gpuledger.collect.adapter.compiler.graph_nodes import (
     Frames,
     Kernel,
     NodeOrigin,
+    common_path,
 )
 from gpuledger.collect.adapter.compiler.inductor import frames_at, source_lines
 from gpuledger.model.journal.journal import FOUND_BY_LINES
@@ -41,7 +45,8 @@ def find_modules(
     """
     statements = list(statements)
     kernels = [one for one in statements if one.kernel]
-    names = {} if _BACKWARD.search(text) else _names_before(kernels, text)
+    is_backward = _BACKWARD.search(text) is not None
+    names = {} if is_backward else _names_before(kernels, text)
     lines = source_lines(graph.file)
     traces = {one.line: frames_at(lines, one.line) for one in kernels}
     for one in captured:
@@ -50,7 +55,9 @@ def find_modules(
         if any(name in known for found in names.values() for name in found) or any(
             frames in by_frames for frames in traces.values() if frames
         ):
-            return _with_places(graph, statements, one, names, {k: by_frames.get(v, []) for k, v in traces.items()})
+            flow = DataFlow(one, text, is_backward=is_backward)
+            traced = {line: by_frames.get(frames, []) for line, frames in traces.items()}
+            return _with_places(graph, statements, one, names, traced, flow)
     return None
 
 
@@ -90,6 +97,7 @@ def _with_places(
     captured: CapturedGraph,
     names: dict[int, list[str]],
     traced: dict[int, list[NodeOrigin]],
+    flow: DataFlow,
 ) -> CompiledGraph:
     by_name = _by_name(captured)
     order = {name: number for number, name in enumerate(by_name)}
@@ -101,9 +109,12 @@ def _with_places(
         if not one.kernel:
             continue
         known = sorted((name for name in names.get(one.line, ()) if name in order), key=lambda name: order[name])
-        place = common_place(by_name[known[-1]]) if known else common_place(traced[one.line])
         outputs = tuple(name for name in one.names if name.startswith("buf") and name not in assigned | made.keys())
-        made.update(dict.fromkeys(outputs, place))
+        possible = by_name[known[-1]] if known else flow.narrowed(traced[one.line], one.names, outputs)
+        place = common_place(possible)
+        made.update({name: flow.of_gradient(name) or place for name in outputs})
+        if known and len(outputs) == 1:
+            flow.made(outputs[0], known[-1])
         written = outputs or one.names[-1:]
         found.append(Kernel(outputs, () if outputs else written, tuple(known), ((place, 0),)))
     return replace(graph, buffers=made, kernels=found, unknown=FOUND_BY_LINES)
@@ -115,13 +126,8 @@ def common_place(places: list[NodeOrigin]) -> NodeOrigin:
         return NOWHERE
     if len(set(places)) == 1:
         return places[0]
-    paths = [place.path.split(".") for place in places]
-    shared = []
-    for parts in zip(*paths, strict=False):
-        if len(set(parts)) > 1:
-            break
-        shared.append(parts[0])
-    path = ".".join(shared)
+    path = common_path(place.path for place in places)
     same = next((place for place in places if place.path == path), None)
     frames = places[0].frames if len({place.frames for place in places}) == 1 else ()
-    return same if same is not None else NodeOrigin(0, path, "", frames)
+    keys = {place.module_key for place in places}
+    return same if same is not None else NodeOrigin(0, path, "", frames, () if 0 in keys else tuple(sorted(keys)))

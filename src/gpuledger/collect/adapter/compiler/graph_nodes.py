@@ -23,13 +23,14 @@ class NodeOrigin(NamedTuple):
     """The module and the source lines of one node. ``module_key`` is ``id(module)``, 0 if unknown.
 
     ``path`` is the module's path below the compiled function's own module. ``frames`` are those of the program,
-    innermost first.
+    innermost first. ``among`` are the keys of the modules of which it can be, if it is the module around them.
     """
 
     module_key: int
     path: str
     class_name: str
     frames: Frames
+    among: tuple[int, ...] = ()
 
 
 NOWHERE = NodeOrigin(0, "", "", ())
@@ -81,10 +82,15 @@ class CapturedGraph:
     """A graph that Dynamo captured: path of a module -> its key and class name, and name of a node -> its place.
 
     Nodes of a body, such as a checkpointed function, have the body's name and "/" before their own.
+
+    ``inputs`` are the names of its inputs in order, each with its size if that is constant. ``users`` are the names of
+    the nodes that use a node.
     """
 
     modules: dict[str, tuple[int, str]]
     nodes: dict[str, NodeOrigin]
+    inputs: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
+    users: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def read_graph(lowering: Any, module: ModuleType) -> CompiledGraph:
@@ -239,6 +245,16 @@ def _moved_bytes(node: Any, lowering: Any) -> int:
         except Exception:  # an unbacked size, or a torch without this function
             return 0
     return found
+
+
+def common_path(paths: Iterable[str]) -> str:
+    """Return the path of the innermost module that contains the modules at some paths."""
+    shared = []
+    for parts in zip(*(path.split(".") for path in paths), strict=False):
+        if len(set(parts)) > 1:
+            break
+        shared.append(parts[0])
+    return ".".join(shared)
 
 
 def parse_trace(text: str | None) -> Frames:

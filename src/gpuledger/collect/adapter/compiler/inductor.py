@@ -173,7 +173,17 @@ def _read_captured(captured: Any) -> CapturedGraph:
             place = place_in_stack(key, path, cls, ())
             found.modules[place.path] = place.module_key, place.class_name
         found.nodes[name] = place_of_node(node)
+        if "/" not in name:
+            found.users[name] = tuple(str(user.name) for user in node.users)
+            if node.op == "placeholder":
+                found.inputs[name] = _size_of(node.meta.get("example_value"))
     return found
+
+
+def _size_of(value: Any) -> tuple[int, ...] | None:
+    """Return the size of a tensor; None if it depends on the inputs, or is none of a tensor."""
+    size = tuple(getattr(value, "shape", (None,)))
+    return size if all(type(length) is int for length in size) else None
 
 
 def _nodes_in(captured: Any, prefix: str, seen: set[int]) -> Iterator[tuple[str, Any]]:

@@ -23,13 +23,15 @@ SECOND = NodeOrigin(4, "h.1.fc", "Linear", FC_LINE)
 CAPTURED = CapturedGraph({}, {"add": ADD, "norm": NORM, "fc": FIRST, "fc_1": SECOND})
 
 
-def found(directory: Path, text: str, lines: list[tuple[int, Frames]] | None = None) -> CompiledGraph | None:
+def found(
+    directory: Path, text: str, lines: list[tuple[int, Frames]] | None = None, captured: CapturedGraph = CAPTURED
+) -> CompiledGraph | None:
     module = load_generated(directory, text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gpuledger.collect.adapter.compiler.compiled_lines.source_lines", lambda _file: lines or [])
         statements = [one for function in read_functions(module) for one in function.statements]
         graph = CompiledGraph(module, unknown=CACHED_CODE)
-        return find_modules(graph, statements, text, [CapturedGraph({}, {}), CAPTURED])
+        return find_modules(graph, statements, text, [CapturedGraph({}, {}), captured])
 
 
 def test_a_comment_in_forward_leads_to_the_last_node_that_it_names(tmp_path: Path) -> None:
@@ -63,13 +65,54 @@ def test_names_in_backward_are_not_those_of_forward(tmp_path: Path) -> None:
     assert {place.path for place in graph.buffers.values()} == {"h"}
 
 
+INPUTS: dict[str, tuple[int, ...] | None] = {"x": (8, 16), "weight": (16, 8), "other": None}
+
+
+def with_flow(users: dict[str, tuple[str, ...]], inputs: dict[str, tuple[int, ...] | None] = INPUTS) -> CapturedGraph:
+    return CapturedGraph({}, CAPTURED.nodes, inputs, users)
+
+
+@pytest.mark.parametrize(
+    ("captured", "path"),
+    [
+        (with_flow({"weight": ("fc_1",)}), "h.1.fc"),
+        (with_flow({"weight": ("fc", "fc_1")}), "h"),
+        (with_flow({"weight": ("norm",)}), "norm"),  # the lines are those of a view at its end
+        (with_flow({"weight": ("unknown",)}), "h"),
+        (with_flow({"weight": ("fc_1",)}, {"x": (8, 15), "weight": (16, 8)}), "h"),
+        (with_flow({"weight": ("fc_1",)}, {}), "h"),
+        (with_flow({"norm": ("fc",)}), "h.0.fc"),  # the buffer of a kernel with a comment
+    ],
+)
+def test_of_several_modules_on_a_line_the_one_is_found_that_uses_what_is_read(
+    tmp_path: Path, captured: CapturedGraph, path: str
+) -> None:
+    text = TEXT.replace("triton_poi_fused_add_0.run(primals_1, buf0, buf1, 128", "triton_poi_fused_add_0.run(buf0, 128")
+    graph = found(tmp_path, text, [(1, FC_LINE)], captured)
+    assert graph is not None
+    assert graph.buffers["buf2"].path == path
+
+
+def test_a_gradient_is_on_the_only_module_that_uses_the_weight(tmp_path: Path) -> None:
+    text = TEXT.replace("0_forward", "0_backward").replace("return (buf2, buf4, )", "return (None, buf3, buf2, )")
+    captured = with_flow({"x": ("fc",), "weight": ("fc", "fc_1"), "other": ("fc_1",)})
+    graph = found(tmp_path, text, [(1, FC_LINE)], captured)
+    assert graph is not None
+    assert graph.buffers["buf2"] == graph.kernels[2].parts[0][0] == SECOND
+    assert graph.buffers["buf3"].path == "h"
+    graph = found(tmp_path, text.replace("(None, buf3", "(buf3"), [(1, FC_LINE)], captured)
+    assert graph is not None
+    assert graph.buffers["buf2"].path == "h"
+
+
 def test_code_that_fits_no_captured_graph_is_not_guessed(tmp_path: Path) -> None:
     assert found(tmp_path, TEXT.replace("[add, norm]", "[other]"), [(1, (("other.py", 1, "f"),))]) is None
 
 
 def test_several_modules_on_a_line_give_the_one_around_them() -> None:
     assert common_place([FIRST]) == FIRST
-    assert common_place([FIRST, SECOND])[:2] == (0, "h")
+    assert common_place([FIRST, SECOND]) == NodeOrigin(0, "h", "", FC_LINE, (3, 4))
+    assert common_place([FIRST, FIRST._replace(module_key=0, path="")]).among == ()
     assert common_place([FIRST, ADD]).path == ""
     assert common_place([FIRST, FIRST._replace(path="h", module_key=9)])[:2] == (9, "h")
     assert common_place([]).path == ""
