@@ -160,11 +160,11 @@ def test_tied_weights_views_frozen_parameters_and_an_average_never_called() -> N
     run = record_own(program)
     assert_sound(run)
     own = {"embedding.weight": 320, "frozen.weight": 256, "frozen.bias": 32}
-    assert sizes(run, "weight") == own | {f"Tied#2.{name}": size for name, size in own.items()}
-    assert sizes(run, "buffer") == {"table": 48, "Tied#2.table": 48}
+    assert sizes(run, "weight") == own | {f"average.{name}": size for name, size in own.items()}
+    assert sizes(run, "buffer") == {"table": 48, "average.table": 48}
     assert sizes(run, "gradient") == {"embedding.weight": 320}
     assert set(run.kept_names("optimizer_state")) == {"embedding.weight"}
-    assert {b.module for b in run.of("weight")} == {"embedding", "frozen", "Tied#2.embedding", "Tied#2.frozen"}
+    assert {b.module for b in run.of("weight")} == {"embedding", "frozen", "average.embedding", "average.frozen"}
 
 
 def test_optimizers_in_backward() -> None:
@@ -274,7 +274,7 @@ def test_two_networks_are_told_apart() -> None:
 
     run = record_own(program)
     assert_sound(run)
-    names = [f"Sequential{mark}.{name}" for mark in ("", "#2") for name in MLP_BYTES]
+    names = [f"{variable}.{name}" for variable in ("generator", "critic") for name in MLP_BYTES]
     assert sorted(sizes(run, "weight")) == sorted(names)
     assert run.kept_names("optimizer_state") == dict.fromkeys(names, 3)
     assert all(b.name.startswith(f"{b.module}.") for b in run.of("gradient"))

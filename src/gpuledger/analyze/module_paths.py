@@ -15,6 +15,17 @@ _COMPILED = "OptimizedModule"
 """Class of what ``torch.compile`` returns for a module."""
 
 
+def with_variables(modules: list[dict[str, Any]], names: Iterable[tuple[int, str]]) -> list[dict[str, Any]]:
+    """Return modules with the names that the program has for some outermost ones.
+
+    Args:
+        modules: As for :func:`module_rows`.
+        names: Ids of outermost modules, and their names.
+    """
+    found = {number: name for number, name in names if 0 <= number < len(modules)}
+    return [{**entry, "variable": found[number]} if number in found else entry for number, entry in enumerate(modules)]
+
+
 def in_containers(
     modules: list[dict[str, Any]], called_roots: Collection[int], contained: Iterable[tuple[int, int, int, str]]
 ) -> tuple[list[dict[str, Any]], set[int]]:
@@ -59,7 +70,7 @@ def module_rows(modules: list[dict[str, Any]], called_roots: Collection[int]) ->
 
     Where one outermost module that was called holds parameters, what is below it goes by its plain qualified name, as
     in ``named_modules()``. With several (a GAN), and for modules that were never called (an EMA copy), each path begins
-    with the outermost module's class, numbered when the class repeats.
+    with the outermost module's class, numbered when the class repeats, or with its ``variable``.
     """
     labels = _root_labels(modules)
     plain_root = _plain_root(modules, called_roots)
@@ -116,17 +127,23 @@ def _join(label: str, path: str, *, plain: bool) -> str:
 
 
 def _root_labels(modules: list[dict[str, Any]]) -> dict[int, str]:
-    """Return ``root id -> label``: its class, with ``#2``, ``#3``, … where the class repeats.
+    """Return ``root id -> label``: the name that the program has for it alone, else its class.
+
+    A class that repeats has ``#2``, ``#3``, …
 
     A compiled module goes by the class of the module that was compiled, so that it has the name of an uncompiled run.
     """
     inside = {
         entry["root"]: entry for number, entry in enumerate(modules) if entry["root"] != number and not entry["path"]
     }
+    roots = [entry for number, entry in enumerate(modules) if entry["root"] == number]
+    variables = Counter(entry.get("variable") for entry in roots)
     seen: Counter[str] = Counter()
     labels = {}
     for number, entry in enumerate(modules):
-        if entry["root"] == number:
+        if entry["root"] == number and variables[variable := entry.get("variable")] == 1 and variable is not None:
+            labels[number] = str(variable)
+        elif entry["root"] == number:
             named = inside.get(number, entry) if entry["class_name"] == _COMPILED else entry
             name = str(named["class_name"])
             seen[name] += 1

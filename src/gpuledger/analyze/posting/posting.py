@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpuledger.analyze.module_paths import in_containers, module_rows, qualified_names
+from gpuledger.analyze.module_paths import in_containers, module_rows, qualified_names, with_variables
 from gpuledger.analyze.posting.activities import OwnedSpans, own_spans
 from gpuledger.analyze.posting.checks import check_device
 from gpuledger.analyze.posting.device import DeviceHistory, device_histories, pools_of_graphs
@@ -43,7 +43,7 @@ from gpuledger.model.run_directory import rank_directories
 from gpuledger.model.schema.tables import SCHEMA_VERSION, TABLES
 
 _NOT_IN_MANIFEST = (
-    *("called_roots", "contained_roots", "workspace_bytes", "steps_asked"),
+    *("called_roots", "contained_roots", "root_names", "workspace_bytes", "steps_asked"),
     *("activity_names", "operator_inputs", "compiled_graphs", "captured_pools", "shards", "step_memory_from_ns"),
 )
 """Facts that are not stored in the manifest."""
@@ -102,7 +102,8 @@ def build_tables(journal: Journal, histories: list[DeviceHistory], owned: OwnedS
     import pyarrow as pa
 
     contained = journal.facts.get("contained_roots") or ()
-    placed = in_containers(journal.modules, journal.facts.get("called_roots") or (), contained)
+    named = with_variables(journal.modules, journal.facts.get("root_names") or ())
+    placed = in_containers(named, journal.facts.get("called_roots") or (), contained)
     modules = module_rows(*placed)
     names = qualified_names(journal.names, _owners_of_names(journal), *placed)
     first_name = len(names)

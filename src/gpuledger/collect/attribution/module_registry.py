@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from torch import nn
@@ -28,7 +28,7 @@ from gpuledger.collect.adapter.program_objects import (
     without_overrides,
 )
 from gpuledger.collect.attribution.live_objects import LiveObjects
-from gpuledger.collect.attribution.outermost_modules import OutermostModules
+from gpuledger.collect.attribution.outermost_modules import OutermostModules, RootNames
 from gpuledger.model.journal.journal import Part
 
 _COMPILED = "OptimizedModule"
@@ -62,9 +62,12 @@ class ModuleRegistry:
 
     The weak references' callback is a C function (``deque.append``), and the removal happens later. In a callback
     written in Python, a signal handler of the program could run, and its exception would be lost.
+
+    Args:
+        names_of: Returns ``id`` -> name that the program has for objects.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names_of: Callable[[Sequence[object]], dict[int, str]] = lambda _: {}) -> None:
         self.module_ids: dict[int, int] = {}
         self.parameters: list[tuple[HeldTensor, int, int]] = []
         self.buffers: list[tuple[HeldTensor, int, int]] = []
@@ -88,6 +91,7 @@ class ModuleRegistry:
         self._wrapped: dict[int, int] = {}
         self._passing: dict[tuple[int, str], int] = {}
         self._outermost = OutermostModules()
+        self._root_names = RootNames(names_of)
         self._containers: dict[int, int] = {}
         self._contained: dict[int, list[int | str]] = {}
 
@@ -246,6 +250,8 @@ class ModuleRegistry:
         for _, plain, module in found:
             self._add_tensors(_below(prefix, plain), module, root_id)
         self._outermost.add(top, root_id, is_outermost=inside < 0)
+        if inside < 0:
+            self._root_names.add(top, root_id)
         return first
 
     def _add(self, module: nn.Module, path: str, parent: int, root_id: int) -> int:
@@ -361,6 +367,8 @@ class ModuleRegistry:
         part.facts["called_roots"] = sorted(self.called_roots)
         if self._contained:
             part.facts["contained_roots"] = list(self._contained.values())
+        if self._root_names.names:
+            part.facts["root_names"] = list(self._root_names.names.items())
         self._new_names, self._new_modules = [], []
 
 

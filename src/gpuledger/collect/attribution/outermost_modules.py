@@ -1,10 +1,15 @@
-"""Decide which outermost modules can have calls that are steps."""
+"""Outermost modules: which can have calls that are steps, and which names the program has for several of one class."""
 
 from __future__ import annotations
 
+import re
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
 from torch import nn
 
-from gpuledger.collect.adapter.program_objects import holds_tensors, is_single_layer, module_of_class
+from gpuledger.collect.adapter.program_objects import class_name, holds_tensors, is_single_layer, module_of_class
 
 _OBSERVERS = ("torch.ao.quantization.", "torchao.quantization.")
 """Modules of torch whose classes are called while a model is quantized."""
@@ -42,3 +47,41 @@ class OutermostModules:
         weights in plain tensors. Beside a model, such a module prepares data or measures something.
         """
         return root_id in self._with_tensors or (root_id in self._without and self._with_tensors <= self.freed)
+
+
+MOST_SEARCHES = 16
+"""Maximum number of searches for names. Each takes some ms in a program with many objects."""
+
+_LAST_NAME = re.compile(r"(?:^|\.|\[')([A-Za-z_]\w*)(?:'\])?$")
+"""The end of a name that is a variable, an attribute or a text in a dictionary."""
+
+
+class RootNames:
+    """Names of outermost modules of one class that exist at the same time, such as the two parts of a GAN.
+
+    Keeps no module alive.
+
+    Args:
+        names_of: Returns ``id`` -> name that the program has for objects.
+    """
+
+    def __init__(self, names_of: Callable[[Sequence[object]], dict[int, str]]) -> None:
+        self.names: dict[int, str] = {}
+        """Id of an outermost module -> its variable, or the last part of what leads to it."""
+        self._names_of = names_of
+        self._by_class: dict[str, list[tuple[weakref.ref[nn.Module], int]]] = defaultdict(list)
+        self._searches = 0
+
+    def add(self, top: nn.Module, root_id: int) -> None:
+        """Add an outermost module."""
+        held = self._by_class[class_name(type(top))]
+        held.append((weakref.ref(top), root_id))
+        alive = [(module, number) for reference, number in held if (module := reference()) is not None]
+        if len(alive) < 2 or self._searches >= MOST_SEARCHES:
+            return
+        self._searches += 1
+        names = self._names_of([module for module, _ in alive])
+        for module, number in alive:
+            found = _LAST_NAME.search(names.get(id(module), ""))
+            if found is not None:
+                self.names.setdefault(number, found[1])

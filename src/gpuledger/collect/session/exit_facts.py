@@ -20,6 +20,8 @@ _LOST_PEER = (
 """What messages of torch.distributed contain if another rank has closed the connection, or does not answer."""
 _MOST_CAUSES = 8
 
+AT_THE_LIMIT = "Some modules, tensors or steps were not recorded: the program had reached Python's recursion limit."
+
 
 def exit_facts(reason: str) -> dict[str, Any]:
     """Return the facts of a process that ends its recording for ``reason``; empty if the program continues.

@@ -30,7 +30,7 @@ from gpuledger.collect.launch.settings import ALL_STEPS, AUTO, RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.memory.window import MemoryWindow
 from gpuledger.collect.passes.later_passes import LaterPasses
-from gpuledger.collect.session.exit_facts import exit_facts
+from gpuledger.collect.session.exit_facts import AT_THE_LIMIT, exit_facts
 from gpuledger.collect.session.late_optimizers import LateOptimizers
 from gpuledger.collect.session.outside_backward import OutsideBackward
 from gpuledger.collect.session.recorders import ProcessRecorders, RecorderFactory, describe_process
@@ -40,10 +40,9 @@ from gpuledger.collect.steps import marked_steps
 from gpuledger.collect.steps.call_steps import FollowedModule, HeldCalls
 from gpuledger.collect.steps.named_calls import explain_steps
 from gpuledger.collect.steps.step_counter import StepCounter
+from gpuledger.collect.variables.names import outer_names_of
 from gpuledger.model.journal.journal import OWN_ERROR, STEP_KINDS
 from gpuledger.model.run_directory import rank_directories
-
-AT_THE_LIMIT = "Some modules, tensors or steps were not recorded: the program had reached Python's recursion limit."
 
 
 class Session:
@@ -77,12 +76,12 @@ class Session:
         self.from_outside = rank_directory is None if from_outside is None else from_outside
         self.stacks = StackTable()
         self.tags = TagTable()
-        self.registry = ModuleRegistry()
+        self.registry = ModuleRegistry(outer_names_of)
         self._recorders = ProcessRecorders() if recorders is None else recorders
         self._begins_late = rank_directory is not None if begins_late is None else begins_late
         self._on_step = on_step
         self._on_card = False
-        claim = rank_directory or (lambda: claim_rank(settings.run_directory))
+        claim = rank_directory or partial(claim_rank, settings.run_directory)
         self.journal = RankJournal(claim, [self.tags, self.registry, self.stacks])
         self.guard = Guard(self.fail)
         self.graphs = CompiledGraphs(self.registry, self.stacks, self.journal, self.guard.absorbs)
@@ -335,8 +334,9 @@ class Session:
         if self.flight is None:
             self.end()
             return
-        watches = [self._outside_backward.remove, self._recorders.stop_watching]
-        take_out_all([self._later.take_out, self.calls.stop, *watches])
+        take_out_all(
+            [self._later.take_out, self.calls.stop, self._outside_backward.remove, self._recorders.stop_watching]
+        )
         self.flight.take_over(self.steps.seen)
 
     def _open_window(self, window: MemoryWindow) -> None:

@@ -45,6 +45,14 @@ def names_of(wanted: Sequence[object]) -> dict[int, str]:
     return found | _search(_variables(of_loops=True), missing) if missing else found
 
 
+def outer_names_of(wanted: Sequence[object]) -> dict[int, str]:
+    """Return ``id`` -> name as :func:`names_of` does, with the names of outer functions before those of inner ones.
+
+    A function that is called with one of several objects has the same name for all of them.
+    """
+    return _search(_variables(of_loops=False, outermost_first=True), {id(one) for one in wanted})
+
+
 def _search(roots: Iterator[_Place], wanted: set[int]) -> dict[int, str]:
     """Return the names of what roots lead to, by ``id``. The nearest is found first."""
     named: dict[int, str] = {}
@@ -69,14 +77,15 @@ def _search(roots: Iterator[_Place], wanted: set[int]) -> dict[int, str]:
     return numbered | named
 
 
-def _variables(*, of_loops: bool) -> Iterator[_Place]:
+def _variables(*, of_loops: bool, outermost_first: bool = False) -> Iterator[_Place]:
     """Yield the variables of the program's running functions, then the globals of their modules.
 
     Args:
         of_loops: Whether those are yielded to which loops assign, or all others.
+        outermost_first: Whether those of the outermost function come first, or those of the innermost.
     """
     modules: dict[int, dict[str, Any]] = {}
-    for frame in program_frames():
+    for frame in reversed([*program_frames()]) if outermost_first else program_frames():
         loops = loop_variables(frame.f_code)
         for name, value in locals_of(frame).items():
             if (name in loops) == of_loops and not name.startswith("__"):

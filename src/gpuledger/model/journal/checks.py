@@ -22,6 +22,7 @@ _FACTS = Fields(
         "closed": maybe(str),
         "called_roots": maybe(ListOf(int)),
         "contained_roots": ListOf(Items((int, int, int, str))),
+        "root_names": ListOf(Items((int, str))),
         "workspace_bytes": maybe(ListOf(int)),
         "steps_asked": maybe(ListOf(maybe(int))),
         "activity_names": maybe(ListOf(str)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -140,3 +141,30 @@ def test_parts_that_are_called_before_their_model_is_known_are_found_in_it() -> 
     assert part.facts["contained_roots"] == [[0, 3, 4, "0.encoder"], [2, 3, 4, "0.decoder"]]
     assert part.facts["called_roots"] == [0, 2]
     assert registry.container_of(2) == 3
+
+
+def test_names_are_asked_for_where_modules_of_one_class_live_together() -> None:
+    asked: list[int] = []
+    names: dict[int, str] = {}
+
+    def names_of(modules: Sequence[object]) -> dict[int, str]:
+        asked.append(len(modules))
+        return names
+
+    registry, part = ModuleRegistry(names_of), Part()
+    one, other, third, fourth = (nn.Linear(2, 2) for _ in range(4))
+    registry.register(nn.ReLU())
+    registry.register(one)
+    assert asked == []
+    names |= {id(one): "generator", id(other): "self.nets['critic']", id(third): "models[0]", id(fourth): "Trainer.ema"}
+    for module in (other, third, fourth):
+        registry.register(module)
+    assert asked == [2, 3, 4]
+    registry.drain(part)
+    assert part.facts["root_names"] == [(1, "generator"), (2, "critic"), (4, "ema")]
+
+
+def test_a_model_that_is_built_again_needs_no_name() -> None:
+    registry = ModuleRegistry(lambda _: pytest.fail("it asked for names"))
+    for _ in range(3):
+        registry.register(nn.Linear(2, 2))

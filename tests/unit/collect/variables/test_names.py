@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.collect.variables.names import MOST, loop_variables, names_of
+from gpuledger.collect.variables.names import MOST, loop_variables, names_of, outer_names_of
 
 pytestmark = pytest.mark.torch
 
@@ -58,6 +58,15 @@ def after_a_loop() -> list[str]:
     return [name for thing in (things[1], things[1].inner) for name in names_of([thing]).values()]
 
 
+def inner(module: Thing) -> list[str]:
+    return [*names_of([module]).values(), *outer_names_of([module]).values()]
+
+
+def from_outside() -> list[str]:
+    critic = Thing()
+    return inner(critic)
+
+
 def in_a_cycle() -> list[str]:
     cycle: list[Any] = [0]
     cycle.append(cycle)
@@ -73,6 +82,7 @@ def in_a_cycle() -> list[str]:
         (attribute_rather_than_a_number, ["holder.inner.inner", "Holder"]),
         (of_self, ["Holder.inner"]),
         (after_a_loop, ["things[1].inner", "things[1]"]),
+        (from_outside, ["module", "critic"]),
         (in_a_cycle, []),
     ],
 )
