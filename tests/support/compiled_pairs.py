@@ -9,6 +9,7 @@ cache that the recorded one has filled. The modules that the first fork has load
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import importlib
 import json
@@ -384,12 +385,8 @@ def run_recorded(name: str) -> dict[str, Any]:
     return found | {"steps": session.steps.seen, "notes": list(session.journal.part.notes)}
 
 
-def in_fork(name: str, *, is_recorded: bool, cached: bool = False) -> dict[str, Any]:
-    """Return what :func:`run` returns in a fork of this process."""
-    if not cached:
-        shutil.rmtree(_PLACE, ignore_errors=True)
-        _PLACE.mkdir()
-    told = _PLACE / "told.json"
+def start_fork(name: str, told: Path, *, is_recorded: bool, read_only: bool = False) -> int:
+    """Return the id of a fork of this process in which :func:`run` writes what it returns to ``told``."""
     child = os.fork()
     if not child:
         status = 1
@@ -397,26 +394,83 @@ def in_fork(name: str, *, is_recorded: bool, cached: bool = False) -> dict[str, 
             os.environ |= {"XDG_CACHE_HOME": str(_PLACE / "ours"), "TORCHINDUCTOR_CACHE_DIR": str(_PLACE / "inductor")}
             warnings.simplefilter("ignore")
             torch.set_default_device(_DEVICE) if _DEVICE != "cpu" else None
-            told.write_text(json.dumps(run_recorded(name) if is_recorded else run(name), default=str))
+            if read_only:
+                obey_permissions()
+                assert not os.access(_PLACE / "inductor", os.W_OK, effective_ids=True)
+            found = json.dumps(run_recorded(name) if is_recorded else run(name), default=str)
+            told.write_text(found)
             status = 0
         except BaseException:
             traceback.print_exc()
         finally:
             sys.stderr.flush()
             os._exit(status)
+    return child
+
+
+def end_fork(child: int, name: str, told: Path) -> dict[str, Any]:
+    """Return what a fork has written, when it has ended."""
     _, status = os.waitpid(child, 0)
     assert status == 0, name
     found: dict[str, Any] = json.loads(told.read_text())
     return found
 
 
+def in_fork(name: str, *, is_recorded: bool, cached: bool = False, read_only: bool = False) -> dict[str, Any]:
+    """Return what :func:`run` returns in a fork of this process."""
+    if not cached:
+        empty_place()
+    told = _PLACE / "told.json"
+    return end_fork(start_fork(name, told, is_recorded=is_recorded, read_only=read_only), name, told)
+
+
+def empty_place() -> None:
+    shutil.rmtree(_PLACE, ignore_errors=True)
+    _PLACE.mkdir()
+
+
+def obey_permissions() -> None:
+    """Give up root's right to write read-only files, in this process. On Linux, others have no such right."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    assert not libc.capget(header, sets)
+    sets[0] &= ~0b110  # the effective set without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
+    assert not libc.capset(header, sets)
+
+
+def at_once(name: str) -> list[dict[str, Any]]:
+    """Return what two recorded processes did that fill one cache at once, and what a third one did afterwards."""
+    empty_place()
+    places = [_PLACE / f"told-{number}.json" for number in range(2)]
+    children = [start_fork(name, told, is_recorded=True) for told in places]
+    found = [end_fork(child, name, told) for child, told in zip(children, places, strict=True)]
+    return [*found, in_fork(name, is_recorded=True, cached=True)]
+
+
+def in_read_only_cache(name: str) -> list[dict[str, Any]]:
+    """Return what a program did bare and recorded with a filled cache that cannot be written."""
+    folders = [_PLACE / "inductor", *(place for place in (_PLACE / "inductor").rglob("*") if place.is_dir())]
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        return [in_fork(name, is_recorded=one, cached=True, read_only=True) for one in (False, True)]
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+
+
 def compare(name: str) -> list[dict[str, Any]]:
-    """Return what a program did bare and recorded; with ``inductor`` once more with a filled cache."""
+    """Return what a program did bare and recorded.
+
+    With ``inductor`` once more with a filled cache, then with one that cannot be written, and in processes that fill
+    one at once.
+    """
     found = [in_fork(name, is_recorded=False)]
     load_modules(found[0]["modules"])
     found.append(in_fork(name, is_recorded=True))
     if _BACKEND == "inductor":
         found += [in_fork(name, is_recorded=one, cached=True) for one in (False, True)]
+        found += in_read_only_cache(name) + at_once(name)
     for one in found:
         del one["modules"]
     return found
