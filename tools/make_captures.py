@@ -28,7 +28,6 @@ PREPARATIONS = (
     "gpuledger run --out demo -q examples/gpt_text.py",
     "gpuledger run --out before -q train.py",
     "gpuledger run --out after -q train.py --batch-size 256",
-    f"gpuledger ops merge {ROOT}/tests/data/h200/operator_database.parquet --database h200.db",
     f'gpuledger ops capture --model "{LAYER}" --input 32x4096 -o layer.json',
 )
 

@@ -129,6 +129,11 @@ def _adapted(key: OperatorKey) -> int:
     return int(math.prod(_first(key)["shape"][:-2])) * int(math.prod(key.arguments[1])) * _item(key)
 
 
+def _like_second(key: OperatorKey) -> int:
+    """Return the bytes of the second tensor. In a backward, that is the input. Its gradient has the same shape."""
+    return dense_bytes(list(key.tensors())[1])
+
+
 def _taken(key: OperatorKey) -> int:
     """Return the bytes of one row of the first tensor per index."""
     rows = max(int(math.prod(tensor["shape"])) for tensor in tensors_in(key.arguments[1]))
@@ -181,6 +186,9 @@ _WRITTEN: dict[str, Callable[[OperatorKey], int]] = {
     "max_pool2d_with_indices": lambda key: pooled_places(key) * (_item(key) + _INDEX_BYTES),
     "avg_pool2d": lambda key: pooled_places(key) * _item(key),
     "_adaptive_avg_pool2d": _adapted,
+    **dict.fromkeys(
+        ("max_pool2d_with_indices_backward", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward"), _like_second
+    ),
     **dict.fromkeys(("index", "index_select"), _taken),
     **dict.fromkeys(("fill_", "zero_", "copy_", "clone", "contiguous"), lambda key: dense_bytes(_first(key))),
     **dict.fromkeys(("sum", "mean", "amax", "amin"), _reduced),

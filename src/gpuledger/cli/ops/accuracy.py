@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines
-from gpuledger.cli.ops.common import database_option
+from gpuledger.cli.ops.common import read_database_option
 from gpuledger.services.sums import open_workload
 from gpuledger.units import format_frac
 
@@ -24,7 +24,7 @@ Examples:
   gpuledger ops accuracy
   gpuledger ops accuracy --hold-out resnet50-inference-32x3x224x224""",
 )
-@database_option()
+@read_database_option()
 @gpu_option("GPU model in the database.  [default: the GPU measured last]")
 @click.option(
     "--hold-out",
@@ -34,18 +34,18 @@ Examples:
     help="Predict this model without its own operators; repeatable.",
 )
 @json_option()
-def accuracy_command(database_url: str, gpu: str | None, held_out: tuple[str, ...], as_json: bool) -> None:
+def accuracy_command(database_url: str | None, gpu: str | None, held_out: tuple[str, ...], as_json: bool) -> None:
     """Show how accurate the predictions are.
 
     Errors are listed by operator type, for models given with --hold-out, and for sizes beyond the measured range. Each
     operator is predicted from a model that was fitted without it, and without the same layer at other batch sizes.
     """
     workloads = [open_workload(text) for text in held_out]
-    from gpuledger.ops.database.readable import open_readable
+    from gpuledger.ops.database.shipped import open_or_shipped
     from gpuledger.ops.predict.accuracy import validate
     from gpuledger.ops.predict.choose import open_environment_records, roof_of_records
 
-    shelf = open_environment_records(open_readable(database_url), gpu)
+    shelf = open_environment_records(open_or_shipped(database_url), gpu)
     found = validate(shelf.examples, roof_of_records(shelf), workloads)
     if as_json:
         print_json(asdict(found))

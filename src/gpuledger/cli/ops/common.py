@@ -32,6 +32,15 @@ def database_option(default: str | None = DEFAULT_DATABASE, note: str = "") -> D
     )
 
 
+def read_database_option() -> Decorator:
+    """Return the option --database of a command that only reads, and can use the measurements in this package."""
+    return database_option(
+        None,
+        f"  [default: {DEFAULT_DATABASE} if it exists, otherwise the measurements of an NVIDIA H200 that come with "
+        "gpuledger]",
+    )
+
+
 def train_option() -> Decorator:
     """Return the option --train."""
     return click.option(

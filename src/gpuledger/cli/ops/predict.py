@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines, print_notes
-from gpuledger.cli.ops.common import database_option, fit_bar, input_option, table_lines, train_option
+from gpuledger.cli.ops.common import fit_bar, input_option, read_database_option, table_lines, train_option
 from gpuledger.cli.ops.predict_modules import is_run, module_lines, print_run_modules
 from gpuledger.errors import UsageError
 from gpuledger.services.sums import BATCH, capture_named, is_workload, open_workload
@@ -31,7 +31,7 @@ Examples:
   gpuledger ops predict train.ledger --gpu a100-80gb --by module""",
 )
 @click.argument("model", metavar="MODEL|WORKLOAD|RUN")
-@database_option()
+@read_database_option()
 @gpu_option("GPU model, in the database or listed by `gpuledger gpus`.  [default: the GPU measured last]")
 @click.option("--batch", "batches", metavar="N|A:B", help="Batch size; A:B doubles it from A to B.  [default: 32]")
 @input_option()
@@ -40,7 +40,7 @@ Examples:
 @json_option()
 def predict_command(
     model: str,
-    database_url: str,
+    database_url: str | None,
     gpu: str | None,
     batches: str | None,
     inputs: tuple[str, ...],
@@ -62,17 +62,19 @@ def predict_command(
             raise UsageError(f"predict {model}: a recorded run", hint="Add --gpu NAME --by module")
         print_run_modules(model, gpu, as_json=as_json)
         return
-    from gpuledger.ops.database.readable import open_readable
+    from gpuledger.ops.database.shipped import notes_on, open_or_shipped
     from gpuledger.ops.predict.choose import cache_folder, captured_on, predictor_for, roof_of_records
     from gpuledger.ops.predict.forecast import forecast
     from gpuledger.ops.predict.modules import modules_of_lines
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.text.text import note_lines
 
-    predictor, shelf, notes = predictor_for(open_readable(database_url), gpu, cache_folder(), fit_bar)
-    roof = predictor.roof if notes else roof_of_records(shelf)
+    database = open_or_shipped(database_url)
+    predictor, shelf, of_gpu = predictor_for(database, gpu, cache_folder(), fit_bar)
+    notes = (*notes_on(database), *of_gpu)
+    roof = predictor.roof if of_gpu else roof_of_records(shelf)
     found = [
-        (batch, forecast(workload, predictor, shelf, roof, is_measured=not notes))
+        (batch, forecast(workload, predictor, shelf, roof, is_measured=not of_gpu))
         for batch, workload in _workloads(model, batches, inputs, (gpu, captured_on(shelf.environment)), train=train)
     ]
     if as_json:

@@ -6,7 +6,7 @@ import click
 
 from gpuledger.cli.common import csv_option, json_option, rows_option
 from gpuledger.cli.inspect.sql import ROWS, limit_options, parse_limits, print_query, refuse_two_forms
-from gpuledger.cli.ops.common import database_option
+from gpuledger.cli.ops.common import read_database_option
 
 
 @click.command(
@@ -17,13 +17,13 @@ Examples:
   gpuledger ops query --database h200.parquet "describe records" --csv""",
 )
 @click.argument("query")
-@database_option()
+@read_database_option()
 @json_option()
 @csv_option()
 @rows_option(ROWS)
 @limit_options()
 def query_command(
-    query: str, database_url: str, as_json: bool, as_csv: bool, rows: int, memory_limit: str, timeout: str
+    query: str, database_url: str | None, as_json: bool, as_csv: bool, rows: int, memory_limit: str, timeout: str
 ) -> None:
     """Query the operator database with SQL.
 
@@ -34,7 +34,8 @@ def query_command(
     refuse_two_forms(as_json=as_json, as_csv=as_csv)
     limits = parse_limits(memory_limit, timeout)
     from gpuledger.export.sql import locked_database
-    from gpuledger.ops.database.contents import MEASURED, contents_of, tables_of
+    from gpuledger.ops.database.contents import MEASURED, tables_of
+    from gpuledger.ops.database.shipped import contents_or_shipped
 
-    database = locked_database(tables_of(contents_of(database_url)), (MEASURED,), limits)
+    database = locked_database(tables_of(contents_or_shipped(database_url)), (MEASURED,), limits)
     print_query(database, query, limits, rows, as_json=as_json, as_csv=as_csv)

@@ -10,10 +10,10 @@ import click
 
 from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines, print_notes, rows_option, takes
 from gpuledger.cli.ops.common import (
-    database_option,
     fit_bar,
     input_option,
     print_safe,
+    read_database_option,
     table_lines,
     train_option,
 )
@@ -25,6 +25,7 @@ from gpuledger.cli.ops.measure import (
     parse_share,
     progress_bar,
 )
+from gpuledger.config import DEFAULT_DATABASE
 from gpuledger.errors import BudgetExceededError, UsageError
 from gpuledger.units import counted, format_frac, format_joules, format_ns
 
@@ -42,7 +43,7 @@ class SumFlags(MeasuringFlags):
     """What the line of ``ops sum`` says."""
 
     models: tuple[str, ...]
-    database_url: str
+    database_url: str | None
     gpu: str | None
     batch: int | None
     inputs: tuple[str, ...]
@@ -62,7 +63,7 @@ Examples:
   gpuledger ops sum vit_b_16.workload.json --only linear --min-coverage 90%""",
 )
 @click.argument("models", metavar="MODEL|WORKLOAD…", nargs=-1, required=True)
-@database_option()
+@read_database_option()
 @gpu_option("GPU model in the database.  [default: the GPU measured last]")
 @click.option(
     "--batch", type=click.IntRange(min=1), metavar="N", help="Batch size of a model given by name.  [default: 32]"
@@ -104,17 +105,21 @@ def sum_command(flags: SumFlags) -> None:
     ]
     types = None if flags.only is None else [name for name in flags.only.split(",") if name.strip()]
     from gpuledger.ops.database.operator_database import open_database
-    from gpuledger.ops.database.readable import open_readable
+    from gpuledger.ops.database.shipped import notes_on, open_or_shipped
     from gpuledger.ops.measure.measured_device import find_device
     from gpuledger.ops.predict.choose import open_environment_records
     from gpuledger.services.sums import Measuring, measure_until, sum_workloads
 
     if flags.measure_missing and target_frac is not None:
         place, method = find_device(flags.device, force=flags.allow_busy), method_of(flags)
-        measuring = Measuring(open_database(flags.database_url), place, method, energy_coverage_of(flags))
+        measuring = Measuring(
+            open_database(flags.database_url or DEFAULT_DATABASE), place, method, energy_coverage_of(flags)
+        )
         summed = measure_until(asked, measuring, target_frac, types, progress=progress_bar, fitting=fit_bar)
     else:
-        records = open_environment_records(open_readable(flags.database_url), flags.gpu)
+        database = open_or_shipped(flags.database_url)
+        print_notes([f"gpuledger: {note}" for note in notes_on(database)])
+        records = open_environment_records(database, flags.gpu)
         summed = sum_workloads(asked, records, types, fitting=fit_bar)
     if flags.as_json:
         print_json([_document(one) for one in summed])

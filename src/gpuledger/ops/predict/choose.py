@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from importlib.resources import as_file, files
 from pathlib import Path
 
 from gpuledger.analyze.operator_work.formulas import work_of
@@ -140,14 +141,25 @@ def roof_of_records(shelf: EnvironmentRecords) -> Roof:
     return roof_of_measurements(shelf.environment.title, [(one.key, work_of(one.key), one.time_ns) for one in examples])
 
 
+def model_name(digest: str) -> str:
+    """Return the name of the file of a model that is fitted to records with a digest."""
+    return f"operators-{digest[:24]}.model"
+
+
 def model_of(shelf: EnvironmentRecords, cache: Path | None = None, progress: FitProgress | None = None) -> Model:
     """Return the model fitted to the records, cached in the folder ``cache``. ``progress`` is around a long fit.
+
+    The one for the shipped measurements is in this package.
 
     Raises:
         EmptyRunError: too few records.
         UsageError: scikit-learn is not installed.
     """
-    place = None if cache is None else cache / f"operators-{shelf.digest[:24]}.model"
+    shipped = files("gpuledger.ops.predict").joinpath("measured", model_name(shelf.digest))
+    if shipped.is_file():
+        with as_file(shipped) as path:
+            return load_model(path)
+    place = None if cache is None else cache / model_name(shelf.digest)
     if place is not None and place.exists():
         try:
             return load_model(place)

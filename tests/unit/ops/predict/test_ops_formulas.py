@@ -176,6 +176,23 @@ MOVERS = [
     (aten.sum.dim_IntList, (torch.ones(6, 7), [0])),
     (aten.max_pool2d_with_indices.default, (torch.ones(2, 3, 9, 11), [3, 3], [2, 2], [1, 1])),
     (aten.max_pool2d_with_indices.default, (torch.ones(2, 3, 10, 11), [3, 3], [2, 2], [0, 0], [1, 1], True)),
+    (
+        aten.max_pool2d_with_indices_backward.default,
+        (
+            *[torch.ones(2, 3, 9, 11)] * 2,
+            [3, 3],
+            [1, 1],
+            [1, 1],
+            [1, 1],
+            True,
+            torch.zeros(2, 3, 9, 11, dtype=torch.int64),
+        ),
+    ),
+    (
+        aten.avg_pool2d_backward.default,
+        (torch.ones(2, 3, 4, 5), torch.ones(2, 3, 9, 11), [2, 2], [], [0, 0], False, True, None),
+    ),
+    (aten._adaptive_avg_pool2d_backward.default, (torch.ones(2, 3, 4, 4), torch.ones(2, 3, 9, 11))),
     (aten.avg_pool2d.default, (torch.ones(2, 3, 9, 11), [2, 2])),
     (aten._adaptive_avg_pool2d.default, (torch.ones(2, 3, 9, 11), [4, 4])),
     (aten.index.Tensor, (torch.ones(9, 4), [torch.tensor([1, 2, 2])])),

@@ -1,4 +1,4 @@
-"""The committed database of an H200: it adds up to the whole models that were measured beside it."""
+"""The shipped database of an H200: it adds up to the whole models that were measured beside it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from present import present
 from torch.utils._pytree import tree_leaves
 
 from gpuledger.analyze.operator_work.formulas import work_of
-from gpuledger.ops.database.contents import read_parquet
 from gpuledger.ops.database.host_overhead import is_operator
-from gpuledger.ops.predict.choose import EnvironmentRecords
+from gpuledger.ops.database.shipped import shipped_contents
+from gpuledger.ops.predict.choose import EnvironmentRecords, model_of
 from gpuledger.ops.totals.sum import sum_up
 from gpuledger.ops.workloads.rebuild import rebuild
 from gpuledger.ops.workloads.workload import read_workload
@@ -28,7 +28,7 @@ OTHERWISE_AS_GRAPHS = ("bert", "gpt2", "llama")
 
 @pytest.fixture(scope="module")
 def shelf() -> EnvironmentRecords:
-    contents = read_parquet(RESULTS / "operator_database.parquet")
+    contents = shipped_contents()
     (environment,) = contents.environments.values()
     return EnvironmentRecords(environment, tuple(contents.records), contents.keys, ())
 
@@ -39,6 +39,16 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with tarfile.open(RESULTS / "operator_pairs.tgz") as packed:
         packed.extractall(place, filter="data")
     return place / "operator_pairs"
+
+
+def test_the_shipped_model_is_fitted_to_the_shipped_records(
+    shelf: EnvironmentRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No fit, and no scikit-learn, is needed for the first prediction."""
+    monkeypatch.setattr("gpuledger.ops.predict.choose.fit", None)
+    model = model_of(shelf)
+    assert model.database_digest == shelf.digest
+    assert model.examples == len(shelf.examples)
 
 
 @pytest.mark.parametrize(("mode", "mean_frac"), [("inference", 0.03), ("training", 0.05)])
@@ -122,4 +132,4 @@ def test_every_operator_of_the_database_is_made_again_and_gives_what_its_key_say
             assert sum(one.numel() * one.element_size() for one in results) == work.written_bytes, key.text
         elif "norm" in key.name:
             assert list(results[0].shape) == described[0][0], key.text
-    assert len(keys) == 7265
+    assert len(keys) == 8946

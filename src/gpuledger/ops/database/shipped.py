@@ -1,0 +1,52 @@
+"""The operator measurements that come with gpuledger, for users who have measured nothing yet."""
+
+from __future__ import annotations
+
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from gpuledger.config import DEFAULT_DATABASE
+from gpuledger.ops.database.contents import Contents, contents_of, read_parquet
+from gpuledger.ops.database.readable import ExportedDatabase, ReadableDatabase, open_readable
+
+SHIPPED = "gpuledger's own database"
+SHIPPED_NOTE = (
+    f"there is no {DEFAULT_DATABASE} here: this uses the measurements of an NVIDIA H200 that come with gpuledger"
+)
+FILE = "nvidia_h200.parquet"
+
+
+class ShippedDatabase(ExportedDatabase):
+    """The measurements in this package."""
+
+
+def shipped_contents() -> Contents:
+    """Return the measurements in this package."""
+    with as_file(files("gpuledger.ops.database").joinpath("measured", FILE)) as path:
+        return read_parquet(path)
+
+
+def _named(url: str | None) -> str | None:
+    """Return the database to read: the named one, or else the default one if it exists; None for the shipped one."""
+    return url or (DEFAULT_DATABASE if Path(DEFAULT_DATABASE).is_file() else None)
+
+
+def open_or_shipped(url: str | None) -> ReadableDatabase:
+    """Return a database for reading. If none is named, it is ``operators.db`` here, or else the shipped one.
+
+    Raises:
+        InputError: the named database does not exist, is damaged, or cannot be read by this version.
+    """
+    named = _named(url)
+    return ShippedDatabase(SHIPPED, shipped_contents()) if named is None else open_readable(named)
+
+
+def contents_or_shipped(url: str | None) -> Contents:
+    """Return the contents of the same database."""
+    named = _named(url)
+    return shipped_contents() if named is None else contents_of(named)
+
+
+def notes_on(database: ReadableDatabase) -> tuple[str, ...]:
+    """Return a note if a database is the shipped one."""
+    return (SHIPPED_NOTE,) if isinstance(database, ShippedDatabase) else ()
