@@ -31,13 +31,22 @@ def exit_facts(reason: str) -> dict[str, Any]:
     """
     if reason not in (AT_EXIT, OF_BLOCK):
         return {}
-    printed = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
-    error = printed if reason == AT_EXIT else sys.exception()
+    error = _error_at(reason)
     return {
         "exit_began_ns": time.time_ns(),
         "exit_error": None if error is None else type(error).__name__,
         "exit_lost_peer": _has_lost_peer(error),
     }
+
+
+def has_failed(reason: str) -> bool:
+    """Return whether a process that ends its recording for ``reason`` ends with an exception."""
+    return reason in (AT_EXIT, OF_BLOCK) and _error_at(reason) is not None
+
+
+def _error_at(reason: str) -> BaseException | None:
+    printed = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    return printed if reason == AT_EXIT else sys.exception()
 
 
 def _has_lost_peer(error: BaseException | None) -> bool:

@@ -30,7 +30,7 @@ from gpuledger.collect.launch.settings import ALL_STEPS, AUTO, RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.memory.window import MemoryWindow
 from gpuledger.collect.passes.later_passes import LaterPasses
-from gpuledger.collect.session.exit_facts import AT_THE_LIMIT, exit_facts
+from gpuledger.collect.session.exit_facts import AT_THE_LIMIT, exit_facts, has_failed
 from gpuledger.collect.session.late_optimizers import LateOptimizers
 from gpuledger.collect.session.outside_backward import OutsideBackward
 from gpuledger.collect.session.recorders import ProcessRecorders, RecorderFactory, describe_process
@@ -215,7 +215,7 @@ class Session:
                 self._end_last_steps()
             self._close_window(reason)
             self._later.finish(self._end_last_steps)
-            self._note_steps()
+            self._note_steps(reason)
             self._close_recorder()
             if self.flight is not None:
                 self.flight.finish(self.steps.seen)
@@ -244,9 +244,9 @@ class Session:
             if self.window.is_open and self.steps.seen > seen:
                 self.window.read_counters("step_end")
 
-    def _note_steps(self) -> None:
+    def _note_steps(self, reason: str) -> None:
         """Store a note if the steps are not what the user can expect."""
-        note = explain_steps(self.steps, self.registry, self.settings.step_on)
+        note = explain_steps(self.steps, self.registry, self.settings.step_on, failed=has_failed(reason))
         if note and (self.from_outside or self.settings.step_on != AUTO):  # a recorded block can have no steps
             self.journal.note(note)
 

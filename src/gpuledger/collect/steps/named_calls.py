@@ -82,8 +82,15 @@ class NamedCalls(Watch):
         return number >= 0 and self._registry.path_of(number) == self._name
 
 
-def explain_steps(steps: StepCounter, registry: ModuleRegistry, step_on: str) -> str:
-    """Return a sentence for the user if there is no step, or if the first ones are not of the training; else ""."""
+def explain_steps(steps: StepCounter, registry: ModuleRegistry, step_on: str, *, failed: bool = False) -> str:
+    """Return a sentence for the user if there is no step, or if the first ones are not of the training; else "".
+
+    Args:
+        steps: The step counter.
+        registry: The modules that were called.
+        step_on: What ends a step.
+        failed: Whether the program ended with an exception.
+    """
     if steps.calls_before_training:
         first, last = "Step 1 is a call", f"Steps 1 to {steps.calls_before_training} are calls"
         return (
@@ -98,6 +105,8 @@ def explain_steps(steps: StepCounter, registry: ModuleRegistry, step_on: str) ->
         return "No step was counted: the program did not call gpuledger.step()."
     if step_on == MODULE:
         return "No step was counted: no call of a model was seen."
+    if failed:
+        return "No step was counted: the program failed before the end of its first step."
     calls = f" Use --step-on {MODULE} to count calls of the model." if registry.called_roots else ""
     return f"No step was counted: no step of an optimizer was seen.{calls}"
 

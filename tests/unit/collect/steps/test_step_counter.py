@@ -203,7 +203,9 @@ def test_a_chosen_step_that_never_comes_is_explained(step_on: str, has_model: bo
     if has_model:
         registry.note_called(registry.register(nn.Linear(2, 2)))
     said = explain_steps(counted.counter, registry, step_on)
+    after_failure = explain_steps(counted.counter, registry, "optimizer", failed=True)
     counted.counter.remove()
+    assert after_failure == "No step was counted: the program failed before the end of its first step."
     missing = "step of an optimizer" if step_on == "optimizer" else "call of a model"
     assert said.startswith(f"No step was counted: no {missing} was seen.")
     assert ("--step-on module" in said) is has_model
