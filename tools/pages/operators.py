@@ -231,6 +231,7 @@ def predictions_of_whole_models() -> list[str]:
                 ]
                 if errors_frac:
                     rows.append([f"{mode}, {kind}", way, str(len(errors_frac)), *errors(errors_frac)])
+    rows += rows_of_unseen(found.get("unseen_pairs", []))
     fitted = [pair["fitted_to"] for pair in found["pairs"]]
     return [
         *wrap(
@@ -240,6 +241,15 @@ def predictions_of_whole_models() -> list[str]:
         "",
         *table(["models", "compared with", "n", "median", "mean", "worst"], rows, 2),
     ]
+
+
+def rows_of_unseen(pairs: list[Pair]) -> list[list[str]]:
+    """Return the errors of models that were measured after the database was made. Only the GPU's time is predicted."""
+    groups: dict[str, list[float]] = {}
+    for pair in pairs:
+        name = f"unseen models, {pair['mode']}, {kind_of(pair)}"
+        groups.setdefault(name, []).append(pair["predicted_ns"] / pair["graph_ns"] - 1)
+    return [[name, GRAPH, str(len(found)), *errors(found)] for name, found in groups.items()]
 
 
 @block("repeated measurements of operators")
