@@ -26,9 +26,10 @@ _CALLS_NOTHING_OF_THE_PROGRAM = {"Observers._enter", "Observers._leave", "Observ
 """Functions through which gpuledger is called. What they call is not compiled, either."""
 _CALLS_DISPATCH_MODES = (
     "torch._ops",
+    "torch.jit._builtins",
     *(f"torch._library.{name}" for name in ("effects", "fake_impl", "simple_registry", "utils")),
 )
-"""Modules of torch with the functions that call a dispatch mode, and that call an operator in one.
+"""Modules of torch with the functions that call a dispatch mode, that look up its operator, and that call it.
 
 Dynamo compiles none of them. Without a dispatch mode, a program does not call all of them.
 """
