@@ -53,7 +53,13 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def what_is_loaded_is_set_aside() -> None:
-    """Do the same for what the tests of another module have loaded or left."""
+    """Do the same for what the tests of another module have loaded or left.
+
+    And forget the code that Inductor has generated for them: each recording of this process would read all of it.
+    """
+    generated: Any = sys.modules.get("torch._inductor.codecache")
+    if generated is not None:
+        generated.PyCodeCache.cache_clear()
     if len(gc.get_objects()) > MANY_OBJECTS:
         set_aside_what_is_loaded()
 
