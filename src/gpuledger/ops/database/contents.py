@@ -156,8 +156,12 @@ def write_csv(contents: Contents, path: Path) -> None:
         csv.write_csv(exchange_table(contents), stream)
 
 
-def read_parquet(path: Path) -> Contents:
+def read_parquet(path: Path, *, is_ours: bool = False) -> Contents:
     """Return the content of a file of :func:`write_parquet`.
+
+    Args:
+        path: The file.
+        is_ours: It comes with gpuledger. Its cells are not checked, which is most of the time for other files.
 
     Raises:
         InputError: it is not such a file, damaged, or of a newer version.
@@ -180,10 +184,11 @@ def read_parquet(path: Path) -> Contents:
             hint="pip install --upgrade gpuledger",
         )
     with reading(path):
-        return _from_rows(table.to_pylist())
+        return _from_rows(table.to_pylist(), is_ours=is_ours)
 
 
-def _from_rows(rows: list[dict[str, Any]]) -> Contents:
+def _from_rows(rows: list[dict[str, Any]], *, is_ours: bool) -> Contents:
+    key_from, record_of = (_own_key, _own_record) if is_ours else (_key, _record)
     keys: dict[tuple[str, ...], OperatorKey] = {}  # by their texts, which many rows share
     environments: dict[tuple[str, ...], Environment] = {}
     records = []
@@ -191,13 +196,13 @@ def _from_rows(rows: list[dict[str, Any]]) -> Contents:
         try:
             texts = (row["operator"], row["inputs"], row["flags"])
             if texts not in keys:
-                keys[texts] = _key(row)
+                keys[texts] = key_from(row)
             if row["card"] is None:
                 continue
             place = tuple(row[name] for name in (*_NAMES, "environment_flags"))
             if place not in environments:
                 environments[place] = _environment(row)
-            records.append(_record(row, keys[texts].digest, environments[place].digest))
+            records.append(record_of(row, keys[texts].digest, environments[place].digest))
         except (InputError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"row {number:,}: {reason_of(error)}") from error
     return Contents(
@@ -212,6 +217,17 @@ def _key(row: dict[str, Any]) -> OperatorKey:
     return OperatorKey.from_json(
         {"operator": row["operator"], "inputs": _value(row["inputs"]), "flags": _value(row["flags"])}
     )
+
+
+def _own_key(row: dict[str, Any]) -> OperatorKey:
+    return OperatorKey(row["operator"], tuple(json.loads(row["inputs"])), json.loads(row["flags"]))
+
+
+def _own_record(row: dict[str, Any], key_digest: str, environment_digest: str) -> Record:
+    values = {field.name: row[field.name] for field in fields(Record) if not field.name.endswith("_digest")}
+    values |= {name: json.loads(values[name]) for name in AS_JSON}
+    values |= {name: tuple(values[name]) for name in ("blocks", "kernels")}
+    return Record(key_digest, environment_digest, **values)
 
 
 def _environment(row: dict[str, Any]) -> Environment:

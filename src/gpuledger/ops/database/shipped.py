@@ -23,7 +23,7 @@ class ShippedDatabase(ExportedDatabase):
 def shipped_contents() -> Contents:
     """Return the measurements in this package."""
     with as_file(files("gpuledger.ops.database").joinpath("measured", FILE)) as path:
-        return read_parquet(path)
+        return read_parquet(path, is_ours=True)
 
 
 def _named(url: str | None) -> str | None:

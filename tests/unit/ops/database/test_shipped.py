@@ -9,9 +9,11 @@ import pytest
 from folders import DATA
 
 from gpuledger.errors import InputError
+from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database import shipped
-from gpuledger.ops.database.contents import Contents
+from gpuledger.ops.database.contents import Contents, read_parquet, write_parquet
 from gpuledger.ops.database.operator_database import open_database
+from gpuledger.ops.database.records import Environment, Record
 
 SOURCES = ("operator_database.parquet", "operator_database_more.parquet")
 COLUMNS = ("operator", "inputs", "flags", "card", "driver", "torch", "method", "time_median_ns", "energy_median_j")
@@ -53,3 +55,17 @@ def test_a_named_database_that_does_not_exist_is_an_error(few: Path) -> None:
     for read in (shipped.open_or_shipped, shipped.contents_or_shipped):
         with pytest.raises(InputError, match=r"mine\.db: no such database"):
             read("mine.db")
+
+
+def test_our_own_file_is_read_as_any_other(tmp_path: Path) -> None:
+    key = OperatorKey("aten.relu.default", ({"shape": [4], "dtype": "float32", "stride": [1]}, 2), {"tf32": True})
+    environment = Environment("a GPU", None, "2.11.0", None, {"power_limit_w": 700.0})
+    blocks = ({"kind": "summary", "count": 3}, {"kind": "energy", "call_ns": 5.0})
+    record = Record(
+        key.digest, environment.digest, {"mode": "hot"}, 1.0, 1.0, 1.0, blocks=blocks, kernels=("relu",), measured_ns=7
+    )
+    contents = Contents({key.digest: key}, {environment.digest: environment}, (record,))
+    write_parquet(contents, tmp_path / "a.parquet")
+    found = read_parquet(tmp_path / "a.parquet", is_ours=True)
+    assert found == read_parquet(tmp_path / "a.parquet") == contents
+    assert [one.digest for one in found.records] == [record.digest]
