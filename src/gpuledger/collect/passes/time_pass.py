@@ -63,7 +63,8 @@ class TimePass:
         self._profiler: kineto.Profiler | None = None
         self._guard = guard
         self._observations: list[Observation] = []
-        self._optimizer_ranges: list[Any] = []
+        self._optimizer_ranges: dict[int, list[Any]] = {}
+        """Ranges of optimizer steps in progress, by thread."""
         self._ranges: list[tuple[int, list[Any]]] = []
         """Thread and range of every module call, in order.
 
@@ -208,7 +209,7 @@ class TimePass:
             self._held = []
         if self._profiler is None:
             return self._lines is None or self._lines.remove()
-        while self._optimizer_ranges:
+        while self._optimizer_ranges.get(threading.get_ident()):
             self.leave_optimizer()
         self.is_open = False
         self._journal.fact(time_pass_open=False)
@@ -265,12 +266,13 @@ class TimePass:
             return
         opened = torch_private.open_range(f"{PHASE_RANGE}{int(Phase.OPTIMIZER)}")
         opened.__enter__()
-        self._optimizer_ranges.append(opened)
+        self._optimizer_ranges.setdefault(threading.get_ident(), []).append(opened)
 
     def leave_optimizer(self) -> None:
-        """Record the end of an optimizer step."""
-        if self._optimizer_ranges:
-            self._optimizer_ranges.pop().__exit__(None, None, None)
+        """Record the end of an optimizer step. Those of other threads can be in progress at the same time."""
+        opened = self._optimizer_ranges.get(threading.get_ident())
+        if opened:
+            opened.pop().__exit__(None, None, None)
 
     def _enter_call(self, module: nn.Module, _args: Any, _kwargs: Any) -> list[Any] | None:
         """Open a range named after the module's id."""

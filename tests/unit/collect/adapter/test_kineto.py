@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 import pytest
@@ -49,3 +50,59 @@ def test_cupti_is_not_detached_where_no_gpu_is_used(chosen: str | None, monkeypa
     assert told == [KEPT, KEPT]
     assert in_c.get(kineto.TEARDOWN) == chosen
     assert os.environ.get(kineto.TEARDOWN) == chosen
+
+
+def test_a_range_does_nothing_unless_a_profiler_records_its_thread() -> None:
+    """One of torch that is entered before a profiler begins raises when it ends."""
+    import torch
+
+    from gpuledger.collect.adapter import torch_private
+
+    def run_range(name: str) -> None:
+        with torch_private.open_range(name):
+            torch.ones(2)
+
+    before = torch_private.open_range("begun before")
+    before.__enter__()
+    with torch.autograd.profiler.profile() as profile:
+        before.__exit__(None, None, None)
+        run_range("recorded")
+        other = threading.Thread(target=run_range, args=("in another thread",))
+        other.start()
+        other.join()
+    names = {event.name for event in profile.function_events or []}
+    assert "recorded" in names
+    assert not {"begun before", "in another thread"} & names
+
+
+def test_optimizer_steps_of_threads_end_their_own_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpuledger.collect.adapter import torch_private
+    from gpuledger.collect.passes.time_pass import TimePass
+
+    ended: list[tuple[int, int]] = []
+
+    class Range:
+        def __enter__(self) -> None:
+            self.thread = threading.get_ident()
+
+        def __exit__(self, *_: object) -> None:
+            ended.append((self.thread, threading.get_ident()))
+
+    monkeypatch.setattr(torch_private, "open_range", lambda _name: Range())
+    one = TimePass.__new__(TimePass)
+    one._optimizer_ranges, one._alone = {}, None
+    both = threading.Barrier(2)
+
+    def step() -> None:
+        one.enter_optimizer()
+        both.wait(10)
+        one.leave_optimizer()
+
+    threads = [threading.Thread(target=step) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    one.leave_optimizer()
+    assert len(ended) == 2
+    assert all(opened == closed for opened, closed in ended)
