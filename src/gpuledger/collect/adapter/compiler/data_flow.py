@@ -66,8 +66,7 @@ class DataFlow:
 
     def _input(self, name: str) -> str:
         """Return the name of a graph's input; "" for none."""
-        found = _INPUT.match(name)
-        number = -1 if found is None else int(found[2]) if found[1] is None else int(found[1]) - 1
+        number = _number_of(name)
         return self._inputs[number] if 0 <= number < len(self._inputs) else ""
 
     def _returned(self, text: str) -> Iterator[tuple[str, NodeOrigin]]:
@@ -85,12 +84,19 @@ class DataFlow:
                 yield variables[0], self._captured.nodes[users[0]]
 
 
+def _number_of(name: str) -> int:
+    """Return the number of an input of generated code, from 0; -1 for any other variable."""
+    found = _INPUT.match(name)
+    if found is None:
+        return -1
+    return int(found[2]) if found[1] is None else int(found[1]) - 1
+
+
 def _has_sizes(captured: CapturedGraph, text: str) -> bool:
     """Return whether the inputs of generated code have the sizes of the graph's inputs."""
     sizes = list(captured.inputs.values())
     for name, size in _SIZE.findall(text):
-        found = _INPUT.match(name)
-        number = -1 if found is None else int(found[2]) if found[1] is None else int(found[1]) - 1
+        number = _number_of(name)
         if not 0 <= number < len(sizes):
             return False
         known = sizes[number]
