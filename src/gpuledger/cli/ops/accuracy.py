@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuledger.cli.common import gpu_option, json_option, print_json, print_lines
-from gpuledger.cli.ops.common import read_database_option
+from gpuledger.cli.ops.common import note_if_shipped, read_database_option
 from gpuledger.services.sums import open_workload
 from gpuledger.units import format_frac
 
@@ -45,6 +45,7 @@ def accuracy_command(database_url: str | None, gpu: str | None, held_out: tuple[
     from gpuledger.ops.predict.accuracy import validate
     from gpuledger.ops.predict.choose import open_environment_records, roof_of_records
 
+    note_if_shipped(database_url)
     shelf = open_environment_records(open_or_shipped(database_url), gpu)
     found = validate(shelf.examples, roof_of_records(shelf), workloads)
     if as_json:

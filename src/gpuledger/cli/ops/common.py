@@ -41,6 +41,13 @@ def read_database_option() -> Decorator:
     )
 
 
+def note_if_shipped(database_url: str | None) -> None:
+    """Print a note on stderr if a command reads the measurements in this package."""
+    from gpuledger.ops.database.shipped import shipped_notes
+
+    print_notes([f"gpuledger: {note}" for note in shipped_notes(database_url)])
+
+
 def train_option() -> Decorator:
     """Return the option --train."""
     return click.option(

@@ -62,16 +62,15 @@ def predict_command(
             raise UsageError(f"predict {model}: a recorded run", hint="Add --gpu NAME --by module")
         print_run_modules(model, gpu, as_json=as_json)
         return
-    from gpuledger.ops.database.shipped import notes_on, open_or_shipped
+    from gpuledger.ops.database.shipped import open_or_shipped, shipped_notes
     from gpuledger.ops.predict.choose import cache_folder, captured_on, predictor_for, roof_of_records
     from gpuledger.ops.predict.forecast import forecast
     from gpuledger.ops.predict.modules import modules_of_lines
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.text.text import note_lines
 
-    database = open_or_shipped(database_url)
-    predictor, shelf, of_gpu = predictor_for(database, gpu, cache_folder(), fit_bar)
-    notes = (*notes_on(database), *of_gpu)
+    predictor, shelf, of_gpu = predictor_for(open_or_shipped(database_url), gpu, cache_folder(), fit_bar)
+    notes = (*shipped_notes(database_url), *of_gpu)
     roof = predictor.roof if of_gpu else roof_of_records(shelf)
     found = [
         (batch, forecast(workload, predictor, shelf, roof, is_measured=not of_gpu))

@@ -6,7 +6,7 @@ import click
 
 from gpuledger.cli.common import csv_option, json_option, rows_option
 from gpuledger.cli.inspect.sql import ROWS, limit_options, parse_limits, print_query, refuse_two_forms
-from gpuledger.cli.ops.common import read_database_option
+from gpuledger.cli.ops.common import note_if_shipped, read_database_option
 
 
 @click.command(
@@ -37,5 +37,6 @@ def query_command(
     from gpuledger.ops.database.contents import MEASURED, tables_of
     from gpuledger.ops.database.shipped import contents_or_shipped
 
+    note_if_shipped(database_url)
     database = locked_database(tables_of(contents_or_shipped(database_url)), (MEASURED,), limits)
     print_query(database, query, limits, rows, as_json=as_json, as_csv=as_csv)

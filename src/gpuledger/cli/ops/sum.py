@@ -12,6 +12,7 @@ from gpuledger.cli.common import gpu_option, json_option, print_json, print_line
 from gpuledger.cli.ops.common import (
     fit_bar,
     input_option,
+    note_if_shipped,
     print_safe,
     read_database_option,
     table_lines,
@@ -105,7 +106,7 @@ def sum_command(flags: SumFlags) -> None:
     ]
     types = None if flags.only is None else [name for name in flags.only.split(",") if name.strip()]
     from gpuledger.ops.database.operator_database import open_database
-    from gpuledger.ops.database.shipped import notes_on, open_or_shipped
+    from gpuledger.ops.database.shipped import open_or_shipped
     from gpuledger.ops.measure.measured_device import find_device
     from gpuledger.ops.predict.choose import open_environment_records
     from gpuledger.services.sums import Measuring, measure_until, sum_workloads
@@ -117,9 +118,8 @@ def sum_command(flags: SumFlags) -> None:
         )
         summed = measure_until(asked, measuring, target_frac, types, progress=progress_bar, fitting=fit_bar)
     else:
-        database = open_or_shipped(flags.database_url)
-        print_notes([f"gpuledger: {note}" for note in notes_on(database)])
-        records = open_environment_records(database, flags.gpu)
+        note_if_shipped(flags.database_url)
+        records = open_environment_records(open_or_shipped(flags.database_url), flags.gpu)
         summed = sum_workloads(asked, records, types, fitting=fit_bar)
     if flags.as_json:
         print_json([_document(one) for one in summed])

@@ -16,17 +16,13 @@ SHIPPED_NOTE = (
 FILE = "nvidia_h200.parquet"
 
 
-class ShippedDatabase(ExportedDatabase):
-    """The measurements in this package."""
-
-
 def shipped_contents() -> Contents:
     """Return the measurements in this package."""
     with as_file(files("gpuledger.ops.database").joinpath("measured", FILE)) as path:
         return read_parquet(path, is_ours=True)
 
 
-def _named(url: str | None) -> str | None:
+def named_database(url: str | None) -> str | None:
     """Return the database to read: the named one, or else the default one if it exists; None for the shipped one."""
     return url or (DEFAULT_DATABASE if Path(DEFAULT_DATABASE).is_file() else None)
 
@@ -37,16 +33,16 @@ def open_or_shipped(url: str | None) -> ReadableDatabase:
     Raises:
         InputError: the named database does not exist, is damaged, or cannot be read by this version.
     """
-    named = _named(url)
-    return ShippedDatabase(SHIPPED, shipped_contents()) if named is None else open_readable(named)
+    named = named_database(url)
+    return ExportedDatabase(SHIPPED, shipped_contents()) if named is None else open_readable(named)
 
 
 def contents_or_shipped(url: str | None) -> Contents:
     """Return the contents of the same database."""
-    named = _named(url)
+    named = named_database(url)
     return shipped_contents() if named is None else contents_of(named)
 
 
-def notes_on(database: ReadableDatabase) -> tuple[str, ...]:
-    """Return a note if a database is the shipped one."""
-    return (SHIPPED_NOTE,) if isinstance(database, ShippedDatabase) else ()
+def shipped_notes(url: str | None) -> tuple[str, ...]:
+    """Return a note if the shipped database is read."""
+    return (SHIPPED_NOTE,) if named_database(url) is None else ()

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.resources import files
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +14,11 @@ from gpuledger.analyze.operator_work.measured_watts import MeasuredType, WattTab
 from gpuledger.analyze.operator_work.power_model import TF32, PowerModel
 from gpuledger.analyze.operator_work.work_class import CLASSES, class_of
 from gpuledger.analyze.posting.launched_work import is_tf32, telling_work_of
-from gpuledger.config import DEFAULT_DATABASE
 from gpuledger.errors import InputError, UsageError
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.contents import Contents, contents_of
 from gpuledger.ops.database.records import Record
+from gpuledger.ops.database.shipped import named_database
 from gpuledger.ops.predict.power import find_power_model
 
 F64 = NDArray[np.float64]
@@ -150,7 +149,7 @@ def find_watts(card: str, environment: Mapping[str, str]) -> WattTable | None:
         card: The GPU's name, as reported by the driver.
         environment: ``GPULEDGER_DATABASE`` names the database; by default, ``operators.db``.
     """
-    database = environment.get("GPULEDGER_DATABASE") or (DEFAULT_DATABASE if Path(DEFAULT_DATABASE).is_file() else None)
+    database = named_database(environment.get("GPULEDGER_DATABASE"))
     try:
         own = None if database is None else watts_of(contents_of(database), card, "your operator database")
     except (UsageError, InputError):  # no SQLAlchemy, or no database: use the table of the package

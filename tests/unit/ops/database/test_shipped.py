@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner, Result
 from folders import DATA
 
+from gpuledger.cli.main import main
 from gpuledger.errors import InputError
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database import shipped
 from gpuledger.ops.database.contents import Contents, read_parquet, write_parquet
 from gpuledger.ops.database.operator_database import open_database
 from gpuledger.ops.database.records import Environment, Record
+from gpuledger.ops.workloads.workload import Use, Workload, to_json
 
 SOURCES = ("operator_database.parquet", "operator_database_more.parquet")
 COLUMNS = ("operator", "inputs", "flags", "card", "driver", "torch", "method", "time_median_ns", "energy_median_j")
@@ -42,12 +46,12 @@ def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_they_are_used_if_nothing_is_named_and_nothing_was_measured(few: Path) -> None:
     database = shipped.open_or_shipped(None)
-    assert shipped.notes_on(database) == (shipped.SHIPPED_NOTE,)
+    assert shipped.shipped_notes(None) == (shipped.SHIPPED_NOTE,)
     assert database.url == shipped.SHIPPED
     assert shipped.contents_or_shipped(None).records == ()
     open_database("operators.db").close()
     own = shipped.open_or_shipped(None)
-    assert (own.url, shipped.notes_on(own)) == ("operators.db", ())
+    assert (own.url, shipped.shipped_notes(None)) == ("operators.db", ())
     assert shipped.contents_or_shipped(None).keys == {}
 
 
@@ -69,3 +73,32 @@ def test_our_own_file_is_read_as_any_other(tmp_path: Path) -> None:
     found = read_parquet(tmp_path / "a.parquet", is_ours=True)
     assert found == read_parquet(tmp_path / "a.parquet") == contents
     assert [one.digest for one in found.records] == [record.digest]
+
+
+def write_workload(directory: Path) -> None:
+    """Write a workload of one call."""
+    key = OperatorKey("aten.relu.default", ({"shape": [64, 64], "dtype": "float32", "stride": [64, 1]},))
+    workload = to_json(Workload("a", "inference", (Use(key, 1),)))
+    (directory / "a.json").write_text(json.dumps(workload), encoding="utf-8")
+
+
+def run(*command: str) -> Result:
+    return CliRunner().invoke(main, ["ops", *command])
+
+
+@pytest.mark.parametrize("command", [("query", "select 1 as n"), ("accuracy",), ("sum", "a.json")])
+def test_every_command_that_uses_them_says_so(command: tuple[str, ...], few: Path) -> None:
+    write_workload(few)
+    assert shipped.SHIPPED_NOTE in run(*command).stderr
+    named = run(*command, "--database", "mine.db")
+    assert "mine.db: no such database" in named.stderr
+    assert shipped.SHIPPED_NOTE not in named.stderr
+
+
+def test_a_prediction_needs_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_workload(tmp_path)
+    (found,) = json.loads(run("predict", "a.json", "--gpu", "a100-80gb", "--json").stdout)
+    assert found["notes"][0] == shipped.SHIPPED_NOTE
+    assert "unmeasured" in found["notes"][1]
+    assert 0 < found["time_low_ns"] < found["time_ns"] < found["time_high_ns"]
