@@ -90,6 +90,8 @@ def sums_with_host_time() -> list[str]:
             rows.append([name, str(len(pairs)), *errors(times), count, *(errors(joules) if joules else ["–"] * 3)])
     head = ["models", "n", "time: median", "mean", "worst", "n", "energy: median", "mean", "worst"]
     source = about(read(WITH_HOST_TIME[""]), "operators/operator_pairs.py")
+    commits = sorted({commit[:7] for path in WITH_HOST_TIME.values() for _, commit in read(path)["sessions"]})
+    source += f". The models were measured at commits {' and '.join(commits)}"
     return [*wrap(f"{source}."), "", *table(head, rows), "", *wrap(faster_while_energy_was_measured())]
 
 
