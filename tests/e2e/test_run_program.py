@@ -14,7 +14,7 @@ from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.services.runs import load
 
-START_UP_LIMIT_S = 0.4
+START_UP_LIMIT_S = 0.3
 """Twice what is aimed at: the machine may be busy."""
 
 

@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import replace
 
 from gpuledger.model.flight_facts import HOST, FailedAllocation, KernelKill
 from gpuledger.model.manifest import write_rank_manifest
 from gpuledger.model.run import Rank, Run, read_run
 from gpuledger.model.run_writer import exit_status_of
-from gpuledger.services.oom_killer import KILLED, KernelKills
-
-if TYPE_CHECKING:
-    from gpuledger.collect.launch.ends import ProcessEnd
+from gpuledger.services.program_end import KILLED, KernelKills, ProgramEnd
 
 _UNKNOWN_NS = 1 << 63
 """Later than every time."""
-
-
-@dataclass(frozen=True)
-class ProgramEnd:
-    """How a program ended: its exit status, what the kernel did meanwhile, and the end of processes by their id.
-
-    ``kills`` is None if the kernel's counters cannot be read. Of a process without an end, nothing is known.
-    """
-
-    status: int
-    kills: KernelKills | None = None
-    processes: Mapping[int, ProcessEnd] = field(default_factory=dict)
 
 
 def keep_ends(run: Run, end: ProgramEnd) -> Run:

@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from gpuledger.config import Setting
     from gpuledger.model.run import Run
     from gpuledger.model.run_writer import RunWriter
-    from gpuledger.services.rank_ends import ProgramEnd
+    from gpuledger.services.program_end import ProgramEnd
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+_LOOK_S = 0.1
+"""Interval of looks for a first recorded process."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def _run(order: Order, run: RunWriter, settings: Mapping[str, Setting], listener
     from gpuledger.collect.launch.child import Lifetime
     from gpuledger.collect.launch.ends import ProcessEnd, RankEnds
     from gpuledger.collect.launch.launch import child_environment, run_child
-    from gpuledger.services.oom_killer import killed_notes, kills_between, read_kills
+    from gpuledger.services.program_end import ProgramEnd, killed_notes, kills_between, read_kills
 
     cards = _find_cards(run, settings["devices"].value, listeners)
     if live:
@@ -204,7 +206,8 @@ def _run(order: Order, run: RunWriter, settings: Mapping[str, Setting], listener
                 starts.append(beside.enter_context(meter).start)
             if live:
                 starts.append(lambda: beside.callback(_view_lines(run.path)))
-            ahead = threading.Thread(target=_load_ahead, args=(listeners,), kwargs={"on_gpu": bool(cards)}, daemon=True)
+            arguments, options = (run.path, listeners), {"on_gpu": bool(cards)}
+            ahead = threading.Thread(target=_load_once_recorded, args=arguments, kwargs=options, daemon=True)
             starts.append(ahead.start)
 
             def started(pid: int) -> None:
@@ -216,8 +219,6 @@ def _run(order: Order, run: RunWriter, settings: Mapping[str, Setting], listener
         run.discard()
         return _refuse(order.command, error, listeners.say)
     if run.directory == run.path:
-        from gpuledger.services.rank_ends import ProgramEnd
-
         ended = {**ends.stop(), **{pid: ProcessEnd(lifetime.ended_ns, status) for pid in pids}}
         end = ProgramEnd(status, kills_between(kills, read_kills()), ended)
         notes += killed_notes(status, end.kills, run.path)
@@ -239,6 +240,16 @@ def _find_cards(run: RunWriter, devices: str, listeners: Listeners) -> list[Card
     if listeners.note is not None:
         listeners.note(f"gpuledger: recording to {run.path}, {_what(devices, len(cards))}")
     return cards
+
+
+def _load_once_recorded(run_directory: Path, listeners: Listeners, *, on_gpu: bool) -> None:
+    """Wait until a process is recorded, then :func:`_load_ahead`: of a program without PyTorch, nothing is shown."""
+    from gpuledger.model.run_directory import rank_directories
+
+    with suppress(OSError):  # the run is removed or replaced
+        while not rank_directories(run_directory):
+            time.sleep(_LOOK_S)
+        _load_ahead(listeners, on_gpu=on_gpu)
 
 
 def _load_ahead(listeners: Listeners, *, on_gpu: bool) -> None:

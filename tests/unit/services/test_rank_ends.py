@@ -17,8 +17,8 @@ from gpuledger.model.run import Run, read_run
 from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.json.document import show_document
 from gpuledger.report.text.first_screen import first_screen
-from gpuledger.services.oom_killer import KernelKills
-from gpuledger.services.rank_ends import ProgramEnd, keep_ends
+from gpuledger.services.program_end import KernelKills, ProgramEnd
+from gpuledger.services.rank_ends import keep_ends
 
 KILLED = -signal.SIGKILL
 GIB = 1 << 30

@@ -1,4 +1,7 @@
-"""Whether the kernel ended a program, or a process that it started, because host memory was full."""
+"""How a recorded program ended, and whether the kernel ended a process of it because host memory was full.
+
+Imported beside the program, so it imports nothing that reads a run's events.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpuledger.collect.launch.ends import ProcessEnd
 from gpuledger.model.run_directory import rank_directories
 from gpuledger.processes.memory_groups import host_limit_bytes, memory_groups
 
@@ -42,6 +46,18 @@ class KernelKills:
     processes: int
     at_limit: bool = False
     limit_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class ProgramEnd:
+    """How a program ended: its exit status, what the kernel did meanwhile, and the end of processes by their id.
+
+    ``kills`` is None if the kernel's counters cannot be read. Of a process without an end, nothing is known.
+    """
+
+    status: int
+    kills: KernelKills | None = None
+    processes: Mapping[int, ProcessEnd] = field(default_factory=dict)
 
 
 def read_kills() -> KillCounters:

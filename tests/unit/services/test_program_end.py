@@ -14,8 +14,8 @@ from gpuledger.cli.main import main
 from gpuledger.collect.launch import launch
 from gpuledger.processes import memory_groups
 from gpuledger.processes.memory_groups import host_limit_bytes
-from gpuledger.services import oom_killer
-from gpuledger.services.oom_killer import KernelKills, KillCounters, killed_notes, kills_between, read_kills
+from gpuledger.services import program_end
+from gpuledger.services.program_end import KernelKills, KillCounters, killed_notes, kills_between, read_kills
 
 CGROUP, JOB, MACHINE = "/cgroup/job/step/memory.events", "/cgroup/job/memory.events", "/proc/vmstat"
 KILLED = -signal.SIGKILL
@@ -67,7 +67,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (own.parent / "memory.max").write_text(f"{8 << 30}\n")
     monkeypatch.setattr(memory_groups, "MEMBERSHIP", tmp_path / "self")
     monkeypatch.setattr(memory_groups, "MOUNT", tmp_path)
-    monkeypatch.setattr(oom_killer, "_MACHINE", tmp_path / "vmstat")
+    monkeypatch.setattr(program_end, "_MACHINE", tmp_path / "vmstat")
     return own.parent
 
 
