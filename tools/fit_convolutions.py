@@ -219,7 +219,7 @@ def judge(samples: Samples, operation: int) -> dict[str, Any]:
     arrays = grow(chosen(samples, ~aside & ~judges), operation)
     name = guess.OPERATIONS[operation]
     fields = {field: arrays[f"{name}.{field}"] for field in ("begins", "feature", "threshold", "right", "sum_id")}
-    forest = guess.Forest(tuple(arrays[f"{name}.names"].tolist()), **fields)
+    forest = guess.DecisionTrees(tuple(arrays[f"{name}.names"].tolist()), **fields)
     guess.forest_of = lambda _operation: forest  # type: ignore[assignment]
     groups = {"other models": aside & ~drawn, "drawn": aside & drawn, "judges": judges}
     return {group: errors_of(chosen(samples, mask), operation) for group, mask in groups.items()}

@@ -20,7 +20,7 @@ from gpuledger.analyze.operator_work.work_class import CLASSES, class_of
 from gpuledger.analyze.posting.launched_work import is_tf32, telling_work_of
 from gpuledger.ops.database.contents import Contents, read_parquet
 from gpuledger.ops.predict import watts
-from gpuledger.simulate.catalogue import Card, find_card
+from gpuledger.simulate.catalogue import GpuModel, find_card
 
 F64 = NDArray[np.float64]
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,7 +47,7 @@ class Measured:
     moved: F64
 
 
-def measured_in(contents: Contents, card: Card) -> Measured:
+def measured_in(contents: Contents, card: GpuModel) -> Measured:
     """Return every record of a GPU with joules and an operator whose FLOPs and bytes are known."""
     rows = []
     for record in contents.records:

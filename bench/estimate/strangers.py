@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpuledger.simulate.catalogue import Card
+    from gpuledger.simulate.catalogue import GpuModel
     from gpuledger.simulate.estimate.fit import Requests
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
@@ -69,7 +69,7 @@ def estimate_row(row: dict[str, Any]) -> dict[str, Any]:
     return {policy: one_estimate(each, order.card) for policy, each in both}
 
 
-def one_estimate(requests: Requests, card: Card) -> dict[str, Any]:
+def one_estimate(requests: Requests, card: GpuModel) -> dict[str, Any]:
     """Return allocated and reserved bytes and the verdict, as an estimate on the GPU finds them."""
     from gpuledger.simulate.estimate.fit import fit_card, peaks_on
 

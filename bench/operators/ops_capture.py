@@ -21,7 +21,7 @@ from environment import describe_environment
 from gpuledger.errors import GpuLedgerError
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.workloads.capture import Capture
-from gpuledger.ops.workloads.captures import Asked, CapturedDevice, capture_model, device_named
+from gpuledger.ops.workloads.captures import CapturedDevice, CaptureRequest, capture_model, device_named
 from gpuledger.ops.workloads.models import parse_model
 from gpuledger.ops.workloads.rebuild import rebuild
 from gpuledger.ops.workloads.steps import parse_inputs
@@ -53,7 +53,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     capture_model(
-        Asked(parse_model("torch.nn:Linear?in_features=2&out_features=2"), inputs=parse_inputs("2x2")), "h200"
+        CaptureRequest(parse_model("torch.nn:Linear?in_features=2&out_features=2"), inputs=parse_inputs("2x2")), "h200"
     )
     rows = [capture_one(name, mode, asked) for name in asked.models for mode in asked.modes]
     report = {"environment": describe_environment("cpu"), "gpu": asked.gpu, "batch": asked.batch, "captures": rows}
@@ -69,7 +69,9 @@ def capture_one(name: str, mode: Any, asked: argparse.Namespace) -> dict[str, An
     wall_s, processor_s = time.perf_counter(), time.process_time()
     inputs = parse_inputs(asked.input) if asked.input else ()
     try:
-        workload = capture_model(Asked(parse_model(name), mode, asked.batch, inputs, optimizer="adamw"), asked.gpu)
+        workload = capture_model(
+            CaptureRequest(parse_model(name), mode, asked.batch, inputs, optimizer="adamw"), asked.gpu
+        )
     except GpuLedgerError as error:
         print(name, mode, error, file=sys.stderr)
         return {"model": name, "mode": mode, "error": str(error)}

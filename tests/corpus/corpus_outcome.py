@@ -225,7 +225,7 @@ def _begin_run(
     place: Place, script: Path, environment: dict[str, str], options: tuple[str, ...]
 ) -> tuple[dict[str, str], Callable[[int], None]]:
     """Return the environment that starts a recording, and what ends it, as the launcher has them."""
-    from gpuledger.collect.launch.launch import Order, child_environment
+    from gpuledger.collect.launch.launch import LaunchOrder, child_environment
     from gpuledger.config import resolve
     from gpuledger.model.run_directory import rank_directories
     from gpuledger.model.run_writer import RunWriter, new_manifest
@@ -239,7 +239,7 @@ def _begin_run(
         "GPULEDGER_STACKS": "1" if settings["stacks"].value else "0",
         "GPULEDGER_DEVICES": settings["devices"].value,
     }
-    order = Order((sys.executable, str(script)), told)
+    order = LaunchOrder((sys.executable, str(script)), told)
     run = RunWriter.open(place.run, new_manifest(place.run.name, order.command, {}))
 
     def finish(status: int) -> None:

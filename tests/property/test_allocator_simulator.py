@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
-from gpuledger.analyze.allocator.pools import Limits, OutOfMemoryError
+from gpuledger.analyze.allocator.pools import AllocatorLimits, OutOfMemoryError
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.model.journal.journal import Action
 from gpuledger.model.journal.reading import Journal, read_journal
@@ -162,7 +162,7 @@ def test_databases_balance_for_any_program(
     steps: list[tuple[str, int, int]], allocator_settings: AllocatorSettings
 ) -> None:
     """Reserved is what the segments hold, blocks never overlap, and a freed program leaves nothing behind."""
-    allocator = CachingAllocator(allocator_settings, Limits(capacity_bytes=CAPACITY_BYTES))
+    allocator = CachingAllocator(allocator_settings, AllocatorLimits(capacity_bytes=CAPACITY_BYTES))
     for what, number, stream in steps:
         live = sorted(allocator.live)
         if what == "malloc":
@@ -202,7 +202,7 @@ def test_garbage_collection_gives_old_segments_back() -> None:
     """At 72 of 100 MiB with a threshold of a half, the two oldest segments go before a fourth one is taken."""
     kept = {}
     for fraction in (1.0, None):
-        limits = Limits(capacity_bytes=110 * MIB, fraction=fraction, garbage_collection_threshold=0.5)
+        limits = AllocatorLimits(capacity_bytes=110 * MIB, fraction=fraction, garbage_collection_threshold=0.5)
         allocator = CachingAllocator(limits=limits)
         for size in (20, 24, 28, 32):
             allocator.free(allocator.malloc(size * MIB))

@@ -13,7 +13,7 @@ from snapshots import dumped, event, some_frames
 from gpuledger.errors import InputError
 from gpuledger.formats.snapshot import pickle_reader
 from gpuledger.formats.snapshot.pickle_reader import Memo, items_of, read_pickle
-from gpuledger.formats.snapshot.pickle_records import Run
+from gpuledger.formats.snapshot.pickle_records import RecordRange
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 100), 1 << 100) | st.floats(allow_nan=False) | st.text(max_size=300),
@@ -89,7 +89,7 @@ def test_long_traces_are_read_as_runs(count: int, depth: int) -> None:
     frames = some_frames(50, depth) if depth else [[]]
     trace = [event(n, "alloc", (1 << 40) + n, n, frames=list(frames[n % len(frames)])) for n in range(count)]
     value, memo = read_pickle(dumped([trace]), "file")
-    in_runs = sum(item.count for item in value[0] if isinstance(item, Run))
+    in_runs = sum(item.count for item in value[0] if isinstance(item, RecordRange))
     assert in_runs > 0.9 * count
     assert opened(value, memo) == [trace]
     assert opened(value, memo) == [trace]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.cards.card import BareCard, MemoryReading, Processes, SensorReading
-from gpuledger.collect.sampling.watch_process import Order, Sampler, World
+from gpuledger.collect.sampling.watch_process import Order, Sampler, Surroundings
 from gpuledger.model.energy_window import NVML_COUNTER, EnergyCounter
 from gpuledger.model.journal.journal import JournalWriter, write_compressed
 from gpuledger.model.journal.reading import Journal, read_journal
@@ -43,8 +43,8 @@ class Clock:
         self.now_ns = until_ns + (50 * US if patience_ns else 0)
         return None
 
-    def world(self) -> World:
-        return World(self.time_ns, self.time_ns, self.wait_ns, parent=lambda: 1)
+    def world(self) -> Surroundings:
+        return Surroundings(self.time_ns, self.time_ns, self.wait_ns, parent=lambda: 1)
 
 
 class RealClock:

@@ -15,7 +15,7 @@ Processes = list[tuple[int, int | None]]
 """``(pid, bytes)`` of every process on a GPU; bytes are None if the driver does not report them."""
 
 
-class Quantity(StrEnum):
+class CardQuantity(StrEnum):
     """A quantity that can be read from a GPU."""
 
     MEMORY = "memory"
@@ -89,7 +89,7 @@ class Card(Protocol):
     def is_lost(self) -> bool:
         """Return whether the GPU no longer answers: it fell off the bus, or was reset."""
 
-    def why_missing(self, quantity: Quantity) -> str | None:
+    def why_missing(self, quantity: CardQuantity) -> str | None:
         """Return why the last reading of a quantity was None; None if it was never read or had a value."""
 
 
@@ -120,7 +120,7 @@ class BareCard:
         self.uuid = uuid
         self.driver_version = driver_version
         self.ticks = TickPhase(counter)
-        self.reasons: dict[Quantity, str] = {}
+        self.reasons: dict[CardQuantity, str] = {}
         """Why a reading was None, if not for the general reason."""
         self._reason = reason
 
@@ -152,7 +152,7 @@ class BareCard:
         """Return False."""
         return False
 
-    def why_missing(self, quantity: Quantity) -> str | None:
+    def why_missing(self, quantity: CardQuantity) -> str | None:
         """Return the reason for this quantity, or else the general one."""
         return self.reasons.get(quantity, self._reason)
 

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpuledger.cards.card import MemoryReading, Processes, Quantity, SensorReading
+from gpuledger.cards.card import CardQuantity, MemoryReading, Processes, SensorReading
 from gpuledger.cards.tick_phase import TickPhase
 from gpuledger.cards.vendor import LibraryMissingError
 from gpuledger.errors import NoDeviceError
@@ -36,7 +36,7 @@ class NvmlCard:
 
     def __init__(self, binding: Any, index: int, driver_version: str = "") -> None:
         self._nvml = binding
-        self._reasons: dict[Quantity, str] = {}
+        self._reasons: dict[CardQuantity, str] = {}
         self.index = index
         self.driver_version = driver_version
         self._handle = binding.nvmlDeviceGetHandleByIndex(index)
@@ -59,26 +59,28 @@ class NvmlCard:
         memory = self._ask(None, lambda card: nvml.nvmlDeviceGetMemoryInfo(card, version=nvml.nvmlMemory_v2))
         if memory is not None:
             return MemoryReading(memory.used, memory.reserved, memory.total)
-        memory = self._ask(Quantity.MEMORY, nvml.nvmlDeviceGetMemoryInfo)
+        memory = self._ask(CardQuantity.MEMORY, nvml.nvmlDeviceGetMemoryInfo)
         return None if memory is None else MemoryReading(memory.used, None, memory.total)
 
     def read_sensors(self) -> SensorReading:
         """Return the values of the slower sensors."""
         nvml = self._nvml
-        busy = self._ask(Quantity.UTILIZATION, nvml.nvmlDeviceGetUtilizationRates)
+        busy = self._ask(CardQuantity.UTILIZATION, nvml.nvmlDeviceGetUtilizationRates)
         average_w, instant_w = self._powers_w()
         if average_w is None:
-            plain_mw = self._ask(Quantity.POWER, nvml.nvmlDeviceGetPowerUsage)
+            plain_mw = self._ask(CardQuantity.POWER, nvml.nvmlDeviceGetPowerUsage)
             average_w = None if plain_mw is None else plain_mw / 1e3
         return SensorReading(
             power_average_w=average_w,
             power_instant_w=instant_w,
             utilization_frac=None if busy is None else busy.gpu / 100,
-            sm_clock_mhz=self._ask(Quantity.CLOCK, lambda card: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM)),
-            temperature_c=self._ask(
-                Quantity.TEMPERATURE, lambda card: nvml.nvmlDeviceGetTemperature(card, nvml.NVML_TEMPERATURE_GPU)
+            sm_clock_mhz=self._ask(
+                CardQuantity.CLOCK, lambda card: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM)
             ),
-            throttle=self._ask(Quantity.THROTTLE_REASONS, nvml.nvmlDeviceGetCurrentClocksThrottleReasons),
+            temperature_c=self._ask(
+                CardQuantity.TEMPERATURE, lambda card: nvml.nvmlDeviceGetTemperature(card, nvml.NVML_TEMPERATURE_GPU)
+            ),
+            throttle=self._ask(CardQuantity.THROTTLE_REASONS, nvml.nvmlDeviceGetCurrentClocksThrottleReasons),
         )
 
     def read_energy_mj(self) -> int | None:
@@ -86,24 +88,24 @@ class NvmlCard:
 
         A read takes 3 to 4 ms; updates come every 100 ms.
         """
-        energy_mj = self._ask(Quantity.ENERGY, self._nvml.nvmlDeviceGetTotalEnergyConsumption)
+        energy_mj = self._ask(CardQuantity.ENERGY, self._nvml.nvmlDeviceGetTotalEnergyConsumption)
         return None if energy_mj is None else int(energy_mj)
 
     def read_throttled_ns(self) -> int | None:
         """Return for how long the power limit has lowered the clock since the driver was loaded, in ns."""
         status = self._ask(
-            Quantity.THROTTLED_TIME, lambda card: self._nvml.nvmlDeviceGetViolationStatus(card, _POWER_CAP)
+            CardQuantity.THROTTLED_TIME, lambda card: self._nvml.nvmlDeviceGetViolationStatus(card, _POWER_CAP)
         )
         return None if status is None else int(status.violationTime)
 
     def read_power_limit_w(self) -> float | None:
         """Return the GPU's power limit in W."""
-        limit_mw = self._ask(Quantity.POWER_LIMIT, self._nvml.nvmlDeviceGetEnforcedPowerLimit)
+        limit_mw = self._ask(CardQuantity.POWER_LIMIT, self._nvml.nvmlDeviceGetEnforcedPowerLimit)
         return None if limit_mw is None else limit_mw / 1e3
 
     def read_processes(self) -> Processes | None:
         """Return ``(pid, bytes)`` of every process on the GPU; None where the driver does not list them."""
-        found = self._ask(Quantity.PROCESSES, self._nvml.nvmlDeviceGetComputeRunningProcesses)
+        found = self._ask(CardQuantity.PROCESSES, self._nvml.nvmlDeviceGetComputeRunningProcesses)
         return None if found is None else [(process.pid, process.usedGpuMemory) for process in found]
 
     def is_lost(self) -> bool:
@@ -116,14 +118,16 @@ class NvmlCard:
             return False
         return False
 
-    def why_missing(self, quantity: Quantity) -> str | None:
+    def why_missing(self, quantity: CardQuantity) -> str | None:
         """Return NVML's error for the last reading of a quantity that was None."""
         return self._reasons.get(quantity)
 
     def _powers_w(self) -> tuple[float | None, float | None]:
         """Return average and instant power."""
-        fields = {_POWER_AVERAGE: Quantity.POWER, _POWER_INSTANT: Quantity.INSTANT_POWER}
-        values = self._ask(Quantity.INSTANT_POWER, lambda card: self._nvml.nvmlDeviceGetFieldValues(card, list(fields)))
+        fields = {_POWER_AVERAGE: CardQuantity.POWER, _POWER_INSTANT: CardQuantity.INSTANT_POWER}
+        values = self._ask(
+            CardQuantity.INSTANT_POWER, lambda card: self._nvml.nvmlDeviceGetFieldValues(card, list(fields))
+        )
         watts: list[float | None] = []
         for quantity, value in zip(fields.values(), values or (), strict=bool(values)):
             if value.nvmlReturn:
@@ -131,7 +135,7 @@ class NvmlCard:
             watts.append(None if value.nvmlReturn else float(value.value.uiVal) / 1e3)
         return (watts[0], watts[1]) if watts else (None, None)
 
-    def _ask(self, quantity: Quantity | None, question: Callable[[Any], Any]) -> Any:
+    def _ask(self, quantity: CardQuantity | None, question: Callable[[Any], Any]) -> Any:
         """Return the value; None if GPU, driver or permissions do not provide it. The error is stored."""
         try:
             return question(self._handle)

@@ -25,7 +25,7 @@ FAILURE = 1
 
 
 @dataclass(frozen=True)
-class Entry:
+class CommandEntry:
     """A command: its function (``module:function`` in ``gpuledger.cli``), section and first line of help."""
 
     place: str
@@ -33,36 +33,50 @@ class Entry:
     summary: str
 
 
-COMMANDS: dict[str, Entry] = {
-    "run": Entry("record.run:run_command", RECORD, "Record the memory, time and energy of a program, layer by layer."),
-    "watch": Entry("record.watch:watch_command", RECORD, "Record GPU memory and power while any command runs."),
-    "estimate": Entry(
+COMMANDS: dict[str, CommandEntry] = {
+    "run": CommandEntry(
+        "record.run:run_command", RECORD, "Record the memory, time and energy of a program, layer by layer."
+    ),
+    "watch": CommandEntry("record.watch:watch_command", RECORD, "Record GPU memory and power while any command runs."),
+    "estimate": CommandEntry(
         "predict.estimate:estimate_command",
         ESTIMATE,
         "Estimate GPU memory of a training script without running it.",
     ),
-    "what-if": Entry(
+    "what-if": CommandEntry(
         "predict.what_if:what_if_command", ESTIMATE, "Compare allocator settings on a recorded run, without a GPU."
     ),
-    "gpus": Entry("predict.gpus:gpus_command", ESTIMATE, "List the GPU models that estimates can be made for."),
-    "ops": Entry("ops.group:ops_group", ESTIMATE, "Estimate time and energy of a model from measured operators."),
-    "show": Entry("inspect.show:show_command", VIEW, "Show memory, time and energy of a run by category or layer."),
-    "group": Entry("inspect.group:group_command", VIEW, "Sum the memory of a run into groups that you define."),
-    "balance": Entry("inspect.balance:balance_command", VIEW, "Break down all memory in use on the GPU."),
-    "report": Entry("inspect.report:report_command", VIEW, "Write an HTML report of a run as one file."),
-    "trace": Entry("inspect.trace:trace_command", VIEW, "Write a timeline of a run for Perfetto or Chrome."),
-    "plot": Entry("inspect.plot:plot_command", VIEW, "Plot one or more runs as a picture."),
-    "live": Entry("record.live:live_command", VIEW, "Monitor GPUs and a running job."),
-    "compare": Entry("compare.compare:compare_command", COMPARE, "Compare memory, time and energy of several runs."),
-    "diff": Entry("compare.diff:diff_command", COMPARE, "Show what changed between two runs."),
-    "check": Entry("compare.check:check_command", COMPARE, "Check a run against limits or against another run."),
-    "budget": Entry("compare.budget:budget_command", COMPARE, "Write a limits file from measured runs."),
-    "import": Entry("inspect.import_:import_command", EXCHANGE, "Convert recordings of other tools into runs."),
-    "export": Entry("inspect.export:export_command", EXCHANGE, "Export a run as tables or as a PyTorch snapshot."),
-    "merge": Entry("inspect.merge:merge_command", EXCHANGE, "Combine the runs that several hosts recorded of one job."),
-    "sql": Entry("inspect.sql:sql_command", EXCHANGE, "Query the tables of a run with SQL."),
-    "doctor": Entry("record.doctor:doctor_command", MACHINE, "Check what can be recorded on this machine."),
-    "calibrate": Entry("record.calibrate:calibrate_command", MACHINE, "Measure the memory that CUDA uses on this GPU."),
+    "gpus": CommandEntry("predict.gpus:gpus_command", ESTIMATE, "List the GPU models that estimates can be made for."),
+    "ops": CommandEntry(
+        "ops.group:ops_group", ESTIMATE, "Estimate time and energy of a model from measured operators."
+    ),
+    "show": CommandEntry(
+        "inspect.show:show_command", VIEW, "Show memory, time and energy of a run by category or layer."
+    ),
+    "group": CommandEntry("inspect.group:group_command", VIEW, "Sum the memory of a run into groups that you define."),
+    "balance": CommandEntry("inspect.balance:balance_command", VIEW, "Break down all memory in use on the GPU."),
+    "report": CommandEntry("inspect.report:report_command", VIEW, "Write an HTML report of a run as one file."),
+    "trace": CommandEntry("inspect.trace:trace_command", VIEW, "Write a timeline of a run for Perfetto or Chrome."),
+    "plot": CommandEntry("inspect.plot:plot_command", VIEW, "Plot one or more runs as a picture."),
+    "live": CommandEntry("record.live:live_command", VIEW, "Monitor GPUs and a running job."),
+    "compare": CommandEntry(
+        "compare.compare:compare_command", COMPARE, "Compare memory, time and energy of several runs."
+    ),
+    "diff": CommandEntry("compare.diff:diff_command", COMPARE, "Show what changed between two runs."),
+    "check": CommandEntry("compare.check:check_command", COMPARE, "Check a run against limits or against another run."),
+    "budget": CommandEntry("compare.budget:budget_command", COMPARE, "Write a limits file from measured runs."),
+    "import": CommandEntry("inspect.import_:import_command", EXCHANGE, "Convert recordings of other tools into runs."),
+    "export": CommandEntry(
+        "inspect.export:export_command", EXCHANGE, "Export a run as tables or as a PyTorch snapshot."
+    ),
+    "merge": CommandEntry(
+        "inspect.merge:merge_command", EXCHANGE, "Combine the runs that several hosts recorded of one job."
+    ),
+    "sql": CommandEntry("inspect.sql:sql_command", EXCHANGE, "Query the tables of a run with SQL."),
+    "doctor": CommandEntry("record.doctor:doctor_command", MACHINE, "Check what can be recorded on this machine."),
+    "calibrate": CommandEntry(
+        "record.calibrate:calibrate_command", MACHINE, "Measure the memory that CUDA uses on this GPU."
+    ),
 }
 """Commands in the order of ``--help``. A command's module is imported when the command is used."""
 

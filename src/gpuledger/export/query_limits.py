@@ -33,7 +33,7 @@ _THREAD_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
-class Limits:
+class QueryLimits:
     """What one query may take; ``leave`` ends the process where a query does not stop."""
 
     memory_bytes: int = 1 << 30
@@ -57,7 +57,7 @@ class Limits:
 class Stopwatch:
     """Counts the time that a query is worked on, not that in which its rows wait to be printed."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, limits: Limits) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, limits: QueryLimits) -> None:
         self._connection = connection
         self._limits = limits
         self._left_s = limits.time_s
@@ -91,7 +91,7 @@ class Stopwatch:
 
 
 @contextmanager
-def limited_memory(limits: Limits) -> Iterator[None]:
+def limited_memory(limits: QueryLimits) -> Iterator[None]:
     """Let this process take no more than the limit above what it holds now, where the system can say so (Linux).
 
     Raises:

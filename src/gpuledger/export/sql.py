@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.errors import GpuLedgerError, UsageError
-from gpuledger.export.query_limits import Limits, Stopwatch
+from gpuledger.export.query_limits import QueryLimits, Stopwatch
 from gpuledger.export.tables import exported_schema, exported_table, written_table
 from gpuledger.files.reading import storable
 from gpuledger.model.run import PARTS
@@ -69,7 +69,7 @@ class Answer:
     batches: Iterator[list[tuple[Any, ...]]]
 
 
-def open_database(run: Run, limits: Limits | None = None) -> duckdb.DuckDBPyConnection:
+def open_database(run: Run, limits: QueryLimits | None = None) -> duckdb.DuckDBPyConnection:
     """Return a connection with one view per table, and those of :data:`_VIEWS`.
 
     Raises:
@@ -81,7 +81,7 @@ def open_database(run: Run, limits: Limits | None = None) -> duckdb.DuckDBPyConn
 
 
 def locked_database(
-    tables: Mapping[str, Any], views: Iterable[str] = (), limits: Limits | None = None
+    tables: Mapping[str, Any], views: Iterable[str] = (), limits: QueryLimits | None = None
 ) -> duckdb.DuckDBPyConnection:
     """Return a database over Arrow tables and datasets, with views on them, that reads and writes nothing else."""
     import duckdb
@@ -90,13 +90,13 @@ def locked_database(
     connection.execute("SET enable_progress_bar = false")  # interactive Python has one, on standard output
     for name, table in tables.items():
         connection.register(name, table)
-    memory_limit = f"SET memory_limit = '{(limits or Limits()).memory_bytes}B'"
+    memory_limit = f"SET memory_limit = '{(limits or QueryLimits()).memory_bytes}B'"
     for statement in (*views, memory_limit, *_LOCKS):
         connection.execute(statement)
     return connection
 
 
-def ask(connection: duckdb.DuckDBPyConnection, query: str, limits: Limits | None = None) -> Answer:
+def ask(connection: duckdb.DuckDBPyConnection, query: str, limits: QueryLimits | None = None) -> Answer:
     """Return the answer to one SELECT (WITH, DESCRIBE and SHOW are such too).
 
     Raises:
@@ -105,7 +105,7 @@ def ask(connection: duckdb.DuckDBPyConnection, query: str, limits: Limits | None
     """
     import duckdb
 
-    limits = limits or Limits()
+    limits = limits or QueryLimits()
     watch = Stopwatch(connection, limits)
     try:
         statements = connection.extract_statements(query)
@@ -146,7 +146,7 @@ def _dataset(run: Run, name: str) -> Any:
 
 
 def _batches(
-    connection: duckdb.DuckDBPyConnection, watch: Stopwatch, limits: Limits
+    connection: duckdb.DuckDBPyConnection, watch: Stopwatch, limits: QueryLimits
 ) -> Iterator[list[tuple[Any, ...]]]:
     import duckdb
 
@@ -161,7 +161,7 @@ def _batches(
         yield batch
 
 
-def _as_input_error(error: Exception, limits: Limits) -> GpuLedgerError:
+def _as_input_error(error: Exception, limits: QueryLimits) -> GpuLedgerError:
     """Return a DuckDB error as one line; what it adds below its first line becomes the hint."""
     import duckdb
 

@@ -12,7 +12,7 @@ SHOWN = 60
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeNumber:
     """A whole number from ``least`` to ``most``."""
 
     least: int
@@ -61,7 +61,7 @@ class Either:
     shapes: tuple[Shape, ...] = field(default_factory=tuple)
 
 
-Shape: TypeAlias = "type | Whole | ListOf | Items | MappingOf | Fields | Either | None"
+Shape: TypeAlias = "type | WholeNumber | ListOf | Items | MappingOf | Fields | Either | None"
 """``int`` (below :data:`LARGEST` in size), ``float`` (any number), ``str``, ``bool``, ``object`` (anything), ``None``,
 or one of the classes above."""
 
@@ -92,7 +92,7 @@ def check_shape(value: Any, shape: Shape, place: str) -> None:
             check_shape(one, inner, f"{place}[{number}]")
     elif isinstance(shape, MappingOf | Fields):
         _check_object(value, shape, place)
-    elif isinstance(shape, Whole):
+    elif isinstance(shape, WholeNumber):
         check_shape(value, int, place)
         if not shape.least <= value <= shape.most:
             raise ValueError(f"{place}: {value} is out of range")
@@ -172,7 +172,7 @@ def _name_of(shape: Shape) -> str:
     }
     if isinstance(shape, ListOf | Items):
         return "a list"
-    shape = int if isinstance(shape, Whole) else shape
+    shape = int if isinstance(shape, WholeNumber) else shape
     return "an object" if isinstance(shape, MappingOf | Fields | Either) else names.get(shape, "a value")
 
 

@@ -36,7 +36,7 @@ MAX_NAMED = 20
 UNKNOWN_PHASE = ""
 
 
-class Unread:
+class UnreadParts:
     """Parts of files that could not be read, with place and reason. The first are stored, the others are counted."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Names:
         return pa.table([np.arange(count), names], schema=TABLES["names"].arrow_schema())
 
 
-class Entry(NamedTuple):
+class LoggedEntry(NamedTuple):
     """One entry. ``alloc_index`` None selects the next event number; -1 means allocated before the log."""
 
     name: str
@@ -117,7 +117,7 @@ class Entries:
         self._alloc_index, self._freed, self._time_ns = array("q"), array("q"), array("q")
         self._stack_id = array("i")
 
-    def add(self, entry: Entry) -> int:
+    def add(self, entry: LoggedEntry) -> int:
         """Add an entry, and return its row.
 
         Raises:
@@ -194,7 +194,7 @@ def files_of(paths: tuple[Path, ...], wanted: Callable[[Path], bool]) -> tuple[P
 
 
 def read_each(
-    files: Iterable[Path], read_one: Callable[[int, Path], ImportedRank | None], unread: Unread
+    files: Iterable[Path], read_one: Callable[[int, Path], ImportedRank | None], unread: UnreadParts
 ) -> tuple[tuple[ImportedRank, ...], tuple[str, ...]]:
     """Return a rank for each file that ``read_one(number, path)`` can read, and the paths of these files."""
     ranks: list[ImportedRank] = []
@@ -220,7 +220,7 @@ def begins_as(path: Path, looks_like: Callable[[Path, bytes], bool], head_bytes:
         return False
 
 
-def whole_lines(path: Path, unread: Unread) -> Iterator[tuple[int, str]]:
+def whole_lines(path: Path, unread: UnreadParts) -> Iterator[tuple[int, str]]:
     """Yield number and text of each line, joined from its pieces. A line that is too long is skipped with a note."""
     pieces: list[str] = []
     number, size, lost = 1, 0, False

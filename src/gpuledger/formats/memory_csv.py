@@ -21,8 +21,8 @@ from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.errors import InputError
 from gpuledger.formats.entries import (
     Entries,
-    Entry,
-    Unread,
+    LoggedEntry,
+    UnreadParts,
     begins_as,
     files_of,
     filled,
@@ -31,7 +31,7 @@ from gpuledger.formats.entries import (
     read_each,
     whole_lines,
 )
-from gpuledger.formats.memory_csv_rows import FIRST, MB, Columns, Moment, Quantity, Row, cells_of, parse_row
+from gpuledger.formats.memory_csv_rows import FIRST, MB, Columns, IterationRow, Moment, Quantity, cells_of, parse_row
 from gpuledger.formats.text_lines import decoded, shown
 from gpuledger.model.imported import ImportedRank, ImportedRun, rows_to_table
 
@@ -65,7 +65,7 @@ def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -
     Raises:
         InputError: no file has a row.
     """
-    unread = Unread()
+    unread = UnreadParts()
 
     def read_one(number: int, path: Path) -> ImportedRank:
         log = _MemoryLog(path, unread)
@@ -81,7 +81,7 @@ def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -
 class _MemoryLog:
     """One file: the current bytes, the entries so far, and each row's values for the other tables."""
 
-    def __init__(self, path: Path, unread: Unread) -> None:
+    def __init__(self, path: Path, unread: UnreadParts) -> None:
         self.entries = Entries(path.stat().st_size)
         self._path = path
         self._unread = unread
@@ -108,7 +108,7 @@ class _MemoryLog:
         _, header = next(lines, (0, ""))
         columns = Columns.of(cells_of(header.lstrip("\ufeff")), self._path)
         self._exact = "allocated_bytes" in columns.exact
-        waiting: deque[Row] = deque()
+        waiting: deque[IterationRow] = deque()
         for number, text in lines:
             if text.strip() == header.strip():
                 self._unread.add(f"{self._path.name}: line {number:,}: the header again; its rows follow as more steps")
@@ -132,7 +132,7 @@ class _MemoryLog:
         if not self._steps:
             raise InputError(f"{self._path}: no iteration in it")
 
-    def _choose_device(self, row: Row) -> None:
+    def _choose_device(self, row: IterationRow) -> None:
         """Set the device from its column, or from a cache, which only a GPU has. The first row with either counts."""
         if self._device_idx is not None:
             return
@@ -146,11 +146,11 @@ class _MemoryLog:
         elif row.peak_cached_bytes or row.current_cached_bytes or self._exact:
             self._device_idx = 0
 
-    def _add_all(self, rows: deque[Row]) -> None:
+    def _add_all(self, rows: deque[IterationRow]) -> None:
         while rows:
             self._add(rows.popleft())
 
-    def _add(self, row: Row) -> None:
+    def _add(self, row: IterationRow) -> None:
         """Add a row's moments, in order."""
         self._number(row)
         self._begins.append(self._index)
@@ -163,7 +163,7 @@ class _MemoryLog:
         self._over_bytes = max(self._over_bytes, row.over_bytes)
         self._card.append(row.card)
 
-    def _number(self, row: Row) -> None:
+    def _number(self, row: IterationRow) -> None:
         """Set a row's step: its iteration, plus the iterations of earlier epochs."""
         if row.epoch != self._epoch:
             self._before_epoch = self._step
@@ -184,7 +184,7 @@ class _MemoryLog:
         for quantity, sizes in wanted.items():
             if quantity not in self._held:
                 name, category, module = quantity
-                entry = Entry(
+                entry = LoggedEntry(
                     name, *sizes, category, module, self._device_idx or 0, step=self._step, alloc_index=self._index
                 )
                 self._held[quantity] = (self.entries.add(entry), sizes)

@@ -104,7 +104,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Row:
+class IterationRow:
     """One iteration; its last moment is the peak of allocated bytes. ``card`` are the replacement's GPU values."""
 
     epoch: int
@@ -128,7 +128,7 @@ def cells_of(line: str) -> list[str]:
         return line.split(",")
 
 
-def parse_row(columns: Columns, cells: list[str]) -> Row:
+def parse_row(columns: Columns, cells: list[str]) -> IterationRow:
     """Return the values of a row.
 
     Raises:
@@ -145,7 +145,7 @@ def parse_row(columns: Columns, cells: list[str]) -> Row:
     moments, over = (_stated(reader, current), reader.over_bytes())
     if reader.exact(ALLOCATED) is not None:
         moments, over = _moments(reader, peak), 0
-    return Row(
+    return IterationRow(
         epoch,
         iteration,
         reader.text("device"),

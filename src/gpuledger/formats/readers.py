@@ -16,7 +16,7 @@ HEAD_BYTES = 65_536
 
 
 @dataclass(frozen=True)
-class Option:
+class ReaderOption:
     """An option of ``gpuledger import`` for a format: ``--name METAVAR``. The reader parses its value from a text.
 
     ``name`` has underscores for dashes, as in the reader's ``options``.
@@ -47,11 +47,11 @@ class Format:
 
     place: str
     summary: str
-    options: tuple[Option, ...] = ()
+    options: tuple[ReaderOption, ...] = ()
     one_run_each: bool = False
 
 
-INTERVAL = Option("interval", "TIME", "time between samples, if the file has no times.  [default: 10ms]")
+INTERVAL = ReaderOption("interval", "TIME", "time between samples, if the file has no times.  [default: 10ms]")
 
 FORMATS: dict[str, Format] = {
     "torch-snapshot": Format("torch_snapshot", "snapshots of torch.cuda.memory._dump_snapshot()"),
@@ -61,7 +61,7 @@ FORMATS: dict[str, Format] = {
     "nvidia-smi": Format(
         "nvidia_smi",
         "logs of nvidia-smi --query-gpu=… --format=csv",
-        (INTERVAL, Option("columns", "A,B,…", "columns of a file without a header, named as for --query-gpu.")),
+        (INTERVAL, ReaderOption("columns", "A,B,…", "columns of a file without a header, named as for --query-gpu.")),
         one_run_each=True,
     ),
     "time-log": Format("time_log", "times of layers in ms: ALGO, BATCH, TIME_TYPE, ms…", one_run_each=True),
@@ -79,7 +79,7 @@ def read_files(format_name: str, paths: Sequence[Path], name: str, options: Mapp
     taken = {option.name for option in format_of(format_name).options}
     refused = sorted(set(options) - taken)
     if refused:
-        raise UsageError(f"import {format_name}: {Option(refused[0], '', '').flag} does not apply to this format")
+        raise UsageError(f"import {format_name}: {ReaderOption(refused[0], '', '').flag} does not apply to this format")
     problems = {path: problem for path in paths if (problem := _why_closed(path))}
     unread = tuple(f"{path}: {problem}" for path, problem in problems.items())
     if len(problems) == len(paths):

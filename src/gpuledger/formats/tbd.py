@@ -24,8 +24,8 @@ from typing import Any
 from gpuledger.errors import InputError
 from gpuledger.formats.entries import (
     Entries,
-    Entry,
-    Unread,
+    LoggedEntry,
+    UnreadParts,
     begins_as,
     files_of,
     one_reading,
@@ -75,7 +75,7 @@ def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -
     Raises:
         InputError: no file has an entry.
     """
-    unread = Unread()
+    unread = UnreadParts()
     read_one = partial(_read_file, unread=unread)
     ranks, read = read_each(files_of(paths, _is_ours), read_one, unread)
     if not ranks:
@@ -83,14 +83,14 @@ def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -
     return ImportedRun(name, "tbd-log", read, ranks, unread=unread.texts(), facts={"started_ns": None})
 
 
-def _read_file(number: int, path: Path, unread: Unread) -> ImportedRank | None:
+def _read_file(number: int, path: Path, unread: UnreadParts) -> ImportedRank | None:
     rank = _rank_of(number, path, unread)
     if rank is None:
         unread.add(f"{path}: the log has no allocations")
     return rank
 
 
-def _rank_of(number: int, path: Path, unread: Unread) -> ImportedRank | None:
+def _rank_of(number: int, path: Path, unread: UnreadParts) -> ImportedRank | None:
     with path.open("rb") as file:
         head = file.read(1024)
     if begins_with_object(head):
@@ -105,7 +105,7 @@ def _rank_of(number: int, path: Path, unread: Unread) -> ImportedRank | None:
 class _Log:
     """One log, parsed message by message."""
 
-    def __init__(self, path: Path, unread: Unread) -> None:
+    def __init__(self, path: Path, unread: UnreadParts) -> None:
         self.entries = Entries(path.stat().st_size)
         self._path = path
         self._unread = unread
@@ -166,7 +166,7 @@ class _Log:
         category = "input" if _INPUTS.match(tag) else category_of(tag)
         if category == "activation" and not tag.startswith("forward_features"):
             category = "other"
-        row = self.entries.add(Entry(tag, size_bytes, category=category, alloc_index=self._index))
+        row = self.entries.add(LoggedEntry(tag, size_bytes, category=category, alloc_index=self._index))
         self._live.setdefault(tag, []).append(row)
         self._index += 1
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpuledger.errors import InputError
-from gpuledger.formats.entries import Entries, Entry, Unread
+from gpuledger.formats.entries import Entries, LoggedEntry, UnreadParts
 from gpuledger.formats.json_pull import Token, tokens
 from gpuledger.formats.mxnet.tags import category_of
 from gpuledger.formats.text_lines import shown
@@ -24,7 +24,7 @@ CATEGORY_OF_KEY = {
 }
 
 
-def read_analysis(path: Path, unread: Unread) -> tuple[Entries, tuple[str, ...]]:
+def read_analysis(path: Path, unread: UnreadParts) -> tuple[Entries, tuple[str, ...]]:
     """Return an entry for each category of the file, and notes. Bytes of a tag are known only if it is the only one.
 
     Raises:
@@ -42,7 +42,7 @@ def read_analysis(path: Path, unread: Unread) -> tuple[Entries, tuple[str, ...]]
         try:
             if not size.is_integer():
                 raise ValueError(f"{size:g} bytes is out of range")
-            entries.add(Entry(name, int(size), category=category, alloc_index=-1))
+            entries.add(LoggedEntry(name, int(size), category=category, alloc_index=-1))
         except (ValueError, OverflowError) as error:
             unread.add(f"{path.name}: {shown(key)}: {error}")
     return entries, (

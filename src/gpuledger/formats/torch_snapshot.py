@@ -18,7 +18,7 @@ from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.errors import InputError
 from gpuledger.formats.snapshot.pickle_reader import items_of, read_pickle
 from gpuledger.formats.snapshot.snapshot_columns import SnapshotColumns, count_of
-from gpuledger.formats.snapshot.snapshot_lives import I64, Closing, DeviceLives, Trace, follow, paired
+from gpuledger.formats.snapshot.snapshot_lives import I64, Closing, DeviceEvents, DeviceLives, follow, paired
 from gpuledger.formats.snapshot.snapshot_tables import snapshot_tables
 from gpuledger.model.imported import ImportedRank, ImportedRun
 from gpuledger.model.journal.journal import TORCH_ACTIONS, TORCH_STATES, Action, BlockState
@@ -91,7 +91,7 @@ def read_snapshot(data: bytes, title: str) -> Snapshot:
 
 def _read(
     data: bytes, title: str
-) -> tuple[SnapshotColumns, dict[str, Any], list[tuple[int, Trace, Closing]], list[dict[str, Any]]]:
+) -> tuple[SnapshotColumns, dict[str, Any], list[tuple[int, DeviceEvents, Closing]], list[dict[str, Any]]]:
     """Return the columns with their texts and stacks, the settings, each device's trace and state, and failures."""
     value, memo = read_pickle(data, title)
     root: dict[str, Any] = {"segments": value} if isinstance(value, list) else value
@@ -108,7 +108,7 @@ def _read(
     segments = list(items_of(root["segments"], memo))
     closings = _closings(columns, segments)
     settings = _plain_settings(root.get("allocator_settings"))
-    paired_traces: list[tuple[int, Trace, Closing]] = []
+    paired_traces: list[tuple[int, DeviceEvents, Closing]] = []
     oom: list[dict[str, Any]] = []
     for device_idx in sorted({*closings, *(number for number, trace in enumerate(traces) if trace)}):
         items = traces[device_idx] if 0 <= device_idx < len(traces) else []
@@ -190,7 +190,7 @@ def _coded(columns: SnapshotColumns, labels: I64, codes: Mapping[str, int], defa
 # -- the events -----------------------------------------------------------------------------------------------------
 
 
-def _trace(columns: SnapshotColumns, items: list[Any]) -> Trace:
+def _trace(columns: SnapshotColumns, items: list[Any]) -> DeviceEvents:
     count_of(items)
     action = _coded(columns, columns.labels(items, "action"), TORCH_ACTIONS, Action.OTHER).astype(np.int8)
     sizes = columns.numbers(items, "size")
@@ -200,7 +200,7 @@ def _trace(columns: SnapshotColumns, items: list[Any]) -> Trace:
     if wrong.size:
         raise InputError(f"damaged: an event has an impossible size ({int(wrong[0]):,} bytes)")
     times_us = columns.numbers(items, "time_us", -1)
-    return Trace(
+    return DeviceEvents(
         action=action,
         address=columns.numbers(items, "addr"),
         bytes=sizes,
@@ -211,7 +211,9 @@ def _trace(columns: SnapshotColumns, items: list[Any]) -> Trace:
     )
 
 
-def _out_of_memory(columns: SnapshotColumns, device_idx: int, items: list[Any], trace: Trace) -> list[dict[str, Any]]:
+def _out_of_memory(
+    columns: SnapshotColumns, device_idx: int, items: list[Any], trace: DeviceEvents
+) -> list[dict[str, Any]]:
     """Return each out-of-memory error of the device."""
     rows = np.flatnonzero(trace.action == Action.OOM)
     if not rows.size:

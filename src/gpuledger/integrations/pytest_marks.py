@@ -41,7 +41,7 @@ class EnergyLimit:
 
 
 @dataclass(frozen=True)
-class Limits:
+class MarkedLimits:
     """What a test is held to; None where it has no such mark."""
 
     memory_bytes: int | None = None
@@ -54,7 +54,7 @@ class Limits:
         return self.memory_bytes is not None or self.growth is not None
 
 
-def read_limits(item: pytest.Item) -> Limits:
+def read_limits(item: pytest.Item) -> MarkedLimits:
     """Return the limits of a test.
 
     Raises:
@@ -62,7 +62,7 @@ def read_limits(item: pytest.Item) -> Limits:
     """
     marks = {name: item.get_closest_marker(name) for name in (MEMORY, GROWTH, ENERGY)}
     if not any(marks.values()):
-        return Limits()
+        return MarkedLimits()
     from gpuledger.units import parse_bytes, parse_joules
 
     def memory(limit: str | int) -> int:
@@ -79,7 +79,7 @@ def read_limits(item: pytest.Item) -> Limits:
 
     readers: dict[str, Callable[..., Any]] = {MEMORY: memory, GROWTH: growth, ENERGY: energy}
     found = {name: _apply(item, mark, readers[name]) for name, mark in marks.items() if mark is not None}
-    return Limits(found.get(MEMORY), found.get(GROWTH), found.get(ENERGY))
+    return MarkedLimits(found.get(MEMORY), found.get(GROWTH), found.get(ENERGY))
 
 
 def _apply(item: pytest.Item, mark: pytest.Mark, reader: Callable[..., Any]) -> Any:

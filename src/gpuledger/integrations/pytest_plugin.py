@@ -24,7 +24,7 @@ from gpuledger.integrations.pytest_marks import (
     PEAK,
     UNJUDGED,
     UNUSED_GPU,
-    Limits,
+    MarkedLimits,
     read_limits,
 )
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 DEVICES = ("auto", "cuda", "cpu")
 NO_TORCH = "torch is not installed"
-LIMITS = pytest.StashKey[Limits]()
+LIMITS = pytest.StashKey[MarkedLimits]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test if its mark cannot be measured on this machine."""
-    limits = item.stash.get(LIMITS, Limits())
+    limits = item.stash.get(LIMITS, MarkedLimits())
     if limits.of_bytes and (reason := _why_no_bytes(item.config)):
         name = MEMORY if limits.memory_bytes is not None else GROWTH
         pytest.skip(f"{name}: {reason}")
@@ -89,7 +89,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Record a test that is held to bytes, or every test with ``--gpuledger``, and fail it where it takes more."""
-    limits = item.stash.get(LIMITS, Limits())
+    limits = item.stash.get(LIMITS, MarkedLimits())
     if not limits.of_bytes and not (item.config.getoption("--gpuledger") and "torch" in sys.modules):
         result = yield
     else:
@@ -101,7 +101,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     return result
 
 
-def _recorded_call(item: pytest.Item, limits: Limits) -> Generator[None, Any, Any]:
+def _recorded_call(item: pytest.Item, limits: MarkedLimits) -> Generator[None, Any, Any]:
     from gpuledger.integrations.pytest_recorded import RecordedTest
 
     with _place(item) as place:

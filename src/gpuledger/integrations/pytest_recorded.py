@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuledger.errors import GpuLedgerError
-from gpuledger.integrations.pytest_marks import FIXTURE, GROWTH, MEMORY, PEAK, UNJUDGED, UNUSED_GPU, Limits
+from gpuledger.integrations.pytest_marks import FIXTURE, GROWTH, MEMORY, PEAK, UNJUDGED, UNUSED_GPU, MarkedLimits
 from gpuledger.integrations.pytest_measure import TestBytes, grown_bytes, measure_test, over_growth, over_memory
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class RecordedTest:
     """A test and the recording of its call. Where it has the fixture, what that recorded is what counts."""
 
-    def __init__(self, item: Any, limits: Limits, make: Callable[[], Recording | SimulatedRecording]) -> None:
+    def __init__(self, item: Any, limits: MarkedLimits, make: Callable[[], Recording | SimulatedRecording]) -> None:
         self._item = item
         self._limits = limits
         self._theirs: Recording | SimulatedRecording | None = getattr(item, "funcargs", {}).get(FIXTURE)

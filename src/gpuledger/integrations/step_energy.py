@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from gpuledger.cards.card import Card, Quantity, torch_uuid
+from gpuledger.cards.card import Card, CardQuantity, torch_uuid
 from gpuledger.cards.opening import open_cards
 from gpuledger.errors import GpuLedgerError, NoDeviceError
 
@@ -78,7 +78,7 @@ def card_energy_counter() -> Callable[[], float]:
 def _read_j(card: Card) -> float:
     energy_mj = card.read_energy_mj()
     if energy_mj is None:
-        raise NoDeviceError(f"the GPU's energy counter cannot be read: {card.why_missing(Quantity.ENERGY)}")
+        raise NoDeviceError(f"the GPU's energy counter cannot be read: {card.why_missing(CardQuantity.ENERGY)}")
     return energy_mj / 1000
 
 

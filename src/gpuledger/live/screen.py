@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpuledger.analyze.memory.groups import Group, group_accounts
 from gpuledger.report.base.colors import category_color
 from gpuledger.report.base.phrases import MISSING, column_unit, percent, place_of
-from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, Column, Table, Terminal
+from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, Terminal, TextColumn, TextTable
 from gpuledger.report.text.growth_text import growth_rate_text, growth_text
 from gpuledger.units import format_bytes, format_frac, format_joules, format_ns
 
@@ -26,7 +26,7 @@ _CARD_COLOR = "#4e79a7"
 
 
 @dataclass
-class Choice:
+class ScreenChoice:
     """What the reader has chosen."""
 
     word: str = "category"
@@ -61,7 +61,7 @@ def frame(
     history: History,
     run: RunNow | None,
     now_ns: int,
-    choice: Choice,
+    choice: ScreenChoice,
     terminal: Terminal,
     rows: int,
 ) -> list[str]:
@@ -98,16 +98,16 @@ def _card_lines(gauges: Sequence[Gauge], history: History, terminal: Terminal) -
     if not gauges:
         return []
     columns = (
-        Column("GPU", shrinks=True),
-        Column("used of all", right=True),
-        Column("", right=True, optional=2),
-        Column("power", right=True, optional=1),
-        Column("", right=True, optional=3),
-        Column("busy", right=True, optional=3),
-        Column("so far", right=True, optional=2),
-        Column(bar=True, optional=4),
+        TextColumn("GPU", shrinks=True),
+        TextColumn("used of all", right=True),
+        TextColumn("", right=True, optional=2),
+        TextColumn("power", right=True, optional=1),
+        TextColumn("", right=True, optional=3),
+        TextColumn("busy", right=True, optional=3),
+        TextColumn("so far", right=True, optional=2),
+        TextColumn(bar=True, optional=4),
     )
-    lines = Table(columns, tuple(_card_row(number, gauge) for number, gauge in enumerate(gauges))).lines(terminal)
+    lines = TextTable(columns, tuple(_card_row(number, gauge) for number, gauge in enumerate(gauges))).lines(terminal)
     width = min((terminal.width_cells or 80), HISTORY + 8)
     return [
         *lines,
@@ -147,7 +147,7 @@ def _growth_lines(run: RunNow | None, terminal: Terminal) -> list[str]:
     return [_cut(terminal.text(f"Memory grows: {growth_text(one)}"), terminal) for one in growth]
 
 
-def _account_lines(run: RunNow, choice: Choice, room: int, terminal: Terminal) -> list[str]:
+def _account_lines(run: RunNow, choice: ScreenChoice, room: int, terminal: Terminal) -> list[str]:
     if run.breakdown is None:
         return terminal.paragraph(run.note)
     groups = list(group_accounts(run.breakdown.accounts, choice.word))
@@ -163,13 +163,13 @@ def _account_lines(run: RunNow, choice: Choice, room: int, terminal: Terminal) -
         left = sum(group.bytes for group in rest)
         body.append((f"… {len(rest):,} more", unit.amount(left), percent(left, total), ""))
     columns = (
-        Column(f"by {choice.word}", shrinks=True),
-        Column(unit.name, right=True),
-        Column("share", right=True),
-        Column(bar=True, optional=1),
+        TextColumn(f"by {choice.word}", shrinks=True),
+        TextColumn(unit.name, right=True),
+        TextColumn("share", right=True),
+        TextColumn(bar=True, optional=1),
     )
     head = terminal.text(f"peak {format_bytes(total)} · {place_of(run.breakdown.instant)}")
-    return [_cut(head, terminal), *Table(columns, tuple(body)).lines(terminal)]
+    return [_cut(head, terminal), *TextTable(columns, tuple(body)).lines(terminal)]
 
 
 def _group_row(group: Group, total: int, largest: int, amount: str) -> tuple[str | Cell | Bar, ...]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
-from gpuledger.live.screen import Choice, History, frame, one_line
+from gpuledger.live.screen import History, ScreenChoice, frame, one_line
 from gpuledger.report.base.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class LiveView:
 
     gauges: Gauges | None
     run: WatchedRun | None
-    choice: Choice = field(default_factory=Choice)
+    choice: ScreenChoice = field(default_factory=ScreenChoice)
     history: History = field(default_factory=History)
     said: str = ""
     """What came of the last request; on the last line until another key is pressed."""

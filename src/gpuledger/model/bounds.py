@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gpuledger.files.shapes import Whole
+from gpuledger.files.shapes import WholeNumber
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,7 +19,7 @@ SIZE_BYTES: Bounds = (-1, 1 << 48)
 ADDRESS: Bounds = (-1, 1 << 62)
 COUNT: Bounds = (-1, 1 << 48)
 DEVICE: Bounds = (-2, 1 << 16)
-DeviceIdx = Annotated[int, Whole(*DEVICE)]
+DeviceIdx = Annotated[int, WholeNumber(*DEVICE)]
 """A device in a manifest; stored in a 32-bit column of the tables."""
 LARGEST_SUM_BYTES = float(1 << 61)
 """Maximum sum of all sizes of one column. A cumulative sum in 64 bits has room for twice this."""

@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from gpuledger.files.shapes import Items, ListOf, Whole, maybe
+from gpuledger.files.shapes import Items, ListOf, WholeNumber, maybe
 from gpuledger.model.bounds import DEVICE
 from gpuledger.model.json_object import JsonObject
 
@@ -59,7 +59,7 @@ class FailedAllocation(JsonObject):
     ``killed`` is set if the kernel ended a process instead: then no error shows the request.
     """
 
-    device_idx: Annotated[int | None, maybe(Whole(*DEVICE))] = None
+    device_idx: Annotated[int | None, maybe(WholeNumber(*DEVICE))] = None
     tried_bytes: int | None = None
     total_bytes: int | None = None
     free_bytes: int | None = None
@@ -102,7 +102,7 @@ class FailedAllocation(JsonObject):
 class TensorGroup(JsonObject):
     """Live tensors of one device. ``kind`` is the name of the autograd node that made them, or "leaf"."""
 
-    device_idx: Annotated[int, Whole(*DEVICE)]
+    device_idx: Annotated[int, WholeNumber(*DEVICE)]
     kind: str
     tensors: int
     bytes: int

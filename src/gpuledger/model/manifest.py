@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from gpuledger.files.shapes import Fields, ListOf, MappingOf, Whole, check_shape, maybe
+from gpuledger.files.shapes import Fields, ListOf, MappingOf, WholeNumber, check_shape, maybe
 from gpuledger.model.bounds import DEVICE, DeviceIdx
 from gpuledger.model.compilation import Compilation
 from gpuledger.model.flight_facts import CensusFacts, HostMemoryKind, KeptAddresses
@@ -49,10 +49,10 @@ class DeviceFacts(JsonObject):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check(JsonObject):
+class ReplayCheck(JsonObject):
     """One comparison of the replay with the allocator's own counters."""
 
-    device_idx: Annotated[int | None, maybe(Whole(*DEVICE))] = None
+    device_idx: Annotated[int | None, maybe(WholeNumber(*DEVICE))] = None
     name: str | None = None
     expected: float | None = None
     found: float | None = None
@@ -120,7 +120,7 @@ class OptimizerFacts(JsonObject):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Precision(JsonObject):
+class PrecisionFacts(JsonObject):
     """Whether the program used autocast, and the share of its parameters in 32 bits."""
 
     autocast: bool | None = None
@@ -128,7 +128,7 @@ class Precision(JsonObject):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampler(JsonObject):
+class SamplerFacts(JsonObject):
     """How a GPU was sampled."""
 
     interval_ns: int | None = None
@@ -228,7 +228,7 @@ class RecordedFacts(JsonObject):
     calls: Annotated[tuple[tuple[int, int, int, int], ...], ListOf(ListOf(int, 4, 4), most=_MAX_CALLS)] = ()
     collectives: str | None = None
     communications: tuple[FirstCommunication, ...] = ()
-    precision: Precision | None = None
+    precision: PrecisionFacts | None = None
     optimizers: tuple[OptimizerFacts, ...] | None = None
     world: World | None = None
     mesh: Mesh | None = None
@@ -251,7 +251,7 @@ class RecordedFacts(JsonObject):
     host_limit_bytes: int | None = None
     passes: tuple[str, ...] = ()
     stacks: bool | None = None
-    sampler: Sampler | None = None
+    sampler: SamplerFacts | None = None
     torch_version: str | None = None
     cuda_version: str | None = None
     python_version: str | None = None
@@ -282,7 +282,7 @@ class RankManifest(RecordedFacts):
     closed_by: str | None = None
     notes: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
-    checks: tuple[Check, ...] = ()
+    checks: tuple[ReplayCheck, ...] = ()
     pauses: tuple[Pause, ...] = ()
     window: Window | None = None
     energy: tuple[PassEnergy, ...] | None = None

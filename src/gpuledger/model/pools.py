@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from gpuledger.files.shapes import Whole
+from gpuledger.files.shapes import WholeNumber
 from gpuledger.model.bounds import DEVICE
 from gpuledger.model.json_object import JsonObject
 
@@ -33,7 +33,7 @@ class GraphPoolFacts(JsonObject):
     recording began, so that what was captured in them is unknown.
     """
 
-    device_idx: Annotated[int, Whole(*DEVICE)]
+    device_idx: Annotated[int, WholeNumber(*DEVICE)]
     pool_id: int
     segments: tuple[tuple[int, int], ...]
     is_older: bool

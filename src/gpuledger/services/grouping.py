@@ -22,7 +22,7 @@ SHIPPED = (*DEFAULT, "mxnet", "tbd")
 
 
 @dataclass(frozen=True)
-class Asked:
+class GroupingRequest:
     """How to group. ``keywords`` None means the default files; ``expected_bytes`` is the expected memory of the GPU."""
 
     keywords: KeywordFile | None = None
@@ -30,7 +30,7 @@ class Asked:
 
 
 def group_places(
-    places: Iterable[tuple[Rank, int]], asked: Asked, *, at: str = "peak", step: int | None = None
+    places: Iterable[tuple[Rank, int]], asked: GroupingRequest, *, at: str = "peak", step: int | None = None
 ) -> list[Grouping]:
     """Return the groups of each of ``places`` (rank, device). ``asked.expected_bytes`` is compared with each.
 

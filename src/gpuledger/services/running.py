@@ -23,7 +23,7 @@ from gpuledger.model.run_directory import SUFFIX
 
 if TYPE_CHECKING:
     from gpuledger.cards.card import Card
-    from gpuledger.collect.launch.launch import Order
+    from gpuledger.collect.launch.launch import LaunchOrder
     from gpuledger.collect.sampling.energy_meter import EnergyMeter
     from gpuledger.collect.sampling.sampler import CardSampler
     from gpuledger.config import Setting
@@ -142,13 +142,13 @@ def _begin(
     out: str | None,
     force: bool,
     stem: str,
-) -> tuple[Order, RunWriter] | None:
+) -> tuple[LaunchOrder, RunWriter] | None:
     """Return the settings and the new run; None if the run cannot be written, which is reported.
 
     Raises:
         UsageError: ``out`` exists.
     """
-    from gpuledger.collect.launch.launch import Order
+    from gpuledger.collect.launch.launch import LaunchOrder
     from gpuledger.model.run_writer import RunWriter
 
     environment = {
@@ -167,7 +167,7 @@ def _begin(
     except OSError as error:
         say(f"gpuledger: error: {error.filename}: {error.strerror or error}; the program runs without being recorded")
         return None
-    return Order(command, environment), run
+    return LaunchOrder(command, environment), run
 
 
 def _run_unrecorded(command: tuple[str, ...], say: Callable[[str], None]) -> int:
@@ -180,7 +180,9 @@ def _run_unrecorded(command: tuple[str, ...], say: Callable[[str], None]) -> int
         return _refuse(command, error, say)
 
 
-def _run(order: Order, run: RunWriter, settings: Mapping[str, Setting], listeners: Listeners, *, live: bool) -> int:
+def _run(
+    order: LaunchOrder, run: RunWriter, settings: Mapping[str, Setting], listeners: Listeners, *, live: bool
+) -> int:
     """Return the program's exit status after it has ended and its run is closed."""
     from gpuledger.collect.launch.child import Lifetime
     from gpuledger.collect.launch.ends import ProcessEnd, RankEnds

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Found:
+class DeviceFindings:
     """What was made on one device and what of it the recording holds; ``missing`` names the rest."""
 
     device: str
@@ -46,14 +46,14 @@ def examine_devices(_order: dict[str, Any], _arguments: list[str]) -> dict[str, 
     return document
 
 
-def _tested(device: str, directory: Path) -> Found:
+def _tested(device: str, directory: Path) -> DeviceFindings:
     try:
         return run_selftest(device, directory)
     except Exception as error:
-        return Found(device, "", 0, 0, 0, (), f"{type(error).__name__}: {error}")
+        return DeviceFindings(device, "", 0, 0, 0, (), f"{type(error).__name__}: {error}")
 
 
-def run_selftest(device: str, directory: Path) -> Found:
+def run_selftest(device: str, directory: Path) -> DeviceFindings:
     """Return what a recording of one forward and backward on ``device`` holds of the tensors made.
 
     Args:
@@ -69,7 +69,7 @@ def run_selftest(device: str, directory: Path) -> Found:
     return compare(device, specimen.storages(), recording.run())
 
 
-def compare(device: str, sizes: dict[str, tuple[int, int]], run: Run) -> Found:
+def compare(device: str, sizes: dict[str, tuple[int, int]], run: Run) -> DeviceFindings:
     """Return which of ``name -> (address, bytes)`` are alive with that size at the end of ``run``."""
     rank = run.ranks[0]
     rows = rank.table("blocks", ("device_idx", "address", "requested_bytes", "free_requested_index")).to_pylist()
@@ -80,7 +80,7 @@ def compare(device: str, sizes: dict[str, tuple[int, int]], run: Run) -> Found:
         if row["device_idx"] == wanted and row["free_requested_index"] is None
     }
     found = {name: size for name, (address, size) in sizes.items() if (address, size) in alive}
-    return Found(
+    return DeviceFindings(
         device=device,
         recorder=rank.manifest.recorder_name,
         tensors=len(sizes),

@@ -289,7 +289,7 @@ def keep_repeat(place: Path, repeat_of: str, series_ns: int, late: str = "") -> 
 
 
 @dataclass(frozen=True)
-class Compared:
+class VariantComparison:
     """The comparison of the runs, None if there was nothing to compare, and notes for the user."""
 
     comparison: Comparison | None
@@ -297,7 +297,7 @@ class Compared:
     problems: tuple[str, ...]
 
 
-def compare_variants(result: VariantsResult) -> Compared:
+def compare_variants(result: VariantsResult) -> VariantComparison:
     """Return the comparison of the recorded runs. Writes tables and pictures into the folder ``plots``."""
     from gpuledger.analyze.compare.compare import compare
     from gpuledger.report.text.compare_table import comparison_csv, comparison_markdown
@@ -306,13 +306,13 @@ def compare_variants(result: VariantsResult) -> Compared:
     try:
         comparison = compare(runs)
     except GpuLedgerError as error:
-        return Compared(None, (), (*problems, f"nothing to compare: {error.message}"))
+        return VariantComparison(None, (), (*problems, f"nothing to compare: {error.message}"))
     plots = result.folder / PLOTS
     plots.mkdir(exist_ok=True)
     write_whole(plots / "compared.md", comparison_markdown(comparison).encode())
     write_whole(plots / "compared.csv", comparison_csv(comparison).encode())
     pictures, refusal = _draw(runs, plots)
-    return Compared(comparison, pictures, (*problems, *comparison.notes, *refusal))
+    return VariantComparison(comparison, pictures, (*problems, *comparison.notes, *refusal))
 
 
 def _runs(result: VariantsResult) -> tuple[list[Run], list[str]]:

@@ -14,7 +14,7 @@ from gpuledger.files.writing import is_taken, write_whole
 
 if TYPE_CHECKING:
     from gpuledger.ops.exchange.import_rows import ImportedRows
-    from gpuledger.ops.exchange.printed_lines import Unread
+    from gpuledger.ops.exchange.printed_lines import UnreadLine
     from gpuledger.ops.measure.measured_device import Device
     from gpuledger.ops.workloads.workload import Workload
     from gpuledger.ops.workloads.workload_spec import WorkloadSpec
@@ -175,7 +175,7 @@ def import_rows(
     return found
 
 
-def list_unread(unread: Iterable[Unread], folder: Path) -> Path:
+def list_unread(unread: Iterable[UnreadLine], folder: Path) -> Path:
     """Return the CSV file in ``folder`` that unread lines were listed in; no file is replaced."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")

@@ -41,7 +41,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Card:
+class GpuModel:
     """One GPU model. Sizes in MiB or bytes as the names say; ``compute_capability`` as ``(major, minor)``.
 
     ``peak_tflop_s`` by dtype, ``power_limit_w`` and ``l2_mib`` are from the datasheet.
@@ -77,11 +77,11 @@ class Card:
         """Return the bytes that a training process uses outside the allocator: context, libraries and NCCL."""
         return self.context_bytes.value + self.library_bytes.value + self.nccl_bytes
 
-    def with_nccl(self, nccl_bytes: int) -> Card:
+    def with_nccl(self, nccl_bytes: int) -> GpuModel:
         """Return the GPU for a program that uses ``nccl_bytes`` for NCCL."""
         return replace(self, nccl_bytes=nccl_bytes)
 
-    def with_handles(self, count: int) -> Card:
+    def with_handles(self, count: int) -> GpuModel:
         """Return the GPU for a program with ``count`` cuBLAS handles: without the library bytes of the others."""
         each_bytes = min(HANDLE_BYTES, self.library_bytes.value // HANDLES)
         unused_bytes = max(HANDLES - count, 0) * each_bytes
@@ -95,7 +95,7 @@ class Card:
 
 
 @cache
-def catalogue() -> dict[str, Card]:
+def catalogue() -> dict[str, GpuModel]:
     """Return short name -> GPU, from ``cards.toml``."""
     tables = tomllib.loads(files("gpuledger.simulate").joinpath("cards.toml").read_text(encoding="utf-8"))
     return {key: _card(key, table, tables[REFERENCE], tables[OLDER]) for key, table in tables.items()}
@@ -106,7 +106,7 @@ def gpu_sizes() -> tuple[tuple[str, int], ...]:
     return tuple((card.name, card.usable_bytes) for card in catalogue().values())
 
 
-def _card(key: str, table: dict[str, Any], reference: dict[str, Any], older: dict[str, Any]) -> Card:
+def _card(key: str, table: dict[str, Any], reference: dict[str, Any], older: dict[str, Any]) -> GpuModel:
     major, _, minor = str(table["compute_capability"]).partition(".")
     share = int(table["multiprocessors"]) / int(reference["multiprocessors"])
     figures: dict[str, Any] = {
@@ -120,7 +120,7 @@ def _card(key: str, table: dict[str, Any], reference: dict[str, Any], older: dic
     of_older = int(major) < int(float(reference["compute_capability"]))
     lender, source = (older, "measured on the RTX 3060") if of_older else (reference, "measured on the H200")
     figures["library_bytes"] = _figure(table.get("library_bytes"), lender["library_bytes"], source)
-    return Card(
+    return GpuModel(
         key=key,
         name=table["name"],
         compute_capability=(int(major), int(minor)),
@@ -138,7 +138,7 @@ def _figure(own: dict[str, Any] | None, other: dict[str, Any], source: str, shar
     return Figure(int(other["value"] * share), source, other.get("where", ""), other.get("when", ""))
 
 
-def make_card(memory_bytes: int, capability: tuple[int, int]) -> Card:
+def make_card(memory_bytes: int, capability: tuple[int, int]) -> GpuModel:
     """Return a GPU that is not in the catalogue.
 
     Its other figures are those of the listed GPU with the nearest compute capability and then the nearest memory.
@@ -174,14 +174,14 @@ def make_card(memory_bytes: int, capability: tuple[int, int]) -> Card:
     return made
 
 
-def _borrowed(card: Card, name: str) -> Figure:
+def _borrowed(card: GpuModel, name: str) -> Figure:
     return replace(card.figures()[name], source=f"of the {card.key}")
 
 
 _MADE = re.compile(r"(?P<memory>\d+)mib-sm-(?P<major>\d+)\.(?P<minor>\d+)")
 
 
-def find_card(text: str) -> Card:
+def find_card(text: str) -> GpuModel:
     """Return the GPU with a short or full name, in any case.
 
     Raises:

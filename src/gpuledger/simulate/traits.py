@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from gpuledger.simulate.catalogue import REFERENCE, Card, catalogue
+from gpuledger.simulate.catalogue import REFERENCE, GpuModel, catalogue
 
 
 class Traits(NamedTuple):
@@ -16,7 +16,7 @@ class Traits(NamedTuple):
     compute_capability: tuple[int, int]
 
 
-def traits_of(card: Card) -> Traits:
+def traits_of(card: GpuModel) -> Traits:
     """Return the traits of a GPU."""
     return Traits(card.multiprocessors, card.compute_capability)
 

@@ -15,7 +15,7 @@ from present import present
 from stubbed import with_stub
 
 from gpuledger.cards import nvidia, opening, smi
-from gpuledger.cards.card import BareCard, Quantity, torch_uuid
+from gpuledger.cards.card import BareCard, CardQuantity, torch_uuid
 from gpuledger.cards.nvml import NvmlSource
 from gpuledger.cards.opening import find_cards, has_driver, open_cards, survey_cards
 from gpuledger.cards.vendor import CardList, LibraryMissingError, Source, Vendor
@@ -214,10 +214,10 @@ def test_what_a_card_does_not_tell_is_none_with_nvmls_reason() -> None:
     source = NvmlSource(Binding())
     card = source.card(0)
     assert (card.name, card.uuid, card.driver_version) == ("Bare \ufffd", "", "7")
-    assert card.why_missing(Quantity.ENERGY) is None  # nobody has asked
+    assert card.why_missing(CardQuantity.ENERGY) is None  # nobody has asked
     answers = [card.read_memory(), card.read_processes(), card.read_energy_mj(), card.read_throttled_ns()]
     assert [*answers, card.read_power_limit_w(), *card.read_sensors()] == [None] * 11
-    assert {card.why_missing(quantity) for quantity in Quantity} == {"NVML says no"}
+    assert {card.why_missing(quantity) for quantity in CardQuantity} == {"NVML says no"}
     assert source.find_number("GPU-1") is None
 
 
@@ -239,7 +239,7 @@ def test_a_bare_card_tells_nothing_and_why() -> None:
     card = BareCard(0, "Bare", "GPU-0", reason="it is bare")
     answers = [card.read_memory(), card.read_processes(), card.read_energy_mj(), card.read_throttled_ns()]
     assert [*answers, card.read_power_limit_w(), *card.read_sensors()] == [None] * 11
-    assert {card.why_missing(quantity) for quantity in Quantity} == {"it is bare"}
+    assert {card.why_missing(quantity) for quantity in CardQuantity} == {"it is bare"}
 
 
 def test_a_uuid_is_written_as_torch_has_it() -> None:

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.formats.entries import MAX_NAMED, Entries, Entry, Unread
+from gpuledger.formats.entries import MAX_NAMED, Entries, LoggedEntry, UnreadParts
 from gpuledger.model.accounts import CATEGORIES
 
 numbers = st.integers(0, 1 << 31)
 entries = st.builds(
-    Entry,
+    LoggedEntry,
     name=st.text("ab", max_size=2),
     requested_bytes=numbers,
     allocated_bytes=st.none(),
@@ -26,7 +26,9 @@ entries = st.builds(
 
 
 @given(st.lists(entries, max_size=6), st.data())
-def test_a_block_has_what_its_entry_says_and_null_for_what_it_does_not(given: list[Entry], data: st.DataObject) -> None:
+def test_a_block_has_what_its_entry_says_and_null_for_what_it_does_not(
+    given: list[LoggedEntry], data: st.DataObject
+) -> None:
     kept = Entries(0)
     for row, entry in enumerate(given):
         assert kept.add(entry) == row
@@ -54,13 +56,13 @@ def test_sizes_that_cannot_be_are_refused() -> None:
     kept = Entries(0)
     for requested, allocated in ((-1, None), (2, 1), (1 << 45, None)):
         with pytest.raises(ValueError, match="impossible sizes"):
-            kept.add(Entry("x", requested, allocated))
+            kept.add(LoggedEntry("x", requested, allocated))
     assert (kept.count, kept.total_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("more", [0, 3])
 def test_the_first_parts_that_cannot_be_read_are_named_and_the_others_counted(more: int) -> None:
-    unread = Unread()
+    unread = UnreadParts()
     assert not unread
     for number in range(MAX_NAMED + more):
         unread.add(str(number))

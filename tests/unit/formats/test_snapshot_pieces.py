@@ -13,8 +13,8 @@ from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.formats.snapshot.snapshot_lives import (
     MIN_ONE_SIDED,
     Closing,
+    DeviceEvents,
     DeviceLives,
-    Trace,
     _last_events,
     _Ranges,
     _segments_before,
@@ -26,12 +26,12 @@ from gpuledger.model.pools import UNKNOWN_POOL
 ALLOC, REQUESTED, COMPLETED = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
 
 
-def trace_of(*events: tuple[Action, int, int], stream: int = 0) -> Trace:
+def trace_of(*events: tuple[Action, int, int], stream: int = 0) -> DeviceEvents:
     """Return a trace of ``(action, address, bytes)``; each event's time is its number."""
     action, address, size = (np.array(column, dtype=np.int64) for column in zip(*events, strict=True))
     nobody = np.full(action.size, -1, dtype=np.int64)
     streams = np.full(action.size, stream, dtype=np.int64)
-    return Trace(action.astype(np.int8), address, size, streams, np.arange(action.size), nobody, nobody)
+    return DeviceEvents(action.astype(np.int8), address, size, streams, np.arange(action.size), nobody, nobody)
 
 
 def closing_of(*segments: tuple[int, int, bool], blocks: tuple[tuple[int, BlockState], ...] = ()) -> Closing:

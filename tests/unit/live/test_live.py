@@ -30,7 +30,7 @@ from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.flight.step_counters import DeviceCounters, StepCounters
 from gpuledger.live import gauges as gauges_module
 from gpuledger.live.gauges import Gauge, Gauges
-from gpuledger.live.screen import Choice, History, frame, one_line
+from gpuledger.live.screen import History, ScreenChoice, frame, one_line
 from gpuledger.live.view import LiveView, changes, write_lines
 from gpuledger.live.watched_run import WatchedRun
 from gpuledger.model.manifest import read_json
@@ -117,7 +117,7 @@ def test_a_frame_fits_its_terminal(word: str, width: int, encoding: str, tmp_pat
     for used in range(300):
         history.add([Gauge("x", used, 300, None, None, None, None, None), BLIND])
     terminal = Terminal(width, encoding)
-    lines = frame([CARD, BLIND], history, run, 10**9, Choice(word), terminal, 24)
+    lines = frame([CARD, BLIND], history, run, 10**9, ScreenChoice(word), terminal, 24)
     assert len(lines) <= 24
     assert [line for line in lines if cell_len(line) > width] == []
     assert not re.search(r"[\x00-\x1f\x7f]", "".join(lines))
@@ -129,13 +129,13 @@ def test_columns_stay_where_they_are_while_numbers_change() -> None:
     terminal, places = Terminal(120), set()
     for used in (5, 71 * GIB, 139 * GIB):
         gauge = Gauge("NVIDIA H200", used, 140 * GIB, used / GIB, 64, 0.05, used / GIB, None)
-        line = frame([gauge], History(), None, 0, Choice(), terminal, 24)[2]
+        line = frame([gauge], History(), None, 0, ScreenChoice(), terminal, 24)[2]
         places.add((line.index(" of 140.0 GiB"), line.index(" W"), line.index(" °C")))
     assert len(places) == 1
 
 
 def test_keys_change_the_choice_and_q_ends() -> None:
-    choice = Choice()
+    choice = ScreenChoice()
     assert [choice.press(key) for key in "bsx"] == [True] * 3
     assert (choice.word, choice.by_name) == ("module", True)
     assert not choice.press("q")
@@ -196,18 +196,18 @@ def test_memory_that_grows_is_shown_while_the_run_is_written(tmp_path: Path) -> 
     journal.append()
     now = watched.read()
     assert [(round(one.step_bytes), one.last_step) for one in now.growth] == [(8 * MIB, 100)]
-    lines = frame([], History(), now, 0, Choice(), Terminal(200), 24)
+    lines = frame([], History(), now, 0, ScreenChoice(), Terminal(200), 24)
     marked = [line for line in lines if line.startswith("Memory grows: cuda:0: +8.0 MiB per step since step ")]
     assert len(marked) == 1
     assert "memory grows, cuda:0: +8.0 MiB per step since step" in one_line([], now, "12:00:00")
-    narrow = frame([], History(), now, 0, Choice(), Terminal(40), 24)
+    narrow = frame([], History(), now, 0, ScreenChoice(), Terminal(40), 24)
     assert max(cell_len(line) for line in narrow) <= 40
     watched.close()
 
 
 def test_a_run_that_has_written_nothing_yet_says_so(tmp_path: Path) -> None:
     write_json(tmp_path / "manifest.json", {"schema_version": 1, "status": "running"})
-    lines = frame([], History(), WatchedRun(tmp_path).read(), 0, Choice(), Terminal(80), 24)
+    lines = frame([], History(), WatchedRun(tmp_path).read(), 0, ScreenChoice(), Terminal(80), 24)
     assert "nothing is recorded yet" in lines
 
 
@@ -271,8 +271,8 @@ def test_in_a_terminal_it_draws_on_a_screen_of_its_own_and_gives_it_back(tmp_pat
 
 def test_colours_only_where_there_are_some(tmp_path: Path) -> None:
     run = WatchedRun(make_run(tmp_path / "a.ledger", blocks=200)).read()
-    plain = frame([CARD], History(), run, 0, Choice(), Terminal(80), 24)
-    colored = frame([CARD], History(), run, 0, Choice(), Terminal(80, colors=ColorSystem.TRUECOLOR), 24)
+    plain = frame([CARD], History(), run, 0, ScreenChoice(), Terminal(80), 24)
+    colored = frame([CARD], History(), run, 0, ScreenChoice(), Terminal(80, colors=ColorSystem.TRUECOLOR), 24)
     assert "\x1b" not in "".join(plain)
     assert [re.sub(r"\x1b\[[\d;]*m", "", line) for line in colored] == plain
     assert HOSTILE

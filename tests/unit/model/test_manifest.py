@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuledger.errors import InputError
-from gpuledger.files.shapes import Either, Fields, Items, ListOf, MappingOf, Whole
+from gpuledger.files.shapes import Either, Fields, Items, ListOf, MappingOf, WholeNumber
 from gpuledger.model.json_object import shape_of
 from gpuledger.model.manifest import (
     RankManifest,
@@ -59,7 +59,7 @@ def values_of(shape: Any) -> st.SearchStrategy[Any]:
         return st.one_of(
             [st.fixed_dictionaries({name: known[name] for name in kind}, optional=apart) for kind in kinds]
         )
-    if isinstance(shape, Whole):
+    if isinstance(shape, WholeNumber):
         return st.integers(shape.least, shape.most)
     return plain[shape]
 

@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner
 from synthetic import load_run
 
-from gpuledger.cards.card import BareCard, MemoryReading, Processes, Quantity, SensorReading
+from gpuledger.cards.card import BareCard, CardQuantity, MemoryReading, Processes, SensorReading
 from gpuledger.cards.nvidia import NVIDIA
 from gpuledger.cards.opening import OpenCards
 from gpuledger.cards.vendor import CardList
 from gpuledger.cli.main import main
 from gpuledger.services import machine_checks
-from gpuledger.services.machine_checks import Check, driver_checks, selftest_check, torch_checks
+from gpuledger.services.machine_checks import MachineCheck, driver_checks, selftest_check, torch_checks
 from gpuledger.services.selftest import compare, run_selftest
 
 
@@ -53,7 +53,7 @@ def answer(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def statuses(checks: list[Check]) -> list[str]:
+def statuses(checks: list[MachineCheck]) -> list[str]:
     return [check.status for check in checks]
 
 
@@ -139,7 +139,7 @@ def test_a_card_tells_what_it_holds_and_what_may_not_be_read() -> None:
         == "NVIDIA H200, 140.4 GiB, 618.0 MiB in use + 615.0 MiB reserved by the driver"
     )
     denied = H200(memory=None)
-    denied.reasons[Quantity.MEMORY] = "Insufficient Permissions"
+    denied.reasons[CardQuantity.MEMORY] = "Insufficient Permissions"
     check = machine_checks.card_check(denied)
     assert (check.status, check.found) == ("fail", "NVIDIA H200: memory: Insufficient Permissions")
     hidden = machine_checks.card_check(H200(processes=None, energy=None))
@@ -155,6 +155,6 @@ def test_a_directory_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_the_verdict_names_what_is_in_the_way() -> None:
-    good, bad = Check("test cpu", "ok", "x"), Check("driver", "fail", "x")
+    good, bad = MachineCheck("test cpu", "ok", "x"), MachineCheck("driver", "fail", "x")
     assert machine_checks.verdict([good]) == "ready to record on cpu; next: gpuledger run train.py"
     assert machine_checks.verdict([good, bad]) == "fix before recording: driver"

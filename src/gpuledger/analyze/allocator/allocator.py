@@ -19,8 +19,8 @@ from gpuledger.analyze.allocator.pools import (
     LARGE_SEGMENT_BYTES,
     MIB,
     SMALL_SEGMENT_BYTES,
+    AllocatorLimits,
     Block,
-    Limits,
     OutOfMemoryError,
     Pool,
     merge_neighbours,
@@ -44,12 +44,12 @@ class CachingAllocator:
     def __init__(
         self,
         settings: AllocatorSettings | None = None,
-        limits: Limits | None = None,
+        limits: AllocatorLimits | None = None,
         listen: Listener = unheard,
         place: Callable[[int], int] | None = None,
     ) -> None:
         self.settings = settings or AllocatorSettings()
-        self.memory = CardMemory(limits or Limits(), listen, place)
+        self.memory = CardMemory(limits or AllocatorLimits(), listen, place)
         self.counters = self.memory.counters
         self.live: dict[int, Block] = {}
         self.pools = {True: Pool(small=True), False: Pool(small=False)}

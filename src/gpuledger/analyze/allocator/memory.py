@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpuledger.analyze.allocator.pools import MIB, Counters, Limits
+from gpuledger.analyze.allocator.pools import MIB, AllocatorLimits, Counters
 from gpuledger.model.journal.journal import Action
 
 ROUND_LARGE_BYTES = 2 * MIB
@@ -27,7 +27,7 @@ class CardMemory:
         place: Returns the address of a new segment of the given size.
     """
 
-    def __init__(self, limits: Limits, listen: Listener, place: Callable[[int], int] | None) -> None:
+    def __init__(self, limits: AllocatorLimits, listen: Listener, place: Callable[[int], int] | None) -> None:
         self.limits = limits
         self.listen = listen
         self.place = place or self._next_place

@@ -18,7 +18,7 @@ class OutOfMemoryError(Exception):
 
 
 @dataclass(frozen=True)
-class Limits:
+class AllocatorLimits:
     """The limits of GPU and settings.
 
     ``capacity_bytes`` None means unlimited. ``fraction`` is the value of ``set_per_process_memory_fraction``. Without

@@ -50,7 +50,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Found:
+class WorstValue:
     """The worst value of a run for one key: its place, its source, and its variation within the run."""
 
     value: float
@@ -69,7 +69,7 @@ class Gate:
     """
 
     limit: Limit
-    found: Found | None
+    found: WorstValue | None
     note: str
     within_noise: bool = False
 
@@ -190,7 +190,7 @@ def check_notes(run: Run, base: Run | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(notes))
 
 
-def _gate(limit: Limit, found: Found | None) -> Gate:
+def _gate(limit: Limit, found: WorstValue | None) -> Gate:
     if found is None:
         missing = "no such module" if limit.key.startswith(MODULE) else "not measured"
         return Gate(limit, None, f"{missing} in this run")
@@ -208,7 +208,7 @@ def _gate(limit: Limit, found: Found | None) -> Gate:
     return gate if spreads else replace(gate, note="noise unknown")
 
 
-def _was_busy(limit: Limit, found: Found) -> bool:
+def _was_busy(limit: Limit, found: WorstValue) -> bool:
     """Return whether the CPU had other work during one of the two runs."""
     sides = ((limit.base_spread, limit.base), (found.spread, found.value))
     return any(spread is not None and spread > BUSY_FRAC * (value or 0.0) for spread, value in sides)
@@ -225,21 +225,21 @@ class _Figures:
         self.places = cards or self.places
         self._metrics: dict[tuple[int, int], dict[str, Metric]] = {}
 
-    def find(self, key: str) -> Found | None:
+    def find(self, key: str) -> WorstValue | None:
         """Return the worst value of ``key``; None if no rank has it."""
         found = [one for rank, device in self.places if (one := self._find(rank, device, key)) is not None]
         worst = max if higher_is_worse(key) else min
         return worst(found, key=lambda one: one.value, default=None)
 
-    def _find(self, rank: Rank, device_idx: int, key: str) -> Found | None:
+    def _find(self, rank: Rank, device_idx: int, key: str) -> WorstValue | None:
         if key not in KINDS:
             size = _bytes_at_peak(rank, device_idx, key)
-            return None if size is None else Found(size, rank.number, device_idx, "allocator's history", None)
+            return None if size is None else WorstValue(size, rank.number, device_idx, "allocator's history", None)
         place = rank.number, device_idx
         if place not in self._metrics:
             self._metrics[place] = measure(rank, device_idx)
         metric = self._metrics[place].get(key)
-        return None if metric is None else Found(metric.value, *place, metric.source, metric.spread)
+        return None if metric is None else WorstValue(metric.value, *place, metric.source, metric.spread)
 
 
 def _bytes_at_peak(rank: Rank, device_idx: int, key: str) -> int | None:

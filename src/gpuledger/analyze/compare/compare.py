@@ -32,7 +32,7 @@ FIGURES = {
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedRun:
     """One GPU of one run: its metrics, and each as a multiple of the first run's; None if one is missing.
 
     If a command was repeated, the metrics are means of ``repeats`` runs, and ``spread`` has the lowest and the highest
@@ -54,7 +54,7 @@ class Compared:
 class Comparison:
     """GPUs of runs in the given order. The first is the reference."""
 
-    rows: tuple[Compared, ...]
+    rows: tuple[ComparedRun, ...]
     notes: tuple[str, ...]
 
 
@@ -95,12 +95,12 @@ def compare(runs: Sequence[Run]) -> Comparison:
     return Comparison(tuple(rows), tuple(notes))
 
 
-def _mean_of(group: Sequence[tuple[Run, Watched]]) -> tuple[Compared, str]:
+def _mean_of(group: Sequence[tuple[Run, Watched]]) -> tuple[ComparedRun, str]:
     """Return the mean of a command's runs, and a note if failed runs are left out."""
     run, first = group[0]
     shared = repeat_of(run)
     if len(group) == 1 or shared is None:
-        return Compared(first, {}), ""
+        return ComparedRun(first, {}), ""
     well = [one for _, one in group if not one.exit_status] or [one for _, one in group]
     means: dict[str, Any] = {}
     spread: dict[str, tuple[float, float]] = {}
@@ -122,7 +122,7 @@ def _mean_of(group: Sequence[tuple[Run, Watched]]) -> tuple[Compared, str]:
         exit_status=failed,
         **means,
     )
-    return Compared(mean, {}, len(well), spread), note if len(well) < len(group) else ""
+    return ComparedRun(mean, {}, len(well), spread), note if len(well) < len(group) else ""
 
 
 def _ratio_to_first(one: Watched, first: Watched) -> dict[str, float | None]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Kind:
+class MetricKind:
     """A metric: its title, its unit (B, ns, J or 1), and whether it is exactly repeatable.
 
     ``exact`` metrics are counted, not sampled: the same program gives the same value, so a limit needs no tolerance.
@@ -29,16 +29,16 @@ class Kind:
     higher_is_worse: bool = True
 
 
-KINDS: dict[str, Kind] = {
-    "peak_allocated_bytes": Kind("peak allocated", "B", exact=True),
-    "peak_reserved_bytes": Kind("peak reserved", "B", exact=True),
-    "peak_process_bytes": Kind("peak of the process", "B", exact=False),
-    "peak_bytes": Kind("peak above baseline", "B", exact=False),
-    "step_time_ns": Kind("step time", "ns", exact=False),
-    "gpu_busy_frac": Kind("GPU busy", "1", exact=False, higher_is_worse=False),
-    "step_energy_j": Kind("energy per step", "J", exact=False),
-    "sample_energy_j": Kind("energy per sample", "J", exact=False),
-    "energy_j": Kind("energy", "J", exact=False),
+KINDS: dict[str, MetricKind] = {
+    "peak_allocated_bytes": MetricKind("peak allocated", "B", exact=True),
+    "peak_reserved_bytes": MetricKind("peak reserved", "B", exact=True),
+    "peak_process_bytes": MetricKind("peak of the process", "B", exact=False),
+    "peak_bytes": MetricKind("peak above baseline", "B", exact=False),
+    "step_time_ns": MetricKind("step time", "ns", exact=False),
+    "gpu_busy_frac": MetricKind("GPU busy", "1", exact=False, higher_is_worse=False),
+    "step_energy_j": MetricKind("energy per step", "J", exact=False),
+    "sample_energy_j": MetricKind("energy per sample", "J", exact=False),
+    "energy_j": MetricKind("energy", "J", exact=False),
 }
 """Every metric by its name, in display order. Peaks are those of the whole program."""
 

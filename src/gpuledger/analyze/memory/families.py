@@ -13,7 +13,7 @@ FEWEST = 4
 
 
 @dataclass(frozen=True)
-class Family:
+class ModuleFamily:
     """Sibling modules of one class. ``subtrees`` are the ids of each module and its descendants.
 
     ``depth`` is the number of components of their paths.
@@ -31,7 +31,7 @@ class Family:
         return tuple(number for subtree in self.subtrees for number in subtree)
 
 
-def find_families(rank: Rank) -> tuple[Family, ...]:
+def find_families(rank: Rank) -> tuple[ModuleFamily, ...]:
     """Return the families of a rank's modules, outer ones first."""
     columns = ("module_id", "parent_id", "path", "class_name")
     table = rank.table("modules", columns)
@@ -49,7 +49,7 @@ def find_families(rank: Rank) -> tuple[Family, ...]:
             tops = {number: _sibling_above(number, found, parent) for number in parent}
             subtrees = tuple(tuple(at for at, top in tops.items() if top == sibling) for sibling in siblings)
             name, depth = _name([paths[number] for number in siblings]), paths[siblings[0]].count(".") + 1
-            families.append(Family(name, depth, class_name, len(siblings), subtrees))
+            families.append(ModuleFamily(name, depth, class_name, len(siblings), subtrees))
     return tuple(families)
 
 

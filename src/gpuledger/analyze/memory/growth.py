@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.memory.growth_origin import KeptBlocks, origin_of
+from gpuledger.analyze.memory.growth_origin import RetainedBlocks, origin_of
 from gpuledger.analyze.memory.live import distinct_numbers, read_labels
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.model.flight_facts import CENSUS_RATIO, EXPLAINED_FRAC, FEWEST_TENSORS, HOST
@@ -328,7 +328,7 @@ def _kept_by_recorded_steps(rank: Rank, device_idx: int, step_bytes: float) -> t
     known = rank.manifest.kept_blocks
     if known is not None and known.step >= step.max(initial=0) + FEWEST_LATER_STEPS:
         kept &= np.isin(table.column("address").to_numpy(zero_copy_only=False)[mine], known.addresses)
-    blocks = KeptBlocks(
+    blocks = RetainedBlocks(
         codes[kept],
         _ids(values["module_id"][mine][kept]),
         _ids(values["stack_id"][mine][kept]),

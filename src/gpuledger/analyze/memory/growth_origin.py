@@ -21,7 +21,7 @@ LEAST_PART, MOST_PART = 0.05, 2.0
 
 
 @dataclass(frozen=True)
-class KeptBlocks:
+class RetainedBlocks:
     """Blocks that were allocated in recorded steps and are still allocated. Ids are -1 where unknown."""
 
     category: NDArray[np.int64]
@@ -31,7 +31,7 @@ class KeptBlocks:
     bytes: NDArray[np.float64]
 
 
-def origin_of(rank: Rank, blocks: KeptBlocks, categories: Sequence[str], step_bytes: float) -> tuple[str, str, str]:
+def origin_of(rank: Rank, blocks: RetainedBlocks, categories: Sequence[str], step_bytes: float) -> tuple[str, str, str]:
     """Return category, module and line of most bytes that at least two steps kept; "" where unknown.
 
     What a step keeps must be a part of ``step_bytes``, by which memory grows in a step, and not much more than it.

@@ -55,7 +55,7 @@ class Gemm:
 
 
 @dataclass(frozen=True)
-class Work:
+class CallWork:
     """Work of one call. ``bytes`` are read and written once each, ``launches`` is the approximate number of kernels."""
 
     family: str
@@ -90,7 +90,7 @@ def family_of(key: OperatorKey) -> str:
     return "elementwise" if name.rstrip("_") in _ELEMENTWISE else "other"
 
 
-def work_of(key: OperatorKey) -> Work:
+def work_of(key: OperatorKey) -> CallWork:
     """Return the FLOPs (a multiply-add is two) and bytes of one call.
 
     Source: formulas of the shapes; FLOPs are equal to those of torch.utils.flop_counter if it knows the operator.
@@ -99,7 +99,7 @@ def work_of(key: OperatorKey) -> Work:
     return replace(_by_formula(key, family) or _by_elements(key, family), launches=launches_of(key))
 
 
-def _by_formula(key: OperatorKey, family: str) -> Work | None:
+def _by_formula(key: OperatorKey, family: str) -> CallWork | None:
     """Return the work by the family's formula; None if there is no formula, or it does not apply to the arguments."""
     formula = _FORMULAS.get(family)
     try:
@@ -108,7 +108,7 @@ def _by_formula(key: OperatorKey, family: str) -> Work | None:
         return None
 
 
-def known_work_of(key: OperatorKey) -> Work | None:
+def known_work_of(key: OperatorKey) -> CallWork | None:
     """Return the work of one call; None if no formula is known for its operator or its arguments."""
     family = family_of(key)
     try:
@@ -127,7 +127,7 @@ def _item_bytes(value: Mapping[str, Any]) -> int:
     return tensor_bytes(dense) // count if count else 0
 
 
-def _by_elements(key: OperatorKey, family: str) -> Work:
+def _by_elements(key: OperatorKey, family: str) -> CallWork:
     """Return the work of an operator that is not a product: one FLOP per element, none if it only copies."""
     tensors = [tensor for tensor in key.tensors() if "same" not in tensor]
     elements = max((math.prod(tensor["shape"]) for tensor in tensors), default=0)
@@ -136,15 +136,15 @@ def _by_elements(key: OperatorKey, family: str) -> Work:
         elements = sum(math.prod(tensor["shape"]) for tensor in tensors)
         largest = max((tensor_bytes(tensor) for tensor in tensors), default=0)
         written = sum(tensor_bytes(tensor) for tensor in lists[0]) if lists else largest
-        return Work(family, elements, read_bytes(key), written)
+        return CallWork(family, elements, read_bytes(key), written)
     if family == "embedding" and key.name not in ("index", "index_select"):
         return _lookup(key, tensors)
     if family == "elementwise":
         elements = broadcast_elements(tensors)
-    return Work(family, 0 if family == "copy" else elements, read_bytes(key), written_bytes(key, family))
+    return CallWork(family, 0 if family == "copy" else elements, read_bytes(key), written_bytes(key, family))
 
 
-def _lookup(key: OperatorKey, tensors: Sequence[Mapping[str, Any]]) -> Work:
+def _lookup(key: OperatorKey, tensors: Sequence[Mapping[str, Any]]) -> CallWork:
     """Return the work of a lookup, which reads one row of the first tensor per index.
 
     The gradient also reads one row per index, and writes a whole table of zeros and sums.
@@ -152,18 +152,18 @@ def _lookup(key: OperatorKey, tensors: Sequence[Mapping[str, Any]]) -> Work:
     if key.name == "embedding_dense_backward" and len(key.arguments) > 2 and is_tensor(key.arguments[0]):
         gradient = key.arguments[0]
         table_bytes = key.arguments[2] * gradient["shape"][-1] * _item_bytes(gradient)
-        return Work("embedding", 0, sum(tensor_bytes(tensor) for tensor in tensors), table_bytes)
+        return CallWork("embedding", 0, sum(tensor_bytes(tensor) for tensor in tensors), table_bytes)
     indices = [tensor for tensor in tensors if tensor["dtype"] in ("int64", "int32")]
     rows = max((math.prod(tensor["shape"]) for tensor in indices), default=1)
     table = next((tensor for tensor in tensors if tensor not in indices), None)
     if table is None or not table["shape"]:
-        return Work("embedding", 0, read_bytes(key), 0)
+        return CallWork("embedding", 0, read_bytes(key), 0)
     width = tensor_bytes(table) // max(table["shape"][0], 1)
     moved = min(rows * width, max(tensor_bytes(table), rows * width))
-    return Work("embedding", 0, moved + sum(tensor_bytes(tensor) for tensor in indices), moved)
+    return CallWork("embedding", 0, moved + sum(tensor_bytes(tensor) for tensor in indices), moved)
 
 
-def _matmul(key: OperatorKey) -> Work | None:
+def _matmul(key: OperatorKey) -> CallWork | None:
     shapes = [(value, _shape(value)) for value in key.arguments if is_tensor(value)]
     matrices = [(value, shape) for value, shape in shapes if shape is not None and len(shape) >= 2][-2:]
     if key.name in ("mm", "bmm", "addmm", "baddbmm", "addbmm") and len(matrices) < 2:
@@ -179,7 +179,7 @@ def _matmul(key: OperatorKey) -> Work | None:
     if gemm is None:
         return None
     flops = 2 * gemm.batch * gemm.m * gemm.n * gemm.k
-    return Work("matmul", flops, read_bytes(key), gemm.batch * gemm.m * gemm.n * _item_bytes(left), gemm)
+    return CallWork("matmul", flops, read_bytes(key), gemm.batch * gemm.m * gemm.n * _item_bytes(left), gemm)
 
 
 @dataclass(frozen=True)
@@ -243,16 +243,18 @@ def _spread(value: Any, count: int) -> list[int]:
     return values * count if len(values) == 1 else values
 
 
-def _convolution(key: OperatorKey) -> Work | None:
+def _convolution(key: OperatorKey) -> CallWork | None:
     found = convolution_of(key)
     if found is None:
         return None
     written = math.prod(found.out) * _item_bytes(key.arguments[0])
     window = math.prod(found.w[2:])
-    return Work("convolution", found.flops, read_bytes(key), written, found.gemm, window, found.stride, found.groups)
+    return CallWork(
+        "convolution", found.flops, read_bytes(key), written, found.gemm, window, found.stride, found.groups
+    )
 
 
-def _convolution_backward(key: OperatorKey) -> Work | None:
+def _convolution_backward(key: OperatorKey) -> CallWork | None:
     """Return the work of the gradients that the output mask selects: of the input and of the weight."""
     values = key.arguments
     found = convolution_of(key)
@@ -261,13 +263,13 @@ def _convolution_backward(key: OperatorKey) -> Work | None:
     mask = values[10]
     gradients = sum(bool(wanted) for wanted in mask[:2])
     written = (math.prod(found.x) if mask[0] else 0) + (math.prod(found.w) if mask[1] else 0)
-    return Work(
+    return CallWork(
         "convolution_backward", gradients * found.flops, read_bytes(key), written * _item_bytes(values[1]),
         found.gemm, math.prod(found.w[2:]), found.stride, found.groups,
     )  # fmt: skip
 
 
-def _attention(key: OperatorKey) -> Work | None:
+def _attention(key: OperatorKey) -> CallWork | None:
     """Return the work of attention: two products forward, five backward."""
     if key.name == "_native_multi_head_attention":
         return _layer_of_attention(key)
@@ -283,21 +285,21 @@ def _attention(key: OperatorKey) -> Work | None:
     item = _item_bytes(next(value for value in key.arguments if is_tensor(value)))
     if is_backward:
         written = (math.prod(q) + math.prod(k) + math.prod(v)) * item
-        return Work("attention", 3 * first + 2 * second, read_bytes(key), written, gemm)
-    return Work("attention", first + second, read_bytes(key), batch * heads * queries * out_width * item, gemm)
+        return CallWork("attention", 3 * first + 2 * second, read_bytes(key), written, gemm)
+    return CallWork("attention", first + second, read_bytes(key), batch * heads * queries * out_width * item, gemm)
 
 
-def _layer_of_attention(key: OperatorKey) -> Work:
+def _layer_of_attention(key: OperatorKey) -> CallWork:
     """Return the work of a layer of attention in evaluation, which is one operator: projections and two products."""
     query, keys, width = key.arguments[0], key.arguments[1]["shape"][1], int(key.arguments[3])
     batch, queries = query["shape"][:2]
     projected = 2 * width * width * batch * (2 * queries + 2 * keys)
     flops = projected + 4 * batch * queries * keys * width
     written = batch * queries * width * _item_bytes(query)
-    return Work("attention", flops, read_bytes(key), written, Gemm(1, batch * queries, 3 * width, width))
+    return CallWork("attention", flops, read_bytes(key), written, Gemm(1, batch * queries, 3 * width, width))
 
 
-_FORMULAS: dict[str, Callable[[OperatorKey], Work | None]] = {
+_FORMULAS: dict[str, Callable[[OperatorKey], CallWork | None]] = {
     "matmul": _matmul,
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,

@@ -16,7 +16,7 @@ from gpuledger.analyze.overview.peak_facts import Mask, PeakFacts
 from gpuledger.analyze.posting.replay import NEVER
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.memory.families import Family
+    from gpuledger.analyze.memory.families import ModuleFamily
 
 _GROWS_WITH_BATCH = ("activation", "activation_gradient", "temporary", "input")
 _OF_A_STEP = ("activation", "activation_gradient", "temporary")
@@ -40,7 +40,7 @@ _RECOMPUTED = ("activation", "temporary")
 
 
 @dataclass(frozen=True)
-class Replay:
+class ReplayedBlocks:
     """Blocks with their allocated bytes and lifetimes, as in :class:`gpuledger.analyze.memory.live.Lives`."""
 
     bytes: I64
@@ -52,16 +52,18 @@ class Replay:
         """Return the peak of allocated bytes."""
         return int(running_sum(self.bytes, self.start, self.end).bytes.max())
 
-    def plus(self, sizes: Sequence[int] | I64, starts: Sequence[int] | I64, ends: Sequence[int] | I64) -> Replay:
+    def plus(
+        self, sizes: Sequence[int] | I64, starts: Sequence[int] | I64, ends: Sequence[int] | I64
+    ) -> ReplayedBlocks:
         """Return the replay with more blocks."""
         both = zip((self.bytes, self.start, self.end), (sizes, starts, ends), strict=True)
-        return Replay(*(np.concatenate((one, np.asarray(more, dtype=np.int64))) for one, more in both))
+        return ReplayedBlocks(*(np.concatenate((one, np.asarray(more, dtype=np.int64))) for one, more in both))
 
 
-def as_recorded(facts: PeakFacts) -> Replay:
+def as_recorded(facts: PeakFacts) -> ReplayedBlocks:
     """Return the blocks as they were recorded."""
     lives = facts.lives
-    return Replay(lives.allocated_bytes, lives.alloc_index, lives.free_requested_index)
+    return ReplayedBlocks(lives.allocated_bytes, lives.alloc_index, lives.free_requested_index)
 
 
 def grows_with_batch(facts: PeakFacts) -> Mask:
@@ -73,14 +75,14 @@ def grows_with_batch(facts: PeakFacts) -> Mask:
     return facts.of(*_GROWS_WITH_BATCH) & ~of_weights
 
 
-def with_half_batch(facts: PeakFacts) -> Replay:
+def with_half_batch(facts: PeakFacts) -> ReplayedBlocks:
     """Return the blocks with half the batch size. In training, gradients are accumulated over two batches.
 
     In the second batch, the gradients of the first one are allocated from the start of its forward, and each new
     gradient is added to the one before it.
     """
     recorded = as_recorded(facts)
-    halved = Replay(
+    halved = ReplayedBlocks(
         np.where(grows_with_batch(facts), recorded.bytes // 2, recorded.bytes), recorded.start, recorded.end
     )
     if not facts.is_trained:
@@ -96,7 +98,7 @@ def with_half_batch(facts: PeakFacts) -> Replay:
     return halved.plus(recorded.bytes[added], starts, recorded.start[added] + 1)
 
 
-def with_checkpointing(facts: PeakFacts, family: Family) -> Replay:
+def with_checkpointing(facts: PeakFacts, family: ModuleFamily) -> ReplayedBlocks:
     """Return the blocks as if each module of a family were checkpointed.
 
     What a module's backward reads is freed at the end of its forward, and allocated again just before its backward,
@@ -122,10 +124,10 @@ def with_checkpointing(facts: PeakFacts, family: Family) -> Replay:
             extra = _highest(replay, inside) - int(replay.bytes[inner].sum()) - kept_bytes
             more.append((max(extra, 0), again - 1, again))
     sizes, starts, ends = zip(*more, strict=True) if more else ((), (), ())
-    return Replay(replay.bytes, replay.start, end).plus(sizes, starts, ends)
+    return ReplayedBlocks(replay.bytes, replay.start, end).plus(sizes, starts, ends)
 
 
-def _visits(replay: Replay, forward: Mask, backward: Mask) -> Iterator[tuple[Mask, Mask]]:
+def _visits(replay: ReplayedBlocks, forward: Mask, backward: Mask) -> Iterator[tuple[Mask, Mask]]:
     """Yield the blocks of each forward of a module, and those of the backward that follows."""
     places = np.flatnonzero(forward | backward)
     places = places[np.argsort(replay.start[places], kind="stable")]
@@ -136,7 +138,7 @@ def _visits(replay: Replay, forward: Mask, backward: Mask) -> Iterator[tuple[Mas
         yield forward & (visit == number), backward & (visit == number)
 
 
-def with_autocast(facts: PeakFacts) -> Replay:
+def with_autocast(facts: PeakFacts) -> ReplayedBlocks:
     """Return the blocks of a training as if its forward ran under autocast with a 16-bit type.
 
     What modules compute takes half the bytes. Weights, their gradients and all tensors outside modules stay as they
@@ -151,7 +153,7 @@ def with_autocast(facts: PeakFacts) -> Replay:
     if facts.device_idx >= 0 or embeddings:  # on the CPU, a normalization takes 16 bits if its input has them
         copied = [row["module_id"] for row in rows if row["class_name"].startswith(_WITH_POW)]
         halved &= ~_in_32_bits(facts, rows) | _outputs(facts, replay, copied)
-    low = Replay(np.where(halved, replay.bytes // 2, replay.bytes), replay.start, replay.end)
+    low = ReplayedBlocks(np.where(halved, replay.bytes // 2, replay.bytes), replay.start, replay.end)
     weights = facts.of("weight")
     tied_bytes = int(replay.bytes[weights & np.isin(facts.module_id, embeddings)].max(initial=0))
     copies: list[tuple[int, int, int]] = []
@@ -179,7 +181,7 @@ def _in_32_bits(facts: PeakFacts, rows: list[dict[str, Any]]) -> Mask:
     return found
 
 
-def _outputs(facts: PeakFacts, replay: Replay, module_ids: list[int]) -> Mask:
+def _outputs(facts: PeakFacts, replay: ReplayedBlocks, module_ids: list[int]) -> Mask:
     """Return the output of each forward of some modules."""
     found: Mask = np.zeros(replay.bytes.size, dtype=bool)
     for module_id in module_ids:
@@ -191,7 +193,7 @@ def _outputs(facts: PeakFacts, replay: Replay, module_ids: list[int]) -> Mask:
     return found
 
 
-def _uses(facts: PeakFacts, replay: Replay, own: Mask) -> list[tuple[int, int]]:
+def _uses(facts: PeakFacts, replay: ReplayedBlocks, own: Mask) -> list[tuple[int, int]]:
     """Return the first allocation in forward and the last in backward of a module's blocks, for each step."""
     steps = read_numbers(facts.rank, "blocks", "step", facts.device_idx)
     known = own & (replay.start >= 0)
@@ -203,7 +205,7 @@ def _uses(facts: PeakFacts, replay: Replay, own: Mask) -> list[tuple[int, int]]:
     ]
 
 
-def _inner(replay: Replay, inside: Mask, left: int, again: int) -> tuple[Mask, int]:
+def _inner(replay: ReplayedBlocks, inside: Mask, left: int, again: int) -> tuple[Mask, int]:
     """Return which blocks only the module's own backward reads, and the place of the module's output."""
     output = _output(replay, inside)
     inner = inside & (replay.end > left) & (replay.end > again)
@@ -211,13 +213,13 @@ def _inner(replay: Replay, inside: Mask, left: int, again: int) -> tuple[Mask, i
     return inner, output
 
 
-def _output(replay: Replay, inside: Mask) -> int:
+def _output(replay: ReplayedBlocks, inside: Mask) -> int:
     """Return the place of a forward's last block that is not tiny, such as the statistics of a normalization are."""
     large = inside & (replay.bytes >= _TINY_FRAC * replay.bytes[inside].max())
     return int(np.flatnonzero(large)[np.argmax(replay.start[large])])
 
 
-def _highest(replay: Replay, blocks: Mask) -> int:
+def _highest(replay: ReplayedBlocks, blocks: Mask) -> int:
     """Return the peak of these blocks during their module's forward."""
     last = int(replay.start[blocks].max())
     curve = running_sum(replay.bytes[blocks], replay.start[blocks], replay.end[blocks])

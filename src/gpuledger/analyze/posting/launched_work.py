@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.operator_work.formulas import Work, known_work_of
+from gpuledger.analyze.operator_work.formulas import CallWork, known_work_of
 from gpuledger.analyze.operator_work.measured_watts import numbers_of
 from gpuledger.analyze.operator_work.power_model import TF32
 from gpuledger.model.journal.journal import ActivityKind
@@ -96,7 +96,7 @@ def span_work(
     rows = np.flatnonzero((launch >= 0) & (table["kind"][chosen] != ActivityKind.HOST))
     speaking = np.array([speakers[row] for row in launch[rows].tolist()], dtype=np.int64)
     share = _shares(speaking, steps_later[rows], table["duration_ns"][chosen[rows]])
-    known: dict[tuple[int, int, str], tuple[Work, str] | None] = {}
+    known: dict[tuple[int, int, str], tuple[CallWork, str] | None] = {}
     for span, row, part in zip(rows.tolist(), speaking.tolist(), share.tolist(), strict=True):
         kernel = str(words[table["name_id"][chosen[span]]])
         call = int(table["name_id"][row]), int(inputs_ids[row]), numbers_of(kernel)
@@ -114,7 +114,7 @@ def is_tf32(kernels: str) -> bool:
     return any(word in kernels for word in ("tf32", "tensorop", "1688"))
 
 
-def work_of_call(operator: str, inputs: list[Any], listed: str) -> tuple[Work, str] | None:
+def work_of_call(operator: str, inputs: list[Any], listed: str) -> tuple[CallWork, str] | None:
     """Return the work of one call and the dtype of the computation ("" for integers); None if unknown.
 
     Args:
@@ -134,7 +134,7 @@ def work_of_call(operator: str, inputs: list[Any], listed: str) -> tuple[Work, s
     return work, next((str(one["dtype"]) for one in key.tensors() if "float" in one["dtype"]), "")
 
 
-def telling_work_of(key: OperatorKey) -> Work | None:
+def telling_work_of(key: OperatorKey) -> CallWork | None:
     """Return the work of one call; None if unknown, or if it does not predict the GPU's power.
 
     Grouped convolutions come nowhere near a GPU's peaks, but still draw half of its power.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.posting.replay import NEVER, Replay
-from gpuledger.analyze.posting.rules import NO_IDENTITY, Features, categorize
+from gpuledger.analyze.posting.rules import NO_IDENTITY, BlockFeatures, categorize
 from gpuledger.model.accounts import FATES, IDENTITY_CATEGORY, Identity, Phase
 from gpuledger.model.journal.journal import REASONS, TagFlag
 from gpuledger.model.journal.reading import Journal
@@ -84,7 +84,7 @@ def find_owners(
     flags = _pick(tags.flags, at, before, 0)
     step = _pick(tags.step, at, before, 0)
     seen = _identities(journal, device_idx, index_of, lives, phase, module_id)
-    features = Features(
+    features = BlockFeatures(
         identity=seen.kind,
         phase=phase,
         fate=_fates(_pick(tags.visit, at, before, -1), tags.visit, lives, _step_ends(journal, device_idx, index_of)),

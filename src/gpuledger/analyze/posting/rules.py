@@ -13,7 +13,7 @@ NO_IDENTITY = -1
 
 
 @dataclass(frozen=True)
-class Features:
+class BlockFeatures:
     """The inputs of the rules, with one entry per block.
 
     ``identity``: :class:`Identity` or :data:`NO_IDENTITY`. ``phase``: position in PHASES. ``fate``: position in FATES.
@@ -30,7 +30,7 @@ class Features:
     freed_in_backward: NDArray[np.bool_]
 
 
-def categorize(features: Features) -> NDArray[np.int8]:
+def categorize(features: BlockFeatures) -> NDArray[np.int8]:
     """Return each block's position in CATEGORIES. Blocks that match no rule are ``other``."""
     other = CATEGORIES.index("other")
     chosen = np.full(features.phase.size, -1, dtype=np.int8)
@@ -43,7 +43,7 @@ def categorize(features: Features) -> NDArray[np.int8]:
     return chosen
 
 
-def _holds(rule: Rule, features: Features) -> NDArray[np.bool_]:
+def _holds(rule: Rule, features: BlockFeatures) -> NDArray[np.bool_]:
     held: NDArray[np.bool_] = np.isin(features.phase, [PHASES.index(name) for name in rule.phases])
     held &= np.isin(features.fate, [FATES.index(name) for name in rule.fates])
     for name in ("recomputed", "communicating", "reducing", "workspace_sized", "same_module", "freed_in_backward"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.analyze.ranks.failures import FailedRank
 from gpuledger.analyze.ranks.problems import failures_of, list_problems
 from gpuledger.analyze.ranks.reading import RankLine, open_summaries
-from gpuledger.analyze.ranks.spreads import RankSums, Spread
+from gpuledger.analyze.ranks.spreads import RankSpread, RankSums
 from gpuledger.analyze.ranks.waits import Waits, find_waits
 from gpuledger.files.reading import MIB
 
@@ -66,9 +66,9 @@ class RankSet:
     """
 
     lines: tuple[RankLine, ...]
-    categories: tuple[Spread, ...]
+    categories: tuple[RankSpread, ...]
     matrix: tuple[tuple[int, ...], ...]
-    modules: tuple[Spread, ...]
+    modules: tuple[RankSpread, ...]
     outliers: tuple[Outlier, ...]
     why_highest: tuple[Outlier, ...]
     whole_weights: tuple[WholeWeight, ...]

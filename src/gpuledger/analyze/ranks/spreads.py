@@ -20,7 +20,7 @@ MOST_CELLS = 16_000_000
 
 
 @dataclass(frozen=True)
-class Spread:
+class RankSpread:
     """How the bytes of one category or module at the ranks' peaks are spread over the ranks.
 
     ``expected_bytes`` is the median of what the device mesh says that a rank has to hold; None if it says nothing.
@@ -58,7 +58,7 @@ class RankSums:
         places = np.searchsorted(np.array(self.ranks), rows["rank"]).astype(np.int32)
         return rows["key"] - 1, places, np.asarray(rows[name])
 
-    def spreads(self, word: str, most: int | None = None) -> tuple[tuple[Spread, ...], tuple[tuple[int, ...], ...]]:
+    def spreads(self, word: str, most: int | None = None) -> tuple[tuple[RankSpread, ...], tuple[tuple[int, ...], ...]]:
         """Return the spread of each category, largest first, or of the ``most`` modules with the widest spread.
 
         Args:
@@ -68,7 +68,7 @@ class RankSums:
         numbers = self._keys[f"{word}_no"].astype(np.int64) - 1
         names = np.empty(int(numbers.max(initial=-1)) + 1, dtype=object)
         names[numbers] = self._keys[word]
-        found: list[tuple[Spread, NDArray[Any]]] = []
+        found: list[tuple[RankSpread, NDArray[Any]]] = []
         count = max(1, MOST_CELLS // max(1, len(self.ranks)))
         for first in range(0, len(names), count):
             found += self._of_names(numbers, names[first : first + count], first)
@@ -79,7 +79,7 @@ class RankSums:
 
     def _of_names(
         self, numbers: NDArray[Any], names: NDArray[Any], first: int
-    ) -> list[tuple[Spread, NDArray[np.int64]]]:
+    ) -> list[tuple[RankSpread, NDArray[np.int64]]]:
         """Return the spreads of some names, with the bytes on every rank; without those that no rank has."""
         shape = (len(names), len(self.ranks))
         sizes, have = _dense(numbers[self._key] - first, self._place, self._bytes, shape)
@@ -89,7 +89,7 @@ class RankSums:
         found = []
         for row in np.flatnonzero(ordered[:, -1] > 0).tolist():
             told = np.sort(expected[row][says[row]])
-            spread = Spread(
+            spread = RankSpread(
                 str(names[row]),
                 int(have[row].sum()),
                 int(ordered[row, 0]),
@@ -115,5 +115,5 @@ def _dense(
     return sums.reshape(shape), has.reshape(shape)
 
 
-def _rank_of(spread: Spread, *, widest: bool) -> int:
+def _rank_of(spread: RankSpread, *, widest: bool) -> int:
     return spread.min_bytes - spread.max_bytes if widest else -spread.max_bytes

@@ -50,7 +50,7 @@ _SOURCES = {
 
 
 @dataclass(frozen=True)
-class Quantity:
+class PlottedQuantity:
     """A quantity to plot: title, unit (B, W, 1 or MHz), and the columns of ``samples`` that contain it.
 
     The first column that every run has is used. Columns are never mixed, because they measure different things.
@@ -62,10 +62,10 @@ class Quantity:
 
 
 QUANTITIES = {
-    MEMORY: Quantity("GPU memory", "B", ("used_bytes",)),
-    "power": Quantity("Power", "W", ("power_instant_w", "power_average_w")),
-    "utilization": Quantity("GPU utilization", "1", ("utilization_frac",)),
-    "clock": Quantity("Clock of the multiprocessors", "MHz", ("sm_clock_mhz",)),
+    MEMORY: PlottedQuantity("GPU memory", "B", ("used_bytes",)),
+    "power": PlottedQuantity("Power", "W", ("power_instant_w", "power_average_w")),
+    "utilization": PlottedQuantity("GPU utilization", "1", ("utilization_frac",)),
+    "clock": PlottedQuantity("Clock of the multiprocessors", "MHz", ("sm_clock_mhz",)),
 }
 
 

@@ -24,7 +24,7 @@ from gpuledger.analyze.operator_work.measured_watts import WattTable, table_of
 from gpuledger.analyze.operator_work.power_model import PowerModel, model_of
 from gpuledger.analyze.operator_work.work_class import CLASSES
 from gpuledger.analyze.step.power_columns import alike, column_count, columns_of
-from gpuledger.analyze.step.work import Work, names_of, read_work
+from gpuledger.analyze.step.work import StepWork, names_of, read_work
 
 if TYPE_CHECKING:
     from gpuledger.model.pass_facts import PassEnergy
@@ -230,7 +230,7 @@ def _idle_key(by: Sequence[str]) -> Key:
     return tuple(IDLE if position == place else "" for position in range(len(by)))
 
 
-def work_by_class(rank: Rank, work: Work, by: Sequence[str], depth: int | None = None) -> tuple[list[Key], F64]:
+def work_by_class(rank: Rank, work: StepWork, by: Sequence[str], depth: int | None = None) -> tuple[list[Key], F64]:
     """Return the keys of ``by``, and float64[keys, columns]: seconds of one step in each column of :class:`Weights`."""
     names, paths = names_of(rank), module_paths(rank)
     words: dict[str, tuple[NDArray[Any], Callable[[Any], str]]] = {
@@ -349,7 +349,7 @@ def _half_range(durations_s: F64, weights: Weights) -> F64:
     return half
 
 
-def _method(rank: Rank, step: StepEnergy, work: Work) -> str:
+def _method(rank: Rank, step: StepEnergy, work: StepWork) -> str:
     """Return a description of the attribution: which share of the time has measured power, and which modelled."""
     how, table, model = METHOD if step.base_w is not None else METHOD_WITHOUT_BASE, table_of(rank), model_of(rank)
     weights = weigh(work_by_class(rank, work, ("kind",))[1], work.busy_ns / 1e9, step, table, model)
@@ -366,7 +366,7 @@ def _method(rank: Rank, step: StepEnergy, work: Work) -> str:
     return how + ", ".join([*parts, *rest])
 
 
-def _notes(step: StepEnergy, work: Work | None) -> list[str]:
+def _notes(step: StepEnergy, work: StepWork | None) -> list[str]:
     if work is None:
         return ["Energy is known for whole steps only, because the run has no timing measurement."]
     notes = []

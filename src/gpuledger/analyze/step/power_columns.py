@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gpuledger.analyze.operator_work.measured_watts import WattTable, numbers_of
 from gpuledger.analyze.operator_work.power_model import LEVELS, TF32, PowerModel
 from gpuledger.analyze.operator_work.work_class import CLASSES, class_of
-from gpuledger.analyze.step.work import Work
+from gpuledger.analyze.step.work import StepWork
 
 I64 = NDArray[np.int64]
 
@@ -23,7 +23,7 @@ def column_count(table: WattTable | None, model: PowerModel | None) -> int:
     return len(CLASSES) + (0 if table is None else len(table.types)) + (0 if model is None else 2 * LEVELS)
 
 
-def columns_of(work: Work, names: dict[int, str], table: WattTable | None, model: PowerModel | None) -> I64:
+def columns_of(work: StepWork, names: dict[int, str], table: WattTable | None, model: PowerModel | None) -> I64:
     """Return the power column of each span.
 
     Args:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuledger.analyze.step.side_by_side import FORWARD
 from gpuledger.analyze.step.steps import step_times
-from gpuledger.analyze.step.work import Work, read_work, union_ns
+from gpuledger.analyze.step.work import StepWork, read_work, union_ns
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
@@ -76,7 +76,7 @@ def step_parts(rank: Rank, device_idx: int | None = None) -> StepParts | None:
     )
 
 
-def _own_ns(work: Work) -> dict[str, float]:
+def _own_ns(work: StepWork) -> dict[str, float]:
     """Return the time of each phase in one step, without overlap with the phases before it in the order."""
     taken = np.zeros(work.start_ns.size, dtype=bool)
     found, covered = {}, 0

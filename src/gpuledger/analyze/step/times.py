@@ -13,7 +13,7 @@ from gpuledger.analyze.memory.instant import module_paths
 from gpuledger.analyze.memory.lines.source_lines import line_texts, read_stacks
 from gpuledger.analyze.step.gpu_steps import gpu_steps
 from gpuledger.analyze.step.steps import StepTimes, step_times
-from gpuledger.analyze.step.work import Work, names_of, read_work
+from gpuledger.analyze.step.work import StepWork, names_of, read_work
 from gpuledger.model.accounts import SPAN_KINDS
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def break_down_time(rank: Rank, device_idx: int | None = None) -> TimeBreakdown 
     )
 
 
-def _step_around(rank: Rank, work: Work, unprofiled: StepTimes) -> tuple[float | None, bool]:
+def _step_around(rank: Rank, work: StepWork, unprofiled: StepTimes) -> tuple[float | None, bool]:
     """Return the step that contains the busy time in ns, and whether it is a profiled one."""
     if unprofiled.median_ns is None:
         return None, False
@@ -140,7 +140,7 @@ def _idle_waiting_for_cpu_ns(rank: Rank, device_idx: int, idle_ns: float | None)
     return None if idle_ns is None or not found else idle_ns * found[0].host_ns / found[0].gap_ns
 
 
-def sums_of(texts: dict[int, str], ids: I64, work: Work) -> list[tuple[str, str, float, float, float | None]]:
+def sums_of(texts: dict[int, str], ids: I64, work: StepWork) -> list[tuple[str, str, float, float, float | None]]:
     """Return text, phase, ns, spans and spread in ns of one step for each text that occurs, the longest first."""
     found: dict[tuple[str, str], dict[int, float]] = {}
     spans: Counter[tuple[str, str]] = Counter()

@@ -42,7 +42,7 @@ _IDS = ("module_id", "name_id", "operator_id", "scope_id", "stack_id")
 
 
 @dataclass(frozen=True)
-class Work:
+class StepWork:
     """One entry per kernel, copy, collective or host operator, from ``steps`` profiled steps.
 
     A timed program without steps counts as one step.
@@ -79,7 +79,7 @@ class Work:
         return union_ns(self.start_ns, self.end_ns) / self.steps
 
 
-def read_work(rank: Rank, device_idx: int | None = None) -> Work | None:
+def read_work(rank: Rank, device_idx: int | None = None) -> StepWork | None:
     """Return the profiled work on one device; None without a timing measurement.
 
     Args:
@@ -100,7 +100,7 @@ def read_work(rank: Rank, device_idx: int | None = None) -> Work | None:
     if not mine.any():
         return None
     ids = {column: to_numbers(table[column])[mine] for column in _IDS}
-    return Work(
+    return StepWork(
         device_idx=chosen,
         steps=len(distinct_numbers(step[mine])),
         on_host=bool((kind[mine] == "host").all()),

@@ -10,7 +10,7 @@ import click
 
 from gpuledger.cli.common import force_option, out_option, print_lines, print_notes, quoted, unread_lines
 from gpuledger.errors import InputError
-from gpuledger.formats.readers import FORMATS, Option
+from gpuledger.formats.readers import FORMATS, ReaderOption
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Run
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 BAD_INPUT = InputError.exit_code
 
 
-def _format_options() -> dict[str, tuple[Option, list[str]]]:
+def _format_options() -> dict[str, tuple[ReaderOption, list[str]]]:
     """Return every option that a format declares, with the formats that take it."""
-    found: dict[str, tuple[Option, list[str]]] = {}
+    found: dict[str, tuple[ReaderOption, list[str]]] = {}
     for name, one in FORMATS.items():
         for option in one.options:
             found.setdefault(option.name, (option, []))[1].append(name)

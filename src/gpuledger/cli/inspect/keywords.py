@@ -10,7 +10,7 @@ import click
 
 from gpuledger.cli.common import Decorator, choose_devices, choose_ranks
 from gpuledger.errors import UsageError
-from gpuledger.services.grouping import Asked, group_places, read_keywords
+from gpuledger.services.grouping import GroupingRequest, group_places, read_keywords
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Run
@@ -37,7 +37,7 @@ def keyword_options() -> Decorator:
     return decorate
 
 
-def read_asked(keywords_texts: Sequence[str], reported_text: str | None) -> Asked:
+def read_asked(keywords_texts: Sequence[str], reported_text: str | None) -> GroupingRequest:
     """Return what --keywords and --reported-memory say; a SETME.py may give both.
 
     Raises:
@@ -46,11 +46,11 @@ def read_asked(keywords_texts: Sequence[str], reported_text: str | None) -> Aske
     """
     keywords = read_keywords(*keywords_texts) if keywords_texts else None
     if reported_text is not None:
-        return Asked(keywords, parse_reported(reported_text))
-    return Asked(keywords, keywords.expected_bytes if keywords else None)
+        return GroupingRequest(keywords, parse_reported(reported_text))
+    return GroupingRequest(keywords, keywords.expected_bytes if keywords else None)
 
 
-def bar_panels(run: Run, asked: Asked) -> list[Panel]:
+def bar_panels(run: Run, asked: GroupingRequest) -> list[Panel]:
     """Return the panels of a bar chart of ``run``: one per rank and device, at its peak.
 
     Raises:

@@ -14,7 +14,7 @@ from gpuledger.cli.inspect.keywords import bar_panels, keyword_options, read_ask
 from gpuledger.cli.inspect.report import choose_file, echo_path, write_bytes
 from gpuledger.errors import UsageError
 from gpuledger.files.writing import write_whole
-from gpuledger.services.grouping import Asked
+from gpuledger.services.grouping import GroupingRequest
 from gpuledger.units import format_bytes, parse_frac
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Wanted:
     """What a picture is drawn by: what was said, and what its words mean."""
 
     flags: PlotFlags
-    asked: Asked
+    asked: GroupingRequest
     min_share_frac: float
 
 

@@ -29,7 +29,7 @@ from gpuledger.errors import GpuLedgerError, UsageError
 if TYPE_CHECKING:
     import duckdb
 
-    from gpuledger.export.query_limits import Limits
+    from gpuledger.export.query_limits import QueryLimits
     from gpuledger.export.sql import Answer
 
 ROWS = 100
@@ -89,13 +89,13 @@ def refuse_two_forms(*, as_json: bool, as_csv: bool) -> None:
         raise UsageError("--json and --csv: cannot be combined", hint="Use only one of them")
 
 
-def parse_limits(memory_limit: str, timeout: str) -> Limits:
+def parse_limits(memory_limit: str, timeout: str) -> QueryLimits:
     """Return what --memory-limit and --timeout allow.
 
     Raises:
         UsageError: one is no size or no time, or 0.
     """
-    from gpuledger.export.query_limits import Limits
+    from gpuledger.export.query_limits import QueryLimits
     from gpuledger.units import parse_bytes, parse_duration_ns
 
     memory_bytes, time_ns = parse_bytes(memory_limit), parse_duration_ns(timeout)
@@ -103,7 +103,7 @@ def parse_limits(memory_limit: str, timeout: str) -> Limits:
         raise UsageError(f"--memory-limit {memory_limit}: too small", hint="Use 16MiB or more")
     if time_ns <= 0:
         raise UsageError(f"--timeout {timeout}: must be above 0", hint=f"Use a time such as {TIMEOUT}")
-    return Limits(memory_bytes, time_ns / 1e9, _leave)
+    return QueryLimits(memory_bytes, time_ns / 1e9, _leave)
 
 
 def _leave(error: GpuLedgerError) -> None:
@@ -114,7 +114,7 @@ def _leave(error: GpuLedgerError) -> None:
 
 
 def print_query(
-    database: duckdb.DuckDBPyConnection, query: str, limits: Limits, rows: int, *, as_json: bool, as_csv: bool
+    database: duckdb.DuckDBPyConnection, query: str, limits: QueryLimits, rows: int, *, as_json: bool, as_csv: bool
 ) -> None:
     """Print the answer to a query, which takes no more than the limits."""
     from gpuledger.export.query_limits import limited_memory
@@ -153,20 +153,20 @@ def _print_csv(answer: Answer) -> None:
 
 def _print_table(answer: Answer, limit: int) -> None:
     """Print the first rows as a table, or one value a line where the table is wider than the terminal."""
-    from gpuledger.report.base.terminal import Column, Table, Terminal
+    from gpuledger.report.base.terminal import Terminal, TextColumn, TextTable
 
     terminal = Terminal.of(sys.stdout)
     found = _rows(answer)
     shown = list(islice(found, limit))
     texts = tuple(tuple(_text(value) for value in row) for row in shown)
     numeric = [any(isinstance(row[n], int | float | Decimal) for row in shown) for n in range(len(answer.columns))]
-    columns = (Column(name, right=right) for name, right in zip(answer.columns, numeric, strict=True))
-    table = Table(tuple(columns), texts)
+    columns = (TextColumn(name, right=right) for name, right in zip(answer.columns, numeric, strict=True))
+    table = TextTable(tuple(columns), texts)
     if table.fits(terminal):
         print_lines(table.lines(terminal))
     else:
         for position, row in enumerate(texts):
-            pairs = Table((Column(), Column()), tuple(zip(answer.columns, row, strict=True)))
+            pairs = TextTable((TextColumn(), TextColumn()), tuple(zip(answer.columns, row, strict=True)))
             print_lines([*([""] if position else []), *pairs.lines(terminal)])
     left = sum(1 for _ in found)
     if left:

@@ -55,23 +55,23 @@ def accuracy_command(database_url: str | None, gpu: str | None, held_out: tuple[
 
 
 def _lines(found: Accuracy) -> list[str]:
-    from gpuledger.report.base.terminal import Column, Table, Terminal
+    from gpuledger.report.base.terminal import Terminal, TextColumn, TextTable
 
     terminal = Terminal.of(sys.stdout)
     titles = ("held out", "count", "mean", "median", "90 %", "worst", "in interval", "power")
-    columns = tuple(Column(title, right=place > 0) for place, title in enumerate(titles))
+    columns = tuple(TextColumn(title, right=place > 0) for place, title in enumerate(titles))
     beyond = [found.beyond, *found.beyond_by_size] if found.beyond else []
     errors = [found.unseen, *beyond, *found.by_type]
     lines = [f"{found.card}: {found.examples:,} measured operators, {found.groups:,} families of shapes", ""]
-    lines += Table(columns, tuple(_row(one) for one in errors)).lines(terminal)
+    lines += TextTable(columns, tuple(_row(one) for one in errors)).lines(terminal)
     if found.models:
         of_models = ("held-out model", "mode", "time", "energy", "calls measured")
-        columns = tuple(Column(title, right=place > 1) for place, title in enumerate(of_models))
+        columns = tuple(TextColumn(title, right=place > 1) for place, title in enumerate(of_models))
         rows = tuple(
             (one.name, one.mode, _signed(one.time_frac), _signed(one.energy_frac), format_frac(one.covered_frac))
             for one in found.models
         )
-        lines += ["", *Table(columns, rows).lines(terminal)]
+        lines += ["", *TextTable(columns, rows).lines(terminal)]
     return lines
 
 

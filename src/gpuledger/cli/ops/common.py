@@ -13,7 +13,7 @@ from gpuledger.cli.common import print_lines, print_notes
 from gpuledger.config import DEFAULT_DATABASE
 
 if TYPE_CHECKING:
-    from gpuledger.report.base.terminal import Column
+    from gpuledger.report.base.terminal import TextColumn
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -134,10 +134,12 @@ def print_next(command: str) -> None:
     print_notes(["", *next_lines([command], Terminal.of(sys.stderr))])
 
 
-def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
+def table_lines(columns: Sequence[TextColumn], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return a table's lines, without the columns in which no row has anything, such as energies of a processor."""
-    from gpuledger.report.base.terminal import Table, Terminal
+    from gpuledger.report.base.terminal import Terminal, TextTable
 
     kept = [place for place, _ in enumerate(columns) if place == 0 or any(row[place] not in ("", "-") for row in rows)]
-    table = Table(tuple(columns[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in rows))
+    table = TextTable(
+        tuple(columns[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in rows)
+    )
     return table.lines(Terminal.of(sys.stdout))

@@ -34,7 +34,7 @@ from gpuledger.services.sums import open_workload
 from gpuledger.units import format_bytes, format_frac, format_joules, format_ns
 
 if TYPE_CHECKING:
-    from gpuledger.ops.totals.compare import Errors, Pair
+    from gpuledger.ops.totals.compare import Pair, SumErrors
     from gpuledger.ops.workloads.workload import Workload
     from gpuledger.ops.workloads.workload_spec import WorkloadSpec
 
@@ -151,13 +151,13 @@ def _picture(output: str, *, force: bool) -> Path:
 def lines_of(pairs: Sequence[Pair]) -> list[str]:
     """Return the pairs as a table, and their errors."""
     from gpuledger.ops.totals.compare import busy_energy_errors, busy_time_errors, energy_errors, time_errors
-    from gpuledger.report.base.terminal import Column
+    from gpuledger.report.base.terminal import TextColumn
 
     titles = (
         "workload", "sum", "whole", "sum / whole", "sum J", "whole J", "sum / whole J", "busy / graph",
         "busy / graph J", "calls measured",
     )  # fmt: skip
-    columns = [Column(title, right=place > 0, shrinks=place == 0) for place, title in enumerate(titles)]
+    columns = [TextColumn(title, right=place > 0, shrinks=place == 0) for place, title in enumerate(titles)]
     rows = tuple(
         (
             pair.name,
@@ -184,7 +184,7 @@ def lines_of(pairs: Sequence[Pair]) -> list[str]:
     return [*lines, *(_errors_line(what, errors) for what, errors in found if errors is not None)]
 
 
-def _errors_line(what: str, errors: Errors) -> str:
+def _errors_line(what: str, errors: SumErrors) -> str:
     return (
         f"{what}: mean error {format_frac(errors.mean_frac)}, largest {format_frac(errors.worst_frac)}, "
         f"bias {errors.bias_frac * 100:+.1f} %"

@@ -11,7 +11,7 @@ from gpuledger.cli.common import json_option, print_json, print_lines, print_not
 from gpuledger.units import counted
 
 if TYPE_CHECKING:
-    from gpuledger.ops.database.database_diff import Change, DatabaseDiff
+    from gpuledger.ops.database.database_diff import DatabaseDiff, OperatorChange
 
 ROWS = 20
 
@@ -46,7 +46,7 @@ def diff_command(before: str, after: str, rows: int, as_json: bool) -> None:
 
 
 def _lines(found: DatabaseDiff, rows: int) -> list[str]:
-    from gpuledger.report.base.terminal import Column, Table, Terminal
+    from gpuledger.report.base.terminal import Terminal, TextColumn, TextTable
 
     certain = sum(change.certain for change in found.changes)
     head = [
@@ -58,12 +58,16 @@ def _lines(found: DatabaseDiff, rows: int) -> list[str]:
         "",
     ]
     titles = ("time A", "time B", "B/A", "energy B/A", "")
-    columns = (*(Column(title, right=True) for title in titles[:4]), Column(""), Column("operator", shrinks=True))
+    columns = (
+        *(TextColumn(title, right=True) for title in titles[:4]),
+        TextColumn(""),
+        TextColumn("operator", shrinks=True),
+    )
     cells = tuple(_cells(change) for change in found.changes[:rows])
-    return [*head, *Table(columns, cells).lines(Terminal.of(sys.stdout))]
+    return [*head, *TextTable(columns, cells).lines(Terminal.of(sys.stdout))]
 
 
-def _cells(change: Change) -> tuple[str, ...]:
+def _cells(change: OperatorChange) -> tuple[str, ...]:
     times = [record.time_median_ns or 0.0 for record in (change.before, change.after)]
     ratio = change.energy_ratio
     return (

@@ -16,7 +16,7 @@ from gpuledger.units import counted
 
 if TYPE_CHECKING:
     from gpuledger.operator_key import OperatorKey
-    from gpuledger.ops.exchange.printed_lines import Unread
+    from gpuledger.ops.exchange.printed_lines import UnreadLine
 
 PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".pkl.xz", ".joblib")
 REASONS_SHOWN = 10
@@ -126,7 +126,7 @@ def _kinds_text(keys: Sequence[OperatorKey]) -> str:
     return " and ".join(counted(count, what) for count, what in counts if count)
 
 
-def _unread_lines(unread: Sequence[Unread]) -> list[str]:
+def _unread_lines(unread: Sequence[UnreadLine]) -> list[str]:
     """Return how many lines were not read for each reason, with the first place of each."""
     from gpuledger.ops.exchange.printed_lines import by_reason
 

@@ -14,7 +14,7 @@ from gpuledger.services.sums import open_workload
 
 if TYPE_CHECKING:
     from gpuledger.ops.workloads.workload import Layer, Use, Workload
-    from gpuledger.report.base.terminal import Table
+    from gpuledger.report.base.terminal import TextTable
 
 ROWS = 40
 
@@ -57,16 +57,16 @@ def list_command(workload_path: str, by: str, rows: int, as_json: bool) -> None:
         print_notes([f"gpuledger: {total - rows:,} more rows; -n {total} or --json print them"])
 
 
-def _by_operator(workload: Workload, rows: int) -> tuple[Table, int]:
-    from gpuledger.report.base.terminal import Column, Table
+def _by_operator(workload: Workload, rows: int) -> tuple[TextTable, int]:
+    from gpuledger.report.base.terminal import TextColumn, TextTable
     from gpuledger.units import format_bytes
 
     uses = sorted(workload.uses, key=lambda use: -use.count)
     columns = (
-        Column("calls", right=True),
-        Column("operator", shrinks=True),
-        Column("reuse", right=True, optional=1),
-        Column("modules", shrinks=True),
+        TextColumn("calls", right=True),
+        TextColumn("operator", shrinks=True),
+        TextColumn("reuse", right=True, optional=1),
+        TextColumn("modules", shrinks=True),
     )
     cells = tuple(
         (
@@ -77,7 +77,7 @@ def _by_operator(workload: Workload, rows: int) -> tuple[Table, int]:
         )
         for use in uses[:rows]
     )
-    return Table(columns, cells), len(uses)
+    return TextTable(columns, cells), len(uses)
 
 
 def _flags_text(use: Use) -> str:
@@ -93,12 +93,15 @@ def _modules_text(modules: Sequence[tuple[str, int]]) -> str:
     return f"{first} and {len(modules) - 1} more" if len(modules) > 1 else first
 
 
-def _by_layer(workload: Workload, rows: int) -> tuple[Table, int]:
-    from gpuledger.report.base.terminal import Column, Table
+def _by_layer(workload: Workload, rows: int) -> tuple[TextTable, int]:
+    from gpuledger.report.base.terminal import TextColumn, TextTable
 
     operators = {use.key.digest: use.key.name for use in workload.uses}
     layers = sorted(workload.layers, key=lambda layer: -layer.count)
-    columns = (Column("calls", right=True), *(Column(name, shrinks=True) for name in ("layer", "inputs", "outputs")))
+    columns = (
+        TextColumn("calls", right=True),
+        *(TextColumn(name, shrinks=True) for name in ("layer", "inputs", "outputs")),
+    )
     cells = tuple(
         (
             f"{layer.count:,}",
@@ -110,7 +113,9 @@ def _by_layer(workload: Workload, rows: int) -> tuple[Table, int]:
         )
         for layer in layers[:rows]
     )
-    return Table((*columns, Column("parameters", right=True), Column("operators", shrinks=True)), cells), len(layers)
+    return TextTable(
+        (*columns, TextColumn("parameters", right=True), TextColumn("operators", shrinks=True)), cells
+    ), len(layers)
 
 
 def _shapes(tensors: Sequence[Any]) -> str:

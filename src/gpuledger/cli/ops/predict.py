@@ -138,11 +138,11 @@ def parse_batches(text: str) -> list[int]:
 
 
 def _lines(card: str, found: Sequence[tuple[int | str | None, Forecast]]) -> list[str]:
-    from gpuledger.report.base.terminal import Column, printable
+    from gpuledger.report.base.terminal import TextColumn, printable
 
     size = "input" if isinstance(found[0][0], str) else "batch"
     titles = (size, "time", "from", "to", "energy", "from", "to", "time measured")
-    columns = tuple(Column(title, right=True) for title in titles)
+    columns = tuple(TextColumn(title, right=True) for title in titles)
     rows = tuple(
         (
             "-" if batch is None else printable(batch) if isinstance(batch, str) else f"{batch:,}",

@@ -40,10 +40,10 @@ def print_run_modules(run: str, gpu: str, *, as_json: bool) -> None:
 
 def module_lines(modules: Sequence[ModuleCost]) -> list[str]:
     """Return a table with a row for each module."""
-    from gpuledger.report.base.terminal import Column
+    from gpuledger.report.base.terminal import TextColumn
 
     titles = ("module", "recorded", "time", "energy")
-    columns = [Column(title, right=place > 0, shrinks=place == 0) for place, title in enumerate(titles)]
+    columns = [TextColumn(title, right=place > 0, shrinks=place == 0) for place, title in enumerate(titles)]
     rows = [
         (
             one.module,

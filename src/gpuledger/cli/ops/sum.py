@@ -214,10 +214,10 @@ def _plus_minus(half: float | None, text_of: Callable[[float], str]) -> str:
 
 
 def _type_lines(types: Sequence[TypeTotal]) -> list[str]:
-    from gpuledger.report.base.terminal import Column
+    from gpuledger.report.base.terminal import TextColumn
 
     titles = ("operator", "calls", "distinct", "time", "±", "energy", "±", "not measured")
-    columns = [Column(title, right=place > 0, shrinks=place == 0) for place, title in enumerate(titles)]
+    columns = [TextColumn(title, right=place > 0, shrinks=place == 0) for place, title in enumerate(titles)]
     cells = [
         (
             kind.operator,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuledger.cli.common import print_json, print_lines, print_notes
 from gpuledger.errors import BudgetExceededError
-from gpuledger.report.base.terminal import Column, Table, Terminal
+from gpuledger.report.base.terminal import Terminal, TextColumn, TextTable
 from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:
@@ -63,17 +63,17 @@ def advice_lines(found: Advice, terminal: Terminal) -> list[str]:
         for one in _shown(found)
     )
     columns = (
-        Column("changes", shrinks=True),
-        Column("peak", right=True),
-        Column("upper bound", right=True),
-        Column("time by FLOPs", right=True),
-        Column("fits"),
+        TextColumn("changes", shrinks=True),
+        TextColumn("peak", right=True),
+        TextColumn("upper bound", right=True),
+        TextColumn("time by FLOPs", right=True),
+        TextColumn("fits"),
     )
     return [
         terminal.styled(terminal.text(headline(found)), "bold"),
         *(terminal.text(f"  {sentence}") for sentence in found.changes),
         "",
-        *Table(columns, rows).lines(terminal),
+        *TextTable(columns, rows).lines(terminal),
         "",
         *terminal.paragraph(
             "Times are computed by FLOPs, not measured: matrix products, convolutions and attention, per sample, at "

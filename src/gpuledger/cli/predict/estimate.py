@@ -29,7 +29,7 @@ from gpuledger.units import parse_bytes
 
 if TYPE_CHECKING:
     from gpuledger.report.base.terminal import Terminal
-    from gpuledger.simulate.catalogue import Card
+    from gpuledger.simulate.catalogue import GpuModel
     from gpuledger.simulate.estimate.run import Estimate, Order
     from gpuledger.simulate.estimate.search import Search
 
@@ -179,7 +179,7 @@ def _is_advice(flags: dict[str, Any]) -> bool:
     return True
 
 
-def _card(flags: dict[str, Any]) -> Card:
+def _card(flags: dict[str, Any]) -> GpuModel:
     """Return the GPU that the options name; for all GPUs, the one on which the rules were measured.
 
     Raises:

@@ -9,8 +9,8 @@ from gpuledger.analyze.memory.breakdown import Account, break_down
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.model.accounts import ROUNDING
-from gpuledger.report.base.terminal import Column, Table, Terminal
-from gpuledger.simulate.catalogue import Card
+from gpuledger.report.base.terminal import Terminal, TextColumn, TextTable
+from gpuledger.simulate.catalogue import GpuModel
 from gpuledger.simulate.estimate.fit import FITS, Fit, category_spread, kind_on
 from gpuledger.simulate.estimate.run import Estimate, some_of
 from gpuledger.simulate.estimate.search import Search
@@ -59,7 +59,7 @@ def _uncompiled_line(found: Estimate) -> str:
     return f"estimated without torch.compile ({some_of(found.uncompiled)}); the compiled program may need {sizes}"
 
 
-def breakdown_table(found: Estimate, word: str, rows: int) -> Table:
+def breakdown_table(found: Estimate, word: str, rows: int) -> TextTable:
     """Return what was alive at the peak by one word; the rows sum to the allocated bytes."""
     rank = found.run.rank(found.rank)
     breakdown = break_down(rank, find_peak(rank), by=(word,))
@@ -68,22 +68,22 @@ def breakdown_table(found: Estimate, word: str, rows: int) -> Table:
     if rest:
         entries.append((f"{len(breakdown.accounts) - rows} more", format_bytes(rest)))
     entries.append(("allocated at the peak", format_bytes(breakdown.allocated_bytes)))
-    return Table((Column(word, shrinks=True), Column("bytes", right=True)), tuple(entries))
+    return TextTable((TextColumn(word, shrinks=True), TextColumn("bytes", right=True)), tuple(entries))
 
 
 def _label(account: Account, word: str) -> str:
     return account.category if account.category == ROUNDING else getattr(account, word) or OUTSIDE_PATH
 
 
-def _cards(fits: tuple[Fit, ...]) -> Table:
+def _cards(fits: tuple[Fit, ...]) -> TextTable:
     names = ("memory", "peak", "upper bound", "left")
-    columns = (Column("GPU"), *(Column(name, right=True) for name in names), Column("verdict"))
+    columns = (TextColumn("GPU"), *(TextColumn(name, right=True) for name in names), TextColumn("verdict"))
     rows = []
     for fit in fits:
         sizes = (fit.card.total_bytes, fit.process_bytes, fit.upper_bytes, fit.free_bytes)
         verdict = f"{fit.verdict}, approximate" if fit.approximate else fit.verdict
         rows.append((fit.card.key, *map(format_bytes, sizes), verdict))
-    return Table(columns, tuple(rows))
+    return TextTable(columns, tuple(rows))
 
 
 def every_gpu_line(found: Estimate) -> str:
@@ -166,18 +166,18 @@ def peaks_document(found: Estimate, rank: int) -> dict[str, Any]:
     }
 
 
-def search_lines(found: Search, card: Card, name: str, terminal: Terminal) -> list[str]:
+def search_lines(found: Search, card: GpuModel, name: str, terminal: Terminal) -> list[str]:
     """Return the largest value that fits, and what was tried."""
     flag = f"--{name.lstrip('-')}"
     first = f"largest {flag} on {card.key}: {found.largest}" if found.largest else f"no {flag} fits {card.key}"
     rows = tuple((str(trial.value), format_bytes(trial.process_bytes), trial.verdict) for trial in found.trials)
-    table = Table((Column(flag, right=True), Column("peak", right=True), Column("verdict")), rows)
+    table = TextTable((TextColumn(flag, right=True), TextColumn("peak", right=True), TextColumn("verdict")), rows)
     if any(trial.is_uncompiled for trial in found.trials):
         first += " (estimated without torch.compile)"
     return [terminal.styled(terminal.text(first), "bold"), "", *table.lines(terminal)]
 
 
-def search_document(found: Search, card: Card, name: str) -> dict[str, Any]:
+def search_document(found: Search, card: GpuModel, name: str) -> dict[str, Any]:
     """Return a search as one JSON document."""
     trials = [{"value": t.value, "peak_process_bytes": t.process_bytes, "verdict": t.verdict} for t in found.trials]
     return {

@@ -10,7 +10,7 @@ import click
 from gpuledger.cli.common import json_option, print_json, print_lines
 
 if TYPE_CHECKING:
-    from gpuledger.simulate.catalogue import Card, Figure
+    from gpuledger.simulate.catalogue import Figure, GpuModel
 
 
 @click.command(
@@ -33,14 +33,14 @@ def gpus_command(as_json: bool) -> None:
     if as_json:
         print_json([_document(card) for card in cards])
         return
-    from gpuledger.report.base.terminal import Column, Table, Terminal
+    from gpuledger.report.base.terminal import Terminal, TextColumn, TextTable
     from gpuledger.units import format_bytes
 
     def marked(figure: Figure, text: str) -> str:
         return f"{text} {'=' if not figure.is_own else figure.source[0]}"
 
     titles = ("GPU", "memory", "bandwidth", "context", "libraries", "capability")
-    columns = tuple(Column(title, right=0 < number < 5) for number, title in enumerate(titles))
+    columns = tuple(TextColumn(title, right=0 < number < 5) for number, title in enumerate(titles))
     rows = tuple(
         (
             card.key,
@@ -53,10 +53,10 @@ def gpus_command(as_json: bool) -> None:
         for card in cards
     )
     absent = ", ".join(NOT_MODELLED)
-    print_lines([*Table(columns, rows).lines(Terminal.of(sys.stdout)), "", f"Not modelled: {absent}"])
+    print_lines([*TextTable(columns, rows).lines(Terminal.of(sys.stdout)), "", f"Not modelled: {absent}"])
 
 
-def _document(card: Card) -> dict[str, Any]:
+def _document(card: GpuModel) -> dict[str, Any]:
     figures = {
         name: {"value": figure.value, "source": figure.source, "where": figure.where, "when": figure.when}
         for name, figure in card.figures().items()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gpuledger.cli.predict.estimate_text import breakdown_table, interval, peaks_document
-from gpuledger.report.base.terminal import Column, Table, Terminal
-from gpuledger.simulate.catalogue import Card
+from gpuledger.report.base.terminal import Terminal, TextColumn, TextTable
+from gpuledger.simulate.catalogue import GpuModel
 from gpuledger.simulate.estimate.ranks import RankEstimate, RanksEstimate
 from gpuledger.simulate.estimate.world_search import WorldSearch
 from gpuledger.units import counted, format_bytes
@@ -35,16 +35,16 @@ def ranks_lines(found: RanksEstimate, terminal: Terminal, rows: int) -> list[str
     return lines[:-1]
 
 
-def _rank_table(found: RanksEstimate) -> Table:
+def _rank_table(found: RanksEstimate) -> TextTable:
     names = list(dict.fromkeys(name for one in found.ranks for name in one.coordinate))
     numbers = ("allocated", "reserved", "process", "upper bound")
     columns = (
-        Column("rank", right=True),
-        *(Column(name, right=True) for name in names),
-        *(Column(name, right=True) for name in numbers),
-        Column("verdict"),
+        TextColumn("rank", right=True),
+        *(TextColumn(name, right=True) for name in names),
+        *(TextColumn(name, right=True) for name in numbers),
+        TextColumn("verdict"),
     )
-    return Table(columns, tuple(_rank_row(one, names) for one in found.ranks))
+    return TextTable(columns, tuple(_rank_row(one, names) for one in found.ranks))
 
 
 def _rank_row(one: RankEstimate, names: list[str]) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ def ranks_document(found: RanksEstimate) -> dict[str, Any]:
     }
 
 
-def world_lines(found: WorldSearch, card: Card, terminal: Terminal) -> list[str]:
+def world_lines(found: WorldSearch, card: GpuModel, terminal: Terminal) -> list[str]:
     """Return the smallest number of ranks that fits, and what was tried."""
     first = f"smallest world size on {card.key}: {found.smallest}" if found.smallest else f"{card.key}: {found.why}"
     rows = tuple(
@@ -97,11 +97,16 @@ def world_lines(found: WorldSearch, card: Card, terminal: Terminal) -> list[str]
         )
         for trial in found.trials
     )
-    columns = (Column("ranks", right=True), Column("peak", right=True), Column("verdict"), Column("why", shrinks=True))
-    return [terminal.styled(terminal.text(first), "bold"), "", *Table(columns, rows).lines(terminal)]
+    columns = (
+        TextColumn("ranks", right=True),
+        TextColumn("peak", right=True),
+        TextColumn("verdict"),
+        TextColumn("why", shrinks=True),
+    )
+    return [terminal.styled(terminal.text(first), "bold"), "", *TextTable(columns, rows).lines(terminal)]
 
 
-def world_document(found: WorldSearch, card: Card) -> dict[str, Any]:
+def world_document(found: WorldSearch, card: GpuModel) -> dict[str, Any]:
     """Return a search as one JSON document."""
     return {
         "gpu": card.key,

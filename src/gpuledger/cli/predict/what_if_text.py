@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from gpuledger.analyze.memory.failures.replayed_settings import Verdict
-from gpuledger.report.base.terminal import Column, Table, Terminal
+from gpuledger.report.base.terminal import Terminal, TextColumn, TextTable
 from gpuledger.report.text.oom_text import VERDICTS
-from gpuledger.simulate.estimate.what_if import Outcome
+from gpuledger.simulate.estimate.what_if import SettingOutcome
 from gpuledger.units import format_bytes
 
 
-def what_if_lines(outcomes: tuple[Outcome, ...], terminal: Terminal) -> list[str]:
+def what_if_lines(outcomes: tuple[SettingOutcome, ...], terminal: Terminal) -> list[str]:
     """Return settings by what they would reserve, the least first."""
     default = next(outcome.peak_reserved_bytes for outcome in outcomes if not outcome.alloc_conf)
     rows = tuple(
@@ -22,11 +22,15 @@ def what_if_lines(outcomes: tuple[Outcome, ...], terminal: Terminal) -> list[str
         )
         for outcome in outcomes
     )
-    columns = (Column("PYTORCH_CUDA_ALLOC_CONF"), Column("peak reserved", right=True), Column("change", right=True))
-    return Table(columns, rows).lines(terminal)
+    columns = (
+        TextColumn("PYTORCH_CUDA_ALLOC_CONF"),
+        TextColumn("peak reserved", right=True),
+        TextColumn("change", right=True),
+    )
+    return TextTable(columns, rows).lines(terminal)
 
 
-def what_if_document(outcomes: tuple[Outcome, ...]) -> list[dict[str, Any]]:
+def what_if_document(outcomes: tuple[SettingOutcome, ...]) -> list[dict[str, Any]]:
     """Return the same as one JSON document."""
     return [
         {
@@ -41,8 +45,8 @@ def what_if_document(outcomes: tuple[Outcome, ...]) -> list[dict[str, Any]]:
 def verdict_lines(verdicts: tuple[Verdict, ...], terminal: Terminal) -> list[str]:
     """Return whether a failed request would have fitted with each setting."""
     rows = tuple((one.alloc_conf or "default", VERDICTS[one.fits], one.note) for one in verdicts)
-    columns = (Column("PYTORCH_CUDA_ALLOC_CONF"), Column("failed request"), Column("", shrinks=True))
-    return Table(columns, rows).lines(terminal)
+    columns = (TextColumn("PYTORCH_CUDA_ALLOC_CONF"), TextColumn("failed request"), TextColumn("", shrinks=True))
+    return TextTable(columns, rows).lines(terminal)
 
 
 def verdict_document(verdicts: tuple[Verdict, ...]) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ def calibrate_command(as_json: bool) -> None:
     is stored in your cache directory, and `gpuledger balance` uses it.
     """
     from gpuledger.collect.sampling.calibrate import cache_path, measure, store_profile
-    from gpuledger.report.base.terminal import Column, Table, Terminal
+    from gpuledger.report.base.terminal import Terminal, TextColumn, TextTable
     from gpuledger.units import format_bytes
 
     profile = measure()
@@ -34,5 +34,7 @@ def calibrate_command(as_json: bool) -> None:
 
     rows = tuple((name, format_bytes(size)) for name, size in profile.increments())
     print_lines([str(profile.key), ""])
-    print_lines(Table((Column("component"), Column("memory", right=True)), rows).lines(Terminal.of(sys.stdout)))
+    print_lines(
+        TextTable((TextColumn("component"), TextColumn("memory", right=True)), rows).lines(Terminal.of(sys.stdout))
+    )
     print_notes([f"gpuledger: stored in {cache_path()}"])

@@ -13,7 +13,7 @@ from gpuledger.cli.common import json_option, print_json, print_lines, print_not
 
 if TYPE_CHECKING:
     from gpuledger.report.base.terminal import Terminal
-    from gpuledger.services.machine_checks import Check
+    from gpuledger.services.machine_checks import MachineCheck
 
 
 @click.command(
@@ -51,7 +51,7 @@ def doctor_command(as_json: bool) -> int:
     return 0 if healthy else 1
 
 
-def check_lines(check: Check, terminal: Terminal) -> list[str]:
+def check_lines(check: MachineCheck, terminal: Terminal) -> list[str]:
     """Return one finding as text, and below it what to do."""
     from gpuledger.report.base.terminal import BOLD, DIM
     from gpuledger.services.machine_checks import FAIL, OK

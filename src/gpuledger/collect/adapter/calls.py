@@ -15,7 +15,7 @@ from gpuledger.collect.adapter.observer import Absorbs, Observer, absorbs_nothin
 from gpuledger.collect.adapter.torch_entrances import module_call
 
 
-class Watch:
+class CallObserver:
     """Observes module calls until it is removed.
 
     Args:
@@ -54,7 +54,7 @@ class Watch:
         self._leave(token, None)
 
 
-class FirstCall(Watch):
+class FirstCall(CallObserver):
     """Calls ``begin()`` once, before the first outermost module runs, and then removes itself."""
 
     def __init__(self, begin: Callable[[], None], absorbs: Absorbs = absorbs_nothing) -> None:
@@ -67,7 +67,7 @@ class FirstCall(Watch):
             self._begin()
 
 
-class OutermostCalls(Watch):
+class OutermostCalls(CallObserver):
     """Calls ``began(module, args, kwargs)`` before each outermost call and ``ended(module)`` after it."""
 
     def __init__(

@@ -16,7 +16,7 @@ from gpuledger.model.accounts import Phase
 
 
 @runtime_checkable
-class SeesOperators(Protocol):
+class SeesBuffers(Protocol):
     """A recorder that sees operators, and so neither the buffers of compiled code nor what Dynamo makes for it."""
 
     def see_made(self, tensor: Any) -> None:
@@ -33,7 +33,7 @@ class CompiledMemory:
     """
 
     def __init__(
-        self, graphs: CompiledGraphs, phases: Phases, stacks: StackTable, guard: Guard, recorder: SeesOperators | None
+        self, graphs: CompiledGraphs, phases: Phases, stacks: StackTable, guard: Guard, recorder: SeesBuffers | None
     ) -> None:
         self.with_stacks = self.active = False
         self.graphs, self.phases, self.stacks, self.guard = graphs, phases, stacks, guard

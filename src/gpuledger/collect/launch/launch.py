@@ -34,14 +34,14 @@ _POLL_S, _LONG_S = 0.1, 3600.0
 
 
 @dataclass(frozen=True)
-class Order:
+class LaunchOrder:
     """The command to run, and the variables with the recording's settings."""
 
     command: tuple[str, ...]
     environment: dict[str, str]
 
 
-def child_environment(order: Order, run: RunWriter) -> dict[str, str]:
+def child_environment(order: LaunchOrder, run: RunWriter) -> dict[str, str]:
     """Return the child's environment: the user's, the recording's settings, and the bootstrap first in PYTHONPATH."""
     paths = [bootstrap_directory(), os.environ.get("PYTHONPATH", "")]
     place = str(run.path.absolute())

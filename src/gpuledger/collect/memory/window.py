@@ -25,7 +25,7 @@ from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.attribution.tensor_observations import TensorObservations
 from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs
-from gpuledger.collect.compiled.compiled_memory import CompiledMemory, SeesOperators
+from gpuledger.collect.compiled.compiled_memory import CompiledMemory, SeesBuffers
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.memory.expected_training import ExpectedTraining
@@ -35,7 +35,7 @@ from gpuledger.collect.memory.operator_times import OperatorTimes
 from gpuledger.collect.memory.optimizer_facts import describe_optimizers
 from gpuledger.collect.memory.pending_events import PendingEvents
 from gpuledger.collect.sharding.layouts import Layouts
-from gpuledger.collect.sharding.marked_calls import Watch
+from gpuledger.collect.sharding.marked_calls import ShardingObserver
 from gpuledger.collect.sharding.sharded_training import ShardedTraining
 from gpuledger.collect.steps.step_counter import StepCounter
 from gpuledger.collect.variables.leaves import LooseLeaves
@@ -93,7 +93,7 @@ class MemoryWindow:
         self.sightings = TensorObservations(self._registry, recorder.counts, recorder.place_of, names_of)
         self.inputs = InputShapes()
         self._sharded = ShardedTraining(
-            Watch(self.phases, self._registry, self.sightings, recorder.see_resized, guard, journal.note)
+            ShardingObserver(self.phases, self._registry, self.sightings, recorder.see_resized, guard, journal.note)
         )
         self._layouts = Layouts(
             self._registry, self.sightings, self._sharded.flat_layouts, lambda: self._steps.optimizers
@@ -138,7 +138,7 @@ class MemoryWindow:
 
     def divide_compiled(self, graphs: CompiledGraphs) -> None:
         """Attribute the memory of compiled regions to their modules. Called before the recording is opened."""
-        recorder = self.recorder if isinstance(self.recorder, SeesOperators) else None
+        recorder = self.recorder if isinstance(self.recorder, SeesBuffers) else None
         self._compiled = CompiledMemory(graphs, self.phases, self._stacks, self._guard, recorder)
         self._compiled.look_for_modules = self.scan
 

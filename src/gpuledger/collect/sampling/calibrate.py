@@ -50,7 +50,7 @@ class CardKey:
 
 
 @dataclass(frozen=True)
-class OutsideBytes:
+class OutsideGrowth:
     """Bytes of the process outside the allocator after ``name`` ran for the first time (cumulative)."""
 
     name: str
@@ -67,7 +67,7 @@ class Profile:
 
     key: CardKey
     measured_on: str
-    readings: tuple[OutsideBytes, ...]
+    readings: tuple[OutsideGrowth, ...]
 
     @property
     def context_bytes(self) -> int:
@@ -101,7 +101,7 @@ class Profile:
         """
         try:
             readings = tuple(
-                OutsideBytes(str(r["name"]), bool(r["backward"]), int(r["bytes"])) for r in value["readings"]
+                OutsideGrowth(str(r["name"]), bool(r["backward"]), int(r["bytes"])) for r in value["readings"]
             )
             profile = Profile(CardKey(**value["key"]), str(value["measured_on"]), readings)
         except (TypeError, KeyError, ValueError) as error:
@@ -258,7 +258,7 @@ def measure_here(_order: dict[str, Any], _arguments: list[str]) -> dict[str, Any
     key, readings = read_card()
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     return Profile(
-        CardKey(*key, _module_loading()), today, tuple(OutsideBytes(*reading) for reading in readings)
+        CardKey(*key, _module_loading()), today, tuple(OutsideGrowth(*reading) for reading in readings)
     ).to_json()
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from gpuledger.cards.card import Card, Quantity, torch_uuid
+from gpuledger.cards.card import Card, CardQuantity, torch_uuid
 from gpuledger.cards.opening import open_cards
 from gpuledger.errors import NoDeviceError
 
@@ -57,7 +57,7 @@ def own_bytes(card: Card) -> int:
     if not mine and processes and len(processes) == 1:
         mine = [processes[0][1]]  # in a container the driver can report the host's process ids
     if not mine:
-        reason = card.why_missing(Quantity.PROCESSES) if processes is None else None
+        reason = card.why_missing(CardQuantity.PROCESSES) if processes is None else None
         why = f": {reason}" if reason else ""
         raise NoDeviceError(f"calibration: the driver does not list this process{why}")
     if mine[0] is None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 
-class Family:
+class ProcessFamily:
     """The watched process and its descendants. They are listed when a new process appears on a GPU, and periodically.
 
     A process with parents that have ended belongs to it if it was listed while they were running.

@@ -23,7 +23,7 @@ from gpuledger.cards.card import Card, Processes
 from gpuledger.cards.energy_windows import EnergyWindows
 from gpuledger.cards.opening import open_cards
 from gpuledger.collect.sampling.card_log import CardLog
-from gpuledger.collect.sampling.process_tree import Family
+from gpuledger.collect.sampling.process_tree import ProcessFamily
 from gpuledger.errors import GpuLedgerError
 from gpuledger.model.energy_window import WindowEnergy
 from gpuledger.model.journal.journal import JournalWriter, Part, write_compressed
@@ -53,7 +53,7 @@ Order = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class World:
+class Surroundings:
     """The sampler's clocks and its connection to the parent. Tests replace them.
 
     ``wait_ns`` returns the parent's next order, or None if none arrives within these nanoseconds; ``{"do": "gone"}``
@@ -86,9 +86,9 @@ class Sampler:
         world: Clocks and orders.
     """
 
-    def __init__(self, cards: Sequence[Card], writer: JournalWriter, interval_ns: int, world: World) -> None:
+    def __init__(self, cards: Sequence[Card], writer: JournalWriter, interval_ns: int, world: Surroundings) -> None:
         self.on_time = self.readings = self.missed = 0
-        self.family = Family()
+        self.family = ProcessFamily()
         self.failure: str | None = None
         self._cards = list(cards)
         self._writer = writer
@@ -317,7 +317,7 @@ def main() -> None:
     except GpuLedgerError as error:
         _say(error=f"watch: {error.message}", hint=error.hint)
         return
-    world = World(time.monotonic_ns, time.time_ns, listen(sys.stdin))
+    world = Surroundings(time.monotonic_ns, time.time_ns, listen(sys.stdin))
     os.chdir(order["run_directory"])  # stays valid if the directory is renamed later
     writer = JournalWriter(Path("rank-0", "journal"), write_compressed)
     sampler = Sampler(cards, writer, max(order["interval_ns"], there.shortest_interval_ns), world)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.collect.adapter import torch_private
-from gpuledger.collect.adapter.calls import OutermostCalls, Watch
+from gpuledger.collect.adapter.calls import CallObserver, OutermostCalls
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.steps.named_calls import NamedCalls
@@ -36,7 +36,7 @@ class WatchedCalls:
         self._registry = registry
         self._guard = guard
         self._window = window
-        self._watch: Watch | None = None
+        self._watch: CallObserver | None = None
 
     def see(self, wanted: bool) -> None:
         """Install the observer of calls if calls are the steps, outside all others; or remove it."""
@@ -45,7 +45,7 @@ class WatchedCalls:
         if wanted and self._steps.counts_calls:
             self.watch(self._observer())
 
-    def watch(self, watch: Watch | None) -> None:
+    def watch(self, watch: CallObserver | None) -> None:
         """Replace the observer by another one, or by none."""
         if self._watch is not None:
             self._watch.remove()
@@ -59,7 +59,7 @@ class WatchedCalls:
         self.watch(None)
         self._steps.ignore_compiled_calls()
 
-    def _observer(self) -> Watch:
+    def _observer(self) -> CallObserver:
         began, guard = self._guard(self._began), self._guard
         if self._steps.module_name is None:
             return OutermostCalls(began, guard(self._ended), guard.absorbs)

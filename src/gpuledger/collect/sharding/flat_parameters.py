@@ -16,7 +16,7 @@ from gpuledger.collect.adapter.program_objects import WeakIdentitySet, attribute
 from gpuledger.collect.attribution.phases import OUTSIDE
 from gpuledger.collect.attribution.tensor_observations import Sighting
 from gpuledger.collect.sharding.layouts import FlatLayout
-from gpuledger.collect.sharding.marked_calls import MarkedCalls, Watch
+from gpuledger.collect.sharding.marked_calls import MarkedCalls, ShardingObserver
 from gpuledger.model.accounts import Identity
 from gpuledger.model.journal.journal import TagFlag
 
@@ -44,7 +44,7 @@ class FlatParameters:
         watch: What is written to.
     """
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: ShardingObserver) -> None:
         self._asked = False
         self._watch = watch
         self._calls = MarkedCalls(watch, self._module_of)

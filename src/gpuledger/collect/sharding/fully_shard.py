@@ -20,7 +20,7 @@ from gpuledger.collect.adapter.instrument import CannotInstrumentError
 from gpuledger.collect.adapter.program_objects import attributes_of, grad_of, is_tensor, local_part, module_of_class
 from gpuledger.collect.attribution.phases import OUTSIDE
 from gpuledger.collect.attribution.tensor_observations import Sighting
-from gpuledger.collect.sharding.marked_calls import MarkedCalls, Watch, never, nothing
+from gpuledger.collect.sharding.marked_calls import MarkedCalls, ShardingObserver, never, nothing
 from gpuledger.model.accounts import Identity
 from gpuledger.model.journal.journal import TagFlag
 
@@ -50,7 +50,7 @@ class FullyShardedGroups:
         watch: What is written to.
     """
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: ShardingObserver) -> None:
         self._asked = False
         self._watch = watch
         self._calls = MarkedCalls(watch, lambda group: self._known(group).module_id)

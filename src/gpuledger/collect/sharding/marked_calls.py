@@ -16,7 +16,7 @@ from gpuledger.collect.attribution.tensor_observations import TensorObservations
 
 
 @dataclass(frozen=True)
-class Watch:
+class ShardingObserver:
     """What observers of sharded training write to.
 
     Args:
@@ -57,7 +57,7 @@ class MarkedCalls:
         module_of: Returns the module id of a group of parameters.
     """
 
-    def __init__(self, watch: Watch, module_of: Callable[[Any], int]) -> None:
+    def __init__(self, watch: ShardingObserver, module_of: Callable[[Any], int]) -> None:
         self._phases, self._guard, self._module_of = watch.phases, watch.guard, module_of
         self._observations: list[Observation] = []
 

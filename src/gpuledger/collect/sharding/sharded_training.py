@@ -8,7 +8,7 @@ from gpuledger.collect.adapter.guard import take_out_all
 from gpuledger.collect.sharding.flat_parameters import FlatParameters
 from gpuledger.collect.sharding.fully_shard import FullyShardedGroups
 from gpuledger.collect.sharding.layouts import FlatLayout
-from gpuledger.collect.sharding.marked_calls import Watch
+from gpuledger.collect.sharding.marked_calls import ShardingObserver
 
 
 class ShardedTraining:
@@ -18,7 +18,7 @@ class ShardedTraining:
         watch: What is written to.
     """
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: ShardingObserver) -> None:
         self._groups, self._flat = FullyShardedGroups(watch), FlatParameters(watch)
 
     def install(self) -> None:

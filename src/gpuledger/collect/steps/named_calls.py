@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpuledger.collect.adapter.calls import Watch
+from gpuledger.collect.adapter.calls import CallObserver
 from gpuledger.collect.adapter.observer import Absorbs
 from gpuledger.collect.adapter.program_objects import class_name
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
@@ -20,7 +20,7 @@ NEAREST = 3
 """Maximum number of similar names in a message."""
 
 
-class NamedCalls(Watch):
+class NamedCalls(CallObserver):
     """Calls ``began()`` and ``ended()`` around the calls of all modules with a path or class, wherever they are called.
 
     A call inside another one is part of that one.

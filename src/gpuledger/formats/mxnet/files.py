@@ -24,7 +24,15 @@ from typing import Any
 
 from gpuledger.analyze.posting.rows import stack_table
 from gpuledger.errors import InputError
-from gpuledger.formats.entries import Entries, Entry, Unread, files_of, one_reading, reading_tables, whole_lines
+from gpuledger.formats.entries import (
+    Entries,
+    LoggedEntry,
+    UnreadParts,
+    files_of,
+    one_reading,
+    reading_tables,
+    whole_lines,
+)
 from gpuledger.formats.json_pull import begins_with_object
 from gpuledger.formats.mxnet.stacks import StackLog, is_stack_log, log_beside, read_stack_log
 from gpuledger.formats.mxnet.tags import CATEGORY_OF_STRUCT, category_of, module_of
@@ -92,7 +100,7 @@ def read_files(paths: tuple[Path, ...], name: str, options: Mapping[str, Any]) -
     Raises:
         InputError: no file has an entry.
     """
-    unread = Unread()
+    unread = UnreadParts()
     files = sorted(files_of(paths, _is_ours), key=lambda path: (_pid(path), path.name))
     beside = {log_beside(path) for path in files if path.suffix != ".log"}
     ranks: list[ImportedRank] = []
@@ -128,7 +136,7 @@ def _pid(path: Path) -> int:
 class _FileReader:
     """Reads one file of any format."""
 
-    def __init__(self, path: Path, unread: Unread) -> None:
+    def __init__(self, path: Path, unread: UnreadParts) -> None:
         self.entries = Entries(path.stat().st_size)
         self._path = path
         self._unread = unread
@@ -169,7 +177,7 @@ class _FileReader:
         self._unread.add(f"{self._path.name}: line {number:,}: {why}: {shown(text)}")
 
     def _headerless(self) -> None:
-        sizes = (_real(text.rpartition(",")[2]) for _, text in whole_lines(self._path, Unread()) if "," in text)
+        sizes = (_real(text.rpartition(",")[2]) for _, text in whole_lines(self._path, UnreadParts()) if "," in text)
         known = [(size, size.is_integer()) for size in _extremes(sizes)]
         self._was_bytes = bool(known) and max(known)[0] >= BYTES_FROM and all(whole for _, whole in known)
         self._read_log_beside()
@@ -183,7 +191,9 @@ class _FileReader:
                 size_bytes = round(value if self._was_bytes else value * MIB)
                 category, module = category_of(tag), module_of(tag)
                 stack_id = self._stacks.take(tag, value)
-                self.entries.add(Entry(tag, size_bytes, None, category, module, alloc_index=None, stack_id=stack_id))
+                self.entries.add(
+                    LoggedEntry(tag, size_bytes, None, category, module, alloc_index=None, stack_id=stack_id)
+                )
             except (ValueError, OverflowError) as error:
                 self._bad(number, text, str(error))
 
@@ -197,7 +207,7 @@ class _FileReader:
         self._stacks = read_stack_log(self._path, self._unread)
         for tag, value, stack_id in ((one.tag, one.size, one.stack_id) for one in self._stacks.allocations):
             try:
-                self.entries.add(Entry(tag, round(value * MIB), alloc_index=None, stack_id=stack_id))
+                self.entries.add(LoggedEntry(tag, round(value * MIB), alloc_index=None, stack_id=stack_id))
             except ValueError as error:
                 self._unread.add(f"{self._path.name}: {shown(tag)}: {error}")
 
@@ -228,7 +238,7 @@ class _FileReader:
             return
         moment = _real(time_s.strip('" '))
         tag = f"{scope}{name}" if not scope or scope.endswith(":") else f"{scope}:{name}"
-        entry = Entry(
+        entry = LoggedEntry(
             tag,
             requested,
             allocated_bytes=actual,
@@ -250,7 +260,7 @@ class _FileReader:
             return
         if not tag:
             raise ValueError("the name is missing")
-        entry = Entry(
+        entry = LoggedEntry(
             tag,
             requested,
             allocated_bytes=actual,
@@ -269,7 +279,7 @@ class _FileReader:
                     self._amend_bytes[device_idx] = int(value)
                     continue
                 category, module = category_of(tag), module_of(tag)
-                self.entries.add(Entry(tag, int(value), category=category, module=module, device_idx=device_idx))
+                self.entries.add(LoggedEntry(tag, int(value), category=category, module=module, device_idx=device_idx))
             except (ValueError, OverflowError) as error:
                 self._unread.add(f"{self._path.name}: {shown(tag)}: {error}")
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuledger.formats.entries import MAX_KNOWN, Unread, whole_lines
+from gpuledger.formats.entries import MAX_KNOWN, UnreadParts, whole_lines
 from gpuledger.formats.text_lines import decoded, shown
 
 Frames = tuple[tuple[str, int, str], ...]
@@ -69,7 +69,7 @@ def log_beside(path: Path) -> Path:
     return path.with_suffix(".log")
 
 
-def read_stack_log(path: Path, unread: Unread) -> StackLog:
+def read_stack_log(path: Path, unread: UnreadParts) -> StackLog:
     """Return the warnings of a log with their stacks, in order. Other lines are ignored.
 
     Raises:

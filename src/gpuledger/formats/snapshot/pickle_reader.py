@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, NoReturn
 
 from gpuledger.errors import InputError
-from gpuledger.formats.snapshot.pickle_records import RecordIndex, Run
+from gpuledger.formats.snapshot.pickle_records import RecordIndex, RecordRange
 
 MAX_DEPTH = 1_000
 MAX_STACK = 1_000_000
@@ -50,7 +50,7 @@ class PickleRefusedError(InputError):
 
 
 class _Absent:
-    """Placeholder in the memo for a record of a :class:`Run`, which is built on first use."""
+    """Placeholder in the memo for a record of a :class:`RecordRange`, which is built on first use."""
 
 
 _ABSENT = _Absent()
@@ -62,7 +62,7 @@ class Memo:
     def __init__(self, data: bytes) -> None:
         self.data = data
         self._values: list[Any] = []
-        self._runs: list[Run] = []
+        self._runs: list[RecordRange] = []
 
     def __len__(self) -> int:
         return len(self._values)
@@ -75,7 +75,7 @@ class Memo:
         """Replace the value with this number."""
         self._values[number] = value
 
-    def add_run(self, run: Run) -> None:
+    def add_run(self, run: RecordRange) -> None:
         """Reserve the numbers of a run's records."""
         run.begin(len(self._values))
         self._runs.append(run)
@@ -123,7 +123,7 @@ class _OneRecord(Memo):
 def read_pickle(data: bytes, title: str) -> tuple[Any, Memo]:
     """Return the value of a pickle of protocol 2 to 5, and its memo.
 
-    Lists can contain a :class:`Run` in place of dictionaries; :func:`items_of` returns these one by one.
+    Lists can contain a :class:`RecordRange` in place of dictionaries; :func:`items_of` returns these one by one.
 
     Args:
         data: The whole file.
@@ -163,7 +163,7 @@ def strip_frames(data: bytes) -> bytes:
 def items_of(values: Any, memo: Memo) -> Iterator[Any]:
     """Yield the items of a list one by one; records of runs as dictionaries."""
     for value in values:
-        if isinstance(value, Run):
+        if isinstance(value, RecordRange):
             for row in range(value.first, value.last + 1):
                 yield memo.get(int(value.table.memo_base[row]))
         else:

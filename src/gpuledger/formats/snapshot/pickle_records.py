@@ -28,7 +28,7 @@ AT_ONCE = 1 << 17
 _GET1, _GET4, _MEMOIZE, _MARK, _SETITEMS, _APPENDS = ord("h"), ord("j"), 0x94, ord("("), ord("u"), ord("e")
 
 
-class Kind(IntEnum):
+class FieldKind(IntEnum):
     """Type of a record's field; it defines the meaning of ``Column.value``."""
 
     MISSING = 0
@@ -46,8 +46,8 @@ class Kind(IntEnum):
 
 
 @dataclass
-class Column:
-    """One key of every record: kind, value (see :class:`Kind`), and its index among the record's memo numbers.
+class RecordField:
+    """One key of every record: kind, value (see :class:`FieldKind`), and its index among the record's memo numbers.
 
     ``end`` is the end of each list; None if the column has none.
     """
@@ -70,11 +70,11 @@ class RecordTable:
     ends: I64
     memo_before: I64
     memo_base: I64
-    columns: dict[int, Column]
+    columns: dict[int, RecordField]
 
 
 @dataclass
-class Run:
+class RecordRange:
     """Records ``first`` to ``last`` of a table, which are adjacent in one list."""
 
     table: RecordTable
@@ -116,9 +116,9 @@ class RecordIndex:
 
     data: bytes
     _seen: set[bytes] = field(default_factory=set)
-    _runs: dict[int, Run] = field(default_factory=dict)
+    _runs: dict[int, RecordRange] = field(default_factory=dict)
 
-    def run_at(self, place: int) -> Run | None:
+    def run_at(self, place: int) -> RecordRange | None:
         """Return the run that starts at ``place``; None if there is none, or fewer than :data:`MIN_RUN` records."""
         prefix = self._prefix(place)
         if prefix is None:
@@ -183,7 +183,7 @@ def _read_records(array: Bytes, starts: I64) -> RecordTable:
     return table
 
 
-def _runs_of(array: Bytes, table: RecordTable) -> list[Run]:
+def _runs_of(array: Bytes, table: RecordTable) -> list[RecordRange]:
     """Return the chains of at least :data:`MIN_RUN` records. A list in batches has opcodes between some records."""
     starts, ends = table.starts, table.ends
     if starts.size < MIN_RUN:
@@ -197,7 +197,7 @@ def _runs_of(array: Bytes, table: RecordTable) -> list[Run]:
     lasts = np.concatenate((breaks, [starts.size - 1]))
     lasts = np.where(ends[lasts] >= 0, lasts, lasts - 1)
     long = np.flatnonzero(lasts - firsts + 1 >= MIN_RUN)
-    return [Run(table, int(firsts[place]), int(lasts[place])) for place in long.tolist()]
+    return [RecordRange(table, int(firsts[place]), int(lasts[place])) for place in long.tolist()]
 
 
 # -- a single record: its keys --------------------------------------------------------------------------------------
@@ -263,13 +263,13 @@ def _read_shape(array: Bytes, keys: tuple[bytes, ...], table: RecordTable, memo_
         column.kind[kept] = values.kind[good]
         column.value[kept] = values.value[good]
         column.memo_offset[kept] = offset[good]
-        if (values.kind == Kind.LIST).any():
+        if (values.kind == FieldKind.LIST).any():
             column.end = np.zeros(table.starts.size, dtype=np.int64) if column.end is None else column.end
             column.end[kept] = values.after[good]
 
 
-def _empty_column(count: int) -> Column:
-    return Column(
+def _empty_column(count: int) -> RecordField:
+    return RecordField(
         kind=np.zeros(count, dtype=np.int8),
         value=np.zeros(count, dtype=np.int64),
         memo_offset=np.zeros(count, dtype=np.int8),
@@ -312,25 +312,25 @@ class _Values:
         places = self.places[rows]
         if code in _INTEGER_BYTES:
             size = _INTEGER_BYTES[code]
-            self._keep(rows, Kind.NUMBER, _little(self.array, places + 1, size, signed=code == ord("J")), 1 + size)
+            self._keep(rows, FieldKind.NUMBER, _little(self.array, places + 1, size, signed=code == ord("J")), 1 + size)
             self._pairs(rows)
         elif code == 0x8A:
             self._long(rows)
         elif code in (_GET1, _GET4):
             size = 1 if code == _GET1 else 4
-            self._keep(rows, Kind.REFERENCE, _little(self.array, places + 1, size), 1 + size)
+            self._keep(rows, FieldKind.REFERENCE, _little(self.array, places + 1, size), 1 + size)
         elif code == 0x8C:
             after = places + 2 + _at(self.array, places + 1)
-            self._keep(rows, Kind.TEXT, places, after + 1 - places, memos=1)
+            self._keep(rows, FieldKind.TEXT, places, after + 1 - places, memos=1)
             self.good[rows] = _at(self.array, after) == _MEMOIZE
         elif code in (0x88, 0x89):
-            self._keep(rows, Kind.NUMBER, np.full(rows.size, int(code == 0x88)), 1)
+            self._keep(rows, FieldKind.NUMBER, np.full(rows.size, int(code == 0x88)), 1)
         elif code == ord("N"):
-            self._keep(rows, Kind.NONE, places, 1)
+            self._keep(rows, FieldKind.NONE, places, 1)
         elif code == ord("]"):
             self._list(rows)
 
-    def _keep(self, rows: I64, kind: Kind, value: I64, size: int | I64, memos: int = 0) -> None:
+    def _keep(self, rows: I64, kind: FieldKind, value: I64, size: int | I64, memos: int = 0) -> None:
         self.good[rows] = True
         self.kind[rows] = kind
         self.value[rows] = value
@@ -343,7 +343,7 @@ class _Values:
             mine = rows[sizes == size]
             if 0 < size <= 8:
                 value = _little(self.array, self.places[mine] + 2, size, signed=True)
-                self._keep(mine, Kind.NUMBER, value, 2 + size)
+                self._keep(mine, FieldKind.NUMBER, value, 2 + size)
 
     def _pairs(self, rows: I64) -> None:
         """Parse tuples of two small numbers: a small number that is followed by another one."""
@@ -353,7 +353,7 @@ class _Values:
             mine = rows[codes == code]
             if mine.size:
                 end = self.after[mine] + 1 + size
-                self.kind[mine] = Kind.PAIR
+                self.kind[mine] = FieldKind.PAIR
                 self.good[mine] = _stands(self.array, end, b"\x86\x94")
                 self.after[mine] = end + 2
                 self.memos[mine] = 1
@@ -361,7 +361,7 @@ class _Values:
     def _list(self, rows: I64) -> None:
         """Read lists with known items only: ``]`` memoized, then nothing, one item, or a mark and several items."""
         places = self.places[rows]
-        self._keep(rows, Kind.LIST, places, 2, memos=1)
+        self._keep(rows, FieldKind.LIST, places, 2, memos=1)
         self.good[rows] = _at(self.array, places + 1) == _MEMOIZE
         codes = _at(self.array, places + 2)
         for code, size in ((_GET1, 2), (_GET4, 5)):

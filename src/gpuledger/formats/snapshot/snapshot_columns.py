@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpuledger.errors import InputError
 from gpuledger.formats.snapshot.pickle_reader import Memo
-from gpuledger.formats.snapshot.pickle_records import Column, Kind, RecordTable, Run
+from gpuledger.formats.snapshot.pickle_records import FieldKind, RecordField, RecordRange, RecordTable
 
 I64 = NDArray[np.int64]
 Frame = tuple[str, int, str]
@@ -22,7 +22,7 @@ MAX_TEXT = 400
 """Maximum number of characters stored of a file or function name, from its end."""
 _FEWEST_ROWS = 50_000
 _BYTES_PER_ROW = 24
-_TEXT = int(Kind.TEXT)
+_TEXT = int(FieldKind.TEXT)
 
 
 class SnapshotColumns:
@@ -59,12 +59,12 @@ class SnapshotColumns:
         """
         found = np.full(count_of(items), missing, dtype=np.int64)
         for low, high, item in _pieces(items):
-            if isinstance(item, Run):
+            if isinstance(item, RecordRange):
                 column = self._column(item.table, key)
                 if column is not None:
                     rows = slice(item.first, item.last + 1)
-                    is_number = column.kind[rows] == Kind.NUMBER
-                    if not (is_number | np.isin(column.kind[rows], (Kind.MISSING, Kind.NONE))).all():
+                    is_number = column.kind[rows] == FieldKind.NUMBER
+                    if not (is_number | np.isin(column.kind[rows], (FieldKind.MISSING, FieldKind.NONE))).all():
                         raise InputError(f"damaged: {key} is not a whole number")
                     found[low:high] = np.where(is_number, column.value[rows], missing)
             elif (value := item.get(key)) is not None:
@@ -82,21 +82,21 @@ class SnapshotColumns:
         """Return the stack of every item as its number in ``stacks``; -1 if it has none."""
         return self._numbered(items, key, self._stacks_at, self._stack_of, self._stack_of_memo)
 
-    def _column(self, table: RecordTable, key: str) -> Column | None:
+    def _column(self, table: RecordTable, key: str) -> RecordField | None:
         return next((column for number, column in table.columns.items() if self._memo.get(number) == key), None)
 
     def _numbered(
         self,
         items: list[Any],
         key: str,
-        at: Callable[[Column, I64], list[int]],
+        at: Callable[[RecordField, I64], list[int]],
         of: Callable[[Any], int],
         known: NDArray[np.int32],
     ) -> I64:
         """Return numbers of inline values (``at`` some rows), and of values and references to them (``of``)."""
         found = np.full(count_of(items), -1, dtype=np.int64)
         for low, high, item in _pieces(items):
-            if isinstance(item, Run):
+            if isinstance(item, RecordRange):
                 column = self._column(item.table, key)
                 if column is not None:
                     found[low:high] = self._of_run(item, column, at, of, known)
@@ -106,19 +106,19 @@ class SnapshotColumns:
 
     def _of_run(
         self,
-        run: Run,
-        column: Column,
-        at: Callable[[Column, I64], list[int]],
+        run: RecordRange,
+        column: RecordField,
+        at: Callable[[RecordField, I64], list[int]],
         of: Callable[[Any], int],
         known: NDArray[np.int32],
     ) -> I64:
         rows = np.arange(run.first, run.last + 1)
         found = np.full(rows.size, -1, dtype=np.int64)
         kinds = column.kind[rows]
-        inline = np.flatnonzero((kinds == Kind.TEXT) | (kinds == Kind.LIST))
+        inline = np.flatnonzero((kinds == FieldKind.TEXT) | (kinds == FieldKind.LIST))
         found[inline] = at(column, rows[inline])
         known[run.table.memo_base[rows[inline]] + column.memo_offset[rows[inline]]] = found[inline]
-        referring = np.flatnonzero(kinds == Kind.REFERENCE)
+        referring = np.flatnonzero(kinds == FieldKind.REFERENCE)
         numbers = column.value[rows[referring]]
         if numbers.size and int(numbers.max()) >= known.size:
             raise IndexError("no such memo number")
@@ -129,7 +129,7 @@ class SnapshotColumns:
 
     # -- texts ----------------------------------------------------------------------------------------------------
 
-    def _texts_at(self, column: Column, rows: I64) -> list[int]:
+    def _texts_at(self, column: RecordField, rows: I64) -> list[int]:
         data, known = self._data, self._text_of_piece
         numbers = []
         for place, kind in zip(column.value[rows].tolist(), column.kind[rows].tolist(), strict=True):
@@ -152,7 +152,7 @@ class SnapshotColumns:
 
     # -- stacks ---------------------------------------------------------------------------------------------------
 
-    def _stacks_at(self, column: Column, rows: I64) -> list[int]:
+    def _stacks_at(self, column: RecordField, rows: I64) -> list[int]:
         if column.end is None:
             return [-1] * rows.size
         data, known = self._data, self._stack_of_piece
@@ -171,7 +171,7 @@ class SnapshotColumns:
             return -1
         frames: list[int] = []
         for _, _, item in _pieces(value[:MAX_FRAMES]):
-            if isinstance(item, Run):
+            if isinstance(item, RecordRange):
                 bases = item.table.memo_base[item.first : item.last + 1].tolist()
                 frames += [self._frame_by_memo(number) for number in bases]
             else:
@@ -219,16 +219,16 @@ def count_of(items: list[Any]) -> int:
     Raises:
         InputError: it is not a list, or contains other values.
     """
-    if type(items) is not list or not all(isinstance(item, (Run, dict)) for item in items):
+    if type(items) is not list or not all(isinstance(item, (RecordRange, dict)) for item in items):
         raise InputError("expected a list of dictionaries")
-    return sum(item.count if isinstance(item, Run) else 1 for item in items)
+    return sum(item.count if isinstance(item, RecordRange) else 1 for item in items)
 
 
-def _pieces(items: list[Any]) -> Iterator[tuple[int, int, Run | dict[str, Any]]]:
+def _pieces(items: list[Any]) -> Iterator[tuple[int, int, RecordRange | dict[str, Any]]]:
     """Yield the first position, the position after the last, and the run or dictionary between them."""
     low = 0
     for item in items:
-        high = low + (item.count if isinstance(item, Run) else 1)
+        high = low + (item.count if isinstance(item, RecordRange) else 1)
         yield low, high, item
         low = high
 

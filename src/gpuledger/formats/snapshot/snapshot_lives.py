@@ -24,7 +24,7 @@ MIN_ONE_SIDED = 16
 
 
 @dataclass(frozen=True)
-class Trace:
+class DeviceEvents:
     """One device's events in order; each array has one element per event. Ids and times are -1 if unknown."""
 
     action: NDArray[np.int8]
@@ -68,7 +68,7 @@ class DeviceLives:
     """All data of one device. ``stack_id`` and ``text_id`` are by block of ``lives``, -1 if unknown."""
 
     device_idx: int
-    trace: Trace
+    trace: DeviceEvents
     closing: Closing
     lives: Replay
     stack_id: I64
@@ -109,7 +109,7 @@ class DeviceLives:
         return int(self.closing.bytes[self.closing.state == BlockState.ALLOCATED].sum())
 
 
-def paired(trace: Trace) -> Trace:
+def paired(trace: DeviceEvents) -> DeviceEvents:
     """Return the trace with both events of every free, if torch was set to record only one of them."""
     requested, completed = (
         int((trace.action == action).sum()) for action in (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
@@ -122,10 +122,10 @@ def paired(trace: Trace) -> Trace:
     second = np.cumsum(times)[frees] - 1
     columns["action"][second - 1] = Action.FREE_REQUESTED
     columns["action"][second] = Action.FREE_COMPLETED
-    return Trace(**columns)
+    return DeviceEvents(**columns)
 
 
-def follow(device_idx: int, trace: Trace, closing: Closing, settings: AllocatorSettings) -> DeviceLives:
+def follow(device_idx: int, trace: DeviceEvents, closing: Closing, settings: AllocatorSettings) -> DeviceLives:
     """Return the lifetimes of one device's blocks and segments."""
     before = _Before(trace, closing, settings)
     opening = before.state()
@@ -149,7 +149,7 @@ def follow(device_idx: int, trace: Trace, closing: Closing, settings: AllocatorS
 class _Before:
     """The blocks and segments at the start of the trace."""
 
-    def __init__(self, trace: Trace, closing: Closing, settings: AllocatorSettings) -> None:
+    def __init__(self, trace: DeviceEvents, closing: Closing, settings: AllocatorSettings) -> None:
         self._settings = settings
         self._alloc_address, self._alloc_event = _by_address(trace, Action.ALLOC)
         self._done_address, self._done_event = _by_address(trace, Action.FREE_COMPLETED)
@@ -227,14 +227,14 @@ class _Before:
         return int(self._alloc_address[low + int(events.argmin())])
 
 
-def _by_address(trace: Trace, action: Action) -> tuple[I64, I64]:
+def _by_address(trace: DeviceEvents, action: Action) -> tuple[I64, I64]:
     """Return addresses and indices of the events of one kind, by address, then in order."""
     events = np.flatnonzero(trace.action == action)
     order = np.argsort(trace.address[events], kind="stable")
     return trace.address[events][order], events[order]
 
 
-def _last_events(trace: Trace, action: Action, address: I64) -> I64:
+def _last_events(trace: DeviceEvents, action: Action, address: I64) -> I64:
     """Return the last event of one kind at each ``address``; -1 if there is none."""
     places, events = _by_address(trace, action)
     found = np.searchsorted(places, address, side="right") - 1
@@ -243,21 +243,21 @@ def _last_events(trace: Trace, action: Action, address: I64) -> I64:
     return last
 
 
-def _state_before(trace: Trace, freed: I64) -> I64:
+def _state_before(trace: DeviceEvents, freed: I64) -> I64:
     """Return the state of blocks before these events: awaiting free if only the free's completion is in the trace."""
     waiting = trace.action[freed] == Action.FREE_COMPLETED
     state: I64 = np.where(waiting, int(BlockState.AWAITING_FREE), int(BlockState.ALLOCATED))
     return state
 
 
-def _freed_first(trace: Trace) -> I64:
+def _freed_first(trace: DeviceEvents) -> I64:
     """Return the events that free a block without an allocation in the trace."""
     first = _first_events(trace)
     freed: I64 = first[trace.action[first] != Action.ALLOC]
     return freed
 
 
-def _first_events(trace: Trace) -> I64:
+def _first_events(trace: DeviceEvents) -> I64:
     """Return the first event of a block at each address, by address."""
     about = np.flatnonzero(trace.action <= Action.FREE_COMPLETED)
     _, place = np.unique(trace.address[about], return_index=True)
@@ -265,7 +265,7 @@ def _first_events(trace: Trace) -> I64:
     return first
 
 
-def _kept_from_before(trace: Trace, closing: Closing) -> I64:
+def _kept_from_before(trace: DeviceEvents, closing: Closing) -> I64:
     """Return the live blocks of the snapshot that no allocation of the trace can have created: those from before it."""
     allocated = np.unique(trace.address[trace.action == Action.ALLOC])
     shown = np.flatnonzero(closing.state != BlockState.INACTIVE)
@@ -273,7 +273,7 @@ def _kept_from_before(trace: Trace, closing: Closing) -> I64:
     return kept
 
 
-def _segments_before(trace: Trace, closing: Closing) -> list[tuple[int, int, int, int]]:
+def _segments_before(trace: DeviceEvents, closing: Closing) -> list[tuple[int, int, int, int]]:
     """Return address, bytes, stream and expandable of the segments at the start of the trace."""
     whole: dict[int, tuple[int, int]] = {}
     mapped = _Ranges()

@@ -13,7 +13,7 @@ from gpuledger.ops.database.records import Record
 
 
 @dataclass(frozen=True)
-class Change:
+class OperatorChange:
     """One operator in both databases. ``certain``: the two intervals of its time do not overlap."""
 
     key: OperatorKey
@@ -52,7 +52,7 @@ class DatabaseDiff:
     after: tuple[str, ...]
     only_before: int
     only_after: int
-    changes: tuple[Change, ...]
+    changes: tuple[OperatorChange, ...]
 
     @property
     def median_time_ratio(self) -> float:
@@ -70,7 +70,7 @@ def diff_databases(before: Contents, after: Contents) -> DatabaseDiff:
     common = [place for place in old if place in new]
     if not common:
         raise EmptyRunError("the databases have no measured operators in common")
-    changes = [Change(before.keys[place[0]], old[place], new[place]) for place in common]
+    changes = [OperatorChange(before.keys[place[0]], old[place], new[place]) for place in common]
     changes.sort(key=lambda change: -max(change.time_ratio, 1 / change.time_ratio))
     return DatabaseDiff(
         _environments(before, old.values()),

@@ -18,7 +18,7 @@ from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.records import Environment, Record
 from gpuledger.ops.database.whole_models import WholeModel
 from gpuledger.ops.exchange.printed_layers import LayerReader
-from gpuledger.ops.exchange.printed_lines import Figures, Hardware, Row, Unread, is_time, parse_lines
+from gpuledger.ops.exchange.printed_lines import Figures, FileRow, Hardware, UnreadLine, is_time, parse_lines
 from gpuledger.ops.totals.near_keys import SOURCE
 from gpuledger.ops.workloads.captures import device_named
 from gpuledger.units import counted
@@ -58,7 +58,7 @@ class ImportedRows:
     environments: tuple[Environment, ...]
     records: tuple[Record, ...]
     rows: int
-    unread: tuple[Unread, ...]
+    unread: tuple[UnreadLine, ...]
     notes: tuple[str, ...]
 
 
@@ -73,8 +73,8 @@ def read_rows(paths: Iterable[Path], card: str, settings: RowSettings | None = N
     Raises:
         InputError: the only file cannot be read, or a folder is empty.
     """
-    rows: list[Row] = []
-    unread: list[Unread] = []
+    rows: list[FileRow] = []
+    unread: list[UnreadLine] = []
     files = [file for path in paths for file in _files_in(path)]
     for path in files:
         try:
@@ -82,7 +82,7 @@ def read_rows(paths: Iterable[Path], card: str, settings: RowSettings | None = N
         except InputError as error:
             if len(files) == 1:
                 raise
-            unread.append(Unread(str(path), 1, error.message.removeprefix(f"{path}: "), ""))
+            unread.append(UnreadLine(str(path), 1, error.message.removeprefix(f"{path}: "), ""))
             continue
         found, left = parse_lines(str(path), text.splitlines())
         rows += found
@@ -96,7 +96,7 @@ def read_rows(paths: Iterable[Path], card: str, settings: RowSettings | None = N
                     taker.take(row, layers)
             except InputError as error:
                 reason = error.message.removeprefix("row: ")
-                unread.append(Unread(row.path, row.line, reason, f"{row.what} {row.size}"))
+                unread.append(UnreadLine(row.path, row.line, reason, f"{row.what} {row.size}"))
     return taker.taken(unread)
 
 
@@ -139,7 +139,7 @@ class _Taker:
         self._rows = 0
         self._guessed = 0
 
-    def taken(self, unread: Sequence[Unread]) -> ImportedRows:
+    def taken(self, unread: Sequence[UnreadLine]) -> ImportedRows:
         """Return all records so far, with the lines that could not be read."""
         notes = []
         if self._guessed:
@@ -150,7 +150,7 @@ class _Taker:
             tuple(sorted(unread, key=lambda one: (one.path, one.line))), tuple(notes),
         )  # fmt: skip
 
-    def take(self, row: Row, layers: LayerReader) -> None:
+    def take(self, row: FileRow, layers: LayerReader) -> None:
         """Add a row's records; ValueError if it has none."""
         environment = self._environment_of(row.hardware)
         if row.mode is not None:
@@ -161,7 +161,7 @@ class _Taker:
         self._rows += 1
         self._guessed += self._settings.tf32 is None and row.hardware.tf32 is None
 
-    def _take_layer(self, row: Row, layers: LayerReader, environment: Environment) -> None:
+    def _take_layer(self, row: FileRow, layers: LayerReader, environment: Environment) -> None:
         found = layers.operators(row.what, row.size, is_evaluated=row.is_evaluated)
         keys = [self._by_setting(key, environment) for key in (found.forward, *found.backward)]
         if row.training is None or not found.backward:
@@ -195,7 +195,7 @@ class _Taker:
         return OperatorKey(key.operator, key.inputs, {**key.flags, "tf32": False})
 
     def _add(
-        self, key: OperatorKey, row: Row, figures: Figures, environment: Environment, value: str = METHOD["value"]
+        self, key: OperatorKey, row: FileRow, figures: Figures, environment: Environment, value: str = METHOD["value"]
     ) -> None:
         self._keys[key.digest] = key
         place = {} if row.started_ns else {"row": f"{Path(row.path).name}:{row.line}"}

@@ -71,7 +71,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Row:
+class FileRow:
     """One row.
 
     Attributes:
@@ -99,7 +99,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Unread:
+class UnreadLine:
     """A line of a file that could not be read, and the reason."""
 
     path: str
@@ -108,7 +108,7 @@ class Unread:
     text: str
 
 
-def parse_lines(path: str, lines: Sequence[str]) -> tuple[list[Row], list[Unread]]:
+def parse_lines(path: str, lines: Sequence[str]) -> tuple[list[FileRow], list[UnreadLine]]:
     """Return the rows in a file's lines, and the lines that could not be read; messages of scripts are neither."""
     reader = _Reader(path)
     for number, line in enumerate(lines, 1):
@@ -136,8 +136,8 @@ class _Reader:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.rows: list[Row] = []
-        self.unread: list[Unread] = []
+        self.rows: list[FileRow] = []
+        self.unread: list[UnreadLine] = []
         self._told = 0
         self._last: Hardware | None = None
         self._echo: tuple[int, str] | None = None
@@ -146,7 +146,7 @@ class _Reader:
         self._said_mode: Mode | None = None
         self._numbers: list[float] = []
 
-    def finish(self, of_file: Hardware) -> tuple[list[Row], list[Unread]]:
+    def finish(self, of_file: Hardware) -> tuple[list[FileRow], list[UnreadLine]]:
         """Return all rows and unread lines."""
         self._close_model()
         self._close_echo()
@@ -170,7 +170,7 @@ class _Reader:
             self._take_layer(number, line)
 
     def _refuse(self, number: int, reason: str, text: str) -> None:
-        self.unread.append(Unread(self.path, number, reason, text[:LONGEST_LINE]))
+        self.unread.append(UnreadLine(self.path, number, reason, text[:LONGEST_LINE]))
 
     # -- messages of the scripts --------------------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class _Reader:
             self._refuse(number, NO_TIME, name)
             return
         mode = self._said_mode or self._mode
-        self.rows.append(Row(self.path, number, name, size, figures, mode=mode, started_ns=started_ns))
+        self.rows.append(FileRow(self.path, number, name, size, figures, mode=mode, started_ns=started_ns))
 
     def _close_model(self) -> None:
         if self._model is not None:
@@ -274,7 +274,7 @@ class _Reader:
         if not all(is_time(one.time_s) for one in (of_call, training) if one):
             self._refuse(number, NO_TIME, found[0])
             return
-        row = Row(self.path, number, found["what"], sizes(found["size"]), of_call, training)
+        row = FileRow(self.path, number, found["what"], sizes(found["size"]), of_call, training)
         self.rows.append(replace(row, is_evaluated=training is not None, started_ns=started_ns))
 
     def _close_echo(self) -> None:
@@ -329,9 +329,9 @@ def is_time(value: float) -> bool:
     return 0 < value < LARGEST
 
 
-def by_reason(unread: Iterable[Unread]) -> dict[str, list[Unread]]:
+def by_reason(unread: Iterable[UnreadLine]) -> dict[str, list[UnreadLine]]:
     """Return unread lines grouped by reason, the most frequent first."""
-    found: dict[str, list[Unread]] = {}
+    found: dict[str, list[UnreadLine]] = {}
     for one in unread:
         found.setdefault(one.reason, []).append(one)
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gpuledger.cards.card import Card, Quantity, SensorReading
+from gpuledger.cards.card import Card, CardQuantity, SensorReading
 from gpuledger.cards.energy_edges import find_edge
 from gpuledger.errors import GpuLedgerError
 from gpuledger.model.energy_window import Edge, WindowEnergy, measure_window
@@ -45,7 +45,7 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True)
-class Block:
+class MeasuredBlock:
     """One block. ``call_ns`` and ``call_j`` are for one call. Values that the device does not report are None."""
 
     start_ns: int
@@ -66,7 +66,9 @@ class Block:
         return self.throttled_ns is not None and self.throttled_ns > THROTTLED_FRAC * self.call_ns * self.calls
 
 
-def time_blocks(runner: Runner, method: Method, card: Card | None, clock_ns: Clock = time.time_ns) -> list[Block]:
+def time_blocks(
+    runner: Runner, method: Method, card: Card | None, clock_ns: Clock = time.time_ns
+) -> list[MeasuredBlock]:
     """Return blocks of calls until the interval of the median time is narrow enough.
 
     A GPU is idle between two blocks, so that none reaches the power limit.
@@ -76,12 +78,12 @@ def time_blocks(runner: Runner, method: Method, card: Card | None, clock_ns: Clo
     unit_ns = _warm_up(runner, method)
     units = max(1, round(method.block_ns / unit_ns))
     deadline_ns = clock_ns() + method.operator_limit_ns
-    blocks: list[Block] = []
+    blocks: list[MeasuredBlock] = []
     throttled_ns = card.read_throttled_ns() if card else None
     while not _is_done(blocks, method) and (not blocks or clock_ns() < deadline_ns):
         runner.refresh()
         start_ns = clock_ns()
-        block = Block(start_ns, units * runner.unit_calls, runner.time_units(units) / units / runner.unit_calls)
+        block = MeasuredBlock(start_ns, units * runner.unit_calls, runner.time_units(units) / units / runner.unit_calls)
         if card is not None:
             block, throttled_ns = _with_state(block, card, throttled_ns)
             time.sleep(method.gap_ns / 1e9)
@@ -89,7 +91,7 @@ def time_blocks(runner: Runner, method: Method, card: Card | None, clock_ns: Clo
     return blocks
 
 
-def _is_done(blocks: Sequence[Block], method: Method) -> bool:
+def _is_done(blocks: Sequence[MeasuredBlock], method: Method) -> bool:
     times = [block.call_ns for block in blocks]
     return bool(times) and is_enough(times, method.target_frac, least=method.least_blocks, most=method.most_blocks)
 
@@ -105,7 +107,7 @@ def _warm_up(runner: Runner, method: Method) -> float:
         units = min(2 * units, 1 << 16)
 
 
-def _with_state(block: Block, card: Card, throttled_before_ns: int | None) -> tuple[Block, int | None]:
+def _with_state(block: MeasuredBlock, card: Card, throttled_before_ns: int | None) -> tuple[MeasuredBlock, int | None]:
     """Return the block with the GPU's sensors just after it, and the throttled time so far in ns."""
     reading, throttled_ns = card.read_sensors(), card.read_throttled_ns()
     known = throttled_ns is not None and throttled_before_ns is not None
@@ -113,7 +115,7 @@ def _with_state(block: Block, card: Card, throttled_before_ns: int | None) -> tu
     return replace(_shown(block, reading), throttled_ns=within_ns), throttled_ns
 
 
-def _shown(block: Block, reading: SensorReading) -> Block:
+def _shown(block: MeasuredBlock, reading: SensorReading) -> MeasuredBlock:
     return replace(
         block,
         sm_clock_mhz=reading.sm_clock_mhz,
@@ -184,7 +186,7 @@ class NoCounterError(GpuLedgerError):
 
 def energy_blocks(
     runner: Runner, unit_ns: float, method: Method, card: Card, clock_ns: Clock = time.time_ns
-) -> list[Block]:
+) -> list[MeasuredBlock]:
     """Return windows under load, from tick to tick, until the interval of the energy is narrow enough.
 
     Raises:
@@ -192,7 +194,7 @@ def energy_blocks(
 
     Source: the GPU's energy counter, at a tick at both edges.
     """
-    blocks: list[Block] = []
+    blocks: list[MeasuredBlock] = []
     runner.refresh()
     with Load(runner, unit_ns, clock_ns) as load:
         time.sleep(method.settle_s)
@@ -207,18 +209,18 @@ def energy_blocks(
     return blocks
 
 
-def _has_energy(blocks: Sequence[Block], method: Method) -> bool:
+def _has_energy(blocks: Sequence[MeasuredBlock], method: Method) -> bool:
     joules = [block.call_j for block in blocks if block.call_j is not None]
     return is_enough(joules, method.target_frac, least=method.least_windows, most=method.most_windows)
 
 
-def _energy_block(load: Load, start: Edge, end: Edge) -> Block:
+def _energy_block(load: Load, start: Edge, end: Edge) -> MeasuredBlock:
     window = between_ticks(start, end)
     calls = load.calls_at(end.tick_ns) - load.calls_at(start.tick_ns)
     span_ns = end.tick_ns - start.tick_ns
     if calls <= 0 or window.energy_j is None or window.uncertainty_j is None:
         raise NoCounterError("energy: the call is too long, none ended between two updates of the energy counter")
-    return Block(
+    return MeasuredBlock(
         start_ns=start.tick_ns,
         calls=round(calls),
         call_ns=span_ns / calls,
@@ -249,7 +251,7 @@ def base_power_w(method: Method, card: Card, clock_ns: Clock = time.time_ns) -> 
 def _tick(card: Card, clock_ns: Clock) -> Edge:
     edge = find_edge(clock_ns(), card, clock_ns)
     if edge is None:
-        reason = card.why_missing(Quantity.ENERGY)
+        reason = card.why_missing(CardQuantity.ENERGY)
         why = f": {reason}" if reason else ""
         raise NoCounterError(
             f"energy: the GPU's energy counter is missing or does not change{why}",

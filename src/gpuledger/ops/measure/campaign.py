@@ -21,7 +21,7 @@ DEATHS = 2
 
 
 @dataclass(frozen=True)
-class Answer:
+class WorkerAnswer:
     """A worker's result: the record, or None if the worker ended."""
 
     worker: int
@@ -39,7 +39,7 @@ class Crew(Protocol):
     def give(self, worker: int, task: Task, *, energy: bool) -> None:
         """Let an idle worker measure an operator."""
 
-    def wait(self) -> Answer:
+    def wait(self) -> WorkerAnswer:
         """Wait for the next result and return it."""
 
     def drifted(self) -> Sequence[tuple[int, Task]]:
@@ -202,7 +202,7 @@ class _Driver:
         self.crew.give(worker, task, energy=self.energy)
         return True
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: WorkerAnswer) -> None:
         """Store a record. If the worker ended, queue the operator again, or store it as failed."""
         queue = self._queue(answer.worker)
         record = answer.record
@@ -217,7 +217,7 @@ class _Driver:
         self.failed += record.status == "failed"
         self.measured += record.status == "ok"
 
-    def _given_up(self, answer: Answer) -> Record:
+    def _given_up(self, answer: WorkerAnswer) -> Record:
         return Record(
             answer.task.key.digest,
             self.crew.environments[answer.worker].digest,

@@ -16,7 +16,7 @@ from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.method import Method, Mode
 from gpuledger.ops.database.records import Record
 from gpuledger.ops.database.statistics import Spread, summarize
-from gpuledger.ops.measure.blocks import Block, Clock, NoCounterError, Runner, energy_blocks, time_blocks
+from gpuledger.ops.measure.blocks import Clock, MeasuredBlock, NoCounterError, Runner, energy_blocks, time_blocks
 from gpuledger.ops.measure.copies import Copy, make_copies, why_no_graph
 from gpuledger.ops.measure.measured_device import Device
 from gpuledger.ops.measure.runners import GraphRunner, first_line, host_ns, kernels_of, make_runner, queued_ns
@@ -86,7 +86,7 @@ def _measured(blank: Record, key: OperatorKey, mode: Mode, place: Device, method
     times = time_blocks(runner, method, place.sensors, clock_ns)
     span = summarize([block.call_ns for block in times])
     launch = _launch(runner, calls, span.median) if place.on_card else {}
-    windows: list[Block] = []
+    windows: list[MeasuredBlock] = []
     if method.energy and place.sensors is not None:
         windows = energy_blocks(runner, span.median * runner.unit_calls, method, place.sensors, clock_ns)
     how = {**blank.method, "how": runner.how.value, "copies": runner.copies, **({"why": why} if why else {})}
@@ -110,7 +110,7 @@ def _launch(runner: Runner, calls: Sequence[Copy], call_ns: float) -> dict[str, 
     return {"host_ns": launch_ns, "queued_ns": queued_ns(runner, calls, call_ns, launch_ns)}
 
 
-def _with_energy(record: Record, windows: Sequence[Block]) -> Record:
+def _with_energy(record: Record, windows: Sequence[MeasuredBlock]) -> Record:
     """Return the record with the energy of one call. The interval is the windows' spread or the counter's error."""
     joules = [block.call_j for block in windows if block.call_j is not None]
     if not joules:
@@ -127,7 +127,7 @@ def _with_energy(record: Record, windows: Sequence[Block]) -> Record:
 
 
 def _documents(
-    times: Sequence[Block], windows: Sequence[Block], span: Spread, launch: dict[str, float]
+    times: Sequence[MeasuredBlock], windows: Sequence[MeasuredBlock], span: Spread, launch: dict[str, float]
 ) -> tuple[dict[str, Any], ...]:
     """Return the blocks of a record: a summary, then each burst and each window."""
     burst_clocks = [block.sm_clock_mhz for block in times if block.sm_clock_mhz is not None]
@@ -148,7 +148,7 @@ def _documents(
     )
 
 
-def _known(block: Block) -> dict[str, Any]:
+def _known(block: MeasuredBlock) -> dict[str, Any]:
     return {name: _short(value) for name, value in asdict(block).items() if value is not None}
 
 

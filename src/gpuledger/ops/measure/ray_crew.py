@@ -14,7 +14,7 @@ from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.method import REFERENCE_EVERY, Method, Mode
 from gpuledger.ops.database.records import Environment, Record
 from gpuledger.ops.database.statistics import drifted_sections
-from gpuledger.ops.measure.campaign import Answer
+from gpuledger.ops.measure.campaign import WorkerAnswer
 from gpuledger.ops.measure.measure import Task
 from gpuledger.ops.measure.measured_device import Device
 
@@ -119,7 +119,7 @@ class RayCrew:
         reference = self.actors[worker].measure.remote(task.key.to_json(), task.mode.value, energy)
         self._given[reference] = (worker, task)
 
-    def wait(self) -> Answer:
+    def wait(self) -> WorkerAnswer:
         """Return the next result. It has no record if the worker ended; Ray restarts the worker."""
         (ready,), _ = self._ray.wait(list(self._given), num_returns=1)
         worker, task = self._given.pop(ready)
@@ -128,9 +128,9 @@ class RayCrew:
         except (self._ray.exceptions.RayActorError, self._ray.exceptions.WorkerCrashedError):
             self._revive(worker)
             self._done[worker].clear()  # its references are lost, too
-            return Answer(worker, task, None)
+            return WorkerAnswer(worker, task, None)
         self._done[worker].append((task, found["status"] == "ok"))
-        return Answer(
+        return WorkerAnswer(
             worker, task, Record(**{**found, "blocks": tuple(found["blocks"]), "kernels": tuple(found["kernels"])})
         )
 

@@ -29,7 +29,7 @@ _KERNEL = re.compile(r"(?:\\n)?([A-Za-z_]\w+)(?:\\?<){3}")
 """A kernel in the text of a graph: its name is before its grid in escaped angle brackets."""
 
 
-class Call(Protocol):
+class RunnableCall(Protocol):
     """One call of an operator with its own inputs."""
 
     def __call__(self) -> object:
@@ -44,7 +44,7 @@ class CpuRunner:
 
     how = How.CPU
 
-    def __init__(self, calls: Sequence[Call]) -> None:
+    def __init__(self, calls: Sequence[RunnableCall]) -> None:
         self._calls = list(calls)
         self.copies = self.unit_calls = len(self._calls)
 
@@ -71,7 +71,7 @@ class CpuRunner:
 class _CudaRunner(ABC):
     """Common part of both GPU runners: events around launches."""
 
-    def __init__(self, calls: Sequence[Call]) -> None:
+    def __init__(self, calls: Sequence[RunnableCall]) -> None:
         self._calls = list(calls)
         self.copies = len(self._calls)
 
@@ -109,7 +109,7 @@ class EagerRunner(_CudaRunner):
 
     how = How.EAGER
 
-    def __init__(self, calls: Sequence[Call]) -> None:
+    def __init__(self, calls: Sequence[RunnableCall]) -> None:
         super().__init__(calls)
         self.unit_calls = len(self._calls)
 
@@ -126,7 +126,7 @@ class GraphRunner(_CudaRunner):
 
     how = How.GRAPH
 
-    def __init__(self, calls: Sequence[Call], unit_ns: float) -> None:
+    def __init__(self, calls: Sequence[RunnableCall], unit_ns: float) -> None:
         super().__init__(calls)
         once_ns = self._once_ns()
         rounds = max(1, min(round(unit_ns / once_ns), MOST_CALLS // self.copies))
@@ -165,7 +165,7 @@ def _nothing() -> None:
 
 
 def make_runner(
-    calls: Sequence[Call], unit_ns: float, *, on_card: bool, why_no_graph: str = ""
+    calls: Sequence[RunnableCall], unit_ns: float, *, on_card: bool, why_no_graph: str = ""
 ) -> tuple[CpuRunner | EagerRunner | GraphRunner, str]:
     """Return a runner for ``calls``, and the reason if it is not a graph.
 
@@ -188,7 +188,7 @@ def make_runner(
         return EagerRunner(calls), first_line(error)
 
 
-def host_ns(calls: Sequence[Call], call_ns: float) -> float:
+def host_ns(calls: Sequence[RunnableCall], call_ns: float) -> float:
     """Return the host time of launching one call, in ns.
 
     Args:
@@ -210,7 +210,7 @@ def host_ns(calls: Sequence[Call], call_ns: float) -> float:
     return statistics.median(rounds)
 
 
-def queued_ns(runner: GraphRunner, calls: Sequence[Call], call_ns: float, launch_ns: float) -> float:
+def queued_ns(runner: GraphRunner, calls: Sequence[RunnableCall], call_ns: float, launch_ns: float) -> float:
     """Return the GPU time of one queued call that is launched separately, in ns. The GPU does not wait for the host.
 
     Separate launches have gaps on the GPU that calls in a graph do not have.
@@ -239,7 +239,7 @@ def queued_ns(runner: GraphRunner, calls: Sequence[Call], call_ns: float, launch
     return statistics.median(rounds)
 
 
-def kernels_of(call: Call) -> tuple[str, ...]:
+def kernels_of(call: RunnableCall) -> tuple[str, ...]:
     """Return the names of the kernels of one call, in order; empty if it cannot be captured.
 
     Source: the text of a captured graph. A profiler could make later launches slower.

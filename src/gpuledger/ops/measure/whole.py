@@ -11,9 +11,9 @@ import torch
 
 from gpuledger.ops.database.method import Method
 from gpuledger.ops.database.statistics import Spread, summarize
-from gpuledger.ops.measure.blocks import Block, Clock, Runner, base_power_w, energy_blocks, time_blocks
+from gpuledger.ops.measure.blocks import Clock, MeasuredBlock, Runner, base_power_w, energy_blocks, time_blocks
 from gpuledger.ops.measure.measured_device import Device
-from gpuledger.ops.measure.runners import Call, CpuRunner, EagerRunner, make_runner
+from gpuledger.ops.measure.runners import CpuRunner, EagerRunner, RunnableCall, make_runner
 from gpuledger.ops.totals.compare import Whole
 
 STEADY_NS = 40_000_000
@@ -40,7 +40,7 @@ class SteadyRunner(EagerRunner):
     another step: the first step after a pause takes the host longer.
     """
 
-    def __init__(self, calls: Sequence[Call]) -> None:
+    def __init__(self, calls: Sequence[RunnableCall]) -> None:
         super().__init__(calls)
         self.host_ns: list[float] = []
 
@@ -101,7 +101,7 @@ def _measured(runner: Runner, place: Device, method: Method, clock_ns: Clock) ->
     """Return time and energy of one call, and the number of throttled blocks."""
     times = time_blocks(runner, method, place.sensors, clock_ns)
     spread = summarize([block.call_ns for block in times])
-    windows: list[Block] = []
+    windows: list[MeasuredBlock] = []
     if method.energy and place.sensors is not None:
         windows = energy_blocks(runner, spread.median * runner.unit_calls, method, place.sensors, clock_ns)
     joules = [block.call_j for block in windows if block.call_j is not None]

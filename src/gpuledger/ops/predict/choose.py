@@ -20,7 +20,7 @@ from gpuledger.ops.predict.roof import Roof, roof_of_card, roof_of_measurements
 from gpuledger.ops.totals.near_keys import records_for
 from gpuledger.ops.totals.sum import Sum, sum_up
 from gpuledger.ops.workloads.workload import Workload
-from gpuledger.simulate.catalogue import Card, find_card
+from gpuledger.simulate.catalogue import GpuModel, find_card
 
 FitProgress = Callable[[int], AbstractContextManager[OnProgress]]
 """Returns a context around a long fit to this number of measurements. It yields what to call with the share done."""
@@ -125,7 +125,7 @@ def _plain(text: str) -> str:
     return text.lower().replace("-", " ").removeprefix("nvidia ").strip()
 
 
-def _catalogued(name: str) -> Card | None:
+def _catalogued(name: str) -> GpuModel | None:
     try:
         return find_card(name)
     except UsageError:

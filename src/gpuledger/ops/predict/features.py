@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpuledger.analyze.operator_work.formulas import FAMILIES, Work, convolution_of, family_of, work_of
+from gpuledger.analyze.operator_work.formulas import FAMILIES, CallWork, convolution_of, family_of, work_of
 from gpuledger.analyze.operator_work.traffic import dense_bytes
 from gpuledger.operator_key import ITEM_BYTES, OperatorKey, is_tensor
 from gpuledger.ops.predict.roof import Roof, uses_cores
@@ -83,7 +83,7 @@ def features_of(
     keys: Sequence[OperatorKey],
     hot: Sequence[bool],
     roof: Roof,
-    works: Sequence[Work] | None = None,
+    works: Sequence[CallWork] | None = None,
     held: Sequence[Held] | None = None,
 ) -> Features:
     """Return the features of each operator on a GPU.
@@ -111,7 +111,7 @@ def features_of(
 _KINDS = {"addmm": "mm"}
 
 
-def _row(key: OperatorKey, work: Work, is_hot: bool, roof: Roof) -> Row:
+def _row(key: OperatorKey, work: CallWork, is_hot: bool, roof: Roof) -> Row:
     tensors = [tensor for tensor in key.tensors() if "same" not in tensor]
     return {
         **_work(key, work, tensors, is_hot, roof),
@@ -146,7 +146,7 @@ def _doublings(part_bytes: float, cache_bytes: float) -> float:
     return min(max(math.log2(part_bytes / cache_bytes + 1e-9), -2.0), 2.0)
 
 
-def _work(key: OperatorKey, work: Work, tensors: Sequence[Mapping[str, Any]], is_hot: bool, roof: Roof) -> Row:
+def _work(key: OperatorKey, work: CallWork, tensors: Sequence[Mapping[str, Any]], is_hot: bool, roof: Roof) -> Row:
     compute_ns, move_ns = work.flops / roof.peak(key), work.bytes / roof.byte_per_ns
     cache_bytes = float(roof.cache_bytes or 50 << 20)
     largest = max((dense_bytes(tensor) for tensor in tensors), default=0)
@@ -168,7 +168,7 @@ def _work(key: OperatorKey, work: Work, tensors: Sequence[Mapping[str, Any]], is
     }
 
 
-def _gemm(work: Work, roof: Roof) -> Row:
+def _gemm(work: CallWork, roof: Roof) -> Row:
     """Return the product's sizes, the used fraction of its tiles, and that of its waves."""
     gemm = work.gemm
     if gemm is None:
@@ -187,7 +187,7 @@ def _gemm(work: Work, roof: Roof) -> Row:
     return row
 
 
-def _window(key: OperatorKey, work: Work) -> Row:
+def _window(key: OperatorKey, work: CallWork) -> Row:
     """Return a convolution's geometry, by which libraries choose the algorithm."""
     found = convolution_of(key)
     if found is None:

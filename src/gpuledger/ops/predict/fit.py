@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from gpuledger.analyze.operator_work.formulas import Work, family_of, work_of
+from gpuledger.analyze.operator_work.formulas import CallWork, family_of, work_of
 from gpuledger.errors import EmptyRunError
 from gpuledger.files.reading import reading
 from gpuledger.operator_key import OperatorKey
@@ -245,7 +245,7 @@ def _ranges(operations: Sequence[Operation]) -> dict[str, Range]:
     }
 
 
-def doublings_beyond(key: OperatorKey, ranges: Mapping[str, Range], work: Work) -> float:
+def doublings_beyond(key: OperatorKey, ranges: Mapping[str, Range], work: CallWork) -> float:
     """Return the doublings of an operator beyond the largest example of its name; 0 within, or for a new name."""
     known = ranges.get(key.name)
     if known is None:
@@ -253,7 +253,7 @@ def doublings_beyond(key: OperatorKey, ranges: Mapping[str, Range], work: Work) 
     return float(max(np.log2(work.flops + 1) - known.flops[1], np.log2(work.bytes + 1) - known.bytes[1], 0.0))
 
 
-def out_of_range(key: OperatorKey, ranges: Mapping[str, Range], work: Work | None = None) -> str:
+def out_of_range(key: OperatorKey, ranges: Mapping[str, Range], work: CallWork | None = None) -> str:
     """Return why an operator is outside the range of the examples; "" if it is not."""
     known = ranges.get(key.name)
     if known is None:

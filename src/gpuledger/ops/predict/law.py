@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gpuledger.analyze.operator_work.formulas import Work
+from gpuledger.analyze.operator_work.formulas import CallWork
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.predict.fitting import no_scikit_learn
 from gpuledger.ops.predict.roof import FLOOR_NS, Roof, uses_cores
@@ -35,7 +35,7 @@ class Operation:
     """One operator: its call, its work and its workspaces."""
 
     key: OperatorKey
-    work: Work
+    work: CallWork
     held: Held
 
 
@@ -81,7 +81,7 @@ def _parts(operation: Operation, roof: Roof) -> tuple[float, ...]:
     )
 
 
-def _idle(work: Work, tile: int, roof: Roof) -> float:
+def _idle(work: CallWork, tile: int, roof: Roof) -> float:
     """Return the factor on the FLOPs if all tiles and waves are computed in full."""
     gemm, processors = work.gemm, max(roof.multiprocessors, 1)
     if gemm is None or not gemm.m * gemm.n * gemm.batch:

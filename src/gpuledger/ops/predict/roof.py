@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuledger.analyze.operator_work.formulas import Work
+from gpuledger.analyze.operator_work.formulas import CallWork
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.predict.sustained import sustained_frac
 
 if TYPE_CHECKING:
-    from gpuledger.simulate.catalogue import Card
+    from gpuledger.simulate.catalogue import GpuModel
 
 TILE, THIN = 64, 16
 """Rows and columns of a tile on one multiprocessor, and of a thin product."""
@@ -49,18 +49,18 @@ class Roof:
                 return self.flop_per_ns[name]
         return max(self.flop_per_ns.values(), default=1.0)
 
-    def least_ns(self, key: OperatorKey, work: Work) -> float:
+    def least_ns(self, key: OperatorKey, work: CallWork) -> float:
         """Return the roofline time in ns: that of the FLOPs or of the bytes, whichever is longer."""
         return max(work.flops / self.peak(key), work.bytes / self.byte_per_ns)
 
-    def time_ns(self, key: OperatorKey, work: Work) -> float:
+    def time_ns(self, key: OperatorKey, work: CallWork) -> float:
         """Return the least time of one call in ns, with launches and partly filled tiles and waves."""
         return (
             max(self.least_ns(key, work), self._waves_ns(key, work), self._norm_ns(key, work))
             + FLOOR_NS * work.launches
         )
 
-    def _norm_ns(self, key: OperatorKey, work: Work) -> float:
+    def _norm_ns(self, key: OperatorKey, work: CallWork) -> float:
         """Return the time in ns of a norm with one block per channel or row; 0 for other operators."""
         is_backward = "backward" in key.name
         if work.family != "normalization" or self.multiprocessors <= 1:
@@ -74,7 +74,7 @@ class Roof:
             return work.bytes / self.byte_per_ns * math.ceil(waves) / waves if is_mean_made and waves else 0.0
         return 0.0 if is_backward else int(math.prod(first["shape"][:-1])) / self.multiprocessors * ROW_NS
 
-    def _waves_ns(self, key: OperatorKey, work: Work) -> float:
+    def _waves_ns(self, key: OperatorKey, work: CallWork) -> float:
         """Return the time in ns of a matrix product by full waves of tiles; 0 for other operators.
 
         A long sum is split to fill a wave. Convolutions are not included, because libraries split them differently.
@@ -90,7 +90,7 @@ class Roof:
         return waves * 2 * m * n * gemm.k / parts * processors / self.peak(key)
 
 
-def roof_of_card(card: Card) -> Roof:
+def roof_of_card(card: GpuModel) -> Roof:
     """Return the roofline of a GPU in the catalogue. Its float32 rate is the sustained one.
 
     Source: its data sheet, and :mod:`.sustained`.
@@ -121,7 +121,7 @@ def uses_cores(key: OperatorKey) -> bool:
     return compute_type(key) in _CORES
 
 
-def roof_of_measurements(card: str, measured: Iterable[tuple[OperatorKey, Work, float]]) -> Roof:
+def roof_of_measurements(card: str, measured: Iterable[tuple[OperatorKey, CallWork, float]]) -> Roof:
     """Return a roofline from the best measured rates, for a GPU that is not in the catalogue.
 
     Args:

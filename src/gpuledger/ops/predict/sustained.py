@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpuledger.simulate.catalogue import Card
+    from gpuledger.simulate.catalogue import GpuModel
 
 WIDE = ((8, 6), 0.78)
 """First compute capability with 128 lanes, and the share of the peak that its products reach.
@@ -31,7 +31,7 @@ guess between them; the A100 and H100 there do not reach their limits.
 """
 
 
-def sustained_frac(card: Card) -> float:
+def sustained_frac(card: GpuModel) -> float:
     """Return the share of the float32 peak that large products sustain on a GPU without tensor cores."""
     capability, peak_tflop_s = card.compute_capability, card.peak_tflop_s.get("float32")
     is_wide = capability >= WIDE[0]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpuledger.analyze.operator_work.formulas import Work
+from gpuledger.analyze.operator_work.formulas import CallWork
 from gpuledger.operator_key import OperatorKey, is_tensor
 from gpuledger.ops.workloads.describe_json import contiguous
 from gpuledger.simulate.convolutions.convolution_guess import workspaces_of
@@ -60,7 +60,7 @@ _OPERATIONS = (
 )
 
 
-def workspace_features(held: Held, work: Work) -> Values:
+def workspace_features(held: Held, work: CallWork) -> Values:
     """Return the features :data:`NAMES` of an operator; empty if its workspaces are unknown."""
     if not held:
         return {}

@@ -108,7 +108,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Errors:
+class SumErrors:
     """Errors of several pairs: mean and maximum of ``|sum / whole - 1|``, and its signed mean."""
 
     pairs: int
@@ -117,30 +117,30 @@ class Errors:
     bias_frac: float
 
 
-def errors_of(shares: Sequence[float]) -> Errors | None:
+def errors_of(shares: Sequence[float]) -> SumErrors | None:
     """Return the errors of shares; None if there are none."""
     if not shares:
         return None
     away = [share - 1 for share in shares]
-    return Errors(len(shares), fmean(map(abs, away)), max(map(abs, away)), fmean(away))
+    return SumErrors(len(shares), fmean(map(abs, away)), max(map(abs, away)), fmean(away))
 
 
-def time_errors(pairs: Sequence[Pair]) -> Errors | None:
+def time_errors(pairs: Sequence[Pair]) -> SumErrors | None:
     """Return the errors of the times."""
     return errors_of([pair.time_frac for pair in pairs])
 
 
-def busy_time_errors(pairs: Sequence[Pair]) -> Errors | None:
+def busy_time_errors(pairs: Sequence[Pair]) -> SumErrors | None:
     """Return the errors of the times without launches, of the pairs that have them."""
     return errors_of([pair.busy_time_frac for pair in pairs if pair.busy_time_frac is not None])
 
 
-def busy_energy_errors(pairs: Sequence[Pair]) -> Errors | None:
+def busy_energy_errors(pairs: Sequence[Pair]) -> SumErrors | None:
     """Return the errors of the energies without launches, of the pairs that have them."""
     return errors_of([pair.busy_energy_frac for pair in pairs if pair.busy_energy_frac is not None])
 
 
-def energy_errors(pairs: Sequence[Pair]) -> Errors | None:
+def energy_errors(pairs: Sequence[Pair]) -> SumErrors | None:
     """Return the errors of the energies, of the pairs that have both."""
     return errors_of([pair.energy_frac for pair in pairs if pair.energy_frac is not None])
 

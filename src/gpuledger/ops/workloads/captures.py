@@ -43,7 +43,7 @@ TELL_INPUT = "Give the size of the model's input: gpuledger ops capture --input 
 
 
 @dataclass(frozen=True)
-class Asked:
+class CaptureRequest:
     """A model to capture.
 
     Attributes:
@@ -65,7 +65,7 @@ class Asked:
     autocast: str | None = None
 
 
-def asked_for(wanted: WorkloadSpec) -> Asked:
+def asked_for(wanted: WorkloadSpec) -> CaptureRequest:
     """Return the model for a specification.
 
     Raises:
@@ -76,7 +76,7 @@ def asked_for(wanted: WorkloadSpec) -> Asked:
             f"--optimizer {wanted.optimizer}: unknown optimizer", hint=f"Use one of {', '.join(OPTIMIZERS)}"
         )
     precision_of(wanted.autocast, CPU)
-    return Asked(
+    return CaptureRequest(
         parse_model(wanted.model),
         wanted.mode,
         wanted.batch,
@@ -130,7 +130,7 @@ def default_gpu() -> str | None:
     return None if torch.cuda.is_available() else "h200"
 
 
-def capture_model(asked: Asked, gpu: str | None) -> Workload:
+def capture_model(asked: CaptureRequest, gpu: str | None) -> Workload:
     """Return the workload of a model.
 
     Args:
@@ -159,13 +159,15 @@ def capture_model(asked: Asked, gpu: str | None) -> Workload:
     )
 
 
-def name_of_capture(asked: Asked, sizes: tuple[InputSize, ...]) -> str:
+def name_of_capture(asked: CaptureRequest, sizes: tuple[InputSize, ...]) -> str:
     """Return a workload's name, which is also its file name."""
     words = (asked.model.name, asked.mode, *(size.text for size in sizes), asked.autocast or "")
     return "-".join(word.replace("/", "_").replace(":", "_") for word in words if word)
 
 
-def step_of_model(model: nn.Module, inputs: Sequence[torch.Tensor], asked: Asked, device: str) -> Callable[[], Any]:
+def step_of_model(
+    model: nn.Module, inputs: Sequence[torch.Tensor], asked: CaptureRequest, device: str
+) -> Callable[[], Any]:
     """Return a function that runs one step of a model, which is on the device already."""
     precision = precision_of(asked.autocast, device)
     if asked.mode == "inference":
@@ -173,7 +175,7 @@ def step_of_model(model: nn.Module, inputs: Sequence[torch.Tensor], asked: Asked
     return training_step(model, inputs, asked.optimizer, precision)
 
 
-def _followed(make_step: Callable[[], Callable[[], Any]], place: CapturedDevice, asked: Asked) -> Tally:
+def _followed(make_step: Callable[[], Callable[[], Any]], place: CapturedDevice, asked: CaptureRequest) -> Tally:
     """Return the operators of the second of two steps. The first one creates the optimizer's state."""
     torch_log = logging.getLogger(
         "torch._subclasses.fake_tensor"
@@ -211,7 +213,7 @@ def capture_step(step: Callable[[], Any], place: CapturedDevice) -> Tally:
     return capture.finished
 
 
-def _settings(asked: Asked, sizes: tuple[InputSize, ...]) -> dict[str, Any]:
+def _settings(asked: CaptureRequest, sizes: tuple[InputSize, ...]) -> dict[str, Any]:
     return {
         "model": asked.model.text,
         "inputs": [size.text for size in sizes],

@@ -14,7 +14,7 @@ import torch
 
 from gpuledger.errors import InputError
 from gpuledger.operator_key import ITEM_BYTES, OperatorKey, is_tensor
-from gpuledger.ops.workloads.values import Values, values_of
+from gpuledger.ops.workloads.values import InputValues, values_of
 
 HOST = torch.device("cpu")
 NAMESPACES = ("aten", "prims", "torchvision")
@@ -150,7 +150,7 @@ class _Drawer:
             f"{self._key.operator}: its {inner} cannot be recreated", hint="Measure the whole model instead"
         )
 
-    def _tensor(self, described: Mapping[str, Any], values: Values) -> torch.Tensor:
+    def _tensor(self, described: Mapping[str, Any], values: InputValues) -> torch.Tensor:
         if "same" in described:
             return self._drawn[int(described["same"])]
         if "stride" not in described or described["dtype"] not in ITEM_BYTES:
@@ -161,7 +161,7 @@ class _Drawer:
         self._drawn.append(tensor)
         return tensor
 
-    def _drawn_tensor(self, described: Mapping[str, Any], values: Values, device: torch.device) -> torch.Tensor:
+    def _drawn_tensor(self, described: Mapping[str, Any], values: InputValues, device: torch.device) -> torch.Tensor:
         shape, stride = tuple(described["shape"]), tuple(described["stride"])
         dtype = getattr(torch, described["dtype"])
         span = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) if all(shape) else 0
@@ -187,7 +187,9 @@ class _Drawer:
             known.manual_seed(int(self._key.digest[:15], 16))
         return known
 
-    def _values(self, shape: tuple[int, ...], dtype: torch.dtype, values: Values, device: torch.device) -> torch.Tensor:
+    def _values(
+        self, shape: tuple[int, ...], dtype: torch.dtype, values: InputValues, device: torch.device
+    ) -> torch.Tensor:
         how: dict[str, Any] = {"device": device, "generator": self._generator(device)}
         if values.kind in ("offsets", "counts"):
             return _partition(shape, values, device)
@@ -202,7 +204,7 @@ class _Drawer:
         return _shaped(torch.randn(shape, **how), values)
 
 
-def _shaped(normal: torch.Tensor, values: Values) -> torch.Tensor:
+def _shaped(normal: torch.Tensor, values: InputValues) -> torch.Tensor:
     """Return normal values converted to valid values of an input."""
     if values.kind == "positive":
         return normal.abs() + 0.1
@@ -220,7 +222,7 @@ def _shaped(normal: torch.Tensor, values: Values) -> torch.Tensor:
     return normal
 
 
-def _partition(shape: tuple[int, ...], values: Values, device: torch.device) -> torch.Tensor:
+def _partition(shape: tuple[int, ...], values: InputValues, device: torch.device) -> torch.Tensor:
     """Return evenly rising offsets up to ``high``, or counts with the sum ``high``."""
     count = shape[0]
     if values.kind == "offsets":

@@ -20,7 +20,7 @@ Named = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Values:
+class InputValues:
     """How to generate one input.
 
     Attributes:
@@ -47,7 +47,7 @@ _ROOTS = ("sqrt", "rsqrt", "log", "log2", "log10", "log1p", "reciprocal", "pow",
 _DIVISIONS = ("div", "remainder", "fmod", "floor_divide", "true_divide")
 
 
-def values_of(key: OperatorKey, argument: str, place: int | None, named: Named) -> Values:
+def values_of(key: OperatorKey, argument: str, place: int | None, named: Named) -> InputValues:
     """Return how to generate an input.
 
     Args:
@@ -61,14 +61,14 @@ def values_of(key: OperatorKey, argument: str, place: int | None, named: Named) 
     if rule is not None:
         return rule(named, place)
     if argument in POSITIVE or (name in _ROOTS and argument in ("self", "exponent")):
-        return Values("positive")
+        return InputValues("positive")
     if name in _DIVISIONS and argument == "other":
-        return Values("positive", 1, 8)
+        return InputValues("positive", 1, 8)
     if argument.startswith(("cum_seq", "cu_seqlens")):
-        return Values("offsets", high=_shape(named["query"])[0])
+        return InputValues("offsets", high=_shape(named["query"])[0])
     if "ind" in argument:
-        return Values("range", 0, max(min(_shape_of_first(named), default=1), 1))
-    return Values()
+        return InputValues("range", 0, max(min(_shape_of_first(named), default=1), 1))
+    return InputValues()
 
 
 def _plain(name: str) -> str:
@@ -91,26 +91,26 @@ def _shape_of_first(named: Named) -> list[int]:
     return next((_shape(tensor) for tensor in tensors_in(list(named.values()))), [])
 
 
-def _rows(name: str) -> Callable[[Named, int | None], Values]:
-    return lambda named, _: Values("range", 0, _shape(named[name])[0])
+def _rows(name: str) -> Callable[[Named, int | None], InputValues]:
+    return lambda named, _: InputValues("range", 0, _shape(named[name])[0])
 
 
-def _along_dim(named: Named, _: int | None) -> Values:
+def _along_dim(named: Named, _: int | None) -> InputValues:
     shape = _shape(named["self"])
-    return Values("range", 0, shape[int(named["dim"])] if shape else 1)
+    return InputValues("range", 0, shape[int(named["dim"])] if shape else 1)
 
 
-def _all_elements(named: Named, _: int | None) -> Values:
-    return Values("range", 0, math.prod(_shape(named["self"])))
+def _all_elements(named: Named, _: int | None) -> InputValues:
+    return InputValues("range", 0, math.prod(_shape(named["self"])))
 
 
-def _dimension(argument: str) -> Callable[[Named, int | None], Values]:
+def _dimension(argument: str) -> Callable[[Named, int | None], InputValues]:
     """The n-th index of a list picks along the n-th dimension; a mask before it takes as many as it has."""
 
-    def rule(named: Named, place: int | None) -> Values:
+    def rule(named: Named, place: int | None) -> InputValues:
         before = named["indices"][: place or 0]
         dimension = sum(len(_shape(index)) if _is_mask(index) else 1 for index in before)
-        return Values("range", 0, _shape(named[argument])[dimension])
+        return InputValues("range", 0, _shape(named[argument])[dimension])
 
     return rule
 
@@ -119,39 +119,41 @@ def _is_mask(index: Any) -> bool:
     return is_tensor(index) and index["dtype"] in ("bool", "uint8")
 
 
-def _classes(named: Named, _: int | None) -> Values:
+def _classes(named: Named, _: int | None) -> InputValues:
     shape = _shape(named["self"])
-    return Values("range", 0, shape[1] if len(shape) > 1 else shape[0])
+    return InputValues("range", 0, shape[1] if len(shape) > 1 else shape[0])
 
 
-def _pooled(named: Named, _: int | None) -> Values:
+def _pooled(named: Named, _: int | None) -> InputValues:
     """Indices of a pooling count the elements of one plane, or volume."""
     dimensions = len(named["kernel_size"]) if named.get("kernel_size") else 2
-    return Values("range", 0, math.prod(_shape(named["self"])[-dimensions:]))
+    return InputValues("range", 0, math.prod(_shape(named["self"])[-dimensions:]))
 
 
-def _always(values: Values) -> Callable[[Named, int | None], Values]:
+def _always(values: InputValues) -> Callable[[Named, int | None], InputValues]:
     return lambda _named, _place: values
 
 
-def _softmax(kind: Literal["softmax", "log_softmax"]) -> Callable[[Named, int | None], Values]:
-    return lambda named, _: Values(kind, dim=int(named["dim"]))
+def _softmax(kind: Literal["softmax", "log_softmax"]) -> Callable[[Named, int | None], InputValues]:
+    return lambda named, _: InputValues(kind, dim=int(named["dim"]))
 
 
-def _repeats(named: Named, _: int | None) -> Values:
-    return Values("counts", high=named.get("output_size") or 2 * _shape(named["repeats"])[0])
+def _repeats(named: Named, _: int | None) -> InputValues:
+    return InputValues("counts", high=named.get("output_size") or 2 * _shape(named["repeats"])[0])
 
 
-_SHARE = _always(Values("share"))
-_POSITIVE = _always(Values("positive"))
+_SHARE = _always(InputValues("share"))
+_POSITIVE = _always(InputValues("positive"))
 
-_RULES: dict[tuple[str, str], Callable[[Named, int | None], Values]] = {
+_RULES: dict[tuple[str, str], Callable[[Named, int | None], InputValues]] = {
     ("embedding", "indices"): _rows("weight"),
-    ("embedding_dense_backward", "indices"): lambda named, _: Values("range", 0, int(named["num_weights"])),
+    ("embedding_dense_backward", "indices"): lambda named, _: InputValues("range", 0, int(named["num_weights"])),
     ("_embedding_bag", "indices"): _rows("weight"),
     ("_embedding_bag_forward_only", "indices"): _rows("weight"),
-    ("_embedding_bag", "offsets"): lambda named, _: Values("offsets", high=_shape(named["indices"])[0]),
-    ("_embedding_bag_forward_only", "offsets"): lambda named, _: Values("offsets", high=_shape(named["indices"])[0]),
+    ("_embedding_bag", "offsets"): lambda named, _: InputValues("offsets", high=_shape(named["indices"])[0]),
+    ("_embedding_bag_forward_only", "offsets"): lambda named, _: InputValues(
+        "offsets", high=_shape(named["indices"])[0]
+    ),
     ("index", "indices"): _dimension("self"),
     ("_unsafe_index", "indices"): _dimension("self"),
     ("index_put", "indices"): _dimension("self"),
@@ -172,22 +174,22 @@ _RULES: dict[tuple[str, str], Callable[[Named, int | None], Values]] = {
     ("_softmax_backward_data", "output"): _softmax("softmax"),
     ("_log_softmax_backward_data", "output"): _softmax("log_softmax"),
     ("sigmoid_backward", "output"): _SHARE,
-    ("_ctc_loss", "targets"): lambda named, _: Values("range", 1, _shape(named["log_probs"])[-1]),
+    ("_ctc_loss", "targets"): lambda named, _: InputValues("range", 1, _shape(named["log_probs"])[-1]),
     ("addcdiv", "tensor2"): _POSITIVE,
     ("repeat_interleave", "repeats"): _repeats,
-    ("searchsorted", "sorted_sequence"): _always(Values("sorted")),
-    ("bucketize", "boundaries"): _always(Values("sorted")),
+    ("searchsorted", "sorted_sequence"): _always(InputValues("sorted")),
+    ("bucketize", "boundaries"): _always(InputValues("sorted")),
 }
 """Operator and argument -> its values."""
 
-_FAMILIES: dict[tuple[str, str], Callable[[Named, int | None], Values]] = {
+_FAMILIES: dict[tuple[str, str], Callable[[Named, int | None], InputValues]] = {
     ("scatter", "index"): _along_dim,
     ("index_", "index"): _along_dim,
     ("nll_loss", "target"): _classes,
     ("nll_loss", "total_weight"): _POSITIVE,
     ("nll_loss", "weight"): _POSITIVE,
     ("max_pool", "indices"): _pooled,
-    ("cholesky", "self"): _always(Values("matrix")),
-    ("linalg_cholesky", "self"): _always(Values("matrix")),
+    ("cholesky", "self"): _always(InputValues("matrix")),
+    ("linalg_cholesky", "self"): _always(InputValues("matrix")),
 }
 """The same for operators with a common beginning of the name."""

@@ -160,7 +160,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Column:
+class TextColumn:
     """Layout of a column.
 
     ``shrinks``: texts can be cut in the middle. ``bar``: the column has bars, which shrink, too. ``optional``: on a
@@ -175,10 +175,10 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Rows under columns. A cell is a text, a :class:`Cell` or, in a column for bars, a :class:`Bar`."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[TextColumn, ...]
     rows: tuple[tuple[str | Cell | Bar, ...], ...]
 
     def fits(self, terminal: Terminal) -> bool:

@@ -10,7 +10,7 @@ from gpuledger.analyze.compare.metrics import KINDS
 from gpuledger.report.base.markup import markdown_code, markdown_text
 from gpuledger.report.base.phrases import MISSING, device_label, share
 from gpuledger.report.base.quantities import MORE_COLOR, exactly, quantity
-from gpuledger.report.base.terminal import BOLD, DIM, Cell, Column, Table
+from gpuledger.report.base.terminal import BOLD, DIM, Cell, TextColumn, TextTable
 
 if TYPE_CHECKING:
     from gpuledger.analyze.compare.budget import Gate
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 def check_lines(gates: Sequence[Gate], terminal: Terminal) -> list[str]:
     """Return the limits as a table, unmet limits first."""
     columns = (
-        Column("", shrinks=True),
-        Column("found", right=True),
-        Column("limit", right=True, optional=1),
-        Column("of limit", right=True, optional=2),
-        Column("", shrinks=True),
-        Column("", optional=3),
+        TextColumn("", shrinks=True),
+        TextColumn("found", right=True),
+        TextColumn("limit", right=True, optional=1),
+        TextColumn("of limit", right=True, optional=2),
+        TextColumn("", shrinks=True),
+        TextColumn("", optional=3),
     )
     ordered = sorted(gates, key=lambda gate: gate.ok)
-    return Table(columns, tuple(_row(gate) for gate in ordered)).lines(terminal)
+    return TextTable(columns, tuple(_row(gate) for gate in ordered)).lines(terminal)
 
 
 def check_markdown(run: str, gates: Sequence[Gate]) -> str:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.analyze.compare.compare import FIGURES
 from gpuledger.report.base.phrases import MISSING
 from gpuledger.report.base.quantities import LESS_COLOR, MORE_COLOR
-from gpuledger.report.base.terminal import DIM, Cell, Column, Table, Terminal
+from gpuledger.report.base.terminal import DIM, Cell, Terminal, TextColumn, TextTable
 from gpuledger.units import format_bytes, format_joules, format_ns, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpuledger.analyze.compare.compare import Compared, Comparison
+    from gpuledger.analyze.compare.compare import ComparedRun, Comparison
 
 MIB = 1 << 20
 TITLES = {
@@ -39,13 +39,13 @@ _OPTIONAL = {"peak_power_w": 7, "mean_power_w": 6, "active_s": 5, "throttled_s":
 def comparison_lines(comparison: Comparison, terminal: Terminal) -> list[str]:
     """Return the table: a row for each GPU of each run, each value with its ratio to the first row."""
     shown = _shown(comparison)
-    columns = [Column("", shrinks=True)]
+    columns = [TextColumn("", shrinks=True)]
     for name in shown:
-        columns.append(Column(TITLES[name], right=True, optional=_OPTIONAL.get(name, 0)))
-        columns.append(Column("", right=True, optional=_OPTIONAL.get(name, 1)))
-    columns.append(Column("", optional=1))
+        columns.append(TextColumn(TITLES[name], right=True, optional=_OPTIONAL.get(name, 0)))
+        columns.append(TextColumn("", right=True, optional=_OPTIONAL.get(name, 1)))
+    columns.append(TextColumn("", optional=1))
     rows = tuple(_row(row, shown, first=number == 0) for number, row in enumerate(comparison.rows))
-    return Table(tuple(columns), rows).lines(terminal)
+    return TextTable(tuple(columns), rows).lines(terminal)
 
 
 def comparison_document(comparison: Comparison) -> list[dict[str, Any]]:
@@ -94,7 +94,7 @@ def _shown(comparison: Comparison) -> list[str]:
     return names
 
 
-def _row(row: Compared, shown: Sequence[str], *, first: bool) -> tuple[str | Cell, ...]:
+def _row(row: ComparedRun, shown: Sequence[str], *, first: bool) -> tuple[str | Cell, ...]:
     cells: list[str | Cell] = [row.figures.name]
     for name in shown:
         times = row.ratio_to_first[name]
@@ -103,7 +103,7 @@ def _row(row: Compared, shown: Sequence[str], *, first: bool) -> tuple[str | Cel
     return (*cells, Cell(_remark(row), color=MORE_COLOR))
 
 
-def _remark(row: Compared) -> str:
+def _remark(row: ComparedRun) -> str:
     """Return how the command ended, if it failed."""
     status = row.figures.exit_status
     return f"exit status {status}" if status else ""
@@ -116,7 +116,7 @@ def _times(times: float | None) -> str:
     return f"×{times:,.0f}" if times >= 100 else f"×{times:.1f}" if times >= 10 else f"×{times:.2f}"
 
 
-def _amount(row: Compared, name: str) -> str:
+def _amount(row: ComparedRun, name: str) -> str:
     value = row.value(name)
     if value is None:
         return MISSING

@@ -26,7 +26,7 @@ from gpuledger.report.base.quantities import (
     signed,
     signed_share,
 )
-from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, Column, Table
+from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, TextColumn, TextTable
 from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:
@@ -82,33 +82,33 @@ def head_rows(place: PlaceDiff, terminal: Terminal) -> list[str]:
     return labelled_rows(terminal, dict(zip(("before", "after"), parts, strict=True)))
 
 
-def place_table(diff: Diff) -> Table:
+def place_table(diff: Diff) -> TextTable:
     """Return one row per rank and device with its allocated peak in both runs."""
     columns = (
-        Column("rank", right=True),
-        Column("device"),
-        Column("before", right=True, optional=1),
-        Column("after", right=True, optional=2),
-        Column("change", right=True),
+        TextColumn("rank", right=True),
+        TextColumn("device"),
+        TextColumn("before", right=True, optional=1),
+        TextColumn("after", right=True, optional=2),
+        TextColumn("change", right=True),
     )
     rows = tuple(_place_row(place) for place in diff.places)
-    return Table(columns, rows)
+    return TextTable(columns, rows)
 
 
-def figure_table(place: PlaceDiff) -> Table:
+def figure_table(place: PlaceDiff) -> TextTable:
     """Return the metrics that differ, one row each."""
     columns = (
-        Column("", shrinks=True),
-        Column("before", right=True, optional=1),
-        Column("after", right=True, optional=2),
-        Column("change", right=True),
-        Column("", right=True, optional=4),
-        Column("", optional=3),
+        TextColumn("", shrinks=True),
+        TextColumn("before", right=True, optional=1),
+        TextColumn("after", right=True, optional=2),
+        TextColumn("change", right=True),
+        TextColumn("", right=True, optional=4),
+        TextColumn("", optional=3),
     )
-    return Table(columns, tuple(_figure_row(change) for change in place.figures))
+    return TextTable(columns, tuple(_figure_row(change) for change in place.figures))
 
 
-def change_table(place: PlaceDiff, word: str, rows: int) -> Table:
+def change_table(place: PlaceDiff, word: str, rows: int) -> TextTable:
     """Return the rows that differ, summed by ``word``, and the change of allocated bytes as the total."""
     changes = place.changes(word)
     sizes = [abs(size) for change in changes for size in (change.before, change.after, change.delta) if size]
@@ -117,7 +117,7 @@ def change_table(place: PlaceDiff, word: str, rows: int) -> Table:
     return _change_table(f"by {word}", changes, unit, rows, _classes(place) if word == "module" else {})
 
 
-def time_table(place: PlaceDiff, rows: int) -> Table:
+def time_table(place: PlaceDiff, rows: int) -> TextTable:
     """Return the modules with another time per step, and the change of the sum."""
     changes = place.time_changes()
     longest = max(abs(size) for change in changes for size in (change.before, change.after) if size)
@@ -125,7 +125,7 @@ def time_table(place: PlaceDiff, rows: int) -> Table:
     return _change_table(f"time by {place.after.work_by}", changes, unit, rows, _classes(place))
 
 
-def energy_table(place: PlaceDiff, rows: int) -> Table:
+def energy_table(place: PlaceDiff, rows: int) -> TextTable:
     """Return the modules with another energy per step, and the change of the sum."""
     changes = tuple(
         replace(change, before=_microjoules(change.before), after=_microjoules(change.after))
@@ -148,7 +148,9 @@ def _classes(place: PlaceDiff) -> Mapping[str, str]:
     }
 
 
-def _change_table(title: str, changes: tuple[Change, ...], unit: Unit, rows: int, classes: Mapping[str, str]) -> Table:
+def _change_table(
+    title: str, changes: tuple[Change, ...], unit: Unit, rows: int, classes: Mapping[str, str]
+) -> TextTable:
     shown, rest = changes[:rows], changes[rows:]
     largest = max(abs(change.delta or 0) for change in changes)
     body: list[Row] = [_change_row(change, module_label(change.key[0], classes), unit, largest) for change in shown]
@@ -156,15 +158,15 @@ def _change_table(title: str, changes: tuple[Change, ...], unit: Unit, rows: int
         body.append(_sum_row(f"… {len(rest):,} more", rest, unit, DIM))
     body.append(_sum_row("total change", changes, unit, BOLD))
     columns = (
-        Column(title, shrinks=True),
-        Column(f"before {unit.name}", right=True, optional=2),
-        Column(f"after {unit.name}", right=True, optional=3),
-        Column(f"change {unit.name}", right=True),
-        Column("", right=True, optional=4),
-        Column("", optional=1),
-        Column(bar=True, optional=5),
+        TextColumn(title, shrinks=True),
+        TextColumn(f"before {unit.name}", right=True, optional=2),
+        TextColumn(f"after {unit.name}", right=True, optional=3),
+        TextColumn(f"change {unit.name}", right=True),
+        TextColumn("", right=True, optional=4),
+        TextColumn("", optional=1),
+        TextColumn(bar=True, optional=5),
     )
-    return Table(columns, tuple(body))
+    return TextTable(columns, tuple(body))
 
 
 def _place_row(place: PlaceDiff) -> Row:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuledger.report.base.phrases import MISSING, column_unit
-from gpuledger.report.base.terminal import BOLD, DIM, Cell, Column, Table
+from gpuledger.report.base.terminal import BOLD, DIM, Cell, TextColumn, TextTable
 
 if TYPE_CHECKING:
     from gpuledger.analyze.step.fusions import FusedKernel
@@ -28,15 +28,15 @@ def module_names(kernel: FusedKernel, outside: str) -> list[str]:
     return [paths[0] if len(paths) == 1 else f"{len(paths)} × {name}" for name, paths in members.items()]
 
 
-def fusion_table(kernels: Sequence[FusedKernel], rows: int, outside: str) -> Table:
+def fusion_table(kernels: Sequence[FusedKernel], rows: int, outside: str) -> TextTable:
     """Return the first ``rows`` kernels as a table, then the sum of the others and a total.
 
     ``outside`` is the label of kernels outside modules.
     """
     unit = column_unit(sum(one.moved_bytes for one in kernels))
     texts = (("by fusion", 0), ("modules", 0), ("nodes", 2), ("lines", 1))
-    columns = [Column(title, shrinks=True, optional=place) for title, place in texts]
-    columns += [Column(f"moved {unit.name}", right=True, optional=3), Column("ms", right=True)]
+    columns = [TextColumn(title, shrinks=True, optional=place) for title, place in texts]
+    columns += [TextColumn(f"moved {unit.name}", right=True, optional=3), TextColumn("ms", right=True)]
 
     def row(texts: Sequence[str], some: Sequence[FusedKernel], style: str = "") -> tuple[Cell, ...]:
         moved_bytes = sum(one.moved_bytes for one in some)
@@ -58,4 +58,4 @@ def fusion_table(kernels: Sequence[FusedKernel], rows: int, outside: str) -> Tab
     if len(kernels) > rows:
         body.append(row((f"… {len(kernels) - rows:,} more", "", "", ""), kernels[rows:], DIM))
     body.append(row(("total", "", "", ""), kernels, BOLD))
-    return Table(tuple(columns), tuple(body))
+    return TextTable(tuple(columns), tuple(body))

@@ -9,7 +9,7 @@ from gpuledger.analyze.compare.metrics import KINDS
 from gpuledger.analyze.memory.groups import module_label
 from gpuledger.report.base.phrases import device_text, labelled_rows
 from gpuledger.report.base.quantities import LESS_COLOR, MORE_COLOR, quantity, signed, signed_share
-from gpuledger.report.base.terminal import DIM, Cell, Column, Table
+from gpuledger.report.base.terminal import DIM, Cell, TextColumn, TextTable
 from gpuledger.units import counted
 
 if TYPE_CHECKING:
@@ -51,17 +51,17 @@ def verdict_of(change: GroupChange) -> str:
     return SIGNIFICANT if change.is_significant else NOT_SIGNIFICANT + busy
 
 
-def _table(title: str, changes: Sequence[GroupChange], diff: GroupDiff, classes: Mapping[str, str]) -> Table:
+def _table(title: str, changes: Sequence[GroupChange], diff: GroupDiff, classes: Mapping[str, str]) -> TextTable:
     columns = (
-        Column(title, shrinks=True),
-        Column("before", right=True, optional=2),
-        Column("after", right=True, optional=3),
-        Column("change", right=True),
-        Column(f"{diff.confidence:.0%} interval".replace("%", " %"), right=True, optional=1),
-        Column("", right=True, optional=4),
-        Column(""),
+        TextColumn(title, shrinks=True),
+        TextColumn("before", right=True, optional=2),
+        TextColumn("after", right=True, optional=3),
+        TextColumn("change", right=True),
+        TextColumn(f"{diff.confidence:.0%} interval".replace("%", " %"), right=True, optional=1),
+        TextColumn("", right=True, optional=4),
+        TextColumn(""),
     )
-    return Table(columns, tuple(_row(change, classes) for change in changes))
+    return TextTable(columns, tuple(_row(change, classes) for change in changes))
 
 
 def _row(change: GroupChange, classes: Mapping[str, str]) -> tuple[str | Cell | Bar, ...]:

@@ -11,7 +11,7 @@ from gpuledger.analyze.keywords.keyword_file import UNTRACKABLE
 from gpuledger.model.schema.tables import SCHEMA_VERSION
 from gpuledger.report.base.colors import category_color, stack_order
 from gpuledger.report.base.phrases import allocated_text, column_unit, device_text, entry, instant_title
-from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, Column, Table, Terminal
+from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, Terminal, TextColumn, TextTable
 from gpuledger.report.json.document import instant_document, place_document
 from gpuledger.report.text.tables import Row, Scale
 from gpuledger.units import format_bytes
@@ -37,7 +37,7 @@ def grouping_lines(
     return lines
 
 
-def _table(one: GroupedEntries, grouping: Grouping, top: int, *, listed: bool) -> Table:
+def _table(one: GroupedEntries, grouping: Grouping, top: int, *, listed: bool) -> TextTable:
     """Return a dictionary's table; ``listed`` adds the parts of Untrackable."""
     total, left = grouping.total_bytes, grouping.untrackable
     scale = Scale(column_unit(grouping.allocated_bytes), total)
@@ -52,13 +52,13 @@ def _table(one: GroupedEntries, grouping: Grouping, top: int, *, listed: bool) -
             body += [(Cell(f"  {line.name}", DIM), *scale.cells(line.bytes, DIM), "", Bar(())) for line in left.lines]
     body.append((Cell("total", BOLD), *scale.cells(total, BOLD), "", Bar(())))
     columns = (
-        Column(f"by {one.dictionary}", shrinks=True),
-        Column(scale.unit.name, right=True),
-        Column("share", right=True),
-        Column("blocks", right=True, optional=2),
-        Column(bar=True, optional=1),
+        TextColumn(f"by {one.dictionary}", shrinks=True),
+        TextColumn(scale.unit.name, right=True),
+        TextColumn("share", right=True),
+        TextColumn("blocks", right=True, optional=2),
+        TextColumn(bar=True, optional=1),
     )
-    return Table(columns, tuple(body))
+    return TextTable(columns, tuple(body))
 
 
 def _group_rows(group: EntryGroup, scale: Scale, largest: int, top: int) -> list[Row]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuledger.report.base.phrases import MISSING, column_unit, share
-from gpuledger.report.base.terminal import BOLD, DIM, Cell, Column, Table
+from gpuledger.report.base.terminal import BOLD, DIM, Cell, TextColumn, TextTable
 
 if TYPE_CHECKING:
     from gpuledger.analyze.step.side_by_side import GroupLine
@@ -46,17 +46,17 @@ def units_of_samples(batch: int, step_ns: float = 0.0, step_j: float = 0.0) -> U
 
 def ledger_table(
     lines: Sequence[GroupLine], word: str, rows: int, units: Units = OF_A_STEP, names: Mapping[str, str] | None = None
-) -> Table:
+) -> TextTable:
     """Return the first ``rows`` lines as a table, then the sum of the others and a total. Omits columns without values.
 
     ``names`` replaces some labels: label -> text.
     """
-    columns = [Column(f"by {word}", shrinks=True)]
+    columns = [TextColumn(f"by {word}", shrinks=True)]
     cells: list[Callable[[Sequence[GroupLine]], list[str]]] = []
     if any(line.bytes is not None for line in lines):
         total_bytes = sum(line.bytes or 0 for line in lines)
         unit = column_unit(total_bytes)
-        columns += [Column(unit.name, right=True), Column("share", right=True, optional=1)]
+        columns += [TextColumn(unit.name, right=True), TextColumn("share", right=True, optional=1)]
         cells.append(lambda some: _byte_cells(some, unit.amount, total_bytes))
     if any(line.time_ns is not None for line in lines):
         split = any(line.forward_ns or line.backward_ns for line in lines)
@@ -66,11 +66,12 @@ def ledger_table(
             if title == "all" or (split and (title != "optimizer" or any(map(amount, lines))))
         ]
         columns += [
-            Column(f"{title} {units.time}", right=True, optional=5 if title == "optimizer" else 3) for title, _ in shown
+            TextColumn(f"{title} {units.time}", right=True, optional=5 if title == "optimizer" else 3)
+            for title, _ in shown
         ]
         cells.append(lambda some: [_time(_sum(some, amount) / units.ns) for _, amount in shown])
     if any(line.energy_j is not None for line in lines):
-        columns += [Column(units.energy, right=True), Column("±", right=True, optional=4)]
+        columns += [TextColumn(units.energy, right=True), TextColumn("±", right=True, optional=4)]
         sums: tuple[Callable[[Sequence[GroupLine]], float], ...] = (
             lambda some: _sum(some, lambda one: one.energy_j),
             _off,
@@ -81,7 +82,7 @@ def ledger_table(
     if rest:
         body.append(_row(f"… {len(rest):,} more", rest, cells, DIM))
     body.append(_row("total", lines, cells, BOLD))
-    return Table(tuple(columns), tuple(body))
+    return TextTable(tuple(columns), tuple(body))
 
 
 def _label(line: GroupLine, names: Mapping[str, str]) -> str:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.ranks.rank_set import LEAST_BYTES, Outlier, RankSet
-from gpuledger.analyze.ranks.spreads import Spread
+from gpuledger.analyze.ranks.spreads import RankSpread
 from gpuledger.report.base.phrases import MISSING_OR_FAILED, column_unit, entry, percent
-from gpuledger.report.base.terminal import Column, Table
+from gpuledger.report.base.terminal import TextColumn, TextTable
 from gpuledger.units import counted, format_bytes, format_joules, format_ns
 
 if TYPE_CHECKING:
@@ -100,15 +100,15 @@ def _energy(ranks: RankSet) -> tuple[str, ...]:
     return total, f"{ends}; median {format_joules(median(known.values()))}"
 
 
-def _category_table(spreads: tuple[Spread, ...]) -> Table:
+def _category_table(spreads: tuple[RankSpread, ...]) -> TextTable:
     unit = column_unit(max((one.max_bytes for one in spreads), default=0))
     columns = (
-        Column("category"),
-        Column(f"min {unit.name}", right=True, optional=2),
-        Column(f"median {unit.name}", right=True),
-        Column(f"max {unit.name}", right=True, optional=1),
-        Column("on rank", right=True, optional=3),
-        Column("expected", right=True, optional=4),
+        TextColumn("category"),
+        TextColumn(f"min {unit.name}", right=True, optional=2),
+        TextColumn(f"median {unit.name}", right=True),
+        TextColumn(f"max {unit.name}", right=True, optional=1),
+        TextColumn("on rank", right=True, optional=3),
+        TextColumn("expected", right=True, optional=4),
     )
     rows = tuple(
         (
@@ -119,16 +119,16 @@ def _category_table(spreads: tuple[Spread, ...]) -> Table:
         )
         for one in spreads
     )
-    return Table(columns, rows)
+    return TextTable(columns, rows)
 
 
-def _outlier_table(outliers: tuple[Outlier, ...]) -> Table:
+def _outlier_table(outliers: tuple[Outlier, ...]) -> TextTable:
     columns = (
-        Column("rank", right=True),
-        Column("category", optional=2),
-        Column("module"),
-        Column("at the peak", right=True),
-        Column("median", right=True, optional=1),
+        TextColumn("rank", right=True),
+        TextColumn("category", optional=2),
+        TextColumn("module"),
+        TextColumn("at the peak", right=True),
+        TextColumn("median", right=True, optional=1),
     )
     rows = tuple(
         (
@@ -140,14 +140,14 @@ def _outlier_table(outliers: tuple[Outlier, ...]) -> Table:
         )
         for one in outliers[:MOST_OUTLIERS]
     )
-    return Table(columns, rows)
+    return TextTable(columns, rows)
 
 
-def _time_table(times: tuple[RankTime, ...]) -> Table:
+def _time_table(times: tuple[RankTime, ...]) -> TextTable:
     titles = ("compute", "communication", "overlapped", "waiting", "others wait for it")
     columns = (
-        Column("rank", right=True),
-        *(Column(title, right=True, optional=len(titles) - place) for place, title in enumerate(titles)),
+        TextColumn("rank", right=True),
+        *(TextColumn(title, right=True, optional=len(titles) - place) for place, title in enumerate(titles)),
     )
     chosen = sorted(times, key=lambda one: -one.caused_wait_ns)[:MOST_TIMES]
     rows = tuple(
@@ -161,4 +161,4 @@ def _time_table(times: tuple[RankTime, ...]) -> Table:
         )
         for one in chosen
     )
-    return Table(columns, rows)
+    return TextTable(columns, rows)

@@ -19,7 +19,7 @@ from gpuledger.report.text.text import next_lines, note_lines
 if TYPE_CHECKING:
     from gpuledger.analyze.view.device_view import DeviceView
     from gpuledger.analyze.view.view import RunView
-    from gpuledger.report.base.terminal import Table, Terminal
+    from gpuledger.report.base.terminal import Terminal, TextTable
 
 ROWS, ROWS_OF_TWO = 20, 10
 PIPED_CELLS = 80
@@ -122,7 +122,7 @@ def _table_lines(view: DeviceView, tables: TableOptions, terminal: Terminal) -> 
     return lines
 
 
-def _table(view: DeviceView, word: str, rows: int, units: Units) -> Table:
+def _table(view: DeviceView, word: str, rows: int, units: Units) -> TextTable:
     """Return a table of bytes with bars if nothing else was measured, otherwise a table of all values."""
     lines = view.lines or (view.line_amounts if word == "line" else view.lines_by(word))
     names = _names([line.label for line in lines], word, view)

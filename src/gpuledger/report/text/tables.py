@@ -31,7 +31,7 @@ from gpuledger.report.base.phrases import (
     percent,
     share,
 )
-from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, Column, Table, Terminal
+from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, Terminal, TextColumn, TextTable
 from gpuledger.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Scale:
         return Cell(amount, style), Cell(fraction, style)
 
 
-def group_table(breakdown: Breakdown, word: str, rows: int, classes: Mapping[str, str]) -> Table:
+def group_table(breakdown: Breakdown, word: str, rows: int, classes: Mapping[str, str]) -> TextTable:
     """Return a breakdown as a table with one row per ``word`` and a total. ``classes`` is module path -> class."""
     groups = group_accounts(breakdown.accounts, word)
     shown, rest = groups[:rows], groups[rows:]
@@ -86,16 +86,16 @@ def group_table(breakdown: Breakdown, word: str, rows: int, classes: Mapping[str
         body.append((Cell(f"… {len(rest):,} more", DIM), *scale.cells(left, DIM), *blanks))
     body.append((Cell("total", BOLD), *scale.cells(total, BOLD), *blanks))
     columns = (
-        Column(f"by {word}", shrinks=True),
-        Column(scale.unit.name, right=True),
-        Column("share", right=True),
-        *(() if word == "category" else (Column("mostly", optional=1),)),
-        Column(bar=True, optional=2),
+        TextColumn(f"by {word}", shrinks=True),
+        TextColumn(scale.unit.name, right=True),
+        TextColumn("share", right=True),
+        *(() if word == "category" else (TextColumn("mostly", optional=1),)),
+        TextColumn(bar=True, optional=2),
     )
-    return Table(columns, tuple(body))
+    return TextTable(columns, tuple(body))
 
 
-def tensor_table(breakdown: Breakdown, rows: int, classes: Mapping[str, str]) -> Table:
+def tensor_table(breakdown: Breakdown, rows: int, classes: Mapping[str, str]) -> TextTable:
     """Return a breakdown as a table with one row per tensor name, source line and category, and a total.
 
     Tensors without a name are shown by module. ``classes`` is module path -> class.
@@ -109,31 +109,31 @@ def tensor_table(breakdown: Breakdown, rows: int, classes: Mapping[str, str]) ->
         body.append((Cell(f"… {len(rest):,} more", DIM), "", "", "", *scale.cells(left, DIM)))
     body.append((Cell("total", BOLD), "", "", "", *scale.cells(total, BOLD)))
     columns = [
-        Column("by tensor", shrinks=True),
-        Column("line", optional=1),
-        Column("category", optional=2),
-        Column("blocks", right=True, optional=3),
-        Column(scale.unit.name, right=True),
-        Column("share", right=True),
+        TextColumn("by tensor", shrinks=True),
+        TextColumn("line", optional=1),
+        TextColumn("category", optional=2),
+        TextColumn("blocks", right=True, optional=3),
+        TextColumn(scale.unit.name, right=True),
+        TextColumn("share", right=True),
     ]
     if all(account.line in WITHOUT_LINE for account in shown):
         del columns[1]
         body = [(row[0], *row[2:]) for row in body]
-    return Table(tuple(columns), tuple(body))
+    return TextTable(tuple(columns), tuple(body))
 
 
-def rank_table(views: Sequence[DeviceView]) -> Table:
+def rank_table(views: Sequence[DeviceView]) -> TextTable:
     """Return one row per rank and device with peak, reserved bytes, largest category and step time."""
     columns = (
-        Column("rank", right=True),
-        Column("device"),
-        Column("peak", right=True),
-        Column("of GPU", right=True, optional=2),
-        Column("reserved", right=True, optional=1),
-        Column("largest category", optional=3),
-        Column("step time", right=True, optional=4),
+        TextColumn("rank", right=True),
+        TextColumn("device"),
+        TextColumn("peak", right=True),
+        TextColumn("of GPU", right=True, optional=2),
+        TextColumn("reserved", right=True, optional=1),
+        TextColumn("largest category", optional=3),
+        TextColumn("step time", right=True, optional=4),
     )
-    return Table(columns, tuple(_rank_row(view) for view in views))
+    return TextTable(columns, tuple(_rank_row(view) for view in views))
 
 
 def imbalance_line(imbalance: Imbalance) -> str:
@@ -160,13 +160,13 @@ def balance_lines(
     lines = (*capacity, *balance.lines, _closing_line(balance))
     rows = tuple(_balance_row(line, scale, BOLD if line.name in CLOSED_LINES else "") for line in lines)
     columns = (
-        Column(),
-        Column(scale.unit.name, right=True),
-        Column("share", right=True, optional=1),
-        Column("source", optional=2),
-        Column("note", optional=3),
+        TextColumn(),
+        TextColumn(scale.unit.name, right=True),
+        TextColumn("share", right=True, optional=1),
+        TextColumn("source", optional=2),
+        TextColumn("note", optional=3),
     )
-    return [*head, "", *Table(columns, rows).lines(terminal), *_missing_lines(balance, terminal)]
+    return [*head, "", *TextTable(columns, rows).lines(terminal), *_missing_lines(balance, terminal)]
 
 
 def _missing_lines(balance: Balance, terminal: Terminal) -> list[str]:

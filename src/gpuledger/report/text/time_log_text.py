@@ -12,7 +12,7 @@ import numpy as np
 from gpuledger.analyze.step.layer_shapes import known_shapes
 from gpuledger.model.schema.tables import SCHEMA_VERSION
 from gpuledger.report.base.phrases import MISSING, entry
-from gpuledger.report.base.terminal import BOLD, Cell, Column, Table, Terminal
+from gpuledger.report.base.terminal import BOLD, Cell, Terminal, TextColumn, TextTable
 from gpuledger.units import share_frac
 
 if TYPE_CHECKING:
@@ -33,9 +33,12 @@ def time_log_lines(logs: Sequence[TimeLog], terminal: Terminal) -> list[str]:
     return lines[1:]
 
 
-def _table(log: TimeLog) -> Table:
-    batches = [Column(f"batch {batch}, ms", right=True) for batch in log.batches]
-    columns = (Column("", shrinks=True), *(column for batch in batches for column in (batch, Column("", right=True))))
+def _table(log: TimeLog) -> TextTable:
+    batches = [TextColumn(f"batch {batch}, ms", right=True) for batch in log.batches]
+    columns = (
+        TextColumn("", shrinks=True),
+        *(column for batch in batches for column in (batch, TextColumn("", right=True))),
+    )
     body: list[tuple[str | Cell, ...]] = []
     for kind, word in enumerate(log.types):
         body.append((Cell(word, BOLD), *[""] * (2 * len(batches))))
@@ -45,7 +48,7 @@ def _table(log: TimeLog) -> Table:
                 times = _times_first(log, number, batch, kind)
                 cells += [_span(log, (number, batch, kind)), "" if times is None or not number else f"×{times:.3g}"]
             body.append(tuple(cells))
-    return Table(columns, tuple(body))
+    return TextTable(columns, tuple(body))
 
 
 def _span(log: TimeLog, place: tuple[int, int, int]) -> str:

@@ -31,7 +31,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 @dataclass(frozen=True)
-class Process:
+class TraceProcess:
     """One rank: its name, its rows of slices and its counters."""
 
     rank: int
@@ -41,16 +41,16 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Trace:
+class TraceFile:
     """What a trace file holds; ``notes`` is what its reader should know."""
 
     run: str
     origin_ns: int
-    processes: tuple[Process, ...]
+    processes: tuple[TraceProcess, ...]
     notes: tuple[str, ...]
 
 
-def build_trace(run: Run, ranks: tuple[Rank, ...]) -> Trace:
+def build_trace(run: Run, ranks: tuple[Rank, ...]) -> TraceFile:
     """Return the trace of some ranks of a run, on one clock.
 
     Raises:
@@ -59,7 +59,7 @@ def build_trace(run: Run, ranks: tuple[Rank, ...]) -> Trace:
     if not run.has_measured_times:
         hint = "Show memory by event with: gpuledger report RUN"
         raise EmptyRunError(f"{run.path.name}: nothing in it has a time, because its GPU is simulated", hint=hint)
-    processes = tuple(Process(rank.number, _name(rank), read_tracks(rank), read_counters(rank)) for rank in ranks)
+    processes = tuple(TraceProcess(rank.number, _name(rank), read_tracks(rank), read_counters(rank)) for rank in ranks)
     starts = [track.slices[0].start_ns for one in processes for track in one.tracks]
     starts += [int(counter.t_ns[0]) for one in processes for counter in one.counters]
     if not starts:
@@ -67,10 +67,10 @@ def build_trace(run: Run, ranks: tuple[Rank, ...]) -> Trace:
     notes = [shown(note) for rank in ranks for note in rank.manifest.notes]
     if not any(MODULES in track.name for one in processes for track in one.tracks):
         notes.append(WITHOUT_TIMES)
-    return Trace(shown(run.name), min(starts), processes, tuple(dict.fromkeys(notes)))
+    return TraceFile(shown(run.name), min(starts), processes, tuple(dict.fromkeys(notes)))
 
 
-def write_trace(trace: Trace, stream: IO[bytes], *, packed: bool) -> int:
+def write_trace(trace: TraceFile, stream: IO[bytes], *, packed: bool) -> int:
     """Write a trace, in gzip where ``packed``; the same trace gives the same bytes.
 
     Returns:
@@ -82,7 +82,7 @@ def write_trace(trace: Trace, stream: IO[bytes], *, packed: bool) -> int:
         return _write(trace, file)
 
 
-def _write(trace: Trace, stream: IO[bytes] | gzip.GzipFile) -> int:
+def _write(trace: TraceFile, stream: IO[bytes] | gzip.GzipFile) -> int:
     about = {
         "gpuledger_version": __version__,
         "schema_version": SCHEMA_VERSION,
@@ -110,7 +110,7 @@ def _pieces(events: Iterator[dict[str, Any]]) -> Iterator[list[str]]:
         yield lines
 
 
-def _events(trace: Trace) -> Iterator[dict[str, Any]]:
+def _events(trace: TraceFile) -> Iterator[dict[str, Any]]:
     """Yield every event; those of one row by time.
 
     Viewers take 0 for an idle processor and a thread numbered as its process for the main one: no row is either.

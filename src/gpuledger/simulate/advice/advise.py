@@ -12,7 +12,7 @@ from gpuledger.errors import UsageError
 from gpuledger.processes.child_job import run_program_job
 from gpuledger.simulate.advice.choose import Tried
 from gpuledger.simulate.advice.combination import Applied, Combination, describe
-from gpuledger.simulate.catalogue import REFERENCE, Card, find_card
+from gpuledger.simulate.catalogue import REFERENCE, GpuModel, find_card
 from gpuledger.simulate.estimate.batch import find_argument
 from gpuledger.simulate.estimate.run import DEFAULT_CONFIDENCE, DEFAULT_STEPS, Order, check_program
 from gpuledger.units import format_bytes, parse_bytes
@@ -25,7 +25,7 @@ _OTHER_BATCH = re.compile(r"eval|val|test|accum|num|every|steps|epoch")
 class Advice:
     """Changes with which a program fits."""
 
-    card: Card
+    card: GpuModel
     """The GPU."""
     limit_bytes: int
     """Bytes that the process may use."""
@@ -121,7 +121,7 @@ def _tried(found: Mapping[str, Any]) -> Tried:
     return Tried(**{**found, "combination": combination, "applied": applied})
 
 
-def _check_limit(card: Card, limit_bytes: int) -> None:
+def _check_limit(card: GpuModel, limit_bytes: int) -> None:
     """Check that a process may have that much memory, and needs less for its context.
 
     Raises:

@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader
 from gpuledger.errors import InputError
 from gpuledger.simulate.advice.combination import ACCUMULATED
 from gpuledger.simulate.advice.optimizers import ChangedOptimizers
-from gpuledger.simulate.advice.work import Work
+from gpuledger.simulate.advice.work import FlopsByDtype
 from gpuledger.simulate.gpu.patches import Patches
 
 _LOADER = inspect.signature(DataLoader.__init__)
@@ -31,7 +31,7 @@ class Changes:
     """
 
     def __init__(self, order: dict[str, Any]) -> None:
-        self.work = Work()
+        self.work = FlopsByDtype()
         self._order = order
         self._optimizers = ChangedOptimizers(order["optimizer"], order["parts"] == ACCUMULATED)
         self._batch = 0

@@ -14,7 +14,7 @@ from gpuledger.simulate.gpu.values import tensors_in
 _CONVOLUTIONS = (torch.ops.aten.convolution, torch.ops.aten.convolution_backward)
 
 
-class Work:
+class FlopsByDtype:
     """FLOPs of matrix products, convolutions and attention, by name of a dtype."""
 
     def __init__(self) -> None:

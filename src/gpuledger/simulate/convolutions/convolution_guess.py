@@ -37,7 +37,7 @@ class Workspace:
 
 
 @dataclass(frozen=True)
-class Forest:
+class DecisionTrees:
     """Decision trees, one after another, each in preorder (node, left subtree, right subtree).
 
     A node's left child is the next node; ``right`` is the offset of the right child. In a leaf, ``feature`` is
@@ -68,11 +68,11 @@ def _kept() -> dict[str, NDArray[Any]]:
 
 
 @cache
-def forest_of(operation: int) -> Forest:
+def forest_of(operation: int) -> DecisionTrees:
     """Return the trees of an operation."""
     kept, name = _kept(), OPERATIONS[operation]
     arrays = {field: kept[f"{name}.{field}"] for field in ("begins", "feature", "threshold", "right", "sum_id")}
-    return Forest(tuple(kept[f"{name}.names"].tolist()), **arrays)
+    return DecisionTrees(tuple(kept[f"{name}.names"].tolist()), **arrays)
 
 
 def digest_of(key: Row) -> int:

@@ -14,11 +14,11 @@ from typing import Any, cast
 import numpy as np
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
-from gpuledger.analyze.allocator.pools import Limits, OutOfMemoryError
+from gpuledger.analyze.allocator.pools import AllocatorLimits, OutOfMemoryError
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.model.journal.journal import Action
 from gpuledger.model.journal.reading import Journal
-from gpuledger.simulate.catalogue import HANDLES, Card, catalogue
+from gpuledger.simulate.catalogue import HANDLES, GpuModel, catalogue
 from gpuledger.simulate.convolutions.convolutions import CUDNN
 from gpuledger.simulate.estimate.requests_elsewhere import RequestsElsewhere, Row
 from gpuledger.simulate.traits import traits_of
@@ -94,7 +94,7 @@ def with_full_buffers(assumed: Assumed | None, outcome: Mapping[str, Any]) -> As
 class Fit:
     """The result for one GPU."""
 
-    card: Card
+    card: GpuModel
     verdict: str
     process_bytes: int
     upper_bytes: int
@@ -119,7 +119,7 @@ def _kept_errors() -> dict[str, dict[str, float]]:
     return tomllib.loads("\n".join(texts))
 
 
-def kind_on(card: Card, kind: str) -> str:
+def kind_on(card: GpuModel, kind: str) -> str:
     """Return the kind of a program on a GPU: rules of another GPU have other errors."""
     return kind if card.compute_capability == _MEASURED_CAPABILITY else _ELSEWHERE[kind]
 
@@ -211,7 +211,7 @@ def tail_excess(ratios: Sequence[float], level: float) -> float:
 
 
 def peaks_on(
-    card: Card,
+    card: GpuModel,
     allocated_bytes: int,
     reserved_bytes: int,
     level: float,
@@ -248,7 +248,7 @@ class Requests:
         self._elsewhere = RequestsElsewhere.of(journal.facts.get("elsewhere"))
         self._found: dict[tuple[int, ...], Requests] = {}
 
-    def on(self, card: Card) -> Requests:
+    def on(self, card: GpuModel) -> Requests:
         """Return the requests that the program would make on another GPU; ``self`` if they are the same."""
         sizes = self._elsewhere.sizes_on(traits_of(card))
         if sizes not in self._found:
@@ -257,7 +257,7 @@ class Requests:
             self._found[sizes] = self if other._rows == self._rows else other
         return self._found[sizes]
 
-    def is_approximate(self, card: Card) -> bool:
+    def is_approximate(self, card: GpuModel) -> bool:
         """Return whether the program may run other operators on a GPU than those that were followed."""
         return traits_of(card) in self._elsewhere.approximate
 
@@ -280,7 +280,7 @@ class Requests:
 
         Workspaces of cuDNN that do not fit are left out, as torch chooses another algorithm then.
         """
-        allocator = CachingAllocator(settings or self.settings, Limits(capacity_bytes=capacity_bytes))
+        allocator = CachingAllocator(settings or self.settings, AllocatorLimits(capacity_bytes=capacity_bytes))
         places: dict[int, int] = {}
         for action, address, size_bytes, stream, operator in self._rows:
             if action == Action.ALLOC:
@@ -294,7 +294,7 @@ class Requests:
         return allocator
 
 
-def fit_card(card: Card, peaks: Peaks, requests: Requests, level: float) -> Fit:
+def fit_card(card: GpuModel, peaks: Peaks, requests: Requests, level: float) -> Fit:
     """Return whether a program with known peaks and requests fits a GPU.
 
     A program that may fit because of what ``torch.compile`` saves is on the edge.

@@ -22,7 +22,7 @@ from gpuledger.model.run_writer import RunWriter, new_manifest
 from gpuledger.model.simulated import SIMULATED
 from gpuledger.processes.child_job import ChildJobError, ProgramTraceback, run_program_job
 from gpuledger.simulate.assumptions import EXPECTED, LARGEST, LEAST
-from gpuledger.simulate.catalogue import HANDLES, Card, find_card
+from gpuledger.simulate.catalogue import HANDLES, GpuModel, find_card
 from gpuledger.simulate.estimate.failures import CRASHED_HINT, DISTRIBUTED, JAGGED, reserved_bytes_of
 from gpuledger.simulate.estimate.fit import (
     NO_CHANGE,
@@ -51,7 +51,7 @@ WHAT_TO_TELL = "Declare the shape of its result with gpuledger.fake_output (docs
 class Estimate:
     """Estimated memory of a program on a GPU. ``run`` is an ordinary run; ``notes`` list approximations."""
 
-    card: Card
+    card: GpuModel
     peaks: Peaks
     fit: Fit
     others: tuple[Fit, ...]
@@ -108,7 +108,7 @@ class Order:
     """What to estimate: a program with its arguments, the GPU, and the number of steps."""
 
     program: tuple[str, ...]
-    card: Card
+    card: GpuModel
     steps: int | None = DEFAULT_STEPS
     """None for as many as the program's inputs require."""
     confidence: float = DEFAULT_CONFIDENCE

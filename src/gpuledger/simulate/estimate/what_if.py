@@ -13,7 +13,7 @@ from gpuledger.model.run import Rank
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SettingOutcome:
     """The result of one value of ``PYTORCH_CUDA_ALLOC_CONF``; the empty one is the default."""
 
     alloc_conf: str
@@ -21,7 +21,7 @@ class Outcome:
     peak_allocated_bytes: int
 
 
-def rank_settings(rank: Rank, device_idx: int, candidates: tuple[str, ...] = CANDIDATES) -> tuple[Outcome, ...]:
+def rank_settings(rank: Rank, device_idx: int, candidates: tuple[str, ...] = CANDIDATES) -> tuple[SettingOutcome, ...]:
     """Return the reserved bytes with each setting, in ascending order.
 
     Blocks that were alive before the recording are allocated first.
@@ -42,7 +42,7 @@ def rank_settings(rank: Rank, device_idx: int, candidates: tuple[str, ...] = CAN
             else:
                 allocator.free(places.pop(block))
         counters = allocator.counters
-        outcomes.append(Outcome(text, counters.peak_reserved_bytes, counters.peak_allocated_bytes))
+        outcomes.append(SettingOutcome(text, counters.peak_reserved_bytes, counters.peak_allocated_bytes))
     return tuple(sorted(outcomes, key=lambda outcome: (outcome.peak_reserved_bytes, bool(outcome.alloc_conf))))
 
 

@@ -13,7 +13,7 @@ import torch
 from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.analyze.allocator.pools import Counters
 from gpuledger.model.journal.journal import Action
-from gpuledger.simulate.catalogue import Card
+from gpuledger.simulate.catalogue import GpuModel
 from gpuledger.simulate.conditions.decisions import ProgramProgress
 from gpuledger.simulate.convolutions.convolutions import Held
 from gpuledger.simulate.gpu.elsewhere import Elsewhere
@@ -51,7 +51,7 @@ class SimulatedDevice:
         allocator: Allocates the storages. Its events are kept here, each with the current token.
     """
 
-    def __init__(self, card: Card, allocator: CachingAllocator) -> None:
+    def __init__(self, card: GpuModel, allocator: CachingAllocator) -> None:
         self.card = card
         self.allocator = allocator
         self.place, self.count = torch.device("cuda", 0), 1

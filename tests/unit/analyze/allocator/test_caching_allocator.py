@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.analyze.allocator.memory import CardMemory, unheard
-from gpuledger.analyze.allocator.pools import Limits
+from gpuledger.analyze.allocator.pools import AllocatorLimits
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.model.journal.journal import Action
 
@@ -20,7 +20,7 @@ def with_cached(
     *sizes_mib: int, kept_mib: int = 0, capacity_mib: int | None = None, settings: AllocatorSettings = SPLIT_LIMIT
 ) -> CachingAllocator:
     """Return an allocator with cached segments of these sizes and one that is in use."""
-    limits = Limits(capacity_bytes=None if capacity_mib is None else capacity_mib * MIB)
+    limits = AllocatorLimits(capacity_bytes=None if capacity_mib is None else capacity_mib * MIB)
     allocator = CachingAllocator(settings, limits)
     if kept_mib:
         allocator.malloc(kept_mib * MIB)
@@ -51,7 +51,7 @@ def test_a_segment_has_the_size_of_its_class(requested_bytes: int, segment_bytes
 
 
 def test_segments_follow_one_another_at_whole_large_pages() -> None:
-    memory = CardMemory(Limits(), unheard, None)
+    memory = CardMemory(AllocatorLimits(), unheard, None)
     first = memory.place(1)
     found = [memory.place(size) - first for size in (2 * MIB, 2 * MIB + 1, 5 * MIB, 1)]
     assert found == [size * MIB for size in (2, 4, 8, 14)]
@@ -200,7 +200,7 @@ def test_what_stays_beside_unmapped_pages_is_joined_with_its_neighbour_when_that
 @pytest.mark.parametrize(("threshold", "kept_mib"), [(0.15, 62 + 64), (0.1, 0)])
 def test_garbage_is_collected_from_the_oldest_until_the_threshold_is_met(threshold: float, kept_mib: int) -> None:
     """Of three cached segments the oldest goes first. The other two, of one age, go if more has to."""
-    limits = Limits(capacity_bytes=1000 * MIB, fraction=1.0, garbage_collection_threshold=threshold)
+    limits = AllocatorLimits(capacity_bytes=1000 * MIB, fraction=1.0, garbage_collection_threshold=threshold)
     allocator = CachingAllocator(AllocatorSettings(), limits)
     oldest, middle, newest = (allocator.malloc(size * MIB) for size in (60, 62, 64))
     allocator.free(oldest)

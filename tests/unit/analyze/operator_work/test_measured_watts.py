@@ -15,7 +15,7 @@ from gpuledger.analyze.operator_work.measured_watts import numbers_of, table_fro
 from gpuledger.analyze.operator_work.power_model import LEVELS
 from gpuledger.analyze.operator_work.work_class import CLASSES
 from gpuledger.analyze.step.power_columns import columns_of
-from gpuledger.analyze.step.work import Work
+from gpuledger.analyze.step.work import StepWork
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.contents import Contents, write_parquet
 from gpuledger.ops.database.records import Environment, Record
@@ -103,7 +103,7 @@ def test_a_types_watts_go_by_the_flops_and_bytes_of_a_call() -> None:
     assert table_from(json.loads(json.dumps(table.to_json()))) == table
     ids = np.zeros(4, dtype=np.int64)
     words = {name: np.array([name] * 4, dtype=object) for name in ("kernel", "forward", "float32")}
-    work = Work(
+    work = StepWork(
         0, 1, False, words["kernel"], words["forward"], ids, ids, ids + 1, ids, ids, ids, ids, ids + 100_000,
         np.append(works[0], np.nan), np.append(works[1], np.nan), words["float32"],
     )  # fmt: skip

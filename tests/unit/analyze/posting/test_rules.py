@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from gpuledger.analyze.posting.rules import NO_IDENTITY, Features, categorize
+from gpuledger.analyze.posting.rules import NO_IDENTITY, BlockFeatures, categorize
 from gpuledger.model.accounts import (
     CATEGORIES,
     FATES,
@@ -22,7 +22,7 @@ FLAGS = ("recomputed", "communicating", "reducing", "workspace_sized", "same_mod
 
 
 def category(phase: str, fate: str, identity: int = NO_IDENTITY, **flags: bool) -> str:
-    features = Features(
+    features = BlockFeatures(
         identity=np.array([identity], np.int8),
         phase=np.array([PHASES.index(phase)], np.int8),
         fate=np.array([FATES.index(fate)], np.int8),

@@ -12,7 +12,7 @@ import pytest
 from gpuledger.collect.sampling.calibrate import (
     Calibration,
     CardKey,
-    OutsideBytes,
+    OutsideGrowth,
     Profile,
     cache_path,
     libraries_for,
@@ -30,11 +30,11 @@ H200 = Profile(
     KEY,
     "2026-11-21",
     (
-        OutsideBytes("context and first kernels", False, 610 * MIB),
-        OutsideBytes("matrix products", False, 676 * MIB),
-        OutsideBytes("attention", False, 692 * MIB),
-        OutsideBytes("backward pass", True, 758 * MIB),
-        OutsideBytes("optimizer", True, 758 * MIB),
+        OutsideGrowth("context and first kernels", False, 610 * MIB),
+        OutsideGrowth("matrix products", False, 676 * MIB),
+        OutsideGrowth("attention", False, 692 * MIB),
+        OutsideGrowth("backward pass", True, 758 * MIB),
+        OutsideGrowth("optimizer", True, 758 * MIB),
     ),
 )
 MANIFEST = RankManifest(

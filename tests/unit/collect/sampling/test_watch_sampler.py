@@ -14,7 +14,7 @@ from simulated_card import MS, START_NS, TICK_NS, Clock, S, SimulatedCard, order
 
 from gpuledger.cards.energy_edges import EdgeFinder
 from gpuledger.cards.energy_windows import EnergyWindows
-from gpuledger.collect.sampling.process_tree import Family
+from gpuledger.collect.sampling.process_tree import ProcessFamily
 from gpuledger.model.energy_window import Edge
 from gpuledger.model.journal.reading import Journal
 
@@ -205,7 +205,7 @@ class TestFamily:
         source = "import subprocess, sys; p = subprocess.Popen(['sleep', '30']); print(p.pid, flush=True); p.wait()"
         with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None
-            family = Family()
+            family = ProcessFamily()
             family.follow(child.pid)
             grandchild = int(child.stdout.readline())
             family.see([grandchild, 1])
@@ -217,7 +217,7 @@ class TestFamily:
             os.kill(grandchild, 9)
 
     def test_a_stranger_is_no_sign_of_a_container(self) -> None:
-        family = Family()
+        family = ProcessFamily()
         family.follow(os.getpid())
         family.see([1])
         assert not family.is_elsewhere

@@ -19,7 +19,7 @@ from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.method import Method
 from gpuledger.ops.database.operator_database import OperatorDatabase, open_database
 from gpuledger.ops.database.records import Environment, Record
-from gpuledger.ops.measure.campaign import Answer, Campaigned, measure_workloads, run_campaign
+from gpuledger.ops.measure.campaign import Campaigned, WorkerAnswer, measure_workloads, run_campaign
 from gpuledger.ops.measure.measure import Progress, Task
 from gpuledger.ops.measure.measured_device import Device
 from gpuledger.ops.measure.plan import missing_tasks
@@ -57,17 +57,17 @@ class ScriptedCrew:
         self.given.append((worker, task))
         self.energy = energy
 
-    def wait(self) -> Answer:
+    def wait(self) -> WorkerAnswer:
         worker, task = self.under_way.popleft()
         if self.deadly.get(task.key, 0):
             self.deadly[task.key] -= 1
-            return Answer(worker, task, None)
+            return WorkerAnswer(worker, task, None)
         energy_j = 0.1 if self.energy else None
         record = Record(
             task.key.digest, self.environments[worker].digest, {"mode": task.mode.value}, 1.0, 1.0, 1.0,
             energy_j, energy_j, energy_j, measured_ns=len(self.given),
         )  # fmt: skip
-        return Answer(worker, task, record)
+        return WorkerAnswer(worker, task, record)
 
     def given_to(self, worker: int) -> int:
         return sum(who == worker for who, _ in self.given)

@@ -24,8 +24,8 @@ from gpuledger.ops.database.contents import read_parquet
 from gpuledger.ops.workloads.capture import Capture
 from gpuledger.ops.workloads.captures import (
     CPU,
-    Asked,
     CapturedDevice,
+    CaptureRequest,
     asked_for,
     capture_model,
     capture_step,
@@ -45,7 +45,7 @@ CASES = [(name, gpu) for name in SIZES for gpu in (CPU, "h200")]
 
 def captured(name: str, gpu: str, mode: str = "training") -> Workload:
     model = parse_model(f"op_models:{name}")
-    return capture_model(Asked(model, mode, inputs=parse_inputs(SIZES[name]), optimizer="adamw"), gpu)  # type: ignore[arg-type]
+    return capture_model(CaptureRequest(model, mode, inputs=parse_inputs(SIZES[name]), optimizer="adamw"), gpu)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -353,7 +353,7 @@ def test_a_step_of_ones_own_is_captured() -> None:
 def test_options_reach_the_factory() -> None:
     model = parse_model("torch.nn:Linear?in_features=3&out_features=7")
     assert dict(model.options) == {"in_features": 3, "out_features": 7}
-    found = capture_model(Asked(model, inputs=parse_inputs("2x3")), CPU)
+    found = capture_model(CaptureRequest(model, inputs=parse_inputs("2x3")), CPU)
     assert found.layers[0].outputs[0]["shape"] == [2, 7]
 
 

@@ -20,7 +20,7 @@ from torch import nn
 
 from gpuledger.cli.main import main
 from gpuledger.errors import InputError, UsageError
-from gpuledger.ops.workloads.captures import CPU, Asked, capture_model
+from gpuledger.ops.workloads.captures import CPU, CaptureRequest, capture_model
 from gpuledger.ops.workloads.models import build_model, parse_model, without_initial_weights
 from gpuledger.ops.workloads.steps import default_inputs, draw_inputs, loss_of, parse_inputs
 from gpuledger.ops.workloads.workload import read_workload
@@ -187,7 +187,7 @@ def test_transformers_by_kind_and_by_class(libraries: Path, name: str) -> None:
     assert sizes[0].text == "2x128:int64"
     (tokens,) = draw_inputs(made, sizes, "cpu")
     assert 0 <= tokens.min() <= tokens.max() < made.config.vocab_size
-    found = capture_model(Asked(model, "training", batch=2), CPU)
+    found = capture_model(CaptureRequest(model, "training", batch=2), CPU)
     assert {"embedding", "embedding_dense_backward", "nll_loss_forward"} <= {use.key.name for use in found.uses}
 
 

@@ -12,15 +12,15 @@ from synthetic import HOSTILE
 
 from gpuledger.report.base.colors import CATEGORY_COLORS
 from gpuledger.report.base.phrases import column_unit, entry, of_capacity, percent, share
-from gpuledger.report.base.terminal import Bar, Cell, Column, Table, Terminal, printable
+from gpuledger.report.base.terminal import Bar, Cell, Terminal, TextColumn, TextTable, printable
 from gpuledger.units import format_bytes
 
 TEXTS = st.one_of(st.text(max_size=60), st.sampled_from(HOSTILE))
 COLUMNS = (
-    Column("name", shrinks=True),
-    Column("bytes", right=True),
-    Column("mostly", optional=1),
-    Column(bar=True, optional=2),
+    TextColumn("name", shrinks=True),
+    TextColumn("bytes", right=True),
+    TextColumn("mostly", optional=1),
+    TextColumn(bar=True, optional=2),
 )
 
 
@@ -71,7 +71,7 @@ def test_shortened_fits_and_keeps_both_ends(text: str, cells: int, encoding: str
 )
 def test_a_table_fits_and_its_numbers_stay_whole(rows: list[tuple[str, int, str]], width: int, encoding: str) -> None:
     bar = Bar(((0.5, "#4e79a7"), (0.5, "#f28e2b")))
-    table = Table(COLUMNS, tuple((name, Cell(f"{size:,}"), mostly, bar) for name, size, mostly in rows))
+    table = TextTable(COLUMNS, tuple((name, Cell(f"{size:,}"), mostly, bar) for name, size, mostly in rows))
     lines = table.lines(Terminal(width, encoding))
     assert len(lines) == len(rows) + 1
     assert all(cell_len(line) <= width for line in lines)
@@ -79,7 +79,7 @@ def test_a_table_fits_and_its_numbers_stay_whole(rows: list[tuple[str, int, str]
 
 
 def test_columns_are_left_out_from_the_highest_number() -> None:
-    table = Table(COLUMNS, (("model.layers.31.mlp.gate", "72,908.8", "activation 80 %", Bar(((1.0, "#f28e2b"),))),))
+    table = TextTable(COLUMNS, (("model.layers.31.mlp.gate", "72,908.8", "activation 80 %", Bar(((1.0, "#f28e2b"),))),))
     shown = {width: table.lines(Terminal(width))[1] for width in (30, 45, 55, 120)}
     assert "72,908.8" in shown[30]
     assert "…" in shown[30]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from gpuledger.model.manifest import Check, DeviceFacts, FailedAllocation, Pause, RankManifest, Window
+from gpuledger.model.manifest import DeviceFacts, FailedAllocation, Pause, RankManifest, ReplayCheck, Window
 from gpuledger.model.run import Run
 from gpuledger.model.run_manifest import RunManifest
 from gpuledger.report.html.provenance import check_rows, facts_of_rank, facts_of_run, oom_rows
@@ -78,8 +78,8 @@ def test_checks_and_out_of_memory_are_those_of_the_device() -> None:
     manifest = replace(
         NOTHING,
         checks=(
-            Check(name="a", device_idx=0, expected=1, found=1, ok=True),
-            Check(name="b", device_idx=1, expected=2, found=3, ok=False),
+            ReplayCheck(name="a", device_idx=0, expected=1, found=1, ok=True),
+            ReplayCheck(name="b", device_idx=1, expected=2, found=3, ok=False),
         ),
         oom=(FailedAllocation(device_idx=1, tried_bytes=7),),
     )

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuledger.analyze.allocator.alloc_conf import CANDIDATES, parse_alloc_conf
 from gpuledger.analyze.allocator.allocator import CachingAllocator
-from gpuledger.analyze.allocator.pools import Limits, OutOfMemoryError
+from gpuledger.analyze.allocator.pools import AllocatorLimits, OutOfMemoryError
 from gpuledger.errors import UsageError
 from gpuledger.units import format_bytes
 
@@ -172,7 +172,7 @@ def _missing_bytes(replayed: _Replayed) -> int | None:
 def _fits(replayed: _Replayed, alloc_conf: str) -> bool | None:
     """Return whether every request and the failed one can be served; None if the setting is not simulated."""
     try:
-        allocator = CachingAllocator(parse_alloc_conf(alloc_conf), Limits(replayed.capacity_bytes))
+        allocator = CachingAllocator(parse_alloc_conf(alloc_conf), AllocatorLimits(replayed.capacity_bytes))
     except UsageError:
         return None
     places: dict[int, int] = {}
