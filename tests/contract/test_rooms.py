@@ -93,14 +93,3 @@ def test_a_contract_decides_what_may_import_a_package() -> None:
     assert importers_of("services") == "``cli``, ``live`` and ``integrations`` may import it."
     assert "``report``" not in importers_of("cards").partition(" but ")[0]  # forbidden beside the layers
     assert importers_of("model.journal") == "Whatever may import ``model`` may import it."
-
-
-def test_each_class_has_a_name_of_its_own() -> None:
-    """Two frameworks' users import a callback of the same name, each from the module of its framework."""
-    found: dict[str, list[str]] = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
-    twice = {name: places for name, places in found.items() if len(places) > 1}
-    assert twice == {"GpuLedgerCallback": ["integrations/lightning.py", "integrations/transformers.py"]}
