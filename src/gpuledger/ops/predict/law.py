@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gpuledger.analyze.operator_work.formulas import CallWork
+from gpuledger.analyze.operator_work.formulas import CallWork, convolution_of
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.predict.fitting import no_scikit_learn
 from gpuledger.ops.predict.roof import FLOOR_NS, Roof, uses_cores
@@ -27,6 +27,10 @@ LEAST_EXAMPLES = 40
 """Least examples of one kind for a fit. With fewer, the roofline is used."""
 ROUNDS = 12
 """Rounds of reweighting, which reduce the influence of outliers."""
+DENSE, GROUPS, NARROW = "dense", "groups", "narrow groups"
+WIDE = 16
+"""Input channels of a group from which cuDNN multiplies it with tensor cores. Below, as in depthwise convolutions, it
+takes ten times as long for each FLOP."""
 Laws = Mapping[str, tuple[float, ...]]
 
 
@@ -45,14 +49,27 @@ def kind_of(operation: Operation) -> str:
         return f"matmul, {'tensor cores' if uses_cores(operation.key) else 'common cores'}"
     if operation.work.family not in ("convolution", "convolution_backward"):
         return ""
-    return f"{operation.work.family}, {'groups' if operation.work.groups > 1 else 'dense'}"
+    return f"{operation.work.family}, {_groups_of(operation)}"
+
+
+def _groups_of(operation: Operation) -> str:
+    """Return which kernels a convolution uses: those of a matrix product only if its groups are wide enough."""
+    found = convolution_of(operation.key)
+    if operation.work.groups <= 1 or found is None:
+        return DENSE
+    return NARROW if found.w[1] < WIDE else GROUPS
 
 
 def times_ns(operations: Sequence[Operation], roof: Roof, laws: Laws) -> Floats:
     """Return the times of operators by their laws, float64[n] in ns; by the roofline if no law was fitted."""
     return np.array(
-        [_time_ns(operation, roof, laws.get(kind_of(operation))) for operation in operations], dtype=np.float64
+        [_time_ns(operation, roof, _law_of(kind_of(operation), laws)) for operation in operations], dtype=np.float64
     )
+
+
+def _law_of(kind: str, laws: Laws) -> tuple[float, ...] | None:
+    """Return the law of a kind; for wide groups without one, that of a convolution without groups."""
+    return laws.get(kind) or laws.get(kind.replace(GROUPS, DENSE))
 
 
 def _time_ns(operation: Operation, roof: Roof, law: tuple[float, ...] | None) -> float:

@@ -36,7 +36,7 @@ from gpuledger.ops.predict.trees import Forest, Levels
 from gpuledger.ops.totals.cost import Cost
 from gpuledger.ops.totals.sum import PREDICTED
 
-VERSION = 7
+VERSION = 8
 """Version of a model's file."""
 GUESS = 4.0
 """Factor of the interval up and down if an operator is only known by its roofline."""

@@ -74,12 +74,29 @@ def test_a_product_takes_its_launches_and_its_roof() -> None:
 
 
 def test_kinds_are_apart_where_kernels_are() -> None:
-    one = convolution(64, 14)
-    kinds = {kind_of(one), kind_of(convolution(64, 14, groups=64)), kind_of(product(8, 8, 8))}
+    kinds = {kind_of(convolution(64, 14, groups=groups)) for groups in (1, 2, 64)} | {kind_of(product(8, 8, 8))}
     half = product(8, 8, 8)
     kinds.add(kind_of(replace(half, key=OperatorKey("aten.mm.default", (tensor((8, 8), "bfloat16"),) * 2))))
-    assert len(kinds) == 4
+    assert len(kinds) == 5
 
 
 def test_nothing_takes_less_than_a_kernel_that_does_nothing() -> None:
     assert times_ns([convolution(8, 4)], ROOF, {"convolution, dense": (0.0,) * 6})[0] == FLOOR_NS
+
+
+@pytest.mark.parametrize(("groups", "is_wide"), [(2, True), (4, True), (5, False), (64, False)])
+def test_wide_groups_follow_convolutions_without_groups_until_they_have_a_law(groups: int, is_wide: bool) -> None:
+    one, dense = convolution(75 if groups == 5 else 64, 14, groups=groups), (1.0,) * 6
+    roofline_ns, dense_ns = ROOF.time_ns(one.key, one.work), float(np.dot(dense, _parts(one, ROOF)))
+    assert roofline_ns != pytest.approx(dense_ns)
+    (alone_ns,) = times_ns([one], ROOF, {"convolution, dense": dense})
+    assert alone_ns == pytest.approx(dense_ns if is_wide else roofline_ns)
+    own = (2.0,) * 6
+    (own_ns,) = times_ns([one], ROOF, {"convolution, dense": dense, kind_of(one): own})
+    assert own_ns == pytest.approx(2 * dense_ns)
+
+
+def test_other_kinds_have_no_law_but_their_own() -> None:
+    one = product(64, 64, 64)
+    (found_ns,) = times_ns([one], ROOF, {"convolution, dense": (1.0,) * 6})
+    assert found_ns == ROOF.time_ns(one.key, one.work)
