@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -50,8 +50,11 @@ def predict_command(
 ) -> None:
     """Predict time and energy of a model on a given GPU.
 
-    Each value has its 90 % prediction interval. Operators that were measured on this GPU are taken from the database;
-    the others are predicted. For a GPU without measurements, all are predicted from another GPU and the data sheets of
+    GPU time is that of the operators, CPU time is what an eager step takes to launch them, and an eager step takes the
+    longer of both. CPU time is that of the machine in a note, unless it was measured on the model.
+
+    Values have a 90 % prediction interval. Operators that were measured on this GPU are taken from the database; the
+    others are predicted. For a GPU without measurements, all are predicted from another GPU and the data sheets of
     both, and a note says so.
 
     For a recorded run, --gpu and --by module are needed, and no database: the time of each kernel is scaled by the data
@@ -70,12 +73,13 @@ def predict_command(
     from gpuledger.report.text.text import note_lines
 
     predictor, shelf, of_gpu = predictor_for(open_or_shipped(database_url), gpu, cache_folder(), fit_bar)
-    notes = (*shipped_notes(database_url), *of_gpu)
+    shipped = (*shipped_notes(database_url), *of_gpu)
     roof = predictor.roof if of_gpu else roof_of_records(shelf)
     found = [
         (batch, forecast(workload, predictor, shelf, roof, is_measured=not of_gpu))
         for batch, workload in _workloads(model, batches, inputs, (gpu, captured_on(shelf.environment)), train=train)
     ]
+    notes = (*shipped, *host_notes([one for _, one in found]))
     if as_json:
         documents = [_document(batch, one, notes) for batch, one in found]
         if by is not None:
@@ -141,14 +145,17 @@ def _lines(card: str, found: Sequence[tuple[int | str | None, Forecast]]) -> lis
     from gpuledger.report.base.terminal import TextColumn, printable
 
     size = "input" if isinstance(found[0][0], str) else "batch"
-    titles = (size, "time", "from", "to", "energy", "from", "to", "time measured")
+    is_eager = any(one.host is not None for _, one in found)
+    eager = ("CPU time", "eager step") if is_eager else ()
+    titles = (size, "GPU time" if is_eager else "time", "from", "to", *eager, "energy", "from", "to", "time measured")
     columns = tuple(TextColumn(title, right=True) for title in titles)
     rows = tuple(
         (
             "-" if batch is None else printable(batch) if isinstance(batch, str) else f"{batch:,}",
-            format_ns(one.total.step_ns),
-            *("-" if value is None else format_ns(value) for value in (one.low_ns, one.high_ns)),
-            *("-" if value is None else format_joules(value) for value in (one.total.energy_j, one.low_j, one.high_j)),
+            format_ns(one.total.gpu_ns if is_eager else one.total.step_ns),
+            *(_or_dash(value, format_ns) for value in (one.low_ns, one.high_ns)),
+            *((_host_time(one), format_ns(one.total.step_ns)) if is_eager else ()),
+            *(_or_dash(value, format_joules) for value in (one.total.energy_j, one.low_j, one.high_j)),
             format_frac(one.total.time_frac),
         )
         for batch, one in found
@@ -158,6 +165,37 @@ def _lines(card: str, found: Sequence[tuple[int | str | None, Forecast]]) -> lis
     return [f"{model} ({first.mode}) on {card}", *table_lines(columns, rows)]
 
 
+def _or_dash(value: float | None, written: Callable[[float], str]) -> str:
+    return "-" if value is None else written(value)
+
+
+def _host_time(one: Forecast) -> str:
+    return "-" if one.host is None else format_ns(one.host.time_ns)
+
+
+def host_notes(found: Sequence[Forecast]) -> list[str]:
+    """Return notes about the CPU times of forecasts: the machine that they are of, and where the CPU limits a step."""
+    from gpuledger.ops.totals.predicted_host import fitted_times
+
+    notes = []
+    if any(one.host_source == "predicted" for one in found):
+        times = fitted_times()
+        notes.append(
+            f"CPU time is predicted for an {times.machine}: 90 % of its steps take {times.low_frac:.2f} to "
+            f"{times.high_frac:.2f} times as long, and other CPUs can be twice as fast or slow"
+        )
+    if any(one.host_source == "launches" for one in found):
+        notes.append("CPU time is that of the launches only: the workload has no number of module calls")
+    limited = [one for one in found if one.is_limited_by_cpu]
+    if limited:
+        notes.append(
+            "the CPU limits the eager step"
+            + ("" if len(limited) == len(found) else f" in {len(limited)} of {len(found)} rows")
+            + ": as a CUDA graph, the step takes about the GPU time"
+        )
+    return notes
+
+
 def _document(batch: int | str | None, one: Forecast, notes: Sequence[str]) -> dict[str, Any]:
     total = one.total
     return {
@@ -165,9 +203,16 @@ def _document(batch: int | str | None, one: Forecast, notes: Sequence[str]) -> d
         "mode": total.workload.mode,
         "batch": batch if isinstance(batch, int) else None,
         "gpu": total.environment.title if total.environment is not None else None,
-        "time_ns": total.step_ns,
+        "time_ns": total.step_ns if one.host is None else total.gpu_ns,
         "time_low_ns": one.low_ns,
         "time_high_ns": one.high_ns,
+        "cpu_time_ns": None if one.host is None else one.host.time_ns,
+        "cpu_time_low_ns": None if one.host is None else one.host.low_ns,
+        "cpu_time_high_ns": None if one.host is None else one.host.high_ns,
+        "cpu_time_source": one.host_source,
+        "eager_step_ns": total.step_ns,
+        "eager_step_low_ns": one.step_low_ns,
+        "eager_step_high_ns": one.step_high_ns,
         "energy_j": total.energy_j,
         "energy_low_j": one.low_j,
         "energy_high_j": one.high_j,

@@ -195,8 +195,12 @@ def sum_measured(workload: Workload, shelf: EnvironmentRecords, cache: Path | No
 
 def captured_on(environment: Environment) -> str:
     """Return the GPU on which models are captured for an environment: itself if it is in the catalogue."""
-    is_gpu = environment.cuda is not None or environment.flags.get("source") is not None
-    return STAND_IN if is_gpu and _catalogued(environment.card) is None else environment.card
+    return STAND_IN if is_gpu(environment) and _catalogued(environment.card) is None else environment.card
+
+
+def is_gpu(environment: Environment) -> bool:
+    """Return whether an environment is one of a GPU, also if it was imported."""
+    return environment.cuda is not None or environment.flags.get("source") is not None
 
 
 def is_catalogued(name: str) -> bool:

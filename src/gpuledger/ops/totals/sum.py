@@ -89,20 +89,46 @@ class Sum:
     around: HostOverhead | None
     is_host_measured: bool
 
+    @property
+    def gpu_ns(self) -> float:
+        """Return the GPU's time of an eager step in ns, without waiting for the CPU."""
+        return self.step_ns if self.is_capped else max(self.busy_ns, self.queued_ns or 0.0)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What determines how long the GPU waits for the CPU, and its power then; None if unknown.
+
+    Attributes:
+        host_ns: Predicted CPU time of a step, for models on which it was not measured.
+        idle_w: The GPU's power while it waits, if no operator's record has it.
+    """
+
+    host_ns: float | None = None
+    idle_w: float | None = None
+
+
+UNPREDICTED = Waiting()
+
 
 @dataclass(frozen=True)
 class _Host:
-    """A step's host time as measured on the model itself, and of its modules and autograd; None if unknown."""
+    """A step's host time as measured on the model itself or predicted, and of its modules and autograd.
+
+    All are None if unknown.
+    """
 
     measured_ns: float | None
+    predicted_ns: float | None
     around: HostOverhead | None
 
     def time_ns(self, lines: Sequence[OperatorLine]) -> float | None:
-        """Return the host time of a step in ns: the measured one, or that of the launches and around them."""
+        """Return the host time of a step in ns: measured, predicted, or that of the launches and around them."""
         costs = [(line.use.count, line.cost.host_ns) for line in lines if line.cost is not None]
         launches = [count * host_ns for count, host_ns in costs if host_ns is not None]
-        if not launches or self.measured_ns is not None:
-            return self.measured_ns
+        known_ns = self.predicted_ns if self.measured_ns is None else self.measured_ns
+        if not launches or known_ns is not None:
+            return known_ns
         return math.fsum(launches) + (0.0 if self.around is None else self.around.time_ns)
 
 
@@ -114,6 +140,7 @@ def sum_up(
     predictor: Predictor | None = None,
     energy_predictor: Predictor | None = None,
     only: Collection[str] | None = None,
+    waiting: Waiting = UNPREDICTED,
 ) -> Sum:
     """Return time and energy of a workload.
 
@@ -124,6 +151,7 @@ def sum_up(
         predictor: Predicts missing operators. Without it, they are counted but not summed.
         energy_predictor: Predicts the energy of operators with a measured time only; by default ``predictor``.
         only: Digests of the operators to sum; None for all.
+        waiting: How long the GPU waits for the CPU, if it is predicted.
     """
     flags = dict(environment.flags) if environment is not None else {}
     cache_bytes = int(flags.get("cache_bytes") or 0)
@@ -138,7 +166,8 @@ def sum_up(
         )
     around = host_overhead_of(workload.settings, records) if only is None else None
     measured_ns = host_step_ns(workload.settings, workload.mode, records) if only is None else None
-    return _total(workload, environment, lines, flags.get("power_limit_w"), _Host(measured_ns, around))
+    host = _Host(measured_ns, waiting.host_ns, around)
+    return _total(workload, environment, lines, (flags.get("power_limit_w"), waiting.idle_w), host)
 
 
 def _newest(records: Sequence[Record]) -> dict[tuple[str, str], Record]:
@@ -195,7 +224,7 @@ def _total(
     workload: Workload,
     environment: Environment | None,
     lines: Sequence[OperatorLine],
-    power_limit_w: float | None,
+    powers_w: tuple[float | None, float | None],
     host: _Host,
 ) -> Sum:
     known = [line for line in lines if line.cost is not None]
@@ -204,7 +233,7 @@ def _total(
     host_ns = host.time_ns(known)
     queued_ns = _queued_ns(known)
     longest_ns = busy_ns + around_ns if host_ns is None else max(busy_ns if queued_ns is None else queued_ns, host_ns)
-    energy_j, energy_half_j, step_ns, is_capped = _energy(known, longest_ns, power_limit_w)
+    energy_j, energy_half_j, step_ns, is_capped = _energy(known, longest_ns, *powers_w)
     measured_j = _energy_j(line for line in known if line.energy_source == MEASURED)
     return Sum(
         workload,
@@ -217,7 +246,7 @@ def _total(
         step_ns,
         energy_j,
         energy_half_j,
-        _energy(known, busy_ns, power_limit_w)[0],
+        _energy(known, busy_ns, *powers_w)[0],
         calls_frac=share(sum(line.use.count for line in known if line.source == MEASURED), workload.calls) or 0.0,
         time_frac=share(_time_ns(line for line in known if line.source == MEASURED), busy_ns),
         energy_frac=share(measured_j, _energy_j(known)),
@@ -272,7 +301,7 @@ def half_interval(lines: Sequence[OperatorLine], quantity: str) -> float | None:
 
 
 def _energy(
-    lines: Sequence[OperatorLine], step_ns: float, power_limit_w: float | None
+    lines: Sequence[OperatorLine], step_ns: float, power_limit_w: float | None, idle_w: float | None
 ) -> tuple[float | None, float | None, float, bool]:
     """Return energy, half its interval, the step time, and whether the power limit increased it.
 
@@ -290,9 +319,9 @@ def _energy(
     ]
     based_ns = math.fsum(time_ns for time_ns, _ in based)
     counted_j = _energy_j(with_energy)
-    if not based_ns:
+    base_w = math.fsum(time_ns * power_w for time_ns, power_w in based) / based_ns if based_ns else idle_w
+    if base_w is None:
         return counted_j, half_j, step_ns, False
-    base_w = math.fsum(time_ns * power_w for time_ns, power_w in based) / based_ns
     dynamic_j = counted_j - base_w * _time_ns(with_energy) / 1e9
     energy_j = dynamic_j + base_w * step_ns / 1e9
     if power_limit_w and power_limit_w > base_w and energy_j / (step_ns / 1e9) > power_limit_w:
