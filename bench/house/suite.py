@@ -44,7 +44,8 @@ def measure(arguments: list[str]) -> dict[str, Any]:
         raise SystemExit("suite.py: this kernel lets no process adopt orphans: Linux 3.4 or newer is needed")
     with tempfile.TemporaryDirectory() as directory:
         environment = {**os.environ, "SUITE_CPU_DIRECTORY": directory}
-        environment["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), environment.get("PYTHONPATH", "")])
+        given = environment.get("PYTHONPATH")  # an empty entry would be the working directory of each process
+        environment["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), *([given] if given else [])])
         begin_s, begin = time.monotonic(), _children_s()
         words = [sys.executable, "-m", "pytest", "-p", "suite_plugin", *arguments]
         pytest = subprocess.Popen(words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)

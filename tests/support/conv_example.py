@@ -29,13 +29,15 @@ Load = Callable[[str], Any]
 
 @contextmanager
 def example_modules() -> Iterator[Load]:
-    """Open the example's modules; none stays behind under its short name. torch takes one thread meanwhile.
+    """Open the example's modules; none stays behind under its short name, nor does TF32 switched off.
 
-    Many threads on few cores wait for each other: small convolutions then take a thousand times as long.
+    torch takes one thread meanwhile. Many threads on few cores wait for each other: small convolutions then take a
+    thousand times as long.
     """
     import torch
 
     threads = torch.get_num_threads()
+    allowed = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         for place in (EXAMPLE, *(BENCH / name for name in ("lib", "memory", "estimate"))):
@@ -44,6 +46,7 @@ def example_modules() -> Iterator[Load]:
     for name in [name for name in sys.modules if name.partition(".")[0] in _SHORT_NAMES]:
         del sys.modules[name]
     torch.set_num_threads(threads)
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = allowed
 
 
 def run_script_file(*command: str) -> subprocess.CompletedProcess[str]:

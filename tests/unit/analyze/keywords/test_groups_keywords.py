@@ -272,7 +272,7 @@ BAD_SETME = {
     "x = 1": "does not define layer_kw_dict",
     "layer_kw_dict = {": "line 1: not Python",
     "x = " + "(" * 5_000: "not Python",
-    "layer_kw_dict = " + "-" * 5_000 + "1": "not ",
+    "layer_kw_dict = " + "-" * 100_000 + "1": "not Python",
     "\0": "not Python",
 }
 

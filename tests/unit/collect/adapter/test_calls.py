@@ -27,6 +27,9 @@ def code() -> CodeType:
 
 
 def test_the_first_call_begins_and_the_watch_is_gone() -> None:
+    settled = FirstCall(lambda: None)  # a recording of compiled code, in this process, leaves observed code behind
+    settled.install()
+    settled.remove()
     before = code()
     begun: list[bool] = []
     FirstCall(lambda: begun.append(code() is before)).install()
