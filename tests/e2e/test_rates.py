@@ -113,6 +113,14 @@ def test_tokens_per_second_are_of_warm_calls_and_those_that_the_program_measures
         assert kind.tokens_per_s == pytest.approx(measured[str(int(kind.length))], rel=0.15)
 
 
+def test_a_generation_without_a_cache_has_no_samples_per_second(tmp_path: Path) -> None:
+    source = GENERATION.replace("PROMPTS", "1").replace("(16, 1, 1, 1)", "range(16, 32)")
+    source = source.replace("{16: [], 1: []}", "{length: [] for length in range(16, 32)}")
+    rates, _ = rates_of(tmp_path, source, "--steps", "1:2")
+    assert rates.samples_per_s is None
+    assert rates.kinds == ()
+
+
 def test_a_single_prefill_has_no_rate(tmp_path: Path) -> None:
     source = GENERATION.replace("PROMPTS", "1").replace("(16, 1, 1, 1)", "(16, *[1] * 14)")
     rates, measured = rates_of(tmp_path, source, "--steps", "2:2")

@@ -195,7 +195,14 @@ def _step_start_ns(rank: Rank, device_idx: int, step: int) -> int:
 
 def _describe(rank: Rank, lives: Lives, index: int, label: str) -> Instant:
     step, phase, module = _place_of(rank, lives, index)
+    if not _can_have_steps(rank):
+        step, phase = OUTSIDE_STEPS, "" if phase == "between" else phase
     return Instant(lives.device_idx, index, time_of(rank, lives, index), step, phase, module, label)
+
+
+def _can_have_steps(rank: Rank) -> bool:
+    """Return False for a program without modules in which no step was seen. What it allocates is marked as step 1."""
+    return bool(rank.table("steps", ("step",)).num_rows or module_paths(rank))
 
 
 def _place_of(rank: Rank, lives: Lives, index: int) -> tuple[int, str, str]:

@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -74,7 +75,8 @@ def find_rates(rank: Rank, device_idx: int | None = None) -> Rates | None:
     batch = shape[0]
     path = module_paths(rank).get(inputs.module_id, "") or "the outermost module"
     kinds = _call_kinds(rank, device_idx)
-    samples = batch if batch and not kinds and _has_one_batch(rank) else None
+    is_known = bool(batch) and not kinds and not keeps_growing(rank.manifest.calls) and _has_one_batch(rank)
+    samples = batch if is_known else None
     return Rates(
         batch=batch,
         step_samples=samples,
@@ -135,6 +137,16 @@ def is_generation(calls: Sequence[Sequence[int]]) -> bool:
             decodes += last - first + 1
         before = rows, length
     return decodes >= FEWEST_DECODES * prefills > 0
+
+
+def keeps_growing(calls: Sequence[Sequence[int]]) -> bool:
+    """Return whether most calls have one token more than the call before: the same samples, generated without a cache.
+
+    Args:
+        calls: As for :func:`is_generation`.
+    """
+    longer = sum(rows == last and length == shorter + 1 for (*_, last, shorter), (*_, rows, length) in pairwise(calls))
+    return 2 * longer >= sum(last - first + 1 for first, last, *_ in calls) > 1
 
 
 def _kind_of(length: int) -> str:

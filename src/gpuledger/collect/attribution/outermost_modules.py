@@ -52,8 +52,8 @@ class OutermostModules:
 MOST_SEARCHES = 16
 """Maximum number of searches for names. Each takes some ms in a program with many objects."""
 
-_LAST_NAME = re.compile(r"(?:^|\.|\[')([A-Za-z_]\w*)(?:'\])?$")
-"""The end of a name that is a variable, an attribute or a text in a dictionary."""
+_LAST_NAME = re.compile(r"(?:^|\.|\[')([A-Za-z_]\w*)(?:'\])?((?:\[\d+\])*)$")
+"""The end of a name that is a variable, an attribute or a text in a dictionary, with the numbers of elements in it."""
 
 
 class RootNames:
@@ -84,4 +84,4 @@ class RootNames:
         for module, number in alive:
             found = _LAST_NAME.search(names.get(id(module), ""))
             if found is not None:
-                self.names.setdefault(number, found[1])
+                self.names.setdefault(number, found[1] + found[2])

@@ -210,7 +210,8 @@ def _rates(rates: Rates) -> list[str]:
     tokens = [f"{kind.name} {kind.tokens_per_s:,.1f} tokens/s" for kind in rates.kinds]
     samples = [] if rates.samples_per_s is None else [f"{rates.samples_per_s:,.1f} samples/s"]
     found = [*samples, *tokens]
-    return [f"{', '.join(found)} (batch {rates.batch}: {rates.source.partition(', ')[0]})"] if found else []
+    batch = f"{rates.batch} rows, beams included" if rates.kinds else f"batch {rates.batch}"
+    return [f"{', '.join(found)} ({batch}: {rates.source.partition(', ')[0]})"] if found else []
 
 
 def _busy(times: TimeBreakdown) -> list[str]:

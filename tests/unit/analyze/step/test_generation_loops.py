@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuledger.analyze.step.rates import is_generation
+from gpuledger.analyze.step.rates import is_generation, keeps_growing
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,20 @@ from gpuledger.analyze.step.rates import is_generation
 )
 def test_single_tokens_after_a_longer_input_are_a_generation(calls: list[list[int]], expected: bool) -> None:
     assert is_generation(calls) is expected
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([[number, number, 2, 11 + number] for number in range(1, 20)], True),
+        ([[1, 1, 1, 12], [2, 2, 1, 13], [3, 3, 1, 14], [4, 4, 1, 13], [5, 5, 1, 14], [6, 6, 1, 15]], True),  # a draft
+        ([[1, 20, 8, 64]], False),
+        ([[1, 1, 8, 60], [2, 2, 8, 61], [3, 3, 8, 57], [4, 4, 8, 70], [5, 5, 8, 52]], False),  # batches of texts
+        ([[1, 1, 8, 60], [2, 2, 7, 61], [3, 3, 6, 62]], False),
+        ([[1, 1, 2, 12], [2, 17, 2, 1]], False),
+        ([[1, 1, 2, 12]], False),
+        ([], False),
+    ],
+)
+def test_inputs_that_grow_by_one_token_are_the_same_samples(calls: list[list[int]], expected: bool) -> None:
+    assert keeps_growing(calls) is expected

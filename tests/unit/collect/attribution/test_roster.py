@@ -161,7 +161,7 @@ def test_names_are_asked_for_where_modules_of_one_class_live_together() -> None:
         registry.register(module)
     assert asked == [2, 3, 4]
     registry.drain(part)
-    assert part.facts["root_names"] == [(1, "generator"), (2, "critic"), (4, "ema")]
+    assert part.facts["root_names"] == [(1, "generator"), (2, "critic"), (3, "models[0]"), (4, "ema")]
 
 
 def test_a_model_that_is_built_again_needs_no_name() -> None:
