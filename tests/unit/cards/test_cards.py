@@ -223,12 +223,12 @@ def test_what_a_card_does_not_tell_is_none_with_nvmls_reason() -> None:
 
 def test_a_card_is_found_by_its_uuid_through_the_real_binding(tmp_path: Path) -> None:
     script = """
-from gpuledger.cards.card import Quantity
+from gpuledger.cards.card import CardQuantity
 from gpuledger.cards.opening import open_cards
 there = open_cards()
 card = there.find("GPU-stub-1")
 print(there.numbers, card.index, card.uuid, card.driver_version, there.find("GPU-stub-7"), sep="|")
-print(card.read_energy_mj(), card.why_missing(Quantity.ENERGY), sep="|")
+print(card.read_energy_mj(), card.why_missing(CardQuantity.ENERGY), sep="|")
 """
     environment = with_stub(tmp_path, cards=2, no_energy=1)
     said = subprocess.check_output([sys.executable, "-c", script], env=environment, text=True).splitlines()
