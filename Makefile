@@ -54,10 +54,11 @@ test:
 	@$(PYTHON) tools/prepare.py test
 	$(MAKE) --jobs=2 lint tested
 
-# The tests run from an environment that holds the wheel, so what is tested is what is installed. Two cores have four
-# workers, as many tests wait for signals, samples or browsers.
+# The tests run from an environment that holds the wheel, so what is tested is what is installed. Two cores have three
+# workers, as some tests wait for signals, samples or browsers. A worker gets whole files: what the tests of a file
+# share is made once.
 tested: compiled
-	@$(TESTED)/python -m pytest -n 4 --dist worksteal
+	@$(TESTED)/python -m pytest -n 3 --dist loadfile
 
 # Not part of the tests, which plant an error in every eighth function only: ten minutes on two cores.
 entrances: wheel
@@ -65,7 +66,7 @@ entrances: wheel
 
 # Not part of the tests: following every line makes them take half as long again.
 coverage: checked
-	@$(TESTED)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered
+	@$(TESTED)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered
 
 # Ends with 1 where a program differs; the outcome is written either way.
 corpus: wheel
