@@ -66,7 +66,7 @@ def predict_command(
         print_run_modules(model, gpu, as_json=as_json)
         return
     from gpuledger.ops.database.shipped import open_or_shipped, shipped_notes
-    from gpuledger.ops.predict.choose import cache_folder, captured_on, predictor_for, roof_of_records
+    from gpuledger.ops.predict.choose import cache_folder, captured_on, is_gpu, predictor_for, roof_of_records
     from gpuledger.ops.predict.forecast import forecast
     from gpuledger.ops.predict.modules import modules_of_lines
     from gpuledger.report.base.terminal import Terminal
@@ -79,7 +79,7 @@ def predict_command(
         (batch, forecast(workload, predictor, shelf, roof, is_measured=not of_gpu))
         for batch, workload in _workloads(model, batches, inputs, (gpu, captured_on(shelf.environment)), train=train)
     ]
-    notes = (*shipped, *host_notes([one for _, one in found]))
+    notes = (*shipped, *host_notes([one for _, one in found], is_on_gpu=is_gpu(shelf.environment)))
     if as_json:
         documents = [_document(batch, one, notes) for batch, one in found]
         if by is not None:
@@ -173,9 +173,9 @@ def _host_time(one: Forecast) -> str:
     return "-" if one.host is None else format_ns(one.host.time_ns)
 
 
-def host_notes(found: Sequence[Forecast]) -> list[str]:
+def host_notes(found: Sequence[Forecast], *, is_on_gpu: bool) -> list[str]:
     """Return notes about the CPU times of forecasts: the machine that they are of, and where the CPU limits a step."""
-    from gpuledger.ops.totals.predicted_host import fitted_times
+    from gpuledger.ops.totals.predicted_host import fitted_times, is_like_fitted
 
     notes = []
     if any(one.host_source == "predicted" for one in found):
@@ -185,7 +185,15 @@ def host_notes(found: Sequence[Forecast]) -> list[str]:
             f"{times.high_frac:.2f} times as long, and other CPUs can be twice as fast or slow"
         )
     if any(one.host_source == "launches" for one in found):
-        notes.append("CPU time is that of the launches only: the workload has no number of module calls")
+        notes.append(
+            "CPU time is that of the launches only, without Python code of modules: an eager step takes longer"
+        )
+    unlike = [one for one in found if one.host_source != "measured" and not is_like_fitted(one.total.workload)]
+    if unlike and is_on_gpu:
+        notes.append(
+            "the CPU time of this training is not predicted, because only convolutional networks without autocast were "
+            f"measured: launching its {unlike[0].total.workload.calls:,} operators can take longer than the GPU time"
+        )
     limited = [one for one in found if one.is_limited_by_cpu]
     if limited:
         notes.append(
@@ -210,9 +218,9 @@ def _document(batch: int | str | None, one: Forecast, notes: Sequence[str]) -> d
         "cpu_time_low_ns": None if one.host is None else one.host.low_ns,
         "cpu_time_high_ns": None if one.host is None else one.host.high_ns,
         "cpu_time_source": one.host_source,
-        "eager_step_ns": total.step_ns,
-        "eager_step_low_ns": one.step_low_ns,
-        "eager_step_high_ns": one.step_high_ns,
+        "eager_step_ns": None if one.host is None else total.step_ns,
+        "eager_step_low_ns": None if one.host is None else one.step_low_ns,
+        "eager_step_high_ns": None if one.host is None else one.step_high_ns,
         "energy_j": total.energy_j,
         "energy_low_j": one.low_j,
         "energy_high_j": one.high_j,

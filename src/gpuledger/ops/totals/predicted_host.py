@@ -19,6 +19,10 @@ PLACE = "host_times.json"
 """File of the fitted times in this package, written by ``tools/make_host_times.py``."""
 
 
+LEAST_CONVOLUTIONS_FRAC = 0.1
+"""Share of convolutions in the autograd nodes of a training that is like the fitted ones."""
+
+
 @dataclass(frozen=True)
 class StepCounts:
     """Number of calls in one step.
@@ -74,22 +78,36 @@ def counts_of(workload: Workload) -> StepCounts | None:
     modules, nodes = settings.get(MODULE_CALLS), settings.get(AUTOGRAD_NODES)
     if not isinstance(modules, int) or not isinstance(nodes, int):
         return None
-    others = sum((settings.get("no_kernel") or {}).values()) + int(settings.get("host_calls") or 0)
+    others: int = sum((settings.get("no_kernel") or {}).values()) + (settings.get("host_calls") or 0)
     return StepCounts(workload.calls, others, modules, nodes)
 
 
 def predicted_host(workload: Workload) -> HostTime | None:
     """Return the predicted CPU time of an eager step in ns; None if the workload does not have the numbers of calls.
 
+    It is also None for trainings that are not like the fitted ones, see :func:`is_like_fitted`.
+
     Source: fitted to whole models on one machine, see :func:`fitted_times`. Other machines differ by more than the
     interval.
     """
     counts = counts_of(workload)
-    if counts is None:
+    if counts is None or not is_like_fitted(workload):
         return None
     times = fitted_times()
     time_ns = time_of(counts, times.call_ns)
     return HostTime(time_ns, time_ns * times.low_frac, time_ns * times.high_frac)
+
+
+def is_like_fitted(workload: Workload) -> bool:
+    """Return whether the fit had such steps: inference, and training of convolutional networks without autocast.
+
+    The nodes of other networks take less time: trainings of transformers were predicted up to 2.5 times too long.
+    """
+    if workload.mode == "inference":
+        return True
+    nodes = workload.settings.get(AUTOGRAD_NODES) or 0
+    convolutions = sum(use.count for use in workload.uses if use.key.name == "convolution_backward")
+    return not workload.settings.get("autocast") and convolutions >= LEAST_CONVOLUTIONS_FRAC * nodes > 0
 
 
 def time_of(counts: StepCounts, call_ns: tuple[float, ...]) -> float:

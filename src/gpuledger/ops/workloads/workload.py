@@ -56,6 +56,7 @@ _SETTINGS = Fields(
         "autocast": maybe(str),
         "module_calls": maybe(int),
         "autograd_nodes": maybe(int),
+        "host_calls": maybe(int),
     }
 )
 _WORKLOAD = Fields(

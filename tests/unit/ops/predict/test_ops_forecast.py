@@ -74,7 +74,16 @@ def test_without_numbers_of_calls_the_launches_count_and_a_note_says_so() -> Non
     assert found["cpu_time_source"] in ("launches", None)
     elsewhere = document(workload(RELU), "--gpu", "a100-80gb")
     assert (elsewhere["cpu_time_ns"], elsewhere["cpu_time_source"]) == (None, None)
-    assert elsewhere["eager_step_ns"] == elsewhere["time_ns"]
+    assert elsewhere["eager_step_ns"] is None
+
+
+def test_of_a_training_unlike_the_measured_ones_only_the_gpu_time_is_predicted() -> None:
+    trained = Workload("w", "training", (Use(LONG, 70),), (), {**COUNTS, "autograd_nodes": 30})
+    found = document(trained, "--gpu", "a100-80gb")
+    assert (found["cpu_time_ns"], found["cpu_time_source"]) == (None, None)
+    assert (found["eager_step_ns"], found["eager_step_high_ns"]) == (None, None)
+    (note,) = (note for note in found["notes"] if "CPU time of this training is not predicted" in note)
+    assert "launching its 70 operators" in note
 
 
 def test_the_table_labels_each_time() -> None:
@@ -84,3 +93,11 @@ def test_the_table_labels_each_time() -> None:
     assert "CPU time is predicted for an" in result.stderr
     without = predict(workload(RELU), "--gpu", "a100-80gb")
     assert "CPU" not in without.stdout + without.stderr
+
+
+@pytest.mark.parametrize("name", ["module_calls", "autograd_nodes", "host_calls"])
+def test_a_file_with_words_for_numbers_of_calls_is_refused(name: str) -> None:
+    workload(RELU, **{**COUNTS, name: "many"}).write(Path("w.json"))
+    result = CliRunner().invoke(main, ["ops", "predict", "w.json"])
+    assert result.exit_code == 3
+    assert "damaged workload" in result.stderr

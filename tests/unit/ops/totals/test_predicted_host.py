@@ -54,6 +54,17 @@ def test_without_the_numbers_of_calls_it_is_unknown(lacking: str) -> None:
     assert counts_of(workload(no_kernel=None, host_calls=None)) == StepCounts(3, 0, 5, 7)
 
 
+@pytest.mark.parametrize(
+    ("convolutions", "autocast", "is_known"), [(3, None, True), (2, None, False), (3, "bfloat16", False)]
+)
+def test_a_training_unlike_the_fitted_ones_is_unknown(convolutions: int, autocast: str | None, is_known: bool) -> None:
+    backward = OperatorKey("aten.convolution_backward.default", KEY.inputs)
+    settings = {**SETTINGS, "autograd_nodes": 30, "autocast": autocast}
+    trained = Workload("m", "training", (Use(KEY, 3), Use(backward, convolutions)), (), settings)
+    assert (predicted_host(trained) is not None) is is_known
+    assert predicted_host(workload(autocast=autocast)) is not None
+
+
 def test_a_predicted_time_replaces_the_sum_of_launches_and_a_measured_one_replaces_both() -> None:
     assert sum_up(workload(), [record()], HERE).host_ns == 30
     assert sum_up(workload(), [record()], HERE, waiting=Waiting(9e3)).host_ns == 9e3
