@@ -140,7 +140,7 @@ def find_batch(
 
     def try_value(value: int) -> Trial:
         found = estimate(step, value, gpu=gpu, steps=steps, confidence=confidence, alloc_conf=alloc_conf)
-        return Trial(value, found.peak_process_bytes, found.fit.verdict, found.upper_bytes, bool(found.uncompiled))
+        return Trial.of(value, found)
 
     return find_largest(try_value, start, usable_bytes=find_card(gpu).usable_bytes)
 

@@ -35,7 +35,7 @@ def search(given: dict[str, Any], program: list[str]) -> dict[str, Any]:
     from gpuledger.simulate.estimate.search import find_largest
 
     card, settings = find_card(given["card"]), AllocatorSettings(**given["settings"])
-    order = Order(tuple(program), card, given["steps"], given["confidence"], settings)
+    order = Order(tuple(program), card, given["steps"], given["confidence"], settings, others=())
     found = find_largest(_trials(order, given, follow), given["start"], usable_bytes=card.usable_bytes)
     return asdict(found)
 
@@ -60,10 +60,10 @@ def _trials(order: Order, given: dict[str, Any], follow: Callable[..., dict[str,
         program = set_argument(order.program, given["place"], value)
         with tempfile.TemporaryDirectory() as directory:
             place = Path(directory) / "trial.ledger"
-            found = estimate_program(replace(order, program=program), place, follower=in_a_fork)
-        size, verdict = format_bytes(found.peak_process_bytes), found.fit.verdict
+            trial = Trial.of(value, estimate_program(replace(order, program=program), place, follower=in_a_fork))
+        size, verdict = format_bytes(trial.process_bytes), trial.verdict
         print(f"gpuledger: --{given['name']} {value}: {size}, {verdict}", file=sys.stderr, flush=True)
-        return Trial(value, found.peak_process_bytes, verdict, found.upper_bytes, bool(found.uncompiled))
+        return trial
 
     return try_value
 

@@ -314,16 +314,26 @@ def fit_card(card: GpuModel, peaks: Peaks, requests: Requests, level: float) -> 
 
 
 def fit_catalogue(
-    peaks: Peaks, requests: Requests, level: float, handles: int = HANDLES, nccl_bytes: int = 0
+    peaks: Peaks,
+    requests: Requests,
+    level: float,
+    handles: int = HANDLES,
+    nccl_bytes: int = 0,
+    *,
+    cards: Iterable[GpuModel] | None = None,
 ) -> tuple[Fit, ...]:
     """Return the result for every GPU, the largest first, for a program with ``handles`` cuBLAS handles.
 
+    ``cards`` are other GPUs than those of the catalogue.
+
     Requests that depend on the GPU have the sizes of that GPU: workspaces of cuBLAS and cuDNN, sums and dropout states.
     """
-    every = (card.with_handles(handles).with_nccl(nccl_bytes) for card in catalogue().values())
-    cards = sorted(every, key=lambda card: -card.total_bytes)
+    every = (
+        card.with_handles(handles).with_nccl(nccl_bytes) for card in (catalogue().values() if cards is None else cards)
+    )
+    ordered = sorted(every, key=lambda card: -card.total_bytes)
     found = []
-    for card in cards:
+    for card in ordered:
         there = requests.on(card)
         fit = fit_card(card, peaks if there is requests else peaks_of(there, peaks), there, level)
         found.append(replace(fit, approximate=requests.is_approximate(card)))

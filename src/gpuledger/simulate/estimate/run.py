@@ -113,6 +113,8 @@ class Order:
     """None for as many as the program's inputs require."""
     confidence: float = DEFAULT_CONFIDENCE
     settings: AllocatorSettings = field(default_factory=AllocatorSettings)
+    others: tuple[GpuModel, ...] | None = None
+    """Other GPUs for which the program is evaluated; None for all of the catalogue."""
 
 
 def make_order(
@@ -202,7 +204,7 @@ def read_estimate(
     )
     requests = Requests(journal, order.settings)
     fit = fit_card(card, peaks, requests, order.confidence)
-    others = fit_catalogue(peaks, requests, order.confidence, handles, card.nccl_bytes)
+    others = fit_catalogue(peaks, requests, order.confidence, handles, card.nccl_bytes, cards=order.others)
     if fit.process_bytes < peaks.process_bytes:
         peaks = dataclasses.replace(
             peaks, process_bytes=fit.process_bytes, reserved_bytes=fit.process_bytes - card.outside_bytes

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.simulate.estimate.fit import FITS
 from gpuledger.units import counted
+
+if TYPE_CHECKING:
+    from gpuledger.simulate.estimate.run import Estimate
 
 _MOST_GUESSES = 8
 """Trials after which the interval is halved: memory is not a line over this value."""
 _MOST_GROWTH = 16
+_APART = 16
+"""Values are compared that differ by at least this part of one of them."""
+_KEPT = ("weight", "gradient", "optimizer_state")
+"""Categories of memory that do not depend on a batch's size."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +33,15 @@ class Trial:
     upper_bytes: int | None = None
     is_uncompiled: bool = False
     """Whether the program uses ``torch.compile``, and was estimated without it."""
+    least_bytes: int = 0
+    """Part of the upper bound that is expected to be the same for smaller and larger values."""
+
+    @classmethod
+    def of(cls, value: int, found: Estimate) -> Trial:
+        """Return the trial of a value that was estimated."""
+        least_bytes = int(_kept_bytes(found) * found.upper_bytes / found.peak_process_bytes)
+        is_uncompiled = bool(found.uncompiled)
+        return cls(value, found.peak_process_bytes, found.fit.verdict, found.upper_bytes, is_uncompiled, least_bytes)
 
 
 @dataclass(frozen=True)
@@ -42,8 +61,9 @@ def find_largest(
 ) -> Search:
     """Return the largest whole number above 0 that fits, to one part in 256.
 
-    Memory is nearly a line over a batch size, so two trials predict where it crosses the GPU's memory. Without
-    ``usable_bytes``, the value is doubled and then the interval halved.
+    Memory is nearly a line over a batch size, so two trials predict where it crosses the GPU's memory. The first one
+    predicts it with the bytes that do not depend on the value. The result was tried, and so was the next larger value.
+    Without ``usable_bytes``, the value is doubled and then the interval halved.
 
     Args:
         try_value: Returns whether a value fits. If a value does not fit, no larger one may fit.
@@ -64,6 +84,13 @@ def find_largest(
     return Search(low or None, tuple(tried[value] for value in sorted(tried)))
 
 
+def _kept_bytes(found: Estimate) -> int:
+    """Return the process's bytes at the peak that do not depend on the batch, context and libraries included."""
+    rank = found.run.rank(found.rank)
+    accounts = break_down(rank, find_peak(rank), by=("category",)).accounts
+    return found.card.outside_bytes + sum(account.bytes for account in accounts if account.category in _KEPT)
+
+
 def _next_value(low: int, high: int, most: int, guess: int | None) -> int:
     """Return the next value to try: the guess, or its neighbour if the guess is known to fit or not to fit."""
     step = max(1, low // 256)
@@ -75,13 +102,22 @@ def _next_value(low: int, high: int, most: int, guess: int | None) -> int:
 
 
 def _crossing(trials: Iterable[Trial], usable_bytes: int | None) -> int | None:
-    """Return the largest value with an upper bound below the usable bytes, by the two trials nearest to it."""
+    """Return the largest value with an upper bound below the usable bytes, by the trial nearest to it and another one.
+
+    The allocator's steps hide the slope between neighbours, so the other trial is some way off. A first trial is
+    compared with its bytes that do not depend on the value.
+    """
     if usable_bytes is None:
         return None
-    known = [(trial.upper_bytes, trial.value) for trial in trials if trial.upper_bytes is not None]
-    nearest = sorted(known, key=lambda point: abs(point[0] - usable_bytes))[:2]
-    if len(nearest) < 2:
+    known = [(trial, trial.upper_bytes) for trial in trials if trial.upper_bytes is not None]
+    points = [(size, trial.value) for trial, size in sorted(known, key=lambda one: abs(one[1] - usable_bytes))]
+    points += [(trial.least_bytes, 0) for trial, _ in known if trial.least_bytes]
+    if not points:
         return None
-    (one_bytes, one), (other_bytes, other) = nearest
+    (one_bytes, one), *others = points
+    apart = [point for point in others if abs(point[1] - one) * _APART >= one]
+    if not apart:
+        return None
+    other_bytes, other = apart[0]
     slope = (one_bytes - other_bytes) / (one - other)
     return None if slope <= 0 else int(one + (usable_bytes - one_bytes) / slope)

@@ -1,5 +1,7 @@
 """Change the source of a program's own files: loops and calls that write ask first, ``float()`` may be a placeholder.
 
+So do conditions with a modulo, unless they only decide whether something is printed, logged or written.
+
 A program's source is compiled with a call in front of each loop, and a test in front of each iteration. Functions with
 the name or the mode of one that writes are passed to the watch before they are called. Positions of the other code do
 not change. Loops without calls, of generators and of functions that others compile are left alone.
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import itertools
 import re
 from collections.abc import Callable
@@ -20,21 +23,29 @@ from typing import Any, Protocol
 from gpuledger.simulate.gpu.patches import Patches
 
 _BEGINS, _ENDS, _FLOAT = "__gpuledger_loop_begins__", "__gpuledger_loop_ends__", "__gpuledger_float__"
-_CALLS = "__gpuledger_writer_called__"
+_CALLS, _REMAINDER = "__gpuledger_writer_called__", "__gpuledger_remainder__"
 _WRITERS = re.compile(
     r"(^|_)(save|export|upload|push_to)|(^|_)dump$|write_|_write|^to_(parquet|hdf|feather|file)|^im(save|write)$"
 )
 """Names of functions that may write files without Python's ``open``."""
 _MODES = re.compile(r"[wax][bt+]*|rb?\+b?")
 """Modes of files that are written, as in ``h5py.File(path, "w")``."""
+_REPORTS = re.compile(
+    r"print|p?pprint|debug|info|warning|log(_\w+)?|add_(scalar|text|histogram)s?|set_(postfix|description)(_str)?|"
+    r"append|write|flush|item|float|int|str|len|round|min|max|mean|sum|format|time|perf_counter|get_last_lr"
+)
+"""Names of functions that report, and of those with which a report is made. They need little memory."""
 _AFTERWARDS: dict[str, Callable[..., Any]] = {
     _BEGINS: lambda _loop: None,
     _ENDS: lambda _loop: False,
     _CALLS: lambda function: function,
     _FLOAT: float,
+    _REMAINDER: lambda _number, _name, left, right, _wanted: left % right,
 }
 """What the names in changed code mean without a watch."""
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_PLAIN = (ast.Constant, ast.Name, ast.Attribute, ast.BinOp, ast.operator, ast.expr_context)
+"""Parts of expressions that can be evaluated twice."""
 _COMPILED_BY_OTHERS = ("jit", "numba", "script", "kernel")
 """Parts of the names of decorators that read a function's bytecode or source."""
 
@@ -50,6 +61,9 @@ class ProgramWatch(Protocol):
 
     def writer_called(self, function: Any) -> Any:
         """Return a function that may write, before it is called."""
+
+    def remainder(self, number: int, name: str, left: object, right: object, wanted: object) -> object:
+        """Return the result of a modulo that decides a condition, which holds with the wanted one."""
 
 
 def install_changes(
@@ -89,6 +103,7 @@ def install_changes(
         patches.put(builtins, _BEGINS, watch.loop_begins)
         patches.put(builtins, _ENDS, watch.loop_ends)
         patches.put(builtins, _CALLS, watch.writer_called)
+        patches.put(builtins, _REMAINDER, watch.remainder)
     patches.put(builtins, _FLOAT, number)
     patches.put(builtins, "compile", compiled)
     patches.put(SourceFileLoader, "get_code", get_code)
@@ -126,14 +141,46 @@ class _Changes(ast.NodeTransformer):
             node.func.id = _FLOAT if self._changes_float else "float"
         if isinstance(node, (ast.For, ast.While)):
             return self._asking(node)
+        if isinstance(node, ast.If) and not _needs_memory(node):
+            return self._unasked(node)
         self.generic_visit(node)
+        if isinstance(node, (ast.Compare, ast.UnaryOp)) and _is_condition(node):
+            return self._with_remainder(node)
         if self._numbers is not None and isinstance(node, ast.Call) and _may_write(node):
             asked = ast.Call(ast.Name(_CALLS, ast.Load()), [node.func], [])
             node.func = ast.fix_missing_locations(ast.copy_location(asked, node.func))
         return node
 
+    def _unasked(self, node: ast.If | ast.While) -> Any:
+        """Return a statement with its changes, but with conditions of its own that are as before."""
+        numbers, self._numbers = self._numbers, None
+        node.test = self.visit(node.test)
+        self._numbers = numbers
+        for statements in (node.body, node.orelse):
+            changed = (self.visit(statement) for statement in statements)
+            statements[:] = [one for many in changed for one in (many if isinstance(many, list) else [many])]
+        return node
+
+    def _with_remainder(self, node: ast.Compare | ast.UnaryOp) -> Any:
+        """Return a condition with a call in place of its modulo."""
+        division = node.left if isinstance(node, ast.Compare) else node.operand
+        if self._numbers is None or not isinstance(division, ast.BinOp):
+            return node
+        wanted = copy.deepcopy(node.comparators[0]) if isinstance(node, ast.Compare) else ast.Constant(0)
+        name = ast.Constant(ast.unparse(division.left))
+        given = [ast.Constant(next(self._numbers)), name, division.left, division.right, wanted]
+        call = ast.fix_missing_locations(ast.copy_location(ast.Call(ast.Name(_REMAINDER, ast.Load()), given, []), node))
+        if isinstance(node, ast.Compare):
+            node.left = call
+        else:
+            node.operand = call
+        return node
+
     def _asking(self, node: ast.For | ast.While) -> Any:
-        self.generic_visit(node)
+        if isinstance(node, ast.While):
+            self._unasked(node)
+        else:
+            self.generic_visit(node)
         if self._numbers is None or not any(
             isinstance(inner, ast.Call) for statement in node.body for inner in ast.walk(statement)
         ):
@@ -154,6 +201,34 @@ def _may_write(call: ast.Call) -> bool:
     modes = [*call.args[1:2], *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
     values = [one.value for one in modes if isinstance(one, ast.Constant) and isinstance(one.value, str)]
     return bool(_WRITERS.search(name)) or any(map(_MODES.fullmatch, values))
+
+
+def _is_condition(node: ast.Compare | ast.UnaryOp) -> bool:
+    """Return whether a node is ``a % b == c``, ``a % b != c`` with a plain number, or ``not a % b``."""
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.Not) and _is_division(node.operand)
+    return (
+        len(node.ops) == 1
+        and isinstance(node.ops[0], (ast.Eq, ast.NotEq))
+        and _is_division(node.left)
+        and all(isinstance(part, _PLAIN) for part in ast.walk(node.comparators[0]))
+    )
+
+
+def _is_division(node: ast.AST) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and not isinstance(node.left, ast.Constant)
+
+
+def _needs_memory(node: ast.If) -> bool:
+    """Return whether a statement may do more than to report, and calls nothing that may write.
+
+    A function that writes would end the simulation of the program.
+    """
+    parts = [inner for statement in (*node.body, *node.orelse) for inner in ast.walk(statement)]
+    calls = [part for part in parts if isinstance(part, ast.Call)]
+    names = [getattr(call.func, "attr", getattr(call.func, "id", "")) for call in calls]
+    computes = any(isinstance(part, (ast.MatMult, ast.Continue, ast.Return)) for part in parts)
+    return (computes or not all(map(_REPORTS.fullmatch, names))) and not any(map(_may_write, calls))
 
 
 def _is_foreign(function: ast.FunctionDef) -> bool:

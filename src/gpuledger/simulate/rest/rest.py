@@ -1,8 +1,9 @@
 """Simulate the rest of a program after the steps that were needed, with loops that end early.
 
 Evaluations, samples, later epochs and stages can need more memory than the first steps. A loop with training steps ends
-once an iteration needs no more memory than those before. What follows it is simulated as it is, up to a limit. It ends
-before the program would write files or start other programs, because nothing was computed.
+once an iteration needs no more memory than those before, and its periodic work was done. What follows it is simulated
+as it is, up to a limit. It ends before the program would write files or start other programs, because nothing was
+computed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.rest.ending import StepsDone
+from gpuledger.simulate.rest.periodic import PeriodicWork
 from gpuledger.simulate.rest.side_effects import guard_against_effects
 
 MOST_LATER_STEPS = 48
@@ -82,6 +84,8 @@ class RestOfProgram:
         self._kept = kept
         self._loops: dict[int, _Loop] = {}
         self._ended = 0
+        self._periodic = PeriodicWork(lambda: device.steps)
+        self.remainder = self._periodic.remainder
         self._steps_before = 0
         self._most_requests = 0
         self._until_s = 0.0
@@ -123,12 +127,14 @@ class RestOfProgram:
     def loop_begins(self, loop: int) -> None:
         """Note that a loop of the program begins."""
         self._loops[loop] = _Loop(self._device.steps, self.peak_bytes if self.began else None, self._ended)
+        self._periodic.loop_begins(loop)
 
     def loop_ends(self, loop: int) -> bool:
         """Return whether a loop with steps ends before its next iteration, because the last ones needed no more memory.
 
         The innermost loop around the last step that was needed ends at once, and other such loops after one iteration.
-        The loops around them, such as those over epochs and stages, have a few more.
+        The loops around them, such as those over epochs and stages, have a few more. Each has one more for its periodic
+        work.
         """
         if not self.began:
             return False
@@ -141,6 +147,8 @@ class RestOfProgram:
         before, known.peak_bytes = known.peak_bytes, self.peak_bytes
         known.quiet = known.quiet + 1 if before is not None and known.peak_bytes <= before * _MORE else 0
         ends = not self._ended or known.quiet >= (_QUIET_STAGES if is_around else 1)
+        if ends and self._periodic.gives(loop):
+            return False
         self._ended += ends
         return ends
 

@@ -132,6 +132,42 @@ def test_a_line_of_memory_is_searched_in_few_trials(limit: int, start: int, slop
         assert len(found.trials) <= 6
 
 
+@given(
+    st.integers(8, 1 << 12), st.integers(1, 1 << 6), st.integers(4, 400), st.integers(0, 10_000), st.integers(1, 500)
+)
+def test_memory_that_grows_by_steps_is_searched_in_few_trials(
+    limit: int, start: int, slope: int, fixed: int, step_bytes: int
+) -> None:
+    """As the allocator's memory does. Neighbours often need the same, and one trial says what does not grow."""
+
+    def needed(value: int) -> int:
+        return fixed - -value * slope // step_bytes * step_bytes
+
+    usable_bytes = needed(limit)
+
+    def try_value(value: int) -> Trial:
+        verdict = FITS if needed(value) <= usable_bytes else TOO_LARGE
+        return Trial(value, needed(value), verdict, needed(value), least_bytes=fixed)
+
+    found = find_largest(try_value, start, usable_bytes=usable_bytes)
+    tried = {trial.value: trial.verdict for trial in found.trials}
+    assert found.largest is not None
+    assert tried[found.largest] == FITS
+    assert any(verdict != FITS for value, verdict in tried.items() if found.largest < value)
+    assert found.largest >= limit - limit // 256
+    if start <= limit <= 16 * start and step_bytes <= 4 * slope:
+        assert len(found.trials) <= 8
+
+
+def test_the_first_trial_predicts_the_largest_value() -> None:
+    def try_value(value: int) -> Trial:
+        upper_bytes = 600 + 10 * value
+        return Trial(value, upper_bytes, FITS if upper_bytes <= 1000 else TOO_LARGE, upper_bytes, least_bytes=600)
+
+    found = find_largest(try_value, 8, usable_bytes=1000)
+    assert (found.largest, [trial.value for trial in found.trials]) == (40, [8, 40, 41])
+
+
 def test_memory_that_is_not_a_line_is_searched_by_halves() -> None:
     def try_value(value: int) -> Trial:
         return Trial(value, 1, FITS if value <= 1000 else TOO_LARGE, value**3 if value < 900 else 10**12)
@@ -389,7 +425,10 @@ def test_a_process_needs_what_is_reserved_and_what_is_outside_the_allocator(nccl
     requests = requests_of(GIB)
     _, reserved_bytes = requests.peak_bytes
     peaks = Peaks(GIB, reserved_bytes, 0, 0)
-    found = fit_catalogue(peaks, requests, 0.95, **({} if nccl_bytes is None else {"nccl_bytes": nccl_bytes}))
+    if nccl_bytes is None:
+        found = fit_catalogue(peaks, requests, 0.95)
+    else:
+        found = fit_catalogue(peaks, requests, 0.95, nccl_bytes=nccl_bytes)
     assert {fit.card.key: fit.process_bytes for fit in found} == {
         card.key: reserved_bytes + card.with_handles(HANDLES).outside_bytes + (nccl_bytes or 0)
         for card in catalogue().values()
