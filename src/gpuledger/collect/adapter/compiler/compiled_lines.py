@@ -6,6 +6,9 @@ leads to a node and its module. Source lines alone lead to a module if only one 
 one that uses what the kernel reads, such as a weight, or for which it computes the gradient of a weight. Else it is
 the module around all of them. Comments in backward code name its own nodes, which can have the same names as others
 in forward.
+
+The entries of AOTAutograd's cache have the graphs as text, with the source line of each node, but without its module
+(torch 2.13). So they do not tell two calls of one line apart.
 """
 
 from __future__ import annotations
@@ -117,7 +120,8 @@ def _with_places(
             flow.made(outputs[0], known[-1])
         written = outputs or one.names[-1:]
         found.append(Kernel(outputs, () if outputs else written, tuple(known), ((place, 0),)))
-    return replace(graph, buffers=made, kernels=found, unknown=FOUND_BY_LINES)
+    has_modules = any(place.module_key or place.path for place in captured.nodes.values())
+    return replace(graph, buffers=made, kernels=found, unknown=FOUND_BY_LINES if has_modules else "")
 
 
 def common_place(places: list[NodeOrigin]) -> NodeOrigin:

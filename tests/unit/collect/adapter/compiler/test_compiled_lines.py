@@ -43,6 +43,14 @@ def test_a_comment_in_forward_leads_to_the_last_node_that_it_names(tmp_path: Pat
     assert graph.buffers["buf2"].path == ""  # no comment, no line
 
 
+def test_the_modules_of_a_function_that_has_none_are_known(tmp_path: Path) -> None:
+    loss = NodeOrigin(0, "", "", ADD_LINE)
+    graph = found(tmp_path, TEXT, captured=CapturedGraph({}, {"add": loss, "norm": loss}))
+    assert graph is not None
+    assert graph.unknown == ""
+    assert graph.buffers["buf0"] == loss
+
+
 def test_a_kernel_that_reads_an_element_of_a_tuple_does_not_make_it(tmp_path: Path) -> None:
     text = TEXT
     for line, node in (("buf3 = attention(", "add"), ("triton_poi_fused_copy_2.run(", "fc")):
