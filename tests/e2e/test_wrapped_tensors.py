@@ -69,11 +69,11 @@ def test_the_peak_is_that_of_the_profiler(
         optimizer.zero_grad()
 
     step()
+    gc.collect()  # models of earlier tests are not among what is recorded, and not freed while the profiler sums up
     with gpuledger.record(out=tmp_path / "wrapped.ledger", passes="memory", steps=(1, 3)):
         for _ in range(3):
             step()
     device = build_view(gpuledger.load(tmp_path / "wrapped.ledger")).highest
-    gc.collect()  # what earlier tests have left must not be freed while the profiler sums up
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
     ) as seen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from typing import Any
 
@@ -258,7 +259,9 @@ def test_a_mesh_that_is_not_torchs_own_divides_nothing_that_is_known() -> None:
             mesh = init_device_mesh("cpu", (4,))
             model: Any = nn.Linear(64, 64, bias=False)
             model.weight = nn.Parameter(distribute_tensor(model.weight.detach(), mesh, [Shard(0)]))
-            object.__setattr__(model.weight._spec, "mesh", OwnMesh("cpu", [0, 1, 2, 3], _init_backend=False))
+            spec = copy.copy(model.weight._spec)  # torch shares one among tensors, which may be known already
+            object.__setattr__(spec, "mesh", OwnMesh("cpu", [0, 1, 2, 3], _init_backend=False))
+            model.weight._spec = spec
             plain = nn.Linear(64, 64, bias=False)
             optimizer = torch.optim.SGD(plain.parameters())
             plain(torch.randn(4, 64)).sum().backward()
