@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from torch import nn
@@ -28,7 +28,7 @@ from gpuledger.collect.adapter.program_objects import (
     without_overrides,
 )
 from gpuledger.collect.attribution.live_objects import LiveObjects
-from gpuledger.collect.attribution.outermost_modules import OutermostModules, RootNames
+from gpuledger.collect.attribution.outermost_modules import NamesOf, OutermostModules, RootNames
 from gpuledger.model.journal.journal import Part
 
 _COMPILED = "OptimizedModule"
@@ -64,10 +64,10 @@ class ModuleRegistry:
     written in Python, a signal handler of the program could run, and its exception would be lost.
 
     Args:
-        names_of: Returns ``id`` -> name that the program has for objects.
+        names_of: Returns the names that the program has for objects, and for others in the same containers.
     """
 
-    def __init__(self, names_of: Callable[[Sequence[object]], dict[int, str]] = lambda _: {}) -> None:
+    def __init__(self, names_of: NamesOf = lambda _: []) -> None:
         self.module_ids: dict[int, int] = {}
         self.parameters: list[tuple[HeldTensor, int, int]] = []
         self.buffers: list[tuple[HeldTensor, int, int]] = []

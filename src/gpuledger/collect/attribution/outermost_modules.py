@@ -49,6 +49,9 @@ class OutermostModules:
         return root_id in self._with_tensors or (root_id in self._without and self._with_tensors <= self.freed)
 
 
+NamesOf = Callable[[Sequence[object]], list[tuple[object, str]]]
+"""Returns objects with the names that the program has for them."""
+
 MOST_SEARCHES = 16
 """Maximum number of searches for names. Each takes some ms in a program with many objects."""
 
@@ -62,14 +65,16 @@ class RootNames:
     Keeps no module alive.
 
     Args:
-        names_of: Returns ``id`` -> name that the program has for objects.
+        names_of: Returns the names that the program has for objects, and for others in the same containers.
     """
 
-    def __init__(self, names_of: Callable[[Sequence[object]], dict[int, str]]) -> None:
+    def __init__(self, names_of: NamesOf) -> None:
         self.names: dict[int, str] = {}
         """Id of an outermost module -> its variable, or the last part of what leads to it."""
         self._names_of = names_of
         self._by_class: dict[str, list[tuple[weakref.ref[nn.Module], int]]] = defaultdict(list)
+        self._members: dict[int, tuple[weakref.ref[object], str]] = {}
+        """Names that a search has found for modules that were not added yet, by ``id``."""
         self._searches = 0
 
     def add(self, top: nn.Module, root_id: int) -> None:
@@ -77,11 +82,23 @@ class RootNames:
         held = self._by_class[class_name(type(top))]
         held.append((weakref.ref(top), root_id))
         alive = [(module, number) for reference, number in held if (module := reference()) is not None]
-        if len(alive) < 2 or self._searches >= MOST_SEARCHES:
-            return
+        member = self._members.pop(id(top), None)
+        if member is not None and member[0]() is top:
+            self._set(root_id, member[1])
+        elif len(alive) > 1 and self._searches < MOST_SEARCHES:
+            self._search(alive)
+
+    def _search(self, alive: Sequence[tuple[nn.Module, int]]) -> None:
+        """Name modules, and keep the names of others that are in the same containers."""
         self._searches += 1
-        names = self._names_of([module for module, _ in alive])
-        for module, number in alive:
-            found = _LAST_NAME.search(names.get(id(module), ""))
-            if found is not None:
-                self.names.setdefault(number, found[1] + found[2])
+        numbers = {id(module): number for module, number in alive}
+        for found, name in self._names_of([module for module, _ in alive]):
+            if id(found) in numbers:
+                self._set(numbers[id(found)], name)
+            elif issubclass(type(found), nn.Module):
+                self._members[id(found)] = weakref.ref(found), name
+
+    def _set(self, root_id: int, name: str) -> None:
+        last = _LAST_NAME.search(name)
+        if last is not None:
+            self.names.setdefault(root_id, last[1] + last[2])

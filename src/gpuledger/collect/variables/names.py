@@ -5,7 +5,7 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from itertools import islice
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import Any
@@ -45,16 +45,34 @@ def names_of(wanted: Sequence[object]) -> dict[int, str]:
     return found | _search(_variables(of_loops=True), missing) if missing else found
 
 
-def outer_names_of(wanted: Sequence[object]) -> dict[int, str]:
-    """Return ``id`` -> name as :func:`names_of` does, with the names of outer functions before those of inner ones.
+def outer_names_of(wanted: Sequence[object]) -> list[tuple[object, str]]:
+    """Return names as :func:`names_of` does, but with those of outer functions before those of inner ones.
 
-    A function that is called with one of several objects has the same name for all of them.
+    A function that is called with one of several objects has the same name for all of them. If a name is that of an
+    element, as ``models[0]``, the other elements of the same class are returned, too.
     """
-    return _search(_variables(of_loops=False, outermost_first=True), {id(one) for one in wanted})
+    ids, classes = {id(one) for one in wanted}, {id(type(one)) for one in wanted}
+    others: dict[int, tuple[object, str]] = {}
+    names = _search(_variables(of_loops=False, outermost_first=True), ids, classes, others)
+    containers = {name.rpartition("[")[0] for name in names.values() if name.endswith("]")}
+    found = [(one, names[id(one)]) for one in wanted if id(one) in names]
+    return found + [(one, name) for one, name in others.values() if name.rpartition("[")[0] in containers]
 
 
-def _search(roots: Iterator[_Place], wanted: set[int]) -> dict[int, str]:
-    """Return the names of what roots lead to, by ``id``. The nearest is found first."""
+def _search(
+    roots: Iterator[_Place],
+    wanted: set[int],
+    classes: Set[int] = frozenset(),
+    others: dict[int, tuple[object, str]] | None = None,
+) -> dict[int, str]:
+    """Return the names of what roots lead to, by ``id``. The nearest is found first.
+
+    Args:
+        roots: Where to begin.
+        wanted: Ids of the objects.
+        classes: Ids of the classes of the elements of containers that are added to ``others``.
+        others: Gets such elements and their names, by ``id``. A search with it does not end inside a container.
+    """
     named: dict[int, str] = {}
     numbered: dict[int, str] = {}
     seen: set[int] = set()
@@ -65,14 +83,19 @@ def _search(roots: Iterator[_Place], wanted: set[int]) -> dict[int, str]:
             key = id(value)
             if key in wanted:
                 (named if is_named else numbered).setdefault(key, name)
-                if len(named) == len(wanted):
+                if others is None and len(named) == len(wanted):
                     return named
-            elif not (key in seen or is_tensor(value) or is_exactly(value, *_PLAIN)):
+                continue
+            if others is not None and name.endswith("]") and id(type(value)) in classes:
+                others.setdefault(key, (value, name))
+            if not (key in seen or is_tensor(value) or is_exactly(value, *_PLAIN)):
                 seen.add(key)
                 if len(seen) > MOST:
                     return numbered | named
                 if depth < DEPTH:
                     following.append((name, is_named, value))
+        if len(named) == len(wanted):
+            return named
         level = (inner for name, _, value in following for inner in _inside(name, value))
     return numbered | named
 

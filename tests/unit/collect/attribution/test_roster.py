@@ -13,6 +13,8 @@ from torch import nn
 
 from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.outermost_modules import MOST_SEARCHES
+from gpuledger.collect.variables.names import outer_names_of
 from gpuledger.model.journal.journal import Part
 
 pytestmark = pytest.mark.torch
@@ -147,9 +149,9 @@ def test_names_are_asked_for_where_modules_of_one_class_live_together() -> None:
     asked: list[int] = []
     names: dict[int, str] = {}
 
-    def names_of(modules: Sequence[object]) -> dict[int, str]:
+    def names_of(modules: Sequence[object]) -> list[tuple[object, str]]:
         asked.append(len(modules))
-        return names
+        return [(module, names[id(module)]) for module in modules if id(module) in names]
 
     registry, part = ModuleRegistry(names_of), Part()
     one, other, third, fourth = (nn.Linear(2, 2) for _ in range(4))
@@ -162,6 +164,35 @@ def test_names_are_asked_for_where_modules_of_one_class_live_together() -> None:
     assert asked == [2, 3, 4]
     registry.drain(part)
     assert part.facts["root_names"] == [(1, "generator"), (2, "critic"), (3, "models[0]"), (4, "ema")]
+
+
+def test_one_search_names_all_models_of_a_list() -> None:
+    registry, part = ModuleRegistry(outer_names_of), Part()
+    models = [nn.Linear(2, 2) for _ in range(3 * MOST_SEARCHES)]
+    for module in models:
+        registry.register(module)
+    registry.drain(part)
+    assert part.facts["root_names"] == [(number, f"models[{number}]") for number in range(len(models))]
+
+
+def test_a_model_at_the_address_of_a_freed_one_does_not_get_its_name() -> None:
+    freed: list[int] = []
+
+    def names_of(modules: Sequence[object]) -> list[tuple[object, str]]:
+        other = nn.Linear(2, 2)
+        freed.append(id(other))
+        return [*((module, "kept") for module in modules), (other, "models[9]")]
+
+    registry, part = ModuleRegistry(names_of), Part()
+    kept = [nn.Linear(2, 2), nn.Linear(2, 2)]
+    for module in kept:
+        registry.register(module)
+    while id(module := nn.Linear(2, 2)) not in freed:
+        kept.append(module)
+        assert len(kept) < 10_000
+    registry.register(module)
+    registry.drain(part)
+    assert "models[9]" not in dict(part.facts["root_names"]).values()
 
 
 def test_a_model_that_is_built_again_needs_no_name() -> None:

@@ -59,7 +59,7 @@ def after_a_loop() -> list[str]:
 
 
 def inner(module: Thing) -> list[str]:
-    return [*names_of([module]).values(), *outer_names_of([module]).values()]
+    return [*names_of([module]).values(), *(name for _, name in outer_names_of([module]))]
 
 
 def from_outside() -> list[str]:
@@ -104,6 +104,16 @@ def test_a_loop_assigns_to_all_its_targets() -> None:
     source = "for a, (b, *c) in d: e = a\nfor f in a: pass\ng = [h for h in c]"
     assert {"a", "b", "c", "f"} <= loop_variables(compile(source, "loops", "exec"))
     assert not {"d", "e", "g"} & loop_variables(compile(source, "loops", "exec"))
+
+
+def of_all_elements() -> list[list[tuple[object, str]]]:
+    things = {"first": [Thing(), Holder(0), Thing()], "others": (Thing(), Thing())}
+    return [things["first"], outer_names_of([things["first"][0]])]  # type: ignore[list-item]
+
+
+def test_a_name_of_an_element_is_found_with_those_beside_it() -> None:
+    (one, _, beside), found = of_all_elements()
+    assert found == [(one, "things['first'][0]"), (beside, "things['first'][2]")]
 
 
 def named_and_left() -> tuple[weakref.ref[Thing], int]:
