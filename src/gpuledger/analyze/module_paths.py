@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -10,6 +11,8 @@ from gpuledger.files.reading import storable
 
 OUTSIDE = -1
 """Id of no module."""
+
+_ELEMENT = re.compile(r"\[\d+\]")
 
 _COMPILED = "OptimizedModule"
 """Class of what ``torch.compile`` returns for a module."""
@@ -214,3 +217,8 @@ class CompiledKernels:
             return base
         most = max(parts, key=lambda part: int(part.get("moved_bytes", 0)))
         return self._below.find(base, most.get("path", ""), most.get("module_id", OUTSIDE))
+
+
+def without_number(component: str) -> str:
+    """Return a component of a path with * for its number: ``*`` for ``0``, ``models[*]`` for ``models[0]``."""
+    return "*" if component.isdecimal() else _ELEMENT.sub("[*]", component)

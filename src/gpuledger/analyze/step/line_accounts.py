@@ -10,11 +10,12 @@ from gpuledger.analyze.step.times import TimeAccount, sums_of
 from gpuledger.analyze.step.work import read_work
 
 if TYPE_CHECKING:
+    from gpuledger.analyze.step.work import StepWork
     from gpuledger.model.run import Rank
 
 
 def times_by_line(rank: Rank, device_idx: int | None, word: str) -> tuple[TimeAccount, ...]:
-    """Return the time of a step in ns by line and phase; empty without a timing measurement.
+    """Return the time of a step in ns by line and phase; empty without a timing measurement, or if none has a line.
 
     Args:
         rank: One process.
@@ -22,14 +23,14 @@ def times_by_line(rank: Rank, device_idx: int | None, word: str) -> tuple[TimeAc
         word: ``line`` or ``function``. It stands in place of the module.
     """
     work = read_work(rank, device_idx)
-    if work is None:
+    if work is None or not _has_line(work):
         return ()
     texts = line_texts(read_stacks(rank), word)
     return tuple(TimeAccount(row[0] or NO_LINE, *row[1:]) for row in sums_of(texts, work.stack_id, work))
 
 
 def energies_by_line(rank: Rank, device_idx: int | None, word: str) -> tuple[EnergyAccount, ...]:
-    """Return the energy of a step in J by line and phase; empty without an energy measurement.
+    """Return the energy of a step in J by line and phase; empty without an energy measurement, or without lines.
 
     Args:
         rank: One process.
@@ -37,12 +38,35 @@ def energies_by_line(rank: Rank, device_idx: int | None, word: str) -> tuple[Ene
         word: ``line`` or ``function``. It stands in place of the module.
     """
     step = step_energy(rank, device_idx)
-    if step is None:
+    if step is None or lacks_lines(rank, device_idx):
         return ()
     return tuple(
         EnergyAccount(_label(one), one.key[-1], one.energy_j, one.uncertainty_j)
         for one in share_energy(rank, step, (word, "phase"))
     )
+
+
+def lacks_lines(rank: Rank, device_idx: int | None) -> bool:
+    """Return whether the work of a step was profiled, and none of it has a source line."""
+    work = read_work(rank, device_idx)
+    return work is not None and not _has_line(work)
+
+
+def why_no_lines(rank: Rank) -> str:
+    """Return why the work of a step has no source lines, as a sentence."""
+    manifest = rank.manifest
+    if manifest.stacks is False:
+        return "Times have no source lines: the run was recorded without Python stacks."
+    left_out = "Times have no source lines: the step that records them is left out if the program"
+    if manifest.fusions:
+        return f"{left_out} runs code that torch.compile has generated."
+    if manifest.world is not None and manifest.world.size > 1:
+        return f"{left_out} has several ranks."
+    return "Times have no source lines: the run has no step in which they were recorded."
+
+
+def _has_line(work: StepWork) -> bool:
+    return bool((work.stack_id >= 0).any())
 
 
 def _label(shared: Shared) -> str:

@@ -11,7 +11,9 @@ from gpuledger.analyze.memory.groups import NO_SCOPE, group_accounts
 from gpuledger.analyze.memory.instant import module_classes
 from gpuledger.analyze.memory.lines.source_lines import NO_LINE
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
+from gpuledger.analyze.module_paths import without_number
 from gpuledger.analyze.step.energy import IDLE, StepEnergy, share_energy, step_energy, work_by_class
+from gpuledger.analyze.step.line_accounts import lacks_lines
 from gpuledger.analyze.step.work import read_work
 
 if TYPE_CHECKING:
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 WITH_BYTES = ("category", "module", "phase", "scope", "line", "function")
 WITH_WORK = ("module", "phase", "scope", "line", "function", "operator", "kernel", "kind")
 """Groupings that have time and energy. The allocator does not know kernels, and a kernel has no category."""
+
+OF_CODE = ("line", "function")
+"""Groupings by source code. Their time and energy need the step that records lines."""
 
 FORWARD = ("forward", "evaluation")
 """Phases in which modules compute their outputs, with gradients or without."""
@@ -64,7 +69,8 @@ def lines_by(
 ) -> tuple[GroupLine, ...]:
     """Return one line per ``word``, largest first.
 
-    Bytes sum to allocated bytes, times to the work, energies to the step's.
+    Bytes sum to allocated bytes, times to the work, energies to the step's. If no work has a source line, times and
+    energies by line or function are unknown.
 
     Args:
         rank: One process.
@@ -78,8 +84,9 @@ def lines_by(
     sizes = (
         {group.label: group.bytes for group in group_accounts(breakdown.accounts, word)} if word in WITH_BYTES else {}
     )
-    times = _times(rank, device_idx, word, depth) if word in WITH_WORK else {}
-    joules = _joules(rank, step_energy(rank, device_idx), word, depth) if word in WITH_WORK else {}
+    has_work = word in WITH_WORK and not (word in OF_CODE and lacks_lines(rank, device_idx))
+    times = _times(rank, device_idx, word, depth) if has_work else {}
+    joules = _joules(rank, step_energy(rank, device_idx), word, depth) if has_work else {}
     lines = []
     for label in dict.fromkeys((*sizes, *times, *joules)):
         total, forward, backward, optimizer = times.get(label, _NO_TIME) if times else _UNKNOWN_TIME
@@ -111,9 +118,9 @@ def fold_numbers(lines: Sequence[GroupLine], classes: Mapping[str, str]) -> list
     groups: dict[tuple[str, str], list[GroupLine]] = {}
     for line in lines:
         parts = line.label.split(".")
-        numbered = [".".join(parts[: place + 1]) for place, part in enumerate(parts) if part.isdecimal()]
+        numbered = [".".join(parts[: place + 1]) for place, part in enumerate(parts) if without_number(part) != part]
         kinds = " ".join(classes.get(path, "") for path in numbered)
-        groups.setdefault((".".join("*" if part.isdecimal() else part for part in parts), kinds), []).append(line)
+        groups.setdefault((".".join(map(without_number, parts)), kinds), []).append(line)
     patterns = Counter(pattern for (pattern, _), group in groups.items() if len(group) > 1)
     return [
         group[0]

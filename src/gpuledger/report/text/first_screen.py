@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import group_accounts, module_label
 from gpuledger.analyze.memory.tree import NOT_LINES, OUTSIDE_PATH, ROUNDING_PATH
+from gpuledger.analyze.module_paths import without_number
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.phrases import (
     MISSING_OR_FAILED,
@@ -139,7 +140,7 @@ def _of_layers(sizes: Mapping[str, int], classes: Mapping[str, str]) -> dict[str
     members: dict[str, list[str]] = {}
     for path in sizes:
         *above, last = path.split(".")
-        pattern = ".".join(["*" if part.isdecimal() else part for part in above] + [last])
+        pattern = ".".join([*map(without_number, above), last])
         members.setdefault(module_label(pattern, {pattern: classes.get(path, "")}), []).append(path)
     found: dict[str, int] = {}
     for label, paths in members.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gpuledger.analyze.module_paths import without_number
 from gpuledger.report.base.phrases import MISSING, column_unit
 from gpuledger.report.base.terminal import BOLD, DIM, Cell, TextColumn, TextTable
 
@@ -22,7 +23,7 @@ def module_names(kernel: FusedKernel, outside: str) -> list[str]:
     members: dict[str, list[str]] = {}
     for path in kernel.modules:
         *above, last = path.split(".")
-        above = ["*" if part.isdecimal() else part for part in above]
+        above = list(map(without_number, above))
         last = "*" if last.isdecimal() and above and not kernel.is_shared else last
         members.setdefault(".".join([*above, last]), []).append(path or outside)
     return [paths[0] if len(paths) == 1 else f"{len(paths)} × {name}" for name, paths in members.items()]

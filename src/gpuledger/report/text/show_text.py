@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import module_label
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
+from gpuledger.analyze.step.line_accounts import lacks_lines, why_no_lines
+from gpuledger.analyze.step.side_by_side import OF_CODE
 from gpuledger.errors import UsageError
 from gpuledger.report.base.kernel_names import short_kernel_names
 from gpuledger.report.text.first_screen import first_screen, short_screen
@@ -72,7 +74,13 @@ def closing_lines(view: RunView, path: str, terminal: Terminal) -> list[str]:
     if not view.devices:
         return []
     highest = view.highest
-    notes = [*view.notes, *_energy_notes(highest), *_fusion_notes(highest), *_kernel_notes(highest)]
+    notes = [
+        *view.notes,
+        *_energy_notes(highest),
+        *_fusion_notes(highest),
+        *_kernel_notes(highest),
+        *_line_notes(highest),
+    ]
     if len(view.devices) > 1:
         one = f"--rank {highest.rank.number} --device {highest.device_idx}"
         commands = [f"gpuledger show {path} {one}", f"gpuledger balance {path} {one}"]
@@ -104,6 +112,12 @@ def _kernel_notes(view: DeviceView) -> list[str]:
     """Return what the rows of a table of kernels are on a CPU; empty on a GPU."""
     is_of_cpu = view.options.group_by == "kernel" and view.device_idx < 0
     return ["A CPU runs no kernels: the rows are operators."] if is_of_cpu else []
+
+
+def _line_notes(view: DeviceView) -> list[str]:
+    """Return why a table by line or function has no times; empty if it has some, or if nothing was timed."""
+    word = view.options.group_by or view.place_word
+    return [why_no_lines(view.rank)] if word in OF_CODE and lacks_lines(view.rank, view.device_idx) else []
 
 
 def _table_lines(view: DeviceView, tables: TableOptions, terminal: Terminal) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,11 +14,17 @@ from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.memory.lines.source_lines import NO_LINE
 from gpuledger.analyze.step.energy import step_energy
-from gpuledger.analyze.step.line_accounts import energies_by_line, times_by_line
+from gpuledger.analyze.step.line_accounts import energies_by_line, lacks_lines, times_by_line, why_no_lines
 from gpuledger.analyze.step.side_by_side import IDLE_LABEL, lines_by
 from gpuledger.analyze.step.times import break_down_time
+from gpuledger.analyze.view.options import ViewOptions
+from gpuledger.analyze.view.view import build_view
+from gpuledger.model.manifest import World
+from gpuledger.model.pass_facts import Fusion
 from gpuledger.model.run import KeptRank, Rank
 from gpuledger.model.schema.tables import TABLES
+from gpuledger.report.base.terminal import Terminal
+from gpuledger.report.text.show_text import TableOptions, closing_lines, show_lines
 
 PLACES = (("train.py", 3, "loss"), ("train.py", 8, "loss"), ("train.py", 12, "main"))
 
@@ -73,3 +81,33 @@ def test_a_run_without_measurements_has_none(tmp_path: Path) -> None:
     without = {name: found.table(name) for name in TABLES} | {"spans": TABLES["spans"].arrow_schema().empty_table()}
     bare = KeptRank(0, found.directory, found.manifest, tables=without)
     assert times_by_line(bare, 0, "line") == ()
+
+
+def test_times_without_any_line_are_unknown_and_the_view_says_why(tmp_path: Path) -> None:
+    run = load_timed(tmp_path / "run.ledger")  # its work has no line
+    view = build_view(run, ViewOptions(group_by="line"))
+    assert all(one.time_ns is None and one.energy_j is None for one in view.highest.lines)
+    assert times_by_line(run.rank(), 0, "line") == ()
+    assert energies_by_line(run.rank(), 0, "line") == ()
+    assert NO_LINE not in "\n".join(show_lines(view, TableOptions(), Terminal()))
+    assert f"Note  {why_no_lines(run.rank())}" in closing_lines(view, "run", Terminal())
+    by_module = build_view(run, ViewOptions(group_by="module"))
+    assert not any("source lines" in line for line in closing_lines(by_module, "run", Terminal()))
+
+
+def test_a_view_with_lines_needs_no_reason(rank: Rank) -> None:
+    assert not lacks_lines(rank, 0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"stacks": False}, "without Python stacks"),
+        ({"fusions": (Fusion(file="f.py", line=1, kernel="k"),)}, "code that torch.compile has generated"),
+        ({"world": World(size=2, rank=0)}, "several ranks"),
+        ({"stacks": True}, "no step in which they were recorded"),
+    ],
+)
+def test_the_reason_for_times_without_lines(rank: Rank, facts: dict[str, Any], reason: str) -> None:
+    manifest = replace(rank.manifest, **({"stacks": True} | facts))
+    assert reason in why_no_lines(KeptRank(0, rank.directory, manifest, tables={}))

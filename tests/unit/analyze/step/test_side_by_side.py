@@ -35,6 +35,11 @@ def test_layers_that_differ_in_their_number_become_one() -> None:
     assert [(one.label, one.folded) for one in folded] == [("layers.*.mlp", 32), ("head", 1), ("0", 1)]
 
 
+def test_layers_of_several_models_of_a_list_become_one() -> None:
+    folded = fold_numbers([*(line(f"models[{n}].fc") for n in range(8)), line("models[0]")], {})
+    assert [(one.label, one.folded) for one in folded] == [("models[*].fc", 8), ("models[0]", 1)]
+
+
 def test_layers_of_another_class_are_not_identical() -> None:
     classes = {"0": "Linear", "1": "ReLU", "2": "Linear", "3": "ReLU", "4": "Tanh"}
     folded = fold_numbers([line(path) for path in classes], classes)

@@ -12,6 +12,7 @@ from gpuledger.report.text.fusion_table import module_names
     ("modules", "is_shared", "names"),
     [
         (("h.0.attn.q", "h.1.attn.q", "h.2.attn.q"), False, ["3 × h.*.attn.q"]),
+        (("models[0].fc", "models[1].fc"), False, ["2 × models[*].fc"]),
         (("moe.experts.0", "moe.experts.3"), False, ["2 × moe.experts.*"]),
         (("net.2", "net.1"), True, ["net.2", "net.1"]),  # a dropout and an activation in one kernel
         (("h.0.mlp.act", "h.0.mlp", "h.1.mlp.act", "h.1.mlp"), True, ["2 × h.*.mlp.act", "2 × h.*.mlp"]),

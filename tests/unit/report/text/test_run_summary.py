@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from present import present
 from rich.cells import cell_len
@@ -57,6 +59,15 @@ def test_a_run_in_a_few_lines(run: Path) -> None:
     accounts = break_down(rank := read_run(run).rank(), find_peak(rank)).accounts
     for group in group_accounts(accounts, "module")[:3]:
         assert f"{group.label} " in lines[2]
+
+
+def test_equal_modules_of_several_models_are_one_of_the_largest(run: Path) -> None:
+    table = read_run(run).rank().table("modules")
+    paths = [f"models[{row}].fc" if "." in path else path for row, path in enumerate(table["path"].to_pylist())]
+    place = table.column_names.index("path")
+    write_table(run / "rank-0", table.set_column(place, table.schema.field(place), pa.array(paths)), "modules")
+    line = next(line for line in summary(read_run(run)).splitlines() if line.startswith("Largest modules"))
+    assert re.search(r"modules     \d\d × models\[\*\]\.fc \d", line)
 
 
 def test_it_ends_with_commands_that_can_be_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,5 +113,5 @@ function nearestInstant(instants, key, value) {
 
 /** Return `path` with numbered pieces folded: "h.3.mlp" as "h.*.mlp". */
 function foldPath(path) {
-  return path.replace(/(^|\.)\d+(?=\.|$)/g, "$1*");
+  return path.replace(/(^|\.)\d+(?=\.|$)/g, "$1*").replace(/\[\d+\]/g, "[*]");
 }
