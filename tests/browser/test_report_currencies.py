@@ -13,6 +13,7 @@ from gpuledger.units import format_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from gpuledger.model.run import Run
 
@@ -139,3 +140,16 @@ def test_bars_and_power_stand_with_the_rest(opened: Opened, times: TimeBreakdown
 def test_a_narrow_window_needs_no_sideways_scroll(open_report: Callable[..., Opened], run: Run) -> None:
     opened = open_report(state="#metric=energy", width=390, ledger=run.path)
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_time_of_a_program_without_steps_is_not_that_of_a_step(
+    open_report: Callable[..., Opened], edit: Callable[[Path, str, object], None], tmp_path: Path
+) -> None:
+    run = load_timed(tmp_path / "run.ledger", blocks=50)
+    edit(run.path / "rank-0" / "manifest.json", "timed_program", {"operators": 3, "is_whole": True})
+    opened = open_report(ledger=run.path)
+    opened.page.keyboard.press("m")
+    assert opened.text("#instant-name") == "In the program"
+    assert "mean of" not in opened.text("#instant-where")
+    assert opened.text("#bars-section h2") == "Time of the program"
+    assert "step" not in opened.text("[data-card=busy]")

@@ -114,9 +114,9 @@ class App {
   /** Say which step the breakdown of time or energy are of. */
   drawStep(view, currency) {
     const [sum, source] = stepSummary(view, currency);
-    byId("instant-name").textContent = "In one step";
+    byId("instant-name").textContent = view.time && view.time.of_program ? "In the program" : "In one step";
     byId("instant-bytes").textContent = sum;
-    byId("instant-bytes").dataset.tip = CURRENCIES[currency].exact(stepLedger(view, currency).total[0]);
+    byId("instant-bytes").dataset.tip = currencyOf(view, currency).exact(stepLedger(view, currency).total[0]);
     byId("instant-where").textContent = byId("instant-where").dataset.tip = source;
     byId("step-notes").replaceChildren(...(view[currency].notes || []).map((note) => element("li", {}, printable(note))));
   }
@@ -149,7 +149,7 @@ class App {
       button.setAttribute("aria-pressed", String(key === shown));
       button.disabled = key !== "bytes" && !this.view[key];
       if (button.disabled) button.dataset.tip = missing;
-      else button.dataset.tip = `${CURRENCIES[key].everything}, by module (press m for the next)`;
+      else button.dataset.tip = `${currencyOf(this.view, key).everything}, by module (press m for the next)`;
     }
     byId("axis").hidden = this.view.kind === "card";
     byId("span").hidden = !hasMoreThanRecorded(this.view);

@@ -109,16 +109,16 @@ function busyCard(view, base) {
   const { time } = view;
   if (!time) return null;
   const { step_ns: step } = time;
-  const share = time.on_host ? "" : formatShare(time.busy_ns, step);
+  const share = time.on_host || time.of_program ? "" : formatShare(time.busy_ns, step);
   const copies = time.by_kind_ns.copy ? `copies ${formatNs(time.by_kind_ns.copy)}` : null;
   const collectives = time.by_kind_ns.collective ? `collectives ${formatNs(time.by_kind_ns.collective)}` : null;
   return card({
     key: "busy",
-    title: time.on_host ? "Operator time per step" : "GPU busy",
+    title: !time.on_host ? "GPU busy" : time.of_program ? "Operator time" : "Operator time per step",
     value: share || formatNs(time.on_host ? time.work_ns : time.busy_ns),
-    exact: `${groupDigits(time.on_host ? time.work_ns : time.busy_ns)} ns per step`,
+    exact: `${groupDigits(time.on_host ? time.work_ns : time.busy_ns)} ns${time.of_program ? "" : " per step"}`,
     lines: [
-      time.on_host ? "host time, Kineto" : `${formatNs(time.busy_ns)} of ${step === null ? "an unknown step" : `${time.of_profiled_step ? "a profiled step of " : ""}${formatNs(step)}`}`,
+      time.of_program ? `of the program, ${time.on_host ? "host time, " : ""}Kineto` : time.on_host ? "host time, Kineto" : `${formatNs(time.busy_ns)} of ${step === null ? "an unknown step" : `${time.of_profiled_step ? "a profiled step of " : ""}${formatNs(step)}`}`,
       [copies, collectives].filter(Boolean).join(", ") || null,
       time.idle_ns === null ? null : `${formatNs(time.idle_ns)} idle`,
     ],

@@ -45,6 +45,20 @@ const CURRENCIES = {
   },
 };
 
+const PROGRAM_TIME = {
+  ...CURRENCIES.time,
+  unit: "ns",
+  exact: (ns) => `${groupDigits(Math.round(ns))} ns`,
+  whole: "of the program",
+  alone: "in the program",
+  everything: "time of the program",
+};
+
+/** Return a currency as this view has it: a program without steps was timed as a whole. */
+function currencyOf(view, key) {
+  return key === "time" && view.time && view.time.of_program ? PROGRAM_TIME : CURRENCIES[key];
+}
+
 /** Return the currency the state asks for; bytes where this view has not got it. */
 function chosenCurrency(view, state) {
   return state.metric !== "bytes" && own(CURRENCIES, state.metric) && own(view, state.metric) ? state.metric : "bytes";
@@ -60,6 +74,8 @@ function chosenLedger(view, state) {
 function stepSummary(view, currency) {
   if (currency === "energy") return energySummary(view.energy);
   const { time } = view;
+  if (time.of_program && time.on_host) return [`${formatNs(time.work_ns)} of operators`, "of the program, host time, Kineto"];
+  if (time.of_program) return [`${formatNs(time.work_ns)} of work`, `${formatNs(time.busy_ns)} busy · of the program, Kineto`];
   const mean = `mean of ${time.steps} ${time.steps === 1 ? "step" : "steps"}`;
   if (time.on_host) return [`${formatNs(time.work_ns)} of operators`, `host time, Kineto, ${mean}`];
   const idle = time.idle_ns === null ? "idle time unknown: no unprofiled step" : `${formatNs(time.idle_ns)} idle (time of ${time.of_profiled_step ? "a profiled" : "an unprofiled"} step minus busy time)`;

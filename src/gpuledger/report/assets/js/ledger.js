@@ -34,7 +34,7 @@ function sumLedger(view, k) {
 function stepLedger(view, currency) {
   if (!view.ledgers.has(currency)) {
     const { accounts } = view[currency];
-    view.ledgers.set(currency, { ...sumUp(view.tree, accounts, accounts.amount, REPORT.phases, CURRENCIES[currency]), uncertainty: accounts.uncertainty });
+    view.ledgers.set(currency, { ...sumUp(view.tree, accounts, accounts.amount, REPORT.phases, currencyOf(view, currency)), uncertainty: accounts.uncertainty });
   }
   return view.ledgers.get(currency);
 }

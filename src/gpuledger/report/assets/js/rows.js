@@ -33,6 +33,7 @@ function tableRows(view, ledger, matches, group) {
     if (known.latest !== node) known.count += 1;
     known.latest = node;
   }
+  for (const row of rows.values()) if (group === "folded" && row.count === 1) row.name = view.tree.path[row.node];
   return [...rows.values()];
 }
 

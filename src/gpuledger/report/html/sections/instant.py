@@ -121,11 +121,12 @@ def _tensors(view: DeviceView, numbers: dict[str, int]) -> dict[str, Any]:
 
 
 def _time(times: TimeBreakdown, view: DeviceView, phases: dict[str, int]) -> dict[str, Any]:
-    """Return one step of the timing measurement, in ns."""
+    """Return one step of the timing measurement, in ns; of a program without steps, all of it."""
     return {
         "accounts": amount_columns(view.time_amounts, view.tree, view.modules, phases, 0),
         "steps": times.steps,
         "on_host": times.on_host,
+        "of_program": view.rank.manifest.timed_program is not None,
         "work_ns": round(times.work_ns),
         "busy_ns": round(times.busy_ns),
         "step_ns": None if times.step_ns is None else round(times.step_ns),
