@@ -181,8 +181,10 @@ def allocator_and_speed() -> list[str]:
         f"{one['cpu_s']} s for {one['steps']} step{'s' if one['steps'] > 1 else ''} of {name}"
         for name, one in speed["programs"].items()
     ]
-    ways = speed["ways"]
-    every, largest = (ways[name]["cpu_s"] / ways["one"]["cpu_s"] for name in ("all GPUs", "largest batch"))
+    ways, searches = speed["ways"], speed["searches"].values()
+    every = ways["all GPUs"]["cpu_s"] / ways["one"]["cpu_s"]
+    ratios = [one["ratio"] for one in searches]
+    tried = [one["search"]["values_tried"] for one in searches]
     most_gib = max(one["most_bytes"] for one in speed["programs"].values()) / GIB
     return [
         *wrap(
@@ -193,8 +195,9 @@ def allocator_and_speed() -> list[str]:
         "",
         *wrap(
             f"An estimate takes {' and '.join(times)}, as CPU time. It needs up to {most_gib:.1f} GiB of memory. With",
-            f"`--gpu all`, that of gpt2-small takes {every:.1f} times as long. `--find-batch` takes {largest:.1f}",
-            f"times as long and tries {ways['largest batch']['values_tried']} values. Measured:",
+            f"`--gpu all`, that of gpt2-small takes {every:.1f} times as long. For {len(ratios)} programs,",
+            f"`--find-batch` takes {min(ratios):.1f} to {max(ratios):.1f} times as long as one estimate and tries",
+            f"{min(tried)} to {max(tried)} values. Measured:",
             f"{about(speed, 'estimate/estimate_speed.py')}.",
         ),
     ]

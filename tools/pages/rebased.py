@@ -7,7 +7,6 @@ A new result does not belong here: give the commit of `main` that you measure wi
 from __future__ import annotations
 
 REBASED = {
-    "0eb62d85fa21": "b6c0f025",  # estimate/results/cpu/estimate_speed.json
     "0e057f77d019": "9380ee5a",  # time/results/cpu/sharded_hooks.json
     "5be343c615bb": "08cc33db",  # estimate/results/cpu/cpu_tally_blind.json
     "6aacd188c8d2": "f9561ebf",  # estimate/results/cpu/many_models.json
