@@ -13,7 +13,6 @@ REBASED = {
     "8b6df0002a62": "3ffbb474",  # time/results/cpu/short_run.json
     "9a66895979be": "5e0b0bb4",  # house/results/cpu/mutants.json
     "b6501502a4fa": "9d82d944",  # time/results/cpu/generated_positions.json
-    "d06a44b73356": "b6c0f025",  # estimate/results/cpu/cpu_tally_fourth.json
     "d407399faacd": "6101daba",  # estimate/results/h200/blind.json
     "f1450afb5f53": "c855c24b",  # estimate/results/cpu/cpu_tally_blind.json
     "fc4a53ddf81e": "d02bafc7",  # estimate/results/h200/blind_mixed.json
