@@ -51,7 +51,7 @@ def predict_command(
     """Predict time and energy of a model on a given GPU.
 
     GPU time is that of the operators, CPU time is what an eager step takes to launch them, and an eager step takes the
-    longer of both. CPU time is that of the machine in a note, unless it was measured on the model.
+    longer of both. CPU time is predicted for one machine, which a note names, unless it was measured on the model.
 
     Values have a 90 % prediction interval. Operators that were measured on this GPU are taken from the database; the
     others are predicted. For a GPU without measurements, all are predicted from another GPU and the data sheets of
@@ -154,7 +154,7 @@ def _lines(card: str, found: Sequence[tuple[int | str | None, Forecast]]) -> lis
             "-" if batch is None else printable(batch) if isinstance(batch, str) else f"{batch:,}",
             format_ns(one.total.gpu_ns if is_eager else one.total.step_ns),
             *(_or_dash(value, format_ns) for value in (one.low_ns, one.high_ns)),
-            *((_host_time(one), format_ns(one.total.step_ns)) if is_eager else ()),
+            *(_eager_cells(one) if is_eager else ()),
             *(_or_dash(value, format_joules) for value in (one.total.energy_j, one.low_j, one.high_j)),
             format_frac(one.total.time_frac),
         )
@@ -169,8 +169,12 @@ def _or_dash(value: float | None, written: Callable[[float], str]) -> str:
     return "-" if value is None else written(value)
 
 
-def _host_time(one: Forecast) -> str:
-    return "-" if one.host is None else format_ns(one.host.time_ns)
+def _eager_cells(one: Forecast) -> tuple[str, str]:
+    """Return CPU time and eager step; with ``>`` if only the launches are known, because both are longer."""
+    if one.host is None:
+        return "-", "-"
+    least = "> " if one.host_source == "launches" else ""
+    return f"{least}{format_ns(one.host.time_ns)}", f"{least}{format_ns(one.total.step_ns)}"
 
 
 def host_notes(found: Sequence[Forecast], *, is_on_gpu: bool) -> list[str]:
@@ -190,9 +194,10 @@ def host_notes(found: Sequence[Forecast], *, is_on_gpu: bool) -> list[str]:
         )
     unlike = [one for one in found if one.host_source != "measured" and not is_like_fitted(one.total.workload)]
     if unlike and is_on_gpu:
+        calls = f": launching its {unlike[0].total.workload.calls:,} operators can take longer than the GPU time"
         notes.append(
             "the CPU time of this training is not predicted, because only convolutional networks without autocast were "
-            f"measured: launching its {unlike[0].total.workload.calls:,} operators can take longer than the GPU time"
+            f"measured{calls if unlike[0].host is None else ''}"
         )
     limited = [one for one in found if one.is_limited_by_cpu]
     if limited:

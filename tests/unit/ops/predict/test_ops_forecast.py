@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from folders import DATA
 
 from gpuledger.cli.main import main
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.totals.predicted_host import fitted_times, predicted_host
-from gpuledger.ops.workloads.workload import Use, Workload
+from gpuledger.ops.workloads.workload import Use, Workload, read_workload
 
 RELU = OperatorKey("aten.relu.default", ({"shape": [64, 64], "dtype": "float32", "stride": [64, 1]},))
 LONG = OperatorKey("aten.relu.default", ({"shape": [1 << 28], "dtype": "float32", "stride": [1]},))
@@ -69,12 +71,23 @@ def test_the_wait_takes_idle_power_on_the_measured_gpu() -> None:
     assert elsewhere[0] == elsewhere[1]  # the idle power of a GPU that was not measured is unknown
 
 
-def test_without_numbers_of_calls_the_launches_count_and_a_note_says_so() -> None:
-    found = document(workload(RELU))
-    assert found["cpu_time_source"] in ("launches", None)
-    elsewhere = document(workload(RELU), "--gpu", "a100-80gb")
-    assert (elsewhere["cpu_time_ns"], elsewhere["cpu_time_source"]) == (None, None)
-    assert elsewhere["eager_step_ns"] is None
+def test_without_a_prediction_the_launches_count_and_are_shown_as_too_short(tmp_path: Path) -> None:
+    name = "operator_pairs/training/gpt2-training-8x512_int64-bfloat16.workload.json"
+    with tarfile.open(DATA / "h200" / "operator_pairs.tgz") as packed:
+        packed.extract(name, tmp_path, filter="data")
+    measured = read_workload(tmp_path / name)
+    assert document(measured)["cpu_time_source"] == "launches"
+    shown = predict(measured)
+    cells = shown.stdout.splitlines()[2].split("  ")
+    assert [cell.strip()[:1] for cell in cells if ">" in cell] == [">", ">"]  # CPU time and eager step
+    assert "CPU time is that of the launches only" in shown.stderr
+    assert "can take longer than the GPU time" not in shown.stderr
+
+
+def test_without_numbers_of_calls_and_launches_only_the_gpu_time_is_predicted() -> None:
+    found = document(workload(RELU), "--gpu", "a100-80gb")
+    assert (found["cpu_time_ns"], found["cpu_time_source"]) == (None, None)
+    assert found["eager_step_ns"] is None
 
 
 def test_of_a_training_unlike_the_measured_ones_only_the_gpu_time_is_predicted() -> None:
