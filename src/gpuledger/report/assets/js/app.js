@@ -114,7 +114,7 @@ class App {
   /** Say which step the breakdown of time or energy are of. */
   drawStep(view, currency) {
     const [sum, source] = stepSummary(view, currency);
-    byId("instant-name").textContent = view.time && view.time.of_program ? "In the program" : "In one step";
+    byId("instant-name").textContent = isOfProgram(view) ? "In the program" : "In one step";
     byId("instant-bytes").textContent = sum;
     byId("instant-bytes").dataset.tip = currencyOf(view, currency).exact(stepLedger(view, currency).total[0]);
     byId("instant-where").textContent = byId("instant-where").dataset.tip = source;

@@ -3,7 +3,7 @@
 /** Show the bars of `view`; the section is away where no step was taken apart. */
 function drawBars(view) {
   const bars = view.bars.map((bar) => ({ ...bar, currency: currencyOf(view, bar.currency) }));
-  if (view.time && view.time.of_program) byId("bars-section").querySelector("h2").textContent = "Time of the program";
+  byId("bars-section").querySelector("h2").textContent = isOfProgram(view) ? "Time of the program" : "Time and energy of one step";
   byId("bars-section").hidden = !bars.length;
   byId("bars").replaceChildren(...bars.map(barFigure));
 }

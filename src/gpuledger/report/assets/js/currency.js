@@ -54,9 +54,14 @@ const PROGRAM_TIME = {
   everything: "time of the program",
 };
 
-/** Return a currency as this view has it: a program without steps was timed as a whole. */
+/** Return whether the time of a view is that of a program without steps, which was timed as a whole. */
+function isOfProgram(view) {
+  return Boolean(view.time && view.time.of_program);
+}
+
+/** Return a currency as this view has it. */
 function currencyOf(view, key) {
-  return key === "time" && view.time && view.time.of_program ? PROGRAM_TIME : CURRENCIES[key];
+  return key === "time" && isOfProgram(view) ? PROGRAM_TIME : CURRENCIES[key];
 }
 
 /** Return the currency the state asks for; bytes where this view has not got it. */

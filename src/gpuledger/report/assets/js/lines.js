@@ -17,7 +17,7 @@ function drawLines(view) {
     const unknown = amounts.every((amount) => amount === null);
     byId("lines-section").querySelectorAll(`.column-${name}`).forEach((cell) => { cell.hidden = unknown; });
   }
-  if (view.time && view.time.of_program) byId("lines-section").querySelector(".column-time").textContent = "Time";
+  byId("lines-section").querySelector("th.column-time").textContent = isOfProgram(view) ? "Time" : "Time of a step";
   byId("lines-note").textContent = lines.more ? `${groupDigits(lines.more)} more lines` : "";
 }
 
