@@ -213,11 +213,14 @@ def main() -> None:
         if options.side == "cpu":
             results = {**before, "environment_of_tally": results["environment"]}
     found = results["found"]
+    kept = set(found) if options.side and not options.only else set()
     with tempfile.TemporaryDirectory() as directory:
         keep = options.keep or Path(directory)
         keep.mkdir(exist_ok=True)
         for program in chosen(options.only):
             name = f"{program.parent.name}/{program.stem}"
+            if kept and name not in kept:  # it has no other side
+                continue
             known = found.get(name, {})
             found[name] = compare(program, keep, follow, known, only=options.side, again=options.again)
             print("\n".join(describe(name, found[name])), flush=True)

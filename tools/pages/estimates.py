@@ -197,7 +197,7 @@ def allocator_and_speed() -> list[str]:
             f"An estimate takes {' and '.join(times)}, as CPU time. It needs up to {most_gib:.1f} GiB of memory. With",
             f"`--gpu all`, that of gpt2-small takes {every:.1f} times as long. For {len(ratios)} programs,",
             f"`--find-batch` takes {min(ratios):.1f} to {max(ratios):.1f} times as long as one estimate and tries",
-            f"{min(tried)} to {max(tried)} values. Measured:",
+            f"{min(tried)} to {max(tried)} values. Measured once each:",
             f"{about(speed, 'estimate/estimate_speed.py')}.",
         ),
     ]
