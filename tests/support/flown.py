@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas  # noqa: F401 # pyarrow loads it at its first array: here once instead of in each child
 import torch
@@ -29,12 +29,40 @@ _M_MMAP_THRESHOLD = -3
 _NEW_PROCESS_BYTES = 128 << 10
 """The size from which malloc maps a block of its own. Large blocks that other tests have freed raise it, and what is
 freed below it stays resident."""
+_LARGEST_HOLE_BYTES = 1 << 30
 
 
 @cache
 def observe_once() -> None:
     """Record nothing in this process: functions of torch are compiled for observers here once, and in no child."""
     record_run(lambda _: None)
+
+
+class Mallinfo(ctypes.Structure):
+    """``struct mallinfo2`` of glibc 2.33 and newer. The fourth figure counts blocks with a mapping of their own."""
+
+    _fields_: ClassVar = [("figures", ctypes.c_size_t * 10)]
+
+
+def use_free_memory() -> None:
+    """Take all that other tests have freed, without touching it: what grows gets new pages, as in a new process.
+
+    Memory that was free before the fork has large holes in some orders of the tests. A tensor that is joined to
+    another one at each step goes in and out of them, and resident memory grows in stairs or not at all.
+    """
+    libc = ctypes.CDLL(None)
+    libc.malloc_trim(0)
+    libc.mallopt(_M_MMAP_THRESHOLD, _NEW_PROCESS_BYTES)
+    libc.mallinfo2.restype = Mallinfo
+    libc.malloc.argtypes, libc.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+    libc.free.argtypes = [ctypes.c_void_p]
+    size = _LARGEST_HOLE_BYTES
+    while size >= _NEW_PROCESS_BYTES:
+        mappings = libc.mallinfo2().figures[3]
+        block = libc.malloc(size)
+        if libc.mallinfo2().figures[3] > mappings:  # no hole of this size is left
+            libc.free(block)
+            size //= 2
 
 
 def forked(function: Callable[[], Any]) -> Any:
@@ -47,9 +75,7 @@ def forked(function: Callable[[], Any]) -> Any:
         try:
             os.close(reading)
             torch.set_num_threads(1)
-            libc = ctypes.CDLL(None)
-            libc.malloc_trim(0)  # or what grows would first fill what other tests have freed
-            libc.mallopt(_M_MMAP_THRESHOLD, _NEW_PROCESS_BYTES)
+            use_free_memory()
             with os.fdopen(writing, "wb") as stream:
                 pickle.dump(function(), stream)
             status = 0
@@ -80,16 +106,8 @@ def fly(program: Program, directory: Path) -> Rank:
 
 
 def growth_of(program: Program, directory: Path) -> tuple[Growth, ...]:
-    """Return the growth found in a program, which runs in a forked child.
-
-    What this process has freed goes back to the kernel first: in it, a leak would not show as growth of host memory.
-    """
-
-    def flown() -> tuple[Growth, ...]:
-        ctypes.CDLL(None).malloc_trim(0)
-        return find_growth(fly(program, directory / "flown.ledger"))
-
-    found: tuple[Growth, ...] = forked(flown)
+    """Return the growth found in a program, which runs in a forked child."""
+    found: tuple[Growth, ...] = forked(lambda: find_growth(fly(program, directory / "flown.ledger")))
     return found
 
 

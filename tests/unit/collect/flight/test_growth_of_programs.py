@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import functools
 import gc
 import queue
@@ -256,6 +257,23 @@ def test_a_leak_is_found_with_what_holds_it(program: Callable[[], Any], tmp_path
     assert growth.step_bytes == expected or program in GRAPHS
     assert growth.holder is not None
     assert (growth.holder.kind, growth.holder.name) == LEAKS[program]
+
+
+def test_what_was_freed_before_the_fork_hides_no_leak(tmp_path: Path) -> None:
+    """Holes of 30 MiB in this process's heap: the fork takes them first, or what is joined goes in and out of them."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.argtypes, libc.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+    libc.free.argtypes = [ctypes.c_void_p]
+    libc.free(libc.malloc(31 << 20))  # from now on, malloc takes blocks of less than 31 MiB from its heap
+    blocks = [libc.malloc(1 << 20) for _ in range(30)]
+    after = [libc.malloc(120_000) for _ in range(60)]
+    for block_address in blocks:
+        ctypes.memset(block_address, 1, 1 << 20)
+        libc.free(block_address)
+    (growth,) = growth_of(a_concatenated_tensor, tmp_path)
+    assert growth.step_bytes == pytest.approx(256 * KIB, rel=0.35)
+    for address in after:
+        libc.free(address)
 
 
 def outputs_in_a_queue() -> Any:
