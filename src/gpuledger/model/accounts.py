@@ -88,6 +88,8 @@ class Identity(IntEnum):
     LEAF = 9
     """A tensor that no module and no optimizer holds, with a ``.grad`` that a backward pass has written."""
     LEAF_GRADIENT = 10
+    HELD = 11
+    """A tensor that a variable of the program holds. It names a block without an identity, and gives it no category."""
 
 
 IDENTITY_CATEGORY = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.model.accounts import CATEGORIES, FATES, IDENTITY_CATEGORY, LIFETIME_RULES, PHASES, Identity, Rule
+from gpuledger.model.accounts import CATEGORIES, FATES, IDENTITY_CATEGORY, LIFETIME_RULES, PHASES, Rule
 
 NO_IDENTITY = -1
 
@@ -16,7 +16,7 @@ NO_IDENTITY = -1
 class BlockFeatures:
     """The inputs of the rules, with one entry per block.
 
-    ``identity``: :class:`Identity` or :data:`NO_IDENTITY`. ``phase``: position in PHASES. ``fate``: position in FATES.
+    ``identity``: an ``Identity`` or :data:`NO_IDENTITY`. ``phase``: position in PHASES. ``fate``: position in FATES.
     """
 
     identity: NDArray[np.int8]
@@ -34,8 +34,8 @@ def categorize(features: BlockFeatures) -> NDArray[np.int8]:
     """Return each block's position in CATEGORIES. Blocks that match no rule are ``other``."""
     other = CATEGORIES.index("other")
     chosen = np.full(features.phase.size, -1, dtype=np.int8)
-    for identity in Identity:
-        chosen[features.identity == identity] = CATEGORIES.index(IDENTITY_CATEGORY[identity])
+    for identity, category in IDENTITY_CATEGORY.items():
+        chosen[features.identity == identity] = CATEGORIES.index(category)
     # The order of the rules matters: a block gets the category of the first match, and no rule changes an identity.
     for rule in LIFETIME_RULES:
         chosen[(chosen < 0) & _holds(rule, features)] = CATEGORIES.index(rule.category)

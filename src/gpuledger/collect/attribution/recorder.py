@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from gpuledger.collect.attribution.kept_blocks import KeptBlocks
 from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.tensor_observations import StoragePlace
 from gpuledger.model.journal.journal import Part
+
+
+class FollowsOperators(Protocol):
+    """What is computed from what; see :class:`..variables.updates.WeightUpdates`."""
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether operators are followed now."""
+
+    def see(self, operator: Any, results: Any, arguments: Sequence[Any]) -> None:
+        """Follow an operator that has ended."""
+
+    def forget(self, address: int) -> None:
+        """Forget a storage that was freed."""
 
 
 @runtime_checkable
@@ -26,6 +40,9 @@ class FillsUp(Protocol):
     operators_left: int
     on_limit: Callable[[], None]
     kept: KeptBlocks | None
+
+    def follow(self, operators: FollowsOperators) -> None:
+        """Tell an object of every operator and of the storages that are freed."""
 
     def pause(self) -> None:
         """Record no more allocations until :meth:`resume`, and take no more of the program's time."""

@@ -36,6 +36,9 @@ from gpuledger.model.journal.journal import Part
 
 StoragePlace = tuple[int, int]
 
+Row = tuple[int, int, int, int, int, int, int]
+"""An observation as it is written: device, address, identity, ids of name and module, allocations and frees so far."""
+
 Sighting = tuple[Identity, int, int, Any]
 """What a tensor is, the ids of its name and of its module, and the tensor."""
 
@@ -90,9 +93,11 @@ class TensorObservations:
     ) -> None:
         self.registry = registry
         self._names_of = names_of
-        self._place_of = place_of
+        self.place_of = place_of
+        self.on_gradients: Callable[[Sequence[tuple[int, int, Any, Any]]], None] = lambda _: None
+        """Called with the ids of name and module, the parameter and the gradient of gradients that were seen."""
         self._counts = counts
-        self._rows: list[tuple[int, int, int, int, int, int, int]] = []
+        self._rows: list[Row] = []
         self._last: dict[tuple[int, int, int], int] = {}
         self._state_sizes: dict[int, int] = {}
         self._weights_seen = 0
@@ -146,6 +151,8 @@ class TensorObservations:
             (Identity.GRADIENT, name_id, module_id, gradient, None)
             for (name_id, module_id, _), gradient in zip(known, gradients, strict=True)
         )
+        with without_overrides(), torch._C._DisableTorchDispatch():
+            self.on_gradients([(*one, gradient) for one, gradient in zip(known, gradients, strict=True)])
 
     def see_optimizer(self, optimizer: Any, *, again: bool = False) -> None:
         """Record the addresses of an optimizer's state if it has grown since the last call, or if ``again`` is True."""
@@ -203,12 +210,21 @@ class TensorObservations:
         """Record the addresses of tensors that a framework of sharded training holds."""
         self._note((*sighting, None) for sighting in sightings)
 
+    def row_of(self, kind: Identity, name_id: int, module_id: int, place: StoragePlace) -> Row:
+        """Return an observation of this time, which :meth:`add_row` can add later."""
+        counts = self._counts({place[0]}).get(place[0], (0, 0))
+        return (*place, int(kind), name_id, module_id, *counts)
+
+    def add_row(self, row: Row) -> None:
+        """Add an observation."""
+        self._rows.append(row)
+
     def _note(self, seen: Iterable[tuple[Identity, int, int, Any, tuple[int, int, int] | None]]) -> None:
         with without_overrides(), torch._C._DisableTorchDispatch():
             self._note_places(seen)
 
     def _note_places(self, seen: Iterable[tuple[Identity, int, int, Any, tuple[int, int, int] | None]]) -> None:
-        place_of, found = self._place_of, []
+        place_of, found = self.place_of, []
         for kind, name_id, module_id, whole, key in seen:
             if whole is None:
                 continue

@@ -32,6 +32,7 @@ from gpuledger.collect.adapter.program_objects import (
 )
 from gpuledger.collect.attribution.kept_blocks import KeptBlocks
 from gpuledger.collect.attribution.live_objects import LiveObjects
+from gpuledger.collect.attribution.recorder import FollowsOperators
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.attribution.tensor_observations import StoragePlace, storage_place
@@ -98,6 +99,7 @@ class DispatchRecorder:
         self._with_stacks = False
         self._pid = os.getpid()
         self.storages = StorageEvents(devices, lambda: self._token.value)
+        self._followed: FollowsOperators | None = None
 
     # -- the protocol -----------------------------------------------------------------------------------------------
 
@@ -139,6 +141,10 @@ class DispatchRecorder:
         self.storages.write_opening(part, living)
         self.storages.is_open = True
         self._enter_mode()
+
+    def follow(self, operators: FollowsOperators) -> None:
+        """Tell an object of every operator and of the storages that are freed."""
+        self._followed, self.storages.on_end = operators, operators.forget
 
     def _enter_mode(self) -> None:
         self._mode = OperatorMode(self, self.guard)
@@ -305,6 +311,8 @@ class DispatchRecorder:
             self._note(tensor, None)
         for tensor in local_tensors(results):
             self._note(tensor, operator)
+        if operator is not None and self._followed is not None and self._followed.is_on:
+            self._followed.see(operator, results, arguments)
 
     def _note(self, tensor: torch.Tensor, operator: Any) -> None:
         """Record an unknown storage. ``operator`` is None if it was not created just now."""

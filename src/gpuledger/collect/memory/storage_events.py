@@ -49,6 +49,8 @@ class StorageEvents:
 
     def __init__(self, kinds: Iterable[str], token: Callable[[], str]) -> None:
         self.is_open = False
+        self.on_end: Callable[[int], None] = lambda _address: None
+        """Called with the address of a storage that was freed."""
         self._kinds = frozenset(kinds)
         self._token = token
         self._pid = os.getpid()
@@ -182,6 +184,7 @@ class StorageEvents:
         self._events.append((device_idx, Action.FREE_REQUESTED, address, size_bytes, now_ns, tag, -1, -1))
         self._events.append((device_idx, Action.FREE_COMPLETED, address, size_bytes, now_ns, tag, -1, -1))
         self._count(device_idx, -size_bytes)
+        self.on_end(address)
 
     def _count(self, device_idx: int, change_bytes: int) -> None:
         counted = self._held.setdefault(device_idx, [0, 0, 0, 0])

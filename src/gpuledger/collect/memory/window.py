@@ -38,8 +38,10 @@ from gpuledger.collect.sharding.layouts import Layouts
 from gpuledger.collect.sharding.marked_calls import ShardingObserver
 from gpuledger.collect.sharding.sharded_training import ShardedTraining
 from gpuledger.collect.steps.step_counter import StepCounter
+from gpuledger.collect.variables.held import HeldNames
 from gpuledger.collect.variables.leaves import LooseLeaves
 from gpuledger.collect.variables.names import names_of
+from gpuledger.collect.variables.updates import WeightUpdates
 from gpuledger.model.accounts import Phase
 
 DRAIN_EVENTS = 100_000
@@ -107,7 +109,10 @@ class MemoryWindow:
             on_backward_end=self.on_backward_end,
             guard=guard,
         )
-        self._tracker.leaves = LooseLeaves(self.sightings)
+        updates = WeightUpdates(self.sightings, self.phases)
+        self.sightings.on_gradients = partial(updates.gradients_seen, registered=True)
+        self._held = HeldNames(self.sightings)
+        self._tracker.leaves = LooseLeaves(self.sightings, updates, self._held)
         self._compiled: CompiledMemory | None = None
         self._times: OperatorTimes | None = None
         self.on_steps: Callable[[], None] = lambda: None
@@ -118,6 +123,7 @@ class MemoryWindow:
         """The recorder, if it is one that fills up. To ask its class takes 50 µs, and a step asks for what it kept."""
         if self._filling is not None:
             self._filling.on_full = self._drain_when_full
+            self._filling.follow(updates)
             self._limit = OperatorLimit(self._filling, journal, steps, self._drain_when_full)
         self._journal = journal
         self._steps = steps
@@ -243,6 +249,7 @@ class MemoryWindow:
         self._awaits_call = False
         self._has_steps()
         self.read_counters("step_end")
+        self._held.see()
         if not self._scanned:
             self.scan()
         before, self._allocations = self._allocations, self._pending.all_allocations()
@@ -329,6 +336,7 @@ class MemoryWindow:
 
     def on_backward_end(self) -> None:
         """Record the end of a backward pass."""
+        self.sightings.see_weights()
         self.sightings.see_gradients()
         if self._pending.count() > 2 * DRAIN_EVENTS:  # a long step, or steps that are not counted
             self.drain()

@@ -23,7 +23,9 @@ from gpuledger.collect.adapter.program_objects import (
     without_overrides,
 )
 from gpuledger.collect.attribution.tensor_observations import TensorObservations
+from gpuledger.collect.variables.held import HeldNames
 from gpuledger.collect.variables.names import names_of
+from gpuledger.collect.variables.updates import WeightUpdates
 from gpuledger.model.accounts import Identity
 
 MOST_NODES = 20_000
@@ -49,10 +51,14 @@ class LooseLeaves:
 
     Args:
         sightings: Knows the registered tensors, and records what others are.
+        updates: Is told of the gradients of leaves.
+        held: Names other tensors after each pass.
     """
 
-    def __init__(self, sightings: TensorObservations) -> None:
+    def __init__(self, sightings: TensorObservations, updates: WeightUpdates, held: HeldNames) -> None:
         self._sightings = sightings
+        self._updates = updates
+        self._held = held
         self._places: dict[tuple[int, int], _Place] = {}
         """Leaves of the pass before, by id and address."""
         self._in_vain = 0
@@ -78,6 +84,7 @@ class LooseLeaves:
         self._sightings.see(
             (Identity.LEAF_GRADIENT, *place, one) for place, (_, one) in zip(places, pairs, strict=True)
         )
+        self._pass_ended(places, pairs)
 
     def differentiated(self, inputs: Any, result: Any) -> None:
         """Record the gradients that ``autograd.grad`` has returned of leaves.
@@ -97,6 +104,13 @@ class LooseLeaves:
         self._sightings.see(
             (Identity.LEAF_GRADIENT, *place, one) for place, (_, one) in zip(places, pairs, strict=True)
         )
+        self._pass_ended(places, pairs)
+
+    def _pass_ended(self, places: list[_Place], pairs: list[_Pair]) -> None:
+        with without_overrides(), torch._C._DisableTorchDispatch():
+            found = [(*place, *pair) for place, pair in zip(places, pairs, strict=True)]
+            self._updates.gradients_seen(found, registered=False)
+        self._held.see()
 
     def _places_of(self, leaves: list[Any]) -> list[_Place]:
         """Return the place of each leaf. One of the pass before keeps its own: a loop does not search in vain.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
-from collections.abc import Iterator, Sequence, Set
+import re
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence, Set
 from itertools import islice
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import Any
@@ -27,6 +29,8 @@ WIDTH = 512
 _PLAIN = (int, float, bool, str, bytes, type(None), complex, type, ModuleType, torch.dtype, torch.device, torch.Size)
 _CLOSED = (type, ModuleType, FunctionType, MethodType, FrameType, TracebackType, functools.partial, Optimizer)
 """Classes of objects that are not looked into. An optimizer has numbers for its tensors, and no names."""
+
+_NUMBER = re.compile(r"\[-?\d+\]")
 
 _Place = tuple[str, bool, Any]
 """Name, whether it ends in a name (and not in a number), and the object."""
@@ -59,6 +63,20 @@ def outer_names_of(wanted: Sequence[object]) -> list[tuple[object, str]]:
     return found + [(one, name) for one, name in others.values() if name.rpartition("[")[0] in containers]
 
 
+def held_tensors() -> list[tuple[str, Any]]:
+    """Return name and tensor of those that variables of the running functions lead to, each with its nearest name.
+
+    All elements of a list have one name, as ``losses[*]``, and so have those of a dict with other keys than text. Runs
+    no code of the program.
+    """
+    found: dict[int, tuple[str, Any]] = {}
+    for of_loops in (False, True):
+        for name, _, value in _reached(_variables(of_loops=of_loops), frozenset(), lambda: False, any_key=True):
+            if is_tensor(value):
+                found.setdefault(id(value), (_NUMBER.sub("[*]", name), value))
+    return list(found.values())
+
+
 def _search(
     roots: Iterator[_Place],
     wanted: set[int],
@@ -75,29 +93,44 @@ def _search(
     """
     named: dict[int, str] = {}
     numbered: dict[int, str] = {}
+    for name, is_named, value in _reached(roots, wanted, is_enough=lambda: len(named) == len(wanted)):
+        key = id(value)
+        if key in wanted:
+            (named if is_named else numbered).setdefault(key, name)
+            if others is None and len(named) == len(wanted):
+                return named
+        elif others is not None and name.endswith("]") and id(type(value)) in classes:
+            others.setdefault(key, (value, name))
+    return numbered | named
+
+
+def _reached(
+    roots: Iterator[_Place], closed: Set[int], is_enough: Callable[[], bool], *, any_key: bool = False
+) -> Iterator[_Place]:
+    """Yield roots and what they lead to, the nearest first.
+
+    Args:
+        roots: Where to begin.
+        closed: Ids of objects that are not looked into.
+        is_enough: Returns whether nothing is needed that is further away.
+        any_key: Whether elements of a dict are included that have neither text nor numbers as keys.
+    """
     seen: set[int] = set()
     level = roots
     for depth in range(DEPTH + 1):
         following: list[_Place] = []
-        for name, is_named, value in level:
-            key = id(value)
-            if key in wanted:
-                (named if is_named else numbered).setdefault(key, name)
-                if others is None and len(named) == len(wanted):
-                    return named
-                continue
-            if others is not None and name.endswith("]") and id(type(value)) in classes:
-                others.setdefault(key, (value, name))
-            if not (key in seen or is_tensor(value) or is_exactly(value, *_PLAIN)):
+        for place in level:
+            yield place
+            key, value = id(place[2]), place[2]
+            if not (key in closed or key in seen or is_tensor(value) or is_exactly(value, *_PLAIN)):
                 seen.add(key)
                 if len(seen) > MOST:
-                    return numbered | named
+                    return
                 if depth < DEPTH:
-                    following.append((name, is_named, value))
-        if len(named) == len(wanted):
-            return named
-        level = (inner for name, _, value in following for inner in _inside(name, value))
-    return numbered | named
+                    following.append(place)
+        if is_enough():
+            return
+        level = (inner for name, _, value in following for inner in _inside(name, value, any_key=any_key))
 
 
 def _variables(*, of_loops: bool, outermost_first: bool = False) -> Iterator[_Place]:
@@ -139,7 +172,7 @@ def loop_variables(code: CodeType) -> set[str]:
     return found
 
 
-def _inside(name: str, value: Any) -> Iterator[_Place]:
+def _inside(name: str, value: Any, *, any_key: bool = False) -> Iterator[_Place]:
     """Yield the elements or the attributes of an object."""
     kind = type(value)
     if issubclass(kind, _CLOSED) or module_of_class(kind).startswith("gpuledger."):
@@ -148,8 +181,10 @@ def _inside(name: str, value: Any) -> Iterator[_Place]:
         for key, inner in list(islice(dict.items(value), WIDTH)):
             if is_exactly(key, str, int):
                 yield f"{name}[{key!r}]", type(key) is str, inner
-    elif issubclass(kind, (list, tuple)):
-        base = list if issubclass(kind, list) else tuple
+            elif any_key:
+                yield f"{name}[*]", False, inner
+    elif issubclass(kind, (list, tuple, deque)):
+        base = next(one for one in (list, tuple, deque) if issubclass(kind, one))
         for number, inner in enumerate(list(islice(base.__iter__(value), WIDTH))):
             yield f"{name}[{number}]", False, inner
     elif issubclass(kind, nn.Module):

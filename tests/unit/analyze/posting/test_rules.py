@@ -31,7 +31,7 @@ def category(phase: str, fate: str, identity: int = NO_IDENTITY, **flags: bool) 
     return CATEGORIES[categorize(features)[0]]
 
 
-@pytest.mark.parametrize("identity", list(Identity))
+@pytest.mark.parametrize("identity", list(IDENTITY_CATEGORY))
 def test_what_was_seen_goes_before_any_lifetime(identity: Identity) -> None:
     for phase, fate in itertools.product(PHASES, FATES):
         flags = dict.fromkeys(FLAGS, True)
@@ -91,7 +91,7 @@ def test_some_rule_holds_for_everything_and_every_rule_for_something() -> None:
 def test_the_numbers_of_identities_in_written_journals_stay() -> None:
     names = ["weight", "buffer", "gradient", "optimizer_state", "input"]
     names += ["gathered_weight", "sharded_weight", "sharded_gradient", "sharded_optimizer_state"]
-    names += ["leaf", "leaf_gradient"]
+    names += ["leaf", "leaf_gradient", "held"]
     assert {one.value: one.name.lower() for one in Identity} == dict(enumerate(names))
 
 

@@ -1,0 +1,252 @@
+"""What a program that updates weights by itself carries from one update to the next: its own optimizer state.
+
+The operators that run outside of modules, backward passes and optimizers are followed, element by element: a tensor
+contains a gradient if it was computed from one of the same number of elements. Three facts follow.
+
+- A tensor is a weight if it is written with its own gradient, or if the next one that is differentiated was computed
+  from both.
+- A tensor is optimizer state of a weight if it has kept a gradient from before the last update of the weight, and the
+  next update reads it.
+- Other tensors are neither: a copy of weights (an exponential moving average, a target network) contains no gradient,
+  the sum of gradients of several batches is cleared after each update, and a buffer for intermediate results is
+  overwritten before it is read.
+
+Tensors with fewer elements than the weight are not followed, such as factored second moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpuledger.collect.adapter.program_objects import is_tensor, shape_of, storage_address
+from gpuledger.collect.attribution.phases import Phases
+from gpuledger.collect.attribution.tensor_observations import Row, StoragePlace, TensorObservations
+from gpuledger.model.accounts import Identity, Phase
+
+MOST_PARTS = 16
+"""Number of gradients in one tensor from which on it is not followed: it is a mixture, and no state of one weight."""
+
+_OVERWRITES = ("copy_", "zero_", "fill_", "set_", "_foreach_copy_", "_foreach_zero_")
+"""Operators whose result does not depend on what the tensor had before. Those of random numbers have a tag."""
+
+_NOTHING: frozenset[Any] = frozenset()
+
+
+@dataclass(eq=False, slots=True)
+class _Weight:
+    """A leaf of a graph, through all its updates. ``row`` is its observation, until it is known to be a weight."""
+
+    place: StoragePlace
+    name: tuple[int, int]
+    elements: int
+    row: Row | None
+    updates: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class _Storage:
+    """A storage that contains gradients. ``number`` orders them by age. ``row``: its observation when it was read."""
+
+    number: int
+    row: Row | None = None
+
+
+_Gradients = frozenset[tuple[_Weight, int]]
+"""Weights, and how many updates each had when its gradient was computed."""
+_Carried = frozenset[tuple[_Storage, _Weight]]
+"""Storages that were read with a gradient from before the last update of a weight, and this weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What the tensor in a storage was computed from."""
+
+    storage: _Storage
+    gradients: _Gradients
+    carried: _Carried
+
+
+@dataclass(frozen=True, slots=True)
+class _Writes:
+    """Positions of the arguments that an operator writes, and whether it reads them, too."""
+
+    positions: tuple[int, ...]
+    has_out: bool
+    overwrites: bool
+
+
+class WeightUpdates:
+    """Follows gradients through a program's own updates of its weights.
+
+    Args:
+        sightings: Records what tensors are.
+        phases: The current phase, and the modules that are running.
+    """
+
+    def __init__(self, sightings: TensorObservations, phases: Phases) -> None:
+        self._sightings = sightings
+        self._phases = phases
+        self._weights: dict[int, _Weight] = {}
+        self._contents: dict[int, _Content] = {}
+        self._states: set[_Storage] = set()
+        self._writes: dict[Any, _Writes | None] = {}
+        self._next = self._recent = 0
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether operators are followed: between a backward pass and the next call of a module."""
+        phases = self._phases
+        is_own = phases.phase not in (Phase.BACKWARD, Phase.OPTIMIZER)
+        return bool(self._contents) and is_own and not phases.threads.stack
+
+    def gradients_seen(self, found: Iterable[tuple[int, int, Any, Any]], *, registered: bool) -> None:
+        """Record gradients of leaves after a backward pass: ids of name and module, leaf and gradient.
+
+        Args:
+            found: The leaves and their gradients.
+            registered: Whether the leaves are known to be weights.
+        """
+        self._recent = self._next
+        for name_id, module_id, leaf, gradient in found:
+            if gradient is None:
+                continue
+            place, place_of_gradient = self._sightings.place_of(leaf), self._sightings.place_of(gradient)
+            if place is None or place_of_gradient is None or place == place_of_gradient:
+                continue
+            weight = self._weights.get(place[1]) or self._renewed(leaf, place, registered)
+            if weight is None:
+                row = None if registered else self._sightings.row_of(Identity.LEAF, name_id, module_id, place)
+                weight = self._weights[place[1]] = _Weight(place, (name_id, module_id), _elements(leaf), row)
+            self.forget(place_of_gradient[1])
+            self._keep(place_of_gradient[1], frozenset({(weight, weight.updates)}), _NOTHING)
+
+    def see(self, operator: Any, results: Any, arguments: Sequence[Any]) -> None:
+        """Follow an operator that has ended."""
+        writes = self._writes_of(operator)
+        if writes is None:
+            return
+        read = [_tensors(one) for one in arguments]
+        written = [read[at] for at in writes.positions if at < len(read)] or [_tensors(results)]
+        if writes.overwrites:
+            read = [one for at, one in enumerate(read) if at not in writes.positions]
+        is_new = not (writes.positions or writes.has_out)
+        for at in range(max(map(len, written))):
+            count = max(map(len, written))
+            beside = [one[at if len(one) == count else 0] for one in read if len(one) in (1, count)]
+            for targets in written:
+                if at < len(targets):
+                    self._write(targets[at], beside, is_new=is_new)
+
+    def forget(self, address: int) -> None:
+        """Forget a storage that was freed."""
+        self._weights.pop(address, None)
+        self._contents.pop(address, None)
+
+    def _writes_of(self, operator: Any) -> _Writes | None:
+        if operator not in self._writes:
+            self._writes[operator] = _writes_of(operator)
+        return self._writes[operator]
+
+    def _write(self, target: Tensor, read: list[Tensor], *, is_new: bool) -> None:
+        """Record what a tensor contains that an operator has written."""
+        elements, address = _elements(target), storage_address(target)
+        gradients: _Gradients = _NOTHING
+        carried: _Carried = _NOTHING
+        for one in read:
+            source = storage_address(one)
+            if is_new and source == address:
+                return  # a view
+            content = self._contents.get(source) if _elements(one) == elements else None
+            if content is not None:
+                gradients |= content.gradients
+                carried |= content.carried | self._read(content, source)
+        if len(gradients) > MOST_PARTS:
+            gradients = _NOTHING
+        weight = self._weights.get(address)
+        if weight is not None:
+            self._updated(weight, gradients, carried)
+        elif gradients:
+            self._keep(address, gradients, carried)
+        else:
+            self._contents.pop(address, None)
+
+    def _read(self, content: _Content, address: int) -> _Carried:
+        """Return what a storage that is read carries from before the last update."""
+        storage = content.storage
+        if storage.number >= self._recent:  # an intermediate result of this update
+            return _NOTHING
+        weights = [weight for weight, updates in content.gradients if updates < weight.updates]
+        if weights and storage.row is None:
+            place = (weights[0].place[0], address)
+            storage.row = self._sightings.row_of(Identity.OPTIMIZER_STATE, *weights[0].name, place)
+        return frozenset((storage, weight) for weight in weights)
+
+    def _keep(self, address: int, gradients: _Gradients, carried: _Carried) -> None:
+        known = self._contents.get(address)
+        self._contents[address] = _Content(known.storage if known else _Storage(self._next), gradients, carried)
+        self._next += 1
+
+    def _renewed(self, leaf: Any, place: StoragePlace, registered: bool) -> _Weight | None:
+        """Return the weight that a leaf replaces, if it was computed from it and its gradient."""
+        content = self._contents.get(place[1])
+        if content is None:
+            return None
+        elements = _elements(leaf)
+        before = [one for one, updates in content.gradients if updates == one.updates and one.elements == elements]
+        if len(before) != 1:
+            return None
+        weight = before[0]
+        self._updated(weight, content.gradients, content.carried)
+        if self._weights.get(weight.place[1]) is weight:
+            del self._weights[weight.place[1]]
+        self.forget(place[1])
+        weight.place = place
+        self._weights[place[1]] = weight
+        if not registered:
+            self._sightings.add_row(self._sightings.row_of(Identity.LEAF, *weight.name, place))
+        return weight
+
+    def _updated(self, weight: _Weight, gradients: _Gradients, carried: _Carried) -> None:
+        """Record that a weight gets a value that contains gradients, if its own newest one is among them."""
+        if (weight, weight.updates) not in gradients:
+            return
+        for storage, of in carried:
+            if of is weight and storage.row is not None and storage not in self._states:
+                self._states.add(storage)
+                self._sightings.add_row(storage.row)
+        weight.updates += 1
+        if weight.row is not None:
+            self._sightings.add_row(weight.row)
+            weight.row = None
+
+
+def _writes_of(operator: Any) -> _Writes | None:
+    """Return what an operator writes; None for one without a schema."""
+    schema = getattr(operator, "_schema", None)
+    if schema is None:
+        return None
+    written = [
+        (at, one) for at, one in enumerate(schema.arguments) if one.alias_info is not None and one.alias_info.is_write
+    ]
+    name = schema.name.rpartition("::")[2]
+    return _Writes(
+        positions=tuple(at for at, one in written if not one.kwarg_only),
+        has_out=any(one.kwarg_only for _, one in written),
+        overwrites=name in _OVERWRITES or torch.Tag.nondeterministic_seeded in operator.tags,
+    )
+
+
+def _elements(tensor: Tensor) -> int:
+    return shape_of(tensor).numel()
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """Return the tensors of one argument or result."""
+    if is_tensor(value):
+        return [value]
+    return [one for one in value if is_tensor(one)] if isinstance(value, (list, tuple)) else []

@@ -1,0 +1,243 @@
+"""Trainings that update their weights by themselves: what is optimizer state, and what only looks like it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from recorded import Recorded, record_own
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+
+pytestmark = pytest.mark.torch
+
+Update = Callable[[Tensor, Tensor], None]
+"""Updates a weight with its gradient."""
+
+STATE = ("weight", 512), ("bias", 16)
+
+
+def weights_of(model: nn.Module) -> list[Tensor]:
+    return [*model.parameters()]
+
+
+def train(model: nn.Module, update: Callable[[list[Tensor], list[Tensor]], None], steps: int = 4) -> None:
+    for _ in range(steps):
+        model.zero_grad()
+        model(torch.ones(4, 32)).square().sum().backward()
+        with torch.no_grad():
+            weights = weights_of(model)
+            update(weights, [weight.grad for weight in weights if weight.grad is not None])
+
+
+def record_updates(make: Callable[[nn.Module], tuple[Update, object]]) -> Recorded:
+    """Record a training that updates each weight with what ``make`` returns, beside what it keeps."""
+
+    def program(_: object) -> object:
+        model = nn.Linear(32, 4)
+        update, kept = make(model)
+
+        def update_all(weights: list[Tensor], gradients: list[Tensor]) -> None:
+            for weight, gradient in zip(weights, gradients, strict=True):
+                update(weight, gradient)
+
+        train(model, update_all)
+        return model, kept
+
+    return record_own(program)
+
+
+def states(run: Recorded) -> list[tuple[str, int]]:
+    return sorted((block.name, block.bytes) for block in run.of("optimizer_state"))
+
+
+def adam(model: nn.Module) -> tuple[Update, object]:
+    state = {p: {"m": torch.zeros_like(p), "v": torch.zeros_like(p)} for p in weights_of(model)}
+
+    def update(weight: Tensor, gradient: Tensor) -> None:
+        m, v = state[weight]["m"], state[weight]["v"]
+        m.mul_(0.9).add_(gradient, alpha=0.1)
+        v.mul_(0.99).addcmul_(gradient, gradient, value=0.01)
+        weight.mul_(0.999).sub_(0.01 * m / (v.sqrt() + 1e-8))
+
+    return update, state
+
+
+def momentum_with_decay_and_clipping(model: nn.Module) -> tuple[Update, object]:
+    buffers = {p: torch.zeros_like(p) for p in weights_of(model)}
+
+    def update(weight: Tensor, gradient: Tensor) -> None:
+        gradient.mul_(torch.clamp(1 / gradient.norm(), max=1.0))
+        direction = gradient + 0.1 * weight
+        buffers[weight].mul_(0.9).add_(direction)
+        weight.data -= 0.01 * (direction + 0.9 * buffers[weight])
+
+    return update, buffers
+
+
+def replaced_data(model: nn.Module) -> tuple[Update, object]:
+    buffers: dict[Tensor, Tensor] = {}
+
+    def update(weight: Tensor, gradient: Tensor) -> None:
+        before = buffers.get(weight)
+        buffers[weight] = gradient.clone() if before is None else 0.9 * before + gradient
+        weight.data = weight.data - 0.01 * buffers[weight]
+
+    return update, buffers
+
+
+@pytest.mark.parametrize(("make", "each"), [(adam, 2), (momentum_with_decay_and_clipping, 1)])
+def test_what_carries_gradients_to_the_next_update_is_optimizer_state(
+    make: Callable[[nn.Module], tuple[Update, object]], each: int
+) -> None:
+    run = record_updates(make)
+    assert states(run) == sorted(each * STATE)
+    assert {block.module for block in run.of("optimizer_state")} == {block.module for block in run.of("weight")}
+
+
+def test_state_that_each_update_makes_anew() -> None:
+    run = record_updates(replaced_data)
+    assert states(run) == sorted(3 * STATE)  # nothing reads that of the last update
+    assert {(block.name, block.bytes) for block in run.of("weight")} == set(STATE)
+
+
+def test_operators_on_lists() -> None:
+    def program(_: object) -> object:
+        model = nn.Linear(32, 4)
+        momenta = [torch.zeros_like(p) for p in model.parameters()]
+
+        def update(weights: list[Tensor], gradients: list[Tensor]) -> None:
+            torch._foreach_lerp_(momenta, gradients, 0.1)
+            torch._foreach_sub_(weights, torch._foreach_mul(momenta, 0.01))
+
+        train(model, update)
+        return model, momenta
+
+    assert states(record_own(program)) == sorted(STATE)
+
+
+def average(model: nn.Module) -> tuple[Update, dict[Tensor, Tensor]]:
+    averages = {p: p.detach().clone() for p in weights_of(model)}
+
+    def update(weight: Tensor, gradient: Tensor) -> None:
+        weight.sub_(gradient, alpha=0.01)
+        averages[weight].mul_(0.99).add_(weight, alpha=0.01)
+
+    return update, averages
+
+
+def average_that_is_swapped_in(model: nn.Module) -> tuple[Update, object]:
+    update_average, averages = average(model)
+
+    def update(weight: Tensor, gradient: Tensor) -> None:
+        update_average(weight, gradient)
+        backup = weight.detach().clone()
+        weight.copy_(averages[weight])
+        weight.copy_(backup)
+
+    return update, averages
+
+
+def anchor(model: nn.Module) -> tuple[Update, object]:
+    anchors = {p: p.detach().clone() for p in weights_of(model)}
+
+    def update(weight: Tensor, gradient: Tensor) -> None:
+        weight.sub_(0.01 * (gradient + 0.1 * (weight - anchors[weight])))
+        anchors[weight].lerp_(weight, 0.5)
+
+    return update, anchors
+
+
+def intermediate_result(model: nn.Module) -> tuple[Update, object]:
+    results = {p: torch.zeros_like(p) for p in weights_of(model)}
+
+    def update(weight: Tensor, gradient: Tensor) -> None:
+        torch.mul(gradient, 0.01, out=results[weight])
+        weight.sub_(results[weight])
+
+    return update, results
+
+
+def statistics_of_gradients(model: nn.Module) -> tuple[Update, object]:
+    means = {p: torch.zeros_like(p) for p in weights_of(model)}
+
+    def update(weight: Tensor, gradient: Tensor) -> None:
+        means[weight].mul_(0.9).add_(gradient.abs(), alpha=0.1)
+        weight.sub_(0.01 / (1 + means[weight].mean()) * gradient)
+
+    return update, means
+
+
+def accumulated_gradients(model: nn.Module) -> tuple[Update, object]:
+    sums = {p: torch.zeros_like(p) for p in weights_of(model)}
+    calls: list[int] = []
+
+    def update(weight: Tensor, gradient: Tensor) -> None:
+        calls.append(0)
+        sums[weight].add_(gradient)
+        if len(calls) % 4 > 1:  # two weights, and two batches for an update
+            weight.sub_(0.01 * sums[weight])
+            sums[weight].zero_()
+
+    return update, sums
+
+
+@pytest.mark.parametrize(
+    "make",
+    [average, average_that_is_swapped_in, anchor, intermediate_result, statistics_of_gradients, accumulated_gradients],
+)
+def test_what_only_looks_like_optimizer_state(make: Callable[[nn.Module], tuple[Update, object]]) -> None:
+    run = record_updates(make)
+    assert states(run) == []
+    assert {(block.name, block.bytes) for block in run.of("weight")} == set(STATE)
+
+
+def test_weights_that_a_function_returns_anew_are_weights() -> None:
+    def program(_: object) -> object:
+        model = nn.Linear(32, 4)
+        params = {name: weight.detach() for name, weight in model.named_parameters()}
+        momenta = {name: torch.zeros_like(weight) for name, weight in params.items()}
+
+        def loss(params: dict[str, Tensor], x: Tensor) -> Tensor:
+            return functional_call(model, params, (x,)).square().sum()
+
+        for _step in range(4):
+            gradients = grad(loss)(params, torch.ones(4, 32))
+            momenta = {name: 0.9 * momenta[name] + gradients[name] for name in params}
+            params = {name: weight - 0.01 * momenta[name] for name, weight in params.items()}
+        return model, params
+
+    run = record_own(program)
+    weights = [(block.name, block.bytes) for block in run.of("weight")]
+    assert sorted(weights) == sorted([*STATE, *3 * (("params['weight']", 512), ("params['bias']", 16))])
+    assert states(run) == sorted(2 * (("params['weight']", 512), ("params['bias']", 16)))
+
+
+def test_plain_tensors_that_are_differentiated_and_updated_are_weights() -> None:
+    def program(_: object) -> object:
+        w = torch.randn(8, 2, requires_grad=True)
+        noise = torch.randn(4, 2, requires_grad=True)
+        for _step in range(3):
+            slope, _ = torch.autograd.grad((torch.ones(4, 8) @ w + noise).square().sum(), [w, noise])
+            with torch.no_grad():
+                w -= 0.01 * slope
+        return w, noise
+
+    assert [(block.name, block.bytes) for block in record_own(program).of("weight")] == [("w", 64)]
+
+
+def test_other_tensors_have_the_names_of_their_variables() -> None:
+    def program(_: object) -> object:
+        model, memory = nn.Linear(8, 2, bias=False), deque([torch.ones(3), torch.ones(3)])
+        target = {"weight": model.weight.detach().clone()}
+        by_weight: dict[Any, Tensor] = {model.weight: torch.ones(5)}
+        for _step in range(2):
+            model(torch.ones(4, 8)).sum().backward()
+        return memory, target, by_weight
+
+    run = record_own(program)
+    found = {(block.name, block.bytes) for block in run.of("other")}
+    assert {("memory[*]", 12), ("target['weight']", 64), ("by_weight[*]", 20)} <= found
