@@ -109,3 +109,49 @@ def test_a_table_of_kernels_says_that_a_cpu_has_none(tmp_path: Path) -> None:
     for word, is_said in (("kernel", True), ("operator", False)):
         shown = CliRunner().invoke(main, ["show", str(tmp_path / "train.ledger"), "--by", word])
         assert ("A CPU runs no kernels: the rows are operators." in shown.output) is is_said
+
+
+COMPILED = """
+import torch
+from torch import nn
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 128), nn.Linear(128, 64)
+
+    def forward(self, x):
+        y = self.up(x)
+        z = y.sigmoid() * y  # gate
+        return self.down(z)  # down
+
+model = torch.compile(Gated())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(8):
+    x = torch.randn(256, 64)
+    noisy = x + 0.1 * torch.randn_like(x)  # eager
+    loss = (model(noisy) - x).square().mean()  # loss
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print(sorted(torch._dynamo.utils.counters["stats"].items()))
+"""
+
+
+@pytest.mark.usefixtures("compiler_caches")
+def test_kernels_of_compiled_code_have_lines_and_eager_code_beside_them_too(tmp_path: Path) -> None:
+    write_script(tmp_path, COMPILED)
+    output = recorded(["train.py"], tmp_path, env=environment(GPULEDGER_PASSES="")).stdout
+    assert b"('unique_graphs', 1)" in output  # nothing is compiled again in the step with lines
+    found = break_down_time(load(tmp_path / "train.ledger").rank())
+    assert found is not None
+    texts = COMPILED.splitlines()
+    phases = {
+        (text.rpartition("# ")[2], line.phase)
+        for line in found.lines
+        if "train.py" in line.line and "# " in (text := texts[int(where(line.line).partition(":")[2]) - 1])
+    }
+    assert {(text, phase) for text in ("gate", "down") for phase in ("forward", "backward")} <= phases
+    assert {("eager", "between"), ("loss", "backward")} <= phases
+    assert sum(line.time_ns for line in found.lines) == pytest.approx(found.work_ns)
+    assert sum(line.time_ns for line in found.lines if not line.line) <= 0.2 * found.work_ns

@@ -88,11 +88,13 @@ class FusionPart(JsonObject):
     """A part of a compiled kernel: the module's path below the compiled module, and the bytes it reads and writes.
 
     ``module_id`` is the module for which the code was compiled, -1 if unknown. Other modules of its class can use it.
+    ``stack_id`` is the stack of the source line that the part comes from, -1 if unknown.
     """
 
     path: str = ""
     module_id: int = -1
     moved_bytes: int = 0
+    stack_id: int = -1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""Divide the time of compiled kernels among the modules that they compute.
+"""Divide the time of compiled kernels among the modules and source lines that they compute.
 
-A kernel of several modules becomes one span for each, one after the other, with lengths in proportion to the bytes that
-each part reads and writes. They sum to the kernel's time.
+A kernel of several of these becomes one span for each, one after the other, with lengths in proportion to the bytes
+that each part reads and writes. They sum to the kernel's time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from gpuledger.model.journal.journal import FUSION_RANGE
 from gpuledger.model.journal.reading import Journal
 from gpuledger.model.pass_facts import Fusion
 
-Shares = list[tuple[int, float]]
-"""Module ids with their shares of a kernel, which sum to 1."""
+Shares = list[tuple[int, int, float]]
+"""Module ids, ids of stacks (-1 for none) and shares of a kernel, which sum to 1."""
 
 
 def kernel_names(facts: dict[str, Any]) -> list[str]:
@@ -36,19 +36,19 @@ def kernel_names(facts: dict[str, Any]) -> list[str]:
 
 
 def shares_of(below: ModulesBelow, fusion: Fusion, base: int) -> Shares:
-    """Return the modules of a kernel that was launched inside module ``base``."""
-    found: dict[int, float] = {}
+    """Return the modules and lines of a kernel that was launched inside module ``base``."""
+    found: dict[tuple[int, int], float] = {}
     for part in fusion.parts:
-        module_id = below.find(base, part.path, part.module_id)
-        found[module_id] = found.get(module_id, 0.0) + max(part.moved_bytes, 0)
+        place = below.find(base, part.path, part.module_id), part.stack_id
+        found[place] = found.get(place, 0.0) + max(part.moved_bytes, 0)
     total = sum(found.values())
     if not found:
-        return [(base, 1.0)]
-    return [(module_id, size / total if total else 1 / len(found)) for module_id, size in found.items()]
+        return [(base, -1, 1.0)]
+    return [(*place, size / total if total else 1 / len(found)) for place, size in found.items()]
 
 
 def divide_fused(owned: OwnedSpans, fusions: Sequence[Fusion], journal: Journal) -> OwnedSpans:
-    """Return the spans with compiled kernels on their modules."""
+    """Return the spans with compiled kernels on their modules and source lines."""
     fusion_id = np.where(owned.fusion_id < len(fusions), owned.fusion_id, -1)
     fused = np.flatnonzero(fusion_id >= 0)
     if not fused.size:
@@ -63,10 +63,11 @@ def divide_fused(owned: OwnedSpans, fusions: Sequence[Fusion], journal: Journal)
         divided_among[span] = known[key]
     like = np.repeat(np.arange(fusion_id.size), [len(shares) or 1 for shares in divided_among])
     divided = _picked(replace(owned, fusion_id=fusion_id), like)
-    modules = [[module_id for module_id, _ in shares] or [-1] for shares in divided_among]
-    module_id = np.array([number for one in modules for number in one], dtype=np.int64)
-    share = np.array([part for shares in divided_among for part in ([p for _, p in shares] or [1.0])], dtype=np.float64)
-    return _cut(divided, like, share, np.where(divided.fusion_id >= 0, module_id, divided.module_id))
+    every = [part for shares in divided_among for part in (shares or [(-1, -1, 1.0)])]
+    module_id, stack_id = np.array([part[:2] for part in every], dtype=np.int64).reshape(-1, 2).T
+    module_id = np.where(divided.fusion_id >= 0, module_id, divided.module_id)
+    divided = replace(divided, stack_id=np.where(stack_id >= 0, stack_id, divided.stack_id))
+    return _cut(divided, like, np.array([part[2] for part in every], dtype=np.float64), module_id)
 
 
 def _picked(owned: OwnedSpans, like: NDArray[np.int64]) -> OwnedSpans:

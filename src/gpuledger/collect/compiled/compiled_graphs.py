@@ -200,8 +200,8 @@ class CompiledGraphs:
         self._unread[Path(file).name] = why
         self._journal.fact(compiled_unread=dict(self._unread))
 
-    def describe(self, function: ObservedFunction, site: Site) -> dict[str, Any]:
-        """Return the facts of a kernel, from which its modules are found afterwards."""
+    def describe(self, function: ObservedFunction, site: Site, *, with_lines: bool) -> dict[str, Any]:
+        """Return the facts of a kernel, from which its modules and, if wanted, its lines are found afterwards."""
         frames = [place.frames[0] for place, _ in site.parts or ((site.main, 0),) if place.frames]
         return {
             "file": Path(function.file).name,
@@ -210,7 +210,12 @@ class CompiledGraphs:
             "kernel": site.kernel,
             "nodes": list(site.nodes),
             "parts": [
-                {"path": place.path, "module_id": self._compiled_id(place), "moved_bytes": moved_bytes}
+                {
+                    "path": place.path,
+                    "module_id": self._compiled_id(place),
+                    "moved_bytes": moved_bytes,
+                    "stack_id": self._stacks.intern(place.frames) if with_lines else -1,
+                }
                 for place, moved_bytes in site.parts
             ],
             "sources": [f"{file}:{line}" for file, line, _ in dict.fromkeys(frames)],

@@ -21,7 +21,7 @@ class CompiledRanges:
     """
 
     def __init__(self, graphs: CompiledGraphs, journal: RankJournal, guard: Guard) -> None:
-        self.active = False
+        self.active = self.with_lines = False
         self.guard = guard
         self._graphs = graphs
         self._journal = journal
@@ -57,7 +57,7 @@ class CompiledRanges:
             has_range = bool(site.kernel and (site.parts or function.unknown))
             names.append(f"{FUSION_RANGE}{len(self._kernels)}" if has_range else "")
             if site.kernel:
-                self._kernels.append(self._graphs.describe(function, site))
+                self._kernels.append(self._graphs.describe(function, site, with_lines=self.with_lines))
         return names
 
 

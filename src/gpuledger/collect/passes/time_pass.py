@@ -87,6 +87,8 @@ class TimePass:
     def use_lines(self, stacks: StackTable) -> None:
         """Allow :meth:`begin_lines`, with the ids of ``stacks``."""
         self._lines = LineMarks(stacks, self._guard)
+        if self._compiled is not None:
+            self._compiled.with_lines = True
 
     @property
     def records_operators(self) -> bool:
@@ -141,11 +143,11 @@ class TimePass:
     def begin_lines(self, step: int) -> bool:
         """Record operators with the source lines that call them from now on, in the step after the measured ones.
 
-        Return False if that is not wanted, or could affect the program: it has its own dispatch modes, compiled code,
-        or other ranks that wait for it.
+        Return False if that is not wanted, or could affect the program: it has its own dispatch modes, compiled code on
+        a GPU, or other ranks that wait for it.
         """
         is_free = not (dispatch_modes.has_dispatch_mode() or energy_cards.runs_with_others())
-        has_compiled = self._compiled is not None and self._compiled.has_code
+        has_compiled = self._compiled is not None and self._compiled.has_code and _is_on_card()
         if self._lines is None or self._profiler is None or has_compiled or not (is_free and self.is_of_this_thread):
             return False
         started_ns = time.time_ns()
@@ -320,10 +322,14 @@ class TimePass:
     def _write(self, events: list[Any]) -> None:
         until_ns = kineto_events.ALL_TIMES if self._alone is None else self._alone["from_ns"]
         read = read_activities(events, until_ns)
-        on_card = any(device_idx >= 0 for device_idx, _ in energy_cards.cards_in_use())
-        if on_card and not read.has_kernels:
+        if _is_on_card() and not read.has_kernels:
             self._journal.note("The timing measurement saw no kernels, so its times are those of operators on the CPU.")
         self._journal.fact(activity_names=read.names, operator_inputs=read.inputs)
         if read.columns["kind"]:
             self._journal.part.add("activities", **read.columns)
         self.on_events(events)
+
+
+def _is_on_card() -> bool:
+    """Return whether the program uses a GPU."""
+    return any(device_idx >= 0 for device_idx, _ in energy_cards.cards_in_use())

@@ -83,11 +83,20 @@ def test_a_kernel_is_on_the_module_below_the_one_that_ran() -> None:
     assert divided([1, 1, 1], [1, 3, -1]) == [(0, 1000, 2), (5000, 6000, 4), (10000, 11000, 2)]
 
 
+def test_parts_of_one_module_are_divided_among_their_lines() -> None:
+    parts = tuple(FusionPart(path="fc", moved_bytes=size, stack_id=line) for line, size in ((7, 300), (8, 75), (7, 25)))
+    journal = cast("Any", Thing(modules=MODULES))
+    found = divide_fused(spans([0, -1], [1, 1]), (Fusion(file="c.py", line=9, kernel="k", parts=parts),), journal)
+    assert found.stack_id.tolist() == [7, 8, -1]
+    assert (found.end_ns - found.start_ns).tolist() == [812, 188, 1000]
+    assert found.module_id.tolist() == [2, 2, 1]
+
+
 def test_a_kernel_that_matches_no_module_stays_on_the_calling_one() -> None:
     below = ModulesBelow(MODULES)
     assert below.find(4, "gone", 2) == 4
     assert below.find(-1, "gone", 99) == -1
-    assert shares_of(below, Fusion(file="c.py", line=1, kernel="k"), 3) == [(3, 1.0)]
+    assert shares_of(below, Fusion(file="c.py", line=1, kernel="k"), 3) == [(3, -1, 1.0)]
     assert divided([99], [3]) == [(0, 1000, 3)]
 
 
