@@ -58,6 +58,19 @@ def test_each_value_is_said_and_has_the_estimate_of_its_own_command(tmp_path: Pa
     assert (first.process_bytes, first.upper_bytes) == (alone.peak_process_bytes, alone.upper_bytes)
 
 
+def test_a_search_loads_torch_once_and_tries_five_values_at_most(tmp_path: Path) -> None:
+    """Loading torch takes about as long as to follow this script once, so this is about three times one estimate."""
+    started = tmp_path / "started.txt"
+    once = SCRIPT.replace("hidden[hidden > 0]", "hidden")  # no value is assumed, so that each value needs one start
+    script = write(tmp_path, f"import os\nopen({str(started)!r}, 'a').write(f'{{os.getppid()}}\\n')\n{once}")
+    found = search_argument(Order((script, "--batch", "16384"), CARD), "batch")
+    parents = started.read_text(encoding="utf-8").split()
+    assert found.largest is not None
+    assert found.largest > 65536
+    assert len(parents) == len(found.trials) <= 5
+    assert len(set(parents)) == 1
+
+
 def test_an_argument_that_is_missing_is_an_error(tmp_path: Path) -> None:
     script = write(tmp_path, SCRIPT)
     with pytest.raises(UsageError, match="--size is not among the program's arguments"):

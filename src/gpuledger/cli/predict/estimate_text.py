@@ -36,6 +36,17 @@ def interval(found: Estimate) -> str:
     return f"-{peaks.compiled.saving_bytes / _GIB:.1f} +{spread}" if found.uncompiled else f"±{spread}"
 
 
+def steps_text(found: Estimate) -> str:
+    """Return how many steps were simulated, and when the peak was: ``simulated steps 3, peak in step 2``."""
+    steps, peak = found.steps, found.peak_step
+    said = f"simulated steps {steps}"
+    if not steps:
+        return said
+    if not peak:
+        return f"{said}, peak before step 1"
+    return f"{said}, peak after step {steps}" if peak > steps else f"{said}, peak in step {peak}"
+
+
 def estimate_lines(found: Estimate, terminal: Terminal, rows: int) -> list[str]:
     """Return the answer: the verdict, what was alive at the peak, and every GPU."""
     peaks = found.peaks
@@ -44,8 +55,7 @@ def estimate_lines(found: Estimate, terminal: Terminal, rows: int) -> list[str]:
         *([terminal.text(_uncompiled_line(found))] if found.uncompiled else []),
         terminal.text(
             f"allocated {format_bytes(peaks.allocated_bytes)}   reserved {format_bytes(peaks.reserved_bytes)}   "
-            f"context and libraries {format_bytes(found.card.outside_bytes)}   simulated steps {found.steps}, "
-            f"peak in step {found.peak_step}"
+            f"context and libraries {format_bytes(found.card.outside_bytes)}   {steps_text(found)}"
         ),
         "",
     ]
@@ -98,9 +108,8 @@ def every_gpu_line(found: Estimate) -> str:
 
 def every_gpu_lines(found: Estimate, terminal: Terminal) -> list[str]:
     """Return the answer for all GPUs, and a table of them."""
-    steps = f"simulated steps {found.steps}, peak in step {found.peak_step}"
     first = terminal.styled(terminal.text(every_gpu_line(found)), "bold")
-    return [first, terminal.text(steps), "", *_cards(found.others).lines(terminal)]
+    return [first, terminal.text(steps_text(found)), "", *_cards(found.others).lines(terminal)]
 
 
 def every_gpu_document(found: Estimate) -> dict[str, Any]:

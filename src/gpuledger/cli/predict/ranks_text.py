@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuledger.cli.predict.estimate_text import breakdown_table, interval, peaks_document
+from gpuledger.cli.predict.estimate_text import breakdown_table, interval, peaks_document, steps_text
 from gpuledger.report.base.terminal import Terminal, TextColumn, TextTable
 from gpuledger.simulate.catalogue import GpuModel
 from gpuledger.simulate.estimate.ranks import RankEstimate, RanksEstimate
@@ -25,8 +25,7 @@ def ranks_lines(found: RanksEstimate, terminal: Terminal, rows: int) -> list[str
     own_bytes = estimate.card.outside_bytes - found.nccl_bytes
     second = (
         f"{counted(len(found.ranks), 'rank')} simulated   context and libraries {format_bytes(own_bytes)}   "
-        f"NCCL {format_bytes(found.nccl_bytes)} ({communicators})   simulated steps {estimate.steps}, "
-        f"peak in step {estimate.peak_step}"
+        f"NCCL {format_bytes(found.nccl_bytes)} ({communicators})   {steps_text(estimate)}"
     )
     lines = [terminal.styled(terminal.text(first), "bold"), terminal.text(second), ""]
     lines += [*_rank_table(found).lines(terminal), "", f"rank {highest.rank} at its peak:"]

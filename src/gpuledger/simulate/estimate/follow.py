@@ -105,7 +105,7 @@ def follow(
         mode.ran = None if changes is None else _until_rest(changes.count, rest)
         session.start()
         outcome = _run(program, rest, with_ranks=bool(ranks))
-        for sentence in (*describe_convolutions(device), *plan.describe(), *(rest.notes if rest else ())):
+        for sentence in (*describe_convolutions(device), *plan.describe(), *(rest.describe() if rest else ())):
             say(sentence)
         for sentence in said:
             session.journal.note(sentence)

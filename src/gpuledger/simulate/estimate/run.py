@@ -74,7 +74,7 @@ class Estimate:
 
     @property
     def peak_step(self) -> int:
-        """Return the step with the highest allocated bytes; 0 before the first step."""
+        """Return the step with the highest allocated bytes; 0 before the first one, ``steps`` + 1 after the last."""
         return find_peak(self.run.rank(self.rank)).step
 
     @property

@@ -288,6 +288,8 @@ class SimulatedMode(TorchDispatchMode):
         if name == "equal":
             self.say(f"{caller()}: two tensors were compared and treated as equal, because nothing is computed.")
             return True
+        if name == "allclose":
+            return self._truth()
         made = SIZES[name](self, args, kwargs) if name in SIZES else NotImplemented
         if made is NotImplemented:
             why = "the size of its result depends on values, and an estimate computes none"

@@ -1,6 +1,7 @@
 """Change the source of a program's own files: loops and calls that write ask first, ``float()`` may be a placeholder.
 
-So do conditions with a modulo, unless they only decide whether something is printed, logged or written.
+So do conditions with a modulo, and those on counters, unless they only decide whether something is printed, logged or
+written, or end a loop.
 
 A program's source is compiled with a call in front of each loop, and a test in front of each iteration. Functions with
 the name or the mode of one that writes are passed to the watch before they are called. Positions of the other code do
@@ -21,6 +22,7 @@ from types import CodeType
 from typing import Any, Protocol
 
 from gpuledger.simulate.gpu.patches import Patches
+from gpuledger.simulate.rest.counters import COMPARED, COUNTED, ITEMS, CounterChanges
 
 _BEGINS, _ENDS, _FLOAT = "__gpuledger_loop_begins__", "__gpuledger_loop_ends__", "__gpuledger_float__"
 _CALLS, _REMAINDER = "__gpuledger_writer_called__", "__gpuledger_remainder__"
@@ -41,6 +43,9 @@ _AFTERWARDS: dict[str, Callable[..., Any]] = {
     _CALLS: lambda function: function,
     _FLOAT: float,
     _REMAINDER: lambda _number, _name, left, right, _wanted: left % right,
+    ITEMS: lambda _loop, _name, items: items,
+    COUNTED: lambda _loop, _name, value, _by=None: value,
+    COMPARED: lambda _number, _place, _name, left, _how, _right: left,
 }
 """What the names in changed code mean without a watch."""
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -64,6 +69,15 @@ class ProgramWatch(Protocol):
 
     def remainder(self, number: int, name: str, left: object, right: object, wanted: object) -> object:
         """Return the result of a modulo that decides a condition, which holds with the wanted one."""
+
+    def items(self, loop: int, name: str, items: object) -> object:
+        """Return what a loop with a counter iterates over."""
+
+    def counted(self, loop: int | None, name: str, value: object, by: object = None) -> object:
+        """Return the value of a counter; ``by`` is what it was increased by with ``+=``."""
+
+    def compared(self, number: int, place: str, name: str, left: object, how: str, right: object) -> object:
+        """Return a counter that is compared, or the sum of one and another number."""
 
 
 def install_changes(
@@ -104,6 +118,9 @@ def install_changes(
         patches.put(builtins, _ENDS, watch.loop_ends)
         patches.put(builtins, _CALLS, watch.writer_called)
         patches.put(builtins, _REMAINDER, watch.remainder)
+        patches.put(builtins, ITEMS, watch.items)
+        patches.put(builtins, COUNTED, watch.counted)
+        patches.put(builtins, COMPARED, watch.compared)
     patches.put(builtins, _FLOAT, number)
     patches.put(builtins, "compile", compiled)
     patches.put(SourceFileLoader, "get_code", get_code)
@@ -115,7 +132,7 @@ def _changed(source: str | bytes, filename: Any, numbers: itertools.count[int] |
         tree = ast.parse(source, str(filename))
     except (SyntaxError, ValueError):
         return source  # compiling it raises this, as without gpuledger
-    return _Changes(numbers, not _has_own_float(tree)).visit(tree)
+    return _Changes(numbers, not _has_own_float(tree), CounterChanges(tree, Path(str(filename)).name)).visit(tree)
 
 
 def _has_own_float(tree: ast.AST) -> bool:
@@ -129,9 +146,10 @@ def _has_own_float(tree: ast.AST) -> bool:
 
 
 class _Changes(ast.NodeTransformer):
-    def __init__(self, numbers: itertools.count[int] | None, changes_float: bool) -> None:
+    def __init__(self, numbers: itertools.count[int] | None, changes_float: bool, counters: CounterChanges) -> None:
         self._numbers = numbers
         self._changes_float = changes_float
+        self._counters = counters
 
     def visit(self, node: ast.AST) -> Any:
         """Return a node with its changes. Coroutines, generators and functions that others compile stay."""
@@ -141,9 +159,13 @@ class _Changes(ast.NodeTransformer):
             node.func.id = _FLOAT if self._changes_float else "float"
         if isinstance(node, (ast.For, ast.While)):
             return self._asking(node)
-        if isinstance(node, ast.If) and not _needs_memory(node):
+        if isinstance(node, ast.If) and (not _needs_memory(node) or _only_leaves(node)):
             return self._unasked(node)
         self.generic_visit(node)
+        if self._numbers is not None and isinstance(node, ast.AugAssign):
+            return self._counters.increased(node)
+        if self._numbers is not None and isinstance(node, ast.Compare) and self._counters.compares(node):
+            return self._counters.compared(node, next(self._numbers))
         if isinstance(node, (ast.Compare, ast.UnaryOp)) and _is_condition(node):
             return self._with_remainder(node)
         if self._numbers is not None and isinstance(node, ast.Call) and _may_write(node):
@@ -177,21 +199,22 @@ class _Changes(ast.NodeTransformer):
         return node
 
     def _asking(self, node: ast.For | ast.While) -> Any:
-        if isinstance(node, ast.While):
-            self._unasked(node)
-        else:
-            self.generic_visit(node)
-        if self._numbers is None or not any(
-            isinstance(inner, ast.Call) for statement in node.body for inner in ast.walk(statement)
-        ):
+        calls = any(isinstance(inner, ast.Call) for statement in node.body for inner in ast.walk(statement))
+        number = next(self._numbers) if self._numbers is not None and calls else None
+        with self._counters.inside(number):
+            if isinstance(node, ast.While):
+                self._unasked(node)
+            else:
+                self.generic_visit(node)
+        if number is None:
             return node
-        number = next(self._numbers)
         begins, ends = (ast.Call(ast.Name(name, ast.Load()), [ast.Constant(number)], []) for name in (_BEGINS, _ENDS))
         before, question = ast.Expr(begins), ast.If(ends, [ast.Break()], [])
         for made in (before, question):
             ast.copy_location(made, node)
             ast.fix_missing_locations(made)
-        node.body.insert(0, question)
+        counted = self._counters.of_loop(node, number)
+        node.body[:0] = [question, *counted]
         return [before, node]
 
 
@@ -229,6 +252,11 @@ def _needs_memory(node: ast.If) -> bool:
     names = [getattr(call.func, "attr", getattr(call.func, "id", "")) for call in calls]
     computes = any(isinstance(part, (ast.MatMult, ast.Continue, ast.Return)) for part in parts)
     return (computes or not all(map(_REPORTS.fullmatch, names))) and not any(map(_may_write, calls))
+
+
+def _only_leaves(node: ast.If) -> bool:
+    """Return whether a statement only ends a loop, a function or the program."""
+    return len(node.body) == 1 and not node.orelse and isinstance(node.body[0], (ast.Break, ast.Return, ast.Raise))
 
 
 def _is_foreign(function: ast.FunctionDef) -> bool:

@@ -24,6 +24,7 @@ import torch
 
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.rest.ending import StepsDone
+from gpuledger.simulate.rest.later import LaterWork
 from gpuledger.simulate.rest.periodic import PeriodicWork
 from gpuledger.simulate.rest.side_effects import guard_against_effects
 
@@ -84,8 +85,12 @@ class RestOfProgram:
         self._kept = kept
         self._loops: dict[int, _Loop] = {}
         self._ended = 0
-        self._periodic = PeriodicWork(lambda: device.steps)
+        self._later = LaterWork()
+        self._periodic = PeriodicWork(lambda: device.steps, self._later.times)
         self.remainder = self._periodic.remainder
+        self.compared = self._later.compared
+        self._innermost = 0
+        """The loop that asked last whether it ends."""
         self._steps_before = 0
         self._most_requests = 0
         self._until_s = 0.0
@@ -129,13 +134,34 @@ class RestOfProgram:
         self._loops[loop] = _Loop(self._device.steps, self.peak_bytes if self.began else None, self._ended)
         self._periodic.loop_begins(loop)
 
+    def items(self, loop: int, name: str, items: object) -> object:
+        """Return what a loop iterates over, with a counter of the given name."""
+        self._later.loop_begins(loop, name, items)
+        return items
+
+    def counted(self, loop: int | None, name: str, value: object, by: object = None) -> object:
+        """Return the value of a counter of a loop; of the innermost one if it is None."""
+        return self._later.counted(self._innermost if loop is None else loop, name, value, by)
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the innermost loop has more iterations for work that begins later."""
+        return self._later.is_open(self._innermost)
+
+    def describe(self) -> list[str]:
+        """Return sentences on why the rest ended before the program, and on what it did not reach."""
+        missed = list(self._later.missed()) if self.began else []
+        said = f"Not simulated: what the program does at {', at '.join(missed)}."
+        return [*self.notes, *([said] if missed else [])]
+
     def loop_ends(self, loop: int) -> bool:
         """Return whether a loop with steps ends before its next iteration, because the last ones needed no more memory.
 
         The innermost loop around the last step that was needed ends at once, and other such loops after one iteration.
         The loops around them, such as those over epochs and stages, have a few more. Each has one more for its periodic
-        work.
+        work, and some for what it does later.
         """
+        self._innermost = loop
         if not self.began:
             return False
         self._check()
@@ -147,10 +173,22 @@ class RestOfProgram:
         before, known.peak_bytes = known.peak_bytes, self.peak_bytes
         known.quiet = known.quiet + 1 if before is not None and known.peak_bytes <= before * _MORE else 0
         ends = not self._ended or known.quiet >= (_QUIET_STAGES if is_around else 1)
-        if ends and self._periodic.gives(loop):
+        if self._later.is_over(loop):
+            ends = True
+        elif ends and self._gives(loop):
             return False
         self._ended += ends
         return ends
+
+    def _gives(self, loop: int) -> bool:
+        """Return whether a loop that would end has another iteration for periodic or later work."""
+        kept_bytes = self._device.counters.requested_bytes
+        if self._periodic.gives(loop, kept_bytes, self.peak_bytes) or self._later.goes_on(loop):
+            return True
+        jumps = self._later.jumps(loop)
+        if jumps:
+            self._periodic.skipped()
+        return jumps
 
     def writer_called(self, function: Any) -> Any:
         """Return a function that may write, as its name says. In the rest, one of a library ends the program instead.
@@ -222,7 +260,7 @@ class QuietLoader:
         Args:
             caller: Asks for the next batch. Only a loop knows what to do without one.
         """
-        if not self._rest.began:
+        if not self._rest.began or self._rest.is_open:
             return False
         peak_bytes = self._rest.peak_bytes
         self._quiet = 0 if peak_bytes > self._peak_bytes * _MORE else self._quiet + 1

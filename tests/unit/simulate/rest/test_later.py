@@ -1,0 +1,177 @@
+"""Work that begins in a later iteration, such as a second stage if ``epoch >= 30``: a loop goes there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+from loop_programs import NEEDED, LoopProgram, peak_of
+
+from gpuledger.simulate.gpu.patches import Patches
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[LoopProgram]:
+    patches = Patches()
+    yield LoopProgram(tmp_path, patches)
+    patches.undo()
+
+
+@pytest.mark.parametrize(
+    ("condition", "first"),
+    [
+        ("number >= 500", 500),
+        ("number > 500", 501),
+        ("500 <= number", 500),
+        ("number == 500", 500),
+        ("number + 1 > 500", 500),
+        ("not number < 500", 500),
+        ("number in (500, 700)", 500),
+        ("number > 0.5 * total", 501),
+        ("number - begin == 400", 500),
+    ],
+)
+def test_a_loop_goes_to_where_a_condition_has_another_result(program: LoopProgram, condition: str, first: int) -> None:
+    worked = program.run(f"""
+        total, begin = 1000, 100
+        for number in range(total):
+            step()
+            if {condition}:
+                work(number)
+    """)
+    assert worked[0] == (NEEDED + 1, first)
+    assert program.steps < 12
+    assert program.rest.describe() == []
+
+
+def test_each_of_several_stages_is_reached_in_their_order(program: LoopProgram) -> None:
+    """The loop has two more iterations each time, in which a new optimizer has its states."""
+    worked = program.run("""
+        for epoch in range(100):
+            for batch in range(20):
+                step()
+                if epoch == 60:
+                    work("once")
+            if epoch in (30, 90):
+                work(epoch)
+            if epoch >= 80:
+                work("late")
+    """)
+    assert [what for _, what in worked] == [30, "once", "late", "late", "late", 90, "late", "late", "late"]
+
+
+def test_counters_of_other_loops_are_increased(program: LoopProgram) -> None:
+    worked = program.run("""
+        class State: pass
+        state = State()
+        state.step = 0
+        while state.step < 10_000:
+            step()
+            state.step += 1
+            if state.step > 5000:
+                work(state.step)
+    """)
+    assert [what for _, what in worked] == [5001, 5002, 5003]
+
+
+def test_what_an_enumerated_loader_cannot_reach_is_left_out(program: LoopProgram) -> None:
+    worked = program.run("""
+        for epoch in range(5):
+            for number, item in enumerate([1] * 50):
+                step()
+                if number == 49:
+                    work("last")
+                if number == 50:
+                    work("never")
+    """)
+    assert {what for _, what in worked} == {"last"}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param("if number == 500: print(number)", id="reports only"),
+        pytest.param("if number == 500: break", id="only ends the loop"),
+        pytest.param("if number == 5000: work()", id="after the last iteration"),
+        pytest.param("if number >= 1: work", id="has held"),
+        pytest.param("if number == other: work()", id="another value that is no whole number"),
+        pytest.param("if len(names) >= 500: work()", id="no counter"),
+    ],
+)
+def test_other_conditions_give_no_iteration(program: LoopProgram, source: str) -> None:
+    program.run(f"""
+        other, names = "500", []
+        for number in range(1000):
+            step()
+            {source}
+    """)
+    assert program.steps == NEEDED
+
+
+def test_work_that_is_periodic_from_some_iteration_on_is_done(program: LoopProgram) -> None:
+    worked = program.run("""
+        for number in range(1000):
+            step()
+            if number > 500 and number % 100 == 50:
+                work()
+    """)
+    assert len(worked) == 1
+
+
+def test_what_was_not_reached_is_said(program: LoopProgram) -> None:
+    """The rest is limited, and a note names the lines and numbers."""
+    program.run("""
+        def finish():
+            open("somewhere", "w")
+
+        for number in range(1000):
+            step()
+            if number == 400:
+                finish()
+            if number >= 600:
+                work()
+    """)
+    assert program.rest.describe() == [
+        "train.py:3: the simulation ended where the program writes somewhere. What follows is not included.",
+        "Not simulated: what the program does at train.py:9 from number = 600 on.",
+    ]
+
+
+def test_periodic_work_that_adds_memory_is_repeated_as_often_as_in_the_program(program: LoopProgram) -> None:
+    worked = program.run("""
+        kept = []
+        for number in range(48):
+            step()
+            use(4 * len(kept))
+            if number % 10 == 9:
+                kept.append(keep(1))
+                work(len(kept))
+    """)
+    assert [what for _, what in worked] == [1, 2, 3, 4]
+
+
+_UNFREEZES = """
+from torch import nn
+import torch
+model = nn.Sequential(nn.Linear(512, 4096), nn.GELU(), nn.Linear(4096, 8)).to("cuda")
+model[0].requires_grad_(False)
+optimizer = torch.optim.Adam(model[2].parameters())
+for epoch in range(1000):
+    if epoch == {first}:
+        model.requires_grad_(True)
+        optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(64, 512, device="cuda")).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_a_late_stage_needs_the_memory_of_an_early_one(tmp_path: Path) -> None:
+    peaks = [peak_of(tmp_path, _UNFREEZES.replace("{first}", str(first))) for first in (1, 700)]
+    assert peaks[0] == peaks[1] > 24 << 20
