@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from present import present
 from programs import write_script
 from quick import recorded
 
 from gpuledger.analyze.step.rates import Rates, find_rates
+from gpuledger.cli.main import main
 from gpuledger.services.runs import load
 
 pytestmark = pytest.mark.torch
@@ -142,3 +144,34 @@ def test_a_training_without_an_optimizer_is_no_generation(tmp_path: Path) -> Non
     rates, _ = rates_of(tmp_path, source.replace("\n    ", "\n"))
     assert rates.kinds == ()
     assert rates.samples_per_s is not None
+
+
+BEAMS = """
+import json, time
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+torch.manual_seed(0)
+config = GPT2Config(n_layer=2, n_embd=32, n_head=2, vocab_size=50, n_positions=64, pad_token_id=0)
+model = GPT2LMHeadModel(config).eval()
+model.register_forward_pre_hook(lambda *_: time.sleep(0.05))
+ids = torch.randint(2, 40, (1, 8))
+words = {"max_new_tokens": 12, "min_new_tokens": 12, "num_beams": BEAMS, "do_sample": False}
+for number in range(4):
+    started = time.perf_counter()
+    length = model.generate(ids, attention_mask=torch.ones_like(ids), **words).shape[1] - 8
+    took = time.perf_counter() - started
+print(json.dumps({"returned_per_s": length / took}))
+"""
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_tokens_per_second_are_those_of_a_returned_text_with_beams_too(beams: int, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    rates, measured = rates_of(tmp_path, BEAMS.replace("BEAMS", str(beams)), "--steps", "1:2")
+    decode = next(kind for kind in rates.kinds if kind.name == "decode")
+    assert decode.rows == beams
+    # Four beams in place of one would be a factor of four. The last generation has none of the pauses of a recording.
+    assert decode.row_tokens_per_s == pytest.approx(measured["returned_per_s"], rel=0.5)
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "train.ledger")]).stdout
+    assert (" tokens/s in each row (4 rows, beams included" in shown) is (beams == 4)
+    assert f"decode {decode.row_tokens_per_s:,.1f} tokens/s" in shown

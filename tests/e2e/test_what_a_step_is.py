@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from programs import write_script
 from quick import recorded
+from recorded import read_recorded
 
 from gpuledger.analyze.overview.summary import summarize
 from gpuledger.collect.steps.call_steps import SWITCH_CALLS
@@ -128,6 +129,22 @@ with torch.no_grad():
         for _ in range(3):
             hidden = denoiser(hidden)
         decoder(hidden)
+"""
+SPECULATIVE = """
+draft, target = nn.Linear(8, 8).eval(), nn.Sequential(nn.Linear(8, 32), nn.Linear(32, 8)).eval()
+x = torch.randn(4, 8)
+with torch.no_grad():
+    for _ in range(8):
+        for _ in range(3):
+            x = draft(x)
+        x = target(x)
+"""
+PREPARED = """
+encoder, model = nn.Linear(8, 8).eval(), nn.Sequential(nn.Linear(8, 32), nn.Linear(32, 8)).eval()
+with torch.no_grad():
+    data = [encoder(torch.randn(4, 8)) for _ in range(3)]
+    for number in range(8):
+        model(data[number % 3])
 """
 CONSTRAINED_INFERENCE = """
 from torch.nn.utils.parametrizations import spectral_norm
@@ -376,6 +393,8 @@ CALLS = {
     "a part called before": PART_CALLED_BEFORE,
     "updates by hand": AUTOGRAD_GRAD,
     "an ensemble, and a loss for its evaluation": ENSEMBLE,
+    "a draft model and a target model": SPECULATIVE,
+    "an encoder that prepares the data": PREPARED,
     "a pipeline": PIPELINE,
     "a pipeline with gradients": PIPELINE.replace("with torch.no_grad():", "if True:"),
     "generate": GENERATE_DIRECTLY,
@@ -475,6 +494,21 @@ def test_steps_of_a_compiled_program_are_those_of_its_optimizer_or_its_calls(nam
     kind = "optimizer" if "optimizer.step()" in COMPILED[name] else "call"
     assert kinds_of(tmp_path, COMPILED[name]) == [kind] * ITERATIONS
     assert notes_of(tmp_path) == ()
+
+
+def test_the_memory_of_a_target_model_is_recorded_and_not_only_that_of_its_draft_model(tmp_path: Path) -> None:
+    kinds_of(tmp_path, SPECULATIVE)
+    found = read_recorded(load(tmp_path / "train.ledger").rank(0))
+    assert {block.module for block in found.blocks if block.phase == "evaluation"} == {
+        "Linear",
+        "Sequential.0",
+        "Sequential.1",
+    }
+
+
+def test_calls_beside_a_larger_model_that_is_never_called_are_steps(tmp_path: Path) -> None:
+    idle = PREPARED.partition("    for number")[0].replace("range(3)", "range(4)")
+    assert kinds_of(tmp_path, idle) == ["call"] * 4
 
 
 def test_a_denoiser_called_after_the_encoder_is_followed(tmp_path: Path) -> None:

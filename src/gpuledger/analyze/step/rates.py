@@ -32,7 +32,8 @@ SAME_FRAC = 0.9
 class CallKind:
     """Calls of a generation loop: ``prefill`` has several tokens per row, ``decode`` has one.
 
-    The first call of each kind is left out, because it warms up.
+    The first call of each kind is left out, because it warms up. ``tokens_per_s`` is of all rows: beams and samples of
+    one prompt have rows of their own, and nothing shows which rows the program returns.
 
     ``token_energy_j`` divides the measured energy by time; None if the energy measurement contains none of these calls.
     """
@@ -44,6 +45,11 @@ class CallKind:
     call_ns: float
     tokens_per_s: float
     token_energy_j: float | None
+
+    @property
+    def row_tokens_per_s(self) -> float:
+        """Return the tokens per second of one row, which is the rate of one returned text, with beams or without."""
+        return self.tokens_per_s / self.rows
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterator
+from math import prod
 from typing import Any
 
 from torch import nn
@@ -20,6 +21,7 @@ from gpuledger.collect.adapter.program_objects import (
     children_of,
     class_name,
     holds_tensors,
+    known_sizes,
     modules_below,
     parameter_groups,
     parameters_of,
@@ -143,12 +145,8 @@ class ModuleRegistry:
 
     def awaits_first_call(self) -> bool:
         """Return whether an outermost module was not called yet that has trainable parameters in training mode."""
-        for reference in self._holders:
-            module = reference()
-            if module is None or not attributes_of(module).get("training"):
-                continue
-            number = self.module_ids.get(id(module), -1)
-            if number < 0 or self._places[number][1] in self.called_roots:
+        for root_id, module in self._holders_by_root():
+            if root_id in self.called_roots or not attributes_of(module).get("training"):
                 continue
             with without_overrides():
                 if any(requires_grad(weight) for _, weight in parameters_of(module)):
@@ -157,13 +155,28 @@ class ModuleRegistry:
 
     def parameters_beside(self, module_id: int) -> set[int]:
         """Return the ids of the parameters of the outermost module that a module is in."""
-        root_id = self._places[module_id][1]
-        found: set[int] = set()
+        mine = self._places[module_id][1]
+        held = (module for root_id, module in self._holders_by_root() if root_id == mine)
+        return {id(weight) for module in held for _, weight in parameters_of(module)}
+
+    def larger_than(self, module_id: int) -> set[int]:
+        """Return the ids of the outermost modules with more elements in parameters than the one of a module."""
+        elements = Counter[int]()
+        with without_overrides():
+            for root_id, module in self._holders_by_root():
+                elements[root_id] += sum(prod(known_sizes(weight)) for _, weight in parameters_of(module))
+        return {root_id for root_id, count in elements.items() if count > elements[self._places[module_id][1]]}
+
+    def is_in(self, module_id: int, root_ids: Collection[int]) -> bool:
+        """Return whether the outermost module of a module is one of these."""
+        return self._places[module_id][1] in root_ids
+
+    def _holders_by_root(self) -> Iterator[tuple[int, nn.Module]]:
+        """Yield the live modules with parameters, after the id of the outermost module of each."""
         for module in (reference() for reference in self._holders):
             number = -1 if module is None else self.module_ids.get(id(module), -1)
-            if module is not None and number >= 0 and self._places[number][1] == root_id:
-                found.update(id(weight) for _, weight in parameters_of(module))
-        return found
+            if module is not None and number >= 0:
+                yield self._places[number][1], module
 
     def paths(self) -> list[str]:
         """Return the paths of all registered modules below their outermost modules."""

@@ -97,7 +97,7 @@ class Session:
             ended=self._step_ended,
             weights_version=self.registry.weights_version,
             step_on=settings.step_on,
-            followed=FollowedModule(self.registry.container_of, self.registry.gives_way),
+            followed=FollowedModule(self.registry),
             held=HeldCalls(self._may_train, partial(self._add_step, "call")),
         )
         self.calls = WatchedCalls(self.steps, self.registry, self.guard, lambda: self.window)

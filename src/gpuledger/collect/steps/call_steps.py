@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
+
 SWITCH_CALLS = 8
 """Number of calls of another module, without one of the followed module, after which the other one is followed."""
 
@@ -18,17 +20,17 @@ class FollowedModule:
     Another one replaces it if it contains it, as a model contains a part that was called alone before. So does one that
     is called SWITCH_CALLS times since the last call of the followed module, as the denoiser of a pipeline is after the
     text encoder. So does any other one if the followed module was freed, as by a program that evaluates several models.
+    Before a step was counted, a module with more weights does so with its first call: the calls of a draft model are
+    parts of an iteration that ends with the call of the target model.
 
     Args:
-        container_of: Returns the outermost module that contains a module; -1 if the module is an outermost one.
-        is_gone: Returns whether an outermost module was freed.
+        registry: Knows the modules; None if nothing replaces a module but the number of calls.
     """
 
-    def __init__(self, container_of: Callable[[int], int], is_gone: Callable[[int], bool] = lambda _: False) -> None:
+    def __init__(self, registry: ModuleRegistry | None = None) -> None:
         self.module_id = -1
         self._others: Counter[int] = Counter()
-        self._container_of = container_of
-        self._is_gone = is_gone
+        self._registry = registry
 
     def begins(self, module_id: int) -> bool:
         """Record the start of a call. Return whether its module is followed."""
@@ -40,10 +42,34 @@ class FollowedModule:
 
     def _replaces(self, module_id: int) -> bool:
         followed = self.module_id
-        if followed < 0 or self._container_of(followed) == module_id or self._is_gone(followed):
+        if followed < 0 or self._contains(module_id, followed):
+            return True
+        if self._registry is not None and self._registry.gives_way(followed):
             return True
         self._others[module_id] += 1
         return self._others[module_id] > SWITCH_CALLS
+
+    def _contains(self, module_id: int, other_id: int) -> bool:
+        return self._registry is not None and self._registry.container_of(other_id) == module_id
+
+    def gives_way_to_larger(self, module_id: int) -> bool:
+        """Follow a module if it has more weights. Return whether the one followed before has given way."""
+        registry, followed = self._registry, self.module_id
+        if registry is None or followed in (-1, module_id) or self._contains(module_id, followed):
+            return False
+        if not registry.is_in(module_id, registry.larger_than(followed)):
+            return False
+        self.module_id = module_id
+        self._others.clear()
+        return True
+
+    def awaits_larger(self) -> bool:
+        """Return whether a module with more weights than the followed one was not called yet."""
+        registry, followed = self._registry, self.module_id
+        if registry is None or followed < 0:
+            return False
+        around = {registry.container_of(followed)}
+        return not registry.larger_than(followed) - around <= registry.called_roots
 
 
 class HeldCalls:
@@ -62,9 +88,14 @@ class HeldCalls:
         self._awaits_training = awaits_training
         self._times_ns: list[tuple[int, int]] = []
 
-    def holds(self) -> bool:
-        """Return whether a call that ends now is held back."""
-        return len(self._times_ns) < HELD_CALLS and self._awaits_training()
+    def holds(self, awaits_larger: Callable[[], bool] = lambda: False) -> bool:
+        """Return whether a call that ends now is held back.
+
+        Args:
+            awaits_larger: Returns whether a larger model was not called yet; asked up to SWITCH_CALLS times.
+        """
+        count = len(self._times_ns)
+        return (count < HELD_CALLS and self._awaits_training()) or (count < SWITCH_CALLS and awaits_larger())
 
     def add(self, start_ns: int, end_ns: int) -> None:
         """Hold back a call."""

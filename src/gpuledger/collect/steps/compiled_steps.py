@@ -60,7 +60,7 @@ class CompiledSteps:
         self.updates = False
         """Whether calls of the followed function update weights. Then calls of modules are no steps."""
         self._version = version
-        self._followed = FollowedModule(lambda _: -1)
+        self._followed = FollowedModule()
         self._before: tuple[int, int] | None = None
         """The weights at the beginning of the call in progress; None if there is none."""
 

@@ -74,7 +74,7 @@ class StepCounter:
         """Name of the modules with the calls that are steps; None without ``call:NAME``."""
         self._step_on = step_on
         self._marked = step_on == MARK
-        self._followed = followed or FollowedModule(lambda _: -1)
+        self._followed = followed or FollowedModule()
         self._held = held or HeldCalls(lambda: False, lambda *_: None)
         self._call_under_way = -1
         self._weights_version = weights_version
@@ -190,6 +190,8 @@ class StepCounter:
         if self.module_name is None and self.counts_calls and not self._compiled.updates:
             self._compiled.module_called()
             before = self._followed.module_id
+            if not self.seen and self._step_on == AUTO and self._followed.gives_way_to_larger(module_id):
+                self._held.release()
             if self._followed.begins(module_id):
                 if before != module_id:
                     self._call_under_way, self._version = -1, None
@@ -269,7 +271,7 @@ class StepCounter:
 
     def _end_call(self) -> None:
         """End a step that is a call, or hold it back."""
-        if self._step_on == AUTO and not self.seen and self._held.holds():
+        if self._step_on == AUTO and not self.seen and self._held.holds(self._followed.awaits_larger):
             now_ns = time.time_ns()
             self._held.add(self._started_ns, now_ns)
             self._started_ns = now_ns

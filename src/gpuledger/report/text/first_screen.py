@@ -208,10 +208,14 @@ def _step_time(device: DeviceView) -> list[str]:
 
 
 def _rates(rates: Rates) -> list[str]:
-    tokens = [f"{kind.name} {kind.tokens_per_s:,.1f} tokens/s" for kind in rates.kinds]
+    tokens = [
+        f"{kind.name} {kind.row_tokens_per_s:,.1f} tokens/s{'' if kind.rows == 1 else ' in each row'}"
+        for kind in rates.kinds
+    ]
     samples = [] if rates.samples_per_s is None else [f"{rates.samples_per_s:,.1f} samples/s"]
     found = [*samples, *tokens]
-    batch = f"{rates.batch} rows, beams included" if rates.kinds else f"batch {rates.batch}"
+    rows = "1 row" if rates.batch == 1 else f"{rates.batch} rows, beams included"
+    batch = rows if rates.kinds else f"batch {rates.batch}"
     return [f"{', '.join(found)} ({batch}: {rates.source.partition(', ')[0]})"] if found else []
 
 
@@ -256,8 +260,10 @@ def _joules(energy: EnergyBreakdown, rates: Rates | None) -> str:
     if rates is not None and rates.sample_energy_j is not None:
         parts.append(f"{format_joules(rates.sample_energy_j)} per sample")
     kinds = () if rates is None else rates.kinds
-    known = [(kind.name, kind.token_energy_j) for kind in kinds if kind.token_energy_j is not None]
-    parts += [f"{format_joules(energy_j)} per {name} token" for name, energy_j in known]
+    for kind in kinds:
+        if kind.token_energy_j is not None:
+            of_rows = "" if kind.rows == 1 else " of each row"
+            parts.append(f"{format_joules(kind.token_energy_j)} per {kind.name} token{of_rows}")
     if energy.base_w is not None:
         parts.append(f"base power {energy.base_w:.0f} W")
     return ", ".join(parts)

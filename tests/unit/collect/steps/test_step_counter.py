@@ -25,7 +25,10 @@ FIRST, SECOND, LARGER = 0, 1, 2
 
 
 def followed_after(calls: list[int], containers: dict[int, int] | None = None) -> int:
-    followed = FollowedModule(lambda module_id: (containers or {}).get(module_id, -1))
+    registry = ModuleRegistry()
+    registry.container_of = lambda module_id: (containers or {}).get(module_id, -1)  # type: ignore[method-assign]
+    registry.gives_way = lambda module_id: False  # type: ignore[method-assign]
+    followed = FollowedModule(registry)
     for module_id in calls:
         followed.begins(module_id)
     return followed.module_id
@@ -150,6 +153,22 @@ def test_a_model_that_was_not_called_yet_awaits_a_training() -> None:
     assert not registry.awaits_first_call()
 
 
+def test_a_larger_model_is_followed_from_its_first_call_on() -> None:
+    registry, draft, target, part = ModuleRegistry(), nn.Linear(2, 2), nn.Linear(4, 4), nn.Linear(8, 8)
+    followed, small, large = FollowedModule(registry), registry.register(draft), registry.register(target)
+    followed.begins(small)
+    registry.note_called(small)
+    assert followed.awaits_larger()
+    assert followed.gives_way_to_larger(large)
+    registry.note_called(large)
+    assert (followed.module_id, followed.awaits_larger(), followed.gives_way_to_larger(small)) == (large, False, False)
+    alone = registry.register(part)
+    followed.begins(alone)
+    followed.module_id = alone
+    around = registry.register(nn.Sequential(part, nn.Linear(8, 8)))
+    assert (followed.awaits_larger(), followed.gives_way_to_larger(around)) == (False, False)
+
+
 def test_the_module_around_a_module_is_known() -> None:
     registry, part = ModuleRegistry(), nn.Linear(2, 2)
     alone = registry.register(part)
@@ -189,7 +208,7 @@ def test_a_module_without_weights_gives_way_to_one_that_has_some() -> None:
     assert (registry.can_take_steps(bare), registry.gives_way(bare)) == (True, False)
     assert not registry.can_take_steps(layer)
     model = nn.Linear(2, 2)
-    followed = FollowedModule(registry.container_of, registry.gives_way)
+    followed = FollowedModule(registry)
     assert followed.begins(bare)
     assert followed.begins(registry.register(model))
     assert (registry.can_take_steps(bare), registry.gives_way(bare)) == (False, True)
