@@ -114,8 +114,13 @@ def _read_into(graph: CompiledGraph, lowering: Any, order: _Order) -> None:
 
 
 def _bodies_of(made: Any) -> Iterator[Any]:
-    """Yield the lowered graphs of the bodies that an operation calls, such as the branches of ``torch.cond``."""
-    for value in list(getattr(made, "__dict__", {}).values()):
+    """Yield the lowered graphs of the bodies that an operation calls, such as the branches of ``torch.cond``.
+
+    Each is an attribute of its own. PyTorch 2.14 has the branches in a list.
+    """
+    attributes = list(getattr(made, "__dict__", {}).values())
+    listed = [one for value in attributes if isinstance(value, list | tuple) for one in value]
+    for value in (*attributes, *listed):
         body = value if hasattr(value, "name_to_buffer") else getattr(value, "graph", None)
         if isinstance(getattr(body, "name_to_buffer", None), dict) and isinstance(getattr(body, "name", None), str):
             yield body
