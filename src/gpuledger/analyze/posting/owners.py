@@ -83,6 +83,7 @@ def find_owners(
     module_id = _pick(tags.module_id, at, before, -1)
     flags = _pick(tags.flags, at, before, 0)
     step = _pick(tags.step, at, before, 0)
+    stack = _pick(_stacks(journal, tags, stack_id), at, before, -1)
     seen = _identities(journal, device_idx, index_of, lives, phase, module_id)
     features = BlockFeatures(
         identity=seen.kind,
@@ -100,11 +101,23 @@ def find_owners(
         step=step,
         phase=phase,
         category=categorize(features),
-        module_id=seen.module_id,
+        module_id=np.where(seen.kind < 0, in_traced_code(journal, stack, seen.module_id), seen.module_id),
         name_id=seen.name_id,
         scope_id=_pick(tags.scope_id, at, before, -1),
-        stack_id=_pick(_stacks(journal, tags, stack_id), at, before, -1),
+        stack_id=stack,
     )
+
+
+def in_traced_code(journal: Journal, stack_id: I64, module_id: I64) -> I64:
+    """Return the module of each stack in the code of a graph module (``torch.export``), and ``module_id`` elsewhere.
+
+    Nothing calls the modules inside. A line of the code says which of them it computes.
+    """
+    found = module_id
+    for stack, graph_module, inner in journal.facts.get("stack_modules") or ():
+        if 0 <= inner < len(journal.modules):
+            found = np.where((stack_id == stack) & (module_id == graph_module), inner, found)
+    return found
 
 
 def _stacks(journal: Journal, tags: EventTags, own: I64) -> I64:

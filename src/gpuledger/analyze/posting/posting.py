@@ -20,6 +20,7 @@ from gpuledger.analyze.posting.flight_rows import failure_tables, step_memory_ta
 from gpuledger.analyze.posting.fused_work import divide_fused, kernel_names
 from gpuledger.analyze.posting.graph_replays import replay_notes
 from gpuledger.analyze.posting.host_waits import host_waits
+from gpuledger.analyze.posting.owners import in_traced_code
 from gpuledger.analyze.posting.rows import (
     block_table,
     counter_table,
@@ -43,7 +44,7 @@ from gpuledger.model.run_directory import rank_directories
 from gpuledger.model.schema.tables import SCHEMA_VERSION, TABLES
 
 _NOT_IN_MANIFEST = (
-    *("called_roots", "contained_roots", "root_names", "workspace_bytes", "steps_asked"),
+    *("called_roots", "contained_roots", "root_names", "stack_modules", "workspace_bytes", "steps_asked"),
     *("activity_names", "operator_inputs", "compiled_graphs", "captured_pools", "shards", "step_memory_from_ns"),
 )
 """Facts that are not stored in the manifest."""
@@ -93,6 +94,7 @@ def post_journal(journal: Journal, rank: int = 0) -> KeptRank:
     if owned is not None:
         notes = (*manifest.notes, *replay_notes(owned.is_replayed, owned.is_matched))
         manifest = replace(manifest, host_waits=host_waits(owned), notes=notes)
+        owned = replace(owned, module_id=in_traced_code(journal, owned.stack_id, owned.module_id))
         owned = divide_fused(owned, manifest.fusions, journal)
     return KeptRank(rank, Path(), manifest, tables=build_tables(journal, histories, owned))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from math import prod
 from typing import Any
 
@@ -95,6 +95,7 @@ class ModuleRegistry:
         self._outermost = OutermostModules()
         self._root_names = RootNames(names_of)
         self._containers: dict[int, int] = {}
+        self.on_added: Callable[[nn.Module, int], None] = lambda *_: None
         self._contained: dict[int, list[int | str]] = {}
 
     def name_id(self, name: str, root_id: int = -1) -> int:
@@ -262,6 +263,7 @@ class ModuleRegistry:
                 self._add(module, _below(prefix, plain), above, root_id)
         for _, plain, module in found:
             self._add_tensors(_below(prefix, plain), module, root_id)
+            self.on_added(module, self.module_ids[id(module)])
         self._outermost.add(top, root_id, is_outermost=inside < 0)
         if inside < 0:
             self._root_names.add(top, root_id)

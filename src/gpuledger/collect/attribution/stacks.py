@@ -20,6 +20,8 @@ _TORCH_FILES = torch.__file__.removesuffix("__init__.py")
 _OURS = os.path.dirname(os.path.abspath(gpuledger.__file__)) + os.sep
 
 Frames = tuple[tuple[str, int, str], ...]
+Place = tuple[int, int]
+"""Ids of a module with generated code, and of the module inside it that a line of the code computes."""
 
 
 class StackTable:
@@ -37,6 +39,9 @@ class StackTable:
         table, and the garbage collector does not look into code: :meth:`forget_code` breaks the cycle.
         """
         self._sources: dict[tuple[str, int], Frames] = {}
+        self._places: dict[tuple[str, int], Place] = {}
+        self._placed: dict[tuple[Frames, Place], int] = {}
+        self._told = 0
 
     def add_sources(self, sources: dict[tuple[str, int], Frames]) -> None:
         """Replace lines of generated files by the lines that they were generated from.
@@ -45,6 +50,14 @@ class StackTable:
             sources: ``(file, line)`` -> frames, innermost first.
         """
         self._sources |= sources
+
+    def add_places(self, places: dict[tuple[str, int], Place]) -> None:
+        """Add the modules that lines of generated files compute. Stacks there have ids of their own for each module.
+
+        Args:
+            places: ``(file, line)`` -> place.
+        """
+        self._places |= places
 
     def intern(self, frames: Frames) -> int:
         """Return the id of a stack; -1 if it has no frames of the program."""
@@ -56,11 +69,13 @@ class StackTable:
         )[:MAX_FRAMES]
         if not kept:
             return -1
-        number = self._ids.get(kept)
+        place = next((self._places[one[:2]] for one in frames if one[:2] in self._places), None)
+        number = self._ids.get(kept) if place is None else self._placed.get((kept, place))
         if number is None:
             new = next(self._numbers)
             self._new[new] = kept
-            number = self._ids.setdefault(kept, new)  # another thread can have added the same stack
+            # another thread can have added the same stack
+            number = self._ids.setdefault(kept, new) if place is None else self._placed.setdefault((kept, place), new)
         self._ids[frames] = number
         return number
 
@@ -90,6 +105,9 @@ class StackTable:
         while (frames := self._new.pop(self._written, None)) is not None:
             self._written += 1
             part.stacks.append(list(frames))
+        if len(self._placed) != self._told:
+            self._told = len(self._placed)
+            part.facts["stack_modules"] = [[number, *place] for (_, place), number in self._placed.items()]
 
 
 def _frames_from(frame: FrameType | None, count: int) -> Frames:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from gpuledger.collect.adapter.compiler.compiled_cache import cache_directory, keep, recall
 from gpuledger.collect.adapter.compiler.compiled_lines import find_modules
 from gpuledger.collect.adapter.compiler.generated_code import (
@@ -23,6 +25,7 @@ from gpuledger.collect.adapter.compiler.generated_code import (
 )
 from gpuledger.collect.adapter.compiler.graph_nodes import CompiledGraph, NodeOrigin
 from gpuledger.collect.adapter.compiler.inductor import LOST_WITHOUT, CompilerWatch, source_lines
+from gpuledger.collect.adapter.compiler.traced_code import places_of_traced
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import StackTable
@@ -88,6 +91,7 @@ class CompiledGraphs:
         self._unread: dict[str, str] = {}
         self._before = totals()
         self._log = CompileLog()
+        registry.on_added = self._module_added
 
     def install(self) -> None:
         """Begin to watch the compiler."""
@@ -180,6 +184,23 @@ class CompiledGraphs:
             self._stacks.add_sources({(graph.file, site.line): site.main.frames for site in sites if site.main.frames})
             self._observe(function)
         self._journal.fact(compiled_graphs=len({function.file for function in self.functions}))
+
+    def _module_added(self, module: nn.Module, module_id: int) -> None:
+        """Learn which modules and source lines the code of a graph module computes, as of ``torch.export``."""
+        places = places_of_traced(module)
+        if places:
+            self._stacks.add_sources({line: place.frames for line, place in places.items() if place.frames})
+            inside = {line: self._nearest(module_id, place.path) for line, place in places.items() if place.path}
+            self._stacks.add_places({line: (module_id, number) for line, number in inside.items()})
+
+    def _nearest(self, module_id: int, path: str) -> int:
+        """Return the id of the module at a path below another one, or of the nearest module around that place."""
+        while path:
+            found = self._registry.below(module_id, path)
+            if found != OUTSIDE:
+                return found
+            path = path.rpartition(".")[0]
+        return module_id
 
     def _found_again(self, graph: CompiledGraph, functions: list[GeneratedFunction]) -> CompiledGraph:
         """Return a graph from a cache with the modules that its comments and source lines lead to."""
