@@ -22,7 +22,6 @@ from gpuledger.collect.adapter.program_objects import (
     class_name,
     holds_tensors,
     known_sizes,
-    modules_below,
     parameter_groups,
     parameters_of,
     requires_grad,
@@ -30,13 +29,17 @@ from gpuledger.collect.adapter.program_objects import (
     without_overrides,
 )
 from gpuledger.collect.attribution.live_objects import LiveObjects
-from gpuledger.collect.attribution.outermost_modules import NamesOf, OutermostModules, RootNames
+from gpuledger.collect.attribution.outermost_modules import (
+    COMPILED,
+    WRAPPED_NAMES,
+    WRAPPERS,
+    NamesOf,
+    OutermostModules,
+    RootNames,
+    below_path,
+    named_modules,
+)
 from gpuledger.model.journal.journal import Part
-
-_COMPILED = "OptimizedModule"
-_WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", _COMPILED, "FullyShardedDataParallel"})
-"""Wrapper classes with the user's model as their only child. The path of a module does not include them."""
-_WRAPPED_NAMES = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module"})
 
 SCOPES = -2
 """Root id of scope names, in the place of an outermost module's id."""
@@ -190,7 +193,7 @@ class ModuleRegistry:
     def below(self, module_id: int, path: str) -> int:
         """Return the id of the module at ``path`` below another module; -1 if there is none."""
         above, root_id = self._places[module_id]
-        found = self._at(_below(above, path), root_id)
+        found = self._at(below_path(above, path), root_id)
         return self.below(self._wrapped[module_id], path) if found < 0 and module_id in self._wrapped else found
 
     def _at(self, path: str, root_id: int) -> int:
@@ -220,7 +223,7 @@ class ModuleRegistry:
         if number < 0:
             return -1, -1
         path, root_id = self._places[number]
-        return self.name_id(_below(path, name), root_id), number
+        return self.name_id(below_path(path, name), root_id), number
 
     def register(self, module: nn.Module, *, inside: int = -1) -> int:
         """Return a module's id. Registers the module and all its descendants on first use.
@@ -250,19 +253,19 @@ class ModuleRegistry:
         first = self._count
         root_id = self._places[inside][1] if inside >= 0 else first
         prefix = f"{self._places[inside][0]}.{class_name(type(top))}".lstrip(".") if inside >= 0 else ""
-        found = list(_named(top))
+        found = list(named_modules(top))
         for parent, plain, module in found:
             known = self.module_ids.get(id(module))
             if known is not None:
                 self._containers[known] = root_id
                 if parent is not None and self._places[known] == ("", known):
                     above = self.module_ids[id(parent)]
-                    self._contained.setdefault(known, [known, root_id, above, _below(prefix, plain)])
+                    self._contained.setdefault(known, [known, root_id, above, below_path(prefix, plain)])
             else:
                 above = inside if parent is None else self.module_ids[id(parent)]
-                self._add(module, _below(prefix, plain), above, root_id)
+                self._add(module, below_path(prefix, plain), above, root_id)
         for _, plain, module in found:
-            self._add_tensors(_below(prefix, plain), module, root_id)
+            self._add_tensors(below_path(prefix, plain), module, root_id)
             self.on_added(module, self.module_ids[id(module)])
         self._outermost.add(top, root_id, is_outermost=inside < 0)
         if inside < 0:
@@ -273,12 +276,12 @@ class ModuleRegistry:
         number, self._count = self._count, self._count + 1
         self._places.append((path, root_id))
         self._point(module, number)
-        if class_name(type(module)) in _WRAPPERS:
+        if class_name(type(module)) in WRAPPERS:
             for name, inner in children_of(module):
-                if name in _WRAPPED_NAMES and id(inner) in self.module_ids:  # a model with a path of its own
+                if name in WRAPPED_NAMES and id(inner) in self.module_ids:  # a model with a path of its own
                     self._wrapped[number] = self.module_ids[id(inner)]
         self.class_names.add(class_name(type(module)))
-        compiled = class_name(type(module)) == _COMPILED or attributes_of(module).get("_compiled_call_impl") is not None
+        compiled = class_name(type(module)) == COMPILED or attributes_of(module).get("_compiled_call_impl") is not None
         self.has_compiled |= compiled
         self._new_modules.append(
             {
@@ -318,7 +321,7 @@ class ModuleRegistry:
                 if self.is_known(tensor):
                     continue
                 held = self._known_tensors[id(tensor)] = HeldTensor(module, kind, name)
-                kept.append((held, self.name_id(_below(path, name), root_id), owner))
+                kept.append((held, self.name_id(below_path(path, name), root_id), owner))
         if parameters_of(module):
             self._holders.append(weakref.ref(module))
 
@@ -385,18 +388,3 @@ class ModuleRegistry:
         if self._root_names.names:
             part.facts["root_names"] = list(self._root_names.names.items())
         self._new_names, self._new_modules = [], []
-
-
-def _named(top: nn.Module) -> Iterator[tuple[nn.Module | None, str, nn.Module]]:
-    """Yield ``(parent, path, module)`` from ``top`` down, with paths that do not include wrapper classes."""
-    plain_paths: dict[int, str] = {}
-    for parent, name, module in modules_below(top):
-        plain = "" if parent is None else plain_paths[id(parent)]
-        if parent is not None and not (class_name(type(parent)) in _WRAPPERS and name in _WRAPPED_NAMES):
-            plain = _below(plain, name)
-        plain_paths[id(module)] = plain
-        yield parent, plain, module
-
-
-def _below(path: str, name: str) -> str:
-    return f"{path}.{name}" if path and name else path or name

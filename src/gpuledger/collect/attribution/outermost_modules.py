@@ -5,14 +5,25 @@ from __future__ import annotations
 import re
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from torch import nn
 
-from gpuledger.collect.adapter.program_objects import class_name, holds_tensors, is_single_layer, module_of_class
+from gpuledger.collect.adapter.program_objects import (
+    class_name,
+    holds_tensors,
+    is_single_layer,
+    module_of_class,
+    modules_below,
+)
 
 _OBSERVERS = ("torch.ao.quantization.", "torchao.quantization.")
 """Modules of torch whose classes are called while a model is quantized."""
+
+COMPILED = "OptimizedModule"
+WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", COMPILED, "FullyShardedDataParallel"})
+"""Wrapper classes with the user's model as their only child. The path of a module does not include them."""
+WRAPPED_NAMES = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module"})
 
 
 class OutermostModules:
@@ -102,3 +113,19 @@ class RootNames:
         last = _LAST_NAME.search(name)
         if last is not None:
             self.names.setdefault(root_id, last[1] + last[2])
+
+
+def named_modules(top: nn.Module) -> Iterator[tuple[nn.Module | None, str, nn.Module]]:
+    """Yield ``(parent, path, module)`` from ``top`` down, with paths that do not include wrapper classes."""
+    plain_paths: dict[int, str] = {}
+    for parent, name, module in modules_below(top):
+        plain = "" if parent is None else plain_paths[id(parent)]
+        if parent is not None and not (class_name(type(parent)) in WRAPPERS and name in WRAPPED_NAMES):
+            plain = below_path(plain, name)
+        plain_paths[id(module)] = plain
+        yield parent, plain, module
+
+
+def below_path(path: str, name: str) -> str:
+    """Return the path of what has a name below a path. Either can be empty."""
+    return f"{path}.{name}" if path and name else path or name
