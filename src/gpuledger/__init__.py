@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from gpuledger.integrations.memory_profiler import MemoryProfiler, memory_profiler
     from gpuledger.model.run import Rank, Run
+    from gpuledger.services.merges.merging import merge
     from gpuledger.services.queries import balance, breakdown, check, step_energy, step_times
     from gpuledger.services.recording import Recording, flight_recorder, record
     from gpuledger.services.runs import diff, load
@@ -79,6 +80,7 @@ _MODULES = {
     "find_world_size": "gpuledger.simulate.estimate.sharded",
     "load": "gpuledger.services.runs",
     "memory_profiler": "gpuledger.integrations.memory_profiler",
+    "merge": "gpuledger.services.merges.merging",
     "flight_recorder": "gpuledger.services.recording",
     "record": "gpuledger.services.recording",
     "scope": "gpuledger.collect.attribution.scopes",
@@ -126,6 +128,7 @@ __all__ = [
     "flight_recorder",
     "load",
     "memory_profiler",
+    "merge",
     "record",
     "scope",
     "step",

@@ -37,7 +37,7 @@ SURFACE = {
     "budget": "--headroom -o --output --force",
     "import": "--out --force --interval --columns",
     "export": "--to --table -o --output --force",
-    "merge": "--out --force --ranks",
+    "merge": "--out --force --ranks --ray",
     "sql": "--json --csv --memory-limit --timeout -n",
     "doctor": "--json",
     "calibrate": "--json",

@@ -59,6 +59,7 @@ CALLS = {
     "find_world_size",
     "load",
     "memory_profiler",
+    "merge",
     "flight_recorder",
     "record",
     "scope",

@@ -77,6 +77,12 @@ def force_option() -> Decorator:
     return click.option("--force", is_flag=True, help="Overwrite existing output.")
 
 
+def ray_option() -> Decorator:
+    """Return the option --ray."""
+    text = "Use a Ray cluster: its address, auto for that of this machine, or local to start Ray here."
+    return click.option("--ray", "ray_address", metavar="ADDRESS|auto|local", help=text)
+
+
 def output_option(text: str, metavar: str = "FILE", default: str | None = None) -> Decorator:
     """Return the option -o, where a file goes; ``text`` says what is written."""
     return click.option(

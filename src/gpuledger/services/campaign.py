@@ -142,7 +142,8 @@ def _measure_with_ray(
     """Measure on all of Ray's workers. Host overhead between operators is measured in this process first."""
     from gpuledger.ops.measure.campaign import measure_workloads
     from gpuledger.ops.measure.chains import fill_around
-    from gpuledger.ops.measure.ray_crew import RayCrew, connected
+    from gpuledger.ops.measure.ray_crew import RayCrew
+    from gpuledger.processes.ray_cluster import connected
 
     fill_around(campaign.database, campaign.place)
     numbers = itertools.count()

@@ -14,7 +14,7 @@ from synthetic import load_run, make_run
 from gpuledger.analyze.ranks.rank_set import build_rank_set
 from gpuledger.cli.main import main
 from gpuledger.errors import InputError, UsageError
-from gpuledger.services.merging import merge_runs
+from gpuledger.services.merges.merging import merge_runs
 
 
 def test_ranks_of_two_hosts_stand_together(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from synthetic import make_run
 import gpuledger
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.model.run_directory import MANIFEST, choose_directory
-from gpuledger.services.merging import merge_runs
+from gpuledger.services.merges.merging import merge_runs
 from gpuledger.services.remote_runs import LaterUpload, find_runs, later_upload, upload_run, uploaded_to
 from gpuledger.services.runs import open_run, runs_inside
 

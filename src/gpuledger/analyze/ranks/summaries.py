@@ -17,6 +17,8 @@ from gpuledger.model.run_directory import rank_directories
 from gpuledger.model.schema.tables import TABLES
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow as pa
 
     from gpuledger.model.run import Rank
@@ -38,7 +40,11 @@ _OF_SHARDS = ("module_id", "shard_bytes", "parts", "gradient_bytes", "state_byte
 
 def has_summary(rank: Rank) -> bool:
     """Return whether a rank's summary was written."""
-    return any((rank.directory / SUMMARY).glob(PARTS))
+    return _has_summary(rank.directory)
+
+
+def _has_summary(directory: Path) -> bool:
+    return any((directory / SUMMARY).glob(PARTS))
 
 
 def write_summary(rank: Rank) -> None:
@@ -52,6 +58,20 @@ def write_summary(rank: Rank) -> None:
         return
     for name, table in summary_tables(rank).items():
         write_table(rank.directory, table, name)
+
+
+def complete_summary(rank: Rank, directory: Path) -> None:
+    """Write the summary of a rank into its directory, or into that of a copy, if there is none.
+
+    Raises:
+        InputError: a directory to write to is a link, or a table of the rank is damaged.
+        OSError: the tables cannot be written.
+    """
+    if _has_summary(directory):
+        return
+    for name, table in summary_tables(rank).items():
+        write_table(directory, table, name)
+    rank.forget_columns()
 
 
 def summary_tables(rank: Rank) -> dict[str, pa.Table]:

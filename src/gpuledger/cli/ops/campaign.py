@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuledger.cli.common import json_option, output_option, print_json, print_lines, print_notes, takes
+from gpuledger.cli.common import json_option, output_option, print_json, print_lines, print_notes, ray_option, takes
 from gpuledger.cli.ops.capture import say_left_out
 from gpuledger.cli.ops.common import config_option, database_option, time_limit_option, trust_files_option
 from gpuledger.cli.ops.compare import draw_pairs_into, lines_of
@@ -61,7 +61,7 @@ Examples:
 @config_option(required=True)
 @trust_files_option()
 @database_option(None, f"  [default: the one in the file if you use --trust-files, otherwise {DEFAULT_DATABASE}]")
-@click.option("--ray", "ray_address", metavar="ADDRESS|local", help="Measure on all GPUs of a Ray cluster.")
+@ray_option()
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
@@ -128,7 +128,7 @@ def _check_ray(flags: CampaignFlags) -> None:
             hint="Leave --time-limit out, stop with Ctrl-C, and run the same command again to resume",
         )
     if flags.ray_address:
-        from gpuledger.ops.measure.ray_crew import load_ray
+        from gpuledger.processes.ray_cluster import load_ray
 
         load_ray()
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from gpuledger.errors import NoDeviceError, UsageError
+from gpuledger.errors import NoDeviceError
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database.method import REFERENCE_EVERY, Method, Mode
 from gpuledger.ops.database.records import Environment, Record
@@ -18,7 +16,6 @@ from gpuledger.ops.measure.campaign import WorkerAnswer
 from gpuledger.ops.measure.measure import Task
 from gpuledger.ops.measure.measured_device import Device
 
-LOCAL = "local"
 VACATED_S = 30.0
 """Time limit in s for an ended process to release its GPU."""
 REVIVED_S = 120.0
@@ -159,40 +156,3 @@ class RayCrew:
                 if time.monotonic() > deadline_s:
                     raise NoDeviceError("campaign: a worker process ended and could not be restarted") from error
             time.sleep(0.5)
-
-
-def load_ray() -> Any:
-    """Return the module ``ray``.
-
-    Raises:
-        UsageError: it is not installed.
-    """
-    try:
-        return importlib.import_module("ray")
-    except ImportError as error:
-        raise UsageError("--ray: Ray is not installed", hint="pip install 'gpuledger[cluster]'") from error
-
-
-@contextmanager
-def connected(address: str) -> Iterator[Any]:
-    """Connect to Ray at an address, or start it on this machine and stop it at the end.
-
-    Raises:
-        UsageError: Ray is not installed, or cannot be reached.
-    """
-    ray = load_ray()
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    try:
-        if address == LOCAL:
-            ray.init(include_dashboard=False, **quiet)
-        else:
-            ray.init(address=address, **quiet)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise UsageError(
-            f"--ray {address}: {' '.join(str(error).split())[:200]}",
-            hint="Use --ray local, or the address of a Ray cluster: --ray HOST:6379",
-        ) from error
-    try:
-        yield ray
-    finally:
-        ray.shutdown()

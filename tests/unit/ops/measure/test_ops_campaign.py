@@ -184,7 +184,8 @@ def test_workers_measure_all_times_and_then_the_energy_of_those_that_hold_most(d
 @pytest.mark.skipif(sys.platform != "linux", reason="Ray's processes are killed by their number")
 def test_rays_workers_measure_and_come_back_when_one_is_killed(database: OperatorDatabase, tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    from gpuledger.ops.measure.ray_crew import RayCrew, connected
+    from gpuledger.ops.measure.ray_crew import RayCrew
+    from gpuledger.processes.ray_cluster import connected
 
     method = Method(target_frac=0.9, warm_up_ns=10_000, block_ns=10_000, least_blocks=2, most_blocks=3, energy=False)
     tasks = tasks_of_keys(keys_of(6))
@@ -203,12 +204,3 @@ def test_rays_workers_measure_and_come_back_when_one_is_killed(database: Operato
     assert (done.measured, done.failed) == (6, 0)
     assert missing_tasks(tasks, database, Device("cpu", crew.environments[0], 1, lambda: 0), need_energy=False) == []
     assert len(database.records()) == 6 + done.repeated  # a busy processor drifts
-
-
-def test_a_ray_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpuledger.errors import UsageError
-    from gpuledger.ops.measure.ray_crew import connected
-
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match="Ray is not installed"), connected("local"):
-        pass
