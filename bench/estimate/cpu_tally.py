@@ -1,11 +1,11 @@
 """Compares estimates with a tally of the same programs run on the CPU: live bytes of tensors at the peak, by category.
 
 Needs no GPU. On the CPU every tensor has data, so values that an estimate replaces are real. Both sides use the same
-attention, dropout and foreach optimizers. What kernels of a GPU take for themselves (workspaces) is left out, and so is
-the allocator's rounding, because the CPU's tally has neither. Operators of the CPU keep other results for the backward
-pass than those of a GPU, so a difference can have that reason, too. With --only,
-results of other programs are kept. With --side estimate, programs are only estimated. With --side cpu, they run later,
-and are compared with those estimates.
+attention, dropout, RMSNorm, GRU cell and foreach optimizers. What kernels of a GPU take for themselves (workspaces)
+is left out, and so is the allocator's rounding, because the CPU's tally has neither. Operators of the CPU keep other
+results for the backward pass than those of a GPU, so a difference can have that reason, too. With --only, results of
+other programs are kept. With --side estimate, programs are only estimated. With --side cpu, they run later, and are
+compared with those estimates.
 
 Usage: python bench/estimate/cpu_tally.py --out bench/estimate/results/cpu/cpu_tally.json
 """
@@ -27,10 +27,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 import numpy as np
-import torch
+from as_on_a_gpu import choose_as_on_a_gpu, choose_plain_attention
 from environment import describe_environment, write_results
 from forks import in_a_fork
-from torch.nn import functional as F
 
 import gpuledger
 from gpuledger.analyze.memory.instant import find_peak
@@ -45,37 +44,6 @@ from gpuledger.simulate.gpu.device import SimulatedDevice
 PROGRAMS = Path(__file__).parent / "tally_programs"
 GPU, LIMIT_S = "h200", 400
 SIDES = ("cpu", "estimate")
-
-
-def choose_plain_attention() -> None:
-    """Switch the fused attention off, which CPU and GPU have for different inputs."""
-    for name in ("flash", "mem_efficient", "cudnn"):
-        getattr(torch.backends.cuda, f"enable_{name}_sdp")(False)
-
-
-def choose_as_on_a_gpu() -> None:
-    """Make the CPU use the dropout with a boolean mask and the foreach optimizers, as a GPU does."""
-    plain = F.dropout
-
-    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: A002
-        if not training or p in (0.0, 1.0) or inplace:
-            return plain(input, p, training, inplace)
-        return torch.native_dropout(input, p, True)[0]
-
-    def foreach(_params: Any, differentiable: bool, use_fused: bool = False) -> tuple[bool, bool]:
-        return (False, False) if differentiable else (use_fused, not use_fused)
-
-    F.dropout = dropout
-    torch.dropout = dropout
-    for name, module in list(sys.modules.items()):
-        if name.startswith(("torch.optim", "torch.nn.utils", "torch.utils._foreach_utils")):
-            for known, chosen in (
-                ("_default_to_fused_or_foreach", foreach),
-                ("_has_foreach_support", lambda _tensors, device: True),
-                ("_device_has_foreach_support", lambda _device: True),
-            ):
-                if hasattr(module, known):
-                    setattr(module, known, chosen)
 
 
 def leave_workspaces_out() -> None:

@@ -61,7 +61,7 @@ def patch_attention(patches: Patches, functions: SimulatedFunctions) -> None:
                 return _flash(query, key, value, dropout_p, is_causal, scale)
             if kernel == EFFICIENT:
                 return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
-            return _plain(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+            return plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
     patches.put(F, "scaled_dot_product_attention", attention)
     patches.put(torch._C._nn, "scaled_dot_product_attention", attention)
@@ -147,7 +147,7 @@ def _additive(mask: Any, dtype: torch.dtype) -> Any:
     return torch.where(mask, 0.0, torch.full((), -math.inf, dtype=dtype, device=mask.device))
 
 
-def _plain(
+def plain_attention(
     query: Any,
     key: Any,
     value: Any,
