@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from gpuledger.simulate.assumptions import EXPECTED
 from gpuledger.simulate.gpu.autocast import install_autocast
@@ -23,6 +25,7 @@ from gpuledger.simulate.gpu.facade import CudaFacade
 from gpuledger.simulate.gpu.functions import SimulatedFunctions
 from gpuledger.simulate.gpu.hints import listening, place_of
 from gpuledger.simulate.gpu.patches import Patches
+from gpuledger.simulate.host_numbers import HostNumbers
 
 
 def let_torchvision_import() -> None:
@@ -52,6 +55,39 @@ def _replace(mode: SimulatedMode, patches: Patches, name: str, function: Callabl
         patches.put(*place, lambda *args, **kwargs: mode.run_instead(function, name, args, kwargs))
 
 
+def _patch_generator(patches: Patches, numbers: HostNumbers, device: SimulatedDevice) -> None:
+    """Notice where the program sets and reads the state of the CPU's random numbers."""
+
+    def after(before: Callable[[], None], plain: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            before()
+            return plain(*args, **kwargs)
+
+        return call
+
+    for place in (torch, torch.random):
+        for name in ("manual_seed", "seed", "set_rng_state"):
+            patches.put(place, name, after(numbers.forget, getattr(place, name)))
+        patches.put(place, "get_rng_state", after(numbers.catch_up, place.get_rng_state))
+    if hasattr(nn.init, _BOUNDED):
+        patches.put(nn.init, _BOUNDED, _bounded_later(numbers, device, getattr(nn.init, _BOUNDED)))
+
+
+_BOUNDED = "_no_grad_trunc_normal_"
+
+
+def _bounded_later(numbers: HostNumbers, device: SimulatedDevice, plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that leaves tensors without data as they are. From torch 2.13 on, it draws by their values."""
+
+    def fill(tensor: Any, mean: float, std: float, a: float, b: float, generator: Any = None) -> Any:
+        if not isinstance(tensor, FakeTensor) or device.holds(tensor):
+            return plain(tensor, mean, std, a, b, generator)
+        numbers.defer_normal(plain, tensor, (mean, std, a, b), {"generator": generator})
+        return tensor
+
+    return fill
+
+
 @contextmanager
 def in_place(
     device: SimulatedDevice,
@@ -72,6 +108,7 @@ def in_place(
     patches = Patches()
     CudaFacade(device, say).install(patches)
     install_choices(patches, functions, say)
+    _patch_generator(patches, mode.host_numbers, device)
     run_uncompiled(patches, device.uncompiled.setdefault)
     install_more(patches, mode)
     remove_autocast = install_autocast(patches)

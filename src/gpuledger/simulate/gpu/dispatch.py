@@ -37,6 +37,7 @@ from gpuledger.simulate.gpu.shortcuts import shortcut
 from gpuledger.simulate.gpu.sizes import SIZES, caller, fakes_of
 from gpuledger.simulate.gpu.values import Values, host_targets, tensors_in
 from gpuledger.simulate.gpu.workspaces import COPIES_TO_HOST, host_copy_bytes, workspaces_of
+from gpuledger.simulate.host_numbers import HostNumbers, draws
 
 LARGE_CPU_BYTES = 256 << 20
 """CPU tensors of at least this size are fake as well, so that building a large model needs no memory."""
@@ -117,6 +118,7 @@ class SimulatedMode(TorchDispatchMode):
         self.say = say
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.values = Values(device, assumption)
+        self.host_numbers = HostNumbers()
         self.decisions = Decisions(assumption, device.progress, self._say_decided, self.values.note_assumed)
         self._placeholder = PLACEHOLDER
         self.ran: Callable[[Any, Any, Any, Any], None] | None = None
@@ -163,12 +165,16 @@ class SimulatedMode(TorchDispatchMode):
         on_card = asked if asked is not None else any_card or (not any_tensor and self.where.around)
         self._was_on_card = on_card
         if not (any_fake or on_card) and (any_tensor or not _is_large(args, kwargs)):
+            if draws(func):
+                self.host_numbers.catch_up()
             return func(*args, **kwargs)
         if any_fake:
             targets = host_targets(func, args, kwargs)
             if targets:
                 return self._written_to_host(func, args, kwargs, targets)
         if not on_card:
+            if draws(func):
+                self.host_numbers.defer(func, args, kwargs)
             with self.device.borrow(self._host_copy(func, args) if any_card else (), func):
                 result, self._sized = self.fake(func, args, kwargs), None
             return result
