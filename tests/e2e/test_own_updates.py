@@ -241,3 +241,31 @@ def test_other_tensors_have_the_names_of_their_variables() -> None:
     run = record_own(program)
     found = {(block.name, block.bytes) for block in run.of("other")}
     assert {("memory[*]", 12), ("target['weight']", 64), ("by_weight[*]", 20)} <= found
+
+
+def test_plain_tensors_of_modules_belong_to_the_modules() -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.project = nn.Linear(8, 8, bias=False)
+            self.keys, self._values, self.seen = torch.zeros(9, 8), torch.zeros(9, 7), [torch.zeros(9, 6)]
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.keys[:4] = self.project(x)
+            self.last = self.keys + 1
+            return self.last
+
+    def program(_: object) -> object:
+        model = nn.Sequential(Attention(), Attention()).eval()
+        tokens = torch.ones(4, 8)
+        with torch.no_grad():
+            for _step in range(3):
+                model[0](tokens)
+        return model
+
+    run = record_own(program)
+    found = {(block.module, block.name, block.bytes) for block in run.of("other")}
+    names = {("keys", 288), ("_values", 252), ("seen[*]", 216)}
+    assert found == {(module, f"{module}.{name}", size) for module in ("0", "1") for name, size in names}
+    assert {block.name for block in run.of("input")} == {"tokens"}
+    assert {(block.module, block.name) for block in run.of("activation") if block.bytes == 288} == {("0", "")}

@@ -89,7 +89,7 @@ class Identity(IntEnum):
     """A tensor that no module and no optimizer holds, with a ``.grad`` that a backward pass has written."""
     LEAF_GRADIENT = 10
     HELD = 11
-    """A tensor that a variable of the program holds. It names a block without an identity, and gives it no category."""
+    """A tensor that an attribute or a variable holds. It names a block without an identity, and gives no category."""
 
 
 IDENTITY_CATEGORY = {

@@ -209,12 +209,12 @@ def _identities(
 
     The first observation of that identity gives name and module. If tensors of several modules share the block (a
     bucket, a flat parameter), it belongs to the module around them and has no name. ``module_id`` is that of the
-    allocation, which a block without an identity keeps. Such a block outside of modules has the first name of a
-    variable that holds it.
+    allocation, which a block without an identity keeps. Such a block outside of modules has the name, and the
+    module, of the first attribute or variable that was seen to hold it. An input has such a name, too.
     """
     kind = np.full(lives.address.size, NO_IDENTITY, dtype=np.int8)
     name = np.full(lives.address.size, -1, dtype=np.int64)
-    held = name.copy()
+    held, holder = name.copy(), name.copy()
     owner = module_id.copy()
     table = journal.tables["identities"]
     mine = table["device_idx"] == device_idx
@@ -232,14 +232,16 @@ def _identities(
         strict=True,
     ):
         if row >= 0 and what == Identity.HELD and held[row] < 0:
-            held[row] = called
+            held[row], holder[row] = called, module
         if row < 0 or what not in _ORDER or (what in _MADE_OUTSIDE and not outside[row]):
             continue
         if kind[row] == NO_IDENTITY or _ORDER[what] < _ORDER[int(kind[row])]:
             kind[row], name[row], owner[row] = what, called, module
         elif what == kind[row] and what != Identity.INPUT and module != owner[row]:
             name[row], owner[row] = -1, shared.of(int(owner[row]), module)
-    return _Seen(kind, np.where((kind == NO_IDENTITY) & (module_id < 0), held, name), owner)
+    is_held = (kind == NO_IDENTITY) & (module_id < 0) & (held >= 0)
+    is_named = is_held | ((kind == Identity.INPUT) & (name < 0))
+    return _Seen(kind, np.where(is_named, held, name), np.where(is_held, holder, owner))
 
 
 class _Ancestors:

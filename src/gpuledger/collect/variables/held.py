@@ -1,4 +1,4 @@
-"""Names for tensors that are no weights, gradients or states: those of the variables that hold them."""
+"""Names for tensors that are no weights, gradients or states: those of the attributes or variables that hold them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_SEARCHES = 6
 
 
 class HeldNames:
-    """Records which variable holds a tensor.
+    """Records which attribute of a module, or which variable, holds a tensor.
 
     Args:
         sightings: Gets the names. One that knows a tensor as something else keeps that.
@@ -25,17 +25,18 @@ class HeldNames:
         self._searches = 0
 
     def see(self) -> None:
-        """Record the names of the tensors that the program's running functions hold now."""
+        """Record the names of the tensors that modules and the program's running functions hold now."""
         self._searches += 1
         if self._searches > MOST_SEARCHES:
             return
         sightings, registry = self._sightings, self._sightings.registry
         with without_overrides(), torch._C._DisableTorchDispatch():
-            for name, value in held_tensors():
+            found = list(registry.plain_tensors())
+            found += [(registry.name_id(name), -1, value) for name, value in held_tensors()]
+            for name_id, module_id, value in found:
                 if registry.is_known(value):
                     continue
                 for tensor in local_tensors(value):
                     place = storage_place(tensor)
                     if place is not None:
-                        row = sightings.row_of(Identity.HELD, registry.name_id(name), -1, place)
-                        sightings.add_row(row)
+                        sightings.add_row(sightings.row_of(Identity.HELD, name_id, module_id, place))
