@@ -10,7 +10,7 @@ import pytest
 import torch
 from recorded import Recorded, record_own
 from torch import Tensor, nn
-from torch.func import functional_call, grad
+from torch.func import functional_call, grad, vmap
 
 pytestmark = pytest.mark.torch
 
@@ -212,7 +212,7 @@ def test_weights_that_a_function_returns_anew_are_weights() -> None:
 
     run = record_own(program)
     weights = [(block.name, block.bytes) for block in run.of("weight")]
-    assert sorted(weights) == sorted([*STATE, *3 * (("params['weight']", 512), ("params['bias']", 16))])
+    assert sorted(weights) == sorted(4 * STATE)  # those of the model, and three that stood in for them
     assert states(run) == sorted(2 * (("params['weight']", 512), ("params['bias']", 16)))
 
 
@@ -269,3 +269,17 @@ def test_plain_tensors_of_modules_belong_to_the_modules() -> None:
     assert found == {(module, f"{module}.{name}", size) for module in ("0", "1") for name, size in names}
     assert {block.name for block in run.of("input")} == {"tokens"}
     assert {(block.module, block.name) for block in run.of("activation") if block.bytes == 288} == {("0", "")}
+
+
+def test_tensors_that_stand_in_for_parameters_are_weights_without_gradients_too() -> None:
+    def program(_: object) -> object:
+        model, hyper = nn.Linear(32, 4, bias=False), nn.Linear(1, 128, bias=False)
+        population = torch.randn(3, 4, 32)
+        computed = hyper(torch.ones(1)).view(4, 32)
+        with torch.no_grad():
+            vmap(lambda weight: functional_call(model, {"weight": weight}, (torch.ones(5, 32),)))(population)
+        functional_call(model, {"weight": computed}, (torch.ones(5, 32),)).sum().backward()
+        return model, hyper, population, computed
+
+    weights = {(block.name, block.bytes) for block in record_own(program).of("weight")}
+    assert weights == {("hyper.weight", 512), ("model.weight", 512), ("model.weight", 1536)}

@@ -129,6 +129,13 @@ def storage_address(tensor: Tensor) -> int:
         return 0
 
 
+def innermost_tensor(tensor: Any) -> Any:
+    """Return the tensor inside the wrappers of ``torch.func``; without one, the tensor itself."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
 def attributes_of(thing: object) -> dict[str, Any]:
     """Return an object's ``__dict__``; empty if it has none. A property of that name is not called."""
     for base in _bases_of(type(thing)):

@@ -17,6 +17,7 @@ from gpuledger.collect.adapter.program_objects import (
     device_number,
     device_of,
     grad_of,
+    innermost_tensor,
     is_exactly,
     is_leaf,
     is_on_card,
@@ -126,6 +127,19 @@ class TensorObservations:
         if count != self._weights_seen:
             self._weights_seen = count
             self.see_weights()
+
+    def see_stand_ins(self) -> None:
+        """Record the addresses of tensors that stand in for parameters, as in ``functional_call``.
+
+        Those that were computed in this graph, as by another network, are none: they are activations.
+        """
+        with without_overrides():
+            found = [
+                (name_id, module_id, innermost_tensor(tensor))
+                for reference, name_id, module_id in self.registry.parameters
+                if (tensor := reference()) is not None and not issubclass(type(tensor), Parameter)
+            ]
+            self.see((Identity.WEIGHT, *one) for one in found if is_leaf(one[-1]))
 
     def see_gradients(self, *, of: Any = None) -> None:
         """Record the addresses of gradients: of all parameters, or of those that one optimizer updates.

@@ -321,6 +321,7 @@ class MemoryWindow:
                 self._steps.call_ended(module_id, partial(self.expects_training, module_id))
             self.inputs.see(module_id, self._steps.seen + 1, args, kwargs)
         self.sightings.see_new_weights()
+        self.sightings.see_stand_ins()
         self.sightings.see_inputs(module_id, args, kwargs)
 
     def can_take_steps(self, module_id: int) -> bool:

@@ -15,6 +15,7 @@ import torch
 from gpuledger.collect.adapter.other_threads import gradients_of
 from gpuledger.collect.adapter.program_objects import (
     class_name,
+    innermost_tensor,
     is_exactly,
     is_leaf,
     is_tensor,
@@ -96,7 +97,7 @@ class LooseLeaves:
             return
         with without_overrides():
             pairs: list[_Pair] = [
-                (_innermost(leaf), final)
+                (innermost_tensor(leaf), final)
                 for leaf, one in zip(leaves, gradients, strict=True)
                 if is_tensor(leaf) and is_leaf(leaf) and is_tensor(one) and (final := _without_graph(one)) is not None
             ]
@@ -158,13 +159,6 @@ def _elements(thing: Any) -> list[Any]:
     if is_exactly(thing, dict):
         return list(dict.values(thing))
     return list(thing) if is_exactly(thing, list, tuple) else []
-
-
-def _innermost(tensor: Any) -> Any:
-    """Return the tensor inside the wrappers of ``torch.func``; without one, the tensor itself."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
-    return tensor
 
 
 def _without_graph(gradient: Any) -> Any:

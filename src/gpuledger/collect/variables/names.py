@@ -57,7 +57,7 @@ def outer_names_of(wanted: Sequence[object]) -> list[tuple[object, str]]:
     """
     ids, classes = {id(one) for one in wanted}, {id(type(one)) for one in wanted}
     others: dict[int, tuple[object, str]] = {}
-    names = _search(_variables(of_loops=False, outermost_first=True), ids, classes, others)
+    names = _search(_variables(of_loops=False, of_models=ids), ids, classes, others)
     containers = {name.rpartition("[")[0] for name in names.values() if name.endswith("]")}
     found = [(one, names[id(one)]) for one in wanted if id(one) in names]
     return found + [(one, name) for one, name in others.values() if name.rpartition("[")[0] in containers]
@@ -133,18 +133,20 @@ def _reached(
         level = (inner for name, _, value in following for inner in _inside(name, value, any_key=any_key))
 
 
-def _variables(*, of_loops: bool, outermost_first: bool = False) -> Iterator[_Place]:
+def _variables(*, of_loops: bool, of_models: Set[int] = frozenset()) -> Iterator[_Place]:
     """Yield the variables of the program's running functions, then the globals of their modules.
 
     Args:
         of_loops: Whether those are yielded to which loops assign, or all others.
-        outermost_first: Whether those of the outermost function come first, or those of the innermost.
+        of_models: Ids of objects that functions are called with. Variables of outer functions then come first, and
+            these objects have no name in their own methods.
     """
     modules: dict[int, dict[str, Any]] = {}
-    for frame in reversed([*program_frames()]) if outermost_first else program_frames():
+    for frame in reversed([*program_frames()]) if of_models else program_frames():
         loops = loop_variables(frame.f_code)
         for name, value in locals_of(frame).items():
-            if (name in loops) == of_loops and not name.startswith("__"):
+            is_own = name == "self" and id(value) in of_models
+            if (name in loops) == of_loops and not (is_own or name.startswith("__")):
                 yield class_name(type(value)) if name == "self" else name, True, value
         is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
         modules.setdefault(id(frame.f_globals), frame.f_globals)

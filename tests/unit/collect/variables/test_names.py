@@ -118,6 +118,20 @@ def test_a_name_of_an_element_is_found_with_those_beside_it() -> None:
     assert found == [(one, "things['first'][0]"), (beside, "things['first'][2]")]
 
 
+class Called(Thing):
+    def names(self) -> list[str]:
+        return [name for _, name in outer_names_of([self])]
+
+
+def test_a_method_gives_no_name_to_the_object_that_it_is_called_on() -> None:
+    def program() -> list[str]:
+        layers = [Called(), Called()]
+        return layers[0].names()
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(program).result() == ["layers[0]", "layers[1]"]
+
+
 def named_and_left() -> tuple[weakref.ref[Thing], int]:
     thing = Thing()
     return weakref.ref(thing), len(names_of([thing, Thing()]))
