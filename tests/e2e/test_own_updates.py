@@ -283,3 +283,18 @@ def test_tensors_that_stand_in_for_parameters_are_weights_without_gradients_too(
 
     weights = {(block.name, block.bytes) for block in record_own(program).of("weight")}
     assert weights == {("hyper.weight", 512), ("model.weight", 512), ("model.weight", 1536)}
+
+
+def test_nested_and_sparse_tensors_between_updates_change_nothing() -> None:
+    def make(model: nn.Module) -> tuple[Update, object]:
+        update, kept = momentum_with_decay_and_clipping(model)
+
+        def update_beside_others(weight: Tensor, gradient: Tensor) -> None:
+            nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
+            nested = nested * 2 + nested
+            sparse = torch.eye(4).to_sparse() * 3
+            update(weight, gradient + 0 * sparse.to_dense().sum() * nested.to_padded_tensor(0.0).sum())
+
+        return update_beside_others, kept
+
+    assert states(record_updates(make)) == sorted(STATE)

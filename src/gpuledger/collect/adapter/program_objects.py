@@ -30,6 +30,7 @@ requires_grad: Callable[[Tensor], bool] = _TENSOR["requires_grad"].__get__
 is_leaf: Callable[[Tensor], bool] = _TENSOR["is_leaf"].__get__
 version_of: Callable[[Tensor], int] = _TENSOR["_version"].__get__
 shape_of: Callable[[Tensor], torch.Size] = _TENSOR["shape"].__get__
+dimensions_of: Callable[[Tensor], int] = _TENSOR["dim"]
 device_of: Callable[[Tensor], torch.device] = _TENSOR["device"].__get__
 layout_of: Callable[[Tensor], torch.layout] = _TENSOR["layout"].__get__
 is_on_card: Callable[[Tensor], bool] = _TENSOR["is_cuda"].__get__

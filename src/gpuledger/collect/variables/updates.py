@@ -18,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gpuledger.collect.adapter.program_objects import is_tensor, shape_of, storage_address
+from gpuledger.collect.adapter.program_objects import dimensions_of, is_tensor, known_sizes, storage_address
 from gpuledger.collect.attribution.phases import Phases
 from gpuledger.collect.attribution.tensor_observations import Row, StoragePlace, TensorObservations
 from gpuledger.model.accounts import Identity, Phase
@@ -155,6 +156,8 @@ class WeightUpdates:
     def _write(self, target: Tensor, read: list[Tensor], *, is_new: bool) -> None:
         """Record what a tensor contains that an operator has written."""
         elements, address = _elements(target), storage_address(target)
+        if not address or elements < 0:
+            return
         gradients: _Gradients = _NOTHING
         carried: _Carried = _NOTHING
         for one in read:
@@ -242,7 +245,9 @@ def _writes_of(operator: Any) -> _Writes | None:
 
 
 def _elements(tensor: Tensor) -> int:
-    return shape_of(tensor).numel()
+    """Return a tensor's number of elements; -1 for a nested one, and for one with lengths that are no numbers."""
+    sizes = known_sizes(tensor)
+    return prod(sizes) if len(sizes) == dimensions_of(tensor) else -1
 
 
 def _tensors(value: Any) -> list[Tensor]:
