@@ -285,6 +285,7 @@ def test_tensors_that_stand_in_for_parameters_are_weights_without_gradients_too(
     assert weights == {("hyper.weight", 512), ("model.weight", 512), ("model.weight", 1536)}
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 def test_nested_and_sparse_tensors_between_updates_change_nothing() -> None:
     def make(model: nn.Module) -> tuple[Update, object]:
         update, kept = momentum_with_decay_and_clipping(model)
