@@ -152,7 +152,7 @@ def entries_of(mapping: object) -> list[tuple[Any, Any]]:
     kind = type(mapping)
     if issubclass(kind, dict):
         return list(dict.items(mapping))  # type: ignore[arg-type]
-    if issubclass(kind, UserDict):
+    if _is_user_dict(kind):
         return entries_of(attributes_of(mapping).get("data"))
     if module_of_class(kind).startswith("torch.jit."):  # the containers of a scripted module
         return list(mapping.items())  # type: ignore[attr-defined]
@@ -270,7 +270,7 @@ def tensors_in(thing: object, levels: int = CONTAINER_LEVELS) -> Iterator[Tensor
 def _items(thing: object) -> Any:
     """Return the elements of a container: values of a mapping, elements of a sequence, fields of a dataclass."""
     kind = type(thing)
-    if issubclass(kind, (dict, UserDict)):
+    if issubclass(kind, dict) or _is_user_dict(kind):
         return [value for _, value in entries_of(thing)]
     for built_in in (list, tuple, set, frozenset):
         if issubclass(kind, built_in):
@@ -282,11 +282,17 @@ def _items(thing: object) -> Any:
     return ()
 
 
+def _is_user_dict(kind: type) -> bool:
+    """Return whether a class extends ``UserDict``. ``issubclass`` would hash the class, as for every abstract class."""
+    return any(base is UserDict for base in _bases_of(kind))
+
+
 def _class_attribute(kind: type, name: str) -> Any:
     """Return a class attribute without binding it (descriptors are not called)."""
-    for one in type.__getattribute__(kind, "__mro__"):
-        if name in vars(one):
-            return vars(one)[name]
+    for one in _bases_of(kind):
+        names = _names_of(one)
+        if name in names:
+            return names[name]
     return None
 
 

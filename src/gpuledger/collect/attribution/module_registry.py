@@ -21,12 +21,10 @@ from gpuledger.collect.adapter.program_objects import (
     children_of,
     class_name,
     holds_tensors,
-    is_tensor,
     known_sizes,
     parameter_groups,
     parameters_of,
     requires_grad,
-    tensors_in,
     updates_of,
     without_overrides,
 )
@@ -380,19 +378,9 @@ class ModuleRegistry:
             ]
         return len(versions), sum(versions)
 
-    def plain_tensors(self) -> Iterator[tuple[int, int, Any]]:
-        """Yield ids of name and module, and the tensor, of those that live modules hold without registering them.
-
-        They are attributes, or elements of attributes, such as a cache of keys and values.
-        """
-        for reference in list(self._refs.values()):
-            module = reference()
-            if module is None or self.module_ids.get(reference.key) is None:
-                continue
-            for key, value in list(attributes_of(module).items()):
-                if type(key) is str and (is_tensor(value) or not key.startswith("_")):
-                    for tensor in tensors_in(value, 2):
-                        yield *self.named(module, key if tensor is value else f"{key}[*]"), tensor
+    def live_modules(self) -> list[nn.Module]:
+        """Return the registered modules that were not freed."""
+        return [module for reference in list(self._refs.values()) if (module := reference()) is not None]
 
     def drain(self, part: Part) -> None:
         """Write the entries added since the last drain into ``part``."""

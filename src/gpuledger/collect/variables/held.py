@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 
-from gpuledger.collect.adapter.program_objects import local_tensors, without_overrides
+from gpuledger.collect.adapter.program_objects import (
+    attributes_of,
+    is_tensor,
+    local_tensors,
+    tensors_in,
+    without_overrides,
+)
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.tensor_observations import TensorObservations, storage_place
 from gpuledger.collect.variables.names import held_tensors
 from gpuledger.model.accounts import Identity
@@ -31,7 +41,7 @@ class HeldNames:
             return
         sightings, registry = self._sightings, self._sightings.registry
         with without_overrides(), torch._C._DisableTorchDispatch():
-            found = list(registry.plain_tensors())
+            found = list(_plain_tensors(registry))
             found += [(registry.name_id(name), -1, value) for name, value in held_tensors()]
             for name_id, module_id, value in found:
                 if registry.is_known(value):
@@ -40,3 +50,15 @@ class HeldNames:
                     place = storage_place(tensor)
                     if place is not None:
                         sightings.add_row(sightings.row_of(Identity.HELD, name_id, module_id, place))
+
+
+def _plain_tensors(registry: ModuleRegistry) -> Iterator[tuple[int, int, Any]]:
+    """Yield ids of name and module, and the tensor, of those that live modules hold without registering them.
+
+    They are attributes, or elements of attributes, such as a cache of keys and values.
+    """
+    for module in registry.live_modules():
+        for key, value in list(attributes_of(module).items()):
+            if type(key) is str and (is_tensor(value) or not key.startswith("_")):
+                for tensor in tensors_in(value, 2):
+                    yield *registry.named(module, key if tensor is value else f"{key}[*]"), tensor
