@@ -13,7 +13,7 @@ from gpuledger.simulate.estimate.child import run_as_main
 from gpuledger.simulate.estimate.failures import is_own, own_place
 from gpuledger.simulate.estimate.follow import follow
 from gpuledger.simulate.estimate.forked import run_forked
-from gpuledger.simulate.estimate.run import Order, describe_order, estimate_program
+from gpuledger.simulate.estimate.run import Estimate, Order, describe_order, estimate_program
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.rest.ending import StepsDone
@@ -68,7 +68,12 @@ class LoopProgram:
 
 
 def peak_of(directory: Path, source: str) -> int:
-    """Return the estimated peak of a script's allocated bytes. It is followed in a fork of this process."""
+    """Return the estimated peak of a script's allocated bytes."""
+    return estimate_of(directory, source).peak_allocated_bytes
+
+
+def estimate_of(directory: Path, source: str) -> Estimate:
+    """Return the estimate of a script for an H200. It is followed in a fork of this process."""
     number = len(list(directory.glob("*.py")))
     script = directory / f"script_{number}.py"
     script.write_text(source, encoding="utf-8")
@@ -78,4 +83,4 @@ def peak_of(directory: Path, source: str) -> int:
         given = describe_order(order, place, assumption)
         return run_forked(lambda: follow(given, lambda: run_as_main(list(order.program))))
 
-    return estimate_program(order, directory / f"{number}.ledger", follower=follower).peak_allocated_bytes
+    return estimate_program(order, directory / f"{number}.ledger", follower=follower)

@@ -277,7 +277,8 @@ def _describe(outcome: dict[str, Any], assumed: Assumed | None) -> Iterator[str]
         made = [f" The optimizer of {place} took no step." for place in outcome.get("optimizers", ())]
         yield f"No training step was seen, so the estimate is of the whole program.{''.join(made)}"
     if outcome["varied"]:
-        yield f"The steps need different amounts of memory. {outcome['steps']} steps were simulated."
+        more = " Larger steps after these are not included." * (outcome["ended"] == "steps" or outcome["with_rest"])
+        yield f"The steps need different amounts of memory. {outcome['steps']} steps were simulated.{more}"
     if assumed is not None:
         sizes = (assumed.least_reserved_bytes, assumed.largest_reserved_bytes)
         least, largest = ("unknown" if size is None else format_bytes(size) for size in sizes)

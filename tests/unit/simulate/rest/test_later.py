@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-from loop_programs import NEEDED, LoopProgram, peak_of
+from loop_programs import NEEDED, LoopProgram, estimate_of, peak_of
 
 from gpuledger.simulate.gpu.patches import Patches
 
@@ -175,3 +175,22 @@ for epoch in range(1000):
 def test_a_late_stage_needs_the_memory_of_an_early_one(tmp_path: Path) -> None:
     peaks = [peak_of(tmp_path, _UNFREEZES.replace("{first}", str(first))) for first in (1, 700)]
     assert peaks[0] == peaks[1] > 24 << 20
+
+
+_LENGTHENS = """
+from torch import nn
+import torch
+model = nn.Linear(64, 64).to("cuda")
+optimizer = torch.optim.SGD(model.parameters())
+for step in range({steps}):
+    model(torch.randn(1000 + 900 * (step % 3), 64, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("steps", "ends"), [(4, False), (200, True)])
+def test_a_note_on_different_steps_says_whether_others_may_follow(tmp_path: Path, steps: int, ends: bool) -> None:
+    notes = estimate_of(tmp_path, _LENGTHENS.replace("{steps}", str(steps))).notes
+    (note,) = (note for note in notes if note.startswith("The steps need different amounts of memory."))
+    assert note.endswith("Larger steps after these are not included.") == ends
