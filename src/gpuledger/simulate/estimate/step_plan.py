@@ -26,7 +26,9 @@ MOST_CALLS, _MOST_REQUESTS = 1000, 20_000
 _QUIET_STEPS = 8
 """Without a data loader, steps after the largest one until no larger one is expected."""
 _CHANGED = 1.005
-"""Ratio of two steps' requested bytes, or of two batches' sizes, above which they differ."""
+"""Ratio of two peaks, or of two batches' sizes, above which they differ."""
+_VARIED = 1.0005
+"""Ratio of two steps' requested bytes above which they differ. Those of steps with equal inputs are equal."""
 _AHEAD_BATCHES, _AHEAD_S, _AHEAD_BYTES = MOST_STEPS, 1.0, 512 << 20
 """Limits of batches that are read ahead: number, seconds and bytes."""
 
@@ -70,7 +72,7 @@ class StepPlan:
     def varied(self) -> bool:
         """Return whether steps requested different amounts of memory. The first step differs in any program."""
         settled = self.requested[1:]
-        return bool(settled) and max(settled) > min(settled) * _CHANGED
+        return bool(settled) and max(settled) > min(settled) * _VARIED
 
     def is_last(self, seen: int) -> bool:
         """Return whether the program can end now, after ``seen`` steps."""

@@ -54,6 +54,14 @@ def test_changing_steps_are_followed_until_none_is_larger_for_eight(device: Simu
     assert followed(StepPlan(None, device), device, range(100, 10_000, 100)) == MOST_STEPS
 
 
+def test_steps_that_differ_by_little_are_followed_too(device: SimulatedDevice) -> None:
+    """Inputs of random sizes can be nearly alike in two steps."""
+    plan = StepPlan(None, device)
+    sizes = [mib << 20 for mib in (900, 1000, 1001, 1400, *[1000] * 20)]
+    assert followed(plan, device, sizes) == 4 + 8
+    assert plan.varied
+
+
 class Lines(torch.utils.data.Dataset[torch.Tensor]):
     """Lines with the given lengths."""
 
