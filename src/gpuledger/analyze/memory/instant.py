@@ -196,7 +196,7 @@ def _step_start_ns(rank: Rank, device_idx: int, step: int) -> int:
 def _describe(rank: Rank, lives: Lives, index: int, label: str) -> Instant:
     step, phase, module = _place_of(rank, lives, index)
     if not _can_have_steps(rank):
-        step, phase = OUTSIDE_STEPS, "" if phase == "between" else phase
+        step, phase = OUTSIDE_STEPS, "" if phase in ("setup", "between") else phase
     return Instant(lives.device_idx, index, time_of(rank, lives, index), step, phase, module, label)
 
 
