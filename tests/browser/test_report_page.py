@@ -399,6 +399,9 @@ def test_a_report_of_cpu_tensors_and_of_one_block_are_whole(open_report: Callabl
         opened = open_report(**shape)
         assert opened.complaints == []
         assert opened.text("#instant-name") == "At the peak"
+        is_gpu = shape.get("cuda", True)
+        assert opened.page.locator("[data-card=recorded_peak_reserved_bytes]").count() == is_gpu
+        assert ("of allocated" in opened.text("#balance-body")) == (not is_gpu)
         opened.page.click("#shape-treemap")
         opened.page.click("#to-end")
         assert opened.complaints == []

@@ -4,7 +4,7 @@
 function drawBalance(view) {
   const { balance } = view;
   const place = placeLines(balance);
-  const used = wholeOf(balance);
+  const used = wholeOf(view);
   const card = { bytes: balance.total_bytes, name: "GPU" };
   const rows = balance.lines.map((line) => balanceRow(line, place.get(line), line.level === 0 ? card : used));
   byId("balance-body").replaceChildren(...rows);
@@ -12,11 +12,12 @@ function drawBalance(view) {
   byId("balance-notes").replaceChildren(...balance.notes.map((note) => element("li", {}, printable(note))));
 }
 
-/** Return what the lines below the GPU's own are shares of: the used bytes, or reserved where the GPU was not read. */
-function wholeOf(balance) {
+/** Return what the lines below the GPU's own are shares of: the used bytes, or reserved where the GPU was not read, or allocated on a CPU. */
+function wholeOf(view) {
+  const { balance } = view;
   if (balance.used_bytes !== null) return { bytes: balance.used_bytes, name: "used" };
   const reserved = balance.lines.filter((line) => line.level === 1).reduce((sum, line) => sum + (line.bytes || 0), 0);
-  return { bytes: reserved, name: "reserved" };
+  return { bytes: reserved, name: view.device_idx < 0 ? "allocated" : "reserved" };
 }
 
 function balanceCaption(view) {

@@ -45,8 +45,10 @@ function placeOf(instant) {
   return `${instant.step > 0 ? `step ${instant.step}` : "before step 1"} · ${formatName(instant.phase)}`;
 }
 
+/** CPU tensors have no allocator of PyTorch's that reserves memory. */
 function reservedCard(view, base) {
   const { summary } = view;
+  if (view.device_idx < 0) return null;
   const reserved = summary.recorded_peak_reserved_bytes;
   const idle = reserved - summary.recorded_peak_allocated_bytes;
   return card({
@@ -56,7 +58,7 @@ function reservedCard(view, base) {
     exact: formatExact(reserved),
     lines: [
       summary.capacity_bytes && reserved !== null ? `${formatShare(reserved, summary.capacity_bytes)} of ${formatBytes(summary.capacity_bytes)}` : null,
-      view.device_idx < 0 ? "CPU tensors: no reserved memory" : reserved === null ? "not in the file" : `${formatBytes(idle)} above allocated`,
+      reserved === null ? "not in the file" : `${formatBytes(idle)} above allocated`,
     ],
     href: formatState({ ...base, at: "peak", scale: "capacity" }),
     definition: "recorded_peak_reserved_bytes",
