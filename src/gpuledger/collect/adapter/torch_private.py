@@ -102,8 +102,20 @@ def set_memory_metadata() -> Callable[[str], None]:
 
 def history_enabled() -> bool:
     """Return whether the allocator's history is already being recorded, and not only by the flight recorder."""
-    enabled = find("_cuda_isHistoryEnabled")
-    return bool(enabled and enabled()) and not _ring.is_on
+    return bool(_history_is_on()) and not _ring.is_on
+
+
+def _history_is_on() -> bool | None:
+    """Return whether anybody records the allocator's history; None if torch does not tell."""
+    asks = find("_cuda_isHistoryEnabled")
+    if asks is None:
+        return None
+    try:
+        return bool(asks())
+    except RuntimeError:
+        if torch.cuda.is_initialized():
+            raise
+        return False  # a build of torch for CUDA on a machine without a driver
 
 
 class _Ring:
@@ -207,14 +219,12 @@ def start_ring(max_entries: int) -> None:
 
 def ring_is_on() -> bool:
     """Return whether the allocator keeps its last events for the flight recorder."""
-    enabled = find("_cuda_isHistoryEnabled")
-    return _ring.is_on and bool(enabled and enabled())
+    return _ring.is_on and bool(_history_is_on())
 
 
 def is_history_off() -> bool:
     """Return whether nobody records the allocator's history."""
-    enabled = find("_cuda_isHistoryEnabled")
-    return enabled is not None and not enabled()
+    return _history_is_on() is False
 
 
 def full_snapshot() -> dict[str, Any]:
@@ -237,7 +247,10 @@ def has_cuda_context() -> bool:
     if not torch.cuda.is_initialized():
         return False
     asks = find("_cuda_hasPrimaryContext")
-    return asks is None or any(asks(device_idx) for device_idx in range(torch.cuda.device_count()))
+    try:
+        return asks is None or any(asks(device_idx) for device_idx in range(torch.cuda.device_count()))
+    except RuntimeError:
+        return False  # a simulated GPU, in a build of torch for CUDA on a machine without a driver
 
 
 def holds_graphs() -> bool:
