@@ -4,8 +4,8 @@ Comments in forward code name the nodes of the captured graph that a kernel comp
 the source lines of every statement, in backward as well. Dynamo captures the graph anew in every process. So a comment
 leads to a node and its module. Source lines alone lead to a module if only one was called there. Of several, it is the
 one that uses what the kernel reads, such as a weight, or for which it computes the gradient of a weight. Else it is
-the module around all of them. Comments in backward code name its own nodes, which can have the same names as others
-in forward.
+the module around all of them. In forward, the kernels that read a buffer come first: see :mod:`.buffer_values`.
+Comments in backward code name its own nodes, which can have the same names as others in forward.
 
 The entries of AOTAutograd's cache have the graphs as text, with the source line of each node, but without its module
 (torch 2.13). So they do not tell two calls of one line apart.
@@ -104,6 +104,8 @@ def _with_places(
 ) -> CompiledGraph:
     by_name = _by_name(captured)
     order = {name: number for number, name in enumerate(by_name)}
+    known_at = {line: sorted(order.keys() & found, key=order.__getitem__) for line, found in names.items()}
+    values = flow.find_values(statements, {line: known[-1] for line, known in known_at.items() if known})
     made: dict[str, NodeOrigin] = {}
     assigned: set[str] = set()
     found: list[Kernel] = []
@@ -111,11 +113,14 @@ def _with_places(
         assigned.add(one.assigns)
         if not one.kernel:
             continue
-        known = sorted((name for name in names.get(one.line, ()) if name in order), key=lambda name: order[name])
+        known = known_at.get(one.line, [])
         outputs = tuple(name for name in one.names if name.startswith("buf") and name not in assigned | made.keys())
         possible = by_name[known[-1]] if known else flow.narrowed(traced[one.line], one.names, outputs)
-        place = common_place(possible)
-        made.update({name: flow.of_gradient(name) or place for name in outputs})
+        inferred = {name: captured.nodes[values[name]] for name in outputs if name in values}
+        last = max((values[name] for name in inferred), key=order.__getitem__, default="")
+        is_clear = known or not last or len(set(possible)) == 1
+        place = common_place(possible) if is_clear else captured.nodes[last]
+        made.update({name: inferred.get(name) or flow.of_gradient(name) or place for name in outputs})
         if known and len(outputs) == 1:
             flow.made(outputs[0], known[-1])
         written = outputs or one.names[-1:]

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from gpuledger.collect.adapter.compiler.buffer_values import EXTERN, find_values
+from gpuledger.collect.adapter.compiler.generated_code import Statement
 from gpuledger.collect.adapter.compiler.graph_nodes import CapturedGraph, NodeOrigin
 
 _INPUT = re.compile(r"^(?:primals_(\d+)|arg(\d+)_1)$")
@@ -29,9 +31,18 @@ class DataFlow:
 
     def __init__(self, captured: CapturedGraph, text: str, *, is_backward: bool) -> None:
         self._captured = captured
+        self._is_backward = is_backward
         self._inputs = list(captured.inputs) if _has_sizes(captured, text) else []
         self._nodes: dict[str, str] = {}
         self._gradients = dict(self._returned(text)) if is_backward else {}
+
+    def find_values(self, statements: Sequence[Statement], nodes: Mapping[int, str]) -> dict[str, str]:
+        """Return ``buffer -> node`` of forward code. ``nodes`` are those that the comments of kernels name last."""
+        if self._is_backward or not self._inputs:
+            return {}
+        lines = [one.line for one in statements if one.kernel.startswith(EXTERN)]
+        of_library = {line: nodes[line] for line in lines if nodes.get(line) in self._captured.users}
+        return find_values(statements, of_library, self._captured, self._input)
 
     def made(self, buffer: str, node: str) -> None:
         """Record the node that a buffer has the value of."""
