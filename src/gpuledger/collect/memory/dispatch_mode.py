@@ -69,6 +69,11 @@ class OperatorMode(TorchDispatchMode):
         """Tell torch that compiled code needs no fallback because of this mode."""
         return True
 
+    @property
+    def thread_id(self) -> int:
+        """Return the id of the thread that has entered the mode."""
+        return self._thread
+
     def retire(self) -> None:
         """Become a no-op, whether the mode could be removed or not."""
         self._recorder = None

@@ -97,11 +97,14 @@ class ThreadModes:
             mode.come_back(self._recorder)
 
     def take_out(self) -> bool:
-        """Remove the calling thread's mode. Return whether no thread has one."""
+        """Remove the calling thread's mode. Return whether no thread has one, as far as threads have not ended."""
         holder = self._of_thread.holder
         if holder is not None and holder.mode.take_out():
             self._modes.discard(holder.mode)
             self._of_thread.holder = None
+        if self._modes:
+            running = frozenset(sys._current_frames())
+            self._modes = {mode for mode in self._modes if mode.thread_id in running}
         return not self._modes
 
     def _thread_ended(self, mode: ThreadMode) -> None:
