@@ -1,22 +1,27 @@
-"""Ray Train's workers are ranks of one run. A merge on Ray is that without it, whatever its nodes lack."""
+"""Ray: its train workers are ranks of one run, a merge on it is that without it, and its workers measure operators."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from card_recordings import record_journal
 from click.testing import CliRunner
 from many_ranks import make_summaries
 from object_storage import Storage, object_storage
+from operator_keys import key_for, tasks_of_keys
 from present import present
 from programs import environment, recorded, write_script
 from synthetic import make_run
@@ -26,6 +31,14 @@ from gpuledger.analyze.ranks.rank_set import build_rank_set
 from gpuledger.cli.main import main
 from gpuledger.errors import InputError, UsageError
 from gpuledger.model.run_directory import MANIFEST, rank_directories
+from gpuledger.ops.database.method import Method
+from gpuledger.ops.database.operator_database import open_database
+from gpuledger.ops.measure.campaign import run_campaign
+from gpuledger.ops.measure.measure import Progress
+from gpuledger.ops.measure.measured_device import Device
+from gpuledger.ops.measure.plan import missing_tasks
+from gpuledger.ops.measure.ray_crew import RayCrew
+from gpuledger.processes.ray_cluster import connected
 from gpuledger.services.merges.merging import merge_runs
 from gpuledger.services.merges.on_ray import NodeError, RankOrder, _receive, prepare_rank
 from gpuledger.services.remote_runs import upload_run
@@ -60,6 +73,11 @@ TorchTrainer(train, scaling_config=ScalingConfig(num_workers=2), run_config=resu
 sys.exit(7)
 """
 INPUTS = [64 * 16 * 4, 128 * 16 * 4]
+HEAD_CPUS = 3
+MOST_S = 400
+"""Ray takes its time to start on a machine that is busy with other tests."""
+
+pytestmark = pytest.mark.timeout(2 * MOST_S)
 
 
 @dataclass(frozen=True)
@@ -76,13 +94,30 @@ def ray() -> Iterator[Ray]:
     from ray.cluster_utils import Cluster
 
     with object_storage() as storage:  # first: the nodes inherit its variables
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False})
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": HEAD_CPUS, "include_dashboard": False})
         try:
             library.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
             yield Ray(cluster, storage)
         finally:
             library.shutdown()
             cluster.shutdown()
+
+
+@contextmanager
+def occupied_head() -> Iterator[Callable[[], None]]:
+    """Occupy all processors of the first node, so that tasks go to another one. Yield a function that releases them."""
+    import ray as library
+
+    class Occupant:
+        def is_ready(self) -> bool:
+            return True
+
+    occupant = library.remote(num_cpus=HEAD_CPUS)(Occupant).remote()
+    assert library.get(occupant.is_ready.remote())
+    try:
+        yield lambda: library.kill(occupant)
+    finally:
+        library.kill(occupant)
 
 
 def hosts(place: Path) -> list[Path]:
@@ -152,14 +187,14 @@ def test_a_node_without_gpuledger_is_named_and_its_ranks_are_prepared_here(
     hidden = tmp_path / "hidden" / "gpuledger"
     hidden.mkdir(parents=True)
     (hidden / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'gpuledger'\")")
-    node = ray.cluster.add_node(num_cpus=4, env_vars={"PYTHONPATH": str(hidden.parent)})
     said: list[str] = []
-    try:
-        merged = gpuledger.merge([str(tmp_path / "hosts")], str(tmp_path / "merged"), ray="auto", say=said.append)
-    finally:
-        ray.cluster.remove_node(node)
-    assert said[0].startswith("Ray prepared ")
-    assert said[0].endswith(" of 7 ranks.")
+    with occupied_head():
+        node = ray.cluster.add_node(num_cpus=2, env_vars={"PYTHONPATH": str(hidden.parent)})
+        try:
+            merged = gpuledger.merge([str(tmp_path / "hosts")], str(tmp_path / "merged"), ray="auto", say=said.append)
+        finally:
+            ray.cluster.remove_node(node)
+    assert said[0] == "Ray prepared 0 of 7 ranks."
     assert len(said) == 2
     assert said[1].startswith("Prepared in this process, because the tasks on Ray failed: rank-")
     assert "Reason: gpuledger is not installed (node " in said[1]
@@ -170,21 +205,23 @@ def test_a_node_that_is_lost_loses_no_rank(ray: Ray, expected: Path, tmp_path: P
     hanging = tmp_path / "hanging" / "gpuledger"
     hanging.mkdir(parents=True)
     (hanging / "__init__.py").write_text(LOST)
-    node = ray.cluster.add_node(num_cpus=4, env_vars={"PYTHONPATH": str(hanging.parent)})
     seen: list[bool] = []
 
-    def lose() -> None:
-        deadline_s = time.monotonic() + 120
+    def lose(node: Any, release: Callable[[], None]) -> None:
+        deadline_s = time.monotonic() + MOST_S
         while not (hanging / "started").exists() and time.monotonic() < deadline_s:
             time.sleep(0.1)
         seen.append((hanging / "started").exists())
         ray.cluster.remove_node(node, allow_graceful=False)
+        release()
 
-    loser = threading.Thread(target=lose)
-    loser.start()
     said: list[str] = []
-    merged = gpuledger.merge([str(tmp_path / "hosts")], str(tmp_path / "merged"), ray="auto", say=said.append)
-    loser.join()
+    with occupied_head() as release:
+        node = ray.cluster.add_node(num_cpus=2, env_vars={"PYTHONPATH": str(hanging.parent)})
+        loser = threading.Thread(target=lose, args=(node, release))
+        loser.start()
+        merged = gpuledger.merge([str(tmp_path / "hosts")], str(tmp_path / "merged"), ray="auto", say=said.append)
+        loser.join()
     assert seen == [True]
     assert said == []
     assert_same(expected, merged.path)
@@ -210,7 +247,8 @@ def test_the_workers_of_ray_train_are_ranks_of_one_run(ray: Ray, tmp_path: Path,
     """Of a program that starts Ray itself, and of one that gives its variables to the workers of a running cluster."""
     program = write_script(tmp_path, TRAIN)
     where = {"RAY_ADDRESS": "local" if way == "own" else ray.cluster.address, "RAY_TRAIN_V2_ENABLED": "1"}
-    ended = recorded([str(program), way], tmp_path, options=("-q", "--out", "two"), env=environment(**where))
+    how: dict[str, Any] = {"options": ("-q", "--out", "two"), "env": environment(**where), "timeout_s": MOST_S}
+    ended = recorded([str(program), way], tmp_path, **how)
     assert ended.status == 7, ended.stderr.decode()
     run = gpuledger.load(tmp_path / "two.ledger")
     told = [(rank.number, present(rank.manifest.world), rank.manifest) for rank in run.ranks]
@@ -254,3 +292,25 @@ def test_a_node_with_another_run_at_the_path_or_another_version_says_so(tmp_path
             prepare_rank(lacking)
     with pytest.raises(NodeError, match=r"is installed, but the merging process has 0\.0\.1"):
         prepare_rank(replace(order, version="0.0.1"))
+
+
+def test_rays_workers_measure_and_come_back_when_one_is_killed(ray: Ray, tmp_path: Path) -> None:
+    method = Method(target_frac=0.9, warm_up_ns=10_000, block_ns=10_000, least_blocks=2, most_blocks=3, energy=False)
+    keys = [key_for(torch.ops.aten.relu.default, torch.ones(size)) for size in range(1, 7)]
+    tasks = tasks_of_keys(keys)
+    killed: list[int] = []
+    with closing(open_database(tmp_path / "operators.db")) as database, connected(ray.cluster.address) as library:
+        crew = RayCrew(library, "cpu", method)
+        victim = library.get(crew.actors[0].process.remote())
+
+        def kill_one(_progress: Progress) -> None:
+            if not killed:
+                killed.append(victim)
+                os.kill(victim, signal.SIGKILL)
+
+        done = run_campaign(crew, database, lambda _: tasks, on_progress=kill_one, clock_ns=time.time_ns)
+        assert killed == [victim]
+        assert (done.measured, done.failed) == (6, 0)
+        device = Device("cpu", crew.environments[0], 1, lambda: 0)
+        assert missing_tasks(tasks, database, device, need_energy=False) == []
+        assert len(database.records()) == 6 + done.repeated  # a busy processor drifts

@@ -76,11 +76,16 @@ def write_script(directory: Path, source: str, name: str = "train.py") -> Path:
     return place
 
 
-def execute(command: list[str], directory: Path, env: dict[str, str] | None = None, stdin: bytes = b"") -> Ended:
+def execute(
+    command: list[str],
+    directory: Path,
+    env: dict[str, str] | None = None,
+    stdin: bytes = b"",
+    timeout_s: float = 120,
+) -> Ended:
     """Return how ``command`` ended."""
-    done = subprocess.run(
-        command, cwd=directory, env=env or environment(), input=stdin, capture_output=True, timeout=120, check=False
-    )
+    how: dict[str, Any] = {"cwd": directory, "env": env or environment(), "timeout": timeout_s}
+    done = subprocess.run(command, input=stdin, capture_output=True, check=False, **how)
     return Ended(done.returncode, done.stdout, done.stderr)
 
 

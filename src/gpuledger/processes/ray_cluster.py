@@ -43,8 +43,8 @@ def connected(address: str) -> Iterator[Any]:
     _check(address)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
-        if address == LOCAL:
-            ray.init(include_dashboard=False, **quiet)
+        if address == LOCAL:  # without an address, Ray would join a cluster that runs on this machine
+            ray.init(address=LOCAL, include_dashboard=False, **quiet)
         else:
             ray.init(address=address, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:

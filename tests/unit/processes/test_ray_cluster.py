@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from gpuledger.errors import UsageError
+from gpuledger.processes import ray_cluster
 from gpuledger.processes.ray_cluster import connected
 
 
@@ -24,3 +26,17 @@ def test_an_address_at_which_nothing_answers_is_refused_at_once() -> None:
         address = f"127.0.0.1:{free.getsockname()[1]}"
         with pytest.raises(UsageError, match=f"--ray {address}: Connection refused"), connected(address):
             pass
+
+
+def test_local_starts_a_cluster_of_its_own_also_beside_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an address, Ray joins a cluster that runs on this machine."""
+    begun: list[str | None] = []
+    stub = SimpleNamespace(
+        is_initialized=lambda: False,
+        init=lambda address=None, **_how: begun.append(address),
+        shutdown=lambda: None,
+    )
+    monkeypatch.setattr(ray_cluster, "load_ray", lambda: stub)
+    with connected("local") as ray:
+        assert ray is stub
+    assert begun == ["local"]

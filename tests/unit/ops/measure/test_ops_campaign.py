@@ -1,8 +1,5 @@
 """Campaigns: one operator at a time on each device, workers that die and come back, one writer."""
 
-import os
-import signal
-import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,8 +18,6 @@ from gpuledger.ops.database.operator_database import OperatorDatabase, open_data
 from gpuledger.ops.database.records import Environment, Record
 from gpuledger.ops.measure.campaign import Campaigned, WorkerAnswer, measure_workloads, run_campaign
 from gpuledger.ops.measure.measure import Progress, Task
-from gpuledger.ops.measure.measured_device import Device
-from gpuledger.ops.measure.plan import missing_tasks
 from gpuledger.ops.workloads.workload import Use, Workload
 
 CARD = Environment("card", "1", "2", "3")
@@ -179,28 +174,3 @@ def test_workers_measure_all_times_and_then_the_energy_of_those_that_hold_most(d
     again = measure_workloads(ScriptedCrew(cards), database, [workload], Method(), **how)
     assert again.measured == 0
     assert measure_workloads(ScriptedCrew([CARD]), database, [workload], Method(energy=False), **how).measured == 4
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="Ray's processes are killed by their number")
-def test_rays_workers_measure_and_come_back_when_one_is_killed(database: OperatorDatabase, tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    from gpuledger.ops.measure.ray_crew import RayCrew
-    from gpuledger.processes.ray_cluster import connected
-
-    method = Method(target_frac=0.9, warm_up_ns=10_000, block_ns=10_000, least_blocks=2, most_blocks=3, energy=False)
-    tasks = tasks_of_keys(keys_of(6))
-    with connected("local") as ray:
-        crew = RayCrew(ray, "cpu", method)
-        victim = ray.get(crew.actors[0].process.remote())
-        killed: list[int] = []
-
-        def kill_one(progress: Progress) -> None:
-            if not killed:
-                killed.append(victim)
-                os.kill(victim, signal.SIGKILL)
-
-        done = run_campaign(crew, database, lambda _: tasks, on_progress=kill_one, clock_ns=time.time_ns)
-    assert killed == [victim]
-    assert (done.measured, done.failed) == (6, 0)
-    assert missing_tasks(tasks, database, Device("cpu", crew.environments[0], 1, lambda: 0), need_energy=False) == []
-    assert len(database.records()) == 6 + done.repeated  # a busy processor drifts
