@@ -1,7 +1,8 @@
 """Runs the tests with another version of PyTorch than the one of ``make test``, and counts them.
 
 CI has one version. This script runs in any environment with another one and the tools for tests, on the tests that
-record, simulate or measure with PyTorch. It writes how many passed, and the names of those that failed.
+record, simulate or measure with PyTorch. It writes how many passed, and the names of those that failed. It ends with
+pytest's exit status.
 
 Usage: python bench/house/other_torch.py [--out bench/house/results/cpu/other_torch.json] [-- PYTEST_ARGUMENTS]
 """
@@ -38,7 +39,7 @@ def main() -> int:
         outcomes = Path(directory, "outcomes.xml")
         words = [sys.executable, "-m", "pytest", "-q", "--show-capture=no", f"--junitxml={outcomes}"]
         status = subprocess.run([*words, *arguments], cwd=ROOT, check=False).returncode
-        result = {"environment": describe_environment("cpu"), **outcomes_of(outcomes)}
+        result = {"environment": describe_environment("cpu"), "arguments": arguments, **outcomes_of(outcomes)}
     given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return status
 
