@@ -23,5 +23,5 @@ def versions_of_pytorch() -> list[str]:
     return wrap(
         f"On a GPU ({' and '.join(sorted(cards))}), everything was measured with",
         f"PyTorch {' and '.join(sorted(on_gpu))}.",
-        f"PyTorch {only_cpu} ran on CPUs only: what it does on a GPU has not been tried." if only_cpu else "",
+        f"PyTorch {only_cpu} ran on CPUs only, and not yet on a GPU." if only_cpu else "",
     )
