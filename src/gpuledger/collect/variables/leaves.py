@@ -52,7 +52,7 @@ class LooseLeaves:
 
     Args:
         sightings: Knows the registered tensors, and records what others are.
-        updates: Is told of the gradients of leaves.
+        updates: Gets the gradients of leaves after each backward pass.
         held: Names other tensors after each pass.
     """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,16 +9,7 @@ import pytest
 pytest.importorskip("torch")
 from loop_programs import NEEDED, LoopProgram, estimate_of, peak_of
 
-from gpuledger.simulate.gpu.patches import Patches
-
 pytestmark = pytest.mark.torch
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Iterator[LoopProgram]:
-    patches = Patches()
-    yield LoopProgram(tmp_path, patches)
-    patches.undo()
 
 
 @pytest.mark.parametrize(
