@@ -21,7 +21,6 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
 from gpuledger.collect.adapter import distributed_tensors
 from gpuledger.collect.adapter.torch_entrances import torchs_own
-from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.sharding import fully_shard as adapter
 from gpuledger.collect.sharding.fully_shard import FullyShardedGroups
 
@@ -177,14 +176,15 @@ def test_a_torch_without_these_methods_is_said(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_names_are_looked_up_once_for_each_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_up: list[str] = []
-    named = ModuleRegistry.named
+    looked_up: list[object] = []
+    parameters = FullyShardedGroups._parameters
 
-    def counted(self: ModuleRegistry, module: nn.Module, name: str) -> tuple[int, int]:
-        looked_up.append(name)
-        return named(self, module, name)
+    def counted(self: FullyShardedGroups, group: dict[str, Any]) -> Iterator[Any]:
+        for found in parameters(self, group):
+            looked_up.append(found)
+            yield found
 
-    monkeypatch.setattr(ModuleRegistry, "named", counted)
+    monkeypatch.setattr(FullyShardedGroups, "_parameters", counted)
     record_training(steps=1)
     once = len(looked_up)
     record_training(steps=4)
