@@ -3,7 +3,8 @@
 Three sets: the convolutions of many models (conv_shapes.npz) at several batches, types and formats; convolutions
 drawn from a wide distribution; and those of the trainings that estimates are judged by. ``aten::convolution`` and
 ``aten::convolution_backward`` are called twice each: what the first call alone holds (plans that cuDNN gives up) is
-told from what stays. Blocks come from the allocator's own history, in the order they were taken and given back.
+told from what stays. Blocks come from the allocator's own history, in the order they were taken and given back. With
+``--dims 3``, all convolutions are drawn and have three dimensions; three in ten have few results, as last layers do.
 
 The result holds, for each case, its row (gpuledger.simulate.convolutions) and four streams of whole numbers (forward
 and backward, first call and second): ``n`` > 0 is a block of so many bytes, ``-k`` gives the stream's k-th block back.
@@ -11,6 +12,7 @@ What is never given back is a result. ``state`` is 0 for a case that ran, 1 for 
 
 Usage:
     python bench/estimate/conv_workspaces.py --share 0/4 --workers 4 --seconds 200 --out conv_workspaces_0.npz
+    python bench/estimate/conv_workspaces.py --dims 3 --workers 4 --seconds 100 --out conv_workspaces_3d.npz
     python bench/estimate/conv_workspaces.py --join conv_workspaces_[0-3].npz --out tests/data/h200/conv_workspaces.npz
 """
 
@@ -55,9 +57,10 @@ aten = torch.ops.aten
 # -- which convolutions -------------------------------------------------------------------------------------------
 
 
-def draw(dice: random.Random) -> Row:
-    """Return one convolution of a wide distribution, without regard to its size."""
-    dims = dice.choices((2, 1, 3), (92, 5, 3))[0]
+def draw(dice: random.Random, dims: int = 0) -> Row:
+    """Return one convolution of a wide distribution, without regard to its size; with ``dims`` dimensions if not 0."""
+    only = dims > 0
+    dims = dims or dice.choices((2, 1, 3), (92, 5, 3))[0]
     kernel = _kernel(dice, dims)
     patches = max(kernel) >= 2 and dice.random() < 0.06
     stride = list(kernel) if patches else [dice.choices((1, 2, 3), (70, 28, 2))[0]] * dims
@@ -73,6 +76,8 @@ def draw(dice: random.Random) -> Row:
         channels, made = (-(-n // groups) * groups for n in (channels, made))
     elif groups > 1:
         made = channels * dice.choices((1, 2), (90, 10))[0]
+    elif only and dice.random() < 0.3:
+        made = dice.randint(1, 24)
     transposed = int(dice.random() < 0.07)
     more = [int(transposed and step > 1 and dice.random() < 0.5) for step in stride]
     sizes = _sizes(dice, dims)
@@ -172,6 +177,15 @@ def is_fit(row: Row) -> bool:
     )
 
 
+def drawn_cases(dims: int, share: int) -> Iterator[tuple[str, Row]]:
+    """Yield source and row of drawn convolutions with so many dimensions, without end."""
+    dice = random.Random(1000 * dims + share)
+    while True:
+        row = draw(dice, dims)
+        if is_fit(row):
+            yield "drawn", canonical(row)
+
+
 def cases(share: int, shares: int, shapes: Path = SHAPES) -> Iterator[tuple[str, Row]]:
     """Yield source and row of a share's cases, without end: the trainings' own, then models' and drawn ones in turn."""
     with np.load(shapes) as listed:
@@ -268,16 +282,17 @@ def start_history() -> None:
     )
 
 
-def measure(share: int, shares: int, seconds: float, most_frac: float, out: Path) -> None:
-    """Measure one share for so many seconds, writing what there is from time to time."""
+def measure(walk: Iterator[tuple[str, Row]], seconds: float, most_frac: float, out: Path) -> None:
+    """Measure cases for so many seconds, writing what there is from time to time."""
     begin_s = kept_s = time.monotonic()
     torch.cuda.set_per_process_memory_fraction(most_frac)
     room_bytes = most_frac * torch.cuda.get_device_properties(0).total_memory
-    for _, row in itertools.islice(cases(share, shares), 4):
+    first = list(itertools.islice(walk, 4))
+    for _, row in first:
         run_case(row)  # the library's own first calls
     start_history()
     done: list[Case] = []
-    walk = cases(share, shares)
+    walk = itertools.chain(first, walk)
     while time.monotonic() - begin_s < seconds:
         chunk = [Case(*next(walk)) for _ in range(CHUNK)]
         for case in chunk:
@@ -290,7 +305,7 @@ def measure(share: int, shares: int, seconds: float, most_frac: float, out: Path
         if time.monotonic() - kept_s > KEEP_EVERY_S:
             write(out, done, describe_environment("cuda"))
             kept_s = time.monotonic()
-            print(f"share {share}: {len(done)} cases, {kept_s - begin_s:.0f} s", flush=True)
+            print(f"{out.name}: {len(done)} cases, {kept_s - begin_s:.0f} s", flush=True)
     write(out, done, describe_environment("cuda"))
 
 
@@ -349,6 +364,7 @@ def run_workers(arguments: argparse.Namespace) -> None:
     for number, part in enumerate(parts):
         own = f"{share * arguments.workers + number}/{shares * arguments.workers}"
         command = [sys.executable, __file__, "--share", own, "--seconds", str(arguments.seconds), "--out", str(part)]
+        command += ["--dims", str(arguments.dims)]
         running.append(subprocess.Popen([*command, "--memory", str(0.95 / arguments.workers)]))
     for process in running:
         process.wait()
@@ -363,6 +379,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="processes on this card")
     parser.add_argument("--memory", type=float, default=0.95, help="share of the GPU's memory a process may take")
     parser.add_argument("--seconds", type=float, default=200.0)
+    parser.add_argument("--dims", type=int, default=0, choices=(0, 1, 2, 3), help="draw only these; 0: the three sets")
     parser.add_argument("--join", type=Path, nargs="+", metavar="FILE")
     arguments = parser.parse_args()
     if arguments.join:
@@ -371,7 +388,8 @@ def main() -> None:
         run_workers(arguments)
     else:
         share, shares = (int(part) for part in arguments.share.split("/"))
-        measure(share, shares, arguments.seconds, arguments.memory, arguments.out)
+        walk = drawn_cases(arguments.dims, share) if arguments.dims else cases(share, shares)
+        measure(walk, arguments.seconds, arguments.memory, arguments.out)
 
 
 if __name__ == "__main__":
