@@ -19,6 +19,8 @@ Printed = dict[str, Any]
 
 MIB = 1 << 20
 MOST_FRAC, MOST_OTHER_FRAC, WAIT_FRAC = 0.01, 0.01, 0.05
+HARDLY_NS = 1e6
+"""A rank that waits less than this in a step hardly waits."""
 MOST_IN_WINDOW, MOST_AFTER_WINDOW = 1.03, 1.005
 
 
@@ -111,10 +113,7 @@ def view_figures(run: Run) -> dict[str, Any]:
 
 
 def wait_figures(run: Run, recorded: list[Printed]) -> dict[str, Any]:
-    """Return each rank's waits by the merged view beside waits by CUDA events before the same collectives.
-
-    They agree if they differ by at most WAIT_FRAC of the longest wait.
-    """
+    """Return each rank's waits by the merged view beside waits by CUDA events before the same collectives."""
     printed = {one["rank"]: one for one in recorded}
     view = view_figures(run)
     waits = view["waits"] or {"ranks": [], "steps": []}
@@ -125,14 +124,30 @@ def wait_figures(run: Run, recorded: list[Printed]) -> dict[str, Any]:
         **view,
         "direct_waits_ns": {str(rank): time_ns for rank, time_ns in direct.items()},
         "viewed_waits_ns": {str(rank): time_ns for rank, time_ns in viewed.items()},
-        "waits_are_within": {
-            str(rank): abs(time_ns - direct[rank]) <= WAIT_FRAC * max(viewed.values())
-            for rank, time_ns in viewed.items()
-        },
+        "waits_by_rank": [compared_wait(rank, viewed[rank], direct[rank]) for rank in sorted(viewed)],
         "limit_frac": WAIT_FRAC,
+        "hardly_ns": HARDLY_NS,
         "direct_waits_of_all_steps_ns": direct_waits_ns(printed, range(1, len(recorded[0]["arrivals_ms"]) + 1)),
         "pauses": {str(rank.number): [asdict(one) for one in rank.manifest.pauses] for rank in run.ranks},
         "printed": recorded,
+    }
+
+
+def compared_wait(rank: int, viewed_ns: float, direct_ns: float) -> dict[str, Any]:
+    """Return one rank's wait in a step by the merged view and by CUDA events, and how they differ.
+
+    They agree if they differ by at most WAIT_FRAC of the events' wait. Of a rank that hardly waits, less than HARDLY_NS
+    by the events, the difference in ms is what counts. There it is at most HARDLY_NS, and ``difference_frac`` is None.
+    """
+    hardly = direct_ns < HARDLY_NS
+    difference_ns = viewed_ns - direct_ns
+    return {
+        "rank": rank,
+        "viewed_ms": viewed_ns / 1e6,
+        "direct_ms": direct_ns / 1e6,
+        "difference_ms": difference_ns / 1e6,
+        "difference_frac": None if hardly else difference_ns / direct_ns,
+        "is_within": abs(difference_ns) <= (HARDLY_NS if hardly else WAIT_FRAC * direct_ns),
     }
 
 

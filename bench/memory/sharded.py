@@ -2,20 +2,25 @@
 
 A Llama-shaped model is trained in each way without recording and under ``gpuledger run``, each time in processes of its
 own. Each rank prints the allocator's peaks and its step times. Two more runs come first: one with a rank that sleeps
-30 ms in each step, with CUDA events before the collectives, and one with a rank that keeps an activation of 8 GiB:
-``--only straggler,imbalance`` measures nothing else. Jobs import their libraries while another job uses the GPUs, and
-use the GPUs in turn.
+30 ms in each step, with CUDA events before the collectives, and one with a rank that keeps an activation of 8 GiB. The
+first has ``waits_by_rank``: the wait of each rank by ``show`` and by the events, in the same steps. Both have
+``first_line``, with which ``show`` begins. ``--only straggler,imbalance`` measures nothing else. Jobs import their
+libraries while another job uses the GPUs, and use the GPUs in turn.
 
 The result is written after each job. ``failed`` has the errors of jobs, and ``not_run`` the jobs that did not begin
 within ``--limit-s``. A second call with ``--resume`` adds them.
 
 Usage: python bench/memory/sharded.py --out bench/memory/results/h200/sharded.json
        python bench/memory/sharded.py --ranks 4 --out bench/memory/results/h100/sharded_4.json
+       python bench/memory/sharded.py --only straggler,imbalance --limit-s 180 \
+           --out bench/memory/results/h200/sharded_waits_2.json   # two GPUs, ends within 200 s
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -62,14 +67,22 @@ def record(jobs: Jobs, name: str, place: str, way: str, *more: str) -> dict[str,
     except JobFailedError as error:
         jobs.fail(name, error)
     printed = jobs.printed(place, way)
-    return {"printed": printed, **run_figures(load(run), printed)}
+    return {"printed": printed, "first_line": first_line(run), **run_figures(load(run), printed)}
 
 
 def record_straggler(jobs: Jobs, name: str) -> dict[str, Any]:
     """Return what is said about a rank that sleeps, and the waits beside direct measurements."""
     run = jobs.place / f"{name}.ledger"
-    jobs.train(name, EVENTS, "--sleep-ms", str(SLEEP_MS), run=run, passes="memory,time")
-    return wait_figures(load(run), jobs.printed(name, EVENTS))
+    passes = f"memory,time:{jobs.given.profiled_steps}"
+    jobs.train(name, EVENTS, "--sleep-ms", str(SLEEP_MS), run=run, passes=passes)
+    return {"first_line": first_line(run), **wait_figures(load(run), jobs.printed(name, EVENTS))}
+
+
+def first_line(run: Path) -> str:
+    """Return the first line that ``gpuledger show`` prints of a run."""
+    command = [sys.executable, "-m", "gpuledger", "show", str(run)]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, "COLUMNS": "250"})
+    return shown.stdout.partition("\n")[0]
 
 
 def record_imbalance(jobs: Jobs, name: str) -> dict[str, Any]:
@@ -85,6 +98,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--window", type=int, default=10)
+    parser.add_argument("--profiled-steps", type=int, default=10, help="steps with times; waits are compared in them")
     parser.add_argument("--repeats", type=int, default=1, help="trainings of each way with and without a recording")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--ways", default=",".join(way for way in WAYS if way != EVENTS))

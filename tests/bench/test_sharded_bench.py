@@ -89,6 +89,18 @@ def test_the_wait_of_a_rank_is_from_its_arrival_to_the_last(bench: Any) -> None:
     assert direct_waits_ns(printed, []) == {0: [], 1: []}
 
 
+def test_a_wait_is_compared_relative_to_that_of_events_unless_it_is_short(bench: Any) -> None:
+    compared_wait = bench("sharded_figures").compared_wait
+    longer = compared_wait(0, 42.0e6, 40.0e6)
+    assert longer["difference_frac"] == pytest.approx(0.05)
+    assert (longer["viewed_ms"], longer["direct_ms"], longer["is_within"]) == (42.0, 40.0, True)
+    assert not compared_wait(0, 37.9e6, 40.0e6)["is_within"]
+    short = compared_wait(1, 0.1e6, 0.9e6)
+    assert short["difference_frac"] is None
+    assert (short["difference_ms"], short["is_within"]) == (pytest.approx(-0.8), True)
+    assert not compared_wait(1, 2.5e6, 0.9e6)["is_within"]
+
+
 def test_overhead_leaves_the_first_step_out(bench: Any) -> None:
     bare = [{"step_times_s": [9.0, 1.0, 1.0, 1.0, 2.0], "peak_allocated_bytes": 5}]
     recorded = [{"step_times_s": [1.0, 1.5, 1.5, 7.0, 2.0], "peak_allocated_bytes": 5}]

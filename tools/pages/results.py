@@ -25,6 +25,11 @@ def read(name: str) -> Results:
     return values
 
 
+def files_like(pattern: str) -> list[str]:
+    """Return the files of results whose paths below ``bench`` match a pattern, in the order of their names."""
+    return sorted(place.relative_to(ROOT / "bench").as_posix() for place in (ROOT / "bench").glob(pattern))
+
+
 def environment_of(results: Results) -> Results:
     """Return what a file says of the machine it was measured on."""
     for key in ("machine", "environment", "truth_on", "recorded_on", "estimated_on"):
