@@ -4,7 +4,7 @@ Three sets: the convolutions of many models (conv_shapes.npz) at several batches
 drawn from a wide distribution; and those of the trainings that estimates are judged by. ``aten::convolution`` and
 ``aten::convolution_backward`` are called twice each: what the first call alone holds (plans that cuDNN gives up) is
 told from what stays. Blocks come from the allocator's own history, in the order they were taken and given back. With
-``--dims 3``, all convolutions are drawn and have three dimensions; three in ten have few results, as last layers do.
+``--dims 3``, all convolutions are drawn and have three dimensions: wide and as networks have them, in turn.
 
 The result holds, for each case, its row (gpuledger.simulate.convolutions) and four streams of whole numbers (forward
 and backward, first call and second): ``n`` > 0 is a block of so many bytes, ``-k`` gives the stream's k-th block back.
@@ -77,7 +77,7 @@ def draw(dice: random.Random, dims: int = 0) -> Row:
     elif groups > 1:
         made = channels * dice.choices((1, 2), (90, 10))[0]
     elif only and dice.random() < 0.3:
-        made = dice.randint(1, 24)
+        made = dice.randint(1, 24)  # as last layers have
     transposed = int(dice.random() < 0.07)
     more = [int(transposed and step > 1 and dice.random() < 0.5) for step in stride]
     sizes = _sizes(dice, dims)
@@ -177,11 +177,34 @@ def is_fit(row: Row) -> bool:
     )
 
 
+def draw_usual(dice: random.Random, dims: int) -> Row:
+    """Return one convolution as networks have them: no groups, small kernels and batches, even sides."""
+    kernel = dice.choices((1, 3, 2, 5, 7), (30, 45, 12, 5, 8))[0]
+    step = kernel if kernel == 2 else dice.choice((1, 1, 1, 2))
+    transposed = int(step > 1 and kernel > 1 and dice.random() < 0.4)
+    channels = dice.choice((1, 1, 2, 3, 4)) if dice.random() < 0.15 else dice.choice(_USUAL_CHANNELS)
+    made = dice.randint(1, 24) if dice.random() < 0.25 else dice.choice(_USUAL_CHANNELS)
+    weight = (channels, made) if transposed else (made, channels)
+    side = dice.choice((8, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128))
+    sizes = [side] * dims if dice.random() < 0.6 else [dice.choice((4, 8, 16, 32)), *[side] * (dims - 1)]
+    layout = dice.choices((FIRST, LAST), (80, 20))[0]
+    more = int(transposed and kernel > 2)
+    padding = 0 if kernel == 2 else kernel // 2
+    triples = (n for one in (step, padding, 1, more) for n in (*[one] * dims, *[0] * (3 - dims)))
+    return (
+        dims, transposed, dice.choices((0, 1, 2), (50, 20, 30))[0], dice.choice((1, 2, 2, 4, 4, 8, 16, 32)), channels,
+        *sizes, *[0] * (3 - dims), *weight, *[kernel] * dims, *[0] * (3 - dims), *triples, 1, layout, layout,
+        int(dice.random() < 0.5), layout, int(dice.random() < 0.93),
+    )  # fmt: skip
+
+
+_USUAL_CHANNELS = (8, 16, 16, 24, 32, 32, 48, 64, 64, 96, 128, 128, 192, 256, 256, 320, 384, 512)
+
+
 def drawn_cases(dims: int, share: int) -> Iterator[tuple[str, Row]]:
     """Yield source and row of drawn convolutions with so many dimensions, without end."""
     dice = random.Random(1000 * dims + share)
-    while True:
-        row = draw(dice, dims)
+    for row in (make(dice, dims) for make in itertools.cycle((draw_usual, draw_usual, draw))):
         if is_fit(row):
             yield "drawn", canonical(row)
 
