@@ -15,6 +15,7 @@ ESTIMATED = (
     ("estimate/results/h200/sharded_estimates_4.json", "memory/results/h200/sharded_4.json"),
     ("estimate/results/h200/sharded_estimates_4_pp.json", "memory/results/h200/sharded_4.json"),
     ("estimate/results/h200/sharded_estimates_2.json", "memory/results/h200/sharded_2.json"),
+    ("estimate/results/h200/sharded_estimates_2_more.json", "memory/results/h200/sharded_2_more.json"),
 )
 """Estimates, and what they are compared with."""
 
@@ -89,7 +90,14 @@ def waits() -> list[str]:
         "On the four GPUs of the first table, rank 1 sleeps 30 ms in each step of `ddp`. `show` begins with:",
         f"“{waiting}”. If rank 1 keeps an activation of 8 GiB in `fsdp`, `show` begins with:",
         f"“{'; '.join(results['imbalance']['view'][0][1])}”.",
+        *first_lines(),
     ]
+
+
+def first_lines() -> list[str]:
+    """Return the first lines of show for the same two programs on two GPUs."""
+    lines = [" ".join(read(WAITS[-1])["results"][name]["first_line"].split()) for name in ("straggler", "imbalance")]
+    return [f"On two GPUs, it begins with: “{lines[0].partition(',')[0]}”.", f"And with: “{lines[1]}”."]
 
 
 def waits_by_rank() -> list[str]:
