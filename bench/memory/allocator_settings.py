@@ -26,9 +26,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
+from crash_programs import EACH_S, GIB, capacity
 from environment import describe_environment, write_results
 from one_by_one import names_in_time, out_and_only
-from out_of_memory import EACH_S, GIB, capacity, run
+from out_of_memory import run
 
 from gpuledger.analyze.allocator.alloc_conf import CANDIDATES
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import re
+import sys
 
-from pages.blocks import block
-from pages.results import MIB, about, read, table, when, wrap
+from pages.blocks import ROOT, block
+from pages.results import MIB, Results, about, read, table, when, wrap
+
+sys.path.insert(0, str(ROOT / "bench" / "lib"))
+
+from crash_messages import shown_by_torch
 
 SETTINGS = "memory/results/h200/allocator_settings.json"
 FAILURES = "memory/results/h200/out_of_memory.json"
@@ -19,8 +23,8 @@ ON_THE_HOST = "memory/results/cpu/host_out_of_memory.json"
 LEAKS = "memory/results/cpu/leaks.json"
 FAILURES_AGAIN = "memory/results/h100/out_of_memory.json"
 """The same programs on a GPU with less memory."""
+TOOLS = {"message": "PyTorch's message", "snapshot": "its memory snapshot", "gpuledger": "gpuledger"}
 ADVICE = "expandable_segments:True"
-UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 @block("causes of out-of-memory errors")
@@ -29,12 +33,13 @@ def causes() -> list[str]:
     results = read(FAILURES)
     programs = results["programs"]
     right = sum(bool(found["right"]) for found in programs.values())
-    by_torch = {name: shown_by_torch(found["planted"], found["error"]) for name, found in programs.items()}
+    messages = {name: found.get("without", found)["error"] for name, found in programs.items()}
+    by_torch = {name: shown_by_torch(found["planted"], messages[name]) for name, found in programs.items()}
     rows = [
         [name.replace("_", " "), found["sentence"] or "not explained", "yes" if by_torch[name] else "–"]
         for name, found in programs.items()
     ]
-    advised = sum(ADVICE in found["error"] for found in programs.values())
+    advised = sum(ADVICE in message for message in messages.values())
     return [
         *wrap(
             f"{about(results, 'memory/out_of_memory.py')}, {len(programs)} programs that fail, one run of each. The",
@@ -51,7 +56,57 @@ def causes() -> list[str]:
         *table(["planted cause", "first sentence", "PyTorch's message"], rows, right_from=3),
         "",
         *wrap(*again()),
+        *side_by_side(results),
     ]
+
+
+def side_by_side(results: Results) -> list[str]:
+    """Return which questions about the same crashes each tool answers rightly, and what its files cost."""
+    if "questions" not in results:
+        return []
+    programs = results["programs"].values()
+    costs = [
+        ("Writing the snapshot takes", [one["without"]["snapshot_s"] for one in programs], "snapshot_bytes", True),
+        ("Recording the error takes", [max(one["took_ns"], default=0) / 1e9 for one in programs], "run_bytes", False),
+    ]
+    spans = [
+        f"{what} {least_and_most([1e3 * one for one in seconds], 'ms')}, and the {'file' if bare else 'run'} has "
+        f"{least_and_most([(one['without'] if bare else one)[size] / MIB for one in programs], 'MiB')}."
+        for what, seconds, size, bare in costs
+    ]
+    rows = [
+        [text, *(answered([one["answers"].get(tool, {}).get(name) for one in programs]) for tool in TOOLS)]
+        for name, text in results["questions"].items()
+    ]
+    return [
+        "",
+        *wrap(
+            "The next table compares what is known after the same crashes. The programs also ran without gpuledger,",
+            "with PyTorch's memory history of 100,000 events and an observer that writes a snapshot at the error. A",
+            "script reads the answers: from the message with its traceback, from the snapshot, and from the values",
+            "that `gpuledger show --json` prints. A cell has the right answers, of the crashes for which the truth is",
+            "known.",
+        ),
+        "",
+        *table(["question", *TOOLS.values()], rows, right_from=1),
+        "",
+        *wrap(*spans),
+    ]
+
+
+def answered(answers: list[dict[str, str] | None]) -> str:
+    """Return how many answers are right, and how many are wrong; a dash if there is none at all."""
+    grades = [one["grade"] for one in answers if one is not None]
+    right, wrong = grades.count("right"), grades.count("wrong")
+    if not right and not wrong:
+        return "–"
+    return f"{right} of {len(grades)}" + (f", {wrong} wrong" if wrong else "")
+
+
+def least_and_most(values: list[float], unit: str) -> str:
+    """Return a range of values."""
+    least, most = (f"{one:,.0f}" if one >= 10 else f"{one:.1f}" for one in (min(values), max(values)))
+    return f"{least} to {most} {unit}"
 
 
 def again() -> list[str]:
@@ -160,26 +215,6 @@ def reserved_with_other_settings() -> list[str]:
 
 def _named(setting: str) -> str:
     return f"`{setting}`" if setting else "the default"
-
-
-def shown_by_torch(planted: str, message: str) -> bool:
-    """Return whether PyTorch's message shows the planted cause, by its numbers or its words."""
-    tried, total = _bytes_in(message, "Tried to allocate {}"), _bytes_in(message, "total capacity of {}")
-    unallocated = _bytes_in(message, "{} is reserved by PyTorch but unallocated")
-    shown = {
-        "one_large_request": tried is not None and total is not None and tried > total / 2,
-        "fragmentation": tried is not None and unallocated is not None and unallocated > tried,
-        "other_processes": re.search(r"\bProcess \d+ has\b", message) is not None,
-        "private_pool": "private pools" in message,
-        "memory_fraction": " allowed;" in message,
-    }
-    return shown.get(planted, False)
-
-
-def _bytes_in(message: str, where: str) -> float | None:
-    """Return the size at ``{}`` in a message; None if it is not there."""
-    found = re.search(where.format(r"([\d.]+) (bytes|KiB|MiB|GiB)"), message)
-    return None if found is None else float(found[1]) * UNITS[found[2]]
 
 
 @block("leaks that are found")
