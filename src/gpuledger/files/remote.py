@@ -6,6 +6,7 @@ anything is downloaded, so that every file is written below the directory that w
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ MOST_DEPTH = 8
 ON_FAILURE = "Check the URL, the credentials and the connection, then repeat the command"
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 _INSTALL = "pip install 'gpuledger[remote]'"
+_INSTALL_ALSO = {"gs": " gcsfs", "gcs": " gcsfs"}
 _LOCAL = ("file", "local")
 
 
@@ -153,16 +155,29 @@ def open_folder(url: str) -> RemoteFolder:
     Raises:
         UsageError: fsspec, or what it needs for this URL, is not installed; or the URL is wrong.
     """
+    scheme = url.partition("://")[0]
+    install = _INSTALL + _INSTALL_ALSO.get(scheme, "")
     try:
         import fsspec
     except ImportError as error:
-        raise UsageError(f"{url}: fsspec is not installed", hint=_INSTALL) from error
-    options = {"auto_mkdir": True} if url.partition("://")[0] in _LOCAL else {}
+        raise UsageError(f"{url}: fsspec is not installed", hint=install) from error
+    options = {"auto_mkdir": True} if scheme in _LOCAL else {}
     try:
         filesystem, root = fsspec.core.url_to_fs(url, **options)
     except ImportError as error:
-        raise UsageError(f"{url}: {reason_of(error)}", hint=_INSTALL) from error
+        raise UsageError(f"{url}: {reason_of(error)}", hint=install) from error
     except Exception as error:  # of the library that fsspec loads for this URL
         raise UsageError(f"{url}: {reason_of(error)}", hint="Use a URL such as s3://bucket/train") from error
+    _keep_from_terminal(type(filesystem))
     filesystem.invalidate_cache()
     return RemoteFolder(url.rstrip("/"), filesystem, str(root).rstrip("/"))
+
+
+def _keep_from_terminal(kind: type) -> None:
+    """Keep the log of a file system's library from the terminal, unless the program has a handler for it.
+
+    gcsfs logs the stack of each error that it also raises. Python prints such messages if there is no handler at all.
+    """
+    log = logging.getLogger(kind.__module__.partition(".")[0])
+    if not log.handlers:
+        log.addHandler(logging.NullHandler())

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import io
+import logging
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fsspec.registry import _registry
 from many_ranks import make_summaries
-from object_storage import Storage, object_storage
+from object_storage import BUCKET, SCHEMES, Storage, object_storage
 from synthetic import make_run
 
 import gpuledger
 from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.model.run_directory import MANIFEST, choose_directory
 from gpuledger.services.merges.merging import merge_runs
-from gpuledger.services.remote_runs import LaterUpload, find_runs, later_upload, upload_run, uploaded_to
+from gpuledger.services.remote_runs import LaterUpload, download_run, find_runs, later_upload, upload_run, uploaded_to
 from gpuledger.services.runs import open_run, runs_inside
 
+LARGE_BYTES = 6 << 20
+"""gcsfs announces a file of at least 5 MiB before it sends it."""
 
-@pytest.fixture
-def storage() -> Iterator[Storage]:
-    with object_storage() as served:
+
+@pytest.fixture(params=SCHEMES)
+def storage(request: pytest.FixtureRequest) -> Iterator[Storage]:
+    with object_storage(request.param) as served:
         yield served
 
 
@@ -35,6 +42,16 @@ def test_a_run_is_the_same_after_it_was_uploaded(storage: Storage, tmp_path: Pat
         for rank in (0, 1):
             assert there.table("blocks", rank).equals(here.table("blocks", rank))
             assert there.rank(rank).manifest == here.rank(rank).manifest
+
+
+@pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")  # aiohttp says it of gcsfs
+def test_a_large_file_is_the_same_after_it_was_uploaded(storage: Storage, tmp_path: Path) -> None:
+    local = make_summaries(tmp_path / "train.ledger", 1, 2)
+    content = random.Random(0).randbytes(LARGE_BYTES)
+    (local / "rank-0" / "large.bin").write_bytes(content)
+    upload_run(local, f"{storage.url}/train.ledger")
+    there = download_run(f"{storage.url}/train", tmp_path / "there")
+    assert (there / "rank-0" / "large.bin").read_bytes() == content
 
 
 def test_runs_of_several_hosts_are_merged_from_and_to_a_bucket(storage: Storage, tmp_path: Path) -> None:
@@ -118,16 +135,29 @@ def test_incomplete_runs_in_a_folder_are_named(storage: Storage, tmp_path: Path)
     upload_run(run, f"{storage.url}/job/a.ledger")
     upload_run(run, f"{storage.url}/job/b.ledger")
     gone = f"job/b.ledger/{MANIFEST}"
-    import s3fs
-
-    s3fs.S3FileSystem().rm(f"bucket/{gone}")
+    storage.filesystem.rm(f"{BUCKET}/{gone}")
     unread: list[str] = []
     assert find_runs(f"{storage.url}/job", unread) == [f"{storage.url}/job/a.ledger"]
     assert len(unread) == 1
     assert unread[0].startswith(f"{storage.url}/job/b.ledger: {MANIFEST} is missing")
 
 
-def test_storage_that_does_not_answer_is_reported_before_the_program_and_stops_nothing(storage: Storage) -> None:
+def test_a_lost_connection_is_one_error_without_the_log_of_a_library(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(logging, "lastResort", logging.StreamHandler(terminal))
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest has some
+    storage.left = 0
+    with pytest.raises(InputError, match=f"{storage.url}/train: "):
+        gpuledger.load(f"{storage.url}/train")
+    assert terminal.getvalue() == ""
+
+
+def test_storage_that_does_not_answer_is_reported_before_the_program_and_stops_nothing(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuledger.services.remote_runs.CHECK_S", 4)  # a client of Google's tries for half a minute
     storage.left = 0
     said: list[str] = []
     later_upload(f"{storage.url}/train").check(1, said.append)
@@ -161,7 +191,7 @@ def test_a_run_that_another_host_uploaded_meanwhile_is_replaced_only_if_forced(
 
 
 def test_no_such_run_and_no_such_bucket(storage: Storage) -> None:
-    for url in (f"{storage.url}/none", "s3://nobucket/none"):
+    for url in (f"{storage.url}/none", f"{storage.scheme}://nobucket/none"):
         with pytest.raises(InputError, match="no such run"):
             gpuledger.load(url)
 
@@ -179,6 +209,15 @@ def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(UsageError, match="fsspec is not installed") as missing:
         gpuledger.load("s3://bucket/train")
     assert missing.value.hint == "pip install 'gpuledger[remote]'"
+
+
+@pytest.mark.parametrize("gone", ["fsspec", "gcsfs"])
+def test_what_google_needs_is_named(monkeypatch: pytest.MonkeyPatch, gone: str) -> None:
+    monkeypatch.delitem(_registry, "gs", raising=False)  # what a test before has loaded
+    monkeypatch.setitem(sys.modules, gone, None)
+    with pytest.raises(UsageError, match=gone) as missing:
+        gpuledger.load("gs://bucket/train")
+    assert missing.value.hint == "pip install 'gpuledger[remote]' gcsfs"
 
 
 def test_other_commands_write_no_directory_that_is_named_as_a_url(tmp_path: Path) -> None:
