@@ -78,6 +78,7 @@ def _block_table(journal: Journal, histories: list[DeviceHistory]) -> pa.Table:
         "phase": _label_or_null(found.phase, PHASES),
         "known_by": _label_or_null(found.known_by, KNOWN_BY),
         "step": maybe(found.step, found.step < 0, "int32"),
+        "stack_id": maybe(found.stack_id, found.stack_id < 0, "int32"),
     }
     return join("failure_blocks", [rows])
 

@@ -8,7 +8,7 @@ one owner.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,16 +39,17 @@ class LateBlocks:
     phase: I64
     known_by: I64
     step: I64
+    stack_id: I64
 
     @classmethod
     def unknown(cls, count: int) -> LateBlocks:
         """Return ``count`` blocks of which nothing is known."""
-        return cls(*(np.full(count, -1, dtype=np.int64) for _ in range(5)))
+        return cls(*(np.full(count, -1, dtype=np.int64) for _ in fields(cls)))
 
     def put(self, rows: I64, other: LateBlocks) -> None:
         """Replace some rows."""
-        for name in ("category", "module_id", "phase", "known_by", "step"):
-            getattr(self, name)[rows] = getattr(other, name)
+        for one in fields(self):
+            getattr(self, one.name)[rows] = getattr(other, one.name)
 
 
 def find_owners_of_late_blocks(
@@ -65,7 +66,7 @@ def find_owners_of_late_blocks(
     matched = _match(sizes, steps, places, history.lives.requested_bytes[reference])
     alive = np.flatnonzero(history.lives.free_requested_index == NEVER)
     at_close = {int(history.lives.address[one]): int(one) for one in alive.tolist()}
-    by_size = _owners_by_size(history, reference)
+    by_size, of_one_line = _owners_by_size(history, reference)
     for row in np.flatnonzero(live).tolist():
         place, size = int(address[row]), int(requested[row])
         number = last_at.get(place)
@@ -85,13 +86,15 @@ def find_owners_of_late_blocks(
             continue
         if (known := by_size.get(size)) is not None:
             _own(found, row, history, known, BY_SIZE)
+            if size not in of_one_line:
+                found.stack_id[row] = -1
     return found
 
 
 def _own(found: LateBlocks, row: int, history: DeviceHistory, block: int, by: int) -> None:
     owners = history.owners
     found.category[row], found.module_id[row] = owners.category[block], owners.module_id[block]
-    found.phase[row], found.known_by[row] = owners.phase[block], by
+    found.phase[row], found.stack_id[row], found.known_by[row] = owners.phase[block], owners.stack_id[block], by
 
 
 def _ring(journal: Journal, failure: Mapping[str, Any]) -> tuple[I64, I64, I64, I64]:
@@ -164,14 +167,20 @@ def _aligned(sizes: list[int], reference: list[int]) -> list[int]:
     return aligned
 
 
-def _owners_by_size(history: DeviceHistory, reference: I64) -> dict[int, int]:
-    """Return requested bytes -> a block, for the sizes of which all blocks have one category and module."""
+def _owners_by_size(history: DeviceHistory, reference: I64) -> tuple[dict[int, int], set[int]]:
+    """Return requested bytes -> a block, for sizes of which all blocks have one category and module.
+
+    Also returns the sizes of which all blocks have one Python stack.
+    """
     found: dict[int, int] = {}
     doubtful: set[int] = set()
+    of_many_lines: set[int] = set()
     owners = history.owners
     for block in reference.tolist():
         size = int(history.lives.requested_bytes[block])
         other = found.setdefault(size, block)
         if (owners.category[other], owners.module_id[other]) != (owners.category[block], owners.module_id[block]):
             doubtful.add(size)
-    return {size: block for size, block in found.items() if size not in doubtful}
+        if owners.stack_id[other] != owners.stack_id[block]:
+            of_many_lines.add(size)
+    return {size: block for size, block in found.items() if size not in doubtful}, set(found) - of_many_lines

@@ -69,6 +69,7 @@ FAILURE_BLOCKS = Table(
             True,
         ),
         Column("step", "int32", "", "step that allocated it; null if not recorded", "allocator's history", True),
+        Column("stack_id", "int32", "", "Python stack of its allocation", "a block of the recorded steps", True),
     ),
 )
 

@@ -117,7 +117,7 @@ def _held(failure: OutOfMemory) -> list[str]:
     state = failure.state
     if state is None or not state.blocks:
         return []
-    texts = ["held by " + _sizes(sizes) for sizes in (state.categories, state.modules) if sizes]
+    texts = ["held by " + _sizes(sizes) for sizes in (state.categories, state.modules, state.lines) if sizes]
     known = format_frac(state.known_frac, 0)
     return [*texts, f"known from the recorded steps: {known} of {format_bytes(state.allocated_bytes)} in use"]
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.growth_origin import module_path
+from gpuledger.analyze.memory.lines.source_lines import line_texts, read_stacks
 
 if TYPE_CHECKING:
     from gpuledger.model.flight_facts import FailedAllocation
@@ -40,9 +41,9 @@ class FreeBytes:
 class FailedState:
     """The memory of a device at an out-of-memory error.
 
-    ``categories`` and ``modules`` are bytes, largest first. ``known_frac`` is the share of the allocated bytes with a
-    known category. ``private_bytes`` are allocated in private pools, ``unused_segments_bytes`` are those of segments
-    without a block in use, which emptying the cache gives back.
+    ``categories``, ``modules`` and ``lines`` (of the program) are bytes, largest first. ``known_frac`` is the share of
+    the allocated bytes with a known category. ``private_bytes`` are allocated in private pools,
+    ``unused_segments_bytes`` are those of segments without a block in use, which emptying the cache gives back.
     """
 
     reserved_bytes: int
@@ -54,6 +55,7 @@ class FailedState:
     free: FreeBytes
     private_bytes: int
     unused_segments_bytes: int = 0
+    lines: dict[str, int] = field(default_factory=dict)
 
 
 NOTHING = FailedState(0, 0, 0, {}, {}, 1.0, FreeBytes(), 0)
@@ -71,7 +73,7 @@ def read_failed_state(rank: Rank, failure: FailedAllocation) -> FailedState | No
     nothing = NOTHING if failure.library or failure.killed else None
     if failure.failure_id is None:
         return nothing
-    names = ("failure_id", "device_idx", "segment_address", "allocated_bytes", "module_id")
+    names = ("failure_id", "device_idx", "segment_address", "allocated_bytes", "module_id", "stack_id")
     table = rank.table("failure_blocks", (*names, "state", "category"))
     ids = table.column("failure_id").to_numpy(zero_copy_only=False)
     mine = np.flatnonzero(ids == failure.failure_id)
@@ -83,7 +85,10 @@ def read_failed_state(rank: Rank, failure: FailedAllocation) -> FailedState | No
     held, idle = state == "allocated", state == "inactive"
     categories, modules = Counter[str](), Counter[str]()
     words = np.array(table.column("category").to_pylist(), dtype=object)[mine]
-    numbers = np.array([-1 if one is None else one for one in table.column("module_id").to_pylist()])[mine]
+    numbers, stacks = (
+        np.array([-1 if one is None else one for one in table.column(name).to_pylist()])[mine]
+        for name in ("module_id", "stack_id")
+    )
     for word, number, bytes_ in zip(words[held], numbers[held].tolist(), size[held].tolist(), strict=True):
         categories[word or UNKNOWN] += bytes_
         modules[str(number)] += bytes_
@@ -99,8 +104,21 @@ def read_failed_state(rank: Rank, failure: FailedAllocation) -> FailedState | No
         known_frac=1 - categories[UNKNOWN] / total if total else 1.0,
         free=_free_bytes(failure.tried_bytes or 0, size[idle], segment[idle], pool, stream, small),
         private_bytes=int(size[held & private].sum()),
+        lines=_line_bytes(rank, stacks[held], size[held]),
         unused_segments_bytes=int(size[~np.isin(segment, segment[~idle])].sum()),
     )
+
+
+def _line_bytes(rank: Rank, stacks: NDArray[np.int64], sizes: NDArray[np.int64]) -> dict[str, int]:
+    """Return line of the program -> bytes, largest first, of the blocks with a known line."""
+    if not (stacks >= 0).any():
+        return {}
+    texts = line_texts(read_stacks(rank))
+    found = Counter[str]()
+    for stack, size in zip(stacks.tolist(), sizes.tolist(), strict=True):
+        if (line := texts.get(stack)) is not None:
+            found[line] += size
+    return dict(found.most_common())
 
 
 def _segments(rank: Rank, failure_id: int) -> tuple[dict[int, int], dict[int, int], dict[int, bool], int]:
