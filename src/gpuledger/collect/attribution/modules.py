@@ -77,13 +77,12 @@ class ModuleTracker:
         on_backward_end: Callable[[], None],
         guard: Guard,
     ) -> None:
-        self.phases = phases
-        self.registry = registry
+        self.phases, self.registry = phases, registry
         self.active = False
         self.intern_stack: Callable[[Any], int] | None = None
         self.leaves: SeesLeaves | None = None
-        self._on_outermost = on_outermost
-        self._on_outermost_end = on_outermost_end
+        self.on_backward_begin: Callable[[], object] = lambda: None
+        self._on_outermost, self._on_outermost_end = on_outermost, on_outermost_end
         self._on_backward_end = on_backward_end
         self._guard = guard
         self._sequence = torch_private.sequence_reader()
@@ -342,6 +341,7 @@ class ModuleTracker:
         state = phases.threads
         before: _Backward = (phases.phase, state.token, state.scope, whole, inputs)
         try:
+            self.on_backward_begin()
             if phases.phase != Phase.BACKWARD:
                 phases.change(Phase.BACKWARD)
                 phases.put(OUTSIDE, 0, self._call_stack_id())

@@ -30,6 +30,7 @@ from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.memory.expected_training import ExpectedTraining
 from gpuledger.collect.memory.first_collectives import FirstCollectives
+from gpuledger.collect.memory.followed_operators import FollowedOperators
 from gpuledger.collect.memory.operator_limit import OperatorLimit
 from gpuledger.collect.memory.operator_times import OperatorTimes
 from gpuledger.collect.memory.optimizer_facts import describe_optimizers
@@ -89,8 +90,7 @@ class MemoryWindow:
     ) -> None:
         tags, self._registry, self._stacks = tables
         self.recorder = recorder
-        self.is_open = False
-        self.was_opened = False
+        self.is_open = self.was_opened = False
         self.phases = Phases(recorder.set_token, tags)
         self.sightings = TensorObservations(self._registry, recorder.counts, recorder.place_of, names_of)
         self.inputs = InputShapes()
@@ -113,6 +113,8 @@ class MemoryWindow:
         self.sightings.on_gradients = partial(updates.gradients_seen, registered=True)
         self._held = HeldNames(self.sightings)
         self._tracker.leaves = LooseLeaves(self.sightings, updates, self._held)
+        self._followed = FollowedOperators(updates, guard, lambda: bool(steps.optimizers))
+        self._tracker.on_backward_begin = self._followed.end
         self._compiled: CompiledMemory | None = None
         self._times: OperatorTimes | None = None
         self.on_steps: Callable[[], None] = lambda: None
@@ -125,17 +127,17 @@ class MemoryWindow:
             self._filling.on_full = self._drain_when_full
             self._filling.follow(updates)
             self._limit = OperatorLimit(self._filling, journal, steps, self._drain_when_full)
-        self._journal = journal
-        self._steps = steps
+        else:
+            self._followed.follow()
+        self._journal, self._steps = journal, steps
         self._settings = settings
         self._card = card
         self._begins_late = begins_late
-        self._awaits_call = False
+        self._awaits_call = self._scanned = False
         self._expected = ExpectedTraining(steps, self._registry)
         self.has_trained = self._expected.has_trained
         self._collectives = FirstCollectives(self.read_counters, guard, journal.fact)
         self._precision = Precision(self._registry, guard)
-        self._scanned = False
         self._phases_before: list[Phase] = []
         self._pending = PendingEvents(recorder, journal)
         self._allocations = 0
@@ -205,11 +207,9 @@ class MemoryWindow:
         self.take_out()
         if self._times is not None:
             self._times.write(self._journal)
-        if self._scanned:
-            self.see_again()
-        else:
+        if not self._scanned:
             self._look_for_alive(LiveObjects())
-            self.see_again()
+        self.see_again()
         self.read_counters("close")
         self._pending.note_bytes()
         self._pending.note_keeping()
@@ -224,12 +224,13 @@ class MemoryWindow:
         self.is_open = False
         compiled = [] if self._compiled is None else [self._compiled.remove]
         ours = [self._tracker.remove, self._collectives.remove, self._sharded.remove, self._precision.remove]
-        take_out_all([*ours, *compiled, self._stacks.forget_code])
+        take_out_all([*ours, *compiled, self._followed.retire, self._stacks.forget_code])
 
     def close_recorder(self) -> bool:
         """End the recorder and write its pending events. Return False if it must be called again later."""
         try:
-            return self.recorder.close(self._journal.part, "close")
+            is_out = self._followed.retire()
+            return self.recorder.close(self._journal.part, "close") and is_out
         finally:
             self._stacks.forget_code()
 
@@ -309,6 +310,7 @@ class MemoryWindow:
             self.sightings.see_loose_parameters(optimizer)
 
     def _on_outermost(self, module_id: int, args: Any, kwargs: Any) -> None:
+        self._followed.end()
         self._registry.note_called(module_id)
         if self._awaits_call and not self.is_idle():
             self._awaits_call = False

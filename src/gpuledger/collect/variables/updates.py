@@ -16,7 +16,7 @@ Tensors with fewer elements than the weight are not followed, such as factored s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -90,6 +90,10 @@ class WeightUpdates:
     """
 
     def __init__(self, sightings: TensorObservations, phases: Phases) -> None:
+        self.on_gradients: Callable[[], object] = lambda: None
+        """Called after gradients were seen."""
+        self.on_kept: Callable[[Tensor], None] = lambda _: None
+        """Called with each tensor that is followed from now on. Its end has to be told: :meth:`forget`."""
         self._sightings = sightings
         self._phases = phases
         self._weights: dict[int, _Weight] = {}
@@ -97,6 +101,11 @@ class WeightUpdates:
         self._states: set[_Storage] = set()
         self._writes: dict[Any, _Writes | None] = {}
         self._next = self._recent = 0
+
+    @property
+    def has_gradients(self) -> bool:
+        """Return whether any tensor is known to contain a gradient."""
+        return bool(self._contents)
 
     @property
     def is_on(self) -> bool:
@@ -124,7 +133,8 @@ class WeightUpdates:
                 row = None if registered else self._sightings.row_of(Identity.LEAF, name_id, module_id, place)
                 weight = self._weights[place[1]] = _Weight(place, (name_id, module_id), _elements(leaf), row)
             self.forget(place_of_gradient[1])
-            self._keep(place_of_gradient[1], frozenset({(weight, weight.updates)}), _NOTHING)
+            self._keep(gradient, place_of_gradient[1], frozenset({(weight, weight.updates)}), _NOTHING)
+        self.on_gradients()
 
     def see(self, operator: Any, results: Any, arguments: Sequence[Any]) -> None:
         """Follow an operator that has ended."""
@@ -174,7 +184,7 @@ class WeightUpdates:
         if weight is not None:
             self._updated(weight, gradients, carried)
         elif gradients:
-            self._keep(address, gradients, carried)
+            self._keep(target, address, gradients, carried)
         else:
             self._contents.pop(address, None)
 
@@ -189,8 +199,10 @@ class WeightUpdates:
             storage.row = self._sightings.row_of(Identity.OPTIMIZER_STATE, *weights[0].name, place)
         return frozenset((storage, weight) for weight in weights)
 
-    def _keep(self, address: int, gradients: _Gradients, carried: _Carried) -> None:
+    def _keep(self, tensor: Tensor, address: int, gradients: _Gradients, carried: _Carried) -> None:
         known = self._contents.get(address)
+        if known is None:
+            self.on_kept(tensor)
         self._contents[address] = _Content(known.storage if known else _Storage(self._next), gradients, carried)
         self._next += 1
 

@@ -1,0 +1,123 @@
+"""The operators between a backward pass and the next call of a module, beside a recorder that does not see operators.
+
+The history of the CUDA allocator names no operators. Where a program has no optimizer of PyTorch, a dispatch mode is
+active from the end of a recorded backward pass to the next call of a module, the next pass, or the end of recording. It
+records no memory, and shows operators to :class:`..variables.updates.WeightUpdates`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor
+
+from gpuledger.collect.adapter import dispatch_modes, torch_private
+from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.adapter.program_objects import (
+    is_wrapper,
+    local_part,
+    storage_address,
+    storage_of,
+    without_overrides,
+)
+from gpuledger.collect.memory.dispatch_mode import OperatorMode
+from gpuledger.collect.memory.operator_times import OperatorTimes
+from gpuledger.collect.variables.updates import WeightUpdates
+
+
+class _Death(weakref.ref[Any]):
+    """A weak reference to a storage that stores the storage's address."""
+
+    __slots__ = ("address",)
+    address: int
+
+
+class FollowedOperators:
+    """Shows the operators of the thread that runs backward to ``updates``.
+
+    Args:
+        updates: Follows gradients through operators.
+        guard: Handles exceptions raised in gpuledger's code.
+        has_optimizer: Returns whether an optimizer of PyTorch updates weights. Nothing is followed then.
+    """
+
+    def __init__(self, updates: WeightUpdates, guard: Guard, has_optimizer: Callable[[], bool]) -> None:
+        self.times: OperatorTimes | None = None
+        self._updates = updates
+        self._guard = guard
+        self._has_optimizer = has_optimizer
+        self._mode: OperatorMode | None = None
+        self._pid = os.getpid()
+        self._watched: dict[int, _Death] = {}
+        self._ended: deque[_Death] = deque()
+
+    def follow(self) -> None:
+        """Follow operators after each backward pass, until :meth:`retire`."""
+        self._updates.on_gradients, self._updates.on_kept = self.begin, self._watch
+
+    def begin(self) -> None:
+        """Follow operators from now on, after a backward pass."""
+        self._forget_freed()
+        if self._has_optimizer() or not self._updates.has_gradients:
+            return
+        if self._mode is not None:
+            if self._mode.thread_id == threading.get_ident():
+                self._mode.come_back(self)
+            return
+        busy = dispatch_modes.has_dispatch_mode() or dispatch_modes.is_in_transform() or torch_private.is_profiling()
+        if not busy and dispatch_modes.may_enter_mode() and not torch_private.is_in_backward():
+            self._mode = OperatorMode(self, self._guard)
+            self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+
+    def end(self) -> bool:
+        """Follow no more operators until :meth:`begin`. Return False if the mode cannot be removed now."""
+        if self._mode is not None:
+            self._mode.retire()
+            if self._mode.take_out():
+                self._mode = None
+        return self._mode is None
+
+    def retire(self) -> bool:
+        """Follow no more operators. Return False if the mode cannot be removed now: call it again."""
+        self._updates.on_gradients, self._updates.on_kept = lambda: None, lambda _: None
+        self._watched.clear()
+        return self.end()
+
+    def see(self, operator: Any, results: Any, arguments: Any) -> None:
+        """Show an operator that has ended to ``updates``."""
+        try:
+            if os.getpid() == self._pid and self._updates.is_on:
+                self._forget_freed()
+                with without_overrides():
+                    self._updates.see(operator, results, arguments)
+        except RecursionError:
+            self._guard.lacked_room = True
+        except BaseException as error:
+            if not self._guard.absorbs(error):
+                raise
+
+    def sees_inside(self, kinds: Iterable[type], arguments: Any) -> bool:
+        """Return whether one of the classes is a wrapper, which runs operators of its own."""
+        return any(map(is_wrapper, kinds))
+
+    def see_resized(self, tensors: Iterable[object]) -> None:
+        """Do nothing: the recorder sees the memory itself."""
+
+    def _watch(self, tensor: Tensor) -> None:
+        """Tell ``updates`` when a tensor is freed, because another one can get its address."""
+        part = local_part(tensor)
+        reference = _Death(storage_of(part), self._ended.append)
+        reference.address = storage_address(part)
+        self._watched[reference.address] = reference
+
+    def _forget_freed(self) -> None:
+        while self._ended:
+            freed = self._ended.popleft()
+            if self._watched.get(freed.address) is freed:
+                del self._watched[freed.address]
+                self._updates.forget(freed.address)
