@@ -104,7 +104,7 @@ def test_blocks_at_a_failure_have_the_lines_of_the_recorded_steps(tmp_path: Path
     with_line = sum(row["allocated_bytes"] for row in rows if row["stack_id"] is not None)
     assert 0 < sum(state.lines.values()) <= with_line <= state.allocated_bytes
     assert list(state.lines.values()) == sorted(state.lines.values(), reverse=True)
-    assert all(re.fullmatch(r"\S+:\d+ in \S+", line) for line in state.lines)
+    assert all(re.fullmatch(r"\S+:\d+ \S+", line) for line in state.lines)
     held = memory_texts(replace(explain_oom(posted, replays=False)[0], holders=None))
     assert any(line.startswith(f"held by {next(iter(state.lines))} ") for line in held)
 
