@@ -174,7 +174,7 @@ def _outliers(connection: duckdb.DuckDBPyConnection) -> tuple[Outlier, ...]:
     rows = _rows(
         connection,
         f"""{_COMPARED} WHERE ranks >= ? AND abs(bytes - mid) > greatest(? * width, ? * mid, ?)
-        ORDER BY abs(bytes - mid) DESC, rank LIMIT ?""",
+        ORDER BY abs(bytes - mid) DESC, rank, category, module LIMIT ?""",
         (FEWEST_RANKS, WIDTH_TIMES, LEAST_FRAC, LEAST_BYTES, MOST_OUTLIERS),
     )
     return tuple(Outlier(*row) for row in rows)

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuledger.analyze.ranks.summaries import BREAKDOWN, SUMMARY, has_summary, summary_tables
+from gpuledger.analyze.ranks.summaries import BREAKDOWN, SUMMARY, summary_files, summary_tables
 from gpuledger.errors import InputError
-from gpuledger.model.run import PARTS
 from gpuledger.model.schema.tables import TABLES
 
 if TYPE_CHECKING:
@@ -71,11 +70,13 @@ def open_summaries(ranks: Sequence[Rank]) -> Iterator[tuple[duckdb.DuckDBPyConne
 
     connection = duckdb.connect(":memory:", config={"threads": THREADS, "memory_limit": MEMORY_LIMIT})
     connection.execute("SET enable_progress_bar = false")  # interactive Python has one, on standard output
-    written = [rank for rank in ranks if has_summary(rank)]
-    computed = [(rank.number, summary_tables(rank)) for rank in ranks if not has_summary(rank)]
+    connection.execute("SET preserve_insertion_order = false")  # else one thread alone writes a table
+    files = {rank.number: summary_files(rank) for rank in ranks}
+    computed = [(rank.number, summary_tables(rank)) for rank in ranks if not files[rank.number][SUMMARY]]
     try:
         for name in (SUMMARY, BREAKDOWN):
-            _create(connection, name, written, [(number, tables[name]) for number, tables in computed])
+            paths = [path for found in files.values() if found[SUMMARY] for path in found[name]]
+            _create(connection, name, paths, [(number, tables[name]) for number, tables in computed])
         lines = _read_lines(connection)
         _number(connection, lines)
         yield connection, lines
@@ -86,7 +87,7 @@ def open_summaries(ranks: Sequence[Rank]) -> Iterator[tuple[duckdb.DuckDBPyConne
 
 
 def _create(
-    connection: duckdb.DuckDBPyConnection, name: str, written: list[Rank], computed: list[tuple[int, pa.Table]]
+    connection: duckdb.DuckDBPyConnection, name: str, files: list[str], computed: list[tuple[int, pa.Table]]
 ) -> None:
     """Create the table ``read_NAME`` from files and from tables in memory, with the rank as its first column."""
     wanted = [column for column in TABLES[name].columns if name == SUMMARY or column.name in _READ]
@@ -94,7 +95,6 @@ def _create(
     types = ", ".join(f"{column.name} {_TYPES[column.type]}" for column in wanted)
     connection.execute(f"CREATE TABLE read_{name} (rank INTEGER, {types})")
     rows = "" if name == SUMMARY else "WHERE category <> ''"
-    files = [str(part) for rank in written for part in (rank.directory / name).glob(PARTS)]
     if files:
         number = rf"regexp_extract(filename, 'rank-([0-9]+)[/\\]{name}[/\\]part', 1)::INTEGER"
         connection.execute(

@@ -39,6 +39,14 @@ def test_planted_outliers_are_found_and_no_others(tmp_path: Path) -> None:
     assert ranks.energy_j == 1_600.0
 
 
+def test_outliers_that_differ_equally_are_in_the_order_of_their_names(tmp_path: Path) -> None:
+    modules = [f"layers.{number}" for number in range(90)]
+    planted = {(rank, "activation", module): (900 if rank == 2 else 8) * MIB for rank in range(5) for module in modules}
+    found = rank_set(make_summaries(tmp_path / "run", 5, 90, planted=planted)).outliers
+    assert len(found) == 90
+    assert [(one.category, one.module) for one in found] == sorted((one.category, one.module) for one in found)
+
+
 @pytest.mark.parametrize(
     ("energies_j", "texts"),
     [
