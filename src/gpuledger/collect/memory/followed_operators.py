@@ -2,7 +2,8 @@
 
 The history of the CUDA allocator names no operators. Where a program has no optimizer of PyTorch, a dispatch mode is
 active from the end of a recorded backward pass to the next call of a module, the next pass, or the end of recording. It
-records no memory, and shows operators to :class:`..variables.updates.WeightUpdates`.
+records no memory, and shows operators to :class:`..variables.updates.WeightUpdates`. The first pass is not followed: an
+optimizer is often not known before its first step.
 """
 
 from __future__ import annotations
@@ -43,14 +44,18 @@ class FollowedOperators:
     Args:
         updates: Follows gradients through operators.
         guard: Handles exceptions raised in gpuledger's code.
-        has_optimizer: Returns whether an optimizer of PyTorch updates weights. Nothing is followed then.
+        optimizers: The known optimizers of PyTorch. If there is one, nothing is followed.
+        look: Searches for optimizers. Called once.
     """
 
-    def __init__(self, updates: WeightUpdates, guard: Guard, has_optimizer: Callable[[], bool]) -> None:
+    def __init__(
+        self, updates: WeightUpdates, guard: Guard, optimizers: Iterable[Any], look: Callable[[], object]
+    ) -> None:
         self.times: OperatorTimes | None = None
-        self._updates = updates
-        self._guard = guard
-        self._has_optimizer = has_optimizer
+        self._updates, self._guard = updates, guard
+        self._optimizers = optimizers
+        self._look = look
+        self._passes = 0
         self._mode: OperatorMode | None = None
         self._pid = os.getpid()
         self._watched: dict[int, _Death] = {}
@@ -63,8 +68,13 @@ class FollowedOperators:
     def begin(self) -> None:
         """Follow operators from now on, after a backward pass."""
         self._forget_freed()
-        if self._has_optimizer() or not self._updates.has_gradients:
+        self._passes += self._updates.has_gradients
+        if self._passes <= 1 or any(True for _ in self._optimizers):
             return
+        if self._passes == 2:
+            self._look()
+            if any(True for _ in self._optimizers):
+                return
         if self._mode is not None:
             if self._mode.thread_id == threading.get_ident():
                 self._mode.come_back(self)

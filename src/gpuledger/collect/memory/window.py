@@ -113,7 +113,7 @@ class MemoryWindow:
         self.sightings.on_gradients = partial(updates.gradients_seen, registered=True)
         self._held = HeldNames(self.sightings)
         self._tracker.leaves = LooseLeaves(self.sightings, updates, self._held)
-        self._followed = FollowedOperators(updates, guard, lambda: bool(steps.optimizers))
+        self._followed = FollowedOperators(updates, guard, steps.optimizers, self.scan)
         self._tracker.on_backward_begin = self._followed.end
         self._compiled: CompiledMemory | None = None
         self._times: OperatorTimes | None = None
