@@ -15,6 +15,7 @@ from programs import GPULEDGER, Ended, execute, manifest, write_script
 from quick import quick_gpuledger, quick_python
 
 from gpuledger.analyze.ranks.rank_set import build_rank_set
+from gpuledger.analyze.view.view import build_view
 from gpuledger.cli.main import main
 from gpuledger.model.run import Run
 from gpuledger.services.runs import load
@@ -145,6 +146,27 @@ def test_a_launcher_of_two_gpuledgers_makes_a_run_of_each_rank(launcher: str, tm
     assert ranks_of(load(tmp_path / "two.ledger")) == [(0, 0, "closed", 7), (1, 1, "closed", 7)]
 
 
+def test_ranks_of_two_hosts_that_share_no_folder_are_merged(tmp_path: Path) -> None:
+    source = RANK_AND_WORLD + TRAIN.replace("{os.getcwd()}/store", f"{tmp_path}/store")
+    words = ("-m", "gpuledger", "run", "-q", "--out", "two", str(write_script(tmp_path, source)), "ends", "0")
+    ended = execute(launch("srun", tmp_path, *words, hosts=2), tmp_path, env=launch_environment())
+    assert ended.status == 0, ended.stderr.decode()
+    assert sorted(ended.stdout.splitlines()) == [f"rank {rank} of 4 trained".encode() for rank in range(4)]
+    hosts = [tmp_path / f"host-{host}" for host in range(2)]
+    found = [[path.name for path in sorted(host.glob("*.ledger"))] for host in hosts]
+    assert found == [[f"two-rank-{rank}.ledger" for rank in ranks] for ranks in ((0, 1), (2, 3))]
+    alone = build_view(load(hosts[1] / "two-rank-3.ledger")).problems
+    assert alone[0].startswith("Ranks 0, 1 and 2 of 4 have no recording.")
+    merged = CliRunner().invoke(main, ["merge", *map(str, hosts), "--out", str(tmp_path / "all")])
+    assert merged.exit_code == 0, merged.output
+    run = load(tmp_path / "all.ledger")
+    assert ranks_of(run) == [(rank, rank, "closed", 7) for rank in range(4)]
+    ranks = present(build_rank_set(run))
+    assert ranks.problems == ()
+    inputs = ranks.matrix[[one.name for one in ranks.categories].index("input")]
+    assert list(inputs) == [64 * (1 + rank) * 16 * 4 for rank in range(4)]
+
+
 def test_processes_without_a_launchers_number_have_that_of_their_process_group(tmp_path: Path) -> None:
     own = "import os, sys\nrank, world = int(sys.argv[3]), 2\n"
     write_script(tmp_path, own + TRAIN, "own.py")
@@ -222,4 +244,6 @@ def test_an_interrupted_launcher_leaves_both_ranks(launcher: str, number: signal
     assert job.returncode == run.manifest.exit_status != 0, said
     assert [(rank, present(steps) >= 3) for rank, _, _, steps in ranks_of(run)] == [(0, True), (1, True)]
     assert manifest(run.path)["status"] == "complete"
-    assert present(build_rank_set(run)).lines[1].rank == 1
+    ranks = present(build_rank_set(run))
+    assert ranks.lines[1].rank == 1
+    assert [one.rank for one in ranks.failed if one.is_first] == []

@@ -21,16 +21,23 @@ rank, world = next((int(os.environ[name]), int(os.environ[size])) for name, size
 
 _SRUN = """
 import os, signal, subprocess, sys
+hosts, (command, *words) = int(sys.argv[1]), sys.argv[2:]
 def task(number):
-    of_task = {"PROCID": number, "LOCALID": number, "NTASKS": 2, "STEP_NUM_TASKS": 2, "STEP_ID": 0, "NNODES": 1}
-    slurm = {f"SLURM_{name}": str(value) for name, value in of_task.items()}
-    return subprocess.Popen(sys.argv[1:], env={**os.environ, **slurm})
-tasks = [task(number) for number in range(2)]
-for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, lambda number, _: [one.send_signal(number) for one in tasks])
+    host, local = divmod(number, 2)
+    place = os.path.abspath(f"host-{host}" if hosts > 1 else ".")
+    os.makedirs(place, exist_ok=True)
+    of_task = {"PROCID": number, "NODEID": host, "LOCALID": local, "JOB_ID": 1, "STEP_ID": 0, "NNODES": hosts}
+    of_job = {"NTASKS": 2 * hosts, "STEP_NUM_TASKS": 2 * hosts}
+    slurm = {f"SLURM_{name}": str(value) for name, value in {**of_task, **of_job}.items()}
+    return subprocess.Popen([command, *words], env={**os.environ, **slurm}, cwd=place)
+tasks = [task(number) for number in range(2 * hosts)]
+signal.signal(signal.SIGTERM, lambda *_: [one.kill() for one in tasks])
 sys.exit(max(status if status >= 0 else 128 - status for status in [one.wait() for one in tasks]))
 """
-"""Starts two tasks with the variables and the exit status of ``srun -n 2``, which comes with Slurm alone."""
+"""Starts two tasks on each host as ``srun`` of Slurm 22.05 does: their variables, its status, and what SIGTERM does.
+
+Each of several hosts has a folder of its own, which is its tasks' working directory.
+"""
 
 _OWN_STREAMS = """#!{python} -IS
 import os, sys
@@ -42,8 +49,12 @@ os.execv({quick!r}, [{quick!r}, *sys.argv[1:]])
 LAUNCHERS = ("torchrun", "accelerate", "mpich", "openmpi", "srun")
 
 
-def launch(launcher: str, place: Path, *words: str, restarts: int = 0, is_signalled: bool = False) -> list[str]:
+def launch(
+    launcher: str, place: Path, *words: str, restarts: int = 0, is_signalled: bool = False, hosts: int = 1
+) -> list[str]:
     """Return the command that starts ``python WORDS`` twice; ``place`` gets what the launcher needs.
+
+    Only srun starts it on several ``hosts``, twice on each.
 
     What is signalled is no fork, because the signal would reach only the command that waits for it.
     """
@@ -57,7 +68,7 @@ def launch(launcher: str, place: Path, *words: str, restarts: int = 0, is_signal
     python = str(write_script(place, _OWN_STREAMS.format(python=sys.executable, quick=quick_python()), "python"))
     Path(python).chmod(0o755)
     if launcher == "srun":
-        return [sys.executable, "-S", str(write_script(place, _SRUN, "srun.py")), python, *words]
+        return [sys.executable, "-S", str(write_script(place, _SRUN, "srun.py")), str(hosts), python, *words]
     return [str(_mpiexec(launcher)), "-n", "2", python, *words]
 
 

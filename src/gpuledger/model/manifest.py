@@ -274,6 +274,7 @@ class RankManifest(RecordedFacts):
     ``status`` is ``closed`` or ``cut off``. ``energy`` is None before the energy measurement is posted.
     ``journal_parts`` and ``journal_bytes`` are how much of the journal the tables cover, ``sample_parts`` how much of
     the samples. ``exit_status`` and ``signal`` are those of its process, which ended at ``ended_ns``; None if unknown.
+    ``stopped_ns`` is when the launcher was asked to end the program; None if it was not.
     """
 
     schema_version: int
@@ -298,6 +299,7 @@ class RankManifest(RecordedFacts):
     exit_status: int | None = None
     signal: int | None = None
     ended_ns: int | None = None
+    stopped_ns: int | None = None
 
 
 _RANK_SHAPE = shape_of(RankManifest)

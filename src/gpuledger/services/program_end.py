@@ -53,11 +53,13 @@ class ProgramEnd:
     """How a program ended: its exit status, what the kernel did meanwhile, and the end of processes by their id.
 
     ``kills`` is None if the kernel's counters cannot be read. Of a process without an end, nothing is known.
+    ``stopped_ns`` is when the program was asked to end, by a signal; None if it was not.
     """
 
     status: int
     kills: KernelKills | None = None
     processes: Mapping[int, ProcessEnd] = field(default_factory=dict)
+    stopped_ns: int | None = None
 
 
 def read_kills() -> KillCounters:

@@ -24,10 +24,12 @@ def keep_ends(run: Run, end: ProgramEnd) -> Run:
     """
     for rank in run.ranks:
         known = None if rank.manifest.pid is None else end.processes.get(rank.manifest.pid)
-        if known is None:
+        if known is None and end.stopped_ns is None:
             continue
-        exit_status, number = (None, None) if known.status is None else exit_status_of(known.status)
-        manifest = replace(rank.manifest, exit_status=exit_status, signal=number, ended_ns=known.ended_ns)
+        manifest = replace(rank.manifest, stopped_ns=end.stopped_ns)
+        if known is not None:
+            exit_status, number = (None, None) if known.status is None else exit_status_of(known.status)
+            manifest = replace(manifest, exit_status=exit_status, signal=number, ended_ns=known.ended_ns)
         write_rank_manifest(rank.directory, manifest)
     kept = read_run(run.path)
     if end.kills is None or not end.kills.processes or not end.status or not kept.ranks:

@@ -222,7 +222,7 @@ def _run(
         return _refuse(order.command, error, listeners.say)
     if run.directory == run.path:
         ended = {**ends.stop(), **{pid: ProcessEnd(lifetime.ended_ns, status) for pid in pids}}
-        end = ProgramEnd(status, kills_between(kills, read_kills()), ended)
+        end = ProgramEnd(status, kills_between(kills, read_kills()), ended, lifetime.stopped_ns or None)
         notes += killed_notes(status, end.kills, run.path)
         settle = partial(_settle, listeners=listeners, ranks=settings["ranks"].value, end=end)
         _close(run, status, [*notes, *_failures(sampler, meter)], listeners, settle)

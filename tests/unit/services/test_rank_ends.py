@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +91,16 @@ def test_a_rank_whose_end_nobody_saw_was_ended_if_its_shell_says_so(tmp_path: Pa
 def test_the_rank_that_failed_is_the_one_beside_which_a_process_was_ended(tmp_path: Path) -> None:
     run = ended(tmp_path / "run", 1, AT_LIMIT, os.EX_OK, 1)
     assert list(causes(run)) == [1]
+
+
+def test_ranks_keep_when_the_program_was_asked_to_end(tmp_path: Path) -> None:
+    """Also one that has no end here: its process ran on another host."""
+    run = load_run(tmp_path / "run", blocks=20, ranks=2)
+    first = run.rank(0)
+    write_rank_manifest(first.directory, replace(first.manifest, pid=100))
+    end = ProgramEnd(137, None, {100: ProcessEnd(10**18 + 5, KILLED)}, stopped_ns=10**18)
+    kept = [rank.manifest for rank in keep_ends(read_run(run.path), end).ranks]
+    assert [(one.stopped_ns, one.ended_ns, one.signal) for one in kept] == [
+        (10**18, 10**18 + 5, signal.SIGKILL),
+        (10**18, None, None),
+    ]

@@ -22,6 +22,8 @@ _FROM_OUTSIDE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _SEEN_LATE_NS = 1_000_000_000
 """Time that may pass on a busy machine until the launcher sees that a process has ended."""
+_STOPPED_NS = 60_000_000_000
+"""Time in which a program ends that was asked to. Launchers and schedulers kill it after half of it."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,8 @@ def _first(failed: Sequence[Rank], *, are_all_failed: bool) -> Rank | None:
     first. Otherwise the times decide.
     """
     own = [rank for rank in failed if not _is_from_outside(rank.manifest)]
+    if _may_all_be_from_outside(own, failed):
+        return None
     causes = [rank for rank in own if not rank.manifest.exit_lost_peer]
     possible = [rank for rank in failed if not (causes and rank.manifest.exit_lost_peer)]
     if len(possible) == 1 and are_all_failed:
@@ -155,6 +159,26 @@ def _first(failed: Sequence[Rank], *, are_all_failed: bool) -> Rank | None:
         return _earliest(possible, {number: time_ns or 0 for number, time_ns in times.items()})
     alone = causes or own or failed
     return alone[0] if len(alone) == 1 else None
+
+
+def _may_all_be_from_outside(own: Sequence[Rank], failed: Sequence[Rank]) -> bool:
+    """Return whether the others were ended from outside at the time at which ranks ended of which nothing is known.
+
+    A scheduler ends all ranks at once, for example at the time limit of a job. Its processes read the status of some
+    before the launcher can.
+    """
+    numbers = {rank.number for rank in own}
+    others = [rank.manifest.ended_ns for rank in failed if rank.number not in numbers]
+    mine = [rank.manifest.ended_ns for rank in own if _how_is_unknown(rank.manifest)]
+    if not others or len(mine) < len(own) or not own:
+        return False
+    first_ns = min((time_ns for time_ns in mine if time_ns is not None), default=None)
+    outside_ns = min((time_ns for time_ns in others if time_ns is not None), default=None)
+    return first_ns is not None and outside_ns is not None and outside_ns - first_ns < _SEEN_LATE_NS
+
+
+def _how_is_unknown(one: RankManifest) -> bool:
+    return one.exit_status is None and one.exit_error is None
 
 
 def _earliest(failed: Sequence[Rank], times_ns: Mapping[int, int]) -> Rank | None:
@@ -190,7 +214,12 @@ def _killed_before(first: Rank, failed: Sequence[Rank]) -> Rank | None:
 
 
 def _is_from_outside(one: RankManifest) -> bool:
-    """Return whether a rank was ended by a launcher, a scheduler or a user before it failed itself."""
+    """Return whether a rank was ended by a launcher, a scheduler or a user before it failed itself.
+
+    A launcher that is asked to end may kill its ranks: srun does so if it gets SIGTERM.
+    """
     if one.exit_error not in (None, "KeyboardInterrupt"):
         return False
+    if one.stopped_ns is not None and 0 <= (_end_ns(one) or one.stopped_ns) - one.stopped_ns < _STOPPED_NS:
+        return True
     return one.signal in _FROM_OUTSIDE or (one.signal is None and one.exit_error is not None)

@@ -29,10 +29,14 @@ LONGEST_EXEC_NS = 2_000_000
 
 @dataclass
 class Lifetime:
-    """Times at which a program started and ended, in Unix ns; 0 before."""
+    """Times at which a program started and ended, in Unix ns; 0 before.
+
+    ``stopped_ns`` is when its parent first got a signal that ends programs; 0 without one.
+    """
 
     started_ns: int = 0
     ended_ns: int = 0
+    stopped_ns: int = 0
 
 
 def start_child(

@@ -22,6 +22,7 @@ from gpuledger.model.run_writer import RunWriter
 
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that are forwarded to the program. Stop and continue signals reach parent and child without it."""
+_ENDING = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT})
 
 _SI_KERNEL = 0x80
 """``si_code`` of a signal from the kernel (Linux, asm-generic/siginfo.h).
@@ -71,7 +72,8 @@ def run_child(
         environment: All of its environment.
         started: Called with its process id once the program runs. It must not raise: this process would end, and the
             program with it.
-        lifetime: Gets when the program began to run, before ``started`` is called, and when it ended.
+        lifetime: Gets when the program began to run, before ``started`` is called, when it ended, and when a signal
+            that ends programs came first.
 
     Raises:
         FileNotFoundError: there is no such command.
@@ -95,7 +97,10 @@ def run_child(
                         waker.join()
                     lifetime.ended_ns = lifetime.ended_ns or time.time_ns()
                     return os.waitstatus_to_exitcode(status)
-            elif received.si_code != _SI_KERNEL:
+                continue
+            if received.si_signo in _ENDING:
+                lifetime.stopped_ns = lifetime.stopped_ns or time.time_ns()
+            if received.si_code != _SI_KERNEL:
                 os.kill(child, received.si_signo)
 
 

@@ -269,9 +269,39 @@ ALL_AT_ONCE = 9 * SECOND
             id="another process has read the status of the killed one",
         ),
         pytest.param(
+            [
+                ended(0, None, ended_ns=3 * SECOND, has_all_steps=False),
+                ended(1, None, signal=15, ended_ns=3 * SECOND + SECOND // 30),
+                ended(2, None, ended_ns=3 * SECOND + SECOND // 100, has_all_steps=False),
+            ],
+            "3 ranks failed, and which was the first is not known: rank 0 (killed), rank 1 (killed by SIGTERM), rank 2",
+            id="a scheduler has ended all of them, and has read the status of two",
+        ),
+        pytest.param(
             [ended(0, 2 * SECOND, ended_ns=3 * SECOND), ended(1, None, signal=15, ended_ns=4 * SECOND)],
             "Rank 1 was killed by SIGTERM.",
             id="the launcher did not see how the other one ended",
+        ),
+        pytest.param(
+            [
+                ended(number, None, signal=9, ended_ns=(3 + number) * SECOND, stopped_ns=2 * SECOND)
+                for number in range(2)
+            ],
+            "Ranks 0 and 1 were killed by SIGKILL.",
+            id="the launcher was asked to end, and killed both",
+        ),
+        pytest.param(
+            [
+                ended(0, None, signal=9, ended_ns=2 * SECOND, stopped_ns=3 * SECOND),
+                ended(1, None, signal=9, ended_ns=4 * SECOND, stopped_ns=3 * SECOND),
+            ],
+            "Rank 0 failed first: killed by SIGKILL",
+            id="killed before the launcher was asked to end",
+        ),
+        pytest.param(
+            [ended(number, None, signal=9, ended_ns=(99 + number) * SECOND, stopped_ns=SECOND) for number in range(2)],
+            "Rank 0 failed first: killed by SIGKILL",
+            id="went on for long after the launcher was asked to end",
         ),
         pytest.param(
             [ended(number, 2 * SECOND, exit_error="ValueError") for number in range(2)],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -67,3 +68,19 @@ def test_the_lifetime_is_from_the_program_s_start_to_its_end_and_not_to_ours() -
     took_ms = sorted(map(float, subprocess.check_output([sys.executable, "-c", SLEEPS], text=True).split()))
     assert took_ms[0] >= 19
     assert took_ms[9] < 40, took_ms
+
+
+SIGNALLED = """
+import os, signal, sys
+from gpuledger.collect.launch.child import Lifetime
+from gpuledger.collect.launch.launch import run_child
+lifetime = Lifetime()
+status = run_child(["sleep", "60"], os.environ, lambda _: os.kill(os.getpid(), int(sys.argv[1])), lifetime)
+print(status, lifetime.stopped_ns and lifetime.started_ns <= lifetime.stopped_ns <= lifetime.ended_ns)
+"""
+
+
+@pytest.mark.parametrize(("number", "said"), [(signal.SIGTERM, "-15 True"), (signal.SIGUSR1, "-10 0")])
+def test_the_lifetime_has_when_a_signal_that_ends_programs_came(number: signal.Signals, said: str) -> None:
+    command = [sys.executable, "-c", SIGNALLED, str(int(number))]
+    assert subprocess.check_output(command, text=True, timeout=60).strip() == said
