@@ -20,6 +20,7 @@ from gpuledger.collect.attribution.stacks import MAX_FRAMES
 from gpuledger.collect.flight.census import Census
 from gpuledger.collect.memory.cuda_history import block_columns, segment_columns
 from gpuledger.collect.memory.history_columns import signed
+from gpuledger.collect.memory.out_of_memory import largest_free_block_bytes
 from gpuledger.model.journal.journal import TORCH_ACTIONS, Action, Part
 
 MOST_KEPT = 2
@@ -87,6 +88,7 @@ class Failures:
         snapshot = torch_private.full_snapshot() if torch_private.ring_is_on() else torch_private.light_snapshot()
         fact = {
             **self._request(sys._getframe(1)),
+            "largest_free_bytes": largest_free_block_bytes(snapshot, facts["device_idx"]),
             **facts,
             "failure_id": number,
             "step": step,

@@ -219,6 +219,9 @@ def _is_busy() -> bool:
     return torch_private.is_in_backward() or torch_private.is_profiling()
 
 
+_UNKNOWN = [DeviceCounters(-1)]
+
+
 class _CpuCounters:
     """Reads the recorder's own counters of CPU tensors during the memory recording. Afterwards they are not known."""
 
@@ -228,7 +231,7 @@ class _CpuCounters:
     def __call__(self) -> list[DeviceCounters]:
         window = self._window()
         if window is None or not window.is_open:
-            return [DeviceCounters(-1)]
+            return _UNKNOWN
         scratch = Part()
         window.recorder.read_counters(scratch, 0, "step_end", 0)
         return [

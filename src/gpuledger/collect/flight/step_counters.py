@@ -6,8 +6,11 @@ import os
 import re
 import time
 from array import array
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.files.writing import own_open
@@ -18,15 +21,8 @@ UNKNOWN = -1
 HOST_EVERY_NS = 10_000_000
 """Shortest time between two reads of the process's memory, which take 20 µs."""
 
-_COLUMNS = {
-    "device_idx": "b",
-    **dict.fromkeys(("step", "end_ms", "allocated", "reserved", "peak", "blocks", "allocations", "retries"), "i"),
-    "host": "i",
-}
 
-
-@dataclass(frozen=True)
-class DeviceCounters:
+class DeviceCounters(NamedTuple):
     """The counters of one device. A value that is not known is -1."""
 
     device_idx: int
@@ -36,6 +32,10 @@ class DeviceCounters:
     blocks: int = UNKNOWN
     allocations: int = UNKNOWN
     retries: int = UNKNOWN
+
+
+_OF_STEP = ("step", "end_ns", "host_bytes")
+_WIDTH = len(_OF_STEP) + len(DeviceCounters._fields)
 
 
 class StepCounters:
@@ -58,51 +58,55 @@ class StepCounters:
         self._read_host = read_host or held_bytes
         self._from_ns = time.time_ns()
         self._host_ns = 0
-        self._columns = {name: array(code) for name, code in _COLUMNS.items()}
+        self._values = array("q")
+        """Row after row, as they are read: the program waits meanwhile."""
 
     def read(self, step: int, end_ns: int) -> None:
-        """Store the counters at the end of a step."""
+        """Store the counters at the end of a step.
+
+        One call of C code appends a row. Python runs signal handlers of the program between bytecodes, so none can
+        leave a row incomplete.
+        """
         if end_ns - self._host_ns >= HOST_EVERY_NS:
             self._host_ns = end_ns
             self.host_bytes = self._read_host()
         self.latest = self._read_devices()
-        end_ms = min(max(end_ns - self._from_ns, 0) // 1_000_000, MOST)
-        host = _units(self.host_bytes, HOST_UNIT_BYTES)
         for one in self.latest:
-            row = (
-                *(min(one.device_idx, 127), step, end_ms),
-                _units(one.allocated_bytes, UNIT_BYTES),
-                _units(one.reserved_bytes, UNIT_BYTES),
-                _units(one.peak_allocated_bytes, UNIT_BYTES),
-                *(min(one.blocks, MOST), one.allocations & MOST if one.allocations >= 0 else UNKNOWN),
-                *(min(one.retries, MOST), host),
-            )
-            append_row(self._columns.values(), row)
+            self._values.extend((step, end_ns, self.host_bytes, *one))
 
     @property
     def rows(self) -> int:
         """Return the number of rows that are not in the journal yet."""
-        return len(self._columns["step"])
+        return len(self._values) // _WIDTH
 
     def drain(self, part: Part) -> None:
         """Move the rows into ``part``."""
         if self.rows:
-            columns, self._columns = self._columns, {name: array(code) for name, code in _COLUMNS.items()}
+            values, self._values = self._values, array("q")
             part.facts["step_memory_from_ns"] = self._from_ns
-            part.add("step_memory", **columns)
+            columns = dict(zip((*_OF_STEP, *DeviceCounters._fields), _columns(values), strict=True))
+            allocations = columns["allocations"]
+            part.add(
+                "step_memory",
+                device_idx=np.minimum(columns["device_idx"], 127),
+                step=columns["step"],
+                end_ms=np.clip((columns["end_ns"] - self._from_ns) // 1_000_000, 0, MOST),
+                allocated=_units(columns["allocated_bytes"], UNIT_BYTES),
+                reserved=_units(columns["reserved_bytes"], UNIT_BYTES),
+                peak=_units(columns["peak_allocated_bytes"], UNIT_BYTES),
+                blocks=np.minimum(columns["blocks"], MOST),
+                allocations=np.where(allocations < 0, UNKNOWN, allocations & MOST),
+                retries=np.minimum(columns["retries"], MOST),
+                host=_units(columns["host_bytes"], HOST_UNIT_BYTES),
+            )
 
 
-def append_row(columns: Iterable[array[int]], row: Iterable[int]) -> None:
-    """Append a value to each column. No signal handler of the program can run in between and leave a row incomplete.
-
-    One call of C code appends them: Python runs signal handlers between bytecodes.
-    """
-    appended = map(array.append, columns, row)
-    any(appended)
+def _columns(values: array[int]) -> NDArray[np.int64]:
+    return np.frombuffer(values, dtype=np.int64).reshape(-1, _WIDTH).T
 
 
-def _units(size_bytes: int, unit_bytes: int) -> int:
-    return UNKNOWN if size_bytes < 0 else min(-(-size_bytes // unit_bytes), MOST)
+def _units(sizes_bytes: NDArray[np.int64], unit_bytes: int) -> NDArray[np.int64]:
+    return np.where(sizes_bytes < 0, UNKNOWN, np.minimum(-(-sizes_bytes // unit_bytes), MOST))
 
 
 def held_bytes() -> int:

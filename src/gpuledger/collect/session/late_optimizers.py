@@ -33,6 +33,6 @@ class LateOptimizers:
 
     def steps(self, optimizer: object, step: int) -> None:
         """Note an optimizer that steps for the first time, the first one only."""
-        if self._known is not None and all(one is not optimizer for one in self._known):
+        if self._known is not None and optimizer not in self._known:
             self._known = None
             self._journal.note(LATE_OPTIMIZER.format(step=step))

@@ -97,7 +97,8 @@ class ProcessRecorders:
             session.end()
             return
         recorder, card = CudaRecorder(session.stacks, session.tags), CardReader()
-        out_of_memory.watch(session.guard.for_good, session.ran_out_of_memory)
+        reads_blocks = session.flight is None  # the flight recorder has a snapshot of its own
+        out_of_memory.watch(session.guard.for_good, session.ran_out_of_memory, reads_blocks=reads_blocks)
         describe_cuda(session.journal, recorder, card)
         self._user_history = UserHistory(session.guard(session.give_way), session.guard.absorbs)
         session.adopt(recorder, card)

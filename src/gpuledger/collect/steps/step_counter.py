@@ -285,16 +285,22 @@ class StepCounter:
             self._held.counted(self.seen, start_ns, end_ns)
 
     def _before_step(self, optimizer: Any) -> None:
-        if not self.trained and self._step_on == AUTO and not self._marked:
+        if not self.trained:
+            self._training_begins()
+        self._is_new = optimizer not in self.optimizers
+        if self._is_new:
+            self.optimizers.add(optimizer)
+        self._begun[id(optimizer)] += 1
+        self._before(optimizer)
+
+    def _training_begins(self) -> None:
+        """From now on, calls of modules are no steps, unless the settings name them."""
+        if self._step_on == AUTO and not self._marked:
             self.calls_before_training = self.seen
         self.trained = True
         self._held.release()
-        self._is_new = optimizer not in self.optimizers
         if not self.counts_calls:
             self._compiled_calls.remove()
-        self.optimizers.add(optimizer)
-        self._begun[id(optimizer)] += 1
-        self._before(optimizer)
 
     def _after_step(self, optimizer: Any) -> None:
         if began_compiled() or not self._begun[id(optimizer)]:  # the latter if the hook before is guarded

@@ -153,6 +153,29 @@ def test_an_error_while_one_is_recorded_ends_the_recording_and_does_not_reach_th
     assert ends == [error]
 
 
+def test_blocks_are_read_once_at_an_error_and_not_for_those_that_are_counted(
+    card: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = Recorded(tmp_path)
+    observers: list[Callable[..., None]] = []
+    snapshots: list[dict[str, Any]] = []
+
+    def taking() -> dict[str, Any]:
+        snapshots.append(snapshot([MIB], [3 * MIB, 2 * MIB]))
+        return snapshots[-1]
+
+    card(snapshot([MIB], []), MIB)
+    monkeypatch.setattr(torch_private, "light_snapshot", taking)
+    monkeypatch.setattr(torch_private, "watch_out_of_memory", observers.append)
+    happened = recorded.failures.happened
+    out_of_memory.watch(Guard(lambda _error: None), lambda facts: happened(facts, 3), reads_blocks=False)
+    for _ in range(50):
+        observers[0](0, 4 * MIB, CAPACITY_BYTES, 0)
+    assert len(snapshots) == 1
+    (failure,) = recorded.rank().manifest.oom
+    assert (failure.times, failure.largest_free_bytes) == (50, 3 * MIB)
+
+
 def test_an_error_that_our_own_snapshot_causes_is_counted(card: Callable[..., None], tmp_path: Path) -> None:
     recorded = Recorded(tmp_path)
 

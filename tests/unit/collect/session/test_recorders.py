@@ -16,6 +16,7 @@ from gpuledger.analyze.posting.posting import post_rank
 from gpuledger.collect.adapter import dispatch_modes, torch_private
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.launch.settings import RecordSettings
+from gpuledger.collect.memory import out_of_memory
 from gpuledger.collect.memory.dispatch import DispatchRecorder
 from gpuledger.collect.session import recorders
 from gpuledger.collect.session.session import Session
@@ -92,6 +93,20 @@ def test_the_allocators_history_is_recorded_once_cuda_is_initialised(
     first = session.window
     initialise_cuda[0]()
     assert session.window is first
+
+
+@pytest.mark.parametrize("flies", [True, False])
+def test_blocks_at_an_out_of_memory_error_are_read_by_the_flight_recorder_or_else_by_the_observer(
+    flies: bool, tmp_path: Path, initialise_cuda: list[Callable[[], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(out_of_memory, "watch", lambda *_given, reads_blocks: asked.append(reads_blocks))
+    settings = RecordSettings(tmp_path, 1, 3, flight_recorder=flies)
+    session = Session(settings, rank_directory=lambda: tmp_path / "rank-0")
+    session.start()
+    initialise_cuda[0]()
+    session.finish("end of test")
+    assert asked == [not flies]
 
 
 def test_where_the_allocator_keeps_no_history_the_dispatcher_records_both(
