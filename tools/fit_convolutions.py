@@ -2,8 +2,9 @@
 
 The file holds what was measured for models' convolutions, by a digest of the shape, and for all other shapes a few
 trees an operation (scikit-learn's, needed here alone), written as plain arrays. Each leaf names a sum of terms
-(gpuledger.simulate.convolutions). The trainings that estimates are judged by have no part in either. ``--judge``
-fits without a fifth of the models and of the drawn shapes and says how far off those are.
+(gpuledger.simulate.convolutions). Shapes with three dimensions have trees of their own. The trainings that estimates
+are judged by have no part in either. ``--judge`` fits without a fifth of the models and of the drawn shapes and says
+how far off those are.
 
 Usage: python tools/fit_convolutions.py [--judge OUT.json]
 """
@@ -11,6 +12,7 @@ Usage: python tools/fit_convolutions.py [--judge OUT.json]
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from dataclasses import dataclass
@@ -33,9 +35,12 @@ from gpuledger.simulate.convolutions.convolution_terms import (
 )
 
 ROOT = Path(__file__).parent.parent
-MEASURED = ROOT / "tests" / "data" / "h200" / "conv_workspaces.npz"
+MEASURED = [ROOT / "tests" / "data" / "h200" / f"{name}.npz" for name in ("conv_workspaces", "conv_workspaces_3d")]
 OUT = ROOT / "src" / "gpuledger" / "simulate" / "convolutions" / "measured.npz"
 TREES, LEAST_IN_LEAF, FEATURES_A_SPLIT, SEED = 8, 3, 0.4, 0
+VOLUME_TREES, LEAST_IN_VOLUME_LEAF, FEATURES_A_VOLUME_SPLIT = 30, 2, 0.6
+"""For shapes with three dimensions. There are fewer of them, so the trees are smaller; their splits are random."""
+USUAL_KERNEL = 27
 NEAR_ENOUGH = 0.003
 """Of sums within this share of data and result, the one that serves most shapes is taken."""
 JUDGES = "held out"
@@ -63,7 +68,8 @@ def main() -> int:
     fitted = [without_judges(one) for one in samples]
     arrays: dict[str, Any] = {**table_of(fitted)}
     for operation, one in enumerate(fitted):
-        arrays |= grow(one, operation)
+        for is_volume in (False, True):
+            arrays |= grow(chosen(one, volumes(one) == is_volume), operation, is_volume)
     np.savez_compressed(OUT, **arrays)
     print(f"{OUT}: {OUT.stat().st_size:,} bytes, {len(arrays['digests'])} shapes")
     return 0
@@ -86,22 +92,28 @@ def segments_of(stream: list[int]) -> list[list[int]]:
 
 def samples_of(operation: int) -> Samples:
     """Return every measured workspace of an operation, each shape once."""
-    with np.load(MEASURED) as kept:
-        names, ends = kept["sources"], np.cumsum(kept["lengths"]).tolist()
-        rows, flat, source = kept["rows"].tolist(), kept["streams"].tolist(), kept["source"]
     found: dict[tuple[int, ...], tuple[int, str]] = {}
-    order = [rank_of(str(names[number])) for number in source]
-    for place in sorted(range(len(rows)), key=order.__getitem__):
-        row = rows[place]
-        streams = [flat[(ends[n - 1] if n else 0) : ends[n]] for n in range(4 * place, 4 * place + 2)]
+    for source, row, streams in sorted(itertools.chain(*map(cases_in, MEASURED)), key=lambda case: rank_of(case[0])):
         size_bytes = workspace_in(row, streams, operation)
         if size_bytes is not None:
-            found.setdefault(key_of(tuple(row)), (size_bytes, str(names[source[place]])))
+            found.setdefault(key_of(tuple(row)), (size_bytes, source))
     return Samples(
         list(found),
         np.array([one[0] for one in found.values()], dtype=np.float64),
         np.array([one[1] for one in found.values()]),
     )
+
+
+def cases_in(place: Path) -> list[tuple[str, list[int], list[list[int]]]]:
+    """Return source, row and the first calls' two streams of each case in a file of measurements."""
+    with np.load(place) as kept:
+        names, ends = kept["sources"].tolist(), np.cumsum(kept["lengths"]).tolist()
+        rows, flat, source = kept["rows"].tolist(), kept["streams"].tolist(), kept["source"].tolist()
+    begins = [0, *ends[:-1]]
+    return [
+        (names[number], row, [flat[begins[n] : ends[n]] for n in (4 * place, 4 * place + 1)])
+        for place, (number, row) in enumerate(zip(source, rows, strict=True))
+    ]
 
 
 def rank_of(source: str) -> int:
@@ -183,14 +195,23 @@ def targets_of(samples: Samples, operation: int) -> tuple[list[str], NDArray[np.
     return names, target, values, scale
 
 
-def grow(samples: Samples, operation: int) -> dict[str, NDArray[Any]]:
-    """Return an operation's trees as arrays."""
-    from sklearn.ensemble import RandomForestClassifier
+def volumes(samples: Samples) -> NDArray[np.bool_]:
+    """Return which shapes have three dimensions."""
+    return np.array([key[PLACE["dims"]] == 3 for key in samples.keys])
+
+
+def grow(samples: Samples, operation: int, is_volume: bool) -> dict[str, NDArray[Any]]:
+    """Return an operation's trees as arrays: those for three dimensions, or those for fewer."""
+    from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 
     names, target, _, _ = targets_of(samples, operation)
-    forest = RandomForestClassifier(
-        TREES, min_samples_leaf=LEAST_IN_LEAF, max_features=FEATURES_A_SPLIT, random_state=SEED
-    ).fit(features(describe(samples.keys)), target)
+    kind, trees, least, split = (
+        (ExtraTreesClassifier, VOLUME_TREES, LEAST_IN_VOLUME_LEAF, FEATURES_A_VOLUME_SPLIT)
+        if is_volume
+        else (RandomForestClassifier, TREES, LEAST_IN_LEAF, FEATURES_A_SPLIT)
+    )
+    forest = kind(trees, min_samples_leaf=least, max_features=split, random_state=SEED)
+    forest.fit(features(describe(samples.keys)), target)
     begins: list[int] = []
     parts: list[Any] = []
     for tree in (one.tree_ for one in forest.estimators_):
@@ -200,12 +221,18 @@ def grow(samples: Samples, operation: int) -> dict[str, NDArray[Any]]:
         feature = np.where(leaf, guess.LEAF, tree.feature).astype(np.uint8)
         right = np.where(leaf, 0, tree.children_right - places).astype(np.int32)
         sum_id = np.where(leaf, forest.classes_[tree.value[:, 0].argmax(axis=1)], 0).astype(np.uint8)
-        parts.append((feature, np.where(leaf, 0, tree.threshold).astype(np.float32), right, sum_id))
+        threshold = np.where(leaf, 0, tree.threshold).astype(np.float32)
+        parts.append((feature, rounded(threshold) if is_volume else threshold, right, sum_id))
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    name = guess.OPERATIONS[operation]
+    name = guess.forest_name(operation, is_volume)
     fields = dict(zip(("feature", "threshold", "right", "sum_id"), columns, strict=True))
     fields |= {"begins": np.array(begins, dtype=np.int32), "names": np.array(names)}
     return {f"{name}.{field}": values for field, values in fields.items()}
+
+
+def rounded(numbers: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return numbers with a mantissa of 10 bits. Random thresholds of 23 bits double the size of the file."""
+    return (numbers.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def judge(samples: Samples, operation: int) -> dict[str, Any]:
@@ -216,13 +243,24 @@ def judge(samples: Samples, operation: int) -> dict[str, Any]:
     drawn = samples.sources == "drawn"
     aside = left_out | (drawn & (dice.random(len(drawn)) < 0.2))
     judges = np.char.startswith(samples.sources, JUDGES)
-    arrays = grow(chosen(samples, ~aside & ~judges), operation)
-    name = guess.OPERATIONS[operation]
+    wide = volumes(samples)
+    forests = {
+        one: forest_in(grow(chosen(samples, ~aside & ~judges & (wide == one)), operation, one), operation, one)
+        for one in (False, True)
+    }
+    guess.forest_of = lambda _operation, is_volume: forests[is_volume]  # type: ignore[assignment]
+    described = describe(samples.keys)
+    usual = (described["groups"] == 1) & (described["kernel"] <= USUAL_KERNEL)
+    groups = {"other models": aside & ~drawn, "drawn": aside & drawn & ~wide, "drawn, 3-D": aside & drawn & wide}
+    groups["drawn, 3-D, no groups, at most 3 x 3 x 3"] = groups["drawn, 3-D"] & usual
+    return {group: errors_of(chosen(samples, mask), operation) for group, mask in (groups | {"judges": judges}).items()}
+
+
+def forest_in(arrays: dict[str, NDArray[Any]], operation: int, is_volume: bool) -> guess.DecisionTrees:
+    """Return trees that were just grown."""
+    name = guess.forest_name(operation, is_volume)
     fields = {field: arrays[f"{name}.{field}"] for field in ("begins", "feature", "threshold", "right", "sum_id")}
-    forest = guess.DecisionTrees(tuple(arrays[f"{name}.names"].tolist()), **fields)
-    guess.forest_of = lambda _operation: forest  # type: ignore[assignment]
-    groups = {"other models": aside & ~drawn, "drawn": aside & drawn, "judges": judges}
-    return {group: errors_of(chosen(samples, mask), operation) for group, mask in groups.items()}
+    return guess.DecisionTrees(tuple(arrays[f"{name}.names"].tolist()), **fields)
 
 
 def errors_of(samples: Samples, operation: int) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Workspace size of a convolution: measured for this exact shape, or else predicted by trees fitted to other shapes.
 
 ``measured.npz`` is created by tools/fit_convolutions.py from the measurements of bench/estimate/conv_workspaces.py on
-an H200.
+an H200. Convolutions with three dimensions have trees of their own: cuDNN chooses among other algorithms for them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.simulate.convolutions.convolution_rows import Row
+from gpuledger.simulate.convolutions.convolution_rows import PLACE, Row
 from gpuledger.simulate.convolutions.convolution_terms import describe, features, sums, twin_of
 
 OPERATIONS = ("forward", "data_gradient", "weight_gradient")
@@ -24,6 +24,8 @@ OPERATIONS = ("forward", "data_gradient", "weight_gradient")
 LEAF = 255
 UNKNOWN = -1
 _HASH_BYTES = 6
+_VOLUME = 3
+"""Number of dimensions of a convolution over volumes."""
 _MOST_OFF = 3.0
 """Upper limit of the distance between two trees' predictions, relative to the bytes of data and result."""
 
@@ -67,10 +69,15 @@ def _kept() -> dict[str, NDArray[Any]]:
         return {name: kept[name] for name in kept.files}
 
 
+def forest_name(operation: int, is_volume: bool) -> str:
+    """Return the name of an operation's trees in the file: those for three dimensions, or those for fewer."""
+    return f"{OPERATIONS[operation]}.volume" if is_volume else OPERATIONS[operation]
+
+
 @cache
-def forest_of(operation: int) -> DecisionTrees:
-    """Return the trees of an operation."""
-    kept, name = _kept(), OPERATIONS[operation]
+def forest_of(operation: int, is_volume: bool) -> DecisionTrees:
+    """Return the trees of an operation: those for three dimensions, or those for fewer."""
+    kept, name = _kept(), forest_name(operation, is_volume)
     arrays = {field: kept[f"{name}.{field}"] for field in ("begins", "feature", "threshold", "right", "sum_id")}
     return DecisionTrees(tuple(kept[f"{name}.names"].tolist()), **arrays)
 
@@ -119,9 +126,18 @@ def guess_bytes(key: Row, operation: int) -> int:
 
 def guess_many(keys: Sequence[Row], operation: int) -> list[int]:
     """Return the prediction for each key: of the trees' answers, the one with the smallest distance to all others."""
-    if not keys:
-        return []
-    described, forest = describe(keys), forest_of(operation)
+    volumes = [key[PLACE["dims"]] == _VOLUME for key in keys]
+    found = [0] * len(keys)
+    for is_volume in set(volumes):
+        places = [place for place, one in enumerate(volumes) if one == is_volume]
+        answers = _ask([keys[place] for place in places], operation, forest_of(operation, is_volume))
+        for place, size_bytes in zip(places, answers, strict=True):
+            found[place] = size_bytes
+    return found
+
+
+def _ask(keys: Sequence[Row], operation: int, forest: DecisionTrees) -> list[int]:
+    described = describe(keys)
     said = sums(described, operation)
     table = np.stack([said[name] for name in forest.names], axis=1)
     answers = np.take_along_axis(table, forest.choose(features(described)), axis=1)

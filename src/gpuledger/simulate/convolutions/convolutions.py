@@ -1,6 +1,6 @@
 """Temporary memory of convolutions, in order: format copies by torch, cuDNN workspaces, sums for a bias gradient.
 
-Source: the allocator's history of 51,221 convolutions on an H200 with torch 2.11 and cuDNN 9.19, November 2026
+Source: the allocator's history of 59,243 convolutions on an H200 with torch 2.11 and cuDNN 9.19, November 2026
 (bench/estimate/conv_workspaces.py). Copies and sums match to the byte. Workspaces: :mod:`.convolution_guess`.
 """
 
