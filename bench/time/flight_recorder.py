@@ -1,7 +1,8 @@
 """Measures the cost of the flight recorder: blocks of steps with it and without it, in turn.
 
 With it means: the allocator keeps its last events without stacks, and counters are read and stored at every step. Also
-measures the host memory that it uses. Ends within 150 s.
+measures the host memory that it uses. ``cpu_ratio`` compares the process's CPU time until the last step of a block was
+launched: other work of the host does not change it as much as the wall time. Ends within 150 s.
 
 Usage: python bench/time/flight_recorder.py --out bench/time/results/h200/flight_recorder.json
 """
@@ -29,40 +30,42 @@ from gpuledger.collect.flight.census import Census
 from gpuledger.collect.flight.flight_recorder import RING_ENTRIES
 from gpuledger.collect.flight.step_counters import CudaCounters, StepCounters, held_bytes
 
-BLOCK_S = 0.35
+BLOCK_S = 0.25
 EACH_S = 13.0
 
 
-def steps_of(train: Any, make_batch: Any, count: int, counters: StepCounters | None) -> float:
-    """Return the seconds of ``count`` steps, with the counters read after each if given."""
+def steps_of(train: Any, make_batch: Any, count: int, counters: StepCounters | None) -> tuple[float, float]:
+    """Return the seconds of ``count`` steps, and those of the CPU to launch them. ``counters`` are read after each."""
     torch.cuda.synchronize()
-    started_s = time.perf_counter()
+    started_s, started_cpu_s = time.perf_counter(), time.process_time()
     for step in range(count):
         train(make_batch())
         if counters is not None:
             counters.read(step, time.time_ns())
+    cpu_s = time.process_time() - started_cpu_s
     torch.cuda.synchronize()
-    return time.perf_counter() - started_s
+    return time.perf_counter() - started_s, cpu_s
 
 
 def measure(name: str) -> dict[str, Any]:
     """Return the ratios of one model's blocks, and host memory."""
     until_s = time.perf_counter() + EACH_S
     workload = MODELS[name].build("cuda", small=False, batch_size=0)
-    one_s = min(steps_of(workload.train, workload.make_batch, 3, None) / 3 for _ in range(3))
+    one_s = min(steps_of(workload.train, workload.make_batch, 3, None)[0] / 3 for _ in range(3))
     count = max(int(BLOCK_S / one_s), 3)
     counters = StepCounters(CudaCounters(torch.cuda.device_count()))
-    ratios, bare_s = [], []
+    ratios, cpu_ratios, bare_s = [], [], []
     host_before = held_bytes()
     while time.perf_counter() < until_s or len(ratios) < 3:
-        first = steps_of(workload.train, workload.make_batch, count, None)
+        first, first_cpu_s = steps_of(workload.train, workload.make_batch, count, None)
         torch_private.start_ring(RING_ENTRIES)
         steps_of(workload.train, workload.make_batch, 1, counters)
-        recorded = steps_of(workload.train, workload.make_batch, count, counters)
+        recorded, cpu_s = steps_of(workload.train, workload.make_batch, count, counters)
         torch_private.stop_history()
         steps_of(workload.train, workload.make_batch, 1, None)
-        second = steps_of(workload.train, workload.make_batch, count, None)
+        second, second_cpu_s = steps_of(workload.train, workload.make_batch, count, None)
         ratios.append(recorded / ((first + second) / 2))
+        cpu_ratios.append(cpu_s / ((first_cpu_s + second_cpu_s) / 2))
         bare_s.append((first + second) / 2 / count)
     torch_private.start_ring(RING_ENTRIES)
     hosts = []
@@ -78,6 +81,8 @@ def measure(name: str) -> dict[str, Any]:
         "step_s": statistics.median(bare_s),
         "ratio": statistics.median(ratios),
         "ratios": ratios,
+        "cpu_ratio": statistics.median(cpu_ratios),
+        "cpu_ratios": cpu_ratios,
         "host_before_bytes": host_before,
         "host_bytes": hosts,
         "events": events,
@@ -101,7 +106,8 @@ def main() -> None:
     results: dict[str, Any] = {}
     for name in names_in_time(EIGHT, arguments.only, 120):
         found = results[name] = measure(name)
-        print(name, f"{found['step_s'] * 1e3:.2f} ms, x {found['ratio']:.4f}", f"{found['events']} events", flush=True)
+        ratios = f"x {found['ratio']:.4f}, CPU x {found['cpu_ratio']:.4f}"
+        print(name, f"{found['step_s'] * 1e3:.2f} ms, {ratios}, {found['events']} events", flush=True)
         write_results(arguments.out, {"models": results})
         gc.collect()
         torch.cuda.empty_cache()
