@@ -36,7 +36,7 @@ from gpuledger.analyze.posting.rows import (
 from gpuledger.files.reading import storable
 from gpuledger.model.journal.checks import read_checked
 from gpuledger.model.journal.extent import JOURNAL_DIRECTORY, has_new_journal, journal_extent
-from gpuledger.model.journal.journal import CACHED_CODE, FOUND_BY_LINES, OWN_ERROR, REASONS
+from gpuledger.model.journal.journal import CACHED_CODE, FOUND_BY_LINES, OWN_ERROR, REASONS, WITHOUT_MODULES
 from gpuledger.model.journal.reading import Journal
 from gpuledger.model.manifest import RankManifest, write_rank_manifest
 from gpuledger.model.run import KeptRank, Rank, write_table
@@ -197,7 +197,8 @@ def _notes_on_compiled(journal: Journal) -> list[str]:
         return [NOTHING_COMPILED.format(modules=modules)] if count else []
     if is_explained and not (done.get("graphs") and any(one["compilations"] for one in regions)):  # it ran uncompiled
         return []
-    reasons = set((journal.facts.get("compiled_unread") or {}).values()) - {CACHED_CODE, FOUND_BY_LINES}
+    reasons = set((journal.facts.get("compiled_unread") or {}).values())
+    reasons -= {CACHED_CODE, FOUND_BY_LINES, WITHOUT_MODULES}
     if not count or (not reasons and journal.facts.get("compiled_graphs")):
         return []
     modules = "1 module runs" if count == 1 else f"{count} modules run"

@@ -196,6 +196,11 @@ class ModuleRegistry:
         found = self._at(below_path(above, path), root_id)
         return self.below(self._wrapped[module_id], path) if found < 0 and module_id in self._wrapped else found
 
+    def above(self, module_id: int, path: str) -> int:
+        """Return the id of the module below which another one has ``path``; -1 if there is none."""
+        own, root_id = self._places[module_id]
+        return self._at(own[: -len(path)].rstrip("."), root_id) if f".{own}".endswith(f".{path}") else -1
+
     def _at(self, path: str, root_id: int) -> int:
         """Return the id of the module with a path in an outermost module; -1 if there is none."""
         for number in range(self._counted_places, len(self._places)):

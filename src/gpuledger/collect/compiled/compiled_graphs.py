@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from gpuledger.collect.adapter.compiler.backward_cache import keep_backward, recall_backward
 from gpuledger.collect.adapter.compiler.compiled_cache import cache_directory, keep, recall
 from gpuledger.collect.adapter.compiler.compiled_lines import find_modules
 from gpuledger.collect.adapter.compiler.generated_code import (
@@ -30,8 +32,9 @@ from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.compiled.compile_log import CompileLog, totals
+from gpuledger.collect.compiled.copied_regions import module_in_copy
 from gpuledger.collect.compiled.sites import Site, below_callers, sites_of
-from gpuledger.model.journal.journal import CACHED_CODE, FOUND_BY_LINES
+from gpuledger.model.journal.journal import CACHED_CODE, FOUND_BY_LINES, WITHOUT_MODULES
 
 OUTSIDE = -1
 
@@ -46,6 +49,12 @@ NOTES = {
     FOUND_BY_LINES: (
         f"{_FROM_A_CACHE} Its modules were found by source lines and weights. If several modules run the same line "
         f"and use no weight there, the module that contains them is shown. {_RECORD_AGAIN}"
+    ),
+    WITHOUT_MODULES: (
+        "Compiled autograd has compiled backward code of unknown modules. It is that of modules that are not compiled, "
+        "or of a compiled region from a cache that was filled without this version of gpuledger. Its memory and time "
+        "are outside modules. To record its modules, compile them, or switch compiled autograd off. For a region from "
+        "a cache, set TORCHINDUCTOR_FORCE_DISABLE_CACHES=1."
     ),
 }
 """Why the modules of a region are not known exactly -> note."""
@@ -84,6 +93,8 @@ class CompiledGraphs:
         self._journal = journal
         self._watch = CompilerWatch(self.add, absorbs)
         self._cache = cache_directory(os.environ)
+        self._watch.autograd.keep = partial(keep_backward, self._cache)
+        self._watch.autograd.recall = lambda code: recall_backward(self._cache, code, self._watch.captured)
         self._observations: list[LineObservation] = []
         self._observer_for: Callable[[ObservedFunction], LineObserver] | None = None
         self._wanted: Callable[[Site], bool] = lambda _site: True
@@ -164,7 +175,7 @@ class CompiledGraphs:
         self._log.read()
         try:
             functions = read_functions(graph.module)
-            if not graph.unknown:
+            if graph.unknown in ("", WITHOUT_MODULES):
                 keep(graph, self._cache, self._watch.possible)
             elif graph.unknown == CACHED_CODE:
                 graph = recall(graph, self._cache, self._watch.possible) or graph
@@ -266,7 +277,9 @@ class CompiledGraphs:
         A function that calls a model can be compiled as a whole. Then nothing calls the model itself.
         """
         keys = {key for site in function.sites for key in (site.main.module_key, *site.main.among)} - {0}
-        return not keys <= self._registry.module_ids.keys()
+        regions = self._watch.autograd.regions
+        known = {one for key in keys for one in (regions[key].modules.values() if key < 0 else (key,))}
+        return not known <= self._registry.module_ids.keys()
 
     def note_called_inside(self, module_ids: Iterable[int]) -> None:
         """Record that compiled code of modules runs, without a call of the modules themselves."""
@@ -275,6 +288,8 @@ class CompiledGraphs:
 
     def _compiled_id(self, place: NodeOrigin) -> int:
         """Return the id of the module that was compiled; -1 if it is not known."""
+        if place.module_key < 0:
+            return module_in_copy(self._registry, self._watch.autograd.regions[place.module_key], place.path)
         if place.among:
             return self._registry.around([self._registry.module_ids.get(key, OUTSIDE) for key in place.among])
         return self._registry.module_ids.get(place.module_key, OUTSIDE) if place.module_key else OUTSIDE

@@ -124,6 +124,7 @@ the path follow, -1 for a name that replaces the path.
 """
 
 CACHED_CODE, FOUND_BY_LINES = "loaded from a cache", "modules found by source lines"
+WITHOUT_MODULES = "compiled autograd compiled nodes without modules"
 """Values of the fact ``compiled_unread`` with a note of their own. Other values say why generated code is unknown."""
 
 _TYPE_CODES = {"i1": "b", "i4": "i", "i8": "q", "f8": "d"}

@@ -25,7 +25,7 @@ from gpuledger.files.reading import read_json_file
 from gpuledger.files.shapes import Fields, ListOf, MappingOf, check_shape
 from gpuledger.files.writing import write_whole
 
-VERSION = 4
+VERSION = 5
 FILES = 1_000
 """Number of files above which the oldest half is deleted."""
 
@@ -34,6 +34,7 @@ _SHAPE = Fields(
         "version": int,
         "torch": str,
         "content": str,
+        "unknown": str,
         "modules": ListOf(ListOf(str, 2, 2)),
         "nodes": int,
         "places": ListOf(Fields({"path": str, "class_name": str, "frames": ListOf(ListOf(object, 3, 3)), "node": int})),
@@ -49,7 +50,7 @@ _SHAPE = Fields(
             )
         ),
     },
-    ("version", "torch", "content", "modules", "nodes", "places", "buffers", "bodies", "kernels"),
+    ("version", "torch", "content", "unknown", "modules", "nodes", "places", "buffers", "bodies", "kernels"),
 )
 
 
@@ -68,11 +69,9 @@ def keep(graph: CompiledGraph, directory: Path, possible: Iterable[CapturedGraph
         possible: The captured graphs that it can be of. The first one with its modules is taken.
     """
     with suppress(Exception):  # a full disk, a read-only home: the cache is a convenience
-        wanted = {(place.path, place.module_key) for place in _places_of(graph) if place.path}
+        wanted = {(place.path, place.module_key) for place in _places_of(graph) if place.path and place.module_key >= 0}
         captured = next(one for one in possible if wanted <= {(path, key) for path, (key, _) in one.modules.items()})
-        directory.mkdir(parents=True, exist_ok=True)
-        _make_room(directory)
-        write_whole(_file_of(graph, directory), json.dumps(_to_json(graph, captured)).encode())
+        write_file(_file_of(graph, directory), _to_json(graph, captured))
 
 
 def recall(graph: CompiledGraph, directory: Path, possible: Iterable[CapturedGraph]) -> CompiledGraph | None:
@@ -105,6 +104,13 @@ def _places_of(graph: CompiledGraph) -> Iterator[NodeOrigin]:
 
 def _file_of(graph: CompiledGraph, directory: Path) -> Path:
     return directory / f"{Path(graph.file).stem}.json"
+
+
+def write_file(file: Path, value: dict[str, Any]) -> None:
+    """Write a file of the cache, with the versions that it is of. Deletes old ones if there are too many."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    _make_room(file.parent)
+    write_whole(file, json.dumps({"version": VERSION, "torch": torch.__version__, **value}).encode())
 
 
 def _digest(file: str) -> str:
@@ -150,9 +156,8 @@ def _to_json(graph: CompiledGraph, captured: CapturedGraph) -> dict[str, Any]:
         for one in numbers
     ]
     return {
-        "version": VERSION,
-        "torch": torch.__version__,
         "content": _digest(graph.file),
+        "unknown": graph.unknown,
         "modules": [(path, class_name) for path, (_, class_name) in captured.modules.items()],
         "nodes": len(nodes),
         "places": places,
@@ -200,4 +205,4 @@ def _from_json(graph: CompiledGraph, value: dict[str, Any], places: list[NodeOri
         for one in value["kernels"]
     ]
     buffers, bodies = ({name: places[number] for name, number in value[kind].items()} for kind in ("buffers", "bodies"))
-    return replace(graph, buffers=buffers, bodies=bodies, kernels=kernels, unknown="")
+    return replace(graph, buffers=buffers, bodies=bodies, kernels=kernels, unknown=value["unknown"])

@@ -6,7 +6,7 @@ Tested with torch 2.11 and torch 2.13.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -22,6 +22,8 @@ _ROOT = re.compile(r"^[LG]\['(?!___stack)[^']*'\]\.?")
 class NodeOrigin(NamedTuple):
     """The module and the source lines of one node. ``module_key`` is ``id(module)``, 0 if unknown.
 
+    In a graph of compiled autograd, it is a negative number: see :mod:`.compiled_autograd`.
+
     ``path`` is the module's path below the compiled function's own module. ``frames`` are those of the program,
     innermost first. ``among`` are the keys of the modules of which it can be, if it is the module around them.
     """
@@ -34,6 +36,13 @@ class NodeOrigin(NamedTuple):
 
 
 NOWHERE = NodeOrigin(0, "", "", ())
+
+
+class FoundPlace(NamedTuple):
+    """The place of a node that the node itself does not tell. ``is_forward`` is whether forward computes it, too."""
+
+    place: NodeOrigin
+    is_forward: bool
 
 
 @dataclass(frozen=True)
@@ -93,10 +102,16 @@ class CapturedGraph:
     users: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def read_graph(lowering: Any, module: ModuleType) -> CompiledGraph:
-    """Return the places of a graph's buffers and kernels, from the nodes that Inductor keeps for them."""
+def read_graph(lowering: Any, module: ModuleType, found: Mapping[str, FoundPlace] | None = None) -> CompiledGraph:
+    """Return the places of a graph's buffers and kernels, from the nodes that Inductor keeps for them.
+
+    Args:
+        lowering: The lowered graph.
+        module: The generated file.
+        found: Names of nodes that do not tell their places -> place.
+    """
     graph = CompiledGraph(module)
-    _read_into(graph, lowering, _Order(lowering.name_to_buffer.values()))
+    _read_into(graph, lowering, _Order(lowering.name_to_buffer.values(), found=found))
     return graph
 
 
@@ -133,13 +148,21 @@ class _Order:
         operations: Those of the graph. Generated loops have ``data``, calls of a library have none.
         around: Place of the call, if the graph is a body. Nodes without a place of their own have it.
         graph: The graph, if it is a body. Operations of a body have nodes of the graph around it as origins, too.
+        found: Names of nodes that do not tell their places -> place.
     """
 
-    def __init__(self, operations: Iterable[Any], around: NodeOrigin = NOWHERE, graph: Any = None) -> None:
+    def __init__(
+        self,
+        operations: Iterable[Any],
+        around: NodeOrigin = NOWHERE,
+        graph: Any = None,
+        found: Mapping[str, FoundPlace] | None = None,
+    ) -> None:
         self._numbers: dict[Any, int] = {}
         self._users: dict[str, NodeOrigin] = {}
         self._around = around
         self._graph = graph
+        self._found = found or {}
         self._calls = {node for made in operations if not hasattr(made, "data") for node in self.computed_by(made)[:1]}
 
     def find_users(self, scheduled: Iterable[Any]) -> None:
@@ -177,21 +200,29 @@ class _Order:
         """
         own = getattr(made, "origin_node", None)
         nodes = ([own] if own is not None else []) + self.computed_by(made) + self.sorted(_origins_of(made))
-        known = [place_of_node(node) for node in nodes if _has_place(node)]
+        known = [self._place(node) for node in nodes if self._has_place(node)]
         if not known and nodes and all(getattr(node, "op", "") == "placeholder" for node in nodes):
             known = [self._users[name] for name in [str(getattr(made, "name", ""))] if name in self._users]
-        place = known[0] if known else place_of_node(nodes[0]) if nodes else NOWHERE
+        place = known[0] if known else self._place(nodes[0]) if nodes else NOWHERE
         return place if known or self._graph is None else self._around
 
+    def _place(self, node: Any) -> NodeOrigin:
+        found = self._found.get(str(node.name))
+        return place_of_node(node) if found is None else found.place
 
-def _has_place(node: Any) -> bool:
-    """Return whether a node has a module, or is code of the program in none: that of the compiled function itself.
+    def _has_place(self, node: Any) -> bool:
+        """Return whether a node has a module, or is code of the program in none: that of the compiled function itself.
 
-    A node of backward without a module adds gradients.
-    """
-    place = place_of_node(node)
-    is_forward = node.meta.get("partitioner_tag", "is_forward") == "is_forward"
-    return bool(place.module_key or place.path or (is_forward and place.frames))
+        A node of backward without a module adds gradients.
+        """
+        found = self._found.get(str(node.name))
+        place, is_forward = FoundPlace(place_of_node(node), is_of_forward(node)) if found is None else found
+        return bool(place.module_key > 0 or place.path or (is_forward and place.frames))
+
+
+def is_of_forward(node: Any) -> bool:
+    """Return whether forward computes a node, too."""
+    return bool(node.meta.get("partitioner_tag", "is_forward") == "is_forward")
 
 
 def _origins_of(made: Any) -> Iterator[Any]:

@@ -11,16 +11,20 @@ import bisect
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from gpuledger.collect.adapter.compiler.compiled_autograd import AutogradWatch
 from gpuledger.collect.adapter.compiler.graph_nodes import (
     CapturedGraph,
     CompiledGraph,
     Frames,
+    NodeOrigin,
     parse_trace,
     place_in_stack,
     place_of_node,
@@ -28,7 +32,7 @@ from gpuledger.collect.adapter.compiler.graph_nodes import (
 )
 from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation
 from gpuledger.collect.adapter.observer import Observer
-from gpuledger.model.journal.journal import CACHED_CODE
+from gpuledger.model.journal.journal import CACHED_CODE, WITHOUT_MODULES
 
 CAPTURED = 256
 """Number of captured graphs that are kept."""
@@ -59,6 +63,7 @@ class CompilerWatch:
         self._observations: list[Observation] = []
         self.captured: deque[CapturedGraph] = deque(maxlen=CAPTURED)
         """The graphs that Dynamo captured, the last one first."""
+        self.autograd = AutogradWatch(self._observe_if_there)
         self._watches_graphs = False
         self._compiling = self._lowering = 0
         self._seen: set[int] = set()
@@ -86,6 +91,12 @@ class CompilerWatch:
             self._observations[-1].remove()
             self._observations.pop()
 
+    def _observe_if_there(self, function: Any, *callbacks: Callable[..., Any]) -> None:
+        """Observe a function that only some programs need, if this torch has it."""
+        with suppress(CannotInstrumentError):
+            if function is not None:
+                self._observations.append(Observation(function, Observer(*callbacks, absorbs=self._absorbs)))
+
     def _observe(
         self,
         name: str,
@@ -107,15 +118,18 @@ class CompilerWatch:
             import_module("torch._inductor.compile_fx")
 
             self._watch_graphs()
-        self.captured.appendleft(_read_captured(captured))
+        self.captured.appendleft(_read_captured(captured, self.autograd.place_of))
         self._compiling += 1
+        self.autograd.begin_compile(captured)
         return True
 
     def _leave_compile(self, _token: Any, _result: Any) -> None:
         self._compiling -= 1
+        self.autograd.end_compile()
 
     def _fail_compile(self, _token: Any) -> None:
         self._compiling -= 1
+        self.autograd.end_compile()
 
     def _watch_graphs(self) -> None:
         self._watches_graphs = True
@@ -126,6 +140,7 @@ class CompilerWatch:
         load = getattr(_code_cache(), "load_by_key_path", None)
         loaded = self._leave_load
         self._observe("PyCodeCache.load_by_key_path", getattr(load, "__func__", None), lambda *_: True, loaded)
+        self.autograd.install()
 
     def _enter_lowering(self, lowering: Any) -> Any:
         self._lowering += 1
@@ -142,7 +157,8 @@ class CompilerWatch:
 
     def _read(self, lowering: Any, module: ModuleType) -> CompiledGraph:
         try:
-            return read_graph(lowering, module)
+            found, is_whole = self.autograd.places_in(lowering.graph)
+            return replace(read_graph(lowering, module, found), unknown="" if is_whole else WITHOUT_MODULES)
         except Exception as error:  # private structures of another version: the program is recorded without them
             return CompiledGraph(module, unknown=f"{type(error).__name__}: {error}")
 
@@ -165,14 +181,14 @@ def _is_generated(module: Any) -> bool:
     return isinstance(module, ModuleType) and hasattr(module, "call") and bool(getattr(module, "__file__", None))
 
 
-def _read_captured(captured: Any) -> CapturedGraph:
-    """Return the modules and nodes of a graph that Dynamo captured."""
+def _read_captured(captured: Any, in_copy: Callable[[Any], NodeOrigin | None]) -> CapturedGraph:
+    """Return the modules and nodes of a graph that Dynamo captured. ``in_copy`` returns places of its nodes, first."""
     found = CapturedGraph({}, {})
     for name, node in _nodes_in(captured, "", set()):
         for key, (path, cls) in (node.meta.get("nn_module_stack") or {}).items():
             place = place_in_stack(key, path, cls, ())
             found.modules[place.path] = place.module_key, place.class_name
-        found.nodes[name] = place_of_node(node)
+        found.nodes[name] = in_copy(node) or place_of_node(node)
         if "/" not in name:
             found.users[name] = tuple(str(user.name) for user in node.users)
             if node.op == "placeholder":

@@ -1,0 +1,173 @@
+"""Backward code of compiled autograd is on the modules on which it is without compiled autograd."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+import torch
+from recorded import Recorded, record_run
+from torch import Tensor, nn
+from torch._dynamo import compiled_autograd
+from torch.nn import functional as F
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore"),  # Dynamo reads attributes that warn
+    pytest.mark.usefixtures("compiler_caches"),
+]
+
+WIDTH, ROWS, STEPS = 32, 512, 4
+_NUMBER = re.compile(r"# AOT ID: .*|kernel_cpp_\w+|/tmp/\S+")
+"""What two equal compilations of one process differ in."""
+ROW_BYTES = ROWS * WIDTH * 4
+"""Bytes of one activation of a block."""
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(F.gelu(self.up(self.norm(x))))  # type: ignore[no-any-return]
+
+
+class Net(nn.Module):
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Block() for _ in range(blocks)])
+        self.head = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x).square().mean()  # type: ignore[no-any-return]
+
+
+def whole(net: Net) -> None:
+    net.compile()
+
+
+def each(net: Net) -> None:
+    """Compile equal blocks: they share the code of one, and of its backward."""
+    for one in (*net.layers, net.head):
+        one.compile()
+
+
+def train(compile_it: Callable[[Net], None], *, of_autograd: bool, blocks: int = 3) -> tuple[Net, list[float]]:
+    """Train, with compiled autograd or without."""
+    torch._dynamo.reset()
+    compiled_autograd.reset()
+    torch.manual_seed(0)
+    net = Net(blocks)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    compile_it(net)
+    losses = []
+    for _step in range(STEPS):
+        loss = net(torch.randn(ROWS, WIDTH))
+        if of_autograd:
+            with compiled_autograd._enable(torch.compile):
+                loss.backward()
+        else:
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return net, losses
+
+
+def recorded(compile_it: Callable[[Net], None], *, of_autograd: bool, blocks: int = 3) -> Recorded:
+    return record_run(lambda _: train(compile_it, of_autograd=of_autograd, blocks=blocks), steps=(2, STEPS))
+
+
+def made_in_backward(run: Recorded) -> Counter[str]:
+    """Return the bytes that the backward of step 3 allocates, except for gradients of weights, by module."""
+    found: Counter[str] = Counter()
+    for block in run.blocks:
+        if block.phase == "backward" and block.step == 3 and block.category != "gradient":
+            found[block.module] += block.bytes
+    return found
+
+
+def held_at_peak(run: Recorded) -> Counter[str]:
+    """Return the bytes of each module at the peak."""
+    events = []
+    for block in run.blocks:
+        events.append((block.alloc_index, block.bytes, block.module))
+        if block.free_index is not None:
+            events.append((block.free_index, -block.bytes, block.module))
+    held: Counter[str] = Counter()
+    found = held.copy()
+    for _, change, module in sorted(events):
+        held[module] += change
+        if held.total() > found.total():
+            found = held.copy()
+    return found
+
+
+def test_backward_of_a_model_is_on_its_modules() -> None:
+    runs = [recorded(whole, of_autograd=on) for on in (False, True)]
+    plain, found = map(made_in_backward, runs)
+    assert found[""] == plain[""] == 4  # the gradient of the loss
+    assert found["layers.2.down"] == plain["layers.2.down"] == 4 * ROW_BYTES
+    assert found["layers.0.up"] == plain["layers.0.up"] == ROW_BYTES
+    assert found.total() <= plain.total() + ROW_BYTES
+    peak = held_at_peak(runs[1])
+    assert peak[""] <= 0.03 * peak.total()
+
+
+def test_backward_of_equal_blocks_that_share_code_is_on_the_block_that_it_is_of() -> None:
+    plain, found = (made_in_backward(recorded(each, of_autograd=on)) for on in (False, True))
+    # the code of all blocks is one graph now, so that a block can use the memory of the one before
+    assert found.keys() <= plain.keys()
+    assert [found[f"layers.{number}.up"] for number in range(3)] == 3 * [ROW_BYTES]
+    assert [plain[f"layers.{number}.up"] for number in range(3)] == 3 * [ROW_BYTES]
+    assert found[""] <= 3 * ROW_BYTES  # the loss is not compiled
+
+
+def test_backward_in_a_later_process_is_on_the_same_modules() -> None:
+    """Compilations after the first take their code from Inductor's cache."""
+    first, later = (recorded(whole, of_autograd=True) for _ in range(2))
+    assert made_in_backward(later) == made_in_backward(first)
+    assert later.manifest.compiled_unread is None
+
+
+def test_backward_from_a_cache_that_was_filled_without_compiled_autograd_is_on_its_modules() -> None:
+    first = recorded(each, of_autograd=True)
+    torch._inductor.utils.clear_caches()
+    recorded(each, of_autograd=False)
+    later = recorded(each, of_autograd=True)
+    assert torch._dynamo.utils.counters["aot_autograd"]["autograd_cache_hit"] > 0
+    assert made_in_backward(later) == made_in_backward(first)
+
+
+def test_backward_of_eager_code_is_said_to_have_no_modules() -> None:
+    run = recorded(lambda net: net.layers[1].compile(), of_autograd=True)
+    (note,) = [note for note in run.manifest.notes if note.startswith("Compiled autograd")]
+    assert "modules that are not compiled" in note
+    found = made_in_backward(run)
+    assert found["layers.1.up"] + found["layers.1.down"] >= ROW_BYTES
+    assert found[""] > ROW_BYTES
+    assert not any("Compiled autograd" in note for note in recorded(whole, of_autograd=True).manifest.notes)
+
+
+def test_the_compiler_does_what_it_does_alone(tmp_path: Path) -> None:
+    outcomes = []
+    for run in (train, recorded):
+        with torch._inductor.utils.fresh_cache(dir=tmp_path, delete=False):
+            torch._dynamo.utils.counters.clear()
+            run(whole, of_autograd=True, blocks=1)
+            counters = {name: dict(torch._dynamo.utils.counters[name]) for name in ("stats", "compiled_autograd")}
+            (made,) = tmp_path.iterdir()
+            codes = [_NUMBER.sub("", file.read_text(encoding="utf-8")) for file in made.rglob("*.py")]
+            outcomes.append((counters, sorted(codes)))
+        shutil.rmtree(made)
+    assert outcomes[0] == outcomes[1]
+    assert len(outcomes[0][1]) == 2
