@@ -240,7 +240,7 @@ ANSWERS: dict[str, dict[str, Asking]] = {
         "usual": lambda crash: bytes_in(crash.sentence, "median peak of earlier steps is {}"),
         "growth": lambda crash: crash.grown.get("step_bytes"),
         "holder": run_holder,
-        "others": lambda crash: bytes_in(crash.sentence, "Other processes use {}"),
+        "others": lambda crash: ((crash.failure or {}).get("besides") or {}).get("other_process_bytes"),
         "limit": lambda crash: bytes_in(crash.sentence, "may use only {}"),
     },
 }

@@ -97,6 +97,7 @@ def oom_document(rank: int, failure: OutOfMemory) -> dict[str, Any]:
         "inputs": [list(shape) for shape in failure.inputs],
         "cause": None if failure.cause is None else asdict(failure.cause),
         "state": None if failure.state is None else asdict(failure.state),
+        "besides": asdict(failure.besides),
         "remedies": [asdict(one) for one in failure.remedies],
     }
 

@@ -66,8 +66,8 @@ def remedy_text(remedy: Remedy) -> str:
 
 
 def memory_texts(failure: OutOfMemory) -> list[str]:
-    """Return what held the memory, how much of that is known, and which free memory the request could not use."""
-    return [*_held(failure), *_free(failure)]
+    """Return what held the memory, how much of that is known, what else did, and which free memory was of no use."""
+    return [*_held(failure), *_besides(failure), *_free(failure)]
 
 
 def _request(rank: Rank, failure: OutOfMemory) -> list[str]:
@@ -133,6 +133,17 @@ def _sizes(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {format_bytes(size)}" for name, size in list(sizes.items())[:LARGEST])
 
 
+def _besides(failure: OutOfMemory) -> list[str]:
+    """Return what else used the GPU's memory."""
+    besides = failure.besides
+    kinds = {
+        "by other processes": besides.other_process_bytes,
+        "by this process outside PyTorch (context, libraries)": besides.own_bytes,
+        "outside PyTorch (context, libraries, other processes)": besides.undivided_bytes,
+    }
+    return _listed("also used on the GPU", kinds)
+
+
 def _free(failure: OutOfMemory) -> list[str]:
     """Return the free memory inside the process's segments, by whether this request could use it. No library can."""
     if failure.state is None or failure.library:
@@ -144,5 +155,10 @@ def _free(failure: OutOfMemory) -> list[str]:
         "in private pools": free.private_pool_bytes,
         "in the pool of other block sizes": free.other_size_bytes,
     }
+    return _listed("free in reserved memory", kinds)
+
+
+def _listed(what: str, kinds: Mapping[str, int | None]) -> list[str]:
+    """Return a line with the sizes of each kind; nothing without any."""
     texts = [f"{format_bytes(size)} {kind}" for kind, size in kinds.items() if size]
-    return [f"free in reserved memory: {', '.join(texts)}"] if texts else []
+    return [f"{what}: {', '.join(texts)}"] if texts else []

@@ -16,13 +16,13 @@ from failing_allocator import BASE, CAPACITY_BYTES, FACTS, MIB, Recorded, card, 
 from torch import nn
 
 from gpuledger.analyze.memory.failures.memory_map import read_memory_map
-from gpuledger.analyze.memory.failures.oom import explain_oom
+from gpuledger.analyze.memory.failures.oom import Besides, explain_oom
 from gpuledger.cli.main import main
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.memory import out_of_memory
 from gpuledger.report.html.sections.failures import _failure as drawn_failure
-from gpuledger.report.text.oom_text import request_text
+from gpuledger.report.text.oom_text import memory_texts, request_text
 
 __all__ = ["card"]
 
@@ -226,6 +226,29 @@ def test_show_prints_why_without_any_recorded_block(card: Callable[..., None], t
     text = " ".join((result.output + str(result.exception or "")).split())
     assert "The GPU is full" in text
     assert "step 812" in text
+
+
+@pytest.mark.parametrize("divided", [True, False])
+def test_what_else_is_on_the_gpu_is_shown(divided: bool, card: Callable[..., None], tmp_path: Path) -> None:
+    card(snapshot([40 * MIB], [10 * MIB]), 40 * MIB)
+    recorded = Recorded(tmp_path)
+    free = CAPACITY_BYTES - 350 * MIB
+    recorded.failures.happened({**FACTS, "tried_bytes": 30 * MIB, "free_bytes": free}, 5)
+    recorded.journal.fact(pid=7)
+    t_ns = recorded.failures.facts[0]["t_ns"]
+    for pid, size in ((7, 90), (9, 250), (10, 10)) if divided else ():
+        for later in (1, 2):
+            sizes = {"pid": pid, "bytes": size * later * MIB}
+            recorded.journal.part.add("process_samples", t_ns=t_ns + later, device_idx=0, **sizes)
+    failure = recorded.explain()
+    (text,) = [one for one in memory_texts(failure) if one.startswith("also used")]
+    if divided:
+        assert failure.besides == Besides(260 * MIB, 40 * MIB)
+        own = "40.0 MiB by this process outside PyTorch (context, libraries)"
+        assert text == f"also used on the GPU: 260.0 MiB by other processes, {own}"
+    else:
+        assert failure.besides == Besides(undivided_bytes=300 * MIB)
+        assert text == "also used on the GPU: 300.0 MiB outside PyTorch (context, libraries, other processes)"
 
 
 def test_the_report_has_the_cause_and_a_map_of_segments(card: Callable[..., None], tmp_path: Path) -> None:

@@ -27,6 +27,19 @@ _NEVER_NS = 1 << 63
 
 
 @dataclass(frozen=True)
+class Besides:
+    """What else used the GPU's memory. Values are None if they are not known.
+
+    ``own_bytes`` are the process's, outside PyTorch's allocator: the context, NCCL and other libraries.
+    ``undivided_bytes`` are all of it, if the driver does not list the processes.
+    """
+
+    other_process_bytes: int | None = None
+    own_bytes: int | None = None
+    undivided_bytes: int | None = None
+
+
+@dataclass(frozen=True)
 class OutOfMemory:
     """One failed allocation. Values are None if the device did not report them.
 
@@ -58,6 +71,8 @@ class OutOfMemory:
     is_capturing: bool = False
     failure_id: int | None = None
     is_kill: bool = False
+    besides: Besides = Besides()
+    """What else used the GPU's memory, with the flight recorder."""
 
 
 Gpus: TypeAlias = "Sequence[tuple[str, int]]"
@@ -132,7 +147,8 @@ def _explain(rank: Rank, failure: FailedAllocation, gpus: Gpus, *, replays: bool
         from gpuledger.analyze.memory.failures.replayed_settings import FailureReplay
 
         evidence = replace(evidence, replay=FailureReplay(rank, failure), gpus=tuple(gpus))
-    return replace(found, cause=find_cause(evidence), remedies=find_remedies(evidence))
+    besides = Besides() if is_host else _besides(rank, failure, state, evidence.other_bytes)
+    return replace(found, besides=besides, cause=find_cause(evidence), remedies=find_remedies(evidence))
 
 
 def _is_recorded(rank: Rank, step: int) -> bool:
@@ -168,12 +184,29 @@ def _evidence(rank: Rank, failure: FailedAllocation, state: FailedState) -> Evid
 def _other_bytes(rank: Rank, device_idx: int, t_ns: int) -> int | None:
     """Return the bytes of other processes at the sample after ``t_ns``; None if the driver does not show it."""
     pid = rank.manifest.pid
+    sizes = _process_bytes(rank, device_idx, t_ns)
+    is_told = rank.manifest.processes_known is not False and pid in sizes
+    others = [size for process, size in sizes.items() if process != pid]
+    return sum(size for size in others if size is not None) if is_told and None not in others else None
+
+
+def _process_bytes(rank: Rank, device_idx: int, t_ns: int) -> dict[int, int | None]:
+    """Return process id -> bytes on the GPU at the sample after ``t_ns``; None for what the driver does not show."""
     table = rank.table("process_samples", ("t_ns", "device_idx", "pid", "bytes"))
     rows = [row for row in table.to_pylist() if row["device_idx"] == device_idx and row["t_ns"] >= t_ns]
     first = min((row["t_ns"] for row in rows), default=None)
-    sizes = [row["bytes"] for row in rows if row["t_ns"] == first and row["pid"] != pid]
-    is_told = rank.manifest.processes_known is not False and any(row["pid"] == pid for row in rows)
-    return sum(sizes) if is_told and None not in sizes else None
+    return {row["pid"]: row["bytes"] for row in rows if row["t_ns"] == first}
+
+
+def _besides(rank: Rank, failure: FailedAllocation, state: FailedState, other_bytes: int | None) -> Besides:
+    """Return the rest of the GPU's used memory. Without the driver's list of processes, it cannot be divided."""
+    device, capacity = failure.device_idx or 0, rank.manifest.device(failure.device_idx or 0).total_bytes
+    own = _process_bytes(rank, device, failure.t_ns or 0).get(rank.manifest.pid or 0)
+    if other_bytes is not None and own is not None:
+        return Besides(other_bytes, max(own - state.reserved_bytes, 0))
+    if capacity is None or failure.free_bytes is None:
+        return Besides()
+    return Besides(undivided_bytes=max(capacity - failure.free_bytes - state.reserved_bytes, 0))
 
 
 def _usual_peak_bytes(rank: Rank, device_idx: int) -> int | None:
