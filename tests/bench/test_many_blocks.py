@@ -11,6 +11,7 @@ import pytest
 import torch
 from failing_allocator import counters, snapshot
 from folders import ROOT
+from pages import flight
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.launch.settings import RecordSettings, check_steps
@@ -100,6 +101,19 @@ def test_it_is_compared_with_the_program_without_a_recording(card: Numbers, tmp_
     assert found["same_message"]
     other = {**bare, "exception": {**bare["exception"], "message": "another"}}
     assert not concluded([with_it], [other])["same_message"]
+
+
+def test_the_page_says_whether_anything_was_allocated(card: Numbers, tmp_path: Path) -> None:
+    machine = {"card": "GPU", "driver": "1", "versions": {"torch": "2.11.0"}, "date": "2026-11-28", "commit": None}
+    bare = fail_with(card, COUNT, tmp_path, None)
+    for allocates, says in ((False, "allocated nothing on the GPU"), (True, "had 1 more requests")):
+        card.allocates = allocates
+        card.observers.clear()
+        counts = {"300": concluded([failed(card, tmp_path / says)], [bare])}
+        lines = flight.error_lines({"environment": machine, "goal_s": 2.0, "counts": counts})
+        assert says in " ".join(lines)
+        assert "its own message" in " ".join(lines)
+        assert lines[-1].startswith("| 300 | 0.")
 
 
 def test_an_exception_that_passed_through_gpuledger_or_has_a_cause_is_not_the_programs() -> None:

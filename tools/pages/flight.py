@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pages.blocks import block
+from pages.blocks import ROOT, block
 from pages.overhead import measured_models
 from pages.results import MIB, Results, about, percent, read, table, wrap
 
@@ -12,6 +12,7 @@ FLIGHT = "time/results/h200/flight_recorder.json"
 FLIGHT_ON_CPU = "time/results/cpu/flight_recorder.json"
 STACKS = "time/results/h200/history_stacks.json"
 LEAKS = "memory/results/cpu/leaks.json"
+MANY_BLOCKS = "memory/results/h200/many_blocks.json"
 RING_EVENTS = 100_000
 """Events that the ring holds, ``RING_ENTRIES`` of ``gpuledger.collect.flight.flight_recorder``."""
 MOST = {"GPU": 1.005, "CPU": 1.02}
@@ -86,7 +87,46 @@ def cost_of_the_flight_recorder() -> list[str]:
             f"An error with 100,000 blocks takes {error_ms / 1e3:.1f} s of CPU time.",
             f"Measured: {about(on_cpu, 'time/flight_recorder_cpu.py')}.",
         ),
+        *(error_lines(read(MANY_BLOCKS)) if (ROOT / "bench" / MANY_BLOCKS).exists() else []),
     ]
+
+
+def error_lines(results: Results) -> list[str]:
+    """Return what an out-of-memory error costs on a GPU, by the number of live blocks."""
+    counts = results["counts"]
+    rows = [
+        [
+            f"{int(count):,}",
+            *(f"{one[way]['wall_s']['median']:.3f} s" for one in (found,) for way in ("with", "without")),
+            f"{found['with']['cpu_s']['median']:.3f} s",
+            f"{found['with']['host_peak_more_bytes']['median'] / MIB:,.0f} MiB",
+            f"{found['with']['written_bytes']['median'] / MIB:,.1f} MiB",
+        ]
+        for count, found in counts.items()
+    ]
+    more = [one for found in counts.values() for one in found["more_on_the_card"]]
+    asked = sum(one["allocations"] - bare["allocations"] for one, bare in zip(more, _bare(counts), strict=True))
+    rounds = min(len(found["with"]["wall_s"]["values"]) for found in counts.values())
+    own = all(found["is_the_programs"] and found["same_message"] for found in counts.values())
+    longest = max(one for found in counts.values() for one in found["with"]["wall_s"]["values"])
+    return [
+        "",
+        *wrap(
+            f"{about(results, 'memory/many_blocks.py')}: from a request that fails to the exception in the program,",
+            f"medians of {rounds} processes each. The goal is at most {results['goal_s']:g} s. The longest took",
+            f"{longest:.2f} s.",
+            f"PyTorch's allocator had {asked} more requests than without gpuledger." if asked else "",
+            "gpuledger allocated nothing on the GPU meanwhile." if not asked else "",
+            "The program received its own exception with its own message." if own else "",
+        ),
+        "",
+        *table(["live blocks", "time", "without gpuledger", "CPU time", "host memory", "written"], rows, right_from=0),
+    ]
+
+
+def _bare(counts: Results) -> list[Results]:
+    """Return what the allocator counted in the same processes without gpuledger, one for each with it."""
+    return [found["more_on_the_card_without"][0] for found in counts.values() for _ in found["more_on_the_card"]]
 
 
 PARTS = {

@@ -208,4 +208,5 @@ def parts_of_pauses() -> list[str]:
 
 
 def _part_ms(model: Results, part: str) -> float:
-    return statistics.median(max(one["parts_ms"][part]) for one in model["rounds"])
+    longest: list[float] = [max(one["parts_ms"][part]) for one in model["rounds"]]
+    return statistics.median(longest)
