@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import mmap
 import os
+import random
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from failing_allocator import MIB, counters
+from failing_allocator import MIB, Recorded, counters
 from present import present
 
 from gpuledger.collect.adapter import torch_private
@@ -116,6 +118,26 @@ def test_the_ring_comes_back_after_a_recording_on_demand(history: History, tmp_p
 
 def test_a_row_has_at_most_40_bytes() -> None:
     assert sum(np.dtype(kind).itemsize for kind in COLUMNS["step_memory"].values()) == 37
+
+
+def test_a_day_of_steps_takes_a_few_mb(tmp_path: Path) -> None:
+    steps, chance = 86_400, random.Random(1)
+    recorded = Recorded(tmp_path)
+
+    def of_a_step() -> list[DeviceCounters]:
+        sizes = ((5 << 30) + chance.randrange(1 << 28), 7 << 30, (6 << 30) + chance.randrange(1 << 28))
+        return [DeviceCounters(0, *sizes, 400 + chance.randrange(9), chance.randrange(1 << 30), 0)]
+
+    counters = StepCounters(of_a_step, lambda: (3 << 30) + chance.randrange(1 << 22))
+    recorded.journal.sources.append(counters)
+    started_ns = time.time_ns()
+    for step in range(1, steps + 1):
+        counters.read(step, started_ns + step * 1_000_000_000)
+        if counters.rows >= flight_recorder.WRITE_ROWS:
+            recorded.journal.append()
+    rank = recorded.rank()
+    assert rank.table("step_memory").num_rows == steps
+    assert sum(one.stat().st_size for one in recorded.rank_directory.rglob("*") if one.is_file()) < 8 * MIB
 
 
 def test_counters_of_a_step_are_stored_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
