@@ -186,10 +186,12 @@ class RecurrentShape:
     def _layouts(self, backward: bool) -> tuple[_Layouts, bool]:
         """Return the layouts of the algorithm, and whether they are those of the standard one.
 
-        cuDNN has no kernels for small hidden sizes in bfloat16, and uses the standard layouts.
+        For small hidden sizes in bfloat16, cuDNN uses the standard layouts. A forward LSTM whose backward has the
+        standard algorithm does not: a recorded bidirectional layer of 192 has those for small sizes.
         """
         chosen = self.algorithm(backward=backward)
-        standard = chosen == STANDARD or (chosen == SMALL and self.is_bfloat16)
+        is_wide_lstm = self.kind == LSTM and self.hidden > _WIDEST_SMALL[LSTM][1]
+        standard = chosen == STANDARD or (chosen == SMALL and self.is_bfloat16 and not is_wide_lstm)
         return (_STANDARD if standard else _SMALL)[max(self.kind, TANH)], standard
 
     @property

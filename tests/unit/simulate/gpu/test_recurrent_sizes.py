@@ -110,6 +110,13 @@ def test_backward_has_the_small_algorithm_for_smaller_layers_only() -> None:
     assert replace(LAYER, hidden=128).algorithm(backward=True) == SMALL
 
 
+def test_a_wide_lstm_in_bfloat16_has_the_layouts_of_small_sizes_in_forward() -> None:
+    """Source: a recording of lstm-attended of bench/lib/blind_train.py on an H200 with torch 2.11 and cuDNN 9.19."""
+    shape = RecurrentShape(LSTM, 2, directions=2, layers=1, rows=7168, batch=28, inputs=72, hidden=192, is_bfloat16=True)
+    assert shape.workspace_bytes() == pytest.approx(101_389_792, rel=1e-5)
+    assert shape.workspace_bytes(backward=True) == pytest.approx(57_414_112, rel=1e-5)
+
+
 def test_dropout_masks_of_packed_sequences_include_the_padding() -> None:
     """A bit for each number of the padded output, here 40 sequences of up to 180 steps, in multiples of 32 bytes."""
     packed = RecurrentShape(GRU, 4, 1, 2, 5520, 40, 128, 320, drops=True, longest=180)
