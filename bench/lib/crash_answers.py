@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -166,14 +166,16 @@ def snapshot_request(crash: Crash) -> Value:
 
 
 def place_only(line: str | None) -> str | None:
-    """Return ``FILE:LINE`` of ``FILE:LINE in FUNCTION``."""
-    return line.partition(" ")[0] if line else None
+    """Return ``FILE:LINE`` of ``FILE:LINE in FUNCTION``, without the folder."""
+    return Path(line.partition(" ")[0]).name if line else None
 
 
 def run_holding_line(crash: Crash) -> Value:
-    """Return the line with most bytes at the error; else the one whose memory has grown."""
+    """Return the line with most bytes at the error, if it has more than all blocks without one; else the grown one."""
     lines: dict[str, int] = crash.state.get("lines") or {}
-    known = max(lines, key=lambda line: lines[line], default=None)
+    most = max(lines, key=lambda line: lines[line], default=None)
+    unknown_bytes = crash.state.get("allocated_bytes", 0) - sum(lines.values())
+    known = most if most is not None and lines[most] > unknown_bytes else None
     return place_only(known or crash.grown.get("line"))
 
 
@@ -256,3 +258,11 @@ def answers_of(tool: str, crash: Crash, facts: Facts) -> dict[str, Answer]:
         value = None if asks is None else asks(crash)
         found[name] = grade(value, question.rule(facts), facts) if value is not None else Answer(MISSING)
     return found
+
+
+def grade_lines_again(program: dict[str, Any]) -> None:
+    """Grade gpuledger's answers that are lines again, from what a result has of one program."""
+    crash = Crash(program["planted"], "", (), None, program.get("failure"), tuple(program.get("growth") or ()))
+    answers = answers_of("gpuledger", crash, program.get("truth") or {})
+    told = program.get("answers", {}).get("gpuledger", {})
+    told |= {name: asdict(answer) for name, answer in answers.items() if name in ("line", "holding_line")}

@@ -8,11 +8,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
-def out_and_only(description: str | None, kind: str) -> argparse.Namespace:
-    """Return the options ``--out FILE`` and ``--only NAME`` of the command line; ``kind`` says what is named."""
+def out_and_only(description: str | None, kind: str, *, grades: bool = False) -> argparse.Namespace:
+    """Return the options ``--out FILE`` and ``--only NAME`` of the command line; ``kind`` says what is named.
+
+    If answers are graded, there is also ``--grade-again``.
+    """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default="", help=f"name of one {kind}")
+    if grades:
+        parser.add_argument("--grade-again", action="store_true", help="run nothing, and grade lines in --out again")
     return parser.parse_args()
 
 

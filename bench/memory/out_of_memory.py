@@ -5,6 +5,7 @@ is recorded. The other has PyTorch's memory history, of which an observer writes
 of questions is put to PyTorch's message, to that snapshot and to the recording. Ends within 200 s.
 
 Usage: python bench/memory/out_of_memory.py --out bench/memory/results/h200/out_of_memory.json
+       python bench/memory/out_of_memory.py --grade-again --out FILE   # grades the lines in a result again
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import torch._dynamo
 LIB = Path(__file__).resolve().parents[1] / "lib"
 sys.path.insert(0, str(LIB))
 
-from crash_answers import QUESTIONS, Crash, answers_of, read_snapshot
+from crash_answers import QUESTIONS, Crash, answers_of, grade_lines_again, read_snapshot
 from crash_facts import TOLD, Facts, facts_of, in_use, line_of, observe
 from crash_programs import EACH_S, HOLDERS, HOLDING, PROGRAMS
 from environment import describe_environment, write_results
@@ -122,7 +123,8 @@ def told_by(rank: Rank, planted: str, truth: Facts) -> dict[str, Any]:
     growth = next((one.cause for one in found if one.cause), None)
     first = found[0] if found else None
     failure = None if first is None else oom_document(0, first)
-    crash = Crash(planted, "", (), None, failure, tuple(growth_document(one) for one in find_growth(rank)))
+    grown = [growth_document(one) for one in find_growth(rank)]
+    crash = Crash(planted, "", (), None, failure, tuple(grown))
     answers = answers_of("gpuledger", crash, truth)
     verdicts = FailureReplay(rank, rank.manifest.oom[0]).verdicts() if found else ()
     return {
@@ -130,6 +132,7 @@ def told_by(rank: Rank, planted: str, truth: Facts) -> dict[str, Any]:
         "sentence": None if growth is None else growth.sentence,
         "answers": {"gpuledger": {name: asdict(one) for name, one in answers.items()}},
         "failure": failure,
+        "growth": grown,
         "verdicts": [[one.alloc_conf, one.fits, one.note] for one in verdicts],
         "took_ns": [one.took_ns for one in rank.manifest.oom],
         "run_bytes": sum(one.stat().st_size for one in rank.directory.rglob("*") if one.is_file()),
@@ -161,7 +164,13 @@ def forked(way: Way, program: Callable[[], None], directory: Path) -> dict[str, 
 
 def main() -> None:
     """Run every program and print a line for each."""
-    arguments = out_and_only(__doc__, "program")
+    arguments = out_and_only(__doc__, "program", grades=True)
+    if arguments.grade_again:
+        earlier = json.loads(arguments.out.read_text(encoding="utf-8"))
+        for found in earlier["programs"].values():
+            grade_lines_again(found)
+        write_results(arguments.out, earlier)
+        return
     results: dict[str, Any] = {}
     programs = {program.__name__: program for program in PROGRAMS}
     with tempfile.TemporaryDirectory() as directory:

@@ -21,7 +21,7 @@ sys.path.insert(0, str(BENCH / "memory"))
 
 import crash_facts
 import out_of_memory
-from crash_answers import ANSWERS, FILE, QUESTIONS, Crash, answers_of
+from crash_answers import ANSWERS, FILE, QUESTIONS, Crash, answers_of, grade_lines_again
 from crash_programs import HOLDERS, HOLDING, PROGRAMS, evaluation, fragmentation, private_pool
 
 from gpuledger.report.json.document import oom_document
@@ -89,6 +89,27 @@ def test_gpuledger_is_read_from_its_json(card: Card, tmp_path: Path) -> None:
     found = answers_of("gpuledger", crash("", failure=failure, growth=growth), facts)
     assert {name: one.grade for name, one in found.items() if one.grade != "right"} == {"weights": "missing"}
     assert set(found) == {name for name, one in QUESTIONS.items() if one.fact in facts}
+
+
+def test_a_line_is_an_answer_only_if_it_has_more_than_all_blocks_without_a_line() -> None:
+    lines = {f"/home/me/{FILE}:12 in block": 3 * MIB, f"/home/me/{FILE}:13 in step": MIB}
+    for allocated, answer in ((5 * MIB, f"{FILE}:12"), (8 * MIB, None)):
+        state = {"lines": lines, "allocated_bytes": allocated}
+        assert ANSWERS["gpuledger"]["holding_line"](crash("", failure={"state": state})) == answer
+
+
+def test_lines_of_a_result_are_graded_again() -> None:
+    state = {"lines": {f"/home/me/{FILE}:12 in block": 3 * MIB}, "allocated_bytes": 3 * MIB}
+    wrong = {"grade": "wrong", "value": "x"}
+    program: dict[str, Any] = {
+        "planted": "growth",
+        "failure": {"state": state},
+        "truth": {"holding_line": f"{FILE}:12", "step": 7},
+        "answers": {"gpuledger": {"holding_line": wrong, "step": wrong}},
+    }
+    grade_lines_again(program)
+    right = {"grade": "right", "value": f"{FILE}:12"}
+    assert program["answers"]["gpuledger"] == {"holding_line": right, "step": wrong}
 
 
 class Failing(nn.Module):

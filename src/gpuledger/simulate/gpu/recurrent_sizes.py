@@ -186,8 +186,8 @@ class RecurrentShape:
     def _layouts(self, backward: bool) -> tuple[_Layouts, bool]:
         """Return the layouts of the algorithm, and whether they are those of the standard one.
 
-        For small hidden sizes in bfloat16, cuDNN uses the standard layouts. A forward LSTM whose backward has the
-        standard algorithm does not: a recorded bidirectional layer of 192 has those for small sizes.
+        For small hidden sizes in bfloat16, cuDNN uses the standard layouts. An LSTM is an exception if its backward has
+        the standard algorithm: a recorded bidirectional layer of 192 has the layouts for small sizes in forward.
         """
         chosen = self.algorithm(backward=backward)
         is_wide_lstm = self.kind == LSTM and self.hidden > _WIDEST_SMALL[LSTM][1]
