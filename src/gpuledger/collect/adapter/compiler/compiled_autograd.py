@@ -145,7 +145,7 @@ class AutogradWatch:
         """Find the copies in the captured graph, before its nodes are ordered anew."""
         nodes = list(instance.fx_tracer.graph.nodes)
         starts = [at for at, node in enumerate(nodes) if _is_prologue(node)]
-        if len(starts) != len(self._copied):
+        if not starts or len(starts) != len(self._copied):  # without a compiled region, all of it is eager code
             return
         copies: dict[Any, int] = {}
         for (steps, is_sure), start, end in zip(self._copied, starts, [*starts[1:], len(nodes)], strict=True):
