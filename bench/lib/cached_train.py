@@ -125,18 +125,23 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "residual_mlp": (Mlps, lambda: torch.randn(512, WIDTH)),
     "convolutions": (Convolutions, lambda: torch.randn(16, 3, 16, 16)),
 }
+AUTOCAST = "_autocast"
+"""Ends the names of models that are trained under autocast."""
+MODELS |= {f"{name}{AUTOCAST}": MODELS[name] for name in ("gpt", "residual_mlp", "convolutions")}
 """Name -> model, and a batch."""
 
 
 def main() -> None:
     """Train the model that the command line names for six steps."""
     make, batch = MODELS[sys.argv[1]]
+    under_autocast = sys.argv[1].endswith(AUTOCAST)
     torch.manual_seed(0)
     model = make()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     step = torch.compile(model)
     for _ in range(6):
-        loss = step(batch())
+        with torch.autocast("cpu", torch.bfloat16, enabled=under_autocast):
+            loss = step(batch())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

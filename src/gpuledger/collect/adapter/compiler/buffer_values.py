@@ -2,8 +2,8 @@
 
 A call of a library computes one node, which its comment names. What it reads are the values of that node's arguments.
 A fused kernel computes the nodes between its inputs and its outputs. So a buffer is known by the kernels that read it,
-and where these are not enough to tell, it stays unknown. A copy of an input, in the layout that a library wants,
-belongs to the node that reads it.
+and where these are not enough to tell, it stays unknown. A copy in the layout or the type that a library wants, as
+under autocast, belongs to the node that reads it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpuledger.collect.adapter.compiler.generated_code import Statement
-from gpuledger.collect.adapter.compiler.graph_nodes import CapturedGraph
+from gpuledger.collect.adapter.compiler.graph_nodes import CapturedGraph, TensorKind
 
 EXTERN = ("extern_kernels.", "torch.ops.", "aten.")
 """Beginnings of the names of kernels that compute one operation of a library."""
@@ -30,25 +31,51 @@ class _Call:
     outputs: tuple[str, ...]
 
 
+class BufferValues(NamedTuple):
+    """Buffers of forward code.
+
+    Attributes:
+        nodes: Buffer -> the node that it is the value of, or a copy for.
+        computed: Buffer -> the node that its kernel computes for it; "" for a copy of an input.
+    """
+
+    nodes: dict[str, str]
+    computed: dict[str, str]
+
+
 def find_values(
     statements: Iterable[Statement],
     nodes: Mapping[int, str],
     captured: CapturedGraph,
     input_of: Callable[[str], str],
-) -> dict[str, str]:
-    """Return ``buffer -> node`` for the buffers for which the kernels' inputs and outputs leave only one node.
+    kinds: Mapping[str, TensorKind],
+) -> BufferValues:
+    """Return the buffers for which the kernels' inputs and outputs leave only one node.
 
     Args:
         statements: Those of the forward function, in order.
         nodes: Line of a library's call -> the node that it computes.
         captured: The graph that Dynamo captured.
         input_of: Returns the name of the graph's input that a variable of the code is; "" for none.
+        kinds: Buffer that is allocated -> its number of elements and type.
     """
+    statements = list(statements)
     calls = _calls_of(statements, nodes, input_of)
-    search = _Search(captured, calls, frozenset(nodes.values()))
+    search = _Search(captured, calls, frozenset(nodes.values()), _with_renamed(kinds, statements))
     while search.infer_all():
         pass
-    return {name: node for name, node in search.values.items() if node not in captured.inputs} | search.copies
+    values = {name: node for name, node in search.values.items() if node not in captured.inputs}
+    computed = {name: search.copied.get(name, "") for name in search.copies}
+    return BufferValues(values | search.copies, values | computed)
+
+
+def _with_renamed(kinds: Mapping[str, TensorKind], statements: Iterable[Statement]) -> dict[str, TensorKind]:
+    """Return the kinds of buffers under their later names as well: only memory of one size is used again."""
+    found = dict(kinds)
+    for one in statements:
+        if one.renames is not None and one.renames[0] in found:
+            found[one.renames[1]] = found[one.renames[0]]
+    return found
 
 
 def _calls_of(statements: Iterable[Statement], nodes: Mapping[int, str], input_of: Callable[[str], str]) -> list[_Call]:
@@ -83,15 +110,25 @@ class _Search:
         captured: The graph.
         calls: Its kernels, in order.
         of_library: Nodes that calls of a library compute.
+        kinds: Buffer -> its number of elements and type, as far as known.
 
     Attributes:
         values: Buffer -> node, as far as known.
-        copies: Copy of an input -> the node that reads it.
+        copies: Copy in another layout or type -> the node that reads it.
+        copied: Copy of a value -> the node of that value.
     """
 
-    def __init__(self, captured: CapturedGraph, calls: list[_Call], of_library: frozenset[str]) -> None:
+    def __init__(
+        self,
+        captured: CapturedGraph,
+        calls: list[_Call],
+        of_library: frozenset[str],
+        kinds: Mapping[str, TensorKind],
+    ) -> None:
         self.values = {call.outputs[0]: call.node for call in calls if call.node and len(call.outputs) == 1}
         self.copies: dict[str, str] = {}
+        self.copied: dict[str, str] = {}
+        self._kinds, self._kinds_of_nodes = kinds, captured.kinds
         self._inputs = captured.inputs.keys()
         self._elsewhere = of_library | self._inputs
         self._order = {name: number for number, name in enumerate(captured.users)}
@@ -128,6 +165,8 @@ class _Search:
         needed = set().union(*(self._arguments[node] for node in computed)) - computed - read
         needed = {node for node in needed if self._arguments[node] or node in self._inputs}
         inputs = needed & self._inputs
+        if call.node and self._infer_casts(call, unknown, needed):
+            return True
         if call.node and inputs and len(unknown) == len(needed):
             return self._infer_copies(call, unknown, inputs)
         if len(unknown) != 1 or len(needed) != 1 or inputs or not needed.isdisjoint(self._known):
@@ -144,6 +183,28 @@ class _Search:
         if len(copies) == 1:
             self.values[copies.pop()] = inputs.pop()
         return True
+
+    def _infer_casts(self, call: _Call, unknown: set[str], needed: set[str]) -> bool:
+        """Find which of the unknown buffers have another type than every argument of their size: they are copies."""
+        found: dict[str, set[str]] = {}
+        for name in unknown & self._kinds.keys():
+            kind = self._kinds[name]
+            alike = {node for node in needed if node in self._kinds_of_nodes}
+            alike = {node for node in alike if self._kinds_of_nodes[node].elements == kind.elements}
+            if alike and all(self._kinds_of_nodes[node].type_name != kind.type_name for node in alike):
+                found[name] = alike
+            elif len(same := {node for node in alike if self._kinds_of_nodes[node] == kind}) == 1:
+                is_only = [other for other in unknown if self._kinds.get(other) == kind] == [name]
+                if is_only and same.isdisjoint(self._inputs | self._known):
+                    return self._found(name, same.pop())
+        self.copies.update(dict.fromkeys(found, call.node))
+        for name, alike in found.items():
+            computed = alike - self._inputs
+            others = [other for other in found if other != name and not found[other].isdisjoint(computed)]
+            makers = {id(self._makers[one]) for one in (name, *others) if one in self._makers}
+            if len(computed) == 1 and len(makers) == 1:  # whichever of them is the copy, one kernel computes it
+                self.copied[name] = next(iter(computed))
+        return bool(found)
 
     def _infer_alike(self, call: _Call) -> bool:
         """Find the value of an output that is the argument of another one, where the same kernel runs elsewhere."""
@@ -169,6 +230,7 @@ class _Search:
     def _computed(self, call: _Call, read: set[str]) -> set[str]:
         """Return the nodes that a fused kernel computes: its outputs, and what is between these and what it reads."""
         outputs = {self.values[name] for name in call.outputs if name in self.values}
+        outputs |= {self.copied[name] for name in call.outputs if name in self.copied}
         above, waiting = set(outputs), list(outputs)
         while waiting:
             found = self._arguments[waiting.pop()] - read - above - self._elsewhere

@@ -4,7 +4,8 @@ Comments in forward code name the nodes of the captured graph that a kernel comp
 the source lines of every statement, in backward as well. Dynamo captures the graph anew in every process. So a comment
 leads to a node and its module. Source lines alone lead to a module if only one was called there. Of several, it is the
 one that uses what the kernel reads, such as a weight, or for which it computes the gradient of a weight. Else it is
-the module around all of them. In forward, the kernels that read a buffer come first: see :mod:`.buffer_values`.
+the module around all of them. In forward, the kernels that read a buffer come first: see :mod:`.buffer_values`. In
+backward, a buffer of several possible modules that one module reads is the gradient of that module's output.
 Comments in backward code name its own nodes, which can have the same names as others in forward.
 
 The entries of AOTAutograd's cache have the graphs as text, with the source line of each node, but without its module
@@ -105,8 +106,12 @@ def _with_places(
     by_name = _by_name(captured)
     order = {name: number for number, name in enumerate(by_name)}
     known_at = {line: sorted(order.keys() & found, key=order.__getitem__) for line, found in names.items()}
-    values = flow.find_values(statements, {line: known[-1] for line, known in known_at.items() if known})
+    found_values = flow.find_values(statements, {line: known[-1] for line, known in known_at.items() if known})
+    flow.keep_returned(found_values)
+    values, computed = found_values
+    first_names = _first_names(statements)
     made: dict[str, NodeOrigin] = {}
+    unclear: dict[str, list[NodeOrigin]] = {}
     assigned: set[str] = set()
     found: list[Kernel] = []
     for one in statements:
@@ -117,16 +122,39 @@ def _with_places(
         outputs = tuple(name for name in one.names if name.startswith("buf") and name not in assigned | made.keys())
         possible = by_name[known[-1]] if known else flow.narrowed(traced[one.line], one.names, outputs)
         inferred = {name: captured.nodes[values[name]] for name in outputs if name in values}
-        last = max((values[name] for name in inferred), key=order.__getitem__, default="")
-        is_clear = known or not last or len(set(possible)) == 1
+        last = max({computed[name] for name in inferred} - {""}, key=order.__getitem__, default="")
+        of_copies = {inferred[name] for name in inferred if computed[name] != values[name]}
+        is_clear = known or not last or (len(set(possible)) == 1 and of_copies.isdisjoint(possible))
         place = common_place(possible) if is_clear else captured.nodes[last]
         made.update({name: inferred.get(name) or flow.of_gradient(name) or place for name in outputs})
+        if len(set(possible)) == 1:
+            for name in unclear.keys() & set(one.names):
+                before = flow.before(place)
+                made[name] = before if before in unclear.pop(name) else made[name]
+        elif is_clear:
+            unclear |= {name: possible for name in outputs if name not in inferred and not flow.of_gradient(name)}
+        for name in first_names.keys() & set(outputs):
+            made[first_names[name]] = flow.before(made[name]) or made[name]
         if known and len(outputs) == 1:
             flow.made(outputs[0], known[-1])
         written = outputs or one.names[-1:]
         found.append(Kernel(outputs, () if outputs else written, tuple(known), ((place, 0),)))
     has_modules = any(place.module_key or place.path for place in captured.nodes.values())
     return replace(graph, buffers=made, kernels=found, unknown=FOUND_BY_LINES if has_modules else "")
+
+
+def _first_names(statements: list[Statement]) -> dict[str, str]:
+    """Return the names under which kernels get buffers, if the buffers were allocated under others.
+
+    The kernel that makes such a buffer has computed another value in the same memory before.
+    """
+    found: dict[str, str] = {}
+    used = {name for one in statements if one.kernel for name in one.names}
+    allocated = {one.allocates for one in statements if one.allocates} - used
+    for one in statements:
+        if one.renames is not None and one.renames[0] in allocated:
+            found[one.renames[1]] = one.renames[0]
+    return found
 
 
 def common_place(places: list[NodeOrigin]) -> NodeOrigin:

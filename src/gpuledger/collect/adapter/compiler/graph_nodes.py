@@ -86,6 +86,13 @@ class CompiledGraph:
         return str(self.module.__file__)
 
 
+class TensorKind(NamedTuple):
+    """Number of elements of a tensor, and the name of its type, such as ``bfloat16``."""
+
+    elements: int
+    type_name: str
+
+
 @dataclass(frozen=True)
 class CapturedGraph:
     """A graph that Dynamo captured: path of a module -> its key and class name, and name of a node -> its place.
@@ -93,13 +100,16 @@ class CapturedGraph:
     Nodes of a body, such as a checkpointed function, have the body's name and "/" before their own.
 
     ``inputs`` are the names of its inputs in order, each with its size if that is constant. ``users`` are the names of
-    the nodes that use a node.
+    the nodes that use a node. ``kinds`` are the number of elements of each tensor, if constant, and its type.
+    ``returned`` are the variables that its forward code returns, each with the only place that uses it, if known.
     """
 
     modules: dict[str, tuple[int, str]]
     nodes: dict[str, NodeOrigin]
     inputs: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
     users: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    kinds: dict[str, TensorKind] = field(default_factory=dict)
+    returned: list[tuple[str, NodeOrigin | None]] = field(default_factory=list)
 
 
 def read_graph(lowering: Any, module: ModuleType, found: Mapping[str, FoundPlace] | None = None) -> CompiledGraph:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
+from math import prod
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +26,7 @@ from gpuledger.collect.adapter.compiler.graph_nodes import (
     CompiledGraph,
     Frames,
     NodeOrigin,
+    TensorKind,
     parse_trace,
     place_in_stack,
     place_of_node,
@@ -191,8 +193,11 @@ def _read_captured(captured: Any, in_copy: Callable[[Any], NodeOrigin | None]) -
         found.nodes[name] = in_copy(node) or place_of_node(node)
         if "/" not in name:
             found.users[name] = tuple(str(user.name) for user in node.users)
+            size = _size_of(node.meta.get("example_value"))
             if node.op == "placeholder":
-                found.inputs[name] = _size_of(node.meta.get("example_value"))
+                found.inputs[name] = size
+            if size is not None:
+                found.kinds[name] = TensorKind(prod(size), str(node.meta["example_value"].dtype).rpartition(".")[2])
     return found
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from gpuledger.collect.adapter.compiler.buffer_values import find_values
+from gpuledger.collect.adapter.compiler.buffer_values import BufferValues, find_values
 from gpuledger.collect.adapter.compiler.generated_code import Statement
-from gpuledger.collect.adapter.compiler.graph_nodes import CapturedGraph
+from gpuledger.collect.adapter.compiler.graph_nodes import CapturedGraph, TensorKind
 
 
 def captured_graph(inputs: str, **arguments: str) -> CapturedGraph:
@@ -24,11 +25,13 @@ def rename(old: str, new: str) -> Statement:
     return Statement(0, "", "", (old, new), "", (old, new), returns=False)
 
 
-def found(captured: CapturedGraph, statements: Iterable[Statement]) -> dict[str, str]:
+def found(
+    captured: CapturedGraph, statements: Iterable[Statement], kinds: dict[str, TensorKind] | None = None
+) -> dict[str, str]:
     """Return the nodes of buffers. The name of a library's call is that of its node."""
     placed = [Statement(**{**vars(one), "line": line}) for line, one in enumerate(statements)]
     nodes = {one.line: one.kernel for one in placed if one.kernel in captured.users}
-    return find_values(placed, nodes, captured, lambda name: name if name in captured.inputs else "")
+    return find_values(placed, nodes, captured, lambda name: name if name in captured.inputs else "", kinds or {}).nodes
 
 
 BLOCKS = captured_graph(
@@ -89,3 +92,42 @@ def test_a_node_that_several_calls_compute_tells_nothing_of_what_they_read() -> 
 
 def test_a_graph_that_is_not_that_of_the_code_tells_nothing() -> None:
     assert found(BLOCKS, [launch("fused_0", "buf0"), launch("other", "buf0 buf1")]) == {}
+
+
+CAST = captured_graph("x g w b w2 b2", n="x g", l="n w b", a="l", l2="a w2 b2")
+KINDS = {
+    **{"n": TensorKind(64, "float32"), "w": TensorKind(64, "float32"), "b": TensorKind(8, "float32")},
+    **{"l": TensorKind(96, "bfloat16"), "a": TensorKind(96, "bfloat16")},
+    **{"w2": TensorKind(32, "float32"), "b2": TensorKind(4, "float32")},
+}
+CASTS = {
+    **{"buf1": TensorKind(64, "bfloat16"), "buf2": TensorKind(64, "bfloat16"), "buf3": TensorKind(8, "bfloat16")},
+    **{"buf5": TensorKind(96, "bfloat16"), "buf6": TensorKind(32, "bfloat16"), "buf7": TensorKind(4, "bfloat16")},
+}
+UNDER_AUTOCAST = [
+    *(launch("fused_0", "x g w b buf0 buf1 buf2 buf3"), launch("l", "buf1 buf2 buf3 buf4")),
+    *(launch("fused_1", "buf4 w2 b2 buf5 buf6 buf7"), launch("l2", "buf5 buf6 buf7 buf8")),
+]
+
+
+def values_under_autocast(kinds: dict[str, TensorKind], casts: dict[str, TensorKind]) -> BufferValues:
+    captured = replace(CAST, kinds=kinds)
+    placed = [Statement(**{**vars(one), "line": line}) for line, one in enumerate(UNDER_AUTOCAST)]
+    nodes = {one.line: one.kernel for one in placed if one.kernel in captured.users}
+    return find_values(placed, nodes, captured, lambda name: name if name in captured.inputs else "", casts)
+
+
+def test_copies_in_another_type_are_on_the_node_that_reads_them() -> None:
+    values = values_under_autocast(KINDS, CASTS)
+    assert values.nodes == {
+        **{"buf1": "l", "buf2": "l", "buf3": "l", "buf4": "l"},
+        **{"buf5": "a", "buf6": "l2", "buf7": "l2", "buf8": "l2"},
+    }
+    # one of buf1 and buf2 is a copy of what the kernel computes, and buf3 can only be one of an input
+    assert [values.computed[name] for name in ("buf1", "buf2", "buf3", "buf6")] == ["n", "n", "", ""]
+
+
+def test_buffers_of_unknown_or_equal_types_are_not_taken_for_copies() -> None:
+    for kinds, casts in ((KINDS, {}), ({}, CASTS), (KINDS | {"n": TensorKind(64, "bfloat16")}, CASTS)):
+        values = values_under_autocast(kinds, casts)
+        assert not {"buf1", "buf2"} & values.nodes.keys()

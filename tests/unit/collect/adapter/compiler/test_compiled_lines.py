@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,64 @@ def test_a_gradient_is_on_the_only_module_that_uses_the_weight(tmp_path: Path) -
     graph = found(tmp_path, text.replace("(None, buf3", "(buf3"), [(1, FC_LINE)], captured)
     assert graph is not None
     assert graph.buffers["buf2"].path == "h"
+
+
+BACKWARD = (
+    TEXT.replace("0_forward", "0_backward")
+    .replace("primals_1, primals_2, primals_3 = args", "primals_1, saved, tangents_1 = args")
+    .replace("primals_2", "saved")
+    .replace("primals_3", "tangents_1")
+)
+
+
+@pytest.mark.parametrize(
+    ("returned", "path"),
+    [
+        ([("buf1", None), ("primals_1", None), ("buf7", SECOND)], "h.1.fc"),
+        ([("buf1", None), ("primals_1", None), ("buf7", NORM)], "h"),  # another line
+        ([("buf1", None), ("primals_1", None), ("buf7", None)], "h"),
+        ([("buf1", None), ("buf5", None), ("buf7", SECOND)], "h"),  # these are not its inputs
+        ([("buf7", SECOND)], "h"),
+        ([], "h"),
+    ],
+)
+def test_what_backward_gets_from_forward_leads_to_the_module_that_uses_it(
+    tmp_path: Path, returned: list[tuple[str, NodeOrigin | None]], path: str
+) -> None:
+    graph = found(tmp_path, BACKWARD, [(1, FC_LINE)], replace(CAPTURED, returned=returned))
+    assert graph is not None
+    assert graph.buffers["buf2"].path == path
+
+
+def test_forward_code_keeps_what_it_returns_for_backward(tmp_path: Path) -> None:
+    captured = with_flow({"fc": ("fc_1",)})
+    assert found(tmp_path, TEXT, captured=captured) is not None
+    assert [name for name, _ in captured.returned] == ["buf2", "buf4"]
+
+
+def test_a_buffer_of_several_possible_modules_is_the_gradient_of_what_its_reader_computes(tmp_path: Path) -> None:
+    text = BACKWARD.replace("add_0.run(primals_1, ", "add_0.run(")
+    returned: list[tuple[str, NodeOrigin | None]] = [("primals_1", None), ("buf7", SECOND)]
+    cases: tuple[tuple[tuple[str, ...], str], ...] = ((("fc",), "h.0.fc"), (("norm",), "h"), (("fc", "norm"), "h"))
+    for users, path in cases:
+        captured = replace(with_flow({"fc_1": users}, {}), returned=returned)
+        graph = found(tmp_path, text, [(1, FC_LINE)], captured)
+        assert graph is not None
+        assert (graph.buffers["buf0"].path, graph.buffers["buf2"].path) == (path, "h.1.fc")
+
+
+@pytest.mark.parametrize(("users", "path"), [(("norm",), "norm"), (("norm", "add"), "h.1.fc"), ((), "h.1.fc")])
+def test_memory_that_a_backward_kernel_uses_twice_has_the_gradient_of_its_output_first(
+    tmp_path: Path, users: tuple[str, ...], path: str
+) -> None:
+    text = TEXT.replace("0_forward", "0_backward").replace("buf1 = empty_strided", "buf9 = empty_strided")
+    text = text.replace(
+        "            stream0 = get", "            buf1 = buf9; del buf9  # reuse\n            stream0 = get"
+    )
+    captured = with_flow({"x": ("fc_1",), "fc_1": users}, {**INPUTS, "weight": None})
+    graph = found(tmp_path, text, [(1, FC_LINE)], captured)
+    assert graph is not None
+    assert (graph.buffers["buf9"].path, graph.buffers["buf1"].path) == (path, "h.1.fc")
 
 
 def test_code_that_fits_no_captured_graph_is_not_guessed(tmp_path: Path) -> None:
