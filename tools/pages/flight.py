@@ -64,12 +64,13 @@ def cost_of_the_flight_recorder() -> list[str]:
         ),
         "",
         *table(
-            ["model", "limited by", "step", "goal", "range", "host memory", "events kept"],
+            ["model", "limited by", "step", "CPU time", "goal", "range", "host memory", "events kept"],
             [_flight_row(name, one, limited_by[name]) for name, one in models.items()],
             2,
         ),
         "",
         *wrap(
+            "CPU time is that of the process, until the last step is launched.",
             "Host memory is what the process has more at the end than at the start. It grows until the allocator's",
             f"history is full, which it was in {full} of these trainings. Reading and storing the counters takes",
             f"{counters_us} µs per step, at most {percent(max(counters_frac), 2)} of one.",
@@ -148,6 +149,7 @@ def _flight_row(name: str, one: Results, limited_by: str) -> list[str]:
         name,
         limited_by,
         f"× {one['ratio']:.4f}",
+        f"× {one['cpu_ratio']:.4f}",
         f"{most:g}, {'met' if one['ratio'] <= most else 'missed'}",
         f"{span(one['ratios'], 2)}, n = {len(one['ratios'])}",
         f"{(one['host_bytes'][-1] - one['host_before_bytes']) / MIB:+.1f} MiB",
