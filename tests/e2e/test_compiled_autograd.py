@@ -158,6 +158,13 @@ def test_backward_of_eager_code_is_said_to_have_no_modules() -> None:
     assert not any("Compiled autograd" in note for note in recorded(whole, of_autograd=True).manifest.notes)
 
 
+def test_a_model_that_is_not_compiled_at_all_is_recorded() -> None:
+    run = recorded(lambda _net: None, of_autograd=True, blocks=1)
+    assert [note for note in run.manifest.notes if not note.startswith("Compiled autograd")] == []
+    assert [step for step, _, is_recorded in run.steps if is_recorded] == [2, 3, 4]
+    assert made_in_backward(run)[""] > ROW_BYTES
+
+
 def test_the_compiler_does_what_it_does_alone(tmp_path: Path) -> None:
     outcomes = []
     for run in (train, recorded):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from programs import TRAIN, Ended, execute, write_script
+from programs import TRAIN, TRAIN_WITH_COMPILER, Ended, execute, write_script
 from quick import quick_python
 from stubbed import with_stub
 
@@ -40,7 +40,7 @@ print(json.dumps([recording.step_energy_j, recording.sample_energy_j, recording.
 """
 """The same from Python, by a thread of the program itself."""
 
-STEPS = TRAIN + "import time\nfor _ in range({count}):\n    step()\n    time.sleep({pause_s})\n"
+STEPS = "import time\nfor _ in range({count}):\n    step()\n    time.sleep({pause_s})\n"
 
 
 def metered(
@@ -50,16 +50,16 @@ def metered(
     pause_s: float = 0.02,
     length_s: float = 0.6,
     passes: str | None = None,
+    compiles: bool = False,
     **script: float,
 ) -> Ended:
     """Return how a recorded training of ``count`` steps ended; its run is ``train.ledger``.
 
-    ``passes`` are those asked for; None leaves the default.
+    ``passes`` are those asked for; None leaves the default. ``compiles`` is whether its model is compiled.
     """
-    write_script(
-        directory,
-        PRETEND.format(length_ns=round(length_s * 1e9)) + STEPS.format(count=count, pause_s=pause_s),
-    )
+    train = TRAIN_WITH_COMPILER + "model = torch.compile(model)\n" if compiles else TRAIN
+    steps = STEPS.format(count=count, pause_s=pause_s)
+    write_script(directory, PRETEND.format(length_ns=round(length_s * 1e9)) + train + steps)
     write_script(directory, LAUNCHER, "launcher.py")
     words = ["run", "-q", "--devices", "auto", "--no-stacks", *(("--passes", passes) if passes else ()), "train.py"]
     return execute([quick_python(), "launcher.py", *words], directory, with_stub(directory, **script))

@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 
 from gpuledger.collect.adapter.compiler.backward_cache import keep_backward, recall_backward
-from gpuledger.collect.adapter.compiler.compiled_cache import cache_directory, keep, recall
+from gpuledger.collect.adapter.compiler.compiled_cache import cache_directory, keep, recall, remember, remembered
 from gpuledger.collect.adapter.compiler.compiled_lines import find_modules
 from gpuledger.collect.adapter.compiler.generated_code import (
     GeneratedFunction,
@@ -178,8 +178,10 @@ class CompiledGraphs:
             if graph.unknown in ("", WITHOUT_MODULES):
                 keep(graph, self._cache, self._watch.possible)
             elif graph.unknown == CACHED_CODE:
-                graph = recall(graph, self._cache, self._watch.possible) or graph
+                graph = remembered(graph) or recall(graph, self._cache, self._watch.possible) or graph
             graph = self._found_again(graph, functions)
+            if graph.unknown != CACHED_CODE:
+                remember(graph)
         except (UnknownCodeError, OSError) as error:
             self._note_unread(graph.file, str(error))
             return

@@ -71,6 +71,10 @@ class Backward(NamedTuple):
     is_sure: bool
 
 
+_regions: dict[int, CopiedRegion] = {}
+"""Key of a place's module, which is negative -> the copy that it is in. Later recordings use it, too."""
+
+
 class AutogradWatch:
     """Reads what compiled autograd captures, and what AOTAutograd makes of it.
 
@@ -80,8 +84,7 @@ class AutogradWatch:
     """
 
     def __init__(self, observe: Callable[..., None]) -> None:
-        self.regions: dict[int, CopiedRegion] = {}
-        """Key of a place's module, which is negative -> the copy that it is in."""
+        self.regions = _regions
         self.keep: Callable[[str, tuple[Step, ...]], None] = lambda _code, _steps: None
         """Called with the code and the nodes of each backward graph that is put into a cache."""
         self.recall: Callable[[str], tuple[Step, ...]] = lambda _code: ()
@@ -145,7 +148,7 @@ class AutogradWatch:
         """Find the copies in the captured graph, before its nodes are ordered anew."""
         nodes = list(instance.fx_tracer.graph.nodes)
         starts = [at for at, node in enumerate(nodes) if _is_prologue(node)]
-        if not starts or len(starts) != len(self._copied):  # without a compiled region, all of it is eager code
+        if not starts or len(starts) != len(self._copied):
             return
         copies: dict[Any, int] = {}
         for (steps, is_sure), start, end in zip(self._copied, starts, [*starts[1:], len(nodes)], strict=True):

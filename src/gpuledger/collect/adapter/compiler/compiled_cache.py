@@ -11,10 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -93,6 +95,27 @@ def recall(graph: CompiledGraph, directory: Path, possible: Iterable[CapturedGra
         return _from_json(graph, value, [common_place(list(places)) for places in zip(*found, strict=True)])
     except Exception:  # missing, unreadable or not of this form
         return None
+
+
+_Read = tuple[dict[str, NodeOrigin], list[Kernel], dict[str, NodeOrigin], str]
+
+_read: dict[int, tuple[weakref.ref[ModuleType], _Read]] = {}
+"""What recordings of this process have read: ``id`` of a generated file's module -> the module, and its graph."""
+
+
+def remember(graph: CompiledGraph) -> None:
+    """Keep what is known of a graph for later recordings of this process."""
+    known = graph.buffers, graph.kernels, graph.bodies, graph.unknown
+    _read[id(graph.module)] = weakref.ref(graph.module), known
+
+
+def remembered(graph: CompiledGraph) -> CompiledGraph | None:
+    """Return a graph that was loaded with what an earlier recording of this process has read; None if none has."""
+    reference, known = _read.get(id(graph.module), (None, None))
+    if reference is None or known is None or reference() is not graph.module:
+        return None
+    buffers, kernels, bodies, unknown = known
+    return replace(graph, buffers=buffers, kernels=kernels, bodies=bodies, unknown=unknown)
 
 
 def _places_of(graph: CompiledGraph) -> Iterator[NodeOrigin]:

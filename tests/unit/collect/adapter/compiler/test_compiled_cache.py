@@ -10,7 +10,7 @@ import pytest
 from generated import load_generated
 
 from gpuledger.collect.adapter.compiler import compiled_cache
-from gpuledger.collect.adapter.compiler.compiled_cache import cache_directory, keep, recall
+from gpuledger.collect.adapter.compiler.compiled_cache import cache_directory, keep, recall, remember, remembered
 from gpuledger.collect.adapter.compiler.graph_nodes import CapturedGraph, CompiledGraph, Kernel, NodeOrigin
 from gpuledger.model.journal.journal import CACHED_CODE
 
@@ -119,3 +119,12 @@ def test_old_files_make_room_also_if_another_process_deletes_them(
 def test_the_directory_is_that_of_the_users_cache() -> None:
     assert cache_directory({"XDG_CACHE_HOME": "/caches"}) == Path("/caches/gpuledger/compiled")
     assert cache_directory({"XDG_CACHE_HOME": "not/absolute"}) == Path.home() / ".cache/gpuledger/compiled"
+
+
+def test_a_later_recording_of_the_process_knows_the_graphs_that_an_earlier_one_has_read(tmp_path: Path) -> None:
+    graph = graph_in(tmp_path)
+    assert remembered(loaded(graph)) is None
+    remember(graph)
+    assert remembered(loaded(graph)) == graph
+    (tmp_path / "other").mkdir()
+    assert remembered(loaded(graph_in(tmp_path / "other"))) is None
