@@ -1,23 +1,26 @@
 """Census: which object of the program has grown since an earlier census, and how many tensors there are.
 
 Bounded: a walk from the program's variables at the end of one step, and, unless that has found what grows, a count of
-the tensors at the end of the next one. Both end after :data:`BUDGET_NS`, and say so.
+the tensors at the end of the next one. Both end before :data:`BUDGET_NS`, and say so.
 """
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from gpuledger.collect.adapter.program_objects import without_overrides
 from gpuledger.collect.flight.holders import Key as NameKey
 from gpuledger.collect.flight.holders import Named, named_objects
 from gpuledger.collect.flight.tensor_count import BUDGET_NS, TensorCount, referenced_tensors
+from gpuledger.collect.flight.time_limit import OutOfTimeError, TimeLimit
 from gpuledger.collect.flight.weights import bytes_per_element
 from gpuledger.model.flight_facts import DATA, EXPLAINED_FRAC, FEWEST_TENSORS
 
 NAMES_NS = 25_000_000
 """Longest part of it for the names of what the program keeps; the rest is for what the elements of these keep."""
+
+REST_NS = 10_000_000
+"""Part of it for the comparison of the names with the earlier ones, which does not look at the clock."""
 
 MOST_GROUPS = 24
 LEAST_MORE = 3
@@ -42,15 +45,14 @@ class Census:
         """Whether what grows has a name, so that the tensors need not be counted, which takes most of the time."""
         self._count: TensorCount | None = None
         self.tensor_references = referenced_tensors()
-        started_ns = time.thread_time_ns()
-        self._until_ns = started_ns + BUDGET_NS
+        self._limit = TimeLimit(BUDGET_NS - REST_NS)
         with without_overrides():
-            named, self._has_all_names = named_objects(started_ns + NAMES_NS)
+            named, self._has_all_names = named_objects(TimeLimit(NAMES_NS))
             self.holder = None if earlier is None else self._grown_most(named, earlier, grown_bytes)
             self._before = {key: (one.size, one.prefix) for key, one in named.items()}
             self.graph_nodes = max((one.size for one in named.values() if one.kind == "graph"), default=0)
             del named
-        self.took_ns = time.thread_time_ns() - started_ns
+        self.took_ns = self._limit.used_ns
 
     @property
     def needs_count(self) -> bool:
@@ -123,6 +125,9 @@ class Census:
         return more if one.content != DATA or accumulates else 0
 
     def _element_bytes(self, one: Named) -> int:
-        if one.kind == "graph" or time.thread_time_ns() > self._until_ns:
+        if one.kind == "graph":
             return 0
-        return bytes_per_element(one.value)
+        try:
+            return bytes_per_element(one.value, self._limit)
+        except OutOfTimeError:
+            return 0

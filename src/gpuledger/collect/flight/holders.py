@@ -10,7 +10,6 @@ import functools
 import inspect
 import os
 import sys
-import time
 import weakref
 from _thread import _local as local
 from collections import OrderedDict, deque
@@ -35,6 +34,7 @@ from gpuledger.collect.adapter.program_objects import (
 from gpuledger.collect.flight.bounds import CACHE, bound_of, parameter_count, results_of
 from gpuledger.collect.flight.chains import SHORTEST, chain_below
 from gpuledger.collect.flight.graphs import keeps_graph, nodes_below
+from gpuledger.collect.flight.time_limit import OutOfTimeError, TimeLimit
 from gpuledger.collect.flight.weights import data_of, last_elements
 from gpuledger.model.flight_facts import DATA
 
@@ -45,6 +45,9 @@ LARGE_BYTES = 64 << 10
 """Smallest size from which on such an object is looked at by itself."""
 ENDS = 4
 """Number of elements at either end of a long container that are looked into."""
+
+_CHECK_EVERY = 8
+"""Number of objects between two looks at the clock."""
 
 _PYTHON = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _SEQUENCES = (list, deque, set, tuple, frozenset)
@@ -88,51 +91,52 @@ Key: TypeAlias = tuple[str, str, str]
 """Name and place of an object, and whether it is a graph or data: the elements of a list have the list's name."""
 
 
-def named_objects(until_ns: int) -> tuple[dict[Key, Named], bool]:
-    """Return what the program keeps, and whether all of it was seen.
+def named_objects(limit: TimeLimit) -> tuple[dict[Key, Named], bool]:
+    """Return what the program keeps, and whether all of it was seen in time.
 
-    Ends at a time of ``time.thread_time_ns``. Must be called inside ``without_overrides``.
+    Must be called inside ``without_overrides``.
     """
     found: dict[Key, Named] = {}
     seen: set[int] = set()
     for roots in (_roots_of_frames(program_frames), _roots_of_modules(), _roots_of_frames(frames_of_other_threads)):
-        if not _walk(roots, until_ns, found, seen):
+        try:
+            _walk(roots, limit, found, seen)
+        except OutOfTimeError:
             return found, False
     return found, True
 
 
-def _walk(roots: Iterator[_Place], until_ns: int, found: dict[Key, Named], seen: set[int]) -> bool:
-    """Add what roots lead to, the nearest first. Return whether that ended before its time."""
+def _walk(roots: Iterator[_Place], limit: TimeLimit, found: dict[Key, Named], seen: set[int]) -> None:
+    """Add what roots lead to, the nearest first."""
     waiting: deque[_Place] = deque()
     count = 0
     while True:
         count += 1
-        if count % 64 == 0 and time.thread_time_ns() > until_ns:
-            waiting.clear()
-            return False
+        if count % _CHECK_EVERY == 0:
+            limit.check()
         place = next(roots, None) or (waiting.popleft() if waiting else None)
         if place is None:
-            return True
+            return
         value = place.value
         if id(value) in seen or is_exactly(value, *_PLAIN) or _is_ours(value):
             continue
         seen.add(id(value))
-        if _add_data(found, place):
+        if _add_data(found, place, limit):
             continue
         _add_container(found, place)
-        _add_chain(found, place)
+        _add_chain(found, place, limit)
         if place.depth < DEPTH:
             waiting.extend(_inside(place))
 
 
-def _add_data(found: dict[Key, Named], place: _Place) -> bool:
+def _add_data(found: dict[Key, Named], place: _Place, limit: TimeLimit) -> bool:
     """Add a tensor, an array, bytes or text, if it is large or keeps a graph. Return whether the object is such."""
     value = place.value
     data = data_of(value)
     if data is not None and data.size_bytes >= LARGE_BYTES:
         kind = class_name(type(value))
         _add(found, Named(kind, place.name, place.where, place.path, data.size_bytes, DATA, prefix=data.prefix))
-    nodes = nodes_below(value) if is_tensor(value) else 0
+    nodes = nodes_below(value, limit) if is_tensor(value) else 0
     if nodes:
         _add(found, Named("graph", place.name, place.where, place.path, nodes, "tensor"))
     return data is not None or is_tensor(value)
@@ -151,11 +155,11 @@ def _add_container(found: dict[Key, Named], place: _Place) -> None:
     _add(found, Named(*named, _content_of(container), bound, value=container))
 
 
-def _add_chain(found: dict[Key, Named], place: _Place) -> None:
+def _add_chain(found: dict[Key, Named], place: _Place, limit: TimeLimit) -> None:
     """Add an object if it is the first of a chain."""
     if issubclass(type(place.value), (*_MAPPINGS, *_SEQUENCES, nn.Module)):
         return
-    size, last = chain_below(place.value)
+    size, last = chain_below(place.value, limit)
     if size >= SHORTEST:
         kind = f"chain of {class_name(type(place.value))}"
         named = kind, place.name, place.where, place.path, size

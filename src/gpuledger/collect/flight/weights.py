@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from gpuledger.collect.adapter.program_objects import device_of, is_exactly, is_tensor, storage_of
+from gpuledger.collect.adapter.program_objects import attributes_of, device_of, is_exactly, is_tensor, storage_of
+from gpuledger.collect.flight.time_limit import CHECK_EVERY, TimeLimit
 
 SAMPLE = 4
 """Number of elements, the last ones, that are looked into."""
@@ -90,14 +91,18 @@ def last_elements(container: Any, count: int) -> list[Any]:
     return []
 
 
-def bytes_per_element(container: Any) -> int:
-    """Return the mean bytes that one of the last elements of a container keeps, and no other of them; 0 if unknown."""
+def bytes_per_element(container: Any, limit: TimeLimit) -> int:
+    """Return the mean bytes that one of the last elements of a container keeps, and no other of them; 0 if unknown.
+
+    Raises:
+        OutOfTimeError: The time was over before all of these were seen.
+    """
     last = last_elements(container, SAMPLE)
     owners = Counter[int]()
     sizes: dict[int, int] = {}
     is_known = True
     for element in last:
-        found, all_known = _data_below(element)
+        found, all_known = _data_below(element, limit)
         is_known = is_known and all_known
         owners.update(found.keys())
         sizes |= found
@@ -105,13 +110,15 @@ def bytes_per_element(container: Any) -> int:
     return max(own_bytes // len(last), PLACE_BYTES if is_known else 0) if last else 0
 
 
-def _data_below(top: Any) -> tuple[dict[int, int], bool]:
+def _data_below(top: Any, limit: TimeLimit) -> tuple[dict[int, int], bool]:
     """Return the bytes of the data that an object keeps, by the key of the memory, and whether that is all it keeps."""
     found: dict[int, int] = {}
     is_known = True
     waiting: deque[Any] = deque([top])
     seen: set[int] = set()
     while waiting and len(seen) < MOST_OBJECTS:
+        if len(seen) % CHECK_EVERY == 0:
+            limit.check()
         value = waiting.popleft()
         if id(value) in seen or is_exactly(value, *_NUMBERS):
             continue
@@ -127,7 +134,14 @@ def _data_below(top: Any) -> tuple[dict[int, int], bool]:
 
 
 def _referents(value: Any) -> list[Any]:
-    """Return what an object refers to, without calling its methods, and without what all objects of its kind share."""
+    """Return what an object refers to, without calling its methods, and without what all objects of its kind share.
+
+    Of a large container, these are its last elements: a list of all of them would take long.
+    """
+    last = last_elements(value, MOST_INSIDE + 1)
+    if len(last) > MOST_INSIDE:
+        keys = islice(reversed(dict.keys(value)), MOST_INSIDE // 2) if issubclass(type(value), dict) else ()
+        return [*last, *keys, *attributes_of(value).values()]
     if type(value) is FunctionType:
         return [*(value.__closure__ or ()), *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
     if type(value) is MethodType:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import time
 from collections import deque
 from dataclasses import dataclass
 from types import FrameType, FunctionType, ModuleType
@@ -14,6 +13,7 @@ import torch
 
 from gpuledger.collect.adapter.program_objects import without_overrides
 from gpuledger.collect.flight.holders import Key, Named, named_objects
+from gpuledger.collect.flight.time_limit import TimeLimit
 from gpuledger.collect.flight.weights import last_elements
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.units import counted, format_bytes
@@ -146,7 +146,7 @@ class GrowthWatch:
 
 def _kept() -> dict[Key, Named]:
     with without_overrides():
-        return named_objects(time.thread_time_ns() + _LOOK_NS)[0]
+        return named_objects(TimeLimit(_LOOK_NS))[0]
 
 
 def describe_growth(device: SimulatedDevice, growth: StepGrowth) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -14,13 +13,14 @@ import pytest
 
 from gpuledger.collect.flight.census import Census
 from gpuledger.collect.flight.holders import named_objects
+from gpuledger.collect.flight.time_limit import TimeLimit
 
 pytestmark = pytest.mark.torch
 
 
 def names() -> set[str]:
     """Return the names of what the program keeps, as a census reads them."""
-    return {name for name, _, _ in named_objects(time.thread_time_ns() + 10**10)[0]}
+    return {name for name, _, _ in named_objects(TimeLimit(10**10))[0]}
 
 
 def variables_of_the_caller() -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ from torch import nn
 
 from gpuledger.collect.flight.chains import chain_below
 from gpuledger.collect.flight.holders import Key, Named, _content_of, named_objects
+from gpuledger.collect.flight.time_limit import TimeLimit
 
 pytestmark = pytest.mark.torch
 
@@ -85,7 +85,7 @@ def node_of_a_cycle() -> Node:
 
 @pytest.mark.parametrize(("first", "size"), [(linked_list(), 5), (chained_exceptions(), 5), (node_of_a_cycle(), 1)])
 def test_objects_of_one_class_that_refer_to_the_next_are_a_chain(first: object, size: int) -> None:
-    assert chain_below(first)[0] == size
+    assert chain_below(first, TimeLimit(10**10))[0] == size
 
 
 def test_the_state_of_an_optimizer_has_as_many_entries_as_it_has_parameters() -> None:
@@ -97,7 +97,7 @@ def kept_by_an_optimizer() -> dict[Key, Named]:
     """Without ``assert``, for which pytest would write a call of ``locals()`` into it."""
     weights = [nn.Parameter(torch.ones(2)) for _ in range(3)]
     trainer = SimpleNamespace(optimizer=torch.optim.Adam(weights))
-    found, _ = named_objects(time.thread_time_ns() + 10**10)
+    found, _ = named_objects(TimeLimit(10**10))
     del trainer
     return found
 
@@ -105,7 +105,7 @@ def kept_by_an_optimizer() -> dict[Key, Named]:
 def kept_by_finalizers() -> dict[Key, Named]:
     owner = Node(1, None)
     weakref.finalize(owner, used, BLOCK)
-    return named_objects(time.thread_time_ns() + 10**10)[0]
+    return named_objects(TimeLimit(10**10))[0]
 
 
 def test_arguments_of_finalizers_and_modules_of_a_list_have_a_name() -> None:
@@ -115,6 +115,6 @@ def test_arguments_of_finalizers_and_modules_of_a_list_have_a_name() -> None:
 
 def kept_by_a_module_list() -> dict[Key, Named]:
     adapters = nn.ModuleList([nn.Linear(2, 2) for _ in range(3)])
-    found, _ = named_objects(time.thread_time_ns() + 10**10)
+    found, _ = named_objects(TimeLimit(10**10))
     del adapters
     return found
