@@ -36,10 +36,11 @@ def failed_run(place: Path) -> Path:
             blocks.append({**sizes, "segment_address": address, "address": at, "state": state, "category": category})
             at += size * unit_bytes
         segments.append({"address": address, "bytes": at - address, "stream": 0, "pool_id": 0})
-    for name, rows in (("failure_segments", segments), ("failure_blocks", blocks)):
+    steps = [{"step": step, "t_ns": step, "allocated_bytes": step * MIB, "retries": 0} for step in range(804, 812)]
+    for name, rows in (("failure_segments", segments), ("failure_blocks", blocks), ("step_memory", steps)):
         names = TABLES[name].column_names
-        columns: dict[str, list[Any]] = {"failure_id": [0] * len(rows), "device_idx": [0] * len(rows)}
-        columns |= {one: [row.get(one) for row in rows] for one in names[2:]}
+        columns: dict[str, list[Any]] = {one: [row.get(one) for row in rows] for one in names}
+        columns |= {one: [0] * len(rows) for one in ("failure_id", "device_idx") if one in names}
         columns |= {one: [False] * len(rows) for one in ("small", "expandable") if one in names}
         write_table(directory, pa.table(columns).select(names), name)
     manifest = json.loads((directory / "manifest.json").read_text())
@@ -66,3 +67,16 @@ def test_the_map_has_a_bar_for_each_segment_in_the_colors_of_the_legend(browser:
     names = [entry.locator(".legend-name").inner_text() for entry in entries]
     assert names == ["activation", "weight", "free, too small"]
     page.close()
+
+
+def test_the_last_steps_are_a_table(browser: Browser, tmp_path: Path) -> None:
+    page = browser.new_page()
+    report = tmp_path / "oom.html"
+    report.write_text(render_html(build_view(read_run(failed_run(tmp_path / "oom.ledger")))), encoding="utf-8")
+    page.goto(report.as_uri())
+    rows = page.locator(".last-steps tr").all()
+    assert [row.locator("th, td").all_inner_texts() for row in (rows[0], rows[-1])] == [
+        ["step", "allocated, MiB", "retries"],
+        ["811", "811.0", "0"],
+    ]
+    assert len(rows) == 6

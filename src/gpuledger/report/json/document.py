@@ -98,6 +98,7 @@ def oom_document(rank: int, failure: OutOfMemory) -> dict[str, Any]:
         "cause": None if failure.cause is None else asdict(failure.cause),
         "state": None if failure.state is None else asdict(failure.state),
         "besides": asdict(failure.besides),
+        "last_steps": [asdict(one) for one in failure.last_steps],
         "remedies": [asdict(one) for one in failure.remedies],
     }
 

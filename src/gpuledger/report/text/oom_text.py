@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import group_accounts
 from gpuledger.analyze.memory.tree import ROUNDING_PATH
 from gpuledger.model.accounts import ROUNDING
-from gpuledger.report.base.phrases import after_steps, device_label, entry
+from gpuledger.report.base.phrases import MISSING, Unit, after_steps, device_label, entry
+from gpuledger.report.base.terminal import BOLD, TextColumn, TextTable
 from gpuledger.units import counted, format_bytes, format_frac
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ CELLS = 20
 LARGEST = 3
 MOST_LATER = 4
 """Number of errors of other ranks that are shown."""
+_LAST_STEPS = "Last steps"
+_MIB = Unit("MiB", 1 << 20)
 VERDICTS = {True: "would have fitted", False: "would not have fitted", None: "not known"}
 
 
@@ -45,10 +49,11 @@ def failure_lines(view: RunView, terminal: Terminal) -> list[str]:
 
 
 def out_of_memory_lines(rank: Rank, failure: OutOfMemory, terminal: Terminal) -> list[str]:
-    """Return why the request failed, free memory, the largest users of memory, and what would have helped."""
+    """Return why the request failed, free memory, the largest users of memory, the last steps, and what would help."""
     texts = [] if failure.cause is None else [failure.cause.sentence]
     texts += [text for text in (request_text(rank, failure), *memory_texts(failure)) if text]
     lines = entry(terminal, "Out of memory", *texts, cells=CELLS)
+    lines += _last_step_lines(failure, terminal)
     remedies = [remedy_text(one) for one in failure.remedies]
     return lines + entry(terminal, "This request", *remedies, cells=CELLS)
 
@@ -68,6 +73,41 @@ def remedy_text(remedy: Remedy) -> str:
 def memory_texts(failure: OutOfMemory) -> list[str]:
     """Return what held the memory, how much of that is known, what else did, and which free memory was of no use."""
     return [*_held(failure), *_besides(failure), *_free(failure)]
+
+
+def last_steps_table(failure: OutOfMemory) -> tuple[list[str], list[list[str]]]:
+    """Return the titles and rows of a table of the last steps, sizes in MiB. Columns without a value are left out."""
+    columns = {
+        "step": [f"{one.step:,}" for one in failure.last_steps],
+        "allocated, MiB": [_MIB.amount(one.allocated_bytes) for one in failure.last_steps],
+        "highest so far": [_MIB.amount(one.peak_allocated_bytes) for one in failure.last_steps],
+        "reserved": [_MIB.amount(one.reserved_bytes) for one in failure.last_steps],
+        "blocks": [_number(one.blocks) for one in failure.last_steps],
+        "retries": [_number(one.retries) for one in failure.last_steps],
+        "host memory, MiB": [_MIB.amount(one.host_bytes) for one in failure.last_steps],
+    }
+    known = {title: texts for title, texts in columns.items() if any(text != MISSING for text in texts)}
+    return list(known), [list(row) for row in zip(*known.values(), strict=True)]
+
+
+def _last_step_lines(failure: OutOfMemory, terminal: Terminal) -> list[str]:
+    """Return the table of the last steps, to the right of its label or below it."""
+    titles, rows = last_steps_table(failure)
+    if len(titles) < 2:
+        return []
+    columns = [TextColumn(title, right=True, optional=max(number - 1, 0)) for number, title in enumerate(titles)]
+    table = TextTable(tuple(columns), tuple(map(tuple, rows)))
+    room = None if terminal.width_cells is None else terminal.width_cells - CELLS
+    if room is not None and room < 2 * CELLS:
+        lines = table.lines(replace(terminal, width_cells=room + CELLS - 2))
+        return [terminal.styled(_LAST_STEPS, BOLD), *(f"  {line}" for line in lines)]
+    first, *others = table.lines(replace(terminal, width_cells=room))
+    label = terminal.styled(_LAST_STEPS, BOLD) + " " * (CELLS - len(_LAST_STEPS))
+    return [label + first, *(" " * CELLS + line for line in others)]
+
+
+def _number(value: int | None) -> str:
+    return MISSING if value is None else f"{value:,}"
 
 
 def _request(rank: Rank, failure: OutOfMemory) -> list[str]:

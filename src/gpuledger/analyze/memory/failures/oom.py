@@ -10,6 +10,7 @@ import numpy as np
 
 from gpuledger.analyze.memory.breakdown import Breakdown, break_down
 from gpuledger.analyze.memory.failures.failed_request import FailedState, read_failed_state
+from gpuledger.analyze.memory.failures.last_steps import StepMemory, read_last_steps
 from gpuledger.analyze.memory.failures.oom_cause import Cause, Evidence, find_cause
 from gpuledger.analyze.memory.failures.oom_remedies import Remedy, find_remedies
 from gpuledger.analyze.memory.growth import find_growth
@@ -73,6 +74,8 @@ class OutOfMemory:
     is_kill: bool = False
     besides: Besides = Besides()
     """What else used the GPU's memory, with the flight recorder."""
+    last_steps: tuple[StepMemory, ...] = ()
+    """The counters at the end of the steps before, with the flight recorder."""
 
 
 Gpus: TypeAlias = "Sequence[tuple[str, int]]"
@@ -139,6 +142,7 @@ def _explain(rank: Rank, failure: FailedAllocation, gpus: Gpus, *, replays: bool
         is_capturing=bool(failure.is_capturing),
         failure_id=failure.failure_id,
         is_kill=failure.killed is not None,
+        last_steps=read_last_steps(rank, failure),
     )
     if state is None:
         return found

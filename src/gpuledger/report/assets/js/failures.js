@@ -14,9 +14,28 @@ function failureElement(failure) {
     {},
     element("p", { className: "strong" }, sentence(failure.cause)),
     ...[failure.request, ...failure.memory].map((text) => element("p", {}, sentence(text))),
+    lastSteps(failure.last_steps),
     element("p", {}, "This request:"),
     element("ul", {}, ...remedies),
     failure.segments.length ? memoryMap(failure) : null,
+  );
+}
+
+/** Return the memory at the end of the steps before the error; null if it is not known. */
+function lastSteps([titles, rows]) {
+  if (titles.length < 2) return null;
+  const heads = titles.map((text) => element("th", { scope: "col", className: "column-amount" }, text));
+  const bodies = rows.map((row) => element("tr", {}, ...row.map((text) => element("td", { className: "column-amount" }, text))));
+  return element(
+    "div",
+    {},
+    element("p", { className: "strong" }, "Last steps"),
+    element("p", { className: "hint" }, "Memory at the end of the steps before the error."),
+    element(
+      "div",
+      { className: "scroll" },
+      element("table", { className: ["ledger", "last-steps"].join(" ") }, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...bodies)),
+    ),
   );
 }
 

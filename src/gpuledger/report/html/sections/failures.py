@@ -10,7 +10,7 @@ from gpuledger.analyze.memory.failures.memory_map import FREE, TOO_SMALL, read_m
 from gpuledger.report.base.colors import category_color
 from gpuledger.report.html.sections.section import Page, Section, script
 from gpuledger.report.text.growth_text import growth_text
-from gpuledger.report.text.oom_text import memory_texts, remedy_text, request_text
+from gpuledger.report.text.oom_text import last_steps_table, memory_texts, remedy_text, request_text
 
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.failures.memory_map import MappedSegment
@@ -45,6 +45,7 @@ def _failure(rank: Rank, failure: OutOfMemory) -> dict[str, Any]:
         "cause": failure.cause.sentence,
         "request": request_text(rank, failure),
         "memory": memory_texts(failure),
+        "last_steps": last_steps_table(failure),
         "remedies": [remedy_text(one) for one in failure.remedies],
         "others": others,
         "totals": [[what, size, _color(what)] for what, size in _totals(segments).most_common()],
