@@ -75,15 +75,16 @@ def _optimizer_state(facts: PeakFacts) -> Finding | None:
         return None
     title = f"Optimizer state is {facts.share(size)} of the peak"
     beside = f", {size / weights:.1f} times the weights" if weights else ""
-    if facts.has_large_state:
+    half = _half_of_the_state(facts)
+    if half is not None:
+        action, why, label = half
         return Finding(
             title,
             f"{format_bytes(size)} at the peak{beside}",
-            "halve the optimizer state",
-            "it is more than a few values for each weight: L-BFGS keeps two vectors of all weights for each entry of "
-            "its history, so that a smaller history_size takes less",
+            action,
+            why,
             facts.saving(state, 0.5),
-            "the peak, with half the state",
+            label,
             facts.show("--by", "category"),
             "optimizer_state",
         )
@@ -103,6 +104,24 @@ def _optimizer_state(facts: PeakFacts) -> Finding | None:
         "optimizer_state",
         is_upper_bound=bool(without),
     )
+
+
+def _half_of_the_state(facts: PeakFacts) -> tuple[str, str, str] | None:
+    """Return how a state that no 8-bit optimizer can keep is halved, why so, and what the peak is then called."""
+    if facts.has_large_state:
+        return (
+            "halve the optimizer state",
+            "it is more than a few values for each weight: L-BFGS keeps two vectors of all weights for each entry of "
+            "its history, so that a smaller history_size takes less",
+            "the peak, with half the state",
+        )
+    if facts.rank.manifest.optimizers == ():
+        return (
+            "keep the optimizer state in half as many bits",
+            "your program updates its weights by itself, so it also chooses the dtype of its states",
+            "the peak, with half the bits",
+        )
+    return None
 
 
 def _late_zero_grad(facts: PeakFacts) -> Finding | None:

@@ -251,6 +251,26 @@ def test_a_history_of_steps_has_no_8_bit_states(name: str, action: str, tmp_path
 
 
 @pytest.mark.torch
+def test_states_of_a_programs_own_update_are_no_optimizers(tmp_path: Path) -> None:
+    model = torch.nn.Linear(256, 256)
+    state = {weight: (torch.zeros_like(weight), torch.zeros_like(weight)) for weight in model.parameters()}
+    with gpuledger.record(out=tmp_path / "run", devices="cpu") as recording:
+        for _ in range(4):
+            model.zero_grad()
+            model(torch.ones(8, 256)).square().mean().backward()
+            with torch.no_grad():
+                for weight, (mean, square) in state.items():
+                    assert weight.grad is not None
+                    mean.mul_(0.9).add_(weight.grad, alpha=0.1)
+                    square.mul_(0.99).addcmul_(weight.grad, weight.grad, value=0.01)
+                    weight.sub_(0.01 * mean / (square.sqrt() + 1e-8))
+    found = named(recording.run().rank(), "Optimizer state")
+    assert found
+    assert found.action == "keep the optimizer state in half as many bits"
+    assert found.saving_bytes == 4 * (256 * 256 + 256)
+
+
+@pytest.mark.torch
 @pytest.mark.parametrize("width", [1, 2000])
 def test_an_optimizer_of_sparse_gradients_has_no_8_bit_states_and_no_fused_form_of_another(
     width: int, tmp_path: Path
