@@ -189,8 +189,12 @@ def _free(failure: OutOfMemory) -> list[str]:
     if failure.state is None or failure.library:
         return []
     free = failure.state.free
+    ends = "the end" if free.tails == 1 else "the ends"
+    missing = format_bytes((failure.tried_bytes or 0) - free.largest_tail_bytes)
+    at_ends = f"at {ends} of {counted(free.tails, 'expandable segment')} that could not grow by {missing}"
     kinds = {
         f"usable in {counted(free.pieces, 'piece')} of at most {format_bytes(free.largest_bytes)}": free.usable_bytes,
+        at_ends: free.tail_bytes,
         "of another stream": free.other_stream_bytes,
         "in private pools": free.private_pool_bytes,
         "in the pool of other block sizes": free.other_size_bytes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ class FreeBytes:
 
     ``usable_bytes`` are in the right pool and of the usual stream, in pieces of at most ``largest_bytes``. The others
     are of another stream, of a private pool of a CUDA graph or a ``MemPool``, or of the pool of the other block sizes.
+    ``tail_bytes`` are in the right pool and of the usual stream, too, but at the ends of expandable segments: ``tails``
+    pieces of at most ``largest_tail_bytes``. The request could have used one only if its segment had grown.
     """
 
     usable_bytes: int = 0
@@ -35,6 +37,19 @@ class FreeBytes:
     other_stream_bytes: int = 0
     private_pool_bytes: int = 0
     other_size_bytes: int = 0
+    tail_bytes: int = 0
+    largest_tail_bytes: int = 0
+    tails: int = 0
+
+    @property
+    def in_pieces_bytes(self) -> int:
+        """Return the bytes of all pieces in the right pool and of the usual stream."""
+        return self.usable_bytes + self.tail_bytes
+
+    @property
+    def largest_piece_bytes(self) -> int:
+        """Return the size of the largest of these."""
+        return max(self.largest_bytes, self.largest_tail_bytes)
 
 
 @dataclass(frozen=True)
@@ -73,7 +88,7 @@ def read_failed_state(rank: Rank, failure: FailedAllocation) -> FailedState | No
     nothing = NOTHING if failure.library or failure.killed else None
     if failure.failure_id is None:
         return nothing
-    names = ("failure_id", "device_idx", "segment_address", "allocated_bytes", "module_id", "stack_id")
+    names = ("failure_id", "device_idx", "segment_address", "address", "allocated_bytes", "module_id", "stack_id")
     table = rank.table("failure_blocks", (*names, "state", "category"))
     ids = table.column("failure_id").to_numpy(zero_copy_only=False)
     mine = np.flatnonzero(ids == failure.failure_id)
@@ -81,7 +96,9 @@ def read_failed_state(rank: Rank, failure: FailedAllocation) -> FailedState | No
         return nothing
     state = np.array(table.column("state").to_pylist(), dtype=object)[mine]
     size = table.column("allocated_bytes").to_numpy(zero_copy_only=False)[mine]
-    segment = table.column("segment_address").to_numpy(zero_copy_only=False)[mine]
+    segment, address = (
+        table.column(name).to_numpy(zero_copy_only=False)[mine] for name in ("segment_address", "address")
+    )
     held, idle = state == "allocated", state == "inactive"
     categories, modules = Counter[str](), Counter[str]()
     words = np.array(table.column("category").to_pylist(), dtype=object)[mine]
@@ -92,17 +109,18 @@ def read_failed_state(rank: Rank, failure: FailedAllocation) -> FailedState | No
     for word, number, bytes_ in zip(words[held], numbers[held].tolist(), size[held].tolist(), strict=True):
         categories[word or UNKNOWN] += bytes_
         modules[str(number)] += bytes_
-    pool, stream, small, reserved = _segments(rank, failure.failure_id)
+    segments = _segments(rank, failure.failure_id)
     total = int(size[held].sum())
-    private = np.array([pool.get(one, 0) != 0 for one in segment.tolist()], dtype=bool)
+    private = np.array([segments.get(one, _NO_SEGMENT).pool_id != 0 for one in segment.tolist()], dtype=bool)
+    free = list(map(_Free, size[idle].tolist(), address[idle].tolist(), segment[idle].tolist()))
     return FailedState(
-        reserved_bytes=reserved,
+        reserved_bytes=sum(one.bytes for one in segments.values()),
         allocated_bytes=total,
         blocks=int(held.sum()),
         categories=dict(categories.most_common()),
         modules={module_path(rank, int(number)): bytes_ for number, bytes_ in modules.most_common() if number != "-1"},
         known_frac=1 - categories[UNKNOWN] / total if total else 1.0,
-        free=_free_bytes(failure.tried_bytes or 0, size[idle], segment[idle], pool, stream, small),
+        free=_free_bytes(failure.tried_bytes or 0, free, segments),
         private_bytes=int(size[held & private].sum()),
         lines=_line_bytes(rank, stacks[held], size[held]),
         unused_segments_bytes=int(size[~np.isin(segment, segment[~idle])].sum()),
@@ -121,38 +139,50 @@ def _line_bytes(rank: Rank, stacks: NDArray[np.int64], sizes: NDArray[np.int64])
     return dict(found.most_common())
 
 
-def _segments(rank: Rank, failure_id: int) -> tuple[dict[int, int], dict[int, int], dict[int, bool], int]:
-    """Return pool, stream and kind of pool of each segment by its address, and the bytes of all."""
-    table = rank.table("failure_segments", ("failure_id", "address", "bytes", "stream", "small", "pool_id"))
+class _Segment(NamedTuple):
+    bytes: int
+    stream: int
+    small: bool
+    pool_id: int
+    expandable: bool
+
+
+class _Free(NamedTuple):
+    bytes: int
+    address: int
+    segment: int
+
+
+_NO_SEGMENT = _Segment(0, 0, False, 0, False)
+
+
+def _segments(rank: Rank, failure_id: int) -> dict[int, _Segment]:
+    """Return the segments by their address."""
+    table = rank.table("failure_segments", ("failure_id", "address", *_Segment._fields))
     rows = [row for row in table.to_pylist() if row["failure_id"] == failure_id]
-    return (
-        {row["address"]: row["pool_id"] for row in rows},
-        {row["address"]: row["stream"] for row in rows},
-        {row["address"]: row["small"] for row in rows},
-        sum(row["bytes"] for row in rows),
-    )
+    return {row["address"]: _Segment(*(row[name] for name in _Segment._fields)) for row in rows}
 
 
-def _free_bytes(
-    tried_bytes: int,
-    sizes: NDArray[np.int64],
-    segments: NDArray[np.int64],
-    pool: dict[int, int],
-    stream: dict[int, int],
-    small: dict[int, bool],
-) -> FreeBytes:
-    usual = Counter(stream.values()).most_common(1)
+def _free_bytes(tried_bytes: int, blocks: list[_Free], segments: dict[int, _Segment]) -> FreeBytes:
+    usual = Counter(one.stream for one in segments.values()).most_common(1)
     usual_stream = usual[0][0] if usual else 0
     totals = Counter[str]()
-    largest = pieces = 0
-    for size, segment in zip(sizes.tolist(), segments.tolist(), strict=True):
-        if pool.get(segment, 0) != 0:
-            totals["private"] += size
-        elif stream.get(segment, 0) != usual_stream:
-            totals["stream"] += size
-        elif small.get(segment, False) != (tried_bytes <= SMALL_BYTES):
-            totals["size"] += size
+    pieces: list[int] = []
+    tails: list[int] = []
+    for one in blocks:
+        segment = segments.get(one.segment, _NO_SEGMENT)
+        if segment.pool_id != 0:
+            totals["private"] += one.bytes
+        elif segment.stream != usual_stream:
+            totals["stream"] += one.bytes
+        elif segment.small != (tried_bytes <= SMALL_BYTES):
+            totals["size"] += one.bytes
+        elif segment.expandable and one.bytes < tried_bytes and one.address + one.bytes == one.segment + segment.bytes:
+            tails.append(one.bytes)
         else:
-            totals["usable"] += size
-            largest, pieces = max(largest, size), pieces + 1
-    return FreeBytes(totals["usable"], largest, pieces, totals["stream"], totals["private"], totals["size"])
+            pieces.append(one.bytes)
+    return FreeBytes(
+        *(sum(pieces), max(pieces, default=0), len(pieces)),
+        *(totals["stream"], totals["private"], totals["size"]),
+        *(sum(tails), max(tails, default=0), len(tails)),
+    )

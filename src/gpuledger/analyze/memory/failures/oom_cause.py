@@ -152,7 +152,7 @@ def _memory_fraction(of: Evidence) -> str:
 def _private_pool(of: Evidence) -> str:
     private, free = of.state.free.private_pool_bytes, of.state.free
     held = private + of.state.private_bytes
-    if private < of.tried_bytes and not (of.failure.is_capturing and held > free.usable_bytes):
+    if private < of.tried_bytes and not (of.failure.is_capturing and held > free.in_pieces_bytes):
         return ""
     sizes = f"{format_bytes(private)} of {format_bytes(held)}"
     return f"{sizes} in private pools of CUDA graphs or MemPools are free, but this request cannot use them"
@@ -190,11 +190,11 @@ def _growth(of: Evidence) -> str:
 
 def _fragmentation(of: Evidence) -> str:
     free = of.state.free
-    if free.usable_bytes < of.tried_bytes or free.largest_bytes >= of.tried_bytes:
+    if free.in_pieces_bytes < of.tried_bytes or free.largest_piece_bytes >= of.tried_bytes:
         return ""
     return (
-        f"{format_bytes(free.usable_bytes)} are free, but in {free.pieces:,} pieces of at most "
-        f"{format_bytes(free.largest_bytes)}: the memory is fragmented"
+        f"{format_bytes(free.in_pieces_bytes)} are free, but in {free.pieces + free.tails:,} pieces of at most "
+        f"{format_bytes(free.largest_piece_bytes)}: the memory is fragmented"
     )
 
 

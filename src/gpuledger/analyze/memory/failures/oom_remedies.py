@@ -87,7 +87,7 @@ def _smaller(evidence: Evidence, unreserved: int) -> list[Remedy]:
         note = ""
         if fits is None:
             tried = evidence.tried_bytes * change.tried_share
-            fits = tried <= unreserved + saving + evidence.state.free.largest_bytes
+            fits = tried <= unreserved + saving + evidence.state.free.largest_piece_bytes
             note = "by its bytes, not replayed"
         found.append(Remedy(action, saving, fits, note))
     return found
