@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -17,6 +18,7 @@ from gpuledger.collect.adapter.program_objects import attributes_of, known_sizes
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import MAX_FRAMES
+from gpuledger.collect.flight.backward_module import module_in_backward
 from gpuledger.collect.flight.census import Census
 from gpuledger.collect.memory.cuda_history import block_columns, segment_columns
 from gpuledger.collect.memory.history_columns import signed
@@ -44,6 +46,8 @@ class Failures:
         self.ring_from_ns = 0
         """When the allocator began to keep its last events; 0 if it does not."""
         self.facts: list[dict[str, Any]] = []
+        self.module_at_work: Callable[[], int] = lambda: -1
+        """Returns the id of the module whose code the calling thread runs, in the recorded steps; -1 if unknown."""
         self._journal = journal
         self._registry = registry
         self._busy = threading.Lock()
@@ -140,7 +144,14 @@ class Failures:
                 frames.append([code.co_filename, frame.f_lineno, code.co_name])
             frame = frame.f_back
         numbers = [self._registry.register(module) for module in reversed(modules)]  # the outermost knows the paths
-        return {**found, "module_id": numbers[-1] if numbers else None, "frames": frames}
+        return {**found, "module_id": numbers[-1] if numbers else self._module_in_backward(), "frames": frames}
+
+    def _module_in_backward(self) -> int | None:
+        """Return the module whose backward asked, if it is known."""
+        if not torch_private.is_in_backward():
+            return None
+        at_work = self.module_at_work()
+        return at_work if at_work >= 0 else module_in_backward(self._registry)
 
 
 def add_snapshot(part: Part, number: int, device_idx: int, snapshot: dict[str, Any]) -> None:

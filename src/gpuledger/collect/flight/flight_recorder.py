@@ -20,6 +20,7 @@ from gpuledger.collect.adapter.user_history import UserHistory
 from gpuledger.collect.attribution.kept_blocks import KeptBlocks
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.attribution.tags import module_id_of
 from gpuledger.collect.flight.census import Census
 from gpuledger.collect.flight.failures import Failures
 from gpuledger.collect.flight.host_memory import HostMemory
@@ -83,6 +84,7 @@ class FlightRecorder:
             on_card: Whether the CUDA allocator is recorded.
         """
         self._on_card, self._window = on_card, window
+        self.failures.module_at_work = self._module_at_work
         devices = CudaCounters(torch.cuda.device_count()) if on_card else _CpuCounters(window)
         self._counters = StepCounters(devices)
         self._journal.sources.append(self._counters)
@@ -133,6 +135,14 @@ class FlightRecorder:
             self._host.write_facts(self._journal)
             kept = self._kept()
             self._journal.fact(kept_blocks=None if kept is None else kept.as_fact())
+
+    def _module_at_work(self) -> int:
+        """Return the id of the module in the calling thread's token; -1 without one of this phase."""
+        window = self._window()
+        if window is None or not window.is_open:
+            return -1
+        token = window.phases.threads.token  # before its first hook, autograd's thread has that of the last backward
+        return module_id_of(token) if token.startswith(f"{window.phases.prefix}.") else -1
 
     def _kept(self) -> KeptBlocks | None:
         """Return the blocks that the recorded steps left allocated; None where that is not known."""

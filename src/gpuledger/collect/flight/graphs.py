@@ -36,7 +36,7 @@ def nodes_below(tensor: Any, limit: TimeLimit) -> int:
         if len(seen) % CHECK_EVERY == 0:
             limit.check()
         seen.add(node)
-        waiting.extend(_following(node))
+        waiting.extend(following_nodes(node))
     if not waiting:
         return len(seen)
     return len(seen) + max(_chain_beyond(seen, top, end, limit) for end in (0, -1))
@@ -49,7 +49,8 @@ def _top_of(tensor: Any) -> Any:
         return None
 
 
-def _following(node: Any) -> list[Any]:
+def following_nodes(node: Any) -> list[Any]:
+    """Return the autograd nodes that run after a node, in the order of its inputs."""
     return [following for following, _ in getattr(node, "next_functions", ()) if following is not None]
 
 
@@ -59,7 +60,7 @@ def _chain_beyond(seen: set[Any], node: Any, end: int, limit: TimeLimit) -> int:
     for length in range(LONGEST_CHAIN):
         if length % CHECK_EVERY == 0:
             limit.check()
-        following = _following(node)
+        following = following_nodes(node)
         if not following:
             break
         node = following[end]

@@ -150,7 +150,7 @@ def element() -> list[Any]:
     return [[number, 1.5] for number in range(20)]
 
 
-@pytest.mark.parametrize(("make", "module", "name"), [(graph, graphs, "_following"), (chain, chains, "_linked")])
+@pytest.mark.parametrize(("make", "module", "name"), [(graph, graphs, "following_nodes"), (chain, chains, "_linked")])
 def test_a_census_ends_within_a_long_graph_or_chain(
     make: Callable[[], object], module: Any, name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
