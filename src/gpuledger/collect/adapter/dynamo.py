@@ -49,6 +49,14 @@ def _cache_entries(code: CodeType) -> list[Any]:
     return [] if reader is None else list(reader(code))
 
 
+def is_imported() -> bool:
+    """Return whether the compiler was imported. Without it, nothing was compiled.
+
+    The compiler also traces hooks that call this function, so it reads no counter of the compiler.
+    """
+    return "torch._dynamo.convert_frame" in sys.modules
+
+
 def compiled_frames() -> int:
     """Return how many functions ``torch.compile`` has compiled in this process since its last reset."""
     return int(getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COUNTER", 0))

@@ -174,7 +174,7 @@ def began_compiled() -> bool:
 
     The hooks before the step were compiled with it, so none was called.
     """
-    if not dynamo.compiled_frames():  # reading frames slows down their return
+    if not dynamo.is_imported():  # reading frames slows down their return
         return False
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code.co_filename != torch_optimizer.__file__:
