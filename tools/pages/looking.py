@@ -75,13 +75,14 @@ def merged_ranks() -> list[str]:
     merged = results["merge_1000"]
     cells = [f"{merged['cpu_s']:.1f} s", f"{merged['wall_s']:.1f} s", f"{merged['peak_rss_bytes'] / MIB:.0f} MiB"]
     rows.append(["the same", "the merged view alone", *cells])
-    is_met = merged["cpu_s"] <= MERGED_S and merged["peak_rss_bytes"] <= MERGED_BYTES
+    is_met = max(merged["cpu_s"], merged["wall_s"]) <= MERGED_S and merged["peak_rss_bytes"] <= MERGED_BYTES
     repeats = results["recorded_64"]["show"]["repeats"]
     return [
         *wrap(
-            f"{about(results, 'report/ranks.py')}. Lowest of {repeats} repeats on {results['cores']} cores that other",
-            f"programs kept busy (load average {results['load_average']:.0f}). The goal for the merged view of 1,000",
-            f"ranks is {MERGED_S} s and {MERGED_BYTES // 10**6} MB: {'met' if is_met else 'missed'} in CPU time.",
+            f"{about(results, 'report/ranks.py')}. Lowest of {repeats} repeats on {results['cores']} cores, with a",
+            f"load average of {results['load_average']:.1f}. The goal for the merged view of 1,000 ranks is",
+            f"{MERGED_S} s and {MERGED_BYTES // 10**6} MB: {'met' if is_met else 'missed'}, in CPU time and by the",
+            "wall clock.",
         ),
         "",
         *table(["run", "command", "CPU time", "wall clock", "peak memory"], rows, 2),
