@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from gpuledger.analyze.view.view import RunView
 
+_FILE_COMMENT = re.compile(r"\A//.*\n\n?")
 VENDORED_SCRIPTS = {"uPlot.iife.min.js": "LICENSE-uPlot", "d3-hierarchy.min.js": "LICENSE-d3-hierarchy"}
 """Vendored script -> its licence, which every report includes."""
 VENDORED_STYLES = ("uPlot.min.css",)
@@ -92,8 +94,8 @@ def vendored_script(name: str, licence: str) -> str:
 
 
 def own_script(sections: Sequence[Section] = SECTIONS) -> str:
-    """Return the page's own scripts as one script with its own scope."""
-    joined = "\n".join(file.read_text(encoding="utf-8") for file in script_files(sections))
+    """Return the page's own scripts as one script with its own scope, without the line that says what a file is."""
+    joined = "\n".join(_FILE_COMMENT.sub("", file.read_text(encoding="utf-8")) for file in script_files(sections))
     return f'(() => {{\n"use strict";\n{joined}\n}})();'
 
 

@@ -21,39 +21,31 @@ function failureElement(failure) {
   );
 }
 
+/** Return a title, a hint, what is between, and a table that scrolls. */
+function titledTable(title, hint, table, ...between) {
+  const heading = [element("p", { className: "strong" }, title), element("p", { className: "hint" }, hint)];
+  return element("div", {}, ...heading, ...between, element("div", { className: "scroll" }, table));
+}
+
 /** Return the memory at the end of the steps before the error; null if it is not known. */
 function lastSteps([titles, rows]) {
   if (titles.length < 2) return null;
-  const heads = titles.map((text) => element("th", { scope: "col", className: "column-amount" }, text));
-  const bodies = rows.map((row) => element("tr", {}, ...row.map((text) => element("td", { className: "column-amount" }, text))));
-  return element(
-    "div",
-    {},
-    element("p", { className: "strong" }, "Last steps"),
-    element("p", { className: "hint" }, "Memory at the end of the steps before the error."),
-    element(
-      "div",
-      { className: "scroll" },
-      element("table", { className: ["ledger", "last-steps"].join(" ") }, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...bodies)),
-    ),
-  );
+  const row = (tag, texts) => element("tr", {}, ...texts.map((text) => element(tag, { className: "column-amount" }, text)));
+  const body = element("tbody", {}, ...rows.map((texts) => row("td", texts)));
+  const table = element("table", { className: ["ledger", "last-steps"].join(" ") }, element("thead", {}, row("th", titles)), body);
+  return titledTable("Last steps", "Memory at the end of the steps before the error.", table);
 }
 
 /** Return a row per segment with its blocks in the order of their addresses, and what the colours mean. */
 function memoryMap(failure) {
   const largest = Math.max(...failure.segments.map((one) => one.bytes));
   const others = failure.others ? ` ${failure.others.toLocaleString("en")} segments with less free memory are not shown.` : "";
-  return element(
-    "div",
-    {},
-    element("p", { className: "strong" }, "Segments and their blocks"),
-    element("p", { className: "hint" }, `Segments in the order of their addresses, and their blocks at the error.${others}`),
+  const body = element("tbody", {}, ...failure.segments.map((one) => segmentRow(one, largest)));
+  return titledTable(
+    "Segments and their blocks",
+    `Segments in the order of their addresses, and their blocks at the error.${others}`,
+    element("table", { className: ["ledger", "memory-map"].join(" ") }, body),
     element("div", { className: "legend" }, ...failure.totals.map(mapLegendEntry)),
-    element(
-      "div",
-      { className: "scroll" },
-      element("table", { className: ["ledger", "memory-map"].join(" ") }, element("tbody", {}, ...failure.segments.map((one) => segmentRow(one, largest)))),
-    ),
   );
 }
 

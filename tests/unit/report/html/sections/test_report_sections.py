@@ -46,7 +46,7 @@ def test_a_section_is_one_entry_and_one_script(toy: Section, tmp_path: Path) -> 
     assert '<section id="toy-section">\n<h2>Toy &amp; play</h2>\n<div id="toy"></div>\n</section>' in text
     assert payload["definitions"]["toy_blocks"]["meaning"] == "what a toy holds"
     assert TOY_SCRIPT in text
-    assert text.index(TOY_SCRIPT) < text.index("// Brings the views together")
+    assert text.index(TOY_SCRIPT) < text.index("\nlet REPORT")
 
 
 def test_what_is_not_registered_is_not_in_the_page(tmp_path: Path) -> None:
