@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-import threading
-import time
 from pathlib import Path
 
 import pytest
 from metered import metered
 from present import present
-from programs import environment, execute, write_script
+from programs import recorded_on_request
 from quick import quick_gpuledger
 
 from gpuledger.analyze.step.energy import break_down_energy, share_energy, step_energy
 from gpuledger.analyze.step.times import break_down_time
 from gpuledger.collect.session.on_demand import STEPS
-from gpuledger.model.run_directory import ASKED
 from gpuledger.services.runs import load
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("compiler_caches")]
@@ -57,16 +54,7 @@ def test_a_compiled_program_is_recorded_on_request(tmp_path: Path) -> None:
             time.sleep(0.005)
         print(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     """
-    write_script(tmp_path, source)
-
-    def ask() -> None:
-        while not (tmp_path / "train.ledger" / "listening").exists():
-            time.sleep(0.05)
-        (tmp_path / "train.ledger" / ASKED).touch()
-
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    ended = execute([*quick_gpuledger(), "run", "--live", "-q", "train.py"], tmp_path, environment())
+    ended = recorded_on_request(source, tmp_path, quick_gpuledger())
     assert ended.status == 0, ended.stderr
     assert ended.stdout.split() == [b"1"]  # neither recording has compiled anything again
     first, asked = (load(tmp_path / f"train{name}.ledger").rank() for name in ("", "-asked-1"))

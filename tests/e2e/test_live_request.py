@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from programs import environment, execute, write_script
+from programs import recorded_on_request
 from quick import quick_gpuledger
 from torch import nn
 from torch.optim import optimizer as optimizers
@@ -126,16 +124,7 @@ def test_run_live_says_lines_and_hears(tmp_path: Path) -> None:
             optimizer.step()
             time.sleep(0.005)
     """
-    write_script(tmp_path, source)
-
-    def ask() -> None:
-        while not (tmp_path / "train.ledger" / "listening").exists():
-            time.sleep(0.05)
-        (tmp_path / "train.ledger" / ASKED).touch()
-
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    ended = execute([*quick_gpuledger(), "run", "--live", "-q", "train.py"], tmp_path, environment())
+    ended = recorded_on_request(source, tmp_path, quick_gpuledger())
     assert ended.status == 0, ended.stderr
     assert load(tmp_path / "train-asked-1.ledger").rank().table("blocks").num_rows
     assert read_json(tmp_path / "train.ledger" / "manifest.json")["status"] == "complete"

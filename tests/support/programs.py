@@ -8,9 +8,13 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from gpuledger.model.run_directory import ASKED
 
 GPULEDGER = (sys.executable, "-m", "gpuledger")
 
@@ -126,3 +130,16 @@ def manifest(run_directory: Path) -> dict[str, Any]:
     """Return a manifest's content."""
     content: dict[str, Any] = json.loads((run_directory / "manifest.json").read_text())
     return content
+
+
+def recorded_on_request(source: str, directory: Path, command: tuple[str, ...]) -> Ended:
+    """Return how a program ended below ``gpuledger run --live``, of which a recording is requested while it runs."""
+    write_script(directory, source)
+
+    def ask() -> None:
+        while not (directory / "train.ledger" / "listening").exists():
+            time.sleep(0.05)
+        (directory / "train.ledger" / ASKED).touch()
+
+    threading.Thread(target=ask, daemon=True).start()
+    return execute([*command, "run", "--live", "-q", "train.py"], directory)
