@@ -6,7 +6,9 @@ knows the truth. A question is asked of a program only if the truth is known the
 
 from __future__ import annotations
 
+import json
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -260,8 +262,14 @@ def answers_of(tool: str, crash: Crash, facts: Facts) -> dict[str, Answer]:
     return found
 
 
+def without_folders(document: Any) -> Any:
+    """Return a document of a run in which files of this repository have no folder of the machine before them."""
+    return json.loads(re.sub(r'/[^"\s]*/(bench/lib/)', r"\1", json.dumps(document)))
+
+
 def grade_lines_again(program: dict[str, Any]) -> None:
     """Grade gpuledger's answers that are lines again, from what a result has of one program."""
+    program |= {name: without_folders(program[name]) for name in ("failure", "growth", "answers") if name in program}
     crash = Crash(program["planted"], "", (), None, program.get("failure"), tuple(program.get("growth") or ()))
     answers = answers_of("gpuledger", crash, program.get("truth") or {})
     told = program.get("answers", {}).get("gpuledger", {})

@@ -28,7 +28,7 @@ import torch._dynamo
 LIB = Path(__file__).resolve().parents[1] / "lib"
 sys.path.insert(0, str(LIB))
 
-from crash_answers import QUESTIONS, Crash, answers_of, grade_lines_again, read_snapshot
+from crash_answers import QUESTIONS, Crash, answers_of, grade_lines_again, read_snapshot, without_folders
 from crash_facts import TOLD, Facts, facts_of, in_use, line_of, observe
 from crash_programs import EACH_S, HOLDERS, HOLDING, PROGRAMS
 from environment import describe_environment, write_results
@@ -131,8 +131,8 @@ def told_by(rank: Rank, planted: str, truth: Facts) -> dict[str, Any]:
         "kind": None if growth is None else growth.kind,
         "sentence": None if growth is None else growth.sentence,
         "answers": {"gpuledger": {name: asdict(one) for name, one in answers.items()}},
-        "failure": failure,
-        "growth": grown,
+        "failure": without_folders(failure),
+        "growth": without_folders(grown),
         "verdicts": [[one.alloc_conf, one.fits, one.note] for one in verdicts],
         "took_ns": [one.took_ns for one in rank.manifest.oom],
         "run_bytes": sum(one.stat().st_size for one in rank.directory.rglob("*") if one.is_file()),

@@ -99,7 +99,7 @@ def test_a_line_is_an_answer_only_if_it_has_more_than_all_blocks_without_a_line(
 
 
 def test_lines_of_a_result_are_graded_again() -> None:
-    state = {"lines": {f"/home/me/{FILE}:12 in block": 3 * MIB}, "allocated_bytes": 3 * MIB}
+    state = {"lines": {f"/home/me/bench/lib/{FILE}:12 in block": 3 * MIB}, "allocated_bytes": 3 * MIB}
     wrong = {"grade": "wrong", "value": "x"}
     program: dict[str, Any] = {
         "planted": "growth",
@@ -109,6 +109,7 @@ def test_lines_of_a_result_are_graded_again() -> None:
     }
     grade_lines_again(program)
     right = {"grade": "right", "value": f"{FILE}:12"}
+    assert program["failure"]["state"]["lines"] == {f"bench/lib/{FILE}:12 in block": 3 * MIB}
     assert program["answers"]["gpuledger"] == {"holding_line": right, "step": wrong}
 
 

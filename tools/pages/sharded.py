@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pages.blocks import block
 from pages.results import GIB, MIB, Results, about, files_like, percent, read, table, when, wrap
 
@@ -96,7 +98,10 @@ def waits() -> list[str]:
 
 def first_lines() -> list[str]:
     """Return the first lines of show for the same two programs on two GPUs."""
-    lines = [" ".join(read(WAITS[-1])["results"][name]["first_line"].split()) for name in ("straggler", "imbalance")]
+    found = read(WAITS[-1])["results"]
+    lines = [
+        re.split(r"\s{2,}", found[name]["first_line"])[-1] for name in ("straggler", "imbalance")
+    ]  # without labels
     return [f"On two GPUs, it begins with: “{lines[0].partition(',')[0]}”.", f"And with: “{lines[1]}”."]
 
 
