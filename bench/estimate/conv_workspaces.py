@@ -4,7 +4,8 @@ Three sets: the convolutions of many models (conv_shapes.npz) at several batches
 drawn from a wide distribution; and those of the trainings that estimates are judged by. ``aten::convolution`` and
 ``aten::convolution_backward`` are called twice each: what the first call alone holds (plans that cuDNN gives up) is
 told from what stays. Blocks come from the allocator's own history, in the order they were taken and given back. With
-``--dims 3``, all convolutions are drawn and have three dimensions: wide and as networks have them, in turn.
+``--dims 3``, all convolutions are drawn and have three dimensions: wide and as networks have them, in turn. With
+``--pointwise``, all of them have a kernel of one element.
 
 The result holds, for each case, its row (gpuledger.simulate.convolutions) and four streams of whole numbers (forward
 and backward, first call and second): ``n`` > 0 is a block of so many bytes, ``-k`` gives the stream's k-th block back.
@@ -201,10 +202,22 @@ def draw_usual(dice: random.Random, dims: int) -> Row:
 _USUAL_CHANNELS = (8, 16, 16, 24, 32, 32, 48, 64, 64, 96, 128, 128, 192, 256, 256, 320, 384, 512)
 
 
-def drawn_cases(dims: int, share: int) -> Iterator[tuple[str, Row]]:
+def draw_pointwise(dice: random.Random, dims: int) -> Row:
+    """Return one convolution as networks have them whose kernel is one element, half of them with few results."""
+    row = list(draw_usual(dice, dims))
+    made = dice.randint(1, 24) if dice.random() < 0.5 else dice.choice(_USUAL_CHANNELS)
+    row[PLACE["transposed"]], row[PLACE["weight0"]], row[PLACE["weight1"]] = 0, made, row[PLACE["channels"]]
+    for axis in range(dims):
+        for name, value in (("kernel", 1), ("stride", 1), ("padding", 0), ("more", 0)):
+            row[PLACE[f"{name}{axis}"]] = value
+    return tuple(row)
+
+
+def drawn_cases(dims: int, share: int, is_pointwise: bool) -> Iterator[tuple[str, Row]]:
     """Yield source and row of drawn convolutions with so many dimensions, without end."""
     dice = random.Random(1000 * dims + share)
-    for row in (make(dice, dims) for make in itertools.cycle((draw_usual, draw_usual, draw))):
+    makers = (draw_pointwise,) if is_pointwise else (draw_usual, draw_usual, draw)
+    for row in (make(dice, dims) for make in itertools.cycle(makers)):
         if is_fit(row):
             yield "drawn", canonical(row)
 
@@ -387,7 +400,7 @@ def run_workers(arguments: argparse.Namespace) -> None:
     for number, part in enumerate(parts):
         own = f"{share * arguments.workers + number}/{shares * arguments.workers}"
         command = [sys.executable, __file__, "--share", own, "--seconds", str(arguments.seconds), "--out", str(part)]
-        command += ["--dims", str(arguments.dims)]
+        command += ["--dims", str(arguments.dims), *(["--pointwise"] if arguments.pointwise else [])]
         running.append(subprocess.Popen([*command, "--memory", str(0.95 / arguments.workers)]))
     for process in running:
         process.wait()
@@ -403,6 +416,7 @@ def main() -> None:
     parser.add_argument("--memory", type=float, default=0.95, help="share of the GPU's memory a process may take")
     parser.add_argument("--seconds", type=float, default=200.0)
     parser.add_argument("--dims", type=int, default=0, choices=(0, 1, 2, 3), help="draw only these; 0: the three sets")
+    parser.add_argument("--pointwise", action="store_true", help="with --dims, draw only kernels of one element")
     parser.add_argument("--join", type=Path, nargs="+", metavar="FILE")
     arguments = parser.parse_args()
     if arguments.join:
@@ -411,7 +425,7 @@ def main() -> None:
         run_workers(arguments)
     else:
         share, shares = (int(part) for part in arguments.share.split("/"))
-        walk = drawn_cases(arguments.dims, share) if arguments.dims else cases(share, shares)
+        walk = drawn_cases(arguments.dims, share, arguments.pointwise) if arguments.dims else cases(share, shares)
         measure(walk, arguments.seconds, arguments.memory, arguments.out)
 
 

@@ -8,6 +8,7 @@ The result holds for each case its settings and two streams of whole numbers, fo
 block of n bytes, ``-k`` returns the stream's k-th block, and ``0`` returns a block of an earlier stream.
 
 Usage: python bench/estimate/recurrent_buffers.py --out FILE [--cases 700] [--seconds 60] [--seed 1]
+           [--hidden 128,160,192] [--dtypes bfloat16,float16]    # only these are drawn
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import random
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +30,17 @@ from environment import describe_environment, write_results
 
 KINDS = {"relu": nn.RNN, "tanh": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 MOST_NUMBERS = 120_000_000
+HIDDEN = (8, 20, 32, 50, 64, 96, 100, 128, 200, 256, 320, 384, 512, 640, 650, 1024)
+DTYPES = {"float32": 55, "bfloat16": 25, "float16": 20}
 
 
-def draw(dice: random.Random) -> dict[str, Any]:
+def draw(dice: random.Random, hidden_sizes: Sequence[int], dtypes: Sequence[str]) -> dict[str, Any]:
     """Return the settings of one case."""
     kind = dice.choices(list(KINDS), (5, 5, 50, 40))[0]
-    hidden = dice.choice((8, 20, 32, 50, 64, 96, 100, 128, 200, 256, 320, 384, 512, 640, 650, 1024))
+    hidden = dice.choice(hidden_sizes)
     return {
         "kind": kind,
-        "dtype": dice.choices(("float32", "bfloat16", "float16"), (55, 25, 20))[0],
+        "dtype": dice.choices(dtypes, [DTYPES[name] for name in dtypes])[0],
         "length": dice.choice((1, 2, 5, 16, 24, 40, 64, 100, 150, 300)),
         "batch": dice.choice((1, 2, 3, 8, 16, 20, 24, 32, 40, 64, 100, 128, 250)),
         "inputs": dice.choice((8, 40, 64, 80, 96, 120, 256, 300, 512)),
@@ -135,13 +139,15 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=700)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--hidden", type=lambda text: [int(one) for one in text.split(",")], default=HIDDEN)
+    parser.add_argument("--dtypes", type=lambda text: text.split(","), default=list(DTYPES))
     arguments = parser.parse_args()
     dice = random.Random(arguments.seed)
     ends_s = time.monotonic() + arguments.seconds
     results: dict[str, Any] = {"environment": describe_environment("cuda"), "seed": arguments.seed, "cases": []}
-    waiting = of_trainings()
+    waiting = of_trainings() if arguments.hidden is HIDDEN else []
     while len(results["cases"]) < arguments.cases and time.monotonic() < ends_s:
-        case = waiting.pop() if waiting else draw(dice)
+        case = waiting.pop() if waiting else draw(dice, arguments.hidden, arguments.dtypes)
         if not is_reasonable(case):
             continue
         try:
