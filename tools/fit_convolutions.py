@@ -35,7 +35,8 @@ from gpuledger.simulate.convolutions.convolution_terms import (
 )
 
 ROOT = Path(__file__).parent.parent
-MEASURED = [ROOT / "tests" / "data" / "h200" / f"{name}.npz" for name in ("conv_workspaces", "conv_workspaces_3d")]
+FILES = ("conv_workspaces", "conv_workspaces_3d", "conv_workspaces_pointwise")
+MEASURED = [ROOT / "tests" / "data" / "h200" / f"{name}.npz" for name in FILES]
 OUT = ROOT / "src" / "gpuledger" / "simulate" / "convolutions" / "measured.npz"
 TREES, LEAST_IN_LEAF, FEATURES_A_SPLIT, SEED = 8, 3, 0.4, 0
 VOLUME_TREES, LEAST_IN_VOLUME_LEAF, FEATURES_A_VOLUME_SPLIT = 30, 2, 0.6
@@ -253,6 +254,7 @@ def judge(samples: Samples, operation: int) -> dict[str, Any]:
     usual = (described["groups"] == 1) & (described["kernel"] <= USUAL_KERNEL)
     groups = {"other models": aside & ~drawn, "drawn": aside & drawn & ~wide, "drawn, 3-D": aside & drawn & wide}
     groups["drawn, 3-D, no groups, at most 3 x 3 x 3"] = groups["drawn, 3-D"] & usual
+    groups["drawn, 3-D, no groups, one element"] = groups["drawn, 3-D"] & usual & (described["kernel"] == 1)
     return {group: errors_of(chosen(samples, mask), operation) for group, mask in (groups | {"judges": judges}).items()}
 
 

@@ -14,6 +14,7 @@ What is never given back is a result. ``state`` is 0 for a case that ran, 1 for 
 Usage:
     python bench/estimate/conv_workspaces.py --share 0/4 --workers 4 --seconds 200 --out conv_workspaces_0.npz
     python bench/estimate/conv_workspaces.py --dims 3 --workers 4 --seconds 100 --out conv_workspaces_3d.npz
+    python bench/estimate/conv_workspaces.py --dims 3 --pointwise --seconds 100 --out conv_workspaces_pointwise.npz
     python bench/estimate/conv_workspaces.py --join conv_workspaces_[0-3].npz --out tests/data/h200/conv_workspaces.npz
 """
 

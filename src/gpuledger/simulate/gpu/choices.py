@@ -20,6 +20,11 @@ from gpuledger.simulate.gpu.patches import Patches
 aten = torch.ops.aten
 _RNN_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 _RNN_GATES = (1, 1, 4, 3)
+_AUTOCAST_DTYPE = torch.float16
+"""In which autocast runs cuDNN's recurrent layers, whatever its own dtype is.
+
+Source: aten/src/ATen/cudnn/AutocastRNN.cpp.
+"""
 
 
 def install_choices(patches: Patches, functions: SimulatedFunctions, say: Callable[[str], None]) -> None:
@@ -77,8 +82,8 @@ def _all_layers(functions: SimulatedFunctions, plain: Callable[..., Any], mode: 
             sizes = []
         h0, c0 = hidden if mode == 2 else (hidden, None)
         weights = _recast(functions, weights)
-        data, h0 = cast_for_autocast(data, h0)
-        c0 = cast_for_autocast(c0)[0] if c0 is not None else None
+        data, h0 = cast_for_autocast(data, h0, dtype=_AUTOCAST_DTYPE)
+        c0 = cast_for_autocast(c0, dtype=_AUTOCAST_DTYPE)[0] if c0 is not None else None
         hidden_size = weights[0].shape[0] // _RNN_GATES[mode]
         projected = h0.shape[-1] if h0.shape[-1] != hidden_size else 0
         made = aten._cudnn_rnn(
@@ -112,10 +117,9 @@ def _recast(functions: SimulatedFunctions, weights: Any) -> list[Any]:
     """Return an RNN's weights as autocast passes them to cuDNN: in one storage, which cuDNN requires."""
     if not torch.is_autocast_enabled("cuda"):
         return list(weights)
-    dtype = torch.get_autocast_dtype("cuda")
-    if all(weight.dtype == dtype for weight in weights):
+    if all(weight.dtype in (_AUTOCAST_DTYPE, torch.float64) for weight in weights):
         return list(weights)
-    return list(_Together.apply(dtype, *weights))  # type: ignore[no-untyped-call]
+    return list(_Together.apply(_AUTOCAST_DTYPE, *weights))  # type: ignore[no-untyped-call]
 
 
 def _one_cell(functions: SimulatedFunctions, plain: Callable[..., Any], fused: Any) -> Callable[..., Any]:

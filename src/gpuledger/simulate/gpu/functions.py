@@ -245,11 +245,11 @@ def _linear(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     return torch.matmul(data, weight.t()).add_(bias)
 
 
-def cast_for_autocast(*tensors: Any) -> tuple[Any, ...]:
-    """Return tensors as autocast passes them to a matrix product."""
+def cast_for_autocast(*tensors: Any, dtype: torch.dtype | None = None) -> tuple[Any, ...]:
+    """Return tensors as autocast passes them to a matrix product, or to an operator that it runs in ``dtype``."""
     if not torch.is_autocast_enabled("cuda"):
         return tensors
-    dtype = torch.get_autocast_dtype("cuda")
+    dtype = dtype or torch.get_autocast_dtype("cuda")
     return tuple(t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors)
 
 

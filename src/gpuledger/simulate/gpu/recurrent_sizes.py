@@ -2,7 +2,8 @@
 
 The workspaces consist of copies of the weights and of layouts of the data, which depend on the algorithm. torch chooses
 it by kind, hidden size and dtype. The numbers of layouts are whole numbers that were found in two measurements of an
-H200 with cuDNN 9.19. ``bench/estimate/recurrent_fit.py`` compares them with each measured layer.
+H200 with cuDNN 9.19. A third one, of hidden sizes from 112 to 200 in half precision, came after them.
+``bench/estimate/recurrent_fit.py`` compares them with each measured layer.
 """
 
 from __future__ import annotations
@@ -113,8 +114,8 @@ class RecurrentShape:
     def reserve_bytes(self) -> int:
         """Return the bytes that forward saves for backward: per layer, between layers, and dropout masks.
 
-        Source: equal to the byte in all 982 trainings without packed sequences of
-        bench/estimate/results/h200/recurrent_fit.json (an H200, cuDNN 9.19), and in 159 of 167 with them.
+        Source: equal to the byte in all 1,377 trainings without packed sequences of
+        bench/estimate/results/h200/recurrent_fit.json (an H200, cuDNN 9.19), and in 226 of 235 with them.
         """
         widths = _KEPT_WIDTHS[self.kind] * self.hidden
         if self.projection:
@@ -176,7 +177,7 @@ class RecurrentShape:
         Args:
             backward: Whether the workspace is of a backward call, which may have another algorithm.
 
-        Source: within 0.3 % of 1,277 of 1,329 measured layers (bench/estimate/results/h200/recurrent_fit.json).
+        Source: within 0.3 % of 1,791 of 1,861 measured layers (bench/estimate/results/h200/recurrent_fit.json).
         """
         layouts_bytes = self._forward_bytes(backward)
         if self.trains:
@@ -186,12 +187,10 @@ class RecurrentShape:
     def _layouts(self, backward: bool) -> tuple[_Layouts, bool]:
         """Return the layouts of the algorithm, and whether they are those of the standard one.
 
-        For small hidden sizes in bfloat16, cuDNN uses the standard layouts. An LSTM is an exception if its backward has
-        the standard algorithm: a recorded bidirectional layer of 192 has the layouts for small sizes in forward.
+        For small hidden sizes in bfloat16, cuDNN uses the standard layouts.
         """
         chosen = self.algorithm(backward=backward)
-        is_wide_lstm = self.kind == LSTM and self.hidden > _WIDEST_SMALL[LSTM][1]
-        standard = chosen == STANDARD or (chosen == SMALL and self.is_bfloat16 and not is_wide_lstm)
+        standard = chosen == STANDARD or (chosen == SMALL and self.is_bfloat16)
         return (_STANDARD if standard else _SMALL)[max(self.kind, TANH)], standard
 
     @property

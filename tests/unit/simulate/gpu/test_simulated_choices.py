@@ -382,6 +382,30 @@ def test_weights_of_autocasts_type_stay_where_they_are(device: SimulatedDevice) 
     assert all(one is other for one, other in zip(calls.arguments[0][1], layer.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16, torch.float16])
+def test_autocast_runs_recurrent_layers_in_float16_in_any_type(
+    dtype: torch.dtype, given: torch.dtype, device: SimulatedDevice
+) -> None:
+    """Source: aten/src/ATen/cudnn/AutocastRNN.cpp, also for weights in bfloat16."""
+    layer = nn.LSTM(32, 64).cuda().to(given)
+    data = torch.zeros(5, 2, 32, device="cuda", dtype=given, requires_grad=True)
+    with torch.autocast("cuda", dtype=dtype), Calls("_cudnn_rnn") as calls:
+        output, states = layer(data)
+    assert {one.dtype for one in (calls.arguments[0][0], *calls.arguments[0][1], output, *states)} == {torch.float16}
+    output.sum().backward()
+    assert data.grad is not None
+    assert data.grad.dtype == given
+
+
+def test_autocast_leaves_recurrent_layers_in_float64_alone(device: SimulatedDevice) -> None:
+    layer = nn.GRU(32, 64).cuda().double()
+    with torch.autocast("cuda"), Calls("_cudnn_rnn") as calls:
+        layer(torch.zeros(5, 2, 32, device="cuda", dtype=torch.float64))
+    assert calls.arguments[0][0].dtype == torch.float64
+    assert all(one is other for one, other in zip(calls.arguments[0][1], layer.parameters(), strict=True))
+
+
 def test_half_precision_of_the_cpu_is_left_to_torch(device: SimulatedDevice) -> None:
     data = torch.zeros(2, 3, dtype=torch.half)
     assert sizes_of(device, lambda: F.softmax(data, -1, dtype=torch.float32)) == []
