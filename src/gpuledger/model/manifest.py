@@ -32,7 +32,7 @@ from gpuledger.model.run_manifest import RunManifest, check_run_manifest, read_c
 from gpuledger.model.simulated import as_simulated
 
 _MAX_CALLS = 4_000
-"""Maximum number kept by a recording (``collect/attribution/inputs.py``)."""
+"""Maximum number kept by a recording (``collect/memory/inputs.py``)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,22 +3,13 @@
 ``nn.Module.__call__`` is observed once for all modules (:mod:`..adapter.instrument`). Hooks on every module would break
 ``torch.save``, ``torch.jit.script``, ``deepcopy`` and full-graph compilation, and take four times as long.
 
-In backward, a hook on a graph node sets the current module just before the node runs. At most three kinds of nodes per
-module call need a hook:
-
-- the nodes of the module's outputs, hooked by the innermost module that created them;
-- the nodes of its inputs, if the parent's own code created them: from there on, the parent's nodes run;
-- the first node created inside the module, if the parent created earlier nodes that no input leads to (for example from
-a parameter): after it, the parent's nodes run.
-
-Autograd's sequence numbers, which grow with every node that a thread creates, decide which case applies.
+In backward, hooks on nodes of the graph set the current module (:mod:`.node_claims`).
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -28,11 +19,11 @@ from gpuledger.collect.adapter import torch_entrances, torch_private
 from gpuledger.collect.adapter.guard import Guard, take_out_all
 from gpuledger.collect.adapter.instrument import Observation, remove_all
 from gpuledger.collect.adapter.observer import Observer
-from gpuledger.collect.adapter.program_objects import grad_fn_of, is_tensor, tensors_in, without_overrides
+from gpuledger.collect.adapter.program_objects import grad_fn_of, tensors_in, without_overrides
 from gpuledger.collect.attribution.communication import CommunicationMarks
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
-from gpuledger.collect.attribution.node_hooks import first_node
-from gpuledger.collect.attribution.phases import OUTSIDE, Phases, ThreadState
+from gpuledger.collect.attribution.node_claims import RESULT_LEVELS, NodeClaims
+from gpuledger.collect.attribution.phases import OUTSIDE, Phases
 from gpuledger.collect.attribution.scope_tracker import ScopeTracker
 from gpuledger.collect.attribution.tags import suffix
 from gpuledger.collect.attribution.tensor_observations import SeesLeaves
@@ -50,9 +41,6 @@ _Backward = tuple[Phase, str, str, bool, Any]
 
 Phase, token and scope to restore, True for ``backward()`` and False for ``grad()``, and the leaves or the inputs.
 """
-
-RESULT_LEVELS = 2
-"""Maximum nesting depth of a module's result that is searched for tensors."""
 
 
 class ModuleTracker:
@@ -82,6 +70,8 @@ class ModuleTracker:
         self.intern_stack: Callable[[Any], int] | None = None
         self.leaves: SeesLeaves | None = None
         self.on_backward_begin: Callable[[], object] = lambda: None
+        self.on_backward_left: Callable[[], object] = lambda: None
+        """Called after the end of a pass that is in no other one, with the phase that follows."""
         self._on_outermost, self._on_outermost_end = on_outermost, on_outermost_end
         self._on_backward_end = on_backward_end
         self._guard = guard
@@ -89,10 +79,10 @@ class ModuleTracker:
         self._set_token = phases.set_token
         self._module_ids = registry.module_ids
         self._gone = registry.gone
-        self._hooks: dict[tuple[int, int], Callable[..., None]] = {}
         self._suffixes: dict[int, str] = {}
         self._observations: list[Observation] = []
         self._scopes = ScopeTracker(phases, registry, guard)
+        self._claims = NodeClaims(phases, self._scopes, guard)
         self._communication = CommunicationMarks(phases, guard)
 
     # -- installing ---------------------------------------------------------------------------------------------
@@ -106,6 +96,7 @@ class ModuleTracker:
         if self.active:
             return
         self.active = True
+        self._claims.begin()
         self._scopes.install()
         self._communication.install()
         absorbs = self._guard.absorbs
@@ -121,7 +112,7 @@ class ModuleTracker:
     def remove(self) -> None:
         """Remove the observers. Calls in progress end unobserved."""
         self.active = False
-        self._hooks.clear()
+        self._claims.end()
         take_out_all([lambda: remove_all(self._observations), self._scopes.remove, self._communication.remove])
 
     # -- forward ------------------------------------------------------------------------------------------------
@@ -163,7 +154,7 @@ class ModuleTracker:
         start = self._sequence()
         outermost = hidden = False
         if stack:
-            hidden = self._claim_inputs(state, args, kwargs, start)
+            hidden = self._claims.claim_inputs(state, args, kwargs, start)
         elif phases.phase != Phase.BACKWARD:
             outermost = True
             self._enter_outermost(module_id, args, kwargs)
@@ -195,7 +186,7 @@ class ModuleTracker:
     def _leave(self, call: _Call, result: Any) -> None:
         """Record the end of a module call. ``result`` is None if it raised."""
         try:
-            depth, module_id, token, start, outermost, _, _ = call
+            depth, module_id, token, start, outermost, hidden, stack_id = call
             state = self.phases.local.state
             stack = state.stack
             if len(stack) <= depth:
@@ -212,7 +203,7 @@ class ModuleTracker:
             if stack:
                 stack[-1][1] = end
             if end > start and result is not None:
-                self._claim_outputs(state, call, end, result)
+                self._claims.claim_outputs(state, result, (start, end), module_id, stack_id, hidden=hidden)
             if outermost:
                 if self.phases.phase == Phase.EVALUATION:
                     self.phases.change(Phase.BETWEEN)
@@ -228,103 +219,6 @@ class ModuleTracker:
         return -1 if self.intern_stack is None else self.intern_stack(sys._getframe(3).f_back)
 
     # -- backward -----------------------------------------------------------------------------------------------
-
-    def _claim_inputs(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any], start: int) -> bool:
-        """Hook the nodes of a call's inputs for the parent.
-
-        Returns:
-            Whether the parent has created a node since its last child call that no input leads to.
-        """
-        parent_id, done, stack_id = state.stack[-1]
-        claimed = state.claimed
-        reached = start <= done
-        with without_overrides():
-            for value in (*args, *kwargs.values()) if kwargs else args:
-                node = grad_fn_of(value) if is_tensor(value) else None
-                if node is None:
-                    continue
-                number = node._sequence_nr()
-                if number == start - 1:
-                    reached = True
-                if number not in claimed:
-                    self._claim(state, node, number, parent_id, stack_id)
-        return not reached
-
-    def _claim_outputs(self, state: ThreadState, call: _Call, end: int, result: Any) -> None:
-        """Hook the nodes of a module's outputs, except those that an inner module has hooked."""
-        _, module_id, _, start, _, hidden, stack_id = call
-        claimed = state.claimed
-        with without_overrides():
-            for tensor in tensors_in(result, RESULT_LEVELS):
-                node = grad_fn_of(tensor)
-                if node is None:
-                    continue
-                number = node._sequence_nr()
-                if number >= start and number not in claimed:
-                    self._claim(state, node, number, module_id, stack_id)
-                if hidden:
-                    hidden = False
-                    self._give_back(state, node, start, end)
-
-    def _claim(self, state: ThreadState, node: Any, number: int, module_id: int, stack_id: int) -> None:
-        """Hook a node so that its module, and its scope if there are scopes, are set before it runs.
-
-        One hook sets both, because registering a hook is the slowest part.
-        """
-        state.claimed.add(number)
-        hook = self._hook(module_id, stack_id)
-        if self._scopes.used:
-            state.scope_claimed.add(number)
-            hook = partial(self._say_scope, state, number, hook)
-        state.node_hooks.add_before(node, hook)
-
-    def _say_scope(self, made_in: ThreadState, number: int, say_module: Callable[[Any], None], gradients: Any) -> None:
-        """Set the scope that was found for a node on the thread that runs it, then its module."""
-        try:
-            piece = made_in.scoped_nodes.get(number)
-            if piece is not None:
-                self.phases.local.state.scope = piece
-                made_in.scope_awaited.discard(number)
-            say_module(gradients)
-        except BaseException as error:
-            if not self._guard.absorbs(error):
-                raise
-
-    def _give_back(self, state: ThreadState, node: Any, start: int, end: int) -> None:
-        """Set the parent as current module after the module's first node: the nodes that run next are the parent's."""
-        first = first_node(node, start, end)
-        if first is not None and state.stack:
-            parent_id, _, stack_id = state.stack[-1]
-            back = self._hook(parent_id, stack_id)
-            state.node_hooks.add_after(first, lambda _inputs, _outputs: back(None))
-
-    def _hook(self, module_id: int, stack_id: int) -> Callable[[Any], None]:
-        """Return the hook that sets a module's token on the thread that runs its backward.
-
-        Cached per module and stack.
-        """
-        key = (module_id, stack_id)
-        hook = self._hooks.get(key)
-        if hook is None:
-            hook = self._hooks[key] = self._make_hook(module_id, stack_id)
-        return hook
-
-    def _make_hook(self, module_id: int, stack_id: int) -> Callable[[Any], None]:
-        phases, set_token, tracker = self.phases, self._set_token, self
-        local, mine = phases.local, suffix(module_id, 0, stack_id)
-
-        def at_work(_gradients: Any) -> None:
-            try:
-                if tracker.active:
-                    state = local.state
-                    token = phases.prefix + mine
-                    state.token = token
-                    set_token(token + state.scope)
-            except BaseException as error:
-                if not tracker._guard.absorbs(error):
-                    raise
-
-        return at_work
 
     def _enter_backward(self, tensors: Any, *_: Any) -> _Backward | None:
         """Record the start of ``torch.autograd.backward``. Return the state to restore."""
@@ -354,7 +248,7 @@ class ModuleTracker:
                 for node in nodes:
                     number = node._sequence_nr()
                     if number not in state.claimed:
-                        self._claim(state, node, number, OUTSIDE, self._call_stack_id())
+                        self._claims.claim(state, node, number, OUTSIDE, self._call_stack_id())
             self._scopes.before_backward(nodes, outermost=before[0] != Phase.BACKWARD)
             if whole and before[0] != Phase.BACKWARD and self.leaves is not None:
                 before = (*before[:4], self.leaves.below(nodes))
@@ -392,6 +286,7 @@ class ModuleTracker:
             elif self.leaves is not None:
                 self.leaves.differentiated(leaves, result)
             self.phases.after_backward(phase, whole=whole)
+            self.on_backward_left()
         except RecursionError:  # the program is at the recursion limit; the next phase begins a visit of its own
             self._guard.lacked_room = True
             self.phases.phase = Phase.BETWEEN if whole else phase

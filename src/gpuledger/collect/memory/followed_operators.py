@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -26,16 +25,11 @@ from gpuledger.collect.adapter.program_objects import (
     storage_of,
     without_overrides,
 )
+from gpuledger.collect.attribution.modules import ModuleTracker
 from gpuledger.collect.memory.dispatch_mode import OperatorMode
 from gpuledger.collect.memory.operator_times import OperatorTimes
+from gpuledger.collect.memory.storage_events import StorageReference
 from gpuledger.collect.variables.updates import WeightUpdates
-
-
-class _Death(weakref.ref[Any]):
-    """A weak reference to a storage that stores the storage's address."""
-
-    __slots__ = ("address",)
-    address: int
 
 
 class FollowedOperators:
@@ -45,7 +39,7 @@ class FollowedOperators:
         updates: Follows gradients through operators.
         guard: Handles exceptions raised in gpuledger's code.
         optimizers: The known optimizers of PyTorch. If there is one, nothing is followed.
-        look: Searches for optimizers. Called once.
+        look: Searches for optimizers. Called once, after the second pass.
     """
 
     def __init__(
@@ -58,17 +52,20 @@ class FollowedOperators:
         self._passes = 0
         self._mode: OperatorMode | None = None
         self._pid = os.getpid()
-        self._watched: dict[int, _Death] = {}
-        self._ended: deque[_Death] = deque()
+        self._watched: dict[int, StorageReference] = {}
+        self._ended: deque[StorageReference] = deque()
 
-    def follow(self) -> None:
-        """Follow operators after each backward pass, until :meth:`retire`."""
-        self._updates.on_gradients, self._updates.on_kept = self.begin, self._watch
+    def follow(self, tracker: ModuleTracker) -> None:
+        """Follow operators after each backward pass that a tracker observes, until :meth:`retire`."""
+        self._updates.on_kept = self._watch
+        tracker.on_backward_begin, tracker.on_backward_left = self.end, self.begin
 
     def begin(self) -> None:
         """Follow operators from now on, after a backward pass."""
         self._forget_freed()
-        self._passes += self._updates.has_gradients
+        if not self._updates.is_on:  # no gradients, or a pass inside of a module's call
+            return
+        self._passes += 1
         if self._passes <= 1 or any(True for _ in self._optimizers):
             return
         if self._passes == 2:
@@ -94,7 +91,7 @@ class FollowedOperators:
 
     def retire(self) -> bool:
         """Follow no more operators. Return False if the mode cannot be removed now: call it again."""
-        self._updates.on_gradients, self._updates.on_kept = lambda: None, lambda _: None
+        self._updates.on_kept = lambda _: None
         self._watched.clear()
         return self.end()
 
@@ -121,13 +118,13 @@ class FollowedOperators:
     def _watch(self, tensor: Tensor) -> None:
         """Tell ``updates`` when a tensor is freed, because another one can get its address."""
         part = local_part(tensor)
-        reference = _Death(storage_of(part), self._ended.append)
-        reference.address = storage_address(part)
-        self._watched[reference.address] = reference
+        reference = StorageReference(storage_of(part), self._ended.append)
+        reference.key = storage_address(part)
+        self._watched[reference.key] = reference
 
     def _forget_freed(self) -> None:
         while self._ended:
             freed = self._ended.popleft()
-            if self._watched.get(freed.address) is freed:
-                del self._watched[freed.address]
-                self._updates.forget(freed.address)
+            if self._watched.get(freed.key) is freed:
+                del self._watched[freed.key]
+                self._updates.forget(freed.key)

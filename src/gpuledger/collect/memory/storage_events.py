@@ -25,12 +25,11 @@ OPENING = 0
 """Id of the opening snapshot."""
 
 
-class _Death(weakref.ref[Any]):
-    """A weak reference to a storage that stores the storage's address, and whether it was allocated while recording."""
+class StorageReference(weakref.ref[Any]):
+    """A weak reference to a storage, with a number by which it is still known after the storage was freed."""
 
-    __slots__ = ("is_new", "key")
+    __slots__ = ("key",)
     key: int
-    is_new: bool
 
 
 class StorageEvents:
@@ -54,8 +53,9 @@ class StorageEvents:
         self._kinds = frozenset(kinds)
         self._token = token
         self._pid = os.getpid()
-        self._live: dict[int, tuple[_Death, int, int, int]] = {}
-        self.ended: deque[_Death] = deque()
+        self._live: dict[int, tuple[StorageReference, int, int, int, bool]] = {}
+        """Reference, device, address and bytes, and whether the storage was allocated while recording."""
+        self.ended: deque[StorageReference] = deque()
         """Storages that were freed and have no event yet."""
         self._events: list[tuple[int, int, int, int, int, str, int, int]] = []
         self._operators: dict[Any, int] = {}
@@ -88,7 +88,7 @@ class StorageEvents:
     def close(self) -> KeptBlocks:
         """Record no more ends. Return the blocks that are alive and were allocated while recording."""
         self.is_open = False
-        alive = [(reference, address) for reference, _, address, _ in self._live.values() if reference.is_new]
+        alive = [(reference, address) for reference, _, address, _, is_new in self._live.values() if is_new]
         kept, self.ended = KeptBlocks(alive, self.ended), deque()
         self._live.clear()
         return kept
@@ -97,7 +97,7 @@ class StorageEvents:
         """Write the live storages into ``part``, as the opening snapshot."""
         for tensor in living.tensors():
             self.begin(tensor)
-        found = [(device_idx, address, size_bytes) for _, device_idx, address, size_bytes in self._live.values()]
+        found = [(device_idx, address, size_bytes) for _, device_idx, address, size_bytes, _ in self._live.values()]
         for device_idx in sorted({row[0] for row in found}):
             address, size_bytes = zip(*[row[1:] for row in found if row[0] == device_idx], strict=True)
             self._held[device_idx] = [0, 0, sum(size_bytes), sum(size_bytes)]
@@ -145,9 +145,9 @@ class StorageEvents:
             return None
         device_idx = -1 if device.index is None else device.index
         address = address or self._pseudo_address(size_bytes)
-        reference = _Death(storage, self.ended.append)
-        reference.key, reference.is_new = key, self.is_open
-        self._live[key] = (reference, device_idx, address, size_bytes)
+        reference = StorageReference(storage, self.ended.append)
+        reference.key = key
+        self._live[key] = (reference, device_idx, address, size_bytes, self.is_open)
         return device_idx, address, size_bytes
 
     def add(self, begun: tuple[int, int, int], stack_id: int, operator_id: int) -> None:
@@ -170,7 +170,7 @@ class StorageEvents:
                 self.ended.appendleft(ended)
                 raise
 
-    def _drop(self, reference: _Death) -> None:
+    def _drop(self, reference: StorageReference) -> None:
         """Record that a storage was freed, unless another storage now has its address."""
         known = self._live.get(reference.key)
         if known is None or known[0] is not reference:
@@ -180,7 +180,7 @@ class StorageEvents:
         del self._live[reference.key]
         if not is_recorded:
             return
-        _, device_idx, address, size_bytes = known
+        _, device_idx, address, size_bytes, _ = known
         self._events.append((device_idx, Action.FREE_REQUESTED, address, size_bytes, now_ns, tag, -1, -1))
         self._events.append((device_idx, Action.FREE_COMPLETED, address, size_bytes, now_ns, tag, -1, -1))
         self._count(device_idx, -size_bytes)

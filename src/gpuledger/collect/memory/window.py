@@ -12,7 +12,6 @@ import torch
 from gpuledger.collect.adapter.guard import Guard, take_out_all
 from gpuledger.collect.adapter.program_objects import state_of
 from gpuledger.collect.attribution.communication import collectives_backend
-from gpuledger.collect.attribution.inputs import InputShapes
 from gpuledger.collect.attribution.kept_blocks import KeptBlocks
 from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
@@ -31,6 +30,7 @@ from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.memory.expected_training import ExpectedTraining
 from gpuledger.collect.memory.first_collectives import FirstCollectives
 from gpuledger.collect.memory.followed_operators import FollowedOperators
+from gpuledger.collect.memory.inputs import InputShapes
 from gpuledger.collect.memory.operator_limit import OperatorLimit
 from gpuledger.collect.memory.operator_times import OperatorTimes
 from gpuledger.collect.memory.optimizer_facts import describe_optimizers
@@ -114,7 +114,6 @@ class MemoryWindow:
         self._held = HeldNames(self.sightings)
         self._tracker.leaves = LooseLeaves(self.sightings, updates, self._held)
         self._followed = FollowedOperators(updates, guard, steps.optimizers, self.scan)
-        self._tracker.on_backward_begin = self._followed.end
         self._compiled: CompiledMemory | None = None
         self._times: OperatorTimes | None = None
         self.on_steps: Callable[[], None] = lambda: None
@@ -128,7 +127,7 @@ class MemoryWindow:
             self._filling.follow(updates)
             self._limit = OperatorLimit(self._filling, journal, steps, self._drain_when_full)
         else:
-            self._followed.follow()
+            self._followed.follow(self._tracker)
         self._journal, self._steps = journal, steps
         self._settings = settings
         self._card = card

@@ -90,8 +90,6 @@ class WeightUpdates:
     """
 
     def __init__(self, sightings: TensorObservations, phases: Phases) -> None:
-        self.on_gradients: Callable[[], object] = lambda: None
-        """Called after gradients were seen."""
         self.on_kept: Callable[[Tensor], None] = lambda _: None
         """Called with each tensor that is followed from now on. Its end has to be told: :meth:`forget`."""
         self._sightings = sightings
@@ -101,11 +99,6 @@ class WeightUpdates:
         self._states: set[_Storage] = set()
         self._writes: dict[Any, _Writes | None] = {}
         self._next = self._recent = 0
-
-    @property
-    def has_gradients(self) -> bool:
-        """Return whether any tensor is known to contain a gradient."""
-        return bool(self._contents)
 
     @property
     def is_on(self) -> bool:
@@ -134,7 +127,6 @@ class WeightUpdates:
                 weight = self._weights[place[1]] = _Weight(place, (name_id, module_id), _elements(leaf), row)
             self.forget(place_of_gradient[1])
             self._keep(gradient, place_of_gradient[1], frozenset({(weight, weight.updates)}), _NOTHING)
-        self.on_gradients()
 
     def see(self, operator: Any, results: Any, arguments: Sequence[Any]) -> None:
         """Follow an operator that has ended."""

@@ -12,12 +12,13 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.modules import ModuleTracker
 from gpuledger.collect.attribution.phases import Phases
 from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.attribution.tensor_observations import TensorObservations
 from gpuledger.collect.memory.followed_operators import FollowedOperators
 from gpuledger.collect.variables.updates import WeightUpdates
-from gpuledger.model.accounts import Identity
+from gpuledger.model.accounts import Identity, Phase
 
 pytestmark = pytest.mark.torch
 
@@ -31,24 +32,36 @@ class Training:
         self.made: list[object] = []
         """Optimizers that a search finds."""
         self.errors: list[BaseException] = []
-        registry = ModuleRegistry()
+        self.searches = 0
+        registry, guard = ModuleRegistry(), Guard(self.errors.append)
         registry.register(self.model)
         self.seen = TensorObservations(registry, lambda _devices: {}, lambda tensor: (-1, tensor.data_ptr()))
-        self.updates = WeightUpdates(self.seen, Phases(lambda _token: None, TagTable()))
+        self.phases = Phases(lambda _token: None, TagTable())
+        self.updates = WeightUpdates(self.seen, self.phases)
         self.seen.on_gradients = lambda found: self.updates.gradients_seen(found, registered=True)
-        self.followed = FollowedOperators(self.updates, Guard(self.errors.append), self.optimizers, self.look)
-        self.followed.follow()
+        self.followed = FollowedOperators(self.updates, guard, self.optimizers, self.look)
+        self.tracker = ModuleTracker(
+            self.phases,
+            registry,
+            on_outermost=lambda *_: self.followed.end(),
+            on_outermost_end=lambda _: None,
+            on_backward_end=lambda: self.seen.see_gradients(),
+            guard=guard,
+        )
+        self.followed.follow(self.tracker)
+        self.phases.start()
+        self.tracker.install()
 
     def look(self) -> None:
-        """Find the optimizers that were made."""
+        """Find the optimizers that were made, and look at gradients, as a search does."""
+        self.searches += 1
         self.optimizers += self.made
+        self.seen.see_gradients()
 
     def step(self, update: Callable[[Tensor, Any], None]) -> None:
         """Call the model and its backward, and update its weight."""
-        self.followed.end()
         self.model.zero_grad()
         self.model(torch.ones(4, 32)).square().sum().backward()
-        self.seen.see_gradients()
         with torch.no_grad():
             update(self.model.weight, self.model.weight.grad)
 
@@ -60,8 +73,11 @@ class Training:
 @pytest.fixture
 def training() -> Iterator[Training]:
     found = Training()
-    yield found
-    found.followed.retire()
+    try:
+        yield found
+    finally:
+        found.tracker.remove()
+        found.followed.retire()
     assert found.errors == []
     assert not _get_current_dispatch_mode_stack()
 
@@ -88,9 +104,79 @@ def test_the_mode_is_there_between_backward_and_the_next_call(training: Training
     modes: list[int] = []
     for _ in range(3):
         training.step(lambda *given: (modes.append(len(_get_current_dispatch_mode_stack())), update(*given))[1])
-    training.followed.end()
     assert modes == [0, 1, 1]  # an optimizer is often known after its first step
+    hook = training.model.register_forward_hook(lambda *_: modes.append(len(_get_current_dispatch_mode_stack())))
+    loss = training.model(torch.ones(4, 32)).sum()
+    hook.remove()
+    assert modes[3:] == [0]
+    training.step(update)
+    assert len(_get_current_dispatch_mode_stack()) == 1
+    loss.register_hook(lambda _: modes.append(len(_get_current_dispatch_mode_stack())))
+    loss.backward()
+    assert modes[4:] == [0]
+
+
+def test_a_pass_is_counted_at_its_end_and_nowhere_else(training: Training) -> None:
+    phases: list[Phase] = []
+    begin = training.tracker.on_backward_left
+
+    def note() -> None:
+        phases.append(training.phases.phase)
+        begin()
+
+    training.tracker.on_backward_left = note
+    _, update = momentum_of(training)
+    training.step(update)
+    for _ in range(3):  # the end of a step, a recording that opens, an optimizer that is met
+        training.seen.see_gradients()
+    assert phases == [Phase.BETWEEN]
+    assert training.searches == 0
     assert not _get_current_dispatch_mode_stack()
+    training.step(update)
+    assert phases == [Phase.BETWEEN, Phase.BETWEEN]
+    assert training.searches == 1
+    training.step(update)
+    assert training.searches == 1
+
+
+def test_gradients_that_the_search_sees_do_not_begin_again(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    depths: list[int] = []
+    depth = 0
+    begin = FollowedOperators.begin
+
+    def nested(followed: FollowedOperators) -> None:
+        nonlocal depth
+        depth += 1
+        depths.append(depth)
+        try:
+            begin(followed)
+        finally:
+            depth -= 1
+
+    monkeypatch.setattr(FollowedOperators, "begin", nested)
+    training.followed.follow(training.tracker)
+    _, update = momentum_of(training)
+    for _ in range(3):
+        training.step(update)
+    assert depths == [1, 1, 1]
+
+
+def test_a_pass_inside_a_module_is_not_followed(training: Training) -> None:
+    momentum, update = momentum_of(training)
+    modes: list[int] = []
+
+    def differentiate(_module: nn.Module, _args: Any, result: Tensor) -> None:
+        if result.requires_grad:
+            torch.autograd.grad(result.sum(), training.model.weight, retain_graph=True)
+            modes.append(len(_get_current_dispatch_mode_stack()))
+
+    for _ in range(3):
+        training.step(update)
+    training.model.register_forward_hook(differentiate)
+    training.step(update)
+    assert modes == [0]
+    assert len(_get_current_dispatch_mode_stack()) == 1
+    assert training.states() == {momentum.data_ptr()}
 
 
 @pytest.mark.parametrize("where", ["optimizers", "made"])
@@ -128,5 +214,5 @@ def test_what_was_freed_is_forgotten(training: Training) -> None:
     address = momentum.untyped_storage().data_ptr()
     assert address in training.updates._contents
     del momentum, update
-    training.followed.begin()
+    training.tracker.on_backward_left()
     assert address not in training.updates._contents

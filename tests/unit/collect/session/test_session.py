@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from gpuledger import record
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
-from gpuledger.collect.attribution.modules import ModuleTracker
+from gpuledger.collect.attribution.node_claims import NodeClaims
 from gpuledger.collect.attribution.phases import Phases
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.tensor_observations import TensorObservations
@@ -78,8 +78,8 @@ PLACES = [
     (Phases, "enter_optimizer"),
     (Phases, "leave_optimizer"),
     (Phases, "after_backward"),
-    (ModuleTracker, "_claim_inputs"),
-    (ModuleTracker, "_claim_outputs"),
+    (NodeClaims, "claim_inputs"),
+    (NodeClaims, "claim_outputs"),
     (StorageEvents, "begin"),
     (StorageEvents, "operator_id"),
     (DispatchRecorder, "read_counters"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpuledger.collect.attribution.inputs import InputShapes
+from gpuledger.collect.memory.inputs import InputShapes
 from gpuledger.model.journal.journal import Part
 
 pytestmark = pytest.mark.torch
