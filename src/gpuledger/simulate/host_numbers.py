@@ -12,7 +12,8 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
+
+from gpuledger.collect.adapter.dispatch_modes import run_outside_modes
 
 _aten = torch.ops.aten
 _MOST_NUMBERS = 1 << 27
@@ -93,13 +94,17 @@ class HostNumbers:
     def catch_up(self) -> None:
         """Draw the numbers that wait."""
         waiting, self._waiting = self._waiting, []
-        with torch._C.DisableTorchFunction(), _disable_current_modes():
-            for fill in waiting:
-                last = fill.count - (fill.parts - 1) * _PART
-                for count in (*[_PART] * (fill.parts - 1), last):
-                    fill.function(torch.empty(count, dtype=fill.dtype), *fill.others, **fill.kwargs)
+        if waiting:
+            run_outside_modes(lambda: _draw(waiting))
 
     def forget(self) -> None:
         """Note that the generator has another state."""
         self._waiting.clear()
         self._count = 0
+
+
+def _draw(fills: list[_Fill]) -> None:
+    for fill in fills:
+        last = fill.count - (fill.parts - 1) * _PART
+        for count in (*[_PART] * (fill.parts - 1), last):
+            fill.function(torch.empty(count, dtype=fill.dtype), *fill.others, **fill.kwargs)

@@ -10,8 +10,10 @@ import pytest
 pytest.importorskip("torch")
 import torch
 from torch import nn
+from torch.utils import _python_dispatch
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
+from gpuledger.collect.adapter import torch_private
 from gpuledger.simulate import host_numbers
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.gpu.card import in_place
@@ -65,6 +67,15 @@ def in_between() -> None:
     nn.Linear(10, 10)
 
 
+@pytest.fixture(params=[True, False], ids=["", "without_disable_current_modes"])
+def _modes_of_a_thread(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run with this torch, and with one that cannot disable the modes of a thread."""
+    if not request.param:
+        monkeypatch.delattr(_python_dispatch, "_disable_current_modes")
+        assert torch_private.find("_disable_current_modes") is None
+
+
+@pytest.mark.usefixtures("_modes_of_a_thread")
 @pytest.mark.parametrize("make", [two_models, initialized, seeded_again, kept_state, in_between])
 def test_numbers_are_those_of_a_run(make: Callable[[], None]) -> None:
     torch.manual_seed(3)
@@ -74,6 +85,22 @@ def test_numbers_are_those_of_a_run(make: Callable[[], None]) -> None:
         torch.manual_seed(3)
         make()
         assert drawn() == wanted
+
+
+@pytest.mark.usefixtures("_modes_of_a_thread")
+def test_values_are_read_without_the_modes_of_the_program() -> None:
+    with simulated():
+        layer = nn.Linear(3, 2).to("cuda")
+        assert layer.weight.detach().cpu().numpy().shape == (2, 3)
+        assert torch.arange(3, device="cuda").tolist() == [0, 1, 2]
+
+
+def test_what_is_lost_without_a_private_function_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert torch_private.capabilities()["_disable_current_modes"] is None
+    monkeypatch.delattr(_python_dispatch, "_disable_current_modes")
+    assert (
+        torch_private.capabilities()["_disable_current_modes"] == torch_private.LOST_WITHOUT["_disable_current_modes"]
+    )
 
 
 def test_more_numbers_than_can_be_drawn_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation
 from gpuledger.collect.adapter.observer import Absorbs, Observer
 from gpuledger.collect.adapter.torch_entrances import ASKED_FIRST, torchs_own
-from gpuledger.collect.adapter.torch_private import is_in_backward
+from gpuledger.collect.adapter.torch_private import find, is_in_backward
 
 _C = torch._C
+_Result = TypeVar("_Result")
 _COMPILED_CALL = "torch/_dynamo/eval_frame.py"
 """End of the file name of the frames that call a compiled function."""
 _MODULE_CALL = "OptimizedModule.__call__"
@@ -72,6 +75,24 @@ def may_take_out_mode(absorbs: Absorbs) -> bool:
 def may_enter_mode() -> bool:
     """Return whether a dispatch mode can be entered now. It would not be seen in, nor outlive, a compiled function."""
     return not _is_in_compiled_call(sys._getframe())
+
+
+def run_outside_modes(function: Callable[[], _Result]) -> _Result:
+    """Return what ``function`` returns. No dispatch mode and no ``__torch_function__`` sees its operators.
+
+    Modes are those of a thread. If torch cannot disable them, the function runs in a thread of its own.
+    """
+    disabled = find("_disable_current_modes")
+    if disabled is None:
+        with ThreadPoolExecutor(1) as threads:
+            return threads.submit(_without_functions, function).result()
+    with disabled():
+        return _without_functions(function)
+
+
+def _without_functions(function: Callable[[], _Result]) -> _Result:
+    with _C.DisableTorchFunction():
+        return function()
 
 
 def traces_shapes() -> bool:

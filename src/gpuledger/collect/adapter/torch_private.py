@@ -17,6 +17,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch.utils import _python_dispatch
 from torch.utils.hooks import RemovableHandle
 
 from gpuledger.collect.adapter.program_objects import attributes_of
@@ -38,13 +39,14 @@ LOST_WITHOUT = {
     ),
     "_current_graph_task_id": "a step that ends inside backward can leave a dispatch mode or a profiler behind",
     "_current_autograd_node": "sums of operators do not include autograd's time on the CPU",
+    "_disable_current_modes": "estimates take longer: values that a program reads are computed in threads of their own",
 }
 """Private functions of PyTorch in use -> what does not work if the function is missing."""
 
 
 def find(name: str) -> Callable[..., Any] | None:
     """Return a private function of torch; None if this torch has no such function."""
-    for place in (_C, torch.autograd):
+    for place in (_C, torch.autograd, _python_dispatch):
         found: Callable[..., Any] | None = getattr(place, name, None)
         if found is not None:
             return found

@@ -12,6 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
+from gpuledger.collect.adapter.dispatch_modes import run_outside_modes
 from gpuledger.simulate.gpu.functions import SimulatedFunctions, as_device, cast_for_autocast
 from gpuledger.simulate.gpu.fused_kernels import HALVES, patch_attention, patch_flex_attention, patch_norms
 from gpuledger.simulate.gpu.lazy import place_lazy
@@ -197,8 +198,8 @@ def _patch_parameters(patches: Patches, functions: SimulatedFunctions) -> None:
 
     def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         if type(data) in (torch.Tensor, nn.Parameter) and data.device.type == "cpu":
-            with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
-                data = fake_mode.from_tensor(data.detach())
+            real = data
+            data = run_outside_modes(lambda: fake_mode.from_tensor(real.detach()))
         return plain_new(cls, data, requires_grad)
 
     def apply(module: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:

@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
+from gpuledger.collect.adapter.dispatch_modes import run_outside_modes
 from gpuledger.simulate.conditions.numbers import UnknownNumber
 from gpuledger.simulate.gpu.dispatch import PLACEHOLDER, SimulatedMode
 from gpuledger.simulate.gpu.lazy import marked
@@ -158,8 +159,7 @@ def _same(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _zeros(tensor: torch.Tensor) -> torch.Tensor:
     """Return a real tensor of zeros with the shape of one that was not computed."""
-    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
-        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+    return run_outside_modes(lambda: torch.zeros(tensor.shape, dtype=tensor.dtype))
 
 
 def _values(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
@@ -170,8 +170,9 @@ def _values(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     known = mode.mode.values.of(tensor, reads=True)
     if known is None:
         mode.mode.placeholder(tensor)
-    with torch.utils._python_dispatch._disable_current_modes():
-        return func(_zeros(tensor.detach()) if known is None else known.clone(), *args[1:], **kwargs)
+    return run_outside_modes(
+        lambda: func(_zeros(tensor.detach()) if known is None else known.clone(), *args[1:], **kwargs)
+    )
 
 
 def _item(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:

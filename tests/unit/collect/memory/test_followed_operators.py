@@ -43,7 +43,7 @@ class Training:
         self.tracker = ModuleTracker(
             self.phases,
             registry,
-            on_outermost=lambda *_: self.followed.end(),
+            on_outermost=self.called,
             on_outermost_end=lambda _: None,
             on_backward_end=lambda: self.seen.see_gradients(),
             guard=guard,
@@ -51,6 +51,10 @@ class Training:
         self.followed.follow(self.tracker)
         self.phases.start()
         self.tracker.install()
+
+    def called(self, *_: Any) -> None:
+        """Follow nothing in a call of the model, as the memory recording does."""
+        self.followed.end()
 
     def look(self) -> None:
         """Find the optimizers that were made, and look at gradients, as a search does."""
