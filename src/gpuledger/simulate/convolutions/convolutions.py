@@ -1,7 +1,8 @@
 """Temporary memory of convolutions, in order: format copies by torch, cuDNN workspaces, sums for a bias gradient.
 
 Source: the allocator's history of 59,243 convolutions on an H200 with torch 2.11 and cuDNN 9.19, November 2026
-(bench/estimate/conv_workspaces.py). Copies and sums match to the byte. Workspaces: :mod:`.convolution_guess`.
+(bench/estimate/conv_workspaces.py). Copies and sums match to the byte, in their order, in all of them
+(bench/estimate/conv_copies.py). Workspaces: :mod:`.convolution_guess`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuledger.simulate.convolutions.convolution_guess import Workspace, workspace_of
-from gpuledger.simulate.convolutions.convolution_rows import FIRST, LAST, OTHER, PLACE, Row, backward_row, forward_row
+from gpuledger.simulate.convolutions.convolution_rows import (
+    COLUMNS,
+    DTYPES,
+    FIRST,
+    LAST,
+    OTHER,
+    PLACE,
+    Row,
+    backward_row,
+    forward_row,
+)
 from gpuledger.simulate.convolutions.convolution_terms import DATA_GRADIENT, FORWARD, WEIGHT_GRADIENT, key_of
 from gpuledger.simulate.convolutions.sums import sum_bytes
 from gpuledger.simulate.traits import Sizing, reference_sizing
@@ -23,12 +34,13 @@ Sizes = tuple[int, ...]
 class Held:
     """Bytes of blocks: until the end, and during each result. ``workspaces`` are those that belong to cuDNN.
 
-    ``between`` are allocated before the second result and freed at the end.
+    ``between`` are allocated before the second result, and ``after`` after it. Both are freed at the end.
     """
 
     before: Sizes = ()
     beside: tuple[Sizes, ...] = ()
     between: Sizes = ()
+    after: Sizes = ()
     key: Row = ()
     workspaces: tuple[Workspace, ...] = ()
 
@@ -47,10 +59,41 @@ def _is_depthwise(row: Row) -> bool:
     return row[PLACE["groups"]] == row[PLACE["channels"]] > 1
 
 
+def _has_both_formats(tensor: Any) -> bool:
+    """Return whether a dense tensor is in channels first and in channels last at once."""
+    return bool(tensor.shape[1] == 1 or math.prod(tensor.shape[2:]) == 1)
+
+
+def _is_torchs_own(row: Row) -> bool:
+    """Return whether a kernel of torch runs a convolution, which has no workspace, and not one of cuDNN.
+
+    Source: use_cudnn_depthwise and check_cudnn_depthwise_workload_with_filter in aten/src/ATen/native/Convolution.cpp.
+    """
+    got: dict[str, int] = dict(zip(COLUMNS, row, strict=False))
+    dims, batch, channels = got["dims"], got["batch"], got["channels"]
+    if not _is_depthwise(row) or _is_last(row) or got["transposed"]:
+        return False
+    last = dims - 1
+    width, kernel, stride = got[f"size{last}"], got[f"kernel{last}"], got[f"stride{last}"]
+    is_dilated = any(got[f"dilation{axis}"] > 1 for axis in range(dims))
+    is_flat = dims == 1 or got["size0"] == 1
+    if DTYPES[got["dtype"]] != "float16" or dims == 3 or is_dilated or channels < 32:
+        return True
+    if is_flat and stride == 1:
+        return False
+    if dims == 1 or got["kernel0"] != kernel or kernel not in (1, 3, 5) or width < 7 or got["stride0"] != stride:
+        return True
+    if stride != 2 or batch == 1:
+        return not (stride == 1 or (stride == 2 and (kernel > 1 or width <= 28)))
+    if kernel == 1:
+        return batch > 16 or channels < 128 or width > 7
+    return channels < 512 and (channels < 256 or width < 28)
+
+
 def _weight_copy(row: Row, weight: Any) -> Sizes:
     """Return torch's copy of a weight in the other format."""
     same = not _is_last(row) or row[PLACE["weight_format"]] == LAST
-    if same or _is_depthwise(row) or math.prod(weight.shape[2:]) == 1:
+    if same or _is_depthwise(row) or _has_both_formats(weight):
         return ()
     return (_bytes(weight),)
 
@@ -58,7 +101,8 @@ def _weight_copy(row: Row, weight: Any) -> Sizes:
 def _other_copy(row: Row, name: str, tensor: Any) -> Sizes:
     """Return torch's copy of data or a gradient in the format that cuDNN uses."""
     wanted = LAST if _is_last(row) else FIRST
-    return () if row[PLACE[name]] == wanted else (_bytes(tensor),)
+    found = row[PLACE[name]]
+    return () if found == wanted or (found != OTHER and _has_both_formats(tensor)) else (_bytes(tensor),)
 
 
 def needs_workspace(data: Any, capability: tuple[int, int]) -> bool:
@@ -75,9 +119,11 @@ CUDNN = "cuDNN workspace"
 _MEASURED_CAPABILITY, _FLOAT_BYTES = (9, 0), 4
 
 
-def _workspace(data: Any, key: Row, operation: int, sizing: Sizing) -> Workspace:
+def _workspace(data: Any, row: Row, operation: int, sizing: Sizing) -> Workspace:
     """Return cuDNN's workspace of an operation."""
-    found = workspace_of(key, operation)
+    if _is_torchs_own(row):
+        return Workspace(0, True)
+    found = workspace_of(key_of(row), operation)
     size_bytes = sizing.one(lambda gpu: found.size_bytes if needs_workspace(data, gpu.compute_capability) else 0)
     measured = found.measured and needs_workspace(data, sizing.own.compute_capability)
     return Workspace(size_bytes, measured)
@@ -93,10 +139,9 @@ def forward_held(args: Any, sizing: Sizing | None = None) -> Held:
     row = forward_row(args)
     if row is None:
         return Held(beside=((),))
-    key = key_of(row)
-    found = _workspace(args[0], key, DATA_GRADIENT if args[6] else FORWARD, sizing or reference_sizing())
+    found = _workspace(args[0], row, DATA_GRADIENT if args[6] else FORWARD, sizing or reference_sizing())
     copied = _other_copy(row, "data_format", args[0])
-    return Held(copied, ((*_weight_copy(row, args[1]), found.size_bytes),), (), key, (found,))
+    return Held(copied, ((*_weight_copy(row, args[1]), found.size_bytes),), key=key_of(row), workspaces=(found,))
 
 
 def backward_held(args: Any, sizing: Sizing | None = None) -> Held:
@@ -111,18 +156,20 @@ def backward_held(args: Any, sizing: Sizing | None = None) -> Held:
     if row is None:
         return Held(beside=((), (), ()))
     gradient, data, weight, transposed, mask = args[0], args[1], args[2], args[7], args[10]
-    key = key_of(row)
-    of_data = _workspace(data, key, FORWARD if transposed else DATA_GRADIENT, sizing)
-    of_weight = _workspace(data, key, WEIGHT_GRADIENT, sizing)
+    of_data = _workspace(data, row, FORWARD if transposed else DATA_GRADIENT, sizing)
+    of_weight = _workspace(data, row, WEIGHT_GRADIENT, sizing)
     again = _other_copy(row, "gradient_format", gradient)
-    twice = bool(again and mask[0] and not _is_last(row) and not transposed and not _is_depthwise(row))
-    before = _other_copy(row, "data_format", data) + (() if twice else again)
+    is_own = _is_torchs_own(row)
+    twice = bool(again and mask[0] and not _is_last(row) and not transposed and not is_own)
+    late = is_own and row[PLACE["dims"]] == 3
+    before = _other_copy(row, "data_format", data) + (() if twice or late else again)
     beside_data = (again if twice else ()) + _weight_copy(row, weight)
     return Held(
         before,
         ((*beside_data, of_data.size_bytes), (of_weight.size_bytes,), _bias_bytes(gradient, row, sizing)),
         again if twice else (),
-        key,
+        again if late else (),
+        key_of(row),
         (of_data, of_weight) if mask[0] else (of_weight,),
     )
 

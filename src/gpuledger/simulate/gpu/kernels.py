@@ -71,6 +71,8 @@ def _convolution_backward(mode: SimulatedMode, func: Any, args: Any, kwargs: Any
         for place, (result, sizes) in enumerate(zip(made, held.beside, strict=True)):
             if place == 1:
                 taken.enter_context(device.borrow(held.between, func))
+            elif place == 2:
+                taken.enter_context(device.borrow(held.after, func))
             if result is not None:
                 mode.account(func, result)
                 with device.borrow(sizes, CUDNN if place < 2 else func):

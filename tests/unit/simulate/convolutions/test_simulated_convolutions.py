@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,58 +34,58 @@ def cases(load: Load) -> list[Any]:
     return load("conv_workspaces").read(MEASURED)[0]  # type: ignore[no-any-return]
 
 
-def held_in(load: Load, row: Any) -> tuple[Held, Held, list[bool]]:
-    """Return what we say forward and backward hold, and which gradients are made."""
-    rows, aten = load("conv_rows"), torch.ops.aten
-    tensors, rest = rows.arguments_of(row, "meta")
-    bias_sizes = None if tensors[2] is None else list(tensors[2].shape)
-    mask = [bool(row[PLACE["data_gradient"]]), True, bias_sizes is not None]
-    gradient = rows.gradient_like(aten.convolution(*tensors, *rest), row)
-    backward = backward_held((gradient, *tensors[:2], bias_sizes, *rest, mask))
-    return forward_held((*tensors, *rest)), backward, mask
+@pytest.fixture(scope="module")
+def copies(load: Load) -> Any:
+    return load("conv_copies")
 
 
-def stream_of(held: Held, made: list[bool]) -> list[int]:
-    """Return the blocks in the order they are taken; a result is 0."""
-    blocks = list(held.before)
-    for place, (sizes, is_made) in enumerate(zip(held.beside, made, strict=True)):
-        blocks += held.between if place == 1 else ()
-        blocks += [0, *(size_bytes for size_bytes in sizes if size_bytes)] if is_made else []
-    return blocks
-
-
-def recorded(stream: list[int]) -> list[int]:
-    """Return the blocks of a recorded stream in order; a result is 0."""
-    freed = {-number for number in stream if number < 0}
-    sizes = [number for number in stream if number > 0]
-    return [size_bytes if place in freed else 0 for place, size_bytes in enumerate(sizes, 1)]
-
-
-def test_measured_shapes_hold_the_same_blocks_in_the_same_order(load: Load, cases: list[Any]) -> None:
+def test_measured_shapes_hold_the_same_blocks_in_the_same_order(copies: Any, cases: list[Any]) -> None:
     dice = random.Random(4)
     chosen = dice.sample([case for case in cases if case.source.startswith(("model", "grid"))], 200)
     known = [case for case in chosen if guess.measured_bytes(key_of(case.row), 2) is not None]
     assert len(known) > 190
     for case in known:
-        forward, backward, made = held_in(load, case.row)
+        forward, backward, made = copies.held_in(case.row)
         assert all(workspace.measured for workspace in (*forward.workspaces, *backward.workspaces)), case.row
-        assert stream_of(forward, [True]) == recorded(case.streams[0]), case.row
-        assert stream_of(backward, made) == recorded(case.streams[1]), case.row
+        assert copies.stream_of(forward, [True]) == copies.recorded(case.streams[0]), case.row
+        assert copies.stream_of(backward, made) == copies.recorded(case.streams[1]), case.row
 
 
-def test_copies_and_sums_are_right_for_any_shape(load: Load, cases: list[Any]) -> None:
+@pytest.mark.parametrize("place", [MEASURED, MEASURED_3D], ids=lambda place: place.stem)
+def test_copies_and_sums_are_right_for_any_shape(copies: Any, load: Load, place: Path) -> None:
     """Where cuDNN's workspaces are taken out, what is left is torch's, and equal to the byte."""
-    dice = random.Random(5)
-    for case in dice.sample([case for case in cases if case.source == "drawn"], 100):
-        _, backward, made = held_in(load, case.row)
-        sizes = recorded(case.streams[1])
-        assert tuple(sizes[: len(backward.before)]) == backward.before, case.row
-        if made[2]:
-            after_bias = len(sizes) - sizes[::-1].index(0)
-            assert tuple(sizes[after_bias:]) == backward.beside[2], case.row
+    drawn = [case for case in load("conv_workspaces").read(place)[0] if case.source == "drawn"]
+    for case in random.Random(5).sample(drawn, 150):
+        assert copies.agrees(case), case.row
 
 
-def test_other_shapes_are_near(cases: list[Any]) -> None:
+OWN_3D = [64, 4, 8, 8, 64, 1, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 64]
+HALF = [64, 32, 32, 0, 64, 1, 3, 3, 0, 1, 1, 0, 1, 1, 0, 1, 1, 0, 0, 0, 0, 64]
+HALF_OF_TORCH = [64, 32, 32, 0, 64, 1, 7, 7, 0, 1, 1, 0, 3, 3, 0, 1, 1, 0, 0, 0, 0, 64]
+
+
+@pytest.mark.parametrize(
+    ("row", "wanted"),
+    [
+        ((3, 0, 2, 89, *OWN_3D, 0, 0, 1, 2, 1), "result result copy result"),
+        ((3, 0, 2, 89, *OWN_3D, 0, 0, 0, 2, 0), "result copy"),
+        ((2, 0, 1, 32, *HALF, 0, 0, 0, 2, 1), "result copy copy result"),
+        ((2, 0, 1, 32, *HALF_OF_TORCH, 0, 0, 0, 2, 1), "copy result result"),
+        ((2, 0, 2, 32, *HALF, 0, 0, 0, 2, 1), "copy result result"),
+    ],
+    ids=["three dimensions", "of the weight alone", "of cuDNN", "a kernel of torch", "bfloat16"],
+)
+def test_a_depthwise_gradient_is_copied_where_the_kernel_needs_it(
+    copies: Any, row: tuple[int, ...], wanted: str
+) -> None:
+    _, backward, made = copies.held_in(row)
+    found = copies.stream_of(backward, made, workspaces=False)
+    assert " ".join("copy" if size_bytes else "result" for size_bytes in found) == wanted
+    if "result copy copy" not in wanted:
+        assert {workspace.size_bytes for workspace in backward.workspaces} == {0}
+
+
+def test_other_shapes_are_near(copies: Any, cases: list[Any]) -> None:
     """The trainings that estimates are judged by had no part in the trees."""
     judges = [case for case in cases if case.source.startswith("held out") and case.row[PLACE["transposed"]] == 0]
     off = whole = 0.0
@@ -92,19 +93,19 @@ def test_other_shapes_are_near(cases: list[Any]) -> None:
         key = key_of(case.row)
         assert guess.measured_bytes(key, 0) is None
         described = describe(key)
-        found = recorded(case.streams[0])
+        found = copies.recorded(case.streams[0])
         off += abs(guess.guess_bytes(key, 0) - sum(found[found.index(0) :]))
         whole += float((described["X"] + described["Y"])[0])
     assert len(judges) > 100
     assert off / whole < 0.15
 
 
-def test_shapes_with_three_dimensions_have_trees_of_their_own(load: Load) -> None:
+def test_shapes_with_three_dimensions_have_trees_of_their_own(copies: Any, load: Load) -> None:
     """The trees were fitted to these shapes. With the trees for fewer dimensions, they are off by a fifth."""
     cases = random.Random(6).sample(load("conv_workspaces").read(MEASURED_3D)[0], 300)
     assert {case.row[PLACE["dims"]] for case in cases} == {3}
     keys = [key_of(case.row) for case in cases if not case.row[PLACE["transposed"]]]
-    sizes = [recorded(case.streams[0]) for case in cases if not case.row[PLACE["transposed"]]]
+    sizes = [copies.recorded(case.streams[0]) for case in cases if not case.row[PLACE["transposed"]]]
     held = [sum(found[found.index(0) :]) for found in sizes]
     off = sum(abs(guessed - size) for guessed, size in zip(guess.guess_many(keys, 0), held, strict=True))
     described = describe(keys)
