@@ -139,6 +139,7 @@ JOURNAL_ROWS = {
     "failure_blocks": "a block at an out-of-memory error",
     "failure_segments": "a segment at an out-of-memory error",
     "failure_events": "one of the allocator's last events before an out-of-memory error",
+    "failure_stacks": "one per Python stack that a block, or one of the last events, has at an out-of-memory error",
     "pauses": "a time in which the recorder stopped the program",
 }
 

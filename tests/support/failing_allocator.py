@@ -13,6 +13,7 @@ from gpuledger.analyze.posting.posting import post_rank
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.flight.failures import Failures
 from gpuledger.model.run import Rank
 from gpuledger.model.run_directory import write_json
@@ -96,10 +97,11 @@ class Recorded:
         self.rank_directory.mkdir(parents=True)
         write_json(self.directory / "manifest.json", new_manifest("oom.ledger", ["train.py"], {}).to_json())
         self.registry = ModuleRegistry()
-        self.journal = RankJournal(lambda: self.rank_directory, [self.registry])
+        stacks = StackTable()
+        self.journal = RankJournal(lambda: self.rank_directory, [self.registry, stacks])
         device = {"device_idx": 0, "name": "GPU", "total_bytes": CAPACITY_BYTES}
         self.journal.fact(recorder="cuda-history", devices=[device], closed="exit")
-        self.failures = Failures(self.journal, self.registry)
+        self.failures = Failures(self.journal, self.registry, stacks)
 
     def rank(self) -> Rank:
         self.journal.write()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.posting.late_blocks import LateBlocks, find_owners_of_late_blocks
+from gpuledger.analyze.posting.late.late_blocks import LateBlocks, find_owners_of_late_blocks
 from gpuledger.analyze.posting.rows import join, label, maybe
 from gpuledger.model.accounts import CATEGORIES, PHASES
 from gpuledger.model.journal.journal import Action
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpuledger.analyze.posting.device import DeviceHistory
 
 STATES = ("inactive", "allocated", "awaiting_free")
-KNOWN_BY = ("address", "order", "size")
+KNOWN_BY = ("address", "order", "size", "stack")
 ACTIONS = tuple(action.name.lower() for action in Action)
 
 
@@ -65,7 +65,7 @@ def _block_table(journal: Journal, histories: list[DeviceHistory]) -> pa.Table:
     for failure in journal.facts.get("oom") or []:
         mine = np.flatnonzero(blocks["failure_id"] == failure.get("failure_id"))
         history = next((one for one in histories if one.device_idx == failure.get("device_idx")), None)
-        if mine.size and history is not None:
+        if mine.size:
             found.put(mine, find_owners_of_late_blocks(journal, history, failure, mine))
     free = blocks["state"] == 0
     rows: dict[str, Any] = {

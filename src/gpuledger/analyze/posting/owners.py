@@ -128,7 +128,7 @@ def _stacks(journal: Journal, tags: EventTags, own: I64) -> I64:
     ``autograd.grad()``, for which the program's thread waits.
     """
     call = np.where(tags.stack_id >= 0, tags.stack_id, _backward_calls(journal, tags.visit))
-    says_less = np.array([*map(_says_less_than_a_call, journal.stacks), True], dtype=bool)
+    says_less = np.array([*map(says_less_than_a_call, journal.stacks), True], dtype=bool)
     return np.where((call >= 0) & says_less[own], call, own)
 
 
@@ -147,7 +147,7 @@ def _backward_calls(journal: Journal, visit: I64) -> I64:
     return np.where(visits[at] == visit, found, -1)
 
 
-def _says_less_than_a_call(stack: list[tuple[str, int, str]]) -> bool:
+def says_less_than_a_call(stack: list[tuple[str, int, str]]) -> bool:
     """Return whether the stack of the call is preferred to a stack in backward.
 
     A stack that ends in the call that runs backward is the same for all nodes of the graph. One with frames of PyTorch

@@ -17,13 +17,13 @@ from gpuledger.collect.adapter.frames import locals_of
 from gpuledger.collect.adapter.program_objects import attributes_of, known_sizes, tensors_in, without_overrides
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
-from gpuledger.collect.attribution.stacks import MAX_FRAMES
+from gpuledger.collect.attribution.stacks import MAX_FRAMES, StackTable
 from gpuledger.collect.flight.backward_module import module_in_backward
 from gpuledger.collect.flight.census import Census
 from gpuledger.collect.memory.cuda_history import block_columns, segment_columns
-from gpuledger.collect.memory.history_columns import signed
+from gpuledger.collect.memory.history_columns import HistoryStacks, signed
 from gpuledger.collect.memory.out_of_memory import largest_free_block_bytes
-from gpuledger.model.journal.journal import TORCH_ACTIONS, Action, Part
+from gpuledger.model.journal.journal import TORCH_ACTIONS, TORCH_STATES, Action, BlockState, Part
 
 MOST_KEPT = 2
 """The first error and the worst: the one with the most allocated bytes."""
@@ -40,9 +40,10 @@ class Failures:
     Args:
         journal: Where they are written.
         registry: Ids of modules.
+        stacks: Ids of Python stacks.
     """
 
-    def __init__(self, journal: RankJournal, registry: ModuleRegistry) -> None:
+    def __init__(self, journal: RankJournal, registry: ModuleRegistry, stacks: StackTable) -> None:
         self.ring_from_ns = 0
         """When the allocator began to keep its last events; 0 if it does not."""
         self.facts: list[dict[str, Any]] = []
@@ -50,6 +51,7 @@ class Failures:
         """Returns the id of the module whose code the calling thread runs, in the recorded steps; -1 if unknown."""
         self._journal = journal
         self._registry = registry
+        self._stacks = HistoryStacks(stacks)
         self._busy = threading.Lock()
         self._highest_bytes = -1
 
@@ -108,6 +110,7 @@ class Failures:
             "alloc_conf": _settings_of(snapshot),
         }
         add_snapshot(self._journal.part, number, facts["device_idx"], snapshot)
+        add_stacks(self._journal.part, number, facts["device_idx"], snapshot, self._stacks)
         del snapshot
         self.facts.append(fact)
         self._journal.fact(oom=self.facts)
@@ -162,8 +165,7 @@ def add_snapshot(part: Part, number: int, device_idx: int, snapshot: dict[str, A
         columns = block_columns(segments)
         del columns["stack_id"]
         part.add("failure_blocks", failure_id=number, **columns)
-    traces = snapshot.get("device_traces") or []
-    trace = traces[device_idx] if device_idx < len(traces) else []
+    trace = _events_of(snapshot, device_idx)
     if trace:
         part.add(
             "failure_events",
@@ -174,6 +176,35 @@ def add_snapshot(part: Part, number: int, device_idx: int, snapshot: dict[str, A
             bytes=[entry["size"] for entry in trace],
             stream=[signed(entry["stream"]) for entry in trace],
         )
+
+
+def add_stacks(part: Part, number: int, device_idx: int, snapshot: dict[str, Any], stacks: HistoryStacks) -> None:
+    """Append the Python stacks that live blocks and allocations of one device have, each with its address."""
+    blocks = [
+        block
+        for segment in snapshot["segments"]
+        if segment["device"] == device_idx
+        for block in segment["blocks"]
+        if block.get("frames") and TORCH_STATES.get(block["state"], BlockState.ALLOCATED) == BlockState.ALLOCATED
+    ]
+    trace = [(place, entry) for place, entry in enumerate(_events_of(snapshot, device_idx)) if entry.get("frames")]
+    for places, entries, name in (
+        (-1, [{**block, "action": "alloc"} for block in blocks], "address"),
+        ([place for place, _ in trace], [entry for _, entry in trace], "addr"),
+    ):
+        if entries:
+            part.add(
+                "failure_stacks",
+                failure_id=number,
+                event_idx=places,
+                address=[entry[name] for entry in entries],
+                stack_id=stacks.numbers(entries),
+            )
+
+
+def _events_of(snapshot: dict[str, Any], device_idx: int) -> list[dict[str, Any]]:
+    traces = snapshot.get("device_traces") or []
+    return traces[device_idx] if device_idx < len(traces) else []
 
 
 def _allocated(device_idx: int) -> tuple[int, int]:

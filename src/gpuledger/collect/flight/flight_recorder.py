@@ -20,6 +20,7 @@ from gpuledger.collect.adapter.user_history import UserHistory
 from gpuledger.collect.attribution.kept_blocks import KeptBlocks
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import module_id_of
 from gpuledger.collect.flight.census import Census
 from gpuledger.collect.flight.failures import Failures
@@ -52,19 +53,20 @@ class FlightRecorder:
     Args:
         journal: Where everything is written.
         registry: Ids of modules.
+        stacks: Ids of Python stacks.
         guard: Wraps callbacks from the program.
     """
 
-    def __init__(self, journal: RankJournal, registry: ModuleRegistry, guard: Guard) -> None:
+    def __init__(self, journal: RankJournal, registry: ModuleRegistry, stacks: StackTable, guard: Guard) -> None:
         self.is_alone = False
         """Whether all measurements have ended and only the flight recorder is installed."""
-        self.failures = Failures(journal, registry)
+        self.failures = Failures(journal, registry, stacks)
         self._journal = journal
         self._guard = guard
         self._counters: StepCounters | None = None
         self._window: Callable[[], MemoryWindow | None] = lambda: None
         self._host = HostMemory()
-        self._on_card = False
+        self._on_card = self._takes_stacks = False
         self._pid = os.getpid()
         self._user_history: UserHistory | None = None
         self._gave_way = False
@@ -76,13 +78,15 @@ class FlightRecorder:
         self._uncounted: Census | None = None
         """The last census, if its tensors have still to be counted."""
 
-    def begin(self, window: Callable[[], MemoryWindow | None], *, on_card: bool) -> None:
+    def begin(self, window: Callable[[], MemoryWindow | None], *, on_card: bool, takes_stacks: bool = False) -> None:
         """Start reading counters.
 
         Args:
             window: Returns the memory recording of the process.
             on_card: Whether the CUDA allocator is recorded.
+            takes_stacks: Whether Python stacks of allocations are taken.
         """
+        self._takes_stacks = takes_stacks
         self._on_card, self._window = on_card, window
         self.failures.module_at_work = self._module_at_work
         devices = CudaCounters(torch.cuda.device_count()) if on_card else _CpuCounters(window)

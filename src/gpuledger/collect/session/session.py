@@ -88,7 +88,8 @@ class Session:
         self._outside_backward = OutsideBackward(self.guard)
         self._late_optimizers = LateOptimizers(self.journal)
         self._closing = RepeatedClosing(self.guard)
-        self.flight = FlightRecorder(self.journal, self.registry, self.guard) if settings.flight_recorder else None
+        flight = FlightRecorder(self.journal, self.registry, self.stacks, self.guard)
+        self.flight = flight if settings.flight_recorder else None
         self._oom: list[dict[str, Any]] = []
         self.steps = StepCounter(
             self.guard,
@@ -169,7 +170,7 @@ class Session:
             self._later.trace_captures()
             self.steps.watch_replays(self.journal.note)
         if self.flight is not None:
-            self.flight.begin(lambda: self.window, on_card=self._on_card)
+            self.flight.begin(lambda: self.window, on_card=self._on_card, takes_stacks=self.settings.stacks)
         self.window.on_steps = self._later.expect_steps
         if self.window.may_open():
             self.window.open()
@@ -334,9 +335,8 @@ class Session:
         if self.flight is None:
             self.end()
             return
-        take_out_all(
-            [self._later.take_out, self.calls.stop, self._outside_backward.remove, self._recorders.stop_watching]
-        )
+        ended = [self._later.take_out, self.calls.stop, self._outside_backward.remove, self._recorders.stop_watching]
+        take_out_all(ended)
         self.flight.take_over(self.steps.seen)
 
     def _open_window(self, window: MemoryWindow) -> None:

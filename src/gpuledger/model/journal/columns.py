@@ -139,6 +139,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "bytes": "i8",
         "stream": "i8",
     },
+    "failure_stacks": {"failure_id": "i4", "event_idx": "i4", "address": "i8", "stack_id": "i4"},
     "pauses": {"reason": "i1", "start_ns": "i8", "duration_ns": "i8"},
 }
 """Every journal table: column -> numpy type. -1 means "none" in id columns, and -1 or NaN a value that was not read."""

@@ -64,12 +64,13 @@ FAILURE_BLOCKS = Table(
             "known_by",
             "label",
             "",
-            "address (alive since the recorded steps), order (same allocation of a recorded step), or size",
-            "compared with the recorded steps",
+            "stack (its own Python stack), address (alive since the recorded steps), order (same allocation of "
+            "another step), or size",
+            "allocator's history, compared with the recorded steps",
             True,
         ),
         Column("step", "int32", "", "step that allocated it; null if not recorded", "allocator's history", True),
-        Column("stack_id", "int32", "", "Python stack of its allocation", "a block of the recorded steps", True),
+        Column("stack_id", "int32", "", "Python stack of its allocation", "its own, or that of known_by", True),
     ),
 )
 

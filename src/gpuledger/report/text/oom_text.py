@@ -15,6 +15,7 @@ from gpuledger.units import counted, format_bytes, format_frac
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gpuledger.analyze.memory.failures.failed_request import FailedState
     from gpuledger.analyze.memory.failures.oom import OutOfMemory
     from gpuledger.analyze.memory.failures.oom_remedies import Remedy
     from gpuledger.analyze.view.view import RunView
@@ -159,7 +160,22 @@ def _held(failure: OutOfMemory) -> list[str]:
         return []
     texts = ["held by " + _sizes(sizes) for sizes in (state.categories, state.modules, state.lines) if sizes]
     known = format_frac(state.known_frac, 0)
-    return [*texts, f"known from the recorded steps: {known} of {format_bytes(state.allocated_bytes)} in use"]
+    return [
+        *texts,
+        *_lines_known(state),
+        f"known from the recorded steps: {known} of {format_bytes(state.allocated_bytes)} in use",
+    ]
+
+
+def _lines_known(state: FailedState) -> list[str]:
+    """Return for how much of the memory the line is known, for how much it is inferred, and for how much it is not."""
+    rest = state.allocated_bytes - state.line_known_bytes - state.line_inferred_bytes
+    kinds = {
+        "known": state.line_known_bytes,
+        "by order and size": state.line_inferred_bytes,
+        "unknown": rest,
+    }
+    return _listed("source lines", kinds) if state.lines else []
 
 
 def _accounts(failure: OutOfMemory, word: str) -> dict[str, int]:

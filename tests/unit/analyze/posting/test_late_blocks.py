@@ -14,7 +14,13 @@ from folders import RECORDINGS
 from gpuledger.analyze.memory.failures.failed_request import read_failed_state
 from gpuledger.analyze.memory.failures.oom import explain_oom
 from gpuledger.analyze.posting.device import DeviceHistory, device_histories
-from gpuledger.analyze.posting.late_blocks import BY_ORDER, BY_SIZE, LateBlocks, find_owners_of_late_blocks
+from gpuledger.analyze.posting.late.late_blocks import (
+    BY_ORDER,
+    BY_SIZE,
+    BY_STACK,
+    LateBlocks,
+    find_owners_of_late_blocks,
+)
 from gpuledger.analyze.posting.posting import post_journal
 from gpuledger.model.journal.columns import COLUMNS
 from gpuledger.model.journal.journal import Action
@@ -41,7 +47,11 @@ def table(name: str, **columns: Any) -> dict[str, np.ndarray]:
 
 def failing_in_step_5(journal: Journal, blocks: Any, history: DeviceHistory, scale: int) -> Journal:
     """Return a journal with a failure in step 5, in which the allocations ``blocks`` came again at other addresses."""
-    sizes = history.lives.requested_bytes[blocks] * scale
+    return failing_with(journal, history.lives.requested_bytes[blocks] * scale, history)
+
+
+def failing_with(journal: Journal, sizes: Any, history: DeviceHistory) -> Journal:
+    """Return a journal with a failure in step 5, in which blocks of these sizes were allocated."""
     addresses = MOVED + np.arange(sizes.size, dtype=np.int64) * (1 << 32)
     last = MADE_BEFORE + sizes.size
     fact = {"failure_id": 0, "device_idx": history.device_idx, "step": 5, "allocations": last}
@@ -125,3 +135,104 @@ def test_a_block_that_is_known_by_a_size_of_several_lines_has_no_line(tmp_path: 
         found = find_owners_of_late_blocks(failing, replace(history, owners=alike), fact, np.arange(1))
         assert found.known_by.tolist() == [BY_SIZE]
         assert found.stack_id.tolist() == [7 if lines == 1 else -1]
+
+
+def last_step(history: DeviceHistory) -> Any:
+    steps = history.owners.step[history.lives.alloc_index >= 0]
+    mine = np.flatnonzero((history.owners.step == steps.max()) & (history.lives.alloc_index >= 0))
+    return mine[np.argsort(history.lives.alloc_index[mine])]
+
+
+def with_own_stacks(journal: Journal, stacks: list[int], *, of_events: bool = False) -> Journal:
+    """Return a journal in which the first blocks, or their events, have stacks of their own."""
+    place = np.arange(len(stacks))
+    address = journal.tables["failure_blocks"]["address"][: len(stacks)]
+    columns = {"failure_id": 0, "event_idx": place if of_events else -1, "address": address, "stack_id": stacks}
+    tables = {**journal.tables, "failure_stacks": table("failure_stacks", **columns)}
+    return replace(journal, tables=tables)
+
+
+PLANTED = [("/work/train.py", 7, "keep"), ("/work/train.py", 70, "<module>")]
+OTHER_WAY = [
+    ("/usr/lib/python3/dist-packages/torch/functional.py", 1, "stack"),
+    *PLANTED[:1],
+    ("/work/other.py", 1, "f"),
+]
+OF_AUTOGRAD = [("/usr/lib/python3/dist-packages/torch/autograd/graph.py", 1, "_engine_run_backward"), *PLANTED]
+
+
+@pytest.mark.parametrize("stack", [PLANTED, OTHER_WAY])
+def test_a_block_with_a_stack_of_its_own_has_its_line(stack: Any, tmp_path: Path) -> None:
+    journal, history = recorded("lstm", tmp_path)
+    journal.stacks.append(stack)
+    own = len(journal.stacks) - 1
+    failing = with_own_stacks(failing_with(journal, np.array([3 << 30] * 4), history), [own] * 3)
+    found = find_owners_of_late_blocks(failing, history, failing.facts["oom"][0], np.arange(4))
+    assert found.known_by.tolist() == [BY_STACK] * 3 + [-1]
+    assert found.stack_id.tolist() == [own] * 3 + [-1]
+    assert (found.category == -1).all()
+    posted = post_journal(failing)
+    state = read_failed_state(posted, posted.manifest.oom[0])
+    assert state is not None
+    ((line, size),) = state.lines.items()
+    assert (line.rpartition("/")[2], size) == ("train.py:7 keep", 9 << 30)
+    assert (state.line_known_bytes, state.line_inferred_bytes, state.allocated_bytes) == (9 << 30, 0, 12 << 30)
+    texts = memory_texts(replace(explain_oom(posted, replays=False)[0], holders=None))
+    assert "source lines: 9.0 GiB known, 3.0 GiB unknown" in texts
+
+
+def test_a_stack_that_only_names_the_call_of_backward_is_no_line(tmp_path: Path) -> None:
+    journal, history = recorded("lstm", tmp_path)
+    journal.stacks.append(OF_AUTOGRAD)
+    failing = with_own_stacks(failing_with(journal, np.array([3 << 30]), history), [len(journal.stacks) - 1])
+    found = find_owners_of_late_blocks(failing, history, failing.facts["oom"][0], np.arange(1))
+    assert (found.known_by.tolist(), found.stack_id.tolist()) == ([-1], [-1])
+
+
+def test_inferred_lines_are_counted_apart(tmp_path: Path) -> None:
+    journal, history = recorded("resnet50", tmp_path)
+    posted = post_journal(failing_in_step_5(journal, last_step(history), history, 1))
+    state = read_failed_state(posted, posted.manifest.oom[0])
+    assert state is not None
+    assert state.line_known_bytes == 0
+    assert state.line_inferred_bytes == sum(state.lines.values()) > 0
+
+
+@pytest.mark.parametrize("name", ["gpt2", "resnet50", "lstm"])
+def test_other_code_after_the_recorded_steps_has_no_line_of_theirs(name: str, tmp_path: Path) -> None:
+    journal, history = recorded(name, tmp_path)
+    sizes = np.full(last_step(history).size // 2, 117 << 20)
+    failing = failing_with(journal, sizes, history)
+    found = find_owners_of_late_blocks(failing, history, failing.facts["oom"][0], np.arange(sizes.size))
+    assert (found.known_by == -1).all()
+    assert (found.stack_id == -1).all()
+    assert (found.step == 5).all()
+
+
+@pytest.mark.parametrize("scale", [1, 3])
+def test_an_order_that_the_steps_own_stacks_contradict_is_not_used(scale: int, tmp_path: Path) -> None:
+    journal, history = recorded("gpt2", tmp_path)
+    journal.stacks.append(PLANTED)
+    own, mine = len(journal.stacks) - 1, last_step(history)
+    failing = with_own_stacks(failing_in_step_5(journal, mine, history, scale), [own] * 4, of_events=True)
+    found = find_owners_of_late_blocks(failing, history, failing.facts["oom"][0], np.arange(mine.size))
+    assert not (found.known_by == BY_ORDER).any()
+
+
+def test_a_step_like_one_of_which_all_stacks_were_taken_has_its_lines(tmp_path: Path) -> None:
+    """Steps 5 and 6 are unlike the recorded ones. The stacks of step 5 were taken, and step 6 fails."""
+    journal, history = recorded("lstm", tmp_path)
+    own = len(journal.stacks)
+    journal.stacks.extend([("/work/late.py", line, "late")] for line in range(6))
+    sizes = np.array([(3 + number) << 20 for number in range(6)] * 2)
+    failing = with_own_stacks(failing_with(journal, sizes, history), list(range(own, own + 6)), of_events=True)
+    counted = failing.tables["step_memory"]
+    failing.tables["step_memory"] = {name: np.concatenate((values, values)) for name, values in counted.items()}
+    failing.tables["step_memory"]["step"][1] = 5
+    failing.tables["step_memory"]["allocations"][1] += 6
+    failing.tables["failure_blocks"]["state"][:6] = 0  # those of step 5 are free
+    failing.facts["oom"][0]["step"] = 6
+    found = find_owners_of_late_blocks(failing, history, failing.facts["oom"][0], np.arange(12))
+    assert found.known_by.tolist() == [-1] * 6 + [BY_ORDER] * 6
+    assert found.stack_id.tolist() == [-1] * 6 + list(range(own, own + 6))
+    assert (found.module_id == -1).all()

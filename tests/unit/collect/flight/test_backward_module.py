@@ -17,6 +17,7 @@ from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.phases import Phases
 from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.flight.flight_recorder import FlightRecorder
 from gpuledger.model.accounts import Phase
@@ -81,7 +82,7 @@ def test_in_the_recorded_steps_it_is_the_module_that_the_thread_has_entered(tmp_
     phases.start()
     window = SimpleNamespace(is_open=True, phases=phases)
     guard = Guard(lambda error: pytest.fail(str(error)))
-    flight = FlightRecorder(RankJournal(lambda: tmp_path, []), ModuleRegistry(), guard)
+    flight = FlightRecorder(RankJournal(lambda: tmp_path, []), ModuleRegistry(), StackTable(), guard)
     flight.begin(lambda: window, on_card=False)  # type: ignore[arg-type, return-value]
     assert flight.failures.module_at_work() == -1
     phases.put(5)

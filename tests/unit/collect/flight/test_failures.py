@@ -21,6 +21,7 @@ from gpuledger.cli.main import main
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.memory import out_of_memory
+from gpuledger.model.journal.reading import read_journal
 from gpuledger.report.html.sections.failures import _failure as drawn_failure
 from gpuledger.report.text.oom_text import memory_texts, request_text
 
@@ -321,3 +322,27 @@ def test_of_several_ranks_the_first_that_failed_is_complete_and_the_others_have_
     complete, _, others = text.partition(" Then ")
     assert "300.0 MiB did not fit on cuda:0 of rank 1 in step 811" in complete
     assert others.startswith("300.0 MiB did not fit on cuda:0 in step 812")
+
+
+def test_stacks_that_the_allocator_has_of_blocks_and_events_are_stored(
+    card: Callable[..., None], tmp_path: Path
+) -> None:
+    taken = snapshot([8 * MIB, 4 * MIB], [2 * MIB], events=[("alloc", BASE, 8 * MIB), ("alloc", BASE + 1, 512)])
+    frames = [{"filename": "/work/train.py", "line": 7, "name": "keep"}]
+    for number in (0, 2):  # a live block and a free one
+        taken["segments"][number]["blocks"][0]["frames"] = frames
+    taken["segments"][1]["blocks"][0]["frames"] = []
+    taken["device_traces"][0][1]["frames"] = frames
+    card(taken, 12 * MIB)
+    recorded = Recorded(tmp_path)
+    recorded.failures.happened({**FACTS, "tried_bytes": 300 * MIB}, 7)
+    recorded.journal.write()
+    journal = read_journal(recorded.rank_directory / "journal")
+    assert journal.stacks == [[("/work/train.py", 7, "keep")]]
+    assert {name: values.tolist() for name, values in journal.tables["failure_stacks"].items()} == {
+        **{"failure_id": [0, 0], "event_idx": [-1, 1], "address": [BASE, BASE + 1], "stack_id": [0, 0]}
+    }
+    state = recorded.explain().state
+    assert state is not None
+    assert list(state.lines.values()) == [8 * MIB]
+    assert (state.line_known_bytes, state.line_inferred_bytes) == (8 * MIB, 0)

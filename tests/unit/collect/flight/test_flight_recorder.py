@@ -20,6 +20,7 @@ from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.flight import flight_recorder, step_counters
 from gpuledger.collect.flight.flight_recorder import FlightRecorder
 from gpuledger.collect.flight.host_memory import resident_bytes
@@ -73,7 +74,7 @@ def history(monkeypatch: pytest.MonkeyPatch) -> History:
 
 def recorder_in(directory: Path) -> FlightRecorder:
     journal = RankJournal(lambda: directory, [])
-    found = FlightRecorder(journal, ModuleRegistry(), Guard(lambda error: pytest.fail(str(error))))
+    found = FlightRecorder(journal, ModuleRegistry(), StackTable(), Guard(lambda error: pytest.fail(str(error))))
     found.begin(lambda: None, on_card=True)
     return found
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 SMALL_BYTES = 1 << 20
+EXACT = ("stack", "address")
+"""What a block's line is known by if it is its own, and not that of another block."""
 UNKNOWN = "unknown"
 """Category of blocks that no recorded step explains."""
 
@@ -57,8 +59,10 @@ class FailedState:
     """The memory of a device at an out-of-memory error.
 
     ``categories``, ``modules`` and ``lines`` (of the program) are bytes, largest first. ``known_frac`` is the share of
-    the allocated bytes with a known category. ``private_bytes`` are allocated in private pools,
-    ``unused_segments_bytes`` are those of segments without a block in use, which emptying the cache gives back.
+    the allocated bytes with a known category. ``line_known_bytes`` are of blocks with a Python stack of their own, or
+    of recorded steps. ``line_inferred_bytes`` are of blocks with the line of another block, by order or size. The line
+    of the rest is not known. ``private_bytes`` are allocated in private pools, ``unused_segments_bytes`` are those of
+    segments without a block in use, which emptying the cache gives back.
     """
 
     reserved_bytes: int
@@ -71,6 +75,8 @@ class FailedState:
     private_bytes: int
     unused_segments_bytes: int = 0
     lines: dict[str, int] = field(default_factory=dict)
+    line_known_bytes: int = 0
+    line_inferred_bytes: int = 0
 
 
 NOTHING = FailedState(0, 0, 0, {}, {}, 1.0, FreeBytes(), 0)
@@ -83,13 +89,14 @@ def read_failed_state(rank: Rank, failure: FailedAllocation) -> FailedState | No
     If a library could not allocate, or the kernel ended a process, the state can be :data:`NOTHING`.
 
     Source: the allocator's snapshot at the error. Categories and modules are those of the recorded steps' blocks with
-    the same address, the same place in a step, or the same size.
+    the same address, the same place in a step, or the same size. Lines are from the Python stacks that the flight
+    recorder took, otherwise those of the same blocks of the recorded steps.
     """
     nothing = NOTHING if failure.library or failure.killed else None
     if failure.failure_id is None:
         return nothing
     names = ("failure_id", "device_idx", "segment_address", "address", "allocated_bytes", "module_id", "stack_id")
-    table = rank.table("failure_blocks", (*names, "state", "category"))
+    table = rank.table("failure_blocks", (*names, "state", "category", "known_by"))
     ids = table.column("failure_id").to_numpy(zero_copy_only=False)
     mine = np.flatnonzero(ids == failure.failure_id)
     if not mine.size:
@@ -101,7 +108,9 @@ def read_failed_state(rank: Rank, failure: FailedAllocation) -> FailedState | No
     )
     held, idle = state == "allocated", state == "inactive"
     categories, modules = Counter[str](), Counter[str]()
-    words = np.array(table.column("category").to_pylist(), dtype=object)[mine]
+    words, known_by = (
+        np.array(table.column(name).to_pylist(), dtype=object)[mine] for name in ("category", "known_by")
+    )
     numbers, stacks = (
         np.array([-1 if one is None else one for one in table.column(name).to_pylist()])[mine]
         for name in ("module_id", "stack_id")
@@ -110,6 +119,7 @@ def read_failed_state(rank: Rank, failure: FailedAllocation) -> FailedState | No
         categories[word or UNKNOWN] += bytes_
         modules[str(number)] += bytes_
     segments = _segments(rank, failure.failure_id)
+    lines, line_bytes = _line_bytes(rank, stacks[held], size[held], known_by[held])
     total = int(size[held].sum())
     private = np.array([segments.get(one, _NO_SEGMENT).pool_id != 0 for one in segment.tolist()], dtype=bool)
     free = list(map(_Free, size[idle].tolist(), address[idle].tolist(), segment[idle].tolist()))
@@ -122,21 +132,27 @@ def read_failed_state(rank: Rank, failure: FailedAllocation) -> FailedState | No
         known_frac=1 - categories[UNKNOWN] / total if total else 1.0,
         free=_free_bytes(failure.tried_bytes or 0, free, segments),
         private_bytes=int(size[held & private].sum()),
-        lines=_line_bytes(rank, stacks[held], size[held]),
+        lines=lines,
+        line_known_bytes=line_bytes[True],
+        line_inferred_bytes=line_bytes[False],
         unused_segments_bytes=int(size[~np.isin(segment, segment[~idle])].sum()),
     )
 
 
-def _line_bytes(rank: Rank, stacks: NDArray[np.int64], sizes: NDArray[np.int64]) -> dict[str, int]:
-    """Return line of the program -> bytes, largest first, of the blocks with a known line."""
-    if not (stacks >= 0).any():
-        return {}
-    texts = line_texts(read_stacks(rank))
-    found = Counter[str]()
-    for stack, size in zip(stacks.tolist(), sizes.tolist(), strict=True):
+def _line_bytes(
+    rank: Rank, stacks: NDArray[np.int64], sizes: NDArray[np.int64], known_by: NDArray[np.object_]
+) -> tuple[dict[str, int], Counter[bool]]:
+    """Return line of the program -> bytes, largest first, of the blocks with a line.
+
+    Also returns how many of these bytes are of exactly known lines (True), and how many are of inferred ones.
+    """
+    found, by_kind = Counter[str](), Counter[bool]()
+    texts = line_texts(read_stacks(rank)) if (stacks >= 0).any() else {}
+    for stack, size, how in zip(stacks.tolist(), sizes.tolist(), known_by.tolist(), strict=True):
         if (line := texts.get(stack)) is not None:
             found[line] += size
-    return dict(found.most_common())
+            by_kind[how in EXACT] += size
+    return dict(found.most_common()), by_kind
 
 
 class _Segment(NamedTuple):

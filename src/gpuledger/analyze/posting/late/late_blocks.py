@@ -1,0 +1,268 @@
+"""Owners of blocks that were allocated after the recorded steps, where no thread was tagged any more.
+
+A block's line is known from its own Python stack, if one was taken. The rest comes from another block. A block is known
+by its address if it is allocated since the recorded steps. It is known by order if it is the same allocation of its
+step as one of a recorded step, or of a step of which all stacks were taken. It is known by size if the allocations of
+its step are not known, and all blocks of that size in a recorded step have one owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.analyze.posting.late.kept_allocations import KeptAllocations, own_stacks, read_kept_allocations
+from gpuledger.analyze.posting.late.step_orders import match_step
+from gpuledger.analyze.posting.replay import NEVER
+from gpuledger.model.accounts import CATEGORIES
+from gpuledger.model.journal.reading import Journal
+from gpuledger.model.source_files import is_framework
+
+if TYPE_CHECKING:
+    from gpuledger.analyze.posting.device import DeviceHistory
+
+I64 = NDArray[np.int64]
+BY_ADDRESS, BY_ORDER, BY_SIZE, BY_STACK = range(4)
+_LASTING = [CATEGORIES.index(name) for name in ("weight", "buffer", "optimizer_state") if name in CATEGORIES]
+_WITH_STACKS_FRAC = 0.5
+"""Share of a step's allocations that must have stacks of their own, for other steps to be compared with it.
+
+Those of autograd's threads have none.
+"""
+_WELL_MATCHED_FRAC = 0.9
+"""Share of a step's allocations that must be found in the recorded step. Otherwise other steps are compared, too."""
+
+
+@dataclass
+class LateBlocks:
+    """Owners of blocks, -1 where not known. Codes are positions in CATEGORIES, PHASES and the kinds of knowledge."""
+
+    category: I64
+    module_id: I64
+    phase: I64
+    known_by: I64
+    step: I64
+    stack_id: I64
+
+    @classmethod
+    def unknown(cls, count: int) -> LateBlocks:
+        """Return ``count`` blocks of which nothing is known."""
+        return cls(*(np.full(count, -1, dtype=np.int64) for _ in fields(cls)))
+
+    def put(self, rows: I64, other: LateBlocks) -> None:
+        """Replace some rows."""
+        for one in fields(self):
+            getattr(self, one.name)[rows] = getattr(other, one.name)
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """One step in the order of allocation. ``blocks`` are blocks of the recorded steps, -1 where none is known."""
+
+    sizes: list[int]
+    blocks: I64
+    stack_id: I64
+
+
+def find_owners_of_late_blocks(
+    journal: Journal, history: DeviceHistory | None, failure: Mapping[str, Any], rows: I64
+) -> LateBlocks:
+    """Return the owners of the blocks in ``rows`` of the journal's ``failure_blocks``.
+
+    Args:
+        journal: The rank's journal.
+        history: What was recorded of the device; None if nothing was.
+        failure: The out-of-memory error.
+        rows: Blocks of that error.
+    """
+    table = journal.tables["failure_blocks"]
+    address, live = table["address"][rows].tolist(), np.flatnonzero(table["state"][rows] != 0).tolist()
+    own, lines = _stacks_of_live(journal, failure), _Lines(journal)
+    found = LateBlocks.unknown(rows.size)
+    if history is not None:
+        _compare(found, journal, history, failure, lines, {row: address[row] for row in live}, own, rows)
+    for row in live:
+        _use_own_stack(found, row, own.get(address[row], -1), lines)
+    return found
+
+
+def _compare(
+    found: LateBlocks,
+    journal: Journal,
+    history: DeviceHistory,
+    failure: Mapping[str, Any],
+    lines: _Lines,
+    live: Mapping[int, int],
+    own: Mapping[int, int],
+    rows: I64,
+) -> None:
+    """Fill the rows of blocks that are found in the recorded steps. ``live`` is row -> address."""
+    requested = journal.tables["failure_blocks"]["requested_bytes"][rows]
+    kept = read_kept_allocations(journal, failure)
+    last_at = {int(one): number for number, one in enumerate(kept.address.tolist())}
+    step = _reference_step(history)
+    recorded = _Reference(history.lives.requested_bytes[step].tolist(), step, history.owners.stack_id[step])
+    kept = _with_live(kept, last_at, own)
+    block, stack, was_compared = _compare_steps(kept, recorded, lines, int(failure.get("step") or -1))
+    alive = np.flatnonzero(history.lives.free_requested_index == NEVER)
+    at_close = {int(history.lives.address[one]): int(one) for one in alive.tolist()}
+    by_size, of_one_line = _owners_by_size(history, step)
+    for row, place in live.items():
+        size = int(requested[row])
+        number = last_at.get(place)
+        at = at_close.get(place)
+        if number is not None:
+            found.step[row] = kept.step[number]
+            if block[number] >= 0 or stack[number] >= 0:
+                _own(found, row, history, int(block[number]), BY_ORDER)
+                found.stack_id[row] = stack[number]
+        elif (
+            at is not None
+            and int(history.lives.requested_bytes[at]) == size
+            and (not kept.address.size or history.owners.category[at] in _LASTING)
+        ):
+            _own(found, row, history, at, BY_ADDRESS)
+            found.step[row] = history.owners.step[at]
+        if found.known_by[row] < 0 and not (number is not None and was_compared[number]):
+            _own_by_size(found, row, history, by_size.get(size, -1), has_line=size in of_one_line)
+
+
+class _Lines:
+    """The source line of each stack: that of the innermost frame outside PyTorch and Python's standard library."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._of_stack = [
+            next(((file, line) for file, line, function in stack if not is_framework(file, function)), None)
+            for stack in journal.stacks
+        ]
+
+    def agree(self, one: int, other: int) -> bool | None:
+        """Return whether two stacks have the same line; None if one of them has none."""
+        lines = [self._of_stack[number] for number in (one, other) if 0 <= number < len(self._of_stack)]
+        return None if len(lines) < 2 or None in lines else lines[0] == lines[1]
+
+
+def _stacks_of_live(journal: Journal, failure: Mapping[str, Any]) -> dict[int, int]:
+    """Return address -> own Python stack, of the live blocks that have one."""
+    own = own_stacks(journal, failure)
+    of_live = (own["event_idx"] < 0) & (own["stack_id"] >= 0)
+    return dict(zip(own["address"][of_live].tolist(), own["stack_id"][of_live].tolist(), strict=True))
+
+
+def _with_live(kept: KeptAllocations, last_at: Mapping[int, int], own: Mapping[int, int]) -> KeptAllocations:
+    """Return the kept allocations with the stacks that only the live blocks have."""
+    stacks = kept.stack_id.copy()
+    for address, stack in own.items():
+        if address in last_at:
+            stacks[last_at[address]] = stack
+    return replace(kept, stack_id=stacks)
+
+
+def _use_own_stack(found: LateBlocks, row: int, own: int, lines: _Lines) -> None:
+    """Give a block its own stack. What another block says of it is dropped if that one is of another line."""
+    if own < 0:
+        return
+    if lines.agree(own, int(found.stack_id[row])) is False:
+        found.category[row] = found.module_id[row] = found.phase[row] = -1
+    found.stack_id[row], found.known_by[row] = own, BY_STACK
+
+
+def _own(found: LateBlocks, row: int, history: DeviceHistory, block: int, by: int) -> None:
+    found.known_by[row] = by
+    if block >= 0:
+        owners = history.owners
+        found.category[row], found.module_id[row] = owners.category[block], owners.module_id[block]
+        found.phase[row], found.stack_id[row] = owners.phase[block], owners.stack_id[block]
+
+
+def _own_by_size(found: LateBlocks, row: int, history: DeviceHistory, block: int, *, has_line: bool) -> None:
+    if block >= 0:
+        _own(found, row, history, block, BY_SIZE)
+        if not has_line:
+            found.stack_id[row] = -1
+
+
+def _compare_steps(
+    kept: KeptAllocations, recorded: _Reference, lines: _Lines, failed_step: int
+) -> tuple[I64, I64, NDArray[np.bool_]]:
+    """Return for each kept allocation the same one of a recorded step, its stack, and whether its step was compared.
+
+    The first two are -1 where the order does not say it.
+    """
+    count = kept.step.size
+    block, stack = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
+    compared = np.zeros(count, dtype=bool)
+    whole = {
+        step: mine
+        for step in np.unique(kept.step[kept.step >= 0]).tolist()
+        if kept.place[(mine := np.flatnonzero(kept.step == step))[0]] == 0  # the others have no beginning
+    }
+    taken: dict[int, _Reference] = {}
+    for step, mine in whole.items():
+        compared[mine] = True
+        at = _places(kept, mine, recorded, lines, is_whole=step != failed_step)
+        block[mine] = np.where(at >= 0, recorded.blocks[at], -1) if recorded.sizes else -1
+        stack[mine] = np.where(at >= 0, recorded.stack_id[at], -1) if recorded.sizes else -1
+        if step != failed_step and (kept.stack_id[mine] >= 0).mean() >= _WITH_STACKS_FRAC:
+            stacks = np.where(kept.stack_id[mine] >= 0, kept.stack_id[mine], stack[mine])
+            taken[step] = _Reference(kept.requested_bytes[mine].tolist(), block[mine], stacks)
+    for step, mine in whole.items():
+        matched = (block[mine] >= 0).mean()
+        if step in taken or not taken or matched >= _WELL_MATCHED_FRAC:
+            continue
+        nearest = taken[min(taken, key=lambda other: abs(other - step))]
+        at = _places(kept, mine, nearest, lines, is_whole=step != failed_step)
+        if (at >= 0).mean() > matched:
+            block[mine], stack[mine] = (
+                np.where(at >= 0, values[at], -1) for values in (nearest.blocks, nearest.stack_id)
+            )
+    return block, stack, compared
+
+
+def _places(kept: KeptAllocations, mine: I64, reference: _Reference, lines: _Lines, *, is_whole: bool) -> I64:
+    """Return the position in ``reference`` of each allocation of a step; -1 where the orders do not match.
+
+    They do not if the lines of the step's own stacks contradict it.
+    """
+    at = np.array(match_step(kept.requested_bytes[mine].tolist(), reference.sizes, is_whole=is_whole), dtype=np.int64)
+    agreed = [
+        lines.agree(own, int(reference.stack_id[place])) if place >= 0 else None
+        for own, place in zip(kept.stack_id[mine].tolist(), at.tolist(), strict=True)
+    ]
+    return np.full(at.size, -1) if agreed.count(False) > agreed.count(True) else at
+
+
+def _reference_step(history: DeviceHistory) -> I64:
+    """Return the blocks of the last whole recorded step in the order of allocation."""
+    lives, owners = history.lives, history.owners
+    recorded = np.unique(owners.step[lives.alloc_index >= 0])
+    whole = recorded[recorded >= 1]
+    if not whole.size:
+        return np.zeros(0, dtype=np.int64)
+    counts = [int((owners.step == step).sum()) for step in whole.tolist()]
+    chosen = whole[-1] if len(counts) < 2 or counts[-1] >= counts[-2] // 2 else whole[-2]
+    mine = np.flatnonzero((owners.step == chosen) & (lives.alloc_index >= 0))
+    return mine[np.argsort(lives.alloc_index[mine], kind="stable")]
+
+
+def _owners_by_size(history: DeviceHistory, reference: I64) -> tuple[dict[int, int], set[int]]:
+    """Return requested bytes -> a block, for sizes of which all blocks have one category and module.
+
+    Also returns the sizes of which all blocks have one Python stack.
+    """
+    found: dict[int, int] = {}
+    doubtful: set[int] = set()
+    of_many_lines: set[int] = set()
+    owners = history.owners
+    for block in reference.tolist():
+        size = int(history.lives.requested_bytes[block])
+        other = found.setdefault(size, block)
+        if (owners.category[other], owners.module_id[other]) != (owners.category[block], owners.module_id[block]):
+            doubtful.add(size)
+        if owners.stack_id[other] != owners.stack_id[block]:
+            of_many_lines.add(size)
+    return {size: block for size, block in found.items() if size not in doubtful}, set(found) - of_many_lines
