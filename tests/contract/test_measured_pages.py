@@ -18,8 +18,11 @@ make_pages = pytest.importorskip("make_pages")
 from pages import blocks, rebased  # noqa: E402
 
 UNIT = r"(?:%|×|[nµm]s\b|s\b|[KMGT]i?B\b|m?[JW]\b|k?Hz\b|times\b)"
-FIGURE = re.compile(rf"(?<![\w.^-])[±+-]?\d[\d,]*(?:\.\d+)? ?{UNIT}")
-"""A number with the unit of something that is measured."""
+COUNTED = (
+    r"(?:convolutions|shapes|trainings|programs|models|requests|recordings|measurements|operators|kernels|verdicts)"
+)
+FIGURE = re.compile(rf"(?<![\w.^-])[±+-]?\d[\d,]*(?:\.\d+)?(?: ?{UNIT}|(?: [a-z]+)? {COUNTED}\b)")
+"""A number with the unit of something that is measured, or of what was measured."""
 NOT_PROSE = re.compile(
     r"<!-- measured: .*?<!-- /measured -->|^(?P<fence>`{3,}).*?^(?P=fence)$|`[^`\n]+`|\]\([^)]*\)|<!--.*?-->",
     re.DOTALL | re.MULTILINE,
@@ -40,8 +43,8 @@ TYPED = {
     "docs/groups.md": ["5 %"],
     "docs/jobs/layer-cost.md": ["100 %", "101.81 µs", "46.23 mJ", "90 %"],
     "docs/jobs/out-of-memory.md": ["24 GB", "50 ms"],
-    "docs/numbers.md": ["10 %", "2 MiB", "3 %", "8 times"],
-    "docs/operator-costs.md": ["1.5 s", "10 ms", "20 µs", "3 %", "5 ms", "90 %", "95 %"],
+    "docs/numbers.md": ["10 %", "2 MiB", "200,000 operators", "3 %", "64 operators", "8 times"],
+    "docs/operator-costs.md": ["1.5 s", "10 ms", "20 operators", "20 µs", "3 %", "5 ms", "90 %", "95 %"],
     "docs/plot.md": ["10 ms"],
     "docs/ranks.md": ["1 %", "1 MiB", "1.5 times", "2 %", "4 times", "75 %"],
     "docs/security.md": [
@@ -88,12 +91,22 @@ def test_a_figure_outside_the_blocks_is_no_measurement(page: Path) -> None:
         ("<!-- measured: x -->\n2 %\n<!-- /measured -->\nand 4 s", ["4 s"]),
         ("```sh\nrun 10 s\n```\nfor `5 s` and [7 s](a.md)", ["7 s"]),
         ("version 2.11 s and H200 %", ["2.11 s"]),
+        ("a table of 22,957 shapes; 36 recorded trainings, 3 tables", ["22,957 shapes", "36 recorded trainings"]),
     ],
 )
 def test_figures_are_found_in_prose_only(text: str, figures: list[str], tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(text, encoding="utf-8")
     assert typed_figures(page) == figures
+
+
+def test_docstrings_have_the_number_of_measured_convolutions() -> None:
+    files = json.loads((BENCH / "estimate" / "results" / "h200" / "conv_copies.json").read_text("utf-8"))["files"]
+    count = f"{sum(one['convolutions'] for one in files.values()):,}"
+    sources = (ROOT / "src" / "gpuledger").rglob("*.py")
+    found = [number for one in sources for number in re.findall(r"(\d[\d,]+) convolutions", one.read_text("utf-8"))]
+    assert len(found) >= 3
+    assert set(found) == {count}
 
 
 def test_a_block_without_a_function_is_an_error() -> None:

@@ -53,6 +53,9 @@ def test_the_table_has_every_function_once_and_its_counts_are_right() -> None:
     assert f"list {FUNCTIONS} functions" in introduction
     assert f"covers {FUNCTIONS - partly} of them completely and {partly} partly" in introduction
     assert all(row.note.startswith("; **partly**: ") for row in rows if row.note)
+    index = " ".join((PAGE.parent / "index.md").read_text("utf-8").split())
+    assert f"[All {FUNCTIONS} functions]({PAGE.name})" in index
+    assert f"{FUNCTIONS - partly} are covered completely and {partly} partly" in index
 
 
 @pytest.mark.parametrize("row", functions(), ids=lambda row: str(row.number))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+import numpy as np
+
 from gpuledger.simulate.estimate.fit import excess_factor
 from pages.blocks import FILES, ROOT, block
 from pages.results import GIB, Results, about, environment_of, middle, percent, read, table, when, worst, wrap
@@ -14,6 +16,8 @@ HELD_OUT = RESULTS + "estimate_held_out.json"
 BLIND = (RESULTS + "estimate_held_out_first.json", RESULTS + "estimate_new.json")
 """Estimates as they were when the GPU's figures became known; the first twelve were estimated anew later."""
 STREAMS = RESULTS + "allocator_streams.json"
+COPIES = RESULTS + "conv_copies.json"
+SHAPES = ROOT / "src" / "gpuledger" / "simulate" / "convolutions" / "measured.npz"
 SPEED = "estimate/results/cpu/estimate_speed.json"
 EAGER = RESULTS + "eager_peaks.json"
 WITHOUT_WORKSPACES = "without workspaces"
@@ -202,6 +206,25 @@ def allocator_and_speed() -> list[str]:
             f"{about(speed, 'estimate/estimate_speed.py')}.",
         ),
     ]
+
+
+@block("measured convolutions")
+def measured_convolutions() -> list[str]:
+    """Return how many convolutions estimates rest on, and in how many the copies that they assume agree."""
+    copies = read(COPIES)
+    with np.load(SHAPES) as kept:
+        shapes = len(kept["digests"])
+    files = copies["files"].values()
+    count, agree = sum(one["convolutions"] for one in files), sum(one["copies_agree"] for one in files)
+    told = copies["measured_on"]["conv_workspaces"]
+    return wrap(
+        f"The table has {shapes:,} shapes of the {count:,} convolutions that were measured. The model is fitted to",
+        "these, except those of trainings by which estimates are judged. The copies and sums of PyTorch itself are",
+        "computed.",
+        f"They agree with the GPU's in size and order in {agree:,} of the measured convolutions.",
+        f"Measured: {about(told, 'estimate/conv_workspaces.py')}, and later those with three dimensions. Compared:",
+        f"{when(copies, 'estimate/conv_copies.py')}.",
+    )
 
 
 @block("estimates of strangers")

@@ -7,6 +7,7 @@ from pages.results import MIB, Results, about, middle, percent, read, table, wra
 
 RECORDED = "memory/results/h200/accuracy.json"
 BALANCE = "memory/results/h200/context.json"
+DROP_IN = "memory/results/cpu/dropin_defects.json"
 NUMERIC = "memory/results/h200/lines_without_modules.json"
 GRAPHS = "memory/results/h200/graph_pools.json"
 GATE = "memory/results/h200/gate.json"
@@ -115,3 +116,27 @@ def repeated_peaks() -> list[str]:
         f"{', '.join(same)}. Some programs vary: {', '.join(varying)}.",
         f"Measured: {about(gate, 'memory/gate_repeatability.py')}.",
     )
+
+
+@block("drop-in and older memory profiler")
+def drop_in() -> list[str]:
+    """Return what the older PyTorch memory profiler and the drop-in print of trainings with known sizes."""
+    results = read(DROP_IN)
+    rows = [
+        [one["case"], f"`{one['line']}`", _range_of(one["expected_mb"]), _printed(one["old"]), _printed(one["ours"])]
+        for one in results["cases"]
+    ]
+    return [
+        *table(["case", "line", "expected", "old tool", "gpuledger"], rows, 5),
+        "",
+        *wrap(f"Measured: {about(results, 'memory/dropin_defects.py')}."),
+    ]
+
+
+def _range_of(bounds: list[int]) -> str:
+    low, high = bounds
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _printed(tool: Results) -> str:
+    return "an error" if tool["error"] else ", ".join(map(str, tool["mb"]))
