@@ -3,13 +3,16 @@
 ``python tests/corpus/run.py`` runs all of it in fresh processes. ``--way mixed`` takes forks of an interpreter that has
 loaded torch, except for programs about hooks, exits, imports, processes and signals; ``--way forked`` forks for those,
 too, which is only for a quick look. ``--repeat 20`` runs each program 20 times, for differences that are rare.
-``--out`` writes the outcome.
+``--out`` writes the outcome. With ``--clean EARLIER``, nothing runs: it writes an earlier outcome without the temporary
+folders in its texts.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import queue
+import re
 import sys
 import tempfile
 import time
@@ -18,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2] / "bench" / "lib")]
 
@@ -28,6 +32,8 @@ from corpus_programs import FRESH_ONLY, KINDS, Program, find_programs
 import gpuledger
 
 WAYS = ("fresh", "mixed", "forked")
+FOLDER = re.compile(r"/[^\"'\s]*/(?:corpus-[^/\s]+/place|site-packages)/")
+"""The temporary folder in which a program ran, or that of installed packages."""
 Run = Callable[[Program, Place, tuple[str, ...] | None], Outcome]
 
 
@@ -72,11 +78,18 @@ def run_program(program: Program, run: Run, *, way: str) -> list[Record]:
             recorded_s = time.monotonic() - began_s
             if second is None and _is_other(program, first, recorded, still_recording=bool(options)):
                 second = run(program, place, None)
-            faults = tuple(faults_of_program(program, first, second or first))
-            found = tuple(differences(program, first, second or first, recorded, still_recording=bool(options)))
+            faults = without_folders(faults_of_program(program, first, second or first))
+            found = without_folders(
+                differences(program, first, second or first, recorded, still_recording=bool(options))
+            )
             times = (round(bare_s, 2), round(recorded_s, 2))
             records.append(Record(program.name, " ".join(options), way, first.status, found, faults, None, *times))
     return records
+
+
+def without_folders(lines: Iterable[str]) -> tuple[str, ...]:
+    """Return lines in which the program's files have no temporary folder before them."""
+    return tuple(FOLDER.sub("", line) for line in lines)
 
 
 def _is_other(program: Program, bare: Outcome, recorded: Outcome, *, still_recording: bool) -> bool:
@@ -136,6 +149,13 @@ def _write(out: Path, kind: str, records: list[Record]) -> None:
     write_results(out, {**content, "records": [asdict(record) for record in records]})
 
 
+def clean(outcome: dict[str, Any]) -> dict[str, Any]:
+    """Return an earlier outcome without temporary folders in its texts."""
+    texts = ("differences", "faults")
+    records = [{**one, **{name: without_folders(one[name]) for name in texts}} for one in outcome["records"]]
+    return {**outcome, "records": records}
+
+
 def main() -> int:
     """Return 0 where every program ran alike, else 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -145,7 +165,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=1, help="run each program this number of times")
     parser.add_argument("--out", type=Path, help="write the outcome as JSON")
+    parser.add_argument("--clean", type=Path, metavar="EARLIER", help="clean the texts of an earlier outcome")
     given = parser.parse_args()
+    if given.clean is not None:
+        from environment import write_results
+
+        write_results(given.out or given.clean, clean(json.loads(given.clean.read_text(encoding="utf-8"))))
+        return 0
     print(f"recorded by {Path(gpuledger.__file__).parent}")
     programs = {one.name: one for pattern in given.pattern for one in find_programs(given.kind, pattern)}
     records = []

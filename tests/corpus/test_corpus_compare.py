@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import run
 from corpus_compare import differences, faults_of_program
-from corpus_outcome import Outcome
+from corpus_outcome import Outcome, Place
 from corpus_programs import Program, read_program
 
 STATE = {
@@ -91,3 +94,41 @@ def test_a_header_is_read(tmp_path: Path) -> None:
     script.write_text("import sys\n")
     with pytest.raises(ValueError, match="first line"):
         read_program(script)
+
+
+LINE = 'stderr: -  File "{}/corpus-sskw2pvl/place/work/deadline.py", line 36, in <module>'
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/var/folders/zz/T"])
+def test_an_outcome_names_no_temporary_folder(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torchs = 'stderr: -  File "/opt/x/lib/python3.12/site-packages/torch/_tensor.py", line 631, in backward'
+    record = {
+        "program": "errors/deadline",
+        "differences": [LINE.format(folder), torchs, "status -14 bare"],
+        "faults": [],
+    }
+    place = tmp_path / "outcome.json"
+    place.write_text(json.dumps({"equal": 3, "records": [record]}), encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["run.py", "--clean", str(place)])
+    assert run.main() == 0
+    cleaned = json.loads(place.read_text(encoding="utf-8"))
+    assert cleaned["equal"] == 3
+    assert cleaned["records"][0]["differences"] == [
+        'stderr: -  File "work/deadline.py", line 36, in <module>',
+        'stderr: -  File "torch/_tensor.py", line 631, in backward',
+        "status -14 bare",
+    ]
+
+
+def test_a_record_names_no_temporary_folder(tmp_path: Path) -> None:
+    path = tmp_path / "one.py"
+    path.write_text("")
+    folders: list[str] = []
+
+    def execute(_program: Program, place: Place, options: tuple[str, ...] | None) -> Outcome:
+        folders.append(str(place.work))
+        return replace(BARE, stderr=b"" if options is None else f'  File "{place.work}/one.py"\n'.encode())
+
+    records = run.run_program(Program(path), execute, way="fresh")
+    assert any("one.py" in line for line in records[0].differences)
+    assert not any(folders[0] in line for line in records[0].differences)
