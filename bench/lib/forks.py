@@ -1,4 +1,7 @@
-"""Functions in forked processes, which have loaded what this one has and use the GPU for themselves."""
+"""Functions in forked processes, which have loaded what this one has and use the GPU for themselves.
+
+A :class:`Fork` stays and answers requests, so that two of them can take turns.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ import os
 import signal
 import traceback
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, Self
 
 
 def in_a_fork(run: Callable[[], dict[str, Any]], limit_s: int = 0) -> dict[str, Any]:
@@ -38,3 +42,60 @@ def in_a_fork(run: Callable[[], dict[str, Any]], limit_s: int = 0) -> dict[str, 
         return {"error": "the process died or took too long", "traceback": ""}
     found: dict[str, Any] = json.loads(text)
     return found
+
+
+class Fork:
+    """A forked process that answers requests until it is left.
+
+    Args:
+        begin: Runs in the process, and returns the function that answers. Requests and answers are JSON.
+    """
+
+    def __init__(self, begin: Callable[[], Callable[[Any], Any]]) -> None:
+        own_reading, writing = os.pipe()
+        reading, own_writing = os.pipe()
+        self._child = os.fork()
+        if not self._child:
+            for other in (writing, reading):
+                os.close(other)
+            _answer_all(begin, own_reading, own_writing)
+        for other in (own_reading, own_writing):
+            os.close(other)
+        self._requests, self._answers = os.fdopen(writing, "w"), os.fdopen(reading)
+
+    def ask(self, request: Any) -> Any:
+        """Return the answer to a request.
+
+        Raises:
+            RuntimeError: The process raised an exception or died.
+        """
+        with suppress(BrokenPipeError):  # the answer says why it died, if it could say so
+            self._requests.write(json.dumps(request) + "\n")
+            self._requests.flush()
+        text = self._answers.readline()
+        found = json.loads(text) if text else {"error": "the process died"}
+        if "error" in found:
+            raise RuntimeError(found["error"])
+        return found["answer"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(BrokenPipeError):
+            self._requests.close()
+        self._answers.close()
+        os.waitpid(self._child, 0)
+
+
+def _answer_all(begin: Callable[[], Callable[[Any], Any]], reading: int, writing: int) -> None:
+    """Answer requests until there are no more, and end this process."""
+    with os.fdopen(reading) as requests, os.fdopen(writing, "w") as answers:
+        try:
+            answer = begin()
+            for line in requests:
+                answers.write(json.dumps({"answer": answer(json.loads(line))}) + "\n")
+                answers.flush()
+        except BaseException as error:
+            answers.write(json.dumps({"error": f"{type(error).__name__}: {error}\n{traceback.format_exc()}"}) + "\n")
+    os._exit(0)
