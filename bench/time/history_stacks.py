@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 from environment import describe_environment, write_results
 from models import EIGHT, MODELS
 
-from gpuledger.collect.adapter.torch_private import without_importing_compiler
+from gpuledger.collect.adapter.dynamo import without_importing_compiler
 
 WAYS: dict[str, dict[str, Any] | None] = {
     "bare": None,

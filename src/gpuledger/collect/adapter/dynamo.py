@@ -7,8 +7,11 @@ of gpuledger's may be met, and none of torch's that only a recorded program call
 
 from __future__ import annotations
 
+import importlib
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
@@ -68,3 +71,37 @@ def guards_of_compiled_code() -> Iterator[str]:
     for code in [found() for found in list(getattr(known, "seen", ()))]:
         for entry in () if code is None else _cache_entries(code):
             yield str(getattr(entry, "guard_manager", ""))
+
+
+class _NotImported:
+    """Stands for ``torch._inductor`` until something imports it: without attributes here, complete in other threads."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        if threading.get_ident() == self._thread:
+            raise AttributeError(name)
+        return getattr(importlib.import_module("torch._inductor"), name)
+
+
+_COMPILER = "torch._inductor"
+
+
+@contextmanager
+def without_importing_compiler() -> Iterator[None]:
+    """Read Python stacks without importing ``torch._inductor``.
+
+    To name frames, torch asks ``hasattr(torch, "_inductor")``. In a program without an optimizer, that imports it with
+    800 other modules, which takes 1.6 s on two cores. (Creating an optimizer imports it, too.)
+    """
+    if _COMPILER in sys.modules:
+        yield
+        return
+    attributes, key, placeholder = vars(torch), _COMPILER.rpartition(".")[2], _NotImported()
+    attributes[key] = placeholder
+    try:
+        yield
+    finally:
+        if attributes.get(key) is placeholder:
+            del attributes[key]

@@ -125,6 +125,12 @@ class _Site:
         self._observed = _with_observer(_compile_observed(function), self.observers)
         self._compiled_before = True
 
+    @property
+    def keeps_observed_code(self) -> bool:
+        """Return whether the observed code stays without an observer. The program's first code was compiled with it."""
+        is_observed = self._function.__code__ is self._current is not self._plain
+        return is_observed and not self._compiled_before and dynamo.compiled_frames() > 0
+
     def change(self, chosen: Callable[[list[Observer]], list[Observer]]) -> None:
         """Replace the list of observers. When it becomes empty, the original code is restored.
 
@@ -171,6 +177,12 @@ def _site_of(function: Callable[..., Any]) -> _Site:
     if site is None:
         site = _sites[function] = _Site(function)
     return site
+
+
+def is_observed_for_good(function: Callable[..., Any]) -> bool:
+    """Return whether a function keeps its observed code, so that observers come and go without a change of it."""
+    site = _sites.get(function) if isinstance(function, FunctionType) else None
+    return site is not None and site.keeps_observed_code
 
 
 # -- compiling ------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from gpuledger.collect.adapter.instrument import CannotInstrumentError
 _TORCH_FILES = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 _MODULE_CALL: Callable[..., Any] = getattr(nn.Module, "_wrapped_call_impl", nn.Module.__call__)
+_EVALUATE: Callable[..., Any] = nn.Module.eval
 _BACKWARD: Callable[..., Any] = torch.autograd.backward
 _GRAD: Callable[..., Any] = torch.autograd.grad
 _ENTER_AUTOCAST: Callable[..., Any] = torch.amp.autocast_mode.autocast.__enter__
@@ -53,6 +54,11 @@ def torchs_own(function: Callable[..., Any]) -> Callable[..., Any]:
 def module_call() -> Callable[..., Any]:
     """Return the function that runs for every module call."""
     return torchs_own(_MODULE_CALL)
+
+
+def evaluate() -> Callable[..., Any]:
+    """Return ``nn.Module.eval``; its parameter is the module."""
+    return torchs_own(_EVALUATE)
 
 
 def backward() -> Callable[..., Any]:

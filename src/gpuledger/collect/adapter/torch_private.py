@@ -6,25 +6,28 @@ torch 2.11 (CUDA 13.0, H200) and torch 2.13 (CPU build).
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import itertools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch.utils import _python_dispatch
 from torch.utils.hooks import RemovableHandle
 
+from gpuledger.collect.adapter.dynamo import without_importing_compiler
 from gpuledger.collect.adapter.program_objects import attributes_of
 
 _C = torch._C
 _record_memory_history = torch.cuda.memory._record_memory_history
 """The original function, saved before the session wraps it to detect a memory history that the program starts."""
+_change_ring: Callable[..., None] = torch.cuda.memory._record_memory_history_impl
+"""What that one calls. The session does not wrap it."""
 
 LOST_WITHOUT = {
     "_cuda_setMemoryMetadata": "CUDA allocations have no module or phase, so the dispatch-mode recorder is used",
@@ -162,15 +165,15 @@ def start_history(*, stacks: bool, max_entries: int, clear: bool) -> None:
 
 def _start_history(*, stacks: bool, max_entries: int, clear: bool, **more: Any) -> None:
     _ring.is_on = False
-    _change_history(
-        enabled="all",
-        context="alloc" if stacks else None,
-        stacks="python",
-        max_entries=max_entries,
-        clear_history=clear,
+    _change_history(**_history_options("alloc" if stacks else None, max_entries, clear=clear), **more)
+
+
+def _history_options(context: str | None, max_entries: int, *, clear: bool) -> dict[str, Any]:
+    return {
+        **{"enabled": "all", "context": context, "stacks": "python"},
+        **{"max_entries": max_entries, "clear_history": clear},
         **_IN_ALL_THREADS,
-        **more,
-    )
+    }
 
 
 def stop_history() -> None:
@@ -179,44 +182,33 @@ def stop_history() -> None:
     _change_history(enabled=None)
 
 
-class _NotImported:
-    """Stands for ``torch._inductor`` until something imports it: without attributes here, complete in other threads."""
-
-    def __init__(self) -> None:
-        self._thread = threading.get_ident()
-
-    def __getattr__(self, name: str) -> Any:
-        if threading.get_ident() == self._thread:
-            raise AttributeError(name)
-        return getattr(importlib.import_module("torch._inductor"), name)
-
-
-_COMPILER = "torch._inductor"
-
-
-@contextmanager
-def without_importing_compiler() -> Iterator[None]:
-    """Read Python stacks without importing ``torch._inductor``.
-
-    To name frames, torch asks ``hasattr(torch, "_inductor")``. In a program without an optimizer, that imports it with
-    800 other modules, which takes 1.6 s on two cores. (Creating an optimizer imports it, too.)
-    """
-    if _COMPILER in sys.modules:
-        yield
-        return
-    attributes, key, placeholder = vars(torch), _COMPILER.rpartition(".")[2], _NotImported()
-    attributes[key] = placeholder
-    try:
-        yield
-    finally:
-        if attributes.get(key) is placeholder:
-            del attributes[key]
-
-
 def start_ring(max_entries: int) -> None:
     """Keep the last ``max_entries`` allocations and requests to free of the allocator, without stacks."""
     _start_history(stacks=False, max_entries=max_entries, clear=True, **_FEWER_EVENTS)
     _ring.is_on = True
+
+
+def take_ring_stacks(kept_with: str | None, max_entries: int) -> None:
+    """Take Python stacks of allocations from now on, while the ring is on, or none any more. No event is lost.
+
+    Args:
+        kept_with: "state": live blocks keep the stacks. "alloc": events of the ring keep them as well. None: no stacks.
+        max_entries: As given to :func:`start_ring`.
+    """
+    _change_ring(**_history_options(kept_with, max_entries, clear=False), **_FEWER_EVENTS)
+
+
+def stack_ns() -> float:
+    """Return about how long the allocator needs for the Python stack of an allocation, in ns.
+
+    Source: three times the shortest time of a stack from here. Those in a model are longer, and are freed again.
+    """
+    times = []
+    for _ in range(5):
+        started_ns = time.perf_counter_ns()
+        _C._profiler.gather_traceback(python=True, script=True, cpp=False)
+        times.append(time.perf_counter_ns() - started_ns)
+    return max(3.0 * min(times), 1_500.0)
 
 
 def ring_is_on() -> bool:

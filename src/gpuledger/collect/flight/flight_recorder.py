@@ -25,6 +25,7 @@ from gpuledger.collect.attribution.tags import module_id_of
 from gpuledger.collect.flight.census import Census
 from gpuledger.collect.flight.failures import Failures
 from gpuledger.collect.flight.host_memory import HostMemory
+from gpuledger.collect.flight.late_stacks import LateStacks
 from gpuledger.collect.flight.step_counters import CudaCounters, DeviceCounters, StepCounters
 from gpuledger.collect.flight.tensor_count import TensorCount, referenced_tensors
 from gpuledger.collect.memory.window import MemoryWindow
@@ -70,6 +71,7 @@ class FlightRecorder:
         self._pid = os.getpid()
         self._user_history: UserHistory | None = None
         self._gave_way = False
+        self._late: LateStacks | None = None
         self._written_ns = time.time_ns()
         self._censuses: list[dict[str, Any]] = []
         self._first: Census | None = None
@@ -116,6 +118,8 @@ class FlightRecorder:
             self._journal.fact(steps_seen=step)
             self._host.write_facts(self._journal)
             self._journal.append()
+        if self._late is not None:
+            self._late.step_ended(self._counters.latest)
 
     def recording_ended(self, step: int) -> None:
         """Look at what is alive after ``step``, the last recorded one."""
@@ -129,7 +133,13 @@ class FlightRecorder:
         self._next_census = step + FIRST_CENSUS_STEPS
         if self._on_card and torch_private.is_history_off():
             self._user_history = UserHistory(self._guard(self._give_way), self._guard.absorbs)
+            counters = self._counters
+            if not self._takes_stacks or counters is None:
+                self._start_ring()
+                return
+            self._late = LateStacks(self._guard, RING_ENTRIES, counters.allocations)
             self._start_ring()
+            self._late.step_ended(counters.latest)
 
     def finish(self, step: int) -> None:
         """Stop keeping events, and leave the last rows to the journal."""
@@ -155,6 +165,8 @@ class FlightRecorder:
 
     def take_out(self) -> None:
         """Remove everything. Can be called more than once."""
+        if self._late is not None:
+            self._late.take_out()
         if self._user_history is not None:
             self._user_history.remove()
             self._user_history = None
@@ -164,10 +176,15 @@ class FlightRecorder:
     def _start_ring(self) -> None:
         torch_private.start_ring(RING_ENTRIES)
         self.failures.ring_from_ns = time.time_ns()
+        if self._late is not None:
+            self._late.begin()
 
     def _give_way(self) -> None:
         """Stop keeping events, because the program starts its own memory history."""
         self._gave_way = True
+        if self._late is not None:
+            self._late.take_out()
+            self._late = None
         if torch_private.ring_is_on():
             torch_private.stop_history()
             self._journal.note(

@@ -6,7 +6,7 @@ import os
 import re
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -74,6 +74,10 @@ class StepCounters:
         for one in self.latest:
             self._values.extend((step, end_ns, self.host_bytes, *one))
 
+    def allocations(self) -> int:
+        """Return the number of allocations on all GPUs in use since the process started."""
+        return allocations_of(self._read_devices())
+
     @property
     def rows(self) -> int:
         """Return the number of rows that are not in the journal yet."""
@@ -99,6 +103,11 @@ class StepCounters:
                 retries=np.minimum(columns["retries"], MOST),
                 host=_units(columns["host_bytes"], HOST_UNIT_BYTES),
             )
+
+
+def allocations_of(devices: Iterable[DeviceCounters]) -> int:
+    """Return the number of allocations on all GPUs."""
+    return sum(max(one.allocations, 0) for one in devices if one.device_idx >= 0)
 
 
 def _columns(values: array[int]) -> NDArray[np.int64]:

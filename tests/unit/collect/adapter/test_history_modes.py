@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,3 +34,20 @@ def test_a_recording_has_every_event_after_the_flight_recorder_too(asked: list[d
     torch_private.start_history(stacks=True, max_entries=1000, clear=True)
     assert "skip_actions" not in asked[1]
     assert asked[1]["context"] == "alloc"
+
+
+@pytest.mark.parametrize("kept_with", ["state", "alloc", None])
+def test_stacks_of_the_ring_are_switched_without_losing_its_events(
+    asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, kept_with: str | None
+) -> None:
+    torch_private.start_ring(100)
+    switched: list[dict[str, Any]] = []
+    monkeypatch.setattr(torch_private, "_change_ring", lambda **how: switched.append(how))
+    torch_private.take_ring_stacks(kept_with, 100)
+    assert switched == [{**asked[0], "context": kept_with, "clear_history": False}]
+    assert torch_private._ring.is_on
+
+
+def test_the_switch_is_torchs_own() -> None:
+    wanted = {"enabled", "context", "stacks", "max_entries", "clear_history"}
+    assert wanted <= set(inspect.signature(torch_private._change_ring).parameters)

@@ -368,10 +368,12 @@ def test_code_stays_observed_if_the_first_compiled_code_can_depend_on_it(
         inside = functions.returns_nothing.__code__
         monkeypatch.setattr(dynamo, "compiled_frames", lambda: 1)
     assert functions.returns_nothing.__code__ is (plain if compiled_before else inside)
+    assert instrument.is_observed_for_good(functions.returns_nothing) is not compiled_before
     functions.returns_nothing(1)
     monkeypatch.setattr(dynamo, "compiled_frames", lambda: 0)
     seen = Seen()
     with observed(functions.returns_nothing, seen.observer):
         functions.returns_nothing(1)
     assert functions.returns_nothing.__code__ is plain
+    assert not instrument.is_observed_for_good(functions.returns_nothing)
     assert [call[0] for call in seen.calls] == ["enter", "leave"]

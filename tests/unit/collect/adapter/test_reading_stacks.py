@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from gpuledger.collect.adapter import torch_private
-from gpuledger.collect.adapter.torch_private import without_importing_compiler
+from gpuledger.collect.adapter import dynamo
+from gpuledger.collect.adapter.dynamo import without_importing_compiler
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def imports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.delitem(sys.modules, "torch._inductor", raising=False)
     monkeypatch.setitem(vars(torch), "_inductor", None)  # restored after the test, however the test leaves it
     del vars(torch)["_inductor"]
-    monkeypatch.setattr(torch_private, "importlib", SimpleNamespace(import_module=import_module))
+    monkeypatch.setattr(dynamo, "importlib", SimpleNamespace(import_module=import_module))
     return asked
 
 

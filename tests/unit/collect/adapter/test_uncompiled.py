@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 from torch._dynamo import trace_rules
 
-from gpuledger.collect.adapter import dynamo, torch_private, uncompiled
+from gpuledger.collect.adapter import dynamo, uncompiled
 from gpuledger.collect.attribution import tags
 
 pytestmark = pytest.mark.torch
@@ -46,7 +46,7 @@ def test_code_that_the_program_shares_with_the_package_is_not_marked(monkeypatch
     monkeypatch.setattr(dynamo, "never_compile", lambda code, **_: marked.append(code))
     monkeypatch.setattr(uncompiled, "_marked", set())
     uncompiled.keep_uncompiled()
-    for decorated in (torch_private.without_importing_compiler, tags.suffix):
+    for decorated in (dynamo.without_importing_compiler, tags.suffix):
         assert vars(decorated)["__wrapped__"].__code__ in marked
     assert of_program.__code__ not in marked
     assert all("gpuledger" in code.co_filename or trace_rules.check(code) for code in marked)

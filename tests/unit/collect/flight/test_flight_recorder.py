@@ -18,6 +18,7 @@ from present import present
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.adapter.torch_entrances import evaluate, module_call
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import StackTable
@@ -35,11 +36,17 @@ class History:
     def __init__(self) -> None:
         self.owner = ""
         self.starts = 0
+        self.kept_with: list[str | None] = []
 
     def start_ring(self, max_entries: int) -> None:
         assert max_entries == flight_recorder.RING_ENTRIES
         self.owner = "ring"
         self.starts += 1
+        self.kept_with.append(None)
+
+    def take_stacks(self, kept_with: str | None, max_entries: int) -> None:
+        assert (self.owner, max_entries) == ("ring", flight_recorder.RING_ENTRIES)
+        self.kept_with.append(kept_with)
 
     def stop(self) -> None:
         self.owner = ""
@@ -63,6 +70,7 @@ def history(monkeypatch: pytest.MonkeyPatch) -> History:
     found = History()
     monkeypatch.setattr(torch_private, "start_ring", found.start_ring)
     monkeypatch.setattr(torch_private, "stop_history", found.stop)
+    monkeypatch.setattr(torch_private, "take_ring_stacks", found.take_stacks)
     monkeypatch.setattr(torch_private, "is_history_off", lambda: not found.owner)
     monkeypatch.setattr(torch_private, "ring_is_on", lambda: found.owner == "ring")
     monkeypatch.setattr(torch_private, "memory_stats", lambda _device: counters(80 * MIB))
@@ -72,10 +80,10 @@ def history(monkeypatch: pytest.MonkeyPatch) -> History:
     return found
 
 
-def recorder_in(directory: Path) -> FlightRecorder:
+def recorder_in(directory: Path, *, takes_stacks: bool = False) -> FlightRecorder:
     journal = RankJournal(lambda: directory, [])
     found = FlightRecorder(journal, ModuleRegistry(), StackTable(), Guard(lambda error: pytest.fail(str(error))))
-    found.begin(lambda: None, on_card=True)
+    found.begin(lambda: None, on_card=True, takes_stacks=takes_stacks)
     return found
 
 
@@ -115,6 +123,38 @@ def test_the_ring_comes_back_after_a_recording_on_demand(history: History, tmp_p
     history.stop()  # as such a recording does when it ends
     recorder.step_ended(14, 20)
     assert (history.owner, history.starts) == ("ring", 2)
+
+
+def test_stacks_are_taken_from_the_end_of_the_measurements_on_if_the_settings_want_them(
+    history: History, tmp_path: Path
+) -> None:
+    plain = module_call().__code__, evaluate().__code__
+    recorder = recorder_in(tmp_path, takes_stacks=True)
+    recorder.step_ended(13, 20)
+    recorder.take_over(13)
+    assert history.kept_with == [None, "state"]
+    torch.nn.Identity()(1)
+    assert history.kept_with == [None, "state", None]
+    recorder.step_ended(14, 30)
+    assert history.kept_with == [None, "state", None, "state"]
+    history.stop()  # a recording on demand has ended
+    recorder.step_ended(15, 40)
+    assert history.kept_with[-2:] == [None, "state"]
+    Watch.latest.give_way()
+    assert (module_call().__code__, evaluate().__code__) == plain
+    before = len(history.kept_with)
+    recorder.step_ended(16, 50)
+    recorder.finish(16)
+    assert len(history.kept_with) == before
+    assert (module_call().__code__, evaluate().__code__) == plain
+
+
+def test_without_stacks_in_the_settings_none_are_taken(history: History, tmp_path: Path) -> None:
+    recorder = recorder_in(tmp_path)
+    recorder.take_over(13)
+    recorder.step_ended(14, 30)
+    recorder.finish(14)
+    assert history.kept_with == [None]
 
 
 def test_a_row_has_at_most_40_bytes() -> None:
