@@ -219,6 +219,21 @@ def test_an_order_that_the_steps_own_stacks_contradict_is_not_used(scale: int, t
     assert not (found.known_by == BY_ORDER).any()
 
 
+def test_an_order_of_one_size_needs_a_stack_that_confirms_it(tmp_path: Path) -> None:
+    """A larger batch has failed in forward, where all blocks have one size. The stack of the input is its own."""
+    journal, history = recorded("lstm", tmp_path)
+    mine = last_step(history)[:6]
+    journal.stacks.extend([PLANTED, [("/work/other.py", 1, "f")]])
+    recorded_line, other_line = len(journal.stacks) - 2, len(journal.stacks) - 1
+    history.lives.requested_bytes[mine] = 1 << 20
+    history.owners.stack_id[mine] = recorded_line
+    failing = failing_with(journal, np.full(6, 9 << 30), history)
+    of_input = {line: with_own_stacks(failing, [line]) for line in (recorded_line, other_line)}
+    for one, known in ((failing, 0), (of_input[recorded_line], 6), (of_input[other_line], 1)):
+        found = find_owners_of_late_blocks(one, history, one.facts["oom"][0], np.arange(6))
+        assert (found.stack_id >= 0).sum() == known
+
+
 def test_a_step_like_one_of_which_all_stacks_were_taken_has_its_lines(tmp_path: Path) -> None:
     """Steps 5 and 6 are unlike the recorded ones. The stacks of step 5 were taken, and step 6 fails."""
     journal, history = recorded("lstm", tmp_path)

@@ -226,14 +226,16 @@ def _compare_steps(
 def _places(kept: KeptAllocations, mine: I64, reference: _Reference, lines: _Lines, *, is_whole: bool) -> I64:
     """Return the position in ``reference`` of each allocation of a step; -1 where the orders do not match.
 
-    They do not if the lines of the step's own stacks contradict it.
+    The lines of the step's own stacks can contradict it. Without sure sizes, they must confirm it.
     """
-    at = np.array(match_step(kept.requested_bytes[mine].tolist(), reference.sizes, is_whole=is_whole), dtype=np.int64)
+    found = match_step(kept.requested_bytes[mine].tolist(), reference.sizes, is_whole=is_whole)
     agreed = [
         lines.agree(own, int(reference.stack_id[place])) if place >= 0 else None
-        for own, place in zip(kept.stack_id[mine].tolist(), at.tolist(), strict=True)
+        for own, place in zip(kept.stack_id[mine].tolist(), found.places, strict=True)
     ]
-    return np.full(at.size, -1) if agreed.count(False) > agreed.count(True) else at
+    contradicting, confirming = agreed.count(False), agreed.count(True)
+    is_used = contradicting <= confirming if found.is_sure else contradicting == 0 < confirming
+    return np.array(found.places if is_used else [-1] * mine.size, dtype=np.int64)
 
 
 def _reference_step(history: DeviceHistory) -> I64:

@@ -3,49 +3,72 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 _AHEAD = 32
 """Number of allocations of the other step that are searched for the next one of equal size."""
 _FEWEST_EQUAL_FRAC = 0.5
 """Share of a step's allocations that must have an equal one in the other step."""
-_SCALED_FRAC = 0.95
-"""Share of a step's allocations that must have the size of another batch."""
-_FEWEST_SIZES = 2
-"""Number of sizes that must each be found again as another one, or as the same: one alone can be a coincidence."""
-_FEWEST_PAIRS = 4
+_FEWEST_SCALED_FRAC = 0.75
+"""Share of a step's allocations that must have an equal one, or one of another batch."""
+_FEWEST_KINDS = 2
+"""Number of sizes that must be found again, as the same or as another one: one alone can be a coincidence."""
+_CONFIRMED_FRAC = 0.25
+"""Share of a step's allocations that must be as an earlier one says, or equal."""
 
 
-def match_step(sizes: list[int], reference: list[int], *, is_whole: bool) -> list[int]:
-    """Return the position in ``reference`` of each allocation of a step; -1 where the orders do not match.
+@dataclass(frozen=True)
+class StepMatch:
+    """The position in another step of each allocation; -1 where the orders do not match.
 
-    The sizes are those of the reference, with a few allocations more or fewer. Or they are those of another batch: then
-    each size of the reference stays, or becomes one other size.
+    ``is_sure`` is whether the sizes alone show that the steps are alike.
+    """
+
+    places: list[int]
+    is_sure: bool = True
+
+
+def match_step(sizes: list[int], reference: list[int], *, is_whole: bool) -> StepMatch:
+    """Return where the allocations of a step are in another one.
+
+    The sizes are those of the other step, with a few allocations more or fewer. Or they are those of another batch:
+    then each size of the other step stays, or becomes one other size.
 
     Args:
         sizes: Requested bytes of the step's allocations, in order.
-        reference: Requested bytes of another step's allocations, in order.
+        reference: Requested bytes of the other step's allocations, in order.
         is_whole: Whether the step has ended. Otherwise ``sizes`` can be its beginning.
     """
-    if _is_of_another_batch(sizes, reference, is_whole=is_whole):
-        return list(range(len(sizes)))
-    aligned = _aligned(sizes, reference)
-    if sum(one >= 0 for one in aligned) < _FEWEST_EQUAL_FRAC * len(aligned):
-        return [-1] * len(sizes)
-    return aligned
+    places = _aligned(sizes, reference)
+    found = StepMatch(places if _matched_frac(places) >= _FEWEST_EQUAL_FRAC else [-1] * len(sizes))
+    if len(sizes) > len(reference) or (is_whole and len(sizes) != len(reference)):
+        return found
+    becomes = _changes(sizes, reference)
+    scaled = _aligned(sizes, [becomes.get(size, size) for size in reference])
+    if not becomes or _matched_frac(scaled) < max(_FEWEST_SCALED_FRAC, _matched_frac(found.places)):
+        return found
+    kinds = {reference[place] for place in scaled if place >= 0}
+    confirmed = sum(place >= 0 for place in scaled) - len(kinds & becomes.keys())
+    return StepMatch(scaled, len(kinds) >= _FEWEST_KINDS and confirmed >= _CONFIRMED_FRAC * len(sizes))
 
 
-def _is_of_another_batch(sizes: list[int], reference: list[int], *, is_whole: bool) -> bool:
-    if len(sizes) < _FEWEST_PAIRS or len(sizes) > len(reference) or (is_whole and len(sizes) != len(reference)):
-        return False
-    pairs = Counter(zip(reference, sizes, strict=False))
-    changed = [pair for pair, _ in pairs.most_common() if pair[0] != pair[1]]
+def _matched_frac(places: list[int]) -> float:
+    return sum(one >= 0 for one in places) / len(places) if places else 0.0
+
+
+def _changes(sizes: list[int], reference: list[int]) -> dict[int, int]:
+    """Return what sizes of ``reference`` become, from the beginning up to where the two orders differ."""
     becomes: dict[int, int] = {}
     comes_from: dict[int, int] = {}
-    for before, after in changed:  # the most frequent pair of each size
-        if before not in becomes and after not in comes_from:
-            becomes[before], comes_from[after] = after, before
-    kept = [pair for pair in pairs if pair[0] == pair[1] or becomes.get(pair[0]) == pair[1]]
-    return len(kept) >= _FEWEST_SIZES and sum(pairs[pair] for pair in kept) >= _SCALED_FRAC * len(sizes)
+    seen = Counter[int]()
+    for before, after in zip(reference, sizes, strict=False):
+        if before == after:
+            continue
+        if becomes.setdefault(before, after) != after or comes_from.setdefault(after, before) != before:
+            # the last sizes before this can belong to an allocation that only one of the steps has
+            return {one: other for one, other in becomes.items() if seen[one] > 1}
+        seen[before] += 1
+    return becomes
 
 
 def _aligned(sizes: list[int], reference: list[int]) -> list[int]:
