@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable
 
 from pages.blocks import ROOT, block
@@ -78,6 +79,7 @@ def cost_of_the_flight_recorder() -> list[str]:
             "and the spread of the host.",
             "The hooks that count steps are not in this table, but in the next figure. Copying the history at an error",
             f"takes {copy_ms} ms.",
+            stacks_text([one["stacks"] for one in models.values() if "stacks" in one]),
         ),
         "",
         *wrap(
@@ -90,6 +92,19 @@ def cost_of_the_flight_recorder() -> list[str]:
         ),
         *(error_lines(read(MANY_BLOCKS)) if (ROOT / "bench" / MANY_BLOCKS).exists() else []),
     ]
+
+
+def stacks_text(found: list[Results]) -> str:
+    """Return what the stacks of the flight recorder take, relative to steps without them; "" if not measured."""
+    if not found:
+        return ""
+    ratios, cpu_ratios = ([one[name] for one in found] for name in ("ratio", "cpu_ratio"))
+    return (
+        f"With the Python stacks, steps take × {statistics.median(ratios):.3f} as long as with the history alone "
+        f"({span(ratios, 3)}), and × {statistics.median(cpu_ratios):.3f} the CPU time ({span(cpu_ratios, 3)}). By its "
+        "own count, the flight recorder used at most "
+        f"{percent(max(one['spent_frac'] for one in found), 2)} of the time for them."
+    )
 
 
 def error_lines(results: Results) -> list[str]:
