@@ -18,12 +18,15 @@ if not distributed.is_available():
 
 from torch.distributed._composable.checkpoint_activation import checkpoint
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.testing._internal.distributed._tensor.common_dtensor import ModelArgs, Transformer, TransformerBlock
 
 pytestmark = pytest.mark.torch
 
 WIDTH, BATCH, LAYERS = 128, 512, 4
+ROWS, LENGTH, WORDS = 16, 64, 512
 THEIRS = {
     "SHARDED_PARAM": ("sharded_weight",),
     "UNSHARDED_PARAM": ("gathered_weight",),
@@ -35,6 +38,7 @@ THEIRS = {
     "INP": ("input",),
 }
 """Their category -> ours. Their other ones together are our gradients, activation gradients and temporaries."""
+Maker = Callable[[], tuple[nn.Module, torch.optim.Optimizer]]
 SLACK_BYTES = 64
 """Scalars, such as the loss, are in other categories."""
 
@@ -69,6 +73,20 @@ def make(*, checkpointed: bool = False, **policy: Any) -> tuple[nn.Module, torch
     return model, torch.optim.Adam(model.parameters(), lr=1e-2, foreach=True)
 
 
+def make_transformer(*, reshard: bool, wraps: bool) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Return the model of PyTorch's test with checkpoints, in smaller sizes."""
+    mesh = init_device_mesh("cpu", (4,))
+    model = Transformer(ModelArgs(n_layers=4, n_heads=4, dim=64, vocab_size=WORDS, max_seq_len=LENGTH, dropout_p=0.1))
+    if wraps:
+        apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, TransformerBlock))
+    for block in [module for module in model.modules() if isinstance(module, TransformerBlock)]:
+        if not wraps:
+            checkpoint(block)
+        fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
+    fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
+    return model, torch.optim.Adam(model.parameters(), lr=1e-2, foreach=False)
+
+
 def train(run: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer, x: Tensor, between: Any = None) -> None:
     for _ in range(2):
         run(x).sum().backward()
@@ -78,10 +96,9 @@ def train(run: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer, x: 
             between()
 
 
-def by_tracker(only_first: bool, **policy: Any) -> dict[str, int]:
+def by_tracker(make_it: Maker, x: Tensor, only_first: bool = False) -> dict[str, int]:
     """Return the tracker's bytes at the peak, by its categories."""
-    model, optimizer = make(**policy)
-    x = torch.randn(BATCH, WIDTH)
+    model, optimizer = make_it()
     tracker = FSDPMemTracker(model, optimizer)
     tracker.track_inputs((x,))
     with tracker:
@@ -109,24 +126,14 @@ def at_peak(run: Recorded) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("only_first", [False, True])
-@pytest.mark.parametrize(
-    "policy",
-    [
-        {"reshard_after_forward": True},
-        {"reshard_after_forward": False},
-        {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.float16, reduce_dtype=torch.float32)},
-        {"checkpointed": True},
-    ],
-    ids=["reshard", "keep", "mixed", "checkpointed"],
-)
-def test_bytes_at_the_peak_are_those_of_torchs_tracker(policy: dict[str, Any], only_first: bool) -> None:
-    theirs = by_tracker(only_first, **policy)
+def compare(make_it: Maker, make_input: Callable[[], Tensor], only_first: bool = False) -> None:
+    """Hold our bytes at the peak to the tracker's, in total and by category."""
+    theirs = by_tracker(make_it, make_input(), only_first)
     gc.collect()
 
     def program(_: object) -> object:
-        model, optimizer = make(**policy)
-        x = torch.randn(BATCH, WIDTH)
+        model, optimizer = make_it()
+        x = make_input()
         train(model[0] if only_first else model, optimizer, x)  # type: ignore[index]
         return model, optimizer, x
 
@@ -138,3 +145,33 @@ def test_bytes_at_the_peak_are_those_of_torchs_tracker(policy: dict[str, Any], o
         if abs(theirs[kind] - sum(ours[name] for name in names)) > SLACK_BYTES
     }
     assert differences == {}
+
+
+HALVES = MixedPrecisionPolicy(param_dtype=torch.float16, reduce_dtype=torch.float32)
+OFFLOAD = CPUOffloadPolicy(pin_memory=False)
+
+
+@pytest.mark.parametrize("only_first", [False, True])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"reshard_after_forward": True},
+        {"reshard_after_forward": False},
+        {"mp_policy": HALVES},
+        {"mp_policy": HALVES, "offload_policy": OFFLOAD},
+        {"mp_policy": HALVES, "offload_policy": OFFLOAD, "reshard_after_forward": False},
+        {"checkpointed": True},
+    ],
+    ids=["reshard", "keep", "mixed", "offload", "offload and keep", "checkpointed"],
+)
+def test_bytes_at_the_peak_are_those_of_torchs_tracker(policy: dict[str, Any], only_first: bool) -> None:
+    compare(lambda: make(**policy), lambda: torch.randn(BATCH, WIDTH), only_first)
+
+
+@pytest.mark.parametrize("wraps", [False, True], ids=["composable", "wrapper"])
+@pytest.mark.parametrize("reshard", [True, False], ids=["reshard", "keep"])
+def test_bytes_at_the_peak_of_a_transformer_with_checkpoints_are_those_of_torchs_tracker(
+    reshard: bool, wraps: bool
+) -> None:
+    tokens = lambda: torch.randint(0, WORDS, (ROWS, LENGTH))  # noqa: E731
+    compare(lambda: make_transformer(reshard=reshard, wraps=wraps), tokens)
