@@ -56,6 +56,28 @@ def test_modules_that_run_inside_a_graph_module_keep_their_own_memory() -> None:
     }
 
 
+def test_backward_is_on_the_modules_and_lines_that_were_exported() -> None:
+    def program(_: object) -> None:
+        blocks = nn.Sequential(Block(), Block())
+        module = torch.export.export(blocks, (torch.randn(4, 8),)).module()
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            module(torch.ones(4, 8)).square().sum().backward()
+            optimizer.step()
+
+    run = record_own(program)
+    blocks = [block for block in run.blocks if block.phase in ("forward", "backward") and block.step == 2]
+    saved = {(block.module, block.bytes) for block in blocks if block.category == "activation"}
+    assert {("0", 512), ("1", 512)} <= saved
+    gradients = {(block.module, block.bytes) for block in blocks if block.category == "gradient"}
+    assert gradients == {(f"{number}.{name}", 1024) for number in "01" for name in ("up", "down")}
+    between = {(block.module, block.bytes) for block in blocks if block.phase == "backward"} - gradients
+    # the gradient of each layer's result, which the layer's node or that of the function after it makes
+    assert {("0", 512), ("1", 512), ("0.down", 512), ("1.down", 512)} <= between
+    assert not {module for module, _ in between} - {"", "0", "1", *(module for module, _ in gradients)}
+
+
 EXPORTED = """
 import torch
 from torch import nn

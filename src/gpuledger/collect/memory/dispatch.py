@@ -17,6 +17,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.attribution.tensor_observations import StoragePlace, storage_place
 from gpuledger.collect.memory.dispatch_mode import OperatorMode
+from gpuledger.collect.memory.node_lines import NodeLines
 from gpuledger.collect.memory.operator_times import OperatorTimes
 from gpuledger.collect.memory.storage_events import StorageEvents
 from gpuledger.collect.memory.thread_modes import ThreadModes
@@ -84,6 +86,7 @@ class DispatchRecorder:
         self.operators_left = sys.maxsize
         self.kept: KeptBlocks | None = None
         self._stacks = stacks
+        self._lines = NodeLines(stacks)
         self._tags = tags
         self.guard = guard
         self.times: OperatorTimes | None = None
@@ -156,7 +159,7 @@ class DispatchRecorder:
 
     def time_operators(self) -> OperatorTimes:
         """Start measuring the time of operators. Return the object that keeps it."""
-        self.times = OperatorTimes(self._stacks, self.guard.absorbs)
+        self.times = OperatorTimes(self._lines, self.guard.absorbs)
         return self.times
 
     def counts(self, devices: Collection[int] | None = None) -> dict[int, tuple[int, int]]:
@@ -311,6 +314,8 @@ class DispatchRecorder:
             self._note(tensor, None)
         for tensor in local_tensors(results):
             self._note(tensor, operator)
+        if operator is not None and self._with_stacks:
+            self._lines.saw(_caller())
         if operator is not None and self._followed is not None and self._followed.is_on:
             self._followed.see(operator, results, arguments)
 
@@ -318,9 +323,14 @@ class DispatchRecorder:
         """Record an unknown storage. ``operator`` is None if it was not created just now."""
         begun = self.storages.begin(tensor)
         if begun is not None:
-            stack_id = self._stack_id() if self._with_stacks else -1
+            stack_id = self._lines.stack_of(_caller(1)) if self._with_stacks else -1
             self.storages.add(begun, stack_id, -1 if operator is None else self.storages.operator_id(operator))
 
-    def _stack_id(self) -> int:
-        # the frame below the mode's own; autograd's threads have none
-        return self._stacks.intern_frame(sys._getframe(5).f_back)
+
+def _caller(depth: int = 0) -> FrameType | None:
+    """Return the frame that has called an operator: that below the mode's own. Autograd's threads have none.
+
+    Args:
+        depth: Number of calls between this one and that of the operator's recording.
+    """
+    return sys._getframe(4 + depth).f_back

@@ -12,7 +12,7 @@ from typing import Any
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.observer import Absorbs
 from gpuledger.collect.attribution.rank_journal import RankJournal
-from gpuledger.collect.attribution.stacks import StackTable, is_autograds_own
+from gpuledger.collect.memory.node_lines import NodeLines
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import LINE_RANGE, PHASE_RANGE, ActivityKind
 
@@ -29,19 +29,15 @@ class OperatorTimes:
     """The operators of a program, in order.
 
     Args:
-        stacks: Assigns ids to Python stacks.
+        lines: Finds the stack of an operator.
         absorbs: Handles an exception raised in gpuledger's code.
     """
 
-    def __init__(self, stacks: StackTable, absorbs: Absorbs) -> None:
-        self._stacks = stacks
+    def __init__(self, lines: NodeLines, absorbs: Absorbs) -> None:
+        self._lines = lines
         self._absorbs = absorbs
         self._is_on = True
-        self._next_sequence = torch_private.sequence_reader()
         self._rows: list[_Row] = []
-        self._made: dict[int, int] = {}
-        """Sequence number of a graph node -> stack of the operator that created it."""
-        self._last_node = -1
 
     @property
     def is_on(self) -> bool:
@@ -62,20 +58,10 @@ class OperatorTimes:
         """Stop, and forget all times: the program has steps, which are measured in another way."""
         self._is_on = False
         self._rows.clear()
-        self._made.clear()
 
     def _add(self, operator: Any, start_ns: int, end_ns: int, frame: FrameType | None) -> None:
-        node: Any = torch_private.current_node()
-        stack_id = self._of_node(node, frame) if is_autograds_own(frame) else self._stacks.intern_frame(frame)
-        self._made.setdefault(self._next_sequence() - 1, stack_id)
-        self._rows.append((start_ns, max(end_ns - start_ns, 1), operator, stack_id, node is not None))
-
-    def _of_node(self, node: Any, frame: FrameType | None) -> int:
-        """Return the stack of a node; gradients are accumulated on the line of the node before."""
-        known = self._made.get(node._sequence_nr())
-        if known is not None:
-            self._last_node = known
-        return self._last_node if self._last_node >= 0 else self._stacks.intern_frame(frame)
+        stack_id, in_backward = self._lines.stack_of(frame), torch_private.current_node() is not None
+        self._rows.append((start_ns, max(end_ns - start_ns, 1), operator, stack_id, in_backward))
 
     def write(self, journal: RankJournal) -> None:
         """Write the operators as activities of one step without a number."""

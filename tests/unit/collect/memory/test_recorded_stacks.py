@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 
 from gpuledger import record
 from gpuledger.collect.memory import dispatch
+from gpuledger.collect.memory.node_lines import NodeLines
 
 pytestmark = pytest.mark.torch
 
@@ -92,6 +94,71 @@ def test_a_program_outside_modules_has_the_line_of_backward(tmp_path: Path) -> N
         assert mine[0]["function"] == "test_a_program_outside_modules_has_the_line_of_backward"
 
 
+def hidden(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x @ weight)
+
+
+def output(x: torch.Tensor) -> torch.Tensor:
+    return x.square().sum()
+
+
+def backward_lines(recording: Any) -> list[tuple[str, int]]:
+    """Return the function and the bytes of each block of backward, in the order of allocation."""
+    rank = recording.run().rank(0)
+    innermost: dict[int, str] = {}
+    for row in rank.table("stacks").to_pylist():
+        if row["file"] == __file__:
+            innermost.setdefault(row["stack_id"], row["function"])
+    blocks = [row for row in rank.table("blocks").to_pylist() if row["phase"] == "backward"]
+    ordered = sorted(blocks, key=lambda row: row["alloc_index"])
+    return [(innermost[row["stack_id"]], row["requested_bytes"]) for row in ordered]
+
+
+def test_outside_modules_backward_is_on_the_lines_of_forward(tmp_path: Path) -> None:
+    here = "test_outside_modules_backward_is_on_the_lines_of_forward"
+    weight, x = torch.randn(64, 64, requires_grad=True), torch.randn(32, 64)
+    with record(out=tmp_path / "run", devices="cpu") as recording:
+        for _ in range(2):
+            loss = output(hidden(x, weight))
+            loss.backward()
+    found = backward_lines(recording)
+    assert (here, 4) in found  # where backward begins, its first gradient is made
+    assert {name for name, size in found if size == 4 * 32 * 64} == {"output", "hidden"}
+    assert {name for name, size in found if size == 4 * 64 * 64} == {"hidden"}
+    assert {name for name, size in found if name == here} == {here}
+
+
+def test_nodes_of_several_threads_are_not_mixed_up(tmp_path: Path) -> None:
+    here = "test_nodes_of_several_threads_are_not_mixed_up"
+    weight, x = torch.randn(64, 64, requires_grad=True), torch.randn(32, 64)
+    layer = nn.Linear(64, 64)
+    with record(out=tmp_path / "run", devices="cpu") as recording:
+        loss = output(hidden(x, weight))
+        thread = threading.Thread(target=lambda: torch.tanh(torch.tanh(layer(x))).sum())
+        thread.start()  # a thread is recorded that calls a module
+        thread.join()
+        loss.backward()
+    assert {name for name, size in backward_lines(recording) if size >= 4 * 32 * 64} == {here}
+
+
+def test_nodes_that_were_not_recorded_have_the_line_of_backward(tmp_path: Path) -> None:
+    here = "test_nodes_that_were_not_recorded_have_the_line_of_backward"
+    weight, x = torch.randn(64, 64, requires_grad=True), torch.randn(32, 64)
+    before = hidden(x, weight)
+    with record(out=tmp_path / "run", devices="cpu") as recording:
+        output(before).backward()
+    found = backward_lines(recording)
+    assert [name for name, size in found if size == 4 * 64 * 64] == [here]
+    assert {name for name, size in found if size == 4 * 32 * 64} == {"output", here}
+
+
+@pytest.fixture
+def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Know no operators that have created nodes: on a GPU, the allocator's history has none."""
+    monkeypatch.setattr(NodeLines, "_of_node", lambda *_: -1)
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
 @pytest.mark.parametrize("by_grad", [False, True])
 def test_in_a_thread_of_autograd_it_has_the_line_that_started_backward(by_grad: bool, tmp_path: Path) -> None:
     with record(out=tmp_path / "run", devices="cpu") as recording, backward_in_another_thread():
@@ -122,6 +189,7 @@ def test_a_module_s_forward_call_is_known_in_a_thread_of_autograd(tmp_path: Path
     assert [row for row in blocks if not row["functions"]] == []
 
 
+@pytest.mark.usefixtures("_as_on_a_gpu")
 def test_a_module_s_own_code_has_its_forward_call_in_a_thread_of_autograd(tmp_path: Path) -> None:
     class Around(nn.Module):
         def __init__(self) -> None:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuledger.analyze.memory.lines.source_lines import Stack, line_text, program_directory, read_stacks
-from gpuledger.analyze.memory.live import I64, allocated_curve, distinct_numbers, read_lives, read_numbers
+from gpuledger.analyze.memory.live import I64, allocated_curve, distinct_numbers, read_labels, read_lives, read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from numpy.typing import NDArray
 
     from gpuledger.analyze.memory.lines.source_lines import Frame
     from gpuledger.model.run import Rank
@@ -77,7 +79,19 @@ def _read(rank: Rank, device_idx: int) -> _Allocations:
     index, t_ns, stack_id, size = columns
     order = np.argsort(index, kind="stable")
     order = order[(index[order] >= 0) & (stack_id[order] >= 0)]
-    return _Allocations(index[order], t_ns[order], size[order], stack_id[order])
+    codes, phases = read_labels(rank, "blocks", "phase", device_idx)
+    in_backward = codes[order] == phases.index("backward") if "backward" in phases else np.zeros(order.size, dtype=bool)
+    return _Allocations(index[order], t_ns[order], size[order], _where_it_begins(stack_id[order], in_backward))
+
+
+def _where_it_begins(stack_id: I64, in_backward: NDArray[np.bool_]) -> I64:
+    """Return stacks in which all allocations of a backward pass have that of the first one.
+
+    The others have lines of forward, of which the program runs none again.
+    """
+    places = np.arange(stack_id.size)
+    is_first = ~in_backward | ~np.concatenate(([False], in_backward[:-1]))
+    return stack_id[np.maximum.accumulate(np.where(is_first, places, 0))]
 
 
 def _own_frames(stacks: Mapping[int, Stack]) -> dict[int, tuple[Frame, ...]]:

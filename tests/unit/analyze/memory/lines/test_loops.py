@@ -57,6 +57,21 @@ def sample() -> None:
         x = x * 0.5
 
 
+def squared(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    hidden = torch.tanh(x @ weight)
+    return hidden.square().mean()
+
+
+def descend() -> None:
+    x, weight = torch.randn(64, 64), torch.randn(64, 64, requires_grad=True)
+    for _ in range(6):
+        loss = squared(x, weight)
+        loss.backward()
+        with torch.no_grad():
+            weight -= 0.1 * weight.grad  # type: ignore[operator]
+            weight.grad = None
+
+
 def straight() -> None:
     x = torch.randn(64, 64)
     y = x + 1
@@ -95,6 +110,13 @@ def test_of_nested_loops_it_is_the_one_with_most_allocations(tmp_path: Path) -> 
     # both loops begin at the same allocating line, so that the iterations are those of the inner one
     assert loop.iterations == 21
     assert loop.line.endswith(line_of(sample, "noise = "))
+
+
+def test_backward_on_the_lines_of_forward_begins_no_iteration(tmp_path: Path) -> None:
+    loop = loop_of(tmp_path / "run", descend)
+    assert loop is not None
+    assert loop.iterations == 6
+    assert loop.line.endswith(line_of(descend, "loss = "))
 
 
 @pytest.mark.parametrize("work", [straight, few])
