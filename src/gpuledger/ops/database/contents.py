@@ -184,7 +184,15 @@ def read_parquet(path: Path, *, is_ours: bool = False) -> Contents:
             hint="pip install --upgrade gpuledger",
         )
     with reading(path):
-        return _from_rows(table.to_pylist(), is_ours=is_ours)
+        return _from_rows(_decoded(table) if is_ours else table.to_pylist(), is_ours=is_ours)
+
+
+def _decoded(table: pa.Table) -> list[dict[str, Any]]:
+    """Return the rows with the values of records that are JSON text. One text of a column is decoded at once."""
+    columns = {name: table[name].to_pylist() for name in table.column_names}
+    for name in AS_JSON:
+        columns[name] = json.loads(f"[{','.join(text or 'null' for text in columns[name])}]")
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def _from_rows(rows: list[dict[str, Any]], *, is_ours: bool) -> Contents:
@@ -211,6 +219,7 @@ def _from_rows(rows: list[dict[str, Any]], *, is_ours: bool) -> Contents:
 
 
 _NAMES = ("card", "driver", "torch", "cuda")
+_VALUES = tuple(field.name for field in fields(Record) if not field.name.endswith("_digest"))
 
 
 def _key(row: dict[str, Any]) -> OperatorKey:
@@ -224,10 +233,10 @@ def _own_key(row: dict[str, Any]) -> OperatorKey:
 
 
 def _own_record(row: dict[str, Any], key_digest: str, environment_digest: str) -> Record:
-    values = {field.name: row[field.name] for field in fields(Record) if not field.name.endswith("_digest")}
-    values |= {name: json.loads(values[name]) for name in AS_JSON}
-    values |= {name: tuple(values[name]) for name in ("blocks", "kernels")}
-    return Record(key_digest, environment_digest, **values)
+    values = {name: row[name] for name in _VALUES}
+    return Record(
+        key_digest, environment_digest, **{**values, "blocks": tuple(row["blocks"]), "kernels": tuple(row["kernels"])}
+    )
 
 
 def _environment(row: dict[str, Any]) -> Environment:
@@ -239,7 +248,7 @@ def _value(text: str | None) -> Any:
 
 
 def _record(row: dict[str, Any], key_digest: str, environment_digest: str) -> Record:
-    values = {field.name: row[field.name] for field in fields(Record) if not field.name.endswith("_digest")}
+    values = {name: row[name] for name in _VALUES}
     values |= {name: _value(values[name]) for name in AS_JSON}
     return record_from({"key_digest": key_digest, "environment_digest": environment_digest, **values})
 

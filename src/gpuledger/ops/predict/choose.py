@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache as once
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -155,10 +156,9 @@ def model_of(shelf: EnvironmentRecords, cache: Path | None = None, progress: Fit
         EmptyRunError: too few records.
         UsageError: scikit-learn is not installed.
     """
-    shipped = files("gpuledger.ops.predict").joinpath("measured", model_name(shelf.digest))
-    if shipped.is_file():
-        with as_file(shipped) as path:
-            return load_model(path)
+    shipped = _shipped_model(model_name(shelf.digest))
+    if shipped is not None:
+        return shipped
     place = None if cache is None else cache / model_name(shelf.digest)
     if place is not None and place.exists():
         try:
@@ -172,6 +172,16 @@ def model_of(shelf: EnvironmentRecords, cache: Path | None = None, progress: Fit
         place.parent.mkdir(parents=True, exist_ok=True)
         save_model(model, place)
     return model
+
+
+@once
+def _shipped_model(name: str) -> Model | None:
+    """Return a model that comes with gpuledger; it is read, and its covariances are inverted, once per process."""
+    place = files("gpuledger.ops.predict").joinpath("measured", name)
+    if not place.is_file():
+        return None
+    with as_file(place) as path:
+        return load_model(path)
 
 
 def stand_in(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.database import shipped
 from gpuledger.ops.database.contents import Contents, read_parquet, write_parquet
 from gpuledger.ops.database.operator_database import open_database
+from gpuledger.ops.database.readable import ExportedDatabase
 from gpuledger.ops.database.records import Environment, Record
+from gpuledger.ops.predict.choose import model_of, open_environment_records
 from gpuledger.ops.workloads.workload import Use, Workload, to_json
 
 SOURCES = ("operator_database.parquet", "operator_database_more.parquet")
@@ -35,6 +38,18 @@ def test_they_are_those_of_the_committed_databases() -> None:
     assert not [
         text for text in pq.read_table(kept, columns=["blocks"])["blocks"].to_pylist() if text and '"time"' in text
     ]
+
+
+def test_they_are_read_once_and_no_garbage_is_collected_meanwhile() -> None:
+    shipped.shipped_contents.cache_clear()
+    before = [one["collections"] for one in gc.get_stats()]
+    contents = shipped.shipped_contents()
+    collected = [one["collections"] - number for one, number in zip(gc.get_stats(), before, strict=True)]
+    assert collected[1:] == [0, 0]  # before and after, a few new objects may be collected
+    assert gc.isenabled()
+    assert shipped.shipped_contents() is contents
+    records = open_environment_records(ExportedDatabase(shipped.SHIPPED, contents))
+    assert model_of(records) is model_of(records)
 
 
 @pytest.fixture
