@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from itertools import islice
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -29,6 +30,10 @@ WIDTH = 512
 _PLAIN = (int, float, bool, str, bytes, type(None), complex, type, ModuleType, torch.dtype, torch.device, torch.Size)
 _CLOSED = (type, ModuleType, FunctionType, MethodType, FrameType, TracebackType, functools.partial, Optimizer)
 """Classes of objects that are not looked into. An optimizer has numbers for its tensors, and no names."""
+
+_FOR_ITER = dis.opmap["FOR_ITER"]
+_loops: WeakKeyDictionary[CodeType, frozenset[str]] = WeakKeyDictionary()
+"""What :func:`loop_variables` has found: each search comes by the same functions."""
 
 _NUMBER = re.compile(r"\[-?\d+\]")
 
@@ -158,8 +163,16 @@ def _variables(*, of_loops: bool, of_models: Set[int] = frozenset()) -> Iterator
                 yield name, True, value
 
 
-def loop_variables(code: CodeType) -> set[str]:
+def loop_variables(code: CodeType) -> frozenset[str]:
     """Return the names of the variables to which the ``for`` loops of a function assign."""
+    found = _loops.get(code)
+    if found is None:
+        has_loops = _FOR_ITER in code.co_code[::2]
+        found = _loops[code] = frozenset(_assigned_by_loops(code) if has_loops else ())
+    return found
+
+
+def _assigned_by_loops(code: CodeType) -> set[str]:
     found: set[str] = set()
     is_target = False
     for step in dis.get_instructions(code):

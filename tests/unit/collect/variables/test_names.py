@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -105,6 +106,18 @@ def test_a_loop_assigns_to_all_its_targets() -> None:
     source = "for a, (b, *c) in d: e = a\nfor f in a: pass\ng = [h for h in c]"
     assert {"a", "b", "c", "f"} <= loop_variables(compile(source, "loops", "exec"))
     assert not {"d", "e", "g"} & loop_variables(compile(source, "loops", "exec"))
+
+
+def test_the_loops_of_a_function_are_read_once_and_it_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    instructions = dis.get_instructions
+    monkeypatch.setattr(dis, "get_instructions", lambda code: read.append(code.co_name) or instructions(code))
+    loop, plain = (compile(source, "loops", "exec") for source in ("for a in (): pass", "b = 'not a loop'"))
+    assert [loop_variables(code) for code in (loop, plain, loop, plain)] == [{"a"}, set(), {"a"}, set()]
+    assert read == ["<module>"]
+    kept = weakref.ref(loop)
+    del loop
+    assert kept() is None
 
 
 def of_all_elements() -> list[list[tuple[object, str]]]:
