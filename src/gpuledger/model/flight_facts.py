@@ -50,7 +50,8 @@ class FailedAllocation(JsonObject):
     ``failure_id`` is its number in the tables of failures; None if only these facts are known. ``times`` counts the
     errors from this one to the next that is recorded, until ``last_step``. ``frames`` are file, line and function of
     the program, innermost first; ``inputs`` the shapes of the outermost module's inputs. ``limit_frac`` is the share of
-    the GPU that the process may use. ``is_training`` is the mode of the outermost module that was running.
+    the GPU that the process may use. ``is_module_by_order`` is whether the module is that of the same request in a
+    recorded step. ``is_training`` is the mode of the outermost module that was running.
     ``ring_from_ns`` is the time since which the allocator kept its last events. ``library`` is the one that could not
     allocate, such as NCCL, "" for PyTorch: its error ended the program, and the state is that of the end.
 
@@ -72,6 +73,7 @@ class FailedAllocation(JsonObject):
     allocations: int | None = None
     times: int = 1
     module_id: int | None = None
+    is_module_by_order: bool = False
     frames: Annotated[tuple[tuple[str, int, str], ...], _FRAMES] = ()
     inputs: Annotated[tuple[tuple[int, ...], ...], ListOf(ListOf(int), most=_MOST)] = ()
     thread: str | None = None

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.posting.late.late_blocks import LateBlocks, find_owners_of_late_blocks
+from gpuledger.analyze.posting.late.late_blocks import (
+    LateBlocks,
+    find_module_of_request,
+    find_owners_of_late_blocks,
+)
 from gpuledger.analyze.posting.rows import join, label, maybe
 from gpuledger.model.accounts import CATEGORIES, PHASES
 from gpuledger.model.journal.journal import Action
@@ -18,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gpuledger.analyze.posting.device import DeviceHistory
+    from gpuledger.model.flight_facts import FailedAllocation
 
 STATES = ("inactive", "allocated", "awaiting_free")
 KNOWN_BY = ("address", "order", "size", "stack")
@@ -56,6 +62,22 @@ def failure_tables(journal: Journal, histories: list[DeviceHistory]) -> dict[str
         ),
         "failure_events": join("failure_events", [{**events, "action": label(events["action"], ACTIONS)}]),
     }
+
+
+def with_modules_by_order(
+    journal: Journal, histories: list[DeviceHistory], failures: tuple[FailedAllocation, ...]
+) -> tuple[FailedAllocation, ...]:
+    """Return the errors, those in backward with the module that the order of the step shows, if no other is known."""
+    found = []
+    facts = {fact.get("failure_id"): fact for fact in journal.facts.get("oom") or []}
+    for failure in failures:
+        history = next((one for one in histories if one.device_idx == failure.device_idx), None)
+        is_in_thread = failure.failure_id is not None and not failure.frames and not failure.library
+        module_id = -1
+        if history is not None and is_in_thread and failure.module_id is None:
+            module_id = find_module_of_request(journal, history, facts[failure.failure_id])
+        found.append(failure if module_id < 0 else replace(failure, module_id=module_id, is_module_by_order=True))
+    return tuple(found)
 
 
 def _block_table(journal: Journal, histories: list[DeviceHistory]) -> pa.Table:

@@ -16,7 +16,7 @@ from gpuledger.analyze.module_paths import in_containers, module_rows, qualified
 from gpuledger.analyze.posting.activities import OwnedSpans, own_spans
 from gpuledger.analyze.posting.checks import check_device
 from gpuledger.analyze.posting.device import DeviceHistory, device_histories, pools_of_graphs
-from gpuledger.analyze.posting.flight_rows import failure_tables, step_memory_table
+from gpuledger.analyze.posting.flight_rows import failure_tables, step_memory_table, with_modules_by_order
 from gpuledger.analyze.posting.fused_work import divide_fused, kernel_names
 from gpuledger.analyze.posting.graph_replays import replay_notes
 from gpuledger.analyze.posting.host_waits import host_waits
@@ -91,6 +91,7 @@ def post_journal(journal: Journal, rank: int = 0) -> KeptRank:
     histories = device_histories(journal)
     owned = own_spans(journal)
     manifest = build_manifest(journal, histories, rank)
+    manifest = replace(manifest, oom=with_modules_by_order(journal, histories, manifest.oom))
     if owned is not None:
         notes = (*manifest.notes, *replay_notes(owned.is_replayed, owned.is_matched))
         manifest = replace(manifest, host_waits=host_waits(owned), notes=notes)

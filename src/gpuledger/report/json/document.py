@@ -91,6 +91,7 @@ def oom_document(rank: int, failure: OutOfMemory) -> dict[str, Any]:
         **{name: getattr(failure, name) for name in names},
         "line": failure.line or None,
         "module": failure.module or None,
+        "is_module_by_order": failure.is_module_by_order,
         "library": failure.library or None,
         "thread": failure.thread or None,
         "is_capturing": failure.is_capturing,

@@ -122,7 +122,7 @@ def _request(rank: Rank, failure: OutOfMemory) -> list[str]:
     if failure.line:
         parts.append(f"asked for at {failure.line}")
     if failure.module:
-        parts.append(f"module {failure.module}")
+        parts.append(f"module {failure.module}{' by order' if failure.is_module_by_order else ''}")
     if failure.thread:
         parts.append(f"in thread {failure.thread}")
     if failure.is_capturing:

@@ -22,10 +22,12 @@ from gpuledger.analyze.posting.late.late_blocks import (
     find_owners_of_late_blocks,
 )
 from gpuledger.analyze.posting.posting import post_journal
+from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.columns import COLUMNS
 from gpuledger.model.journal.journal import Action
 from gpuledger.model.journal.reading import Journal, read_journal
-from gpuledger.report.text.oom_text import memory_texts
+from gpuledger.report.json.document import oom_document
+from gpuledger.report.text.oom_text import memory_texts, request_text
 
 MADE_BEFORE = 10_000
 MOVED = 1 << 40
@@ -251,3 +253,66 @@ def test_a_step_like_one_of_which_all_stacks_were_taken_has_its_lines(tmp_path: 
     assert found.known_by.tolist() == [-1] * 6 + [BY_ORDER] * 6
     assert found.stack_id.tolist() == [-1] * 6 + list(range(own, own + 6))
     assert (found.module_id == -1).all()
+
+
+def segment_of(size: int) -> int:
+    """Return the size of the segment that a request of ``size`` bytes asks for, by PyTorch's rule."""
+    if size <= 1 << 20:
+        return 2 << 20
+    return 20 << 20 if size < 10 << 20 else -(-size // (2 << 20)) * (2 << 20)
+
+
+def with_request(journal: Journal, **facts: Any) -> Journal:
+    (fact,) = journal.facts["oom"]
+    return replace(journal, facts={**journal.facts, "oom": [{**fact, **facts}]})
+
+
+@pytest.mark.parametrize("scale", [1, 3])
+def test_a_request_in_backward_has_the_module_that_comes_next_in_a_recorded_step(scale: int, tmp_path: Path) -> None:
+    journal, history = recorded("gpt2", tmp_path)
+    mine, owners = last_step(history), history.owners
+    is_in_backward = (owners.phase[mine] == Phase.BACKWARD) & (owners.module_id[mine] >= 0)
+    inside = [place for place in np.flatnonzero(is_in_backward).tolist() if place]
+    for place in inside[:: len(inside) // 12]:
+        size = int(history.lives.requested_bytes[mine[place]])
+        failing = failing_in_step_5(journal, mine[:place], history, scale)
+        (failure,) = post_journal(with_request(failing, tried_bytes=segment_of(size * scale))).manifest.oom
+        # what a size becomes with another batch is not known before its first allocation
+        is_known = scale == 1 or size in history.lives.requested_bytes[mine[:place]]
+        expected = (owners.module_id[mine[place]], True) if is_known else (None, False)
+        assert (failure.module_id, failure.is_module_by_order) == expected
+
+
+def test_a_request_of_another_size_or_outside_backward_has_no_module_by_order(tmp_path: Path) -> None:
+    journal, history = recorded("gpt2", tmp_path)
+    mine = last_step(history)
+    in_backward = int(np.flatnonzero(history.owners.phase[mine] == Phase.BACKWARD)[40])
+    size = int(history.lives.requested_bytes[mine[in_backward]])
+    failing = failing_in_step_5(journal, mine[:in_backward], history, 1)
+    tried = {"tried_bytes": segment_of(size)}
+    for facts in (
+        {"tried_bytes": segment_of(size) + (64 << 20)},
+        {**tried, "frames": [["train.py", 3, "f"]]},  # the program's own thread asked
+        {**tried, "library": "NCCL"},
+    ):
+        (failure,) = post_journal(with_request(failing, **facts)).manifest.oom
+        assert (failure.module_id, failure.is_module_by_order) == (None, False)
+    in_forward = int(np.flatnonzero(history.owners.phase[mine] == Phase.FORWARD)[5])
+    size = int(history.lives.requested_bytes[mine[in_forward]])
+    failing = failing_in_step_5(journal, mine[:in_forward], history, 1)
+    (failure,) = post_journal(with_request(failing, tried_bytes=segment_of(size))).manifest.oom
+    assert failure.module_id is None
+
+
+def test_a_module_that_is_known_is_not_replaced(tmp_path: Path) -> None:
+    journal, history = recorded("gpt2", tmp_path)
+    mine = last_step(history)
+    place = int(np.flatnonzero(history.owners.phase[mine] == Phase.BACKWARD)[40])
+    tried = segment_of(int(history.lives.requested_bytes[mine[place]]))
+    failing = with_request(failing_in_step_5(journal, mine[:place], history, 1), tried_bytes=tried, module_id=0)
+    posted = post_journal(failing)
+    assert (posted.manifest.oom[0].module_id, posted.manifest.oom[0].is_module_by_order) == (0, False)
+    by_order = post_journal(with_request(failing, module_id=None))
+    (failure,) = explain_oom(by_order, replays=False)
+    assert f"module {failure.module} by order" in request_text(by_order, failure)
+    assert oom_document(0, failure)["is_module_by_order"]

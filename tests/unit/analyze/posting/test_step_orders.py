@@ -40,6 +40,8 @@ def test_a_larger_batch_that_fails_after_allocations_of_its_own_keeps_its_order(
     assert found.places[:3] == [0, 1, 2]
     assert found.places[5:] == [3, 4, 5, 6, 7]
     assert found.is_sure
+    whole = [*of_batch(9000)[:3], 512, 2560, *of_batch(9000)[3:]]
+    assert match_step(whole, STEP, is_whole=False).places == [0, 1, 2, -1, -1, *range(3, len(STEP))]
 
 
 def test_a_whole_step_of_another_length_and_another_batch_is_not_matched() -> None:

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.posting.late.kept_allocations import KeptAllocations, own_stacks, read_kept_allocations
-from gpuledger.analyze.posting.late.step_orders import match_step
+from gpuledger.analyze.posting.late.step_orders import StepMatch, match_step
 from gpuledger.analyze.posting.replay import NEVER
-from gpuledger.model.accounts import CATEGORIES
+from gpuledger.model.accounts import CATEGORIES, Phase
 from gpuledger.model.journal.reading import Journal
 from gpuledger.model.source_files import is_framework
 
@@ -35,6 +35,11 @@ Those of autograd's threads have none.
 """
 _WELL_MATCHED_FRAC = 0.9
 """Share of a step's allocations that must be found in the recorded step. Otherwise other steps are compared, too."""
+
+_SMALL_BYTES, _SMALL_SEGMENT_BYTES = 1 << 20, 2 << 20
+_SHARED_BYTES, _SHARED_SEGMENT_BYTES = 10 << 20, 20 << 20
+_ROUND_BYTES, _ROUND_SMALL_BYTES = 2 << 20, 512
+"""PyTorch's sizes of segments: of requests up to 1 MiB, of others below 10 MiB, and what larger ones are rounded to."""
 
 
 @dataclass
@@ -102,11 +107,9 @@ def _compare(
 ) -> None:
     """Fill the rows of blocks that are found in the recorded steps. ``live`` is row -> address."""
     requested = journal.tables["failure_blocks"]["requested_bytes"][rows]
-    kept = read_kept_allocations(journal, failure)
-    last_at = {int(one): number for number, one in enumerate(kept.address.tolist())}
+    kept, last_at = _kept_with_stacks(journal, failure, own)
     step = _reference_step(history)
-    recorded = _Reference(history.lives.requested_bytes[step].tolist(), step, history.owners.stack_id[step])
-    kept = _with_live(kept, last_at, own)
+    recorded = _reference_of(history, step)
     block, stack, was_compared = _compare_steps(kept, recorded, lines, int(failure.get("step") or -1))
     alive = np.flatnonzero(history.lives.free_requested_index == NEVER)
     at_close = {int(history.lives.address[one]): int(one) for one in alive.tolist()}
@@ -131,6 +134,35 @@ def _compare(
             _own_by_size(found, row, history, by_size.get(size, -1), has_line=size in of_one_line)
 
 
+def find_module_of_request(journal: Journal, history: DeviceHistory, failure: Mapping[str, Any]) -> int:
+    """Return the module that asked for memory in its backward, and did not get it; -1 where the order does not say it.
+
+    The allocations of the step must be those of a recorded one, and the request its next one, with a size that fits.
+    """
+    kept, _ = _kept_with_stacks(journal, failure, _stacks_of_live(journal, failure))
+    mine = np.flatnonzero(kept.step == int(failure.get("step") or -1))
+    if not mine.size or kept.place[mine[0]] != 0:
+        return -1
+    recorded = _reference_of(history, _reference_step(history))
+    match = _match(kept, mine, recorded, _Lines(journal), is_whole=False)
+    place = match.places[-1] + 1
+    if not 0 < place < len(recorded.sizes):
+        return -1
+    block, size = int(recorded.blocks[place]), recorded.sizes[place]
+    tried_bytes = int(failure.get("tried_bytes") or 0)
+    fits = any(_can_be_of(one, tried_bytes) for one in (size, match.becomes.get(size, size)))
+    return int(history.owners.module_id[block]) if fits and history.owners.phase[block] == Phase.BACKWARD else -1
+
+
+def _can_be_of(size: int, tried_bytes: int) -> bool:
+    """Return whether a request of ``size`` bytes can have failed with ``tried_bytes``: the size of its new segment."""
+    if size <= _SMALL_BYTES:
+        return tried_bytes == _SMALL_SEGMENT_BYTES
+    if size < _SHARED_BYTES:
+        return tried_bytes == _SHARED_SEGMENT_BYTES
+    return 0 <= tried_bytes - size < _ROUND_BYTES + _ROUND_SMALL_BYTES
+
+
 class _Lines:
     """The source line of each stack: that of the innermost frame outside PyTorch and Python's standard library."""
 
@@ -153,13 +185,17 @@ def _stacks_of_live(journal: Journal, failure: Mapping[str, Any]) -> dict[int, i
     return dict(zip(own["address"][of_live].tolist(), own["stack_id"][of_live].tolist(), strict=True))
 
 
-def _with_live(kept: KeptAllocations, last_at: Mapping[int, int], own: Mapping[int, int]) -> KeptAllocations:
-    """Return the kept allocations with the stacks that only the live blocks have."""
+def _kept_with_stacks(
+    journal: Journal, failure: Mapping[str, Any], own: Mapping[int, int]
+) -> tuple[KeptAllocations, dict[int, int]]:
+    """Return the kept allocations, also with the stacks that only the live blocks have, and the last one by address."""
+    kept = read_kept_allocations(journal, failure)
+    last_at = {int(one): number for number, one in enumerate(kept.address.tolist())}
     stacks = kept.stack_id.copy()
     for address, stack in own.items():
         if address in last_at:
             stacks[last_at[address]] = stack
-    return replace(kept, stack_id=stacks)
+    return replace(kept, stack_id=stacks), last_at
 
 
 def _use_own_stack(found: LateBlocks, row: int, own: int, lines: _Lines) -> None:
@@ -224,7 +260,12 @@ def _compare_steps(
 
 
 def _places(kept: KeptAllocations, mine: I64, reference: _Reference, lines: _Lines, *, is_whole: bool) -> I64:
-    """Return the position in ``reference`` of each allocation of a step; -1 where the orders do not match.
+    """Return the position in ``reference`` of each allocation of a step; -1 where the orders do not match."""
+    return np.array(_match(kept, mine, reference, lines, is_whole=is_whole).places, dtype=np.int64)
+
+
+def _match(kept: KeptAllocations, mine: I64, reference: _Reference, lines: _Lines, *, is_whole: bool) -> StepMatch:
+    """Return where the allocations of a step are in ``reference``.
 
     The lines of the step's own stacks can contradict it. Without sure sizes, they must confirm it.
     """
@@ -235,7 +276,11 @@ def _places(kept: KeptAllocations, mine: I64, reference: _Reference, lines: _Lin
     ]
     contradicting, confirming = agreed.count(False), agreed.count(True)
     is_used = contradicting <= confirming if found.is_sure else contradicting == 0 < confirming
-    return np.array(found.places if is_used else [-1] * mine.size, dtype=np.int64)
+    return found if is_used else StepMatch([-1] * mine.size)
+
+
+def _reference_of(history: DeviceHistory, step: I64) -> _Reference:
+    return _Reference(history.lives.requested_bytes[step].tolist(), step, history.owners.stack_id[step])
 
 
 def _reference_step(history: DeviceHistory) -> I64:

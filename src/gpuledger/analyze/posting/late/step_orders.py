@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _AHEAD = 32
 """Number of allocations of the other step that are searched for the next one of equal size."""
@@ -21,11 +21,13 @@ _CONFIRMED_FRAC = 0.25
 class StepMatch:
     """The position in another step of each allocation; -1 where the orders do not match.
 
-    ``is_sure`` is whether the sizes alone show that the steps are alike.
+    ``is_sure`` is whether the sizes alone show that the steps are alike. ``becomes`` are the sizes of the other step
+    that are other ones here.
     """
 
     places: list[int]
     is_sure: bool = True
+    becomes: dict[int, int] = field(default_factory=dict)
 
 
 def match_step(sizes: list[int], reference: list[int], *, is_whole: bool) -> StepMatch:
@@ -41,7 +43,7 @@ def match_step(sizes: list[int], reference: list[int], *, is_whole: bool) -> Ste
     """
     places = _aligned(sizes, reference)
     found = StepMatch(places if _matched_frac(places) >= _FEWEST_EQUAL_FRAC else [-1] * len(sizes))
-    if len(sizes) > len(reference) or (is_whole and len(sizes) != len(reference)):
+    if is_whole and len(sizes) != len(reference):
         return found
     becomes = _changes(sizes, reference)
     scaled = _aligned(sizes, [becomes.get(size, size) for size in reference])
@@ -49,7 +51,8 @@ def match_step(sizes: list[int], reference: list[int], *, is_whole: bool) -> Ste
         return found
     kinds = {reference[place] for place in scaled if place >= 0}
     confirmed = sum(place >= 0 for place in scaled) - len(kinds & becomes.keys())
-    return StepMatch(scaled, len(kinds) >= _FEWEST_KINDS and confirmed >= _CONFIRMED_FRAC * len(sizes))
+    is_sure = len(kinds) >= _FEWEST_KINDS and confirmed >= _CONFIRMED_FRAC * len(sizes)
+    return StepMatch(scaled, is_sure, becomes)
 
 
 def _matched_frac(places: list[int]) -> float:
