@@ -89,7 +89,35 @@ def replaced_data(model: nn.Module) -> tuple[Update, object]:
     return update, buffers
 
 
-@pytest.mark.parametrize(("make", "each"), [(adam, 2), (momentum_with_decay_and_clipping, 1)])
+def scaled_by_statistics(model: nn.Module) -> tuple[Update, object]:
+    means = {p: torch.zeros_like(p) for p in weights_of(model)}
+
+    def update(weight: Tensor, gradient: Tensor) -> None:
+        means[weight].mul_(0.9).add_(gradient.abs(), alpha=0.1)
+        weight.sub_(0.01 / (1 + means[weight].mean()) * gradient)
+
+    return update, means
+
+
+def clipped_by_the_norm_of_all(model: nn.Module) -> tuple[Update, object]:
+    update_with_momentum, buffers = momentum_with_decay_and_clipping(model)
+
+    def update(weight: Tensor, gradient: Tensor) -> None:
+        norm = torch.stack([p.grad.norm() for p in weights_of(model) if p.grad is not None]).norm()
+        update_with_momentum(weight, gradient * torch.clamp(1 / norm, max=1.0))
+
+    return update, buffers
+
+
+@pytest.mark.parametrize(
+    ("make", "each"),
+    [
+        (adam, 2),
+        (momentum_with_decay_and_clipping, 1),
+        (scaled_by_statistics, 1),
+        (clipped_by_the_norm_of_all, 1),
+    ],
+)
 def test_what_carries_gradients_to_the_next_update_is_optimizer_state(
     make: Callable[[nn.Module], tuple[Update, object]], each: int
 ) -> None:
@@ -102,6 +130,70 @@ def test_state_that_each_update_makes_anew() -> None:
     run = record_updates(replaced_data)
     assert states(run) == sorted(3 * STATE)  # nothing reads that of the last update
     assert {(block.name, block.bytes) for block in run.of("weight")} == set(STATE)
+
+
+def factored(model: nn.Module) -> tuple[Update, object]:
+    """Keep second moments as means of rows and columns, as Adafactor does."""
+    rows = {p: torch.zeros(p.shape[0]) for p in weights_of(model)}
+    columns = {p: torch.zeros(p.shape[-1]) for p in weights_of(model) if p.dim() == 2}
+
+    def update(weight: Tensor, gradient: Tensor) -> None:
+        squared = gradient.square() + 1e-30
+        if weight.dim() == 1:
+            rows[weight].mul_(0.9).add_(squared, alpha=0.1)
+            scale = rows[weight].rsqrt()
+        else:
+            rows[weight].mul_(0.9).add_(squared.mean(1), alpha=0.1)
+            columns[weight].mul_(0.9).add_(squared.mean(0), alpha=0.1)
+            scale = (rows[weight] / rows[weight].mean()).rsqrt()[:, None] * columns[weight].rsqrt()[None, :]
+        weight.sub_(0.01 * scale * gradient)
+
+    return update, (rows, columns)
+
+
+def test_factored_state_has_the_names_of_its_weights() -> None:
+    assert states(record_updates(factored)) == [("bias", 16), ("weight", 16), ("weight", 128)]
+
+
+def preconditioned(model: nn.Module) -> tuple[Update, object]:
+    """Keep products of gradients with each other, as Shampoo does."""
+    products = {p: torch.eye(p.shape[0]) for p in weights_of(model)}
+
+    def update(weight: Tensor, gradient: Tensor) -> None:
+        columns = gradient.view(weight.shape[0], -1)
+        products[weight].add_(columns @ columns.T)
+        weight.sub_(0.01 * torch.linalg.solve(products[weight], columns).view_as(weight))
+
+    return update, products
+
+
+def test_products_of_gradients_are_state() -> None:
+    assert states(record_updates(preconditioned)) == [("bias", 64), ("weight", 64)]
+
+
+def test_state_in_one_buffer_for_all_weights_has_the_name_of_its_variable() -> None:
+    def program(_: object) -> object:
+        model = nn.Linear(32, 4)
+        m, v = torch.zeros(132), torch.zeros(132)
+        left: list[Tensor] = []
+
+        def update(weights: list[Tensor], gradients: list[Tensor]) -> None:
+            flat = torch.cat([gradient.flatten() for gradient in gradients])
+            m.mul_(0.9).add_(flat, alpha=0.1)
+            v.mul_(0.99).addcmul_(flat, flat, value=0.01)
+            change = 0.01 * m / (v.sqrt() + 1e-8)
+            left[:] = [flat, change]
+            for weight, part in zip(weights, change.split([one.numel() for one in weights]), strict=True):
+                weight.sub_(part.view_as(weight))
+
+        train(model, update)
+        return model, m, v, left
+
+    run = record_own(program)
+    assert states(run) == [("m", 528), ("v", 528)]
+    assert {(block.name, block.bytes) for block in run.of("weight")} == set(STATE)
+    assert [block.bytes for block in run.of("input")] == 4 * [512]  # what is left of an update is none
+    assert sum(block.bytes == 528 for block in run.of("other")) >= 6
 
 
 def test_operators_on_lists() -> None:
@@ -166,7 +258,8 @@ def statistics_of_gradients(model: nn.Module) -> tuple[Update, object]:
 
     def update(weight: Tensor, gradient: Tensor) -> None:
         means[weight].mul_(0.9).add_(gradient.abs(), alpha=0.1)
-        weight.sub_(0.01 / (1 + means[weight].mean()) * gradient)
+        assert means[weight].mean().item() > 0
+        weight.sub_(0.01 * gradient)
 
     return update, means
 

@@ -90,6 +90,9 @@ class Identity(IntEnum):
     LEAF_GRADIENT = 10
     HELD = 11
     """A tensor that an attribute or a variable holds. It names a block without an identity, and gives no category."""
+    UPDATE = 12
+    """A tensor that was computed from gradients, and that the program still has after the next backward pass. It gives
+    no category, but says that a block belongs to no batch."""
 
 
 IDENTITY_CATEGORY = {
@@ -120,7 +123,7 @@ class Rule:
     phase or step), ``kept`` (survived its step and was not freed) or ``alive`` (not freed, and the recording ended
     within its step). ``communicating``: allocated while buffers of collectives were built. ``reducing``: allocated
     while gradients were reduced to shards. ``same_module``: freed while the module that allocated it was still the
-    current one. ``freed_in_backward``: freed in a backward pass.
+    current one. ``freed_in_backward``: freed in a backward pass. ``of_update``: observed as :attr:`Identity.UPDATE`.
     """
 
     category: str
@@ -132,6 +135,7 @@ class Rule:
     workspace_sized: bool | None = None
     same_module: bool | None = None
     freed_in_backward: bool | None = None
+    of_update: bool | None = None
     why: str = ""
 
 
@@ -195,6 +199,13 @@ LIFETIME_RULES: tuple[Rule, ...] = (
         ("later",),
         freed_in_backward=True,
         why="allocated outside modules and freed by a backward, because the graph used it",
+    ),
+    Rule(
+        "other",
+        ("between",),
+        ("later", "alive"),
+        of_update=True,
+        why="computed from gradients by an update of the program's own, and left in a variable",
     ),
     Rule(
         "input",

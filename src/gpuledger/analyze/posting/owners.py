@@ -95,6 +95,7 @@ def find_owners(
         workspace_sized=np.isin(lives.requested_bytes, journal.facts.get("workspace_bytes") or []),
         same_module=_when_freed(tags.module_id, lives) == module_id,
         freed_in_backward=_when_freed(tags.phase.astype(np.int64), lives) == Phase.BACKWARD,
+        of_update=seen.of_update,
     )
     return Owners(
         event_tags=tags,
@@ -195,6 +196,7 @@ class _Seen:
     kind: NDArray[np.int8]
     name_id: I64
     module_id: I64
+    of_update: NDArray[np.bool_]
 
 
 def _identities(
@@ -210,11 +212,13 @@ def _identities(
     The first observation of that identity gives name and module. If tensors of several modules share the block (a
     bucket, a flat parameter), it belongs to the module around them and has no name. ``module_id`` is that of the
     allocation, which a block without an identity keeps. Such a block outside of modules has the name, and the
-    module, of the first attribute or variable that was seen to hold it. An input has such a name, too.
+    module, of the first attribute or variable that was seen to hold it. An input has such a name, too, and so has
+    optimizer state of several weights.
     """
     kind = np.full(lives.address.size, NO_IDENTITY, dtype=np.int8)
     name = np.full(lives.address.size, -1, dtype=np.int64)
     held, holder = name.copy(), name.copy()
+    of_update = np.zeros(lives.address.size, dtype=bool)
     owner = module_id.copy()
     table = journal.tables["identities"]
     mine = table["device_idx"] == device_idx
@@ -233,6 +237,8 @@ def _identities(
     ):
         if row >= 0 and what == Identity.HELD and held[row] < 0:
             held[row], holder[row] = called, module
+        if row >= 0 and what == Identity.UPDATE:
+            of_update[row] = True
         if row < 0 or what not in _ORDER or (what in _MADE_OUTSIDE and not outside[row]):
             continue
         if kind[row] == NO_IDENTITY or _ORDER[what] < _ORDER[int(kind[row])]:
@@ -240,8 +246,9 @@ def _identities(
         elif what == kind[row] and what != Identity.INPUT and module != owner[row]:
             name[row], owner[row] = -1, shared.of(int(owner[row]), module)
     is_held = (kind == NO_IDENTITY) & (module_id < 0) & (held >= 0)
-    is_named = is_held | ((kind == Identity.INPUT) & (name < 0))
-    return _Seen(kind, np.where(is_named, held, name), np.where(is_held, holder, owner))
+    is_of_several = (kind == Identity.OPTIMIZER_STATE) & (owner < 0) & (held >= 0)
+    is_named = is_held | (((kind == Identity.INPUT) | is_of_several) & (name < 0))
+    return _Seen(kind, np.where(is_named, held, name), np.where(is_held, holder, owner), of_update)
 
 
 class _Ancestors:

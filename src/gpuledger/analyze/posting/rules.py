@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from gpuledger.model.accounts import CATEGORIES, FATES, IDENTITY_CATEGORY, LIFETIME_RULES, PHASES, Rule
 
 NO_IDENTITY = -1
+_FLAGS = (
+    *("recomputed", "communicating", "reducing", "workspace_sized", "same_module", "freed_in_backward", "of_update"),
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class BlockFeatures:
     workspace_sized: NDArray[np.bool_]
     same_module: NDArray[np.bool_]
     freed_in_backward: NDArray[np.bool_]
+    of_update: NDArray[np.bool_]
 
 
 def categorize(features: BlockFeatures) -> NDArray[np.int8]:
@@ -46,7 +50,7 @@ def categorize(features: BlockFeatures) -> NDArray[np.int8]:
 def _holds(rule: Rule, features: BlockFeatures) -> NDArray[np.bool_]:
     held: NDArray[np.bool_] = np.isin(features.phase, [PHASES.index(name) for name in rule.phases])
     held &= np.isin(features.fate, [FATES.index(name) for name in rule.fates])
-    for name in ("recomputed", "communicating", "reducing", "workspace_sized", "same_module", "freed_in_backward"):
+    for name in _FLAGS:
         wanted = getattr(rule, name)
         if wanted is not None:
             held &= getattr(features, name) == wanted

@@ -1,17 +1,19 @@
 """What a program that updates weights by itself carries from one update to the next: its own optimizer state.
 
 The operators that run outside of modules, backward passes and optimizers are followed, element by element: a tensor
-contains a gradient if it was computed from one of the same number of elements. Three facts follow.
+contains a gradient if it was computed from one of the same number of elements. It contains a part of a gradient if it
+was computed from one with another number: a mean over rows, or all gradients in one buffer. Three facts follow.
 
 - A tensor is a weight if it is written with its own gradient, or if the next one that is differentiated was computed
   from both.
-- A tensor is optimizer state of a weight if it has kept a gradient from before the last update of the weight, and the
-  next update reads it.
+- A tensor is optimizer state of a weight if it has kept a gradient, or a part of one, from before the last update of
+  the weight, and the next update reads it.
 - Other tensors are neither: a copy of weights (an exponential moving average, a target network) contains no gradient,
   the sum of gradients of several batches is cleared after each update, and a buffer for intermediate results is
   overwritten before it is read.
 
-Tensors with fewer elements than the weight are not followed, such as factored second moments.
+A tensor that contains gradients at the end of the next backward pass, and is no state, belongs to no batch: what is
+left of an update in a variable.
 """
 
 from __future__ import annotations
@@ -32,10 +34,18 @@ from gpuledger.model.accounts import Identity, Phase
 MOST_PARTS = 16
 """Number of gradients in one tensor from which on it is not followed: it is a mixture, and no state of one weight."""
 
+MOST_WEIGHTS = 1024
+"""Number of gradients of which one tensor can contain parts: a buffer for all weights has those of each."""
+
+_OLD = -1
+"""Stands for the number of updates of a gradient from before the last one."""
+
 _OVERWRITES = ("copy_", "zero_", "fill_", "set_", "_foreach_copy_", "_foreach_zero_")
 """Operators whose result does not depend on what the tensor had before. Those of random numbers have a tag."""
 
 _NOTHING: frozenset[Any] = frozenset()
+_NO_NAME = (-1, -1)
+"""Ids of name and module of what is of several weights, or of none."""
 
 
 @dataclass(eq=False, slots=True)
@@ -51,10 +61,14 @@ class _Weight:
 
 @dataclass(eq=False, slots=True)
 class _Storage:
-    """A storage that contains gradients. ``number`` orders them by age. ``row``: its observation when it was read."""
+    """A storage that contains gradients. ``number`` orders them by age. ``row``: its observation when it was read.
+
+    ``is_left``: whether it was seen at the end of a later backward pass.
+    """
 
     number: int
     row: Row | None = None
+    is_left: bool = False
 
 
 _Gradients = frozenset[tuple[_Weight, int]]
@@ -70,6 +84,7 @@ class _Content:
     storage: _Storage
     gradients: _Gradients
     carried: _Carried
+    parts: _Gradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +129,7 @@ class WeightUpdates:
             found: The leaves and their gradients.
             registered: Whether the leaves are known to be weights.
         """
+        self._note_left()
         self._recent = self._next
         for name_id, module_id, leaf, gradient in found:
             if gradient is None:
@@ -126,7 +142,7 @@ class WeightUpdates:
                 row = None if registered else self._sightings.row_of(Identity.LEAF, name_id, module_id, place)
                 weight = self._weights[place[1]] = _Weight(place, (name_id, module_id), _elements(leaf), row)
             self.forget(place_of_gradient[1])
-            self._keep(gradient, place_of_gradient[1], frozenset({(weight, weight.updates)}), _NOTHING)
+            self._keep(gradient, place_of_gradient[1], frozenset({(weight, weight.updates)}), _NOTHING, _NOTHING)
 
     def see(self, operator: Any, results: Any, arguments: Sequence[Any]) -> None:
         """Follow an operator that has ended."""
@@ -140,7 +156,7 @@ class WeightUpdates:
         is_new = not (writes.positions or writes.has_out)
         for at in range(max(map(len, written))):
             count = max(map(len, written))
-            beside = [one[at if len(one) == count else 0] for one in read if len(one) in (1, count)]
+            beside = _beside(read, at, count)
             for targets in written:
                 if at < len(targets):
                     self._write(targets[at], beside, is_new=is_new)
@@ -162,21 +178,27 @@ class WeightUpdates:
             return
         gradients: _Gradients = _NOTHING
         carried: _Carried = _NOTHING
+        parts: _Gradients = _NOTHING
         for one in read:
             source = storage_address(one)
             if is_new and source == address:
                 return  # a view
-            content = self._contents.get(source) if _elements(one) == elements else None
-            if content is not None:
+            content = self._contents.get(source)
+            if content is None:
+                continue
+            carried |= content.carried | self._read(content, source)
+            if _elements(one) == elements:
                 gradients |= content.gradients
-                carried |= content.carried | self._read(content, source)
+                parts = _merged(parts, content.parts)
+            else:
+                parts = _merged(parts, content.gradients or content.parts)
         if len(gradients) > MOST_PARTS:
             gradients = _NOTHING
         weight = self._weights.get(address)
         if weight is not None:
-            self._updated(weight, gradients, carried)
-        elif gradients:
-            self._keep(target, address, gradients, carried)
+            self._updated(weight, gradients | parts, carried)
+        elif gradients or parts:
+            self._keep(target, address, gradients, carried, parts)
         else:
             self._contents.pop(address, None)
 
@@ -185,17 +207,30 @@ class WeightUpdates:
         storage = content.storage
         if storage.number >= self._recent:  # an intermediate result of this update
             return _NOTHING
-        weights = [weight for weight, updates in content.gradients if updates < weight.updates]
+        contained = content.gradients or content.parts
+        weights = {weight for weight, updates in contained if updates < weight.updates}
         if weights and storage.row is None:
-            place = (weights[0].place[0], address)
-            storage.row = self._sightings.row_of(Identity.OPTIMIZER_STATE, *weights[0].name, place)
+            first = next(iter(weights))
+            name = first.name if len(weights) == 1 else _NO_NAME
+            storage.row = self._sightings.row_of(Identity.OPTIMIZER_STATE, *name, (first.place[0], address))
         return frozenset((storage, weight) for weight in weights)
 
-    def _keep(self, tensor: Tensor, address: int, gradients: _Gradients, carried: _Carried) -> None:
+    def _note_left(self) -> None:
+        """Record what earlier updates have left, before the gradients of another backward pass are known."""
+        for address, content in self._contents.items():
+            storage = content.storage
+            if not storage.is_left:
+                storage.is_left = True
+                weight, _ = next(iter(content.gradients or content.parts))
+                place = (weight.place[0], address)
+                self._sightings.add_row(self._sightings.row_of(Identity.UPDATE, *_NO_NAME, place))
+
+    def _keep(self, tensor: Tensor, address: int, gradients: _Gradients, carried: _Carried, parts: _Gradients) -> None:
         known = self._contents.get(address)
         if known is None:
             self.on_kept(tensor)
-        self._contents[address] = _Content(known.storage if known else _Storage(self._next), gradients, carried)
+        storage = known.storage if known else _Storage(self._next)
+        self._contents[address] = _Content(storage, gradients, carried, parts)
         self._next += 1
 
     def _renewed(self, leaf: Any, place: StoragePlace, registered: bool) -> _Weight | None:
@@ -230,6 +265,25 @@ class WeightUpdates:
         if weight.row is not None:
             self._sightings.add_row(weight.row)
             weight.row = None
+
+
+def _beside(read: Sequence[list[Tensor]], at: int, count: int) -> list[Tensor]:
+    """Return the tensors that one of ``count`` results was computed from: of lists, those at its position.
+
+    A single result is computed from all tensors of a list, as that of ``cat``.
+    """
+    found: list[Tensor] = []
+    for one in read:
+        found += [one[at]] if len(one) == count else one if 1 in (len(one), count) else []
+    return found
+
+
+def _merged(parts: _Gradients, others: _Gradients) -> _Gradients:
+    """Return parts of gradients together. Those from before the last update are not told apart."""
+    if not parts or not others or others is parts:
+        return parts or others
+    found = frozenset((weight, updates if updates == weight.updates else _OLD) for weight, updates in parts | others)
+    return found if len(found) <= 2 * MOST_WEIGHTS else _NOTHING
 
 
 def _writes_of(operator: Any) -> _Writes | None:

@@ -18,7 +18,9 @@ from gpuledger.model.accounts import (
     Identity,
 )
 
-FLAGS = ("recomputed", "communicating", "reducing", "workspace_sized", "same_module", "freed_in_backward")
+FLAGS = (
+    *("recomputed", "communicating", "reducing", "workspace_sized", "same_module", "freed_in_backward", "of_update"),
+)
 
 
 def category(phase: str, fate: str, identity: int = NO_IDENTITY, **flags: bool) -> str:
@@ -57,6 +59,10 @@ def test_what_was_seen_goes_before_any_lifetime(identity: Identity) -> None:
         ("optimizer", "kept", {}, "optimizer_state"),
         ("optimizer", "alive", {}, "optimizer_state"),
         ("between", "later", {}, "input"),
+        ("between", "later", {"of_update": True}, "other"),
+        ("between", "alive", {"of_update": True}, "other"),
+        ("between", "later", {"of_update": True, "freed_in_backward": True}, "activation"),
+        ("between", "same_visit", {"of_update": True}, "temporary"),
         ("between", "later", {"freed_in_backward": True}, "activation"),
         ("between", "kept", {}, "other"),
         ("setup", "later", {}, "other"),
@@ -91,7 +97,7 @@ def test_some_rule_holds_for_everything_and_every_rule_for_something() -> None:
 def test_the_numbers_of_identities_in_written_journals_stay() -> None:
     names = ["weight", "buffer", "gradient", "optimizer_state", "input"]
     names += ["gathered_weight", "sharded_weight", "sharded_gradient", "sharded_optimizer_state"]
-    names += ["leaf", "leaf_gradient", "held"]
+    names += ["leaf", "leaf_gradient", "held", "update"]
     assert {one.value: one.name.lower() for one in Identity} == dict(enumerate(names))
 
 
