@@ -58,6 +58,36 @@ def test_backward_is_on_the_line_of_its_forward_and_python_code_in_it_on_its_own
     assert not [text for text in texts if text.startswith("with torch.no_grad")]
 
 
+NUMERIC = """
+import torch
+x = torch.randn(64, 64)
+for _ in range(20):
+    x = torch.tanh(x @ x)
+"""
+GRADIENTS = """
+import torch
+x, w = torch.randn(64, 64), torch.randn(64, 64, requires_grad=True)
+for _ in range(6):
+    loss = torch.tanh(x @ w).square().mean()
+    loss.backward()
+    with torch.no_grad():
+        w -= 0.1 * w.grad
+        w.grad = None
+"""
+
+
+@pytest.mark.parametrize(("source", "wanted"), [(NUMERIC, {"between"}), (GRADIENTS, {"between", "backward"})])
+def test_bytes_and_times_have_the_same_phases(source: str, wanted: set[str], tmp_path: Path) -> None:
+    device = view_of(tmp_path, source)
+    blocks = device.rank.table("blocks", ("phase",))["phase"].to_pylist()
+    spans = device.rank.table("spans", ("phase", "kind")).to_pylist()
+    assert set(blocks) == wanted
+    for kind in ("phase", "host"):
+        assert {row["phase"] for row in spans if row["kind"] == kind} == wanted
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "train.ledger"), "--by", "phase", "--json"])
+    assert "setup" not in shown.stdout
+
+
 STEPS_LATER = """
 import torch
 x = torch.randn(64, 64)

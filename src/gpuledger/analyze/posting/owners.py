@@ -6,7 +6,7 @@ A block's Python stack is found here too, because the tag has the stack of the c
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,15 +98,26 @@ def find_owners(
         of_update=seen.of_update,
     )
     return Owners(
-        event_tags=tags,
+        event_tags=replace(tags, phase=_named(journal, tags.phase)),
         step=step,
-        phase=phase,
+        phase=_named(journal, phase),
         category=categorize(features),
         module_id=np.where(seen.kind < 0, in_traced_code(journal, stack, seen.module_id), seen.module_id),
         name_id=seen.name_id,
         scope_id=_pick(tags.scope_id, at, before, -1),
         stack_id=stack,
     )
+
+
+def _named(journal: Journal, phase: NDArray[np.int8]) -> NDArray[np.int8]:
+    """Return phases in which a program without steps and modules has one word for what is in no other phase.
+
+    The operators of such a program, which are timed, are "between". Its memory is "setup" up to its first backward.
+    """
+    seen = journal.tables["tags"]["phase"]
+    if journal.rows("steps") or journal.modules or np.isin(seen, (Phase.FORWARD, Phase.EVALUATION)).any():
+        return phase
+    return np.where(phase == Phase.SETUP, np.int8(Phase.BETWEEN), phase)
 
 
 def in_traced_code(journal: Journal, stack_id: I64, module_id: I64) -> I64:
