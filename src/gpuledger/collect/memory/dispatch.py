@@ -143,6 +143,7 @@ class DispatchRecorder:
         self._thread = threading.get_ident()
         self.storages.write_opening(part, living)
         self.storages.is_open = True
+        self._lines.begin()
         self._enter_mode()
 
     def follow(self, operators: FollowsOperators) -> None:
@@ -239,6 +240,7 @@ class DispatchRecorder:
         else:
             self._mode.come_back(self)
         self._threads.come_back()
+        self._lines.begin()
         self._is_paused = False
         self._alone(self._meet, living.tensors())
         return True

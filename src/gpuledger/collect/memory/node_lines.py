@@ -7,6 +7,7 @@ that has created it are matched by autograd's sequence number, which grows with 
 from __future__ import annotations
 
 import threading
+from itertools import islice
 from types import FrameType
 from typing import Any
 
@@ -14,8 +15,9 @@ from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.program_objects import class_name
 from gpuledger.collect.attribution.stacks import StackTable, is_autograds_own
 
-MOST_NODES = 500_000
-"""Number of nodes whose lines are kept. Each takes about 100 bytes of host memory until the recording ends."""
+MOST_NODES = 100_000
+"""Number of nodes whose lines are kept, the newest. Each takes about 100 bytes of host memory until the recording ends.
+"""
 
 _ACCUMULATOR = "AccumulateGrad"
 _UNKNOWN = -1
@@ -35,10 +37,16 @@ class NodeLines:
         self._next_number = torch_private.sequence_reader()
         self._made: dict[int, int] = {}
         self._thread = threading.get_ident()
-        self._newest = self._next_number() - 1
+        self._newest = _UNKNOWN
         self._is_mixed = False
         self._before = _UNKNOWN
         """Stack of the node that has run last: gradients are accumulated on its line."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Leave out the nodes that were created until now, while operators were not seen."""
+        if threading.get_ident() == self._thread:
+            self._newest = self._next_number() - 1
 
     def stack_of(self, frame: FrameType | None) -> int:
         """Return the id of the stack of an operator: that of its node if autograd itself calls it; -1 for none.
@@ -60,7 +68,8 @@ class NodeLines:
             self._made.clear()
             return  # the newest node can be that of an earlier operator
         if len(self._made) >= MOST_NODES:
-            self._made.clear()
+            for oldest in list(islice(self._made, MOST_NODES // 2)):
+                del self._made[oldest]
         self._made[number] = self.stack_of(frame)
 
     def _of_node(self, node: Any) -> int:

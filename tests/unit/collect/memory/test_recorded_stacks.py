@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from device_thread import backward_in_another_thread
 from torch import nn
 
 from gpuledger import record
-from gpuledger.collect.memory import dispatch
+from gpuledger.collect.attribution.stacks import StackTable
+from gpuledger.collect.memory import dispatch, node_lines
 from gpuledger.collect.memory.node_lines import NodeLines
+from gpuledger.model.journal.journal import Part
 
 pytestmark = pytest.mark.torch
 
@@ -150,6 +153,45 @@ def test_nodes_that_were_not_recorded_have_the_line_of_backward(tmp_path: Path) 
     found = backward_lines(recording)
     assert [name for name, size in found if size == 4 * 64 * 64] == [here]
     assert {name for name, size in found if size == 4 * 32 * 64} == {"output", here}
+
+
+def names_of_nodes(lines: NodeLines, stacks: StackTable, result: torch.Tensor) -> list[str]:
+    """Return the function of this file that each node below a result has been created in, the newest first."""
+    part = Part()
+    stacks.drain(part)
+    found, node = [], result.grad_fn
+    while node is not None:
+        stack = part.stacks[lines._of_node(node)] if lines._of_node(node) >= 0 else []
+        found.append(next((frame[2] for frame in stack if frame[0] == __file__), ""))
+        node = next((one for one, _ in node.next_functions if one is not None and "Accumulate" not in one.name()), None)
+    return found
+
+
+def test_the_lines_of_the_newest_nodes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_lines, "MOST_NODES", 4)
+    stacks = StackTable()
+    lines = NodeLines(stacks)
+    x = torch.ones(2, requires_grad=True)
+    for _ in range(9):
+        x = x * 2
+        lines.saw(sys._getframe())
+    here = "test_the_lines_of_the_newest_nodes_are_kept"
+    assert names_of_nodes(lines, stacks, x) == [here] * 3 + [""] * 6
+
+
+def test_nodes_created_while_operators_are_not_seen_have_no_line() -> None:
+    stacks = StackTable()
+    lines = NodeLines(stacks)
+    x = torch.ones(2, requires_grad=True) * 2
+    lines.saw(sys._getframe())
+    x = x * 3  # as in a pause of the recording
+    lines.begin()
+    assert not torch.ones(2).requires_grad
+    lines.saw(sys._getframe())  # an operator that creates no node
+    x = x * 4
+    lines.saw(sys._getframe())
+    here = "test_nodes_created_while_operators_are_not_seen_have_no_line"
+    assert names_of_nodes(lines, stacks, x) == [here, "", here]
 
 
 @pytest.fixture
