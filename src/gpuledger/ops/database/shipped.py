@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -23,20 +20,8 @@ FILE = "nvidia_h200.parquet"
 @cache
 def shipped_contents() -> Contents:
     """Return the measurements in this package. They are read once per process, so do not change them."""
-    with as_file(files("gpuledger.ops.database").joinpath("measured", FILE)) as path, _no_collection():
+    with as_file(files("gpuledger.ops.database").joinpath("measured", FILE)) as path:
         return read_parquet(path, is_ours=True)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Collect no garbage: none of the 100,000 objects becomes any, and going through them took most of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def named_database(url: str | None) -> str | None:
