@@ -60,8 +60,8 @@ def _keep_frozen() -> None:
 
 def serve(place: str, command: str) -> None:
     """Serve orders until nobody is left who may give one."""
-    groups = set_aside(_groups())
-    sys.meta_path.insert(0, Kept(groups))
+    # Held by no variable: recordings search what the variables of these functions lead to for the names of tensors.
+    sys.meta_path.insert(0, Kept(set_aside(_groups())))
     own = Path("/proc/self/comm").read_text(encoding="utf-8").strip()
     assert _threads() <= {own, "jemalloc_bg_thd"}, f"threads would be missing in the forks: {_threads()}"
     make_cheap_to_fork()
