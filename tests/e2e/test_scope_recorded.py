@@ -150,7 +150,7 @@ def test_a_recording_that_begins_inside_a_scope_knows_it() -> None:
 
     with gpuledger.scope("early"):
         recorded = record_own(program)
-    assert scopes_by_size(recorded, "setup")[1001] == {"early"}
+    assert scopes_by_size(recorded, "between")[1001] == {"early"}
 
 
 def test_tasks_that_take_turns_keep_their_scopes_in_the_recording() -> None:
@@ -171,7 +171,7 @@ def test_tasks_that_take_turns_keep_their_scopes_in_the_recording() -> None:
         asyncio.run(main())
         torch.ones(1009)
 
-    found = scopes_by_size(record_own(program), "setup")
+    found = scopes_by_size(record_own(program), "between")
     assert {size: found[size] for size in (1001, 1003)} == {1001: {"a"}, 1003: {"b"}}
     assert {size: found[size] for size in (1101, 1103, 1009)} == {1101: {""}, 1103: {""}, 1009: {""}}
     assert asyncio.events.Handle._run is handle  # type: ignore[attr-defined]
@@ -184,7 +184,7 @@ def test_any_name_arrives() -> None:
         with gpuledger.scope(name):
             torch.ones(1001)
 
-    found = scopes_by_size(record_own(program), "setup")[1001]
+    found = scopes_by_size(record_own(program), "between")[1001]
     assert found == {name.replace("\ud800", "\\ud800")}
 
 
@@ -221,7 +221,7 @@ def test_a_decorated_function_says_its_scope_each_time_it_is_called() -> None:
             around(3000, fail=True)
         torch.ones(3005)
 
-    found = scopes_by_size(record_own(program), "setup")
+    found = scopes_by_size(record_own(program), "between")
     expected = {0: "outer", 1: "outer", 2: "outer/inner", 3: "outer/inner", 4: "outer", 5: ""}
     for size in (1000, 2000):
         assert {number: found[size + number] for number in expected} == {n: {path} for n, path in expected.items()}
