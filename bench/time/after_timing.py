@@ -2,10 +2,10 @@
 
 Each model trains in two processes that take turns: one is not recorded, and the other is recorded between two halves
 (one recorded step and three profiled ones). In a turn, each runs a block of steps between two synchronizations of the
-GPU, while the other one waits. So what slows the machine for longer than a turn slows both. A half is many turns; its
-figure is the median of the blocks' ratios, recorded over bare. The figure of a model is the ratio of its halves, so
-that a constant difference of the processes cancels. A half ends when its figure is known to 0.1 %, or after
-``--half-s`` seconds.
+GPU, on the same two cores, while the other one waits. So what slows the machine or a core for longer than a turn slows
+both. A half is many turns; its figure is the median of the blocks' ratios, recorded over bare. The figure of a model is
+the ratio of its halves, so that a constant difference of the processes cancels. A half ends when its figure is known to
+0.1 %, or after ``--half-s`` seconds.
 
 ``half_interval`` is half of the 95 % interval of the figure, from the order of the ratios. ``host`` is the figure of
 the CPU time of the training thread.
@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import math
+import os
 import statistics
 import sys
 import tempfile
@@ -48,6 +49,7 @@ VARIANTS = ("timing", "memory", "tables", "open", "flight")
 WARM_UP_STEPS = 10
 STEPS_BETWEEN = 6
 BLOCK_S = 0.05
+CORES = 2
 LEAST_TURNS = 25
 KNOWN_FRAC = 0.001
 TARGET = 0.005
@@ -57,6 +59,7 @@ class Training:
     """One model's training, which answers what is asked of its process."""
 
     def __init__(self, model: str, variant: str, device: str, small: bool) -> None:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
         torch.manual_seed(0)
         workload = MODELS[model].build(device, small=small, batch_size=0)
         batch = workload.make_batch()

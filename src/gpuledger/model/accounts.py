@@ -93,9 +93,12 @@ class Identity(IntEnum):
     UPDATE = 12
     """A tensor that was computed from gradients, and that the program still has after the next backward pass. It gives
     no category, but says that a block belongs to no batch."""
+    COMMUNICATION_BUFFER = 13
+    """A buffer of collectives that a framework keeps, such as a bucket of gradients."""
 
 
 IDENTITY_CATEGORY = {
+    Identity.COMMUNICATION_BUFFER: "communication",
     Identity.GATHERED_WEIGHT: "gathered_weight",
     Identity.SHARDED_WEIGHT: "sharded_weight",
     Identity.WEIGHT: "weight",

@@ -51,6 +51,18 @@ def torchs_own(function: Callable[..., Any]) -> Callable[..., Any]:
     return found
 
 
+def own_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a library's own function from inside the wrappers that other code has put around it.
+
+    Raises:
+        CannotInstrumentError: it has no Python code.
+    """
+    found: Callable[..., Any] = inspect.unwrap(function)
+    if getattr(found, "__code__", None) is None:
+        raise CannotInstrumentError(f"{function!r} is no Python function")
+    return found
+
+
 def module_call() -> Callable[..., Any]:
     """Return the function that runs for every module call."""
     return torchs_own(_MODULE_CALL)

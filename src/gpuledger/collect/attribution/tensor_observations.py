@@ -106,6 +106,8 @@ class TensorObservations:
         self._partitions: set[int] = set()
         self.parts = WeakIdentitySet()
         """Parameters that are this rank's part of larger ones, although they are plain tensors."""
+        self.of_frameworks = WeakIdentitySet()
+        """Parts that a framework updates. Its observer records their optimizer state, and their gradients are parts."""
 
     def see_weights(self) -> None:
         """Record the addresses of parameters and buffers that are new or have moved."""
@@ -161,9 +163,11 @@ class TensorObservations:
             if gradients is None:
                 known = [one for one in known if inside_own or self.registry.is_of_this_thread(one[1])]
                 gradients = [grad_of(parameter) for *_, parameter in known]
+        updated = {id(one) for one in self.of_frameworks}
+        whole, part = Identity.GRADIENT, Identity.SHARDED_GRADIENT
         self._note(
-            (Identity.GRADIENT, name_id, module_id, gradient, None)
-            for (name_id, module_id, _), gradient in zip(known, gradients, strict=True)
+            (part if id(parameter) in updated else whole, name_id, module_id, gradient, None)
+            for (name_id, module_id, parameter), gradient in zip(known, gradients, strict=True)
         )
         with without_overrides(), torch._C._DisableTorchDispatch():
             self.on_gradients([(*one, gradient) for one, gradient in zip(known, gradients, strict=True)])
@@ -176,10 +180,11 @@ class TensorObservations:
         self._state_sizes[id(optimizer)] = len(state)
         is_part = self.divides(optimizer)
         whole, part, parts = Identity.OPTIMIZER_STATE, Identity.SHARDED_OPTIMIZER_STATE, self.part_ids()
-        owners = self.owners()
+        owners, left_out = self.owners(), {id(one) for one in self.of_frameworks}
         self._note(
             (part if is_part or id(parameter) in parts else whole, *owners.get(id(parameter), (-1, -1)), tensor, None)
             for parameter, values in state
+            if id(parameter) not in left_out
             for tensor in tensors_in(values)
         )
 

@@ -39,7 +39,7 @@ class FlatLayout:
     """A flat parameter: its place, its elements, and those of this rank's part.
 
     ``tensor`` is this rank's part. ``updated`` are the flat parameter and those in it: an optimizer has state of
-    either.
+    either. ``copy_item_bytes`` is the size of an element in a second copy of the part, in which weights are updated.
     """
 
     name_id: int
@@ -49,6 +49,7 @@ class FlatLayout:
     parts: int
     tensor: Any
     updated: list[Any]
+    copy_item_bytes: int = 0
 
 
 class Layouts:
@@ -170,8 +171,9 @@ class States:
 
 def _flat_row(flat: FlatLayout, states: States) -> LayoutRow:
     item_bytes = int(flat.tensor.dtype.itemsize)
-    part_bytes = flat.part_elements * item_bytes
-    gradient_bytes = part_bytes if any(requires_grad(one) for one in flat.updated) else 0
+    weight_bytes = item_bytes + flat.copy_item_bytes
+    part_bytes = flat.part_elements * weight_bytes
+    gradient_bytes = flat.part_elements * item_bytes if any(requires_grad(one) for one in flat.updated) else 0
     state_bytes = flat.part_elements * states.bytes_per_element(flat.updated)
-    sizes = (flat.whole_elements * item_bytes, part_bytes, flat.parts, gradient_bytes, state_bytes, flat.parts)
+    sizes = (flat.whole_elements * weight_bytes, part_bytes, flat.parts, gradient_bytes, state_bytes, flat.parts)
     return flat.name_id, flat.module_id, *sizes, device_number(flat.tensor)

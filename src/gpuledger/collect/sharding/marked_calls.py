@@ -1,4 +1,4 @@
-"""Functions of torch that build buffers of sharded training: allocations during a call carry its module and a flag."""
+"""Functions that build buffers of sharded training: allocations during a call carry its module and a flag."""
 
 from __future__ import annotations
 
@@ -55,10 +55,16 @@ class MarkedCalls:
     Args:
         watch: The tokens of each thread, and the guard.
         module_of: Returns the module id of a group of parameters.
+        own: Returns the function to observe from inside wrappers around it, or raises ``CannotInstrumentError``.
     """
 
-    def __init__(self, watch: ShardingObserver, module_of: Callable[[Any], int]) -> None:
-        self._phases, self._guard, self._module_of = watch.phases, watch.guard, module_of
+    def __init__(
+        self,
+        watch: ShardingObserver,
+        module_of: Callable[[Any], int],
+        own: Callable[[Callable[..., Any]], Callable[..., Any]] = torchs_own,
+    ) -> None:
+        self._phases, self._guard, self._module_of, self._own = watch.phases, watch.guard, module_of, own
         self._observations: list[Observation] = []
 
     def remove(self) -> None:
@@ -79,7 +85,7 @@ class MarkedCalls:
         Calls for which ``does_nothing`` returns True are left out.
 
         Raises:
-            CannotInstrumentError: it is no function of PyTorch's that can be observed.
+            CannotInstrumentError: it cannot be observed.
         """
 
         def enter(*arguments: Any) -> _Call | None:
@@ -100,11 +106,22 @@ class MarkedCalls:
 
         self._observe(function, Observer(enter, leave, fail, absorbs=self._guard.absorbs))
 
+    def call_before(self, function: Callable[..., Any], before: Callable[[Any], None]) -> None:
+        """Call ``before`` with the first argument of a function at the beginning of each call.
+
+        Raises:
+            CannotInstrumentError: it cannot be observed.
+        """
+        ignored: Callable[..., None] = lambda *_: None  # noqa: E731
+        self._observe(
+            function, Observer(lambda *given: before(given[0]), ignored, ignored, absorbs=self._guard.absorbs)
+        )
+
     def call_after(self, function: Callable[..., Any], after: Callable[[Any], None]) -> None:
         """Call ``after`` with the first argument of a function at the end of each call.
 
         Raises:
-            CannotInstrumentError: it is no function of PyTorch's that can be observed.
+            CannotInstrumentError: it cannot be observed.
         """
 
         def leave(first: tuple[Any], _result: Any) -> None:
@@ -116,4 +133,4 @@ class MarkedCalls:
         )
 
     def _observe(self, function: Callable[..., Any], observer: Observer) -> None:
-        self._observations.append(Observation(torchs_own(function), observer))
+        self._observations.append(Observation(self._own(function), observer))
