@@ -7,6 +7,7 @@ import signal
 import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from crash_facts import TOLD
@@ -219,6 +220,24 @@ def memory_fraction() -> None:
         training.step()
 
 
+def in_a_thread() -> None:
+    """A worker thread requests one tensor of 80 % of the GPU."""
+    warmed()
+    kept = block(int(0.3 * capacity()))
+    with ThreadPoolExecutor(1) as workers:
+        workers.submit(block, int(0.8 * capacity())).result()
+    del kept
+
+
+def in_a_capture() -> None:
+    """The capture of a CUDA graph requests one tensor of 80 % of the GPU."""
+    warmed()
+    kept = block(int(0.3 * capacity()))
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        block(int(0.8 * capacity()))
+    del kept
+
+
 PROGRAMS: dict[Callable[[], None], str] = {
     one_large_request: "one_large_request",
     fragmentation: "fragmentation",
@@ -233,6 +252,8 @@ PROGRAMS: dict[Callable[[], None], str] = {
     nccl_start: "library",
     private_pool: "private_pool",
     memory_fraction: "memory_fraction",
+    in_a_thread: "one_large_request",
+    in_a_capture: "one_large_request",
 }
 
 
@@ -248,6 +269,8 @@ HOLDING = {
     second_process: "block",
     nccl_start: "block",
     memory_fraction: "block",
+    in_a_thread: "block",
+    in_a_capture: "block",
 }
 """The comment at the line that allocates most of what is in use; none where weights and gradients have as much."""
 HOLDERS = {
