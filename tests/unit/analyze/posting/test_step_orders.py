@@ -44,6 +44,14 @@ def test_a_larger_batch_that_fails_after_allocations_of_its_own_keeps_its_order(
     assert match_step(whole, STEP, is_whole=False).places == [0, 1, 2, -1, -1, *range(3, len(STEP))]
 
 
+@pytest.mark.parametrize("before", [[8 * MIB, 4 * MIB, 4 * MIB], [MIB, 8 * MIB]])
+def test_what_one_step_alone_begins_with_does_not_hide_another_batch(before: list[int]) -> None:
+    """As the last buffers of an update that the recorded step begins with."""
+    larger, count = of_batch(9000)[:9], len(before)
+    assert match_step(larger, [*before, *STEP], is_whole=False).places == list(range(count, count + 9))
+    assert match_step([*before, *larger], STEP, is_whole=False).places[count:] == list(range(9))
+
+
 def test_a_whole_step_of_another_length_and_another_batch_is_not_matched() -> None:
     assert match_step([one * 3 for one in STEP[:6]], STEP, is_whole=True).places == [-1] * 6
 

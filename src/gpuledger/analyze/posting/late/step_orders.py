@@ -45,8 +45,9 @@ def match_step(sizes: list[int], reference: list[int], *, is_whole: bool) -> Ste
     found = StepMatch(places if _matched_frac(places) >= _FEWEST_EQUAL_FRAC else [-1] * len(sizes))
     if is_whole and len(sizes) != len(reference):
         return found
-    becomes = _changes(sizes, reference)
-    scaled = _aligned(sizes, [becomes.get(size, size) for size in reference])
+    other, own, becomes = _changes(sizes, reference)
+    scaled = _aligned(sizes[own:], [becomes.get(size, size) for size in reference[other:]])
+    scaled = [*[-1] * own, *(place + other if place >= 0 else -1 for place in scaled)]
     if not becomes or _matched_frac(scaled) < max(_FEWEST_SCALED_FRAC, _matched_frac(found.places)):
         return found
     kinds = {reference[place] for place in scaled if place >= 0}
@@ -59,19 +60,32 @@ def _matched_frac(places: list[int]) -> float:
     return sum(one >= 0 for one in places) / len(places) if places else 0.0
 
 
-def _changes(sizes: list[int], reference: list[int]) -> dict[int, int]:
-    """Return what sizes of ``reference`` become, from the beginning up to where the two orders differ."""
+def _changes(sizes: list[int], reference: list[int]) -> tuple[int, int, dict[int, int]]:
+    """Return what sizes of ``reference`` become, from where the orders begin to match up to where they differ.
+
+    Either step can begin with a few allocations that the other one does not have, such as the last ones of an update.
+    Their numbers, in ``reference`` and in ``sizes``, are returned first.
+    """
+    starts = [(0, 0), *((skipped, 0) for skipped in range(1, _AHEAD)), *((0, skipped) for skipped in range(1, _AHEAD))]
+    found = [(*start, *_changes_from(sizes[start[1] :], reference[start[0] :])) for start in starts]
+    other, own, _, becomes = max(found, key=lambda one: one[2])
+    return other, own, becomes
+
+
+def _changes_from(sizes: list[int], reference: list[int]) -> tuple[int, dict[int, int]]:
+    """Return how many allocations match from the beginning, and what sizes of ``reference`` become in them."""
     becomes: dict[int, int] = {}
     comes_from: dict[int, int] = {}
     seen = Counter[int]()
+    matched = 0
     for before, after in zip(reference, sizes, strict=False):
-        if before == after:
-            continue
-        if becomes.setdefault(before, after) != after or comes_from.setdefault(after, before) != before:
-            # the last sizes before this can belong to an allocation that only one of the steps has
-            return {one: other for one, other in becomes.items() if seen[one] > 1}
-        seen[before] += 1
-    return becomes
+        if before != after:
+            if becomes.setdefault(before, after) != after or comes_from.setdefault(after, before) != before:
+                # the last sizes before this can belong to an allocation that only one of the steps has
+                return matched, {one: other for one, other in becomes.items() if seen[one] > 1}
+            seen[before] += 1
+        matched += 1
+    return matched, becomes
 
 
 def _aligned(sizes: list[int], reference: list[int]) -> list[int]:
