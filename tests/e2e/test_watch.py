@@ -274,7 +274,7 @@ def test_a_process_that_runs_already(tmp_path: Path) -> None:
 
 
 def test_variants_are_run_and_compared(tmp_path: Path) -> None:
-    words = ["--out", "v", "--variants", "short=0.3,long=0.6,bad=x", "--", sys.executable, "-c"]
+    words = ["--out", "v", "--variants", "short=0.1,long=1.5,bad=x", "--", sys.executable, "-c"]
     ended = watch([*words, "import sys, time; time.sleep(float('{variant}'))"], tmp_path)
     assert ended.status == 1
     assert {path.name for path in (tmp_path / "v").iterdir()} == {"short.ledger", "long.ledger", "bad.ledger", "plots"}

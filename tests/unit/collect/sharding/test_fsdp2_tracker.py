@@ -21,7 +21,6 @@ from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
-from torch.testing._internal.distributed._tensor.common_dtensor import ModelArgs, Transformer, TransformerBlock
 
 pytestmark = pytest.mark.torch
 
@@ -74,12 +73,13 @@ def make(*, checkpointed: bool = False, **policy: Any) -> tuple[nn.Module, torch
 
 
 def make_transformer(*, reshard: bool, wraps: bool) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Return the model of PyTorch's test with checkpoints, in smaller sizes."""
+    """Return a transformer as in PyTorch's test with checkpoints, in smaller sizes."""
     mesh = init_device_mesh("cpu", (4,))
-    model = Transformer(ModelArgs(n_layers=4, n_heads=4, dim=64, vocab_size=WORDS, max_seq_len=LENGTH, dropout_p=0.1))
+    blocks = [nn.TransformerEncoderLayer(64, 4, 256, dropout=0.1, batch_first=True, norm_first=True) for _ in range(4)]
+    model = nn.Sequential(nn.Embedding(WORDS, 64), *blocks, nn.LayerNorm(64), nn.Linear(64, WORDS, bias=False))
     if wraps:
-        apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, TransformerBlock))
-    for block in [module for module in model.modules() if isinstance(module, TransformerBlock)]:
+        apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, nn.TransformerEncoderLayer))
+    for block in [module for module in model.modules() if isinstance(module, nn.TransformerEncoderLayer)]:
         if not wraps:
             checkpoint(block)
         fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
