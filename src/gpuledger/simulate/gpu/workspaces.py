@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -88,18 +88,46 @@ def cublas_bytes(traits: Traits) -> int:
     return 32 * MIB if traits.compute_capability >= (9, 0) else 8_519_680
 
 
+def _needs_copy(matrix: torch.Tensor) -> bool:
+    """Return whether cuBLAS needs a contiguous copy of a matrix, or of a batch of them, as of an expanded gradient.
+
+    Source: prepare_matrix_for_cublas and prepare_batch_matrix_for_cublas in aten/src/ATen/native/cuda/Blas.cpp.
+    """
+    (rows, columns), (row, column) = matrix.shape[-2:], matrix.stride()[-2:]
+    if (row == 1 and column >= max(1, rows)) or (column == 1 and row >= max(1, columns)):
+        return False
+    if matrix.dim() == 2:
+        return not is_dense(matrix)
+    return not (matrix.is_contiguous() and row and column)
+
+
+def _copies(*matrices: torch.Tensor) -> tuple[int, ...]:
+    return tuple(_bytes(matrix) for matrix in matrices if matrix.numel() and _needs_copy(matrix))
+
+
+def _workspace(device: SimulatedDevice) -> tuple[object, int]:
+    return ("cublas", device.stream, device.in_backward), device.sizing.one(cublas_bytes)
+
+
 def _product(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
-    key = ("cublas", device.stream, device.in_backward)
-    return Spaces("cuBLAS workspace", kept=((key, device.sizing.one(cublas_bytes)),))
+    return Spaces("cuBLAS workspace", after=_copies(*args[:2]), kept=(_workspace(device),))
+
+
+def _product_added(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
+    return Spaces("cuBLAS workspace", after=_copies(*args[1:3]), kept=(_workspace(device),))
+
+
+def _product_of_vectors(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
+    return Spaces("cuBLAS workspace", kept=(_workspace(device),))
 
 
 def _product_with_bias(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
     """cuBLASLt, which adds the bias in the same kernel: 1 MiB in addition to cuBLAS's workspace, never freed. Exact."""
-    plain = _product(args, kwargs, device)
+    plain = _product_added(args, kwargs, device)
     if args[0].dim() != 1:
         return plain
     key = ("cublaslt", device.stream, device.in_backward)
-    return Spaces(plain.label, kept=(*plain.kept, (key, CUBLASLT_BYTES)))
+    return replace(plain, kept=(*plain.kept, (key, CUBLASLT_BYTES)))
 
 
 # -- sums ---------------------------------------------------------------------------------------------------------
@@ -208,9 +236,9 @@ def _convolution(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
 RULES: dict[Any, Rule] = {
     aten.mm.default: _product,
     aten.bmm.default: _product,
-    aten.baddbmm.default: _product,
-    aten.mv.default: _product,
-    aten.dot.default: _product,
+    aten.baddbmm.default: _product_added,
+    aten.mv.default: _product_of_vectors,
+    aten.dot.default: _product_of_vectors,
     aten.addmm.default: _product_with_bias,
     aten.sum.dim_IntList: _sum,
     aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,

@@ -398,6 +398,33 @@ def test_autocast_runs_recurrent_layers_in_float16_in_any_type(
     assert data.grad.dtype == given
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "copied"),
+    [
+        (lambda: zeros(8, 16), lambda: zeros(16, 32), []),
+        (lambda: zeros(16, 8).t(), lambda: zeros(32, 16).t(), []),
+        (lambda: zeros(8, 64)[:, :16], lambda: zeros(16, 32), []),
+        (lambda: zeros(1).expand(8, 16), lambda: zeros(16, 32), [512]),
+        (lambda: zeros(8, 1).expand(8, 16), lambda: zeros(1).expand(16, 32), [512, 2048]),
+        (lambda: zeros(8, 32)[:, ::2], lambda: zeros(16, 32), [512]),
+        (lambda: zeros(8, 16).expand(4, 8, 16), lambda: zeros(4, 16, 32), []),
+        (lambda: zeros(1).expand(4, 8, 16), lambda: zeros(4, 32, 16).transpose(1, 2), [2048]),
+    ],
+)
+def test_cublas_needs_copies_of_matrices_without_rows_or_columns_in_one_piece(
+    left: Any, right: Any, copied: list[int], device: SimulatedDevice
+) -> None:
+    """Source: prepare_matrix_for_cublas in aten/src/ATen/native/cuda/Blas.cpp."""
+    one, other = left(), right()
+    sizes_of(device, lambda: zeros(2, 2) @ zeros(2, 2))  # cuBLAS's workspace
+    result_bytes = 4 * one.shape[:-1].numel() * other.shape[-1]
+    assert sizes_of(device, lambda: torch.matmul(one, other)) == [result_bytes, *copied]
+
+
+def zeros(*sizes: int) -> torch.Tensor:
+    return torch.zeros(*sizes, device="cuda")
+
+
 def test_autocast_leaves_recurrent_layers_in_float64_alone(device: SimulatedDevice) -> None:
     layer = nn.GRU(32, 64).cuda().double()
     with torch.autocast("cuda"), Calls("_cudnn_rnn") as calls:
