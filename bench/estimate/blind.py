@@ -3,12 +3,14 @@
 ``--set`` chooses the dozen of ``bench/lib/blind_train.py``.
 
 ``--estimate`` needs no GPU and writes each first estimate with its time; commit its result before ``--truth`` runs.
-``--truth`` runs the trainings on the GPU, each in a process of its own, and adds peaks and errors.
+``--truth`` runs the trainings on the GPU, each in a process of its own, and adds peaks and errors. ``--again`` adds the
+errors of estimates with today's rules, which were made with some of these trainings in sight.
 
 Usage:
     python bench/estimate/blind.py --estimate --out bench/estimate/results/h200/blind.json
     python bench/estimate/blind.py --truth --out bench/estimate/results/h200/blind.json
     python bench/estimate/blind.py --set nets --estimate --out bench/estimate/results/h200/blind_nets.json
+    python bench/estimate/blind.py --again --out bench/estimate/results/h200/blind.json
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--estimate", action="store_true")
     parser.add_argument("--truth", action="store_true")
+    parser.add_argument("--again", action="store_true")
     parser.add_argument("--set", choices=SETS, default="layers")
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--out", type=Path, required=True)
@@ -76,6 +79,11 @@ def main() -> None:
             truth = one["truth"] = run_one(name)
             if "failed" not in truth and "failed" not in one["estimate"]:
                 one["error"] = {figure: round(one["estimate"][figure] / truth[figure] - 1, 5) for figure in FIGURES}
+    if options.again:
+        results["again_on"] = describe_environment("cpu")
+        for name, one in results["trainings"].items():
+            made, truth = estimate_one(name, options.gpu), one["truth"]
+            one["again"] = made if "failed" in made else {f: round(made[f] / truth[f] - 1, 5) for f in FIGURES}
     write_results(options.out, results)
     for name, one in results["trainings"].items():
         print(name, one)
