@@ -51,7 +51,7 @@ WAITS_MODULE, WAITS_CLASSES = (
 """Where gathers end: classes, with the attribute for their parameters."""
 
 UNKNOWN_DEEPSPEED = (
-    "Memory of DeepSpeed's ZeRO is attributed by its lifetime only, because this version of DeepSpeed is not "
+    "Memory of DeepSpeed's ZeRO is partly attributed by its lifetime only, because this version of DeepSpeed is not "
     "supported: {}."
 )
 MASTERS = ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups")
@@ -71,6 +71,8 @@ class ZeroPartitions:
 
     def __init__(self, watch: ShardingObserver) -> None:
         self._asked = False
+        self._unknown = ""
+        """What cannot be observed, until the program is seen to use ZeRO: others import DeepSpeed as well."""
         self._watch = watch
         self._calls = MarkedCalls(watch, self._module_of, _deepspeeds_own)
         self._optimizers = WeakIdentitySet()
@@ -84,19 +86,19 @@ class ZeroPartitions:
         try:
             self._observe()
         except (AttributeError, KeyError, CannotInstrumentError) as error:
-            self._watch.note(UNKNOWN_DEEPSPEED.format(error))
-            self.remove()
+            self._unknown = UNKNOWN_DEEPSPEED.format(error)
 
     def _observe(self) -> None:
+        """Observe DeepSpeed's methods. The steps come first: they show whether the program uses ZeRO at all."""
         gathers, reduces = int(TagFlag.COMMUNICATION), int(TagFlag.REDUCE_SCATTER)
         whole = getattr(sys.modules[WHOLE_MODULE], WHOLE_CLASS)
         parts = getattr(sys.modules[PARTS_MODULE], PARTS_CLASS)
+        for step in (whole.step, parts._pre_step):
+            self._calls.call_before(step, self._see_optimizer)
         for optimizer in (whole, parts):
             self._calls.mark(
                 optimizer.reduce_independent_p_g_buckets_and_remove_grads, reduces, self._see_gradient, place=1
             )
-        for step in (whole.step, parts._pre_step):
-            self._calls.call_before(step, self._see_optimizer)
         self._calls.call_after(whole.setup_buckets, self._see_buckets)
         coordinator = getattr(sys.modules[GATHERS_MODULE], GATHERS_CLASS)
         self._calls.mark(getattr(coordinator, f"_{GATHERS_CLASS}__all_gather_params_"), gathers, place=1)
@@ -138,6 +140,9 @@ class ZeroPartitions:
 
     def _see_optimizer(self, optimizer: Any) -> None:
         """Record what an optimizer holds: this rank's parts, and the buckets of its collectives."""
+        if self._unknown:
+            self._watch.note(self._unknown)
+            self._unknown = ""
         self._optimizers.add(optimizer)
         self._owners = self._watch.sightings.owners()
         groups = _groups(optimizer)

@@ -279,7 +279,7 @@ def _beside(read: Sequence[list[Tensor]], at: int, count: int) -> list[Tensor]:
 
 
 def _merged(parts: _Gradients, others: _Gradients) -> _Gradients:
-    """Return parts of gradients together. Those from before the last update are not told apart."""
+    """Return parts of gradients together. All updates before the last one count as one."""
     if not parts or not others or others is parts:
         return parts or others
     found = frozenset((weight, updates if updates == weight.updates else _OLD) for weight, updates in parts | others)
