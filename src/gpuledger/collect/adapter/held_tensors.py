@@ -1,4 +1,4 @@
-"""Find a tensor again by its place in a module or an optimizer, without a reference to it."""
+"""References that keep nothing alive: to a tensor by its place in a module or an optimizer, or with a number."""
 
 from __future__ import annotations
 
@@ -15,6 +15,16 @@ IN_GROUPS = "param_groups"
 
 Its key is the group's index and its index in the group.
 """
+
+
+class KeyedReference(weakref.ref[Any]):
+    """A weak reference with a number, by which its target is still known after it was freed.
+
+    Compared by identity, so no ``__hash__`` of the program is called.
+    """
+
+    __slots__ = ("key",)
+    key: int
 
 
 class HeldTensor:

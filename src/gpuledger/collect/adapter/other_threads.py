@@ -1,7 +1,8 @@
-"""Inspect other threads while none of them can run.
+"""Inspect other threads while none of them can run, and keep them out of gpuledger's own tables.
 
 A thread can lose the GIL between any two bytecodes. :func:`gradients_of` therefore looks and reads in one call of C
-code. :func:`undisturbed` is for rare work in Python: it makes losing the GIL improbable.
+code. :func:`undisturbed` is for rare work in Python: it makes losing the GIL improbable. :class:`Exclusive` is for
+tables that several threads of the program fill.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from operator import call, eq
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.autograd import graph
@@ -30,6 +32,53 @@ _section = threading.Lock()
 _LONG_S = 1.0
 """Thread switch interval during the inspection; longer than any of it takes. A thread that computes in Python alone can
 hold up the inspection for this long."""
+_LONGEST_WAIT_S = 2.0
+_Kept = TypeVar("_Kept")
+
+
+class Exclusive:
+    """Lets one thread at a time change a table. Usable in ``with``, also inside itself.
+
+    It never holds up the program for good: a thread that has waited 2 s goes on without it, and later ones do not wait.
+    The thread that has it can be waiting for a lock of the program itself, as in a finalizer.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._wait_s = _LONGEST_WAIT_S
+        self._taken = threading.local()
+        _exclusives.add(self)
+
+    def __enter__(self) -> None:
+        taken = self._lock.acquire(timeout=self._wait_s)
+        if not taken:
+            self._wait_s = 0.0
+        self._taken.__dict__.setdefault("all", []).append((self._lock, taken))
+
+    def __exit__(self, *_: object) -> None:
+        lock, taken = self._taken.all.pop()
+        if taken:
+            lock.release()
+
+    def renew(self) -> None:
+        """Forget who has it: in a forked child, where the parent's other threads do not exist."""
+        self._lock = threading.RLock()
+
+
+def take_all(queue: deque[_Kept]) -> list[_Kept]:
+    """Remove and return what is in a queue. What other threads add meanwhile stays in it."""
+    return [queue.popleft() for _ in range(len(queue))]
+
+
+_exclusives: weakref.WeakSet[Exclusive] = weakref.WeakSet()
+
+
+def _renew_in_child() -> None:
+    for one in _exclusives:
+        one.renew()
+
+
+os.register_at_fork(after_in_child=_renew_in_child)
 
 
 @contextmanager

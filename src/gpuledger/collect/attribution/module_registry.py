@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.compiler.graph_nodes import common_path
-from gpuledger.collect.adapter.held_tensors import IN_GROUPS, HeldTensor
+from gpuledger.collect.adapter.held_tensors import IN_GROUPS, HeldTensor, KeyedReference
+from gpuledger.collect.adapter.other_threads import Exclusive, take_all
 from gpuledger.collect.adapter.program_objects import (
     attributes_of,
     buffers_of,
@@ -39,6 +40,7 @@ from gpuledger.collect.attribution.outermost_modules import (
     below_path,
     named_modules,
 )
+from gpuledger.collect.attribution.tags import NameTable
 from gpuledger.model.journal.journal import Part
 
 SCOPES = -2
@@ -46,16 +48,6 @@ SCOPES = -2
 
 _SHARED = -1
 """Thread id of a module that several threads have called."""
-
-
-class _Reference(weakref.ref[Any]):
-    """A weak reference that stores its target's id.
-
-    Compared by identity, so no ``__hash__`` of the program is called.
-    """
-
-    __slots__ = ("key",)
-    key: int
 
 
 class ModuleRegistry:
@@ -80,15 +72,15 @@ class ModuleRegistry:
         self.class_names: set[str] = set()
         """Names of the classes of all registered modules."""
         self.has_compiled = False
-        self.gone: deque[_Reference] = deque()
+        self.gone: deque[KeyedReference] = deque()
         """Freed modules that are still in ``module_ids``; :meth:`forget_gone` removes them."""
-        self._refs: dict[int, _Reference] = {}
+        self._refs: dict[int, KeyedReference] = {}
         self._threads: dict[int, int] = {}
         self._known_tensors: dict[int, HeldTensor] = {}
         self._holders: list[weakref.ref[nn.Module]] = []
-        self._name_ids: dict[tuple[int, str], int] = {}
-        self._new_names: list[str] = []
-        self._new_modules: list[dict[str, Any]] = []
+        self._names = NameTable()
+        self._new_modules: deque[dict[str, Any]] = deque()
+        self._turn = Exclusive()
         self._count = 0
         self._places: list[tuple[str, int]] = []
         self._ids_by_place: dict[tuple[str, int], int] = {}
@@ -103,11 +95,7 @@ class ModuleRegistry:
 
     def name_id(self, name: str, root_id: int = -1) -> int:
         """Return the id of a name below an outermost module. Assigns one on first use."""
-        number = self._name_ids.get((root_id, name))
-        if number is None:
-            number = self._name_ids[root_id, name] = len(self._name_ids)
-            self._new_names.append(name)
-        return number
+        return self._names.number(name, root_id)
 
     def note_called(self, module_id: int) -> None:
         """Record that a module was called as an outermost module, in this thread."""
@@ -203,10 +191,11 @@ class ModuleRegistry:
 
     def _at(self, path: str, root_id: int) -> int:
         """Return the id of the module with a path in an outermost module; -1 if there is none."""
-        for number in range(self._counted_places, len(self._places)):
+        count = len(self._places)
+        for number in range(self._counted_places, count):
             place = self._places[number]
             self._ids_by_place[place] = number  # a wrapper and the model in it have one path: the model counts
-        self._counted_places = len(self._places)
+        self._counted_places = count
         return self._ids_by_place.get((path, root_id), -1)
 
     def around(self, module_ids: Collection[int]) -> int:
@@ -239,11 +228,12 @@ class ModuleRegistry:
                 the module that calls them, with one id per class.
             inside: Id of the module that calls it; -1 for an outermost module.
         """
-        if self.gone:
+        with self._turn:
             self.forget_gone()
-        known = self.module_ids.get(id(module))
-        if known is not None:
-            return known
+            known = self.module_ids.get(id(module))
+            return self._register(module, inside) if known is None else known
+
+    def _register(self, module: nn.Module, inside: int) -> int:
         bare = not (parameters_of(module) or buffers_of(module) or children_of(module))
         key = (inside, class_name(type(module)))
         if bare and key in self._passing:
@@ -304,19 +294,22 @@ class ModuleRegistry:
     def _point(self, module: nn.Module, number: int) -> int:
         key = id(module)
         self.module_ids[key] = number
-        reference = self._refs[key] = _Reference(module, self.gone.append)
+        reference = self._refs[key] = KeyedReference(module, self.gone.append)
         reference.key = key
         return number
 
     def forget_gone(self) -> None:
         """Remove the modules that were freed, because a new module can get the address of an old one."""
-        while self.gone:
-            reference = self.gone.popleft()
-            if self._refs.get(reference.key) is reference:
-                number = self.module_ids.pop(reference.key)
-                del self._refs[reference.key]
-                if self._places[number][1] == number:
-                    self._outermost.freed.add(number)
+        if not self.gone:
+            return
+        with self._turn:
+            while self.gone:
+                reference = self.gone.popleft()
+                if self._refs.get(reference.key) is reference:
+                    number = self.module_ids.pop(reference.key)
+                    del self._refs[reference.key]
+                    if self._places[number][1] == number:
+                        self._outermost.freed.add(number)
 
     def _add_tensors(self, path: str, module: nn.Module, root_id: int) -> None:
         owner = self.module_ids[id(module)]
@@ -332,8 +325,9 @@ class ModuleRegistry:
 
     def add_loose_parameters(self, optimizer: Optimizer, names: dict[int, str]) -> None:
         """Add the tensors that an optimizer updates and no module owns; ``names`` by ``id``."""
-        for number, group in enumerate(parameter_groups(optimizer)):
-            for place, tensor in enumerate(group):
+        groups = enumerate(parameter_groups(optimizer))
+        with self._turn:
+            for number, place, tensor in ((number, *one) for number, group in groups for one in enumerate(group)):
                 if not self.is_known(tensor):
                     held = self._known_tensors[id(tensor)] = HeldTensor(optimizer, IN_GROUPS, (number, place))
                     name = names.get(id(tensor), f"{IN_GROUPS}.{number}.{place}")
@@ -389,11 +383,10 @@ class ModuleRegistry:
 
     def drain(self, part: Part) -> None:
         """Write the entries added since the last drain into ``part``."""
-        part.names += self._new_names
-        part.modules += self._new_modules
+        self._names.drain(part)
+        part.modules += take_all(self._new_modules)
         part.facts["called_roots"] = sorted(self.called_roots)
         if self._contained:
             part.facts["contained_roots"] = list(self._contained.values())
         if self._root_names.names:
             part.facts["root_names"] = list(self._root_names.names.items())
-        self._new_names, self._new_modules = [], []

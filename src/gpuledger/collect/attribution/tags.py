@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+from collections import deque
 
+from gpuledger.collect.adapter.other_threads import Exclusive, take_all
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import Part
 
@@ -74,8 +76,8 @@ class TagTable:
         self._visits: dict[int, tuple[int, int]] = {}
         self._visit_numbers = itertools.count()
         self._numbers: dict[str, int] = {}
-        self._rows: list[tuple[int, ...]] = []
-        self._next = 0
+        self._rows: deque[tuple[int, ...]] = deque()
+        self._next = itertools.count()
 
     def begin_visit(self, step: int, phase: Phase) -> str:
         """Return the part of a token that identifies a new visit."""
@@ -94,14 +96,38 @@ class TagTable:
         pieces = _pieces_of(token)
         if pieces is None or pieces[0] not in self._visits:
             return -1
-        number = self._next
-        self._next += 1
+        number = next(self._next)
         self._rows.append((number, *self._visits[pieces[0]], *pieces))
         return number
 
     def drain(self, part: Part) -> None:
         """Write the tags added since the last drain into ``part``."""
-        rows, self._rows = self._rows, []
+        rows = take_all(self._rows)
         self._numbers.clear()
         if rows:
             part.add("tags", **dict(zip(_COLUMNS, zip(*rows, strict=True), strict=True)))
+
+
+class NameTable:
+    """Assigns ids to names below outermost modules, for several threads."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, str], int] = {}
+        self._new: deque[str] = deque()
+        self._turn = Exclusive()
+
+    def number(self, name: str, root_id: int) -> int:
+        """Return the id of a name below an outermost module. Assigns one on first use."""
+        key = (root_id, name)
+        known = self._numbers.get(key)
+        if known is not None:
+            return known
+        with self._turn:
+            if key not in self._numbers:
+                self._new.append(name)  # before the id can be used: names are in the journal by their order
+                self._numbers[key] = len(self._numbers)
+            return self._numbers[key]
+
+    def drain(self, part: Part) -> None:
+        """Write the names added since the last drain into ``part``."""
+        part.names += take_all(self._new)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -11,7 +12,7 @@ from torch.nn import Parameter
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.distributed_tensors import is_sharded
-from gpuledger.collect.adapter.other_threads import gradients_of
+from gpuledger.collect.adapter.other_threads import gradients_of, take_all
 from gpuledger.collect.adapter.program_objects import (
     WeakIdentitySet,
     device_number,
@@ -98,7 +99,7 @@ class TensorObservations:
         self.on_gradients: Callable[[Sequence[tuple[int, int, Any, Any]]], None] = lambda _: None
         """Called with the ids of name and module, the parameter and the gradient of gradients that were seen."""
         self._counts = counts
-        self._rows: list[Row] = []
+        self._rows: deque[Row] = deque()
         self._last: dict[tuple[int, int, int], int] = {}
         self._state_sizes: dict[int, int] = {}
         self._weights_seen = 0
@@ -265,7 +266,7 @@ class TensorObservations:
 
     def drain(self, part: Part) -> None:
         """Write the observations since the last drain into ``part``."""
-        rows, self._rows = self._rows, []
+        rows = take_all(self._rows)
         if rows:
             names = ("device_idx", "address", "kind", "name_id", "module_id", "alloc_count", "free_count")
             part.add("identities", **dict(zip(names, zip(*rows, strict=True), strict=True)))

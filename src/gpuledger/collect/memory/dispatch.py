@@ -214,10 +214,13 @@ class DispatchRecorder:
                 self._mode = None
         self._threads.retire()
         are_out = self._threads.take_out()
-        if self.storages.is_open:
-            self.drain(part, reason)
-            self.kept = self.storages.close()
+        if self.storages.is_open and not self._alone(self._end, part, reason):
+            self._end(part, reason)
         return self._mode is None and are_out
+
+    def _end(self, part: Part, reason: str) -> None:
+        self.drain(part, reason)
+        self.kept = self.storages.close()
 
     def pause(self) -> None:
         """Record no more operators until :meth:`resume`, and let them run at their own speed. Frees are recorded."""

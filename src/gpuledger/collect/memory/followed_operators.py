@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gpuledger.collect.adapter import dispatch_modes, torch_private
 from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.adapter.held_tensors import KeyedReference
 from gpuledger.collect.adapter.program_objects import (
     is_wrapper,
     local_part,
@@ -28,7 +29,6 @@ from gpuledger.collect.adapter.program_objects import (
 from gpuledger.collect.attribution.modules import ModuleTracker
 from gpuledger.collect.memory.dispatch_mode import OperatorMode
 from gpuledger.collect.memory.operator_times import OperatorTimes
-from gpuledger.collect.memory.storage_events import StorageReference
 from gpuledger.collect.variables.updates import WeightUpdates
 
 
@@ -52,8 +52,8 @@ class FollowedOperators:
         self._passes = 0
         self._mode: OperatorMode | None = None
         self._pid = os.getpid()
-        self._watched: dict[int, StorageReference] = {}
-        self._ended: deque[StorageReference] = deque()
+        self._watched: dict[int, KeyedReference] = {}
+        self._ended: deque[KeyedReference] = deque()
 
     def follow(self, tracker: ModuleTracker) -> None:
         """Follow operators after each backward pass that a tracker observes, until :meth:`retire`."""
@@ -118,13 +118,16 @@ class FollowedOperators:
     def _watch(self, tensor: Tensor) -> None:
         """Tell ``updates`` when a tensor is freed, because another one can get its address."""
         part = local_part(tensor)
-        reference = StorageReference(storage_of(part), self._ended.append)
+        reference = KeyedReference(storage_of(part), self._ended.append)
         reference.key = storage_address(part)
         self._watched[reference.key] = reference
 
     def _forget_freed(self) -> None:
-        while self._ended:
-            freed = self._ended.popleft()
+        for _ in range(len(self._ended)):
+            try:
+                freed = self._ended.popleft()
+            except IndexError:  # another thread has taken the last one
+                return
             if self._watched.get(freed.key) is freed:
-                del self._watched[freed.key]
+                self._watched.pop(freed.key, None)
                 self._updates.forget(freed.key)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
+from gpuledger.collect.adapter.held_tensors import KeyedReference
 from gpuledger.collect.adapter.program_objects import device_of, layout_of, storage_of
 from gpuledger.collect.attribution.kept_blocks import KeptBlocks
 from gpuledger.collect.attribution.live_objects import LiveObjects
@@ -23,13 +23,6 @@ _PSEUDO_ADDRESS = 1 << 56
 
 OPENING = 0
 """Id of the opening snapshot."""
-
-
-class StorageReference(weakref.ref[Any]):
-    """A weak reference to a storage, with a number by which it is still known after the storage was freed."""
-
-    __slots__ = ("key",)
-    key: int
 
 
 class StorageEvents:
@@ -53,9 +46,9 @@ class StorageEvents:
         self._kinds = frozenset(kinds)
         self._token = token
         self._pid = os.getpid()
-        self._live: dict[int, tuple[StorageReference, int, int, int, bool]] = {}
+        self._live: dict[int, tuple[KeyedReference, int, int, int, bool]] = {}
         """Reference, device, address and bytes, and whether the storage was allocated while recording."""
-        self.ended: deque[StorageReference] = deque()
+        self.ended: deque[KeyedReference] = deque()
         """Storages that were freed and have no event yet."""
         self._events: list[tuple[int, int, int, int, int, str, int, int]] = []
         self._operators: dict[Any, int] = {}
@@ -88,7 +81,7 @@ class StorageEvents:
     def close(self) -> KeptBlocks:
         """Record no more ends. Return the blocks that are alive and were allocated while recording."""
         self.is_open = False
-        alive = [(reference, address) for reference, _, address, _, is_new in self._live.values() if is_new]
+        alive = [(reference, address) for reference, _, address, _, is_new in list(self._live.values()) if is_new]
         kept, self.ended = KeptBlocks(alive, self.ended), deque()
         self._live.clear()
         return kept
@@ -145,7 +138,7 @@ class StorageEvents:
             return None
         device_idx = -1 if device.index is None else device.index
         address = address or self._pseudo_address(size_bytes)
-        reference = StorageReference(storage, self.ended.append)
+        reference = KeyedReference(storage, self.ended.append)
         reference.key = key
         self._live[key] = (reference, device_idx, address, size_bytes, self.is_open)
         return device_idx, address, size_bytes
@@ -170,7 +163,7 @@ class StorageEvents:
                 self.ended.appendleft(ended)
                 raise
 
-    def _drop(self, reference: StorageReference) -> None:
+    def _drop(self, reference: KeyedReference) -> None:
         """Record that a storage was freed, unless another storage now has its address."""
         known = self._live.get(reference.key)
         if known is None or known[0] is not reference:

@@ -217,7 +217,7 @@ class WeightUpdates:
 
     def _note_left(self) -> None:
         """Record what earlier updates have left, before the gradients of another backward pass are known."""
-        for address, content in self._contents.items():
+        for address, content in self._contents.copy().items():  # another thread can add and forget meanwhile
             storage = content.storage
             if not storage.is_left:
                 storage.is_left = True
@@ -245,7 +245,7 @@ class WeightUpdates:
         weight = before[0]
         self._updated(weight, content.gradients, content.carried)
         if self._weights.get(weight.place[1]) is weight:
-            del self._weights[weight.place[1]]
+            self._weights.pop(weight.place[1], None)
         self.forget(place[1])
         weight.place = place
         self._weights[place[1]] = weight

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 import weakref
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 from gpuledger.collect.adapter import other_threads
-from gpuledger.collect.adapter.other_threads import _is_harmless, frames_of_others, gradients_of
+from gpuledger.collect.adapter.other_threads import Exclusive, _is_harmless, frames_of_others, gradients_of
 
 pytestmark = pytest.mark.torch
 
@@ -167,3 +168,58 @@ def test_a_library_is_harmless_if_it_does_not_use_torch(tmp_path: Path, source: 
     names: dict[str, Any] = {}
     exec(compile(f"{source}\nimport sys\nframe = sys._getframe()", str(file), "exec"), names)
     assert _is_harmless(names["frame"]) == is_harmless
+
+
+def test_a_turn_is_of_one_thread_and_can_be_taken_again_inside_itself() -> None:
+    turn, order = Exclusive(), list[str]()
+
+    def other() -> None:
+        with turn:
+            order.append("other")
+
+    thread = threading.Thread(target=other)
+    with turn:
+        thread.start()
+        with turn:
+            order.append("inside")
+        thread.join(0.2)
+        order.append("outside")
+    thread.join()
+    assert order == ["inside", "outside", "other"]
+
+
+def test_a_turn_that_never_ends_holds_up_nobody_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(other_threads, "_LONGEST_WAIT_S", 0.05)
+    turn, reached = Exclusive(), list[int]()
+
+    def others() -> None:
+        for number in range(3):
+            with turn:
+                reached.append(number)
+
+    with turn:
+        thread = threading.Thread(target=others)
+        thread.start()
+        thread.join(30)
+    assert reached == [0, 1, 2]
+    with turn:  # and it is still one that can be taken
+        pass
+
+
+def test_a_turn_is_free_in_a_forked_child() -> None:
+    turn, taken, over = Exclusive(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with turn:
+            taken.set()
+            over.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait()
+    child = os.fork()
+    if not child:
+        os._exit(0 if turn._lock.acquire(blocking=False) else 1)
+    over.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -220,3 +220,28 @@ def test_what_was_freed_is_forgotten(training: Training) -> None:
     del momentum, update
     training.tracker.on_backward_left()
     assert address not in training.updates._contents
+
+
+def test_gradients_of_another_thread_can_come_while_those_left_are_noted(training: Training) -> None:
+    """A second thread is here what is called in the middle of the first one's work."""
+    kept = torch.zeros(128)
+
+    def keep_a_part(weight: Tensor, gradient: Any) -> None:
+        kept.copy_(gradient.flatten())
+        weight.sub_(gradient)
+
+    for _ in range(2):
+        training.step(keep_a_part)
+    other, added = nn.Linear(3, 3), list[int]()
+    plain = training.seen.add_row
+
+    def add_row(row: Any) -> None:
+        plain(row)
+        if not added:
+            added.append(1)
+            for weight in other.parameters():
+                training.updates.gradients_seen([(-1, -1, weight, torch.ones_like(weight))], registered=False)
+
+    training.seen.add_row = add_row  # type: ignore[method-assign]
+    training.step(keep_a_part)
+    assert added
