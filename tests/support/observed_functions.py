@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 
@@ -124,3 +125,15 @@ exec("def without_source(value):\n    return value\n", from_text)
 
 
 a_lambda = lambda value: value  # noqa: E731
+
+
+def with_a_default_function(x: int, key: Callable[[int], int] = lambda number: number + 1) -> int:
+    """Python compiles the default before the function, as it does annotations since 3.14."""
+    return key(x)
+
+
+class WithADefaultFunction:
+    """The same in a class."""
+
+    def method(self, x: int, key: Callable[[int], int] = lambda number: number + 1) -> int:
+        return key(x)

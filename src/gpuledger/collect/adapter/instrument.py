@@ -249,9 +249,17 @@ def _compiled(tree: ast.Module, like: CodeType) -> CodeType:
         code: CodeType = compile(tree, like.co_filename, "exec", flags=flags, dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         raise CannotInstrumentError(f"{like.co_qualname}: {error}") from error
-    while code.co_name != like.co_name:  # nested in the module's code, and in the class's code if there is one
-        code = next(one for one in code.co_consts if isinstance(one, CodeType))
-    return code.replace(co_qualname=like.co_qualname)
+    function = _nested(code, like.co_name)
+    if function is None:
+        raise CannotInstrumentError(f"{like.co_qualname}: Python compiles it to no code of its own")
+    return function.replace(co_qualname=like.co_qualname)
+
+
+def _nested(code: CodeType, name: str) -> CodeType | None:
+    """Return the code of a function in that of a module or class, which since Python 3.14 has annotations, too."""
+    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
+    found = (one if one.co_name == name else _nested(one, name) for one in inner)
+    return next((one for one in found if one is not None), None)
 
 
 def _with_nested_of(plain: CodeType, observed: CodeType) -> CodeType:

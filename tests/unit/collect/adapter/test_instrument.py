@@ -162,6 +162,15 @@ def test_methods_with_super_and_class_are_observed_through_bound_methods() -> No
 # -- several observers ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("function", [functions.with_a_default_function, functions.WithADefaultFunction.method])
+def test_code_beside_a_function_is_not_taken_for_its_own(function: Callable[..., int]) -> None:
+    seen = Seen()
+    arguments = (None, 1) if "self" in inspect.signature(function).parameters else (1,)
+    with observed(function, seen.observer):
+        assert function(*arguments) == 2
+    assert len(seen.calls) > 0
+
+
 def test_observers_nest() -> None:
     told: list[Any] = []
     inner, outer = Seen("inner ", told), Seen("outer ", told)

@@ -81,9 +81,10 @@ def with_another_reader() -> dict[str, Any]:
 
 
 def with_exec() -> dict[str, Any]:
-    exec("batch_size = 8")
+    options: dict[str, Any] = locals()  # from Python 3.13 on, ``exec`` without a dict writes into one of its own
+    exec("batch_size = 8", globals(), options)
     names()
-    return {**locals(), "same": True}
+    return {**options, "same": True}
 
 
 @pytest.mark.parametrize("program", [with_locals, with_another_reader, with_exec])
