@@ -143,3 +143,37 @@ def test_an_input_with_a_gradient_stays_an_input() -> None:
     run = record_own(program)
     assert [block.bytes for block in run.of("input")] == [128]
     assert named(run.of("gradient")) == {("weight", 64), ("image", 128)}
+
+
+def test_parameters_of_an_optimizer_are_of_their_module_although_others_stood_in_first() -> None:
+    def program(_: object) -> object:
+        model = nn.Linear(8, 2, bias=False)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        for _step in range(2):
+            fast = {"weight": model.weight}
+            for _inner in range(2):
+                loss = functional_call(model, fast, torch.ones(4, 8)).square().sum()
+                (slope,) = torch.autograd.grad(loss, list(fast.values()), create_graph=True)
+                fast = {"weight": fast["weight"] - 0.1 * slope}
+            functional_call(model, fast, torch.ones(4, 8)).square().sum().backward()
+            optimizer.step()
+        return model, optimizer
+
+    recorded = record_own(program)
+    for category in ("weight", "optimizer_state"):
+        assert {(block.name, block.module) for block in recorded.of(category)} == {("weight", "Linear")}
+
+
+def test_parameters_of_an_optimizer_are_of_their_module_although_the_first_call_had_copies() -> None:
+    def program(_: object) -> object:
+        model = nn.Linear(8, 2, bias=False)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        copies = {"weight": model.weight.detach().clone().requires_grad_()}
+        functional_call(model, copies, torch.ones(4, 8)).sum().backward()
+        for _step in range(2):
+            model(torch.ones(4, 8)).sum().backward()
+            optimizer.step()
+        return model, optimizer
+
+    recorded = record_own(program)
+    assert {(block.name, block.module) for block in recorded.of("optimizer_state")} == {("weight", "Linear")}

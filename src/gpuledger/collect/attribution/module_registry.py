@@ -323,12 +323,12 @@ class ModuleRegistry:
         if parameters_of(module):
             self._holders.append(weakref.ref(module))
 
-    def add_loose_parameters(self, optimizer: Optimizer, names: dict[int, str]) -> None:
-        """Add the tensors that an optimizer updates and no module owns; ``names`` by ``id``."""
+    def add_loose_parameters(self, optimizer: Optimizer, names: dict[int, str], owned: Collection[int] = ()) -> None:
+        """Add the tensors that an optimizer updates and no module owns; ``names`` and ``owned`` by ``id``."""
         groups = enumerate(parameter_groups(optimizer))
         with self._turn:
             for number, place, tensor in ((number, *one) for number, group in groups for one in enumerate(group)):
-                if not self.is_known(tensor):
+                if not (self.is_known(tensor) or id(tensor) in owned):
                     held = self._known_tensors[id(tensor)] = HeldTensor(optimizer, IN_GROUPS, (number, place))
                     name = names.get(id(tensor), f"{IN_GROUPS}.{number}.{place}")
                     self.parameters.append((held, self.name_id(name), -1))

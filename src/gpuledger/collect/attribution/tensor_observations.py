@@ -213,12 +213,22 @@ class TensorObservations:
         if self._updated.get(id(optimizer)) == len(parameters):
             return True
         self._updated[id(optimizer)] = len(parameters)
-        return all(self.registry.is_known(parameter) for parameter in parameters)
+        return not self._loose(optimizer)
+
+    def has_stand_ins(self) -> bool:
+        """Return whether other tensors are in the places of a module's parameters, as inside ``functional_call``."""
+        held = (reference() for reference, _, module_id in self.registry.parameters if module_id >= 0)
+        return any(one is not None and not issubclass(type(one), Parameter) for one in held)
+
+    def _loose(self, optimizer: Any) -> list[Any]:
+        """Return the tensors that an optimizer updates and no module holds."""
+        tensors = [one for group in parameter_groups(optimizer) for one in group if not self.registry.is_known(one)]
+        held = self.owners() if tensors else {}  # a module can be registered while others stand in for its parameters
+        return [one for one in tensors if id(one) not in held]
 
     def see_loose_parameters(self, optimizer: Any) -> None:
         """Register parameters that no module owns. Record their addresses and those of their gradients."""
-        loose = [one for group in parameter_groups(optimizer) for one in group if not self.registry.is_known(one)]
-        self.registry.add_loose_parameters(optimizer, self._names_of(loose))
+        self.registry.add_loose_parameters(optimizer, self._names_of(self._loose(optimizer)), self.owners())
         self.see_new_weights()
         self.see_gradients(of=optimizer)
 

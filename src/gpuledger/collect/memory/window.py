@@ -369,8 +369,9 @@ class MemoryWindow:
         self.sightings.see_weights()
         for optimizer in self._steps.optimizers:
             self.sightings.meet(optimizer)
+        is_too_early = self.sightings.has_stand_ins()  # the parameters seem to be in no module until the call ends
         for optimizer in self._steps.optimizers:
-            if not self.sightings.knows(optimizer):
+            if not (is_too_early or self.sightings.knows(optimizer)):
                 self.sightings.see_loose_parameters(optimizer)
             self.sightings.see_optimizer(optimizer, again=True)
         self.sightings.see_gradients()
