@@ -146,6 +146,7 @@ CUT_SHORT = (
     "The timing measurement was cut short: the program ended during it. "
     "Use --steps 1:1 to record fewer steps before it."
 )
+AT_ONCE = "Use --step-on module, so that each call of the model is a step at once."
 TOO_FEW = "No timing measurement: the program ended after step 1, before it could start. It needs a second step."
 
 
@@ -179,6 +180,31 @@ def test_a_short_script_gets_what_fits_and_nobody_is_alarmed(
         slower = ("1 recorded step", "2 recorded steps", f"{profiled} profiled step{'s' if profiled > 1 else ''}")
         assert times.source.endswith(slower[:1] if count <= 2 else slower[1:])  # without the first
     assert (find_overhead(rank).profiled_step_frac is not None) == bool(unprofiled)
+
+
+CALLS_THAT_COULD_BE_NO_STEPS = """
+import torch
+from torch import nn
+first, never_called = nn.Linear(4, 4), nn.Linear(4, 4)
+with torch.no_grad():
+    for _ in range(10):
+        first(torch.ones(2, 4))
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), f"{TOO_SHORT.split(' 2,')[0]} 10, before it could start. {AT_ONCE}"),
+        (("--step-on", "module"), None),
+    ],
+)
+def test_steps_that_waited_for_a_training_are_counted_at_once_with_step_on_module(
+    options: tuple[str, ...], said: str | None, tmp_path: Path
+) -> None:
+    write_script(tmp_path, CALLS_THAT_COULD_BE_NO_STEPS)
+    recorded(tmp_path, options=options)
+    assert [one for one in rank_of(tmp_path).manifest.left_out if one != WITHOUT_ENERGY] == ([said] if said else [])
 
 
 def test_the_programs_own_profiler_goes_first_and_sees_what_it_sees_bare(tmp_path: Path) -> None:

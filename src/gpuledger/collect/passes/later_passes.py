@@ -260,7 +260,8 @@ class LaterPasses:
         if wanted and self._steps.seen:
             missing = " and no ".join(MEASUREMENT[name] for name in wanted)
             ended = f"the program ended after step {self._steps.seen}, before it could start"
-            self._say(f"No {missing}: {ended}.{advice_for(self._steps.seen, self._settings)}")
+            has_waited = not self.has_begun and self._steps.seen > self._settings.last_step
+            self._say(f"No {missing}: {ended}.{advice_for(self._steps.seen, self._settings, has_waited=has_waited)}")
 
     def _thread_ended(self) -> None:
         """End the timing measurement with its thread, and begin it again if it has too few steps."""
