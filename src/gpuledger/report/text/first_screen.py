@@ -161,12 +161,15 @@ def _loop(device: DeviceView) -> list[str]:
 
 
 def _replayed(device: DeviceView) -> list[Finding]:
-    """Return the findings with a saving that was replayed from this run, largest first."""
-    return [finding for finding in device.findings if finding.is_replayed][:SAVINGS]
+    """Return the findings with a saving that was replayed from this run: what every step keeps, then the largest."""
+    replayed = [finding for finding in device.findings if finding.is_replayed]
+    return sorted(replayed, key=lambda finding: not finding.grows)[:SAVINGS]
 
 
 def _saving(finding: Finding, device: DeviceView) -> str:
     """Return what to do, what it saves, what the peak would then be, and whether that fits."""
+    if finding.grows:  # what it saves depends on how long the program runs
+        return f"{finding.action}: {finding.title[0].lower()}{finding.title[1:]}"
     size = f"{format_bytes(finding.saving_bytes)} ({percent(finding.saving_bytes, _peak_of(device))})"
     text = f"{finding.action}: saves {'at most' if finding.is_upper_bound else 'about'} {size}"
     if finding.peak_after_bytes is None:

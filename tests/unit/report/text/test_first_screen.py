@@ -73,6 +73,15 @@ def test_run_and_show_begin_with_the_same_screen() -> None:
     assert run_summary_lines(read_run(TRAINING), Terminal())[: len(wide)] == wide == show(TRAINING)[: len(wide)]
 
 
+def test_what_every_step_keeps_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = build_view(read_run(TRAINING))
+    *others, last = view.highest.findings
+    leak = replace(last, title="Every step keeps 1.0 MiB more", action="keep fewer", is_replayed=True, grows=True)
+    monkeypatch.setitem(vars(view.highest), "findings", (*others, leak))
+    (line,) = (line for line in first_screen(view, Terminal()) if line.startswith("To lower the peak"))
+    assert line.split(maxsplit=4)[-1] == "keep fewer: every step keeps 1.0 MiB more"
+
+
 def test_what_would_lower_the_peak_was_replayed_and_is_the_reports() -> None:
     view = build_view(read_run(TRAINING))
     replayed = [finding for finding in view.highest.findings if finding.is_replayed]
