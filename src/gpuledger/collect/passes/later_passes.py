@@ -259,9 +259,8 @@ class LaterPasses:
         wanted, self._wanted = self._wanted, []
         if wanted and self._steps.seen:
             missing = " and no ".join(MEASUREMENT[name] for name in wanted)
-            ended = f"the program ended after step {self._steps.seen}, before it could start"
-            has_waited = not self.has_begun and self._steps.seen > self._settings.last_step
-            self._say(f"No {missing}: {ended}.{advice_for(self._steps.seen, self._settings, has_waited=has_waited)}")
+            advice = advice_for(self._steps.seen, self._settings, still_recorded=not self.has_begun)
+            self._say(f"No {missing}: the program ended after step {self._steps.seen}, before it could start.{advice}")
 
     def _thread_ended(self) -> None:
         """End the timing measurement with its thread, and begin it again if it has too few steps."""

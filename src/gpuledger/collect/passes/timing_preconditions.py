@@ -64,15 +64,16 @@ def why_no_time_pass(step_allocations: int) -> str | None:
     return None
 
 
-def advice_for(steps: int, settings: RecordSettings, *, has_waited: bool = False) -> str:
+def advice_for(steps: int, settings: RecordSettings, *, still_recorded: bool = False) -> str:
     """Return what lets a measurement start earlier in a program that ended after ``steps``; "" if nothing does.
 
     Args:
         steps: Number of steps of the program.
         settings: How it was recorded.
-        has_waited: Whether more steps were recorded than asked, because calls could have been no steps.
+        still_recorded: Whether the memory recording had not ended. After more steps than asked, it has waited, because
+            calls could have been no steps.
     """
-    if has_waited:
+    if still_recorded and steps > settings.last_step:
         return " Use --step-on module, so that each call of the model is a step at once."
     earlier = " Use --steps 1:1 to record fewer steps before it." if settings.last_step > 1 else ""
     return earlier if steps > 1 else " It needs a second step."
