@@ -5,7 +5,7 @@ attention, dropout, RMSNorm, GRU cell and foreach optimizers. What kernels of a 
 is left out, and so is the allocator's rounding, because the CPU's tally has neither. Operators of the CPU keep other
 results for the backward pass than those of a GPU, so a difference can have that reason, too. With --only, results of
 other programs are kept. With --side estimate, programs are only estimated. With --side cpu, they run later, and are
-compared with those estimates.
+compared with those estimates. If a file has both sides, --side makes one of them again.
 
 Usage: python bench/estimate/cpu_tally.py --out bench/estimate/results/cpu/cpu_tally.json
 """
@@ -180,6 +180,8 @@ def main() -> None:
         results["found"] = before["found"]
         if options.side == "cpu":
             results = {**before, "environment_of_tally": results["environment"]}
+        elif options.side == "estimate":
+            results["environment_of_tally"] = before.get("environment_of_tally", before["environment"])
     found = results["found"]
     kept = set(found) if options.side and not options.only else set()
     with tempfile.TemporaryDirectory() as directory:

@@ -179,7 +179,7 @@ LOSSES: dict[str, Callable[[nn.Module, tuple[Tensor, ...]], Tensor]] = {
 }  # fmt: skip
 
 
-def _build(name: str, batch: int, device: str) -> tuple[nn.Module, Callable[[], tuple[Tensor, ...]]]:
+def build(name: str, batch: int, device: str) -> tuple[nn.Module, Callable[[], tuple[Tensor, ...]]]:
     """Return a model on ``device`` and what draws its batches."""
     if name in ("convnext", "swin", "densenet"):
         from torchvision import models
@@ -265,7 +265,7 @@ def train(combination: Combination, device: str, steps: int) -> None:
         for _ in range(steps):
             workload.train(workload.make_batch())
         return
-    model, make_batch = _build(combination.model, combination.batch, device)
+    model, make_batch = build(combination.model, combination.batch, device)
     if combination.precision == "pure-bf16":
         model = model.to(torch.bfloat16)
     model.train()

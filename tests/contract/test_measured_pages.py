@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import subprocess
@@ -143,6 +144,48 @@ def test_a_training_is_above_its_stated_bound_by_its_process(reserved_bytes: int
     ratio = 1 + 50 / (1000 + outside_bytes)
     one = {"estimate": {"reserved_bytes": 1000, "upper_over_estimate": ratio}, "truth": {}}
     assert is_above({**one, "truth": {"reserved_bytes": reserved_bytes}}) is expected
+
+
+def test_the_kinds_of_blind_trainings_add_up_to_all() -> None:
+    from pages.blind import all_above, coverage_by_kind
+
+    rows = [[word.strip() for word in line.split("|")] for line in coverage_by_kind()[2:]]
+    above, count = all_above()
+    assert len(rows) == 3
+    assert sum(int(row[2]) for row in rows) == count
+    assert sum(int(row[3]) for row in rows) == count - above
+
+
+def test_the_kind_of_a_blind_training_is_that_of_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH / "estimate"))
+    blind_kinds = importlib.import_module("blind_kinds")
+    from pages.blind import KINDS
+    from pages.results import read
+
+    kinds = read(KINDS)["kinds"]
+    made = {
+        name: blind_kinds.kind_of(make()) for some in blind_kinds.SETS.values() for name, (make, *_) in some.items()
+    }
+    assert made == {name: kinds[name] for name in made}
+    assert {"recurrent", "convolutions"} <= {*made.values()}
+
+
+def test_estimates_made_again_keep_where_the_programs_ran_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH / "estimate"))
+    cpu_tally = importlib.import_module("cpu_tally")
+    place = tmp_path / "tally.json"
+    ran, found = {"date": "2026-01-01 00:00 UTC", "commit": "0"}, {"first/one": {"difference_frac": 0.0}}
+    place.write_text(json.dumps({"environment": ran, "found": found}), encoding="utf-8")
+    monkeypatch.setattr(cpu_tally, "load_for_forks", lambda: None)
+    monkeypatch.setattr(cpu_tally, "chosen", lambda only: ())
+    monkeypatch.setattr("sys.argv", ["cpu_tally.py", "--side", "estimate", "--out", str(place)])
+    for _ in range(2):
+        cpu_tally.main()
+    made = json.loads(place.read_text(encoding="utf-8"))
+    assert made["environment_of_tally"] == ran != made["environment"]
+    assert made["found"] == found
 
 
 def commits_in(value: object) -> Iterator[str]:

@@ -8,13 +8,15 @@ from collections.abc import Callable
 from gpuledger.simulate.catalogue import REFERENCE, find_card
 from gpuledger.simulate.estimate.fit import excess_factor, grid_errors
 from pages.blocks import block
-from pages.estimates import LEVEL, RESULTS, blind_above
+from pages.estimates import LEVEL, RESULTS, blind_above, blind_verdicts
 from pages.rebased import commit_of
-from pages.results import MIB, Results, about, middle, percent, read, table, worst, wrap
+from pages.results import MIB, Results, about, middle, percent, read, table, when, worst, wrap
 
 LAYERS, NETS, MIXED = (RESULTS + f"blind{name}.json" for name in ("", "_nets", "_mixed"))
 """The third to fifth set: layers of cuDNN, each training with its first estimate and the time of it."""
 SETS = {"third": LAYERS, "fourth": NETS, "fifth": MIXED}
+KINDS = "estimate/results/cpu/blind_kinds.json"
+_LAYERS = {"recurrent": "recurrent", "convolutions": "convolutions, and none that are recurrent", "neither": "neither"}
 _FIGURES = ("allocated_bytes", "reserved_bytes")
 _EXACT_BYTES = 1024
 _NEAR = 0.001
@@ -127,6 +129,8 @@ def blind_record() -> list[str]:
         "",
         *coverage(),
         "",
+        *coverage_by_kind(),
+        "",
         *estimated_again(),
     ]
 
@@ -142,6 +146,12 @@ def estimated_again() -> list[str]:
         within = sum(abs(error) <= _NEAR for error in found)
         words = [figure.removesuffix("_bytes"), str(len(found)), str(within)]
         rows.append([*words, percent(middle(found), 2), percent(worst(found), 2)])
+    bounded = [
+        not is_above({**one, "estimate": {**one["estimate"], "reserved_bytes": reserved_again(one)}})
+        for some in results
+        for one in some["trainings"].values()
+    ]
+    low, high = interval_of_share(sum(bounded), len(bounded), LEVEL)
     head = ["bytes, estimated again", "n", f"within {percent(_NEAR)}", "median", "worst"]
     return [
         *wrap(
@@ -151,7 +161,18 @@ def estimated_again() -> list[str]:
         ),
         "",
         *table(head, rows),
+        "",
+        *wrap(
+            f"{sum(bounded)} of these {len(bounded)} trainings are below an upper bound that is as far above today's",
+            "estimate as the stated one was above the first. The binomial interval of this share is",
+            f"{percent(low, 0)} to {percent(high, 0)}.",
+        ),
     ]
+
+
+def reserved_again(one: Results) -> float:
+    """Return the reserved bytes of the estimate that was made after a training had run."""
+    return float(one["truth"]["reserved_bytes"] * (1 + one["again"]["reserved_bytes"]))
 
 
 def _summary(title: str, name: str, figure: str) -> list[str]:
@@ -190,8 +211,29 @@ def coverage() -> list[str]:
         f"All {count} trainings that were estimated before they ran have an upper bound with a confidence level of",
         f"{percent(LEVEL, 0)}. {below} of them ({percent(below / count, 0)}) were below it. The binomial interval of",
         f"this share is {percent(low, 0)} to {percent(high, 0)}, so {percent(LEVEL, 0)} is {where} it. Later estimates",
-        "of these trainings are not blind, and are not included.",
+        "of these trainings are not blind, and are not included. By the layers of the model",
+        f"({when(read(KINDS), 'estimate/blind_kinds.py')}):",
     )
+
+
+def verdicts() -> dict[str, bool]:
+    """Return training -> whether it was above its stated upper bound, of all sets."""
+    layers = {name: is_above(one) for some in SETS.values() for name, one in read(some)["trainings"].items()}
+    return {**blind_verdicts(), **layers}
+
+
+def coverage_by_kind() -> list[str]:
+    """Return how many blind trainings of each kind of layers were below the upper bound stated for them."""
+    kinds, found = read(KINDS)["kinds"], verdicts()
+    assert kinds.keys() == found.keys()
+    rows = []
+    for kind, words in _LAYERS.items():
+        above = [found[name] for name in found if kinds[name] == kind]
+        below, count = above.count(False), len(above)
+        low, high = interval_of_share(below, count, LEVEL)
+        share = [percent(one, 0) for one in (below / count, low, high)]
+        rows.append([words, str(count), str(below), share[0], f"{share[1]} to {share[2]}"])
+    return table(["layers of the model", "n", "below", "share", "binomial interval"], rows)
 
 
 def left_out_above(kind: str) -> tuple[int, int]:
