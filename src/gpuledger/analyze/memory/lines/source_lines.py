@@ -82,14 +82,24 @@ def source_frame(stack: Stack) -> Frame | None:
 
 
 def program_directory(stacks: Iterable[Stack]) -> str:
-    """Return the directory of the program's main file, with a separator at its end; "" if it is not known."""
-    mains = Counter(
-        os.path.dirname(frame.file)
-        for stack in stacks
-        for frame in stack[-1:]
-        if frame.own and frame.function == "<module>" and os.path.isabs(frame.file)
-    )
-    return f"{mains.most_common(1)[0][0].rstrip(os.sep)}{os.sep}" if mains else ""
+    """Return the directory of the program's main file, with a separator at its end; "" if it is not known.
+
+    The stacks of other threads and of spawned processes do not contain the main file. If there are no others, it is the
+    directory that contains all files of the program.
+    """
+    mains: Counter[str] = Counter()
+    others: set[str] = set()
+    for stack in stacks:
+        frame = next((frame for frame in reversed(stack) if frame.own and os.path.isabs(frame.file)), None)
+        if frame is None:
+            continue
+        directory = os.path.dirname(frame.file)
+        if frame is stack[-1] and frame.function == "<module>":
+            mains[directory] += 1
+        else:
+            others.add(directory)
+    found = mains.most_common(1)[0][0] if mains else os.path.commonpath(others) if others else ""
+    return f"{found}{os.sep}" if found.strip(os.sep) else ""
 
 
 def short_file(file: str, directory: str) -> str:

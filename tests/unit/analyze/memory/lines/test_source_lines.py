@@ -99,6 +99,15 @@ def test_paths_are_relative_to_the_program_and_to_packages() -> None:
     assert program_directory([(Frame("<stdin>", 1, "<module>", own=True),)]) == ""
 
 
+def test_without_the_main_file_paths_are_relative_to_all_files_of_the_program() -> None:
+    """As in threads and spawned processes."""
+    worker, step = Frame("/home/u/work.py", 9, "work", own=True), Frame("/home/u/nets/mlp.py", 4, "step", own=True)
+    assert program_directory([(TORCH, worker, TORCH), (TORCH, step, TORCH), (TORCH,)]) == "/home/u/"
+    assert program_directory([(TORCH, worker, TORCH), (TORCH, Frame("/opt/n.py", 4, "step", own=True), TORCH)]) == ""
+    assert program_directory([(TORCH, step, TORCH), (TORCH, MAIN)]) == "/home/u/"
+    assert program_directory([(TORCH, Frame("/main.py", 1, "<module>", own=True))]) == ""
+
+
 def test_blocks_without_a_stack_say_why(tmp_path: Path) -> None:
     rank = load_run(tmp_path / "one.ledger").rank()
     codes, texts = line_words(rank, 0)
