@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -509,6 +510,29 @@ def test_the_memory_of_a_target_model_is_recorded_and_not_only_that_of_its_draft
 def test_calls_beside_a_larger_model_that_is_never_called_are_steps(tmp_path: Path) -> None:
     idle = PREPARED.partition("    for number")[0].replace("range(3)", "range(4)")
     assert kinds_of(tmp_path, idle) == ["call"] * 4
+
+
+LATE_STEPS = """
+import torch
+from torch import nn
+first, never_called = nn.Linear(4, 4), nn.Linear(4, 4)
+with torch.no_grad():
+    for size in range(1, CALLS + 1):
+        first(torch.ones(size, 4))
+"""
+
+
+@pytest.mark.parametrize("calls", [5, 20])
+def test_steps_that_were_counted_later_have_their_memory(calls: int, tmp_path: Path) -> None:
+    """Another model could be trained, so that the first 16 calls are held back."""
+    assert kinds_of(tmp_path, LATE_STEPS.replace("CALLS", str(calls))) == ["call"] * calls
+    found = read_recorded(load(tmp_path / "train.ledger").rank(0))
+    last = min(calls, 17)
+    inputs = {block.step or 1: block.bytes for block in found.blocks if block.category == "input"}  # 0: before a call
+    assert inputs == {step: 16 * step for step in range(1, last + 1)}
+    indices = [(row["start_index"], row["end_index"]) for row in found.tables["steps"] if row["recorded"]]
+    assert len(indices) == last
+    assert all(end + 1 == start for (_, end), (start, _) in pairwise(indices))
 
 
 def test_a_denoiser_called_after_the_encoder_is_followed(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def _device_history(journal: Journal, device_idx: int) -> DeviceHistory:
         events.action, events.address, events.bytes, events.stream, opening, settings, sizes_given=sizes_given
     )
     counts = _counts(journal, device_idx, events)
-    owners = find_owners(journal, device_idx, events.tag_id, events.stack_id, counts.index_of, lives)
+    owners = find_owners(journal, device_idx, events.tag_id, events.stack_id, events.time_ns, counts.index_of, lives)
     pools = segment_pools(journal, device_idx)
     return DeviceHistory(
         device_idx, events, counts, lives, owners, pools, find_pool_ids(journal, device_idx, lives.address)

@@ -233,7 +233,9 @@ def _step_rows(journal: Journal, history: DeviceHistory) -> dict[str, Any]:
     starts = {step + 1: end + 1 for step, end in ends.items()}
     first = np.array([starts.get(step, -1) for step in steps["step"].tolist()], dtype=np.int64)
     last = np.array([ends.get(step, -1) for step in steps["step"].tolist()], dtype=np.int64)
-    first = np.where((first < 0) & (last >= 0), _first_event_of(history, steps["step"]), first)
+    started, ended = _events_of(history, steps["step"])
+    last = np.where(last < 0, ended, last)  # without counters at its end, as of a call that was held back
+    first = np.where((first < 0) & (last >= 0), started, first)
     inside = (pauses["start_ns"][None, :] >= steps["start_ns"][:, None]) & (
         pauses["start_ns"][None, :] < steps["end_ns"][:, None]
     )
@@ -251,11 +253,16 @@ def _step_rows(journal: Journal, history: DeviceHistory) -> dict[str, Any]:
     }
 
 
-def _first_event_of(history: DeviceHistory, steps: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return the index of the first event tagged with each step; -1 if there is none."""
-    found, first = np.unique(history.owners.event_tags.step, return_index=True)
-    place = dict(zip(found.tolist(), first.tolist(), strict=True))
-    return np.array([place.get(step, -1) for step in steps.tolist()], dtype=np.int64)
+def _events_of(history: DeviceHistory, steps: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the indices of the first and the last event tagged with each step; -1 if there is none."""
+    tagged = history.owners.event_tags.step
+    found, first = np.unique(tagged, return_index=True)
+    last = tagged.size - 1 - np.unique(tagged[::-1], return_index=True)[1]
+    place = {step: position for position, step in enumerate(found.tolist())}
+    at = np.array([place.get(step, -1) for step in steps.tolist()], dtype=np.int64)
+    if not found.size:
+        return at, at
+    return np.where(at < 0, -1, first[at]), np.where(at < 0, -1, last[at])
 
 
 def span_table(histories: list[DeviceHistory], owned: OwnedSpans | None, first_name: int) -> pa.Table:
