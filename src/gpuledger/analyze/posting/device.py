@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.posting.owners import Owners, find_owners
+from gpuledger.analyze.posting.owners import Owners, find_owners, spread_tags, with_held_steps
 from gpuledger.analyze.posting.replay import AllocatorSettings, OpenState, Replay, replay
 from gpuledger.model.journal.journal import REASONS, Action
 from gpuledger.model.journal.reading import Journal
@@ -96,7 +96,8 @@ def _device_history(journal: Journal, device_idx: int) -> DeviceHistory:
         events.action, events.address, events.bytes, events.stream, opening, settings, sizes_given=sizes_given
     )
     counts = _counts(journal, device_idx, events)
-    owners = find_owners(journal, device_idx, events.tag_id, events.stack_id, events.time_ns, counts.index_of, lives)
+    tags = with_held_steps(journal, spread_tags(journal, events.tag_id), events.time_ns)
+    owners = find_owners(journal, device_idx, tags, events.stack_id, counts.index_of, lives)
     pools = segment_pools(journal, device_idx)
     return DeviceHistory(
         device_idx, events, counts, lives, owners, pools, find_pool_ids(journal, device_idx, lives.address)

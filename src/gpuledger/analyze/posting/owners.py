@@ -60,9 +60,8 @@ class Owners:
 def find_owners(
     journal: Journal,
     device_idx: int,
-    tag_id: I64,
+    tags: EventTags,
     stack_id: I64,
-    time_ns: I64,
     index_of: Callable[[I64, I64], I64],
     lives: Replay,
 ) -> Owners:
@@ -71,14 +70,11 @@ def find_owners(
     Args:
         journal: The rank's journal.
         device_idx: The device.
-        tag_id: Tag of each of its events; -1 for none.
+        tags: Tags of its events.
         stack_id: Python stack of each of its events; -1 for none.
-        time_ns: Time of each of its events.
         index_of: Returns positions among the events from counts of allocations and frees.
         lives: Its blocks.
     """
-    tags = spread_tags(journal, tag_id)
-    tags = replace(tags, step=_with_held_steps(journal, tags.step, time_ns))
     born = lives.alloc_index
     before = born < 0
     at = np.maximum(born, 0)
@@ -205,8 +201,8 @@ def spread_tags(journal: Journal, tag_id: I64) -> EventTags:
     )
 
 
-def _with_held_steps(journal: Journal, step: I64, time_ns: I64) -> I64:
-    """Return the step of each event, with the steps that were counted later than they ended.
+def with_held_steps(journal: Journal, tags: EventTags, time_ns: I64) -> EventTags:
+    """Return the tags of events with the steps that were counted later than they ended.
 
     Calls are held back while a training can follow. Their events have the number of the first one, and no counters were
     read at their ends, so that only the time says which event belongs to which.
@@ -215,11 +211,11 @@ def _with_held_steps(journal: Journal, step: I64, time_ns: I64) -> I64:
     read = counters["step"][counters["reason"] == REASONS.index("step_end")]
     held = (steps["recorded"] == 1) & ~np.isin(steps["step"], read)
     if np.count_nonzero(held) < 2:
-        return step
+        return tags
     recorded = steps["step"][steps["recorded"] == 1].astype(np.int64)
     ends_ns = steps["end_ns"][steps["recorded"] == 1]
     place = np.minimum(np.searchsorted(ends_ns, time_ns, "left"), recorded.size - 1)
-    return np.where(step == steps["step"][held].min(), recorded[place], step)
+    return replace(tags, step=np.where(tags.step == steps["step"][held].min(), recorded[place], tags.step))
 
 
 @dataclass(frozen=True)
