@@ -174,6 +174,8 @@ class DispatchRecorder:
 
     def read_counters(self, part: Part, step: int, reason: str, t_ns: int) -> None:
         """Append the recorder's own counters, because the CPU allocator has none."""
+        if reason == "close":
+            self._alone(self.storages.finish)
         for device_idx, (made, gone, now_bytes, peak_bytes) in self._counted().items():
             part.add_counters(
                 t_ns,

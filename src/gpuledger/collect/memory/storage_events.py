@@ -41,6 +41,7 @@ class StorageEvents:
 
     def __init__(self, kinds: Iterable[str], token: Callable[[], str]) -> None:
         self.is_open = False
+        self._is_final = False
         self.on_end: Callable[[int], None] = lambda _address: None
         """Called with the address of a storage that was freed."""
         self._kinds = frozenset(kinds)
@@ -143,8 +144,15 @@ class StorageEvents:
         self._live[key] = (reference, device_idx, address, size_bytes, self.is_open)
         return device_idx, address, size_bytes
 
+    def finish(self) -> None:
+        """Record what has ended, and nothing after it: the closing counters follow, and other threads go on."""
+        self.note_ended()
+        self._is_final = True
+
     def add(self, begun: tuple[int, int, int], stack_id: int, operator_id: int) -> None:
         """Record the allocation of a storage that :meth:`begin` has returned."""
+        if self._is_final:
+            return
         device_idx, address, size_bytes = begun
         now_ns, token = time.time_ns(), self._token()
         self._count(device_idx, size_bytes)
@@ -168,7 +176,7 @@ class StorageEvents:
         known = self._live.get(reference.key)
         if known is None or known[0] is not reference:
             return
-        is_recorded = self.is_open and os.getpid() == self._pid
+        is_recorded = self.is_open and not self._is_final and os.getpid() == self._pid
         now_ns, tag = time.time_ns(), self._token()  # raises at the recursion limit, before anything is changed
         del self._live[reference.key]
         if not is_recorded:

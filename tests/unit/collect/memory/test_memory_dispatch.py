@@ -63,6 +63,20 @@ def held(recorder: DispatchRecorder) -> int:
     return int(part.arrays()["counters.allocated_bytes"].sum())
 
 
+def test_nothing_is_recorded_after_the_closing_counters(recorder: DispatchRecorder) -> None:
+    """Other threads of the program go on between the counters and the last events."""
+    first, part = torch.ones(1000), Part()
+    recorder.read_counters(part, 1, "close", 0)
+    second = first + 1
+    del first
+    recorder.close(part, "close")
+    assert second.numel() == 1000
+    found = part.arrays()
+    made = int((found["events.action"] == Action.ALLOC).sum())
+    assert (made, found["events.action"].size - made) == (1, 0)
+    assert (found["counters.alloc_count"].tolist(), found["counters.free_count"].tolist()) == ([1], [0])
+
+
 def test_fake_tensors_have_no_memory(recorder: DispatchRecorder) -> None:
     net = nn.Linear(256, 256)
     before = held(recorder)
