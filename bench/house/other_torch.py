@@ -1,4 +1,4 @@
-"""Runs the tests with another version of PyTorch than the one of ``make test``, and counts them.
+"""Runs the tests with another version of PyTorch or Python than that of ``make test``, and counts them.
 
 CI has one version. This script runs in any environment with another one and the tools for tests, on the tests that
 record, simulate or measure with PyTorch. It writes how many passed, and the names of those that failed. It ends with
