@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 from programs import environment, execute, write_script
+from quick import quick_python
 from recorded import read_recorded
 
 import gpuledger
@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.skipif(not has_deepspeed, reason="D
 TRAIN = """
 import contextlib, json, os, sys, traceback
 import deepspeed, torch
+import torch._dynamo, torch._inductor.compile_fx  # deepspeed.initialize loads them: once here, not in each of six forks
 from torch import distributed, nn
 import gpuledger
 
@@ -83,7 +84,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("deepspeed")
     write_script(directory, TRAIN)
     ended = execute(
-        [sys.executable, "train.py"], directory, env=environment(DS_ACCELERATOR="cpu", PYTHONWARNINGS="ignore")
+        [quick_python(), "train.py"], directory, env=environment(DS_ACCELERATOR="cpu", PYTHONWARNINGS="ignore")
     )
     assert ended.status == 0, ended.stderr
     return directory
