@@ -7,7 +7,7 @@ import functools
 import inspect
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import islice
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import Any
@@ -28,6 +28,8 @@ WIDTH = 512
 """Largest number of elements of one container that are looked at."""
 
 _PLAIN = (int, float, bool, str, bytes, type(None), complex, type, ModuleType, torch.dtype, torch.device, torch.Size)
+_PLAIN_IDS = frozenset(map(id, _PLAIN))
+"""Ids of the classes whose objects lead to nothing. They are passed over inside containers, where most are numbers."""
 _CLOSED = (type, ModuleType, FunctionType, MethodType, FrameType, TracebackType, functools.partial, Optimizer)
 """Classes of objects that are not looked into. An optimizer has numbers for its tensors, and no names."""
 
@@ -127,7 +129,7 @@ def _reached(
         for place in level:
             yield place
             key, value = id(place[2]), place[2]
-            if not (key in closed or key in seen or is_tensor(value) or is_exactly(value, *_PLAIN)):
+            if not (id(type(value)) in _PLAIN_IDS or key in closed or key in seen or is_tensor(value)):
                 seen.add(key)
                 if len(seen) > MOST:
                     return
@@ -187,25 +189,30 @@ def _assigned_by_loops(code: CodeType) -> set[str]:
     return found
 
 
+def _leading(elements: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Return the first keys and elements of a container, without elements that lead to nothing."""
+    return [(key, inner) for key, inner in list(islice(elements, WIDTH)) if id(type(inner)) not in _PLAIN_IDS]
+
+
 def _inside(name: str, value: Any, *, any_key: bool = False) -> Iterator[_Place]:
     """Yield the elements or the attributes of an object."""
     kind = type(value)
     if issubclass(kind, _CLOSED) or module_of_class(kind).startswith("gpuledger."):
         return
     if issubclass(kind, dict):
-        for key, inner in list(islice(dict.items(value), WIDTH)):
+        for key, inner in _leading(dict.items(value)):
             if is_exactly(key, str, int):
                 yield f"{name}[{key!r}]", type(key) is str, inner
             elif any_key:
                 yield f"{name}[*]", False, inner
     elif issubclass(kind, (list, tuple, deque)):
         base = next(one for one in (list, tuple, deque) if issubclass(kind, one))
-        for number, inner in enumerate(list(islice(base.__iter__(value), WIDTH))):
+        for number, inner in _leading(enumerate(base.__iter__(value))):
             yield f"{name}[{number}]", False, inner
     elif issubclass(kind, nn.Module):
         yield from _of_module(name, value)
     else:
-        for key, inner in list(islice(attributes_of(value).items(), WIDTH)):
+        for key, inner in _leading(attributes_of(value).items()):
             if type(key) is str:
                 yield f"{name}.{key}", True, inner
 
@@ -216,5 +223,5 @@ def _of_module(name: str, module: nn.Module) -> Iterator[_Place]:
         if issubclass(type(inner), dict) and key in ("_modules", "_parameters", "_buffers"):
             for own, held in list(islice(dict.items(inner), WIDTH)):
                 yield f"{name}.{own}", True, held
-        elif not key.startswith("_"):
+        elif not key.startswith("_") and id(type(inner)) not in _PLAIN_IDS:
             yield f"{name}.{key}", True, inner

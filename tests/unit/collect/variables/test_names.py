@@ -9,8 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import torch
 
-from gpuledger.collect.variables.names import MOST, loop_variables, names_of, outer_names_of
+from gpuledger.collect.adapter.program_objects import is_tensor
+from gpuledger.collect.variables import names
+from gpuledger.collect.variables.names import MOST, held_tensors, loop_variables, names_of, outer_names_of
 
 pytestmark = pytest.mark.torch
 
@@ -100,6 +103,24 @@ def among_very_many() -> list[str]:
 
 def test_a_search_ends() -> None:
     assert among_very_many() == ["many"]
+
+
+def of_numbers() -> list[str]:
+    numbers: list[Any] = [0.5] * 400
+    holder = Holder(dict.fromkeys(range(400), "text"))
+    holder.__dict__.update({f"number_{place}": place for place in range(400)})
+    tensor = torch.ones(1)
+    numbers.append(tensor)
+    return [name for name, one in held_tensors() if one is tensor]
+
+
+def test_numbers_and_texts_inside_containers_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[object] = []
+    monkeypatch.setattr(names, "is_tensor", lambda thing: looked_at.append(thing) or is_tensor(thing))
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(of_numbers).result() == ["tensor"]
+    assert any(isinstance(one, Holder) for one in looked_at)
+    assert not {0.5, "text", 399} & {one for one in looked_at if isinstance(one, int | float | str)}
 
 
 def test_a_loop_assigns_to_all_its_targets() -> None:
