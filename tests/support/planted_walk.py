@@ -23,6 +23,7 @@ import traceback
 import warnings
 import weakref
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +255,27 @@ def _apart(one: Any, other: Any) -> Any:
     return [one, other]
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a program before errors are planted.
+
+    In slots, because recordings search the variables of all running functions for tensors, and look into no slots.
+    """
+
+    bare: dict[str, Any]
+    plain: dict[str, Any]
+    chosen: list[tuple[int, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """Errors after which something was different, by what was expected; in slots as above."""
+
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    unguarded: list[dict[str, Any]] = field(default_factory=list)
+    unreached: list[dict[str, Any]] = field(default_factory=list)
+
+
 def walk(name: str, walked: set[tuple[int, str]], orders: dict[str, Any]) -> dict[str, Any]:
     """Return what became of each place of a program, or of one in so many, or of those of some modules.
 
@@ -262,8 +284,7 @@ def walk(name: str, walked: set[tuple[int, str]], orders: dict[str, Any]) -> dic
     (part, parts), every_statement, modules = orders["share"], orders["every_statement"], orders.get("modules")
     program = PROGRAMS[name]
     code = compile(program.source, f"{name}.py", "exec")
-    bare = forked(program, code, recorded=False)
-    plain = forked(program, code, recorded=True)
+    bare, plain = forked(program, code, recorded=False), forked(program, code, recorded=True)
     compile_observed(plain.get("observed", []))
     reached = [(number, at) for number, at in plain.get("reached", [])]
     chosen = [
@@ -271,35 +292,32 @@ def walk(name: str, walked: set[tuple[int, str]], orders: dict[str, Any]) -> dic
     ]
     walked.update(chosen)
     chosen = [one for one in chosen if not modules or planted.PLANTS.places[one[0]].module in modules][part::parts]
-    failures: list[dict[str, Any]] = []
-    unguarded: list[dict[str, Any]] = []
-    unreached: list[dict[str, Any]] = []
-    for number, at in chosen:
+    known, outcome = _Known(bare, plain, chosen), _Outcome()
+    del bare, plain, reached, chosen
+    for number, at in known.chosen:
         found: dict[str, Any] = {}
         for compiled in (True, False, False, False):
             if not found.get("raised"):
                 found = forked(program, code, (number, at), recorded=True, compiled=compiled)
         place = planted.PLANTS.places[number]
         where = {"module": place.module, "function": place.function, "line": place.line, "phase": at}
-        wrong = differences(bare, found, plain)
+        wrong = differences(known.bare, found, known.plain)
         if not found.get("raised"):
-            unreached.append(where)
+            outcome.unreached.append(where)
         elif not any("planted" in note for note in found["notes"]):
             wrong["notes"] = found["notes"]
         if wrong:
             expected = place.module in UNGUARDED or (place.module, place.function) in UNGUARDED
-            (unguarded if expected else failures).append({**where, "wrong": wrong})
+            (outcome.unguarded if expected else outcome.failures).append({**where, "wrong": wrong})
     return {
         "program": name,
-        "status": bare["status"],
-        "without": differences(bare, plain, plain),
-        "notes": plain["notes"],
-        "reached": len(reached),
-        "walked": len(chosen),
-        "phases": sorted({at for _, at in chosen}),
-        "failures": failures,
-        "unguarded": unguarded,
-        "unreached": unreached,
+        "status": known.bare["status"],
+        "without": differences(known.bare, known.plain, known.plain),
+        "notes": known.plain["notes"],
+        "reached": len(known.plain.get("reached", [])),
+        "walked": len(known.chosen),
+        "phases": sorted({at for _, at in known.chosen}),
+        **asdict(outcome),
     }
 
 
