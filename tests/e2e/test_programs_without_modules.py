@@ -88,6 +88,22 @@ def test_bytes_and_times_have_the_same_phases(source: str, wanted: set[str], tmp
     assert "setup" not in shown.stdout
 
 
+MARKED = """
+import gpuledger, torch
+x = torch.randn(64, 64)
+for _ in range(6):
+    x = torch.tanh(x @ x)
+    gpuledger.step()
+"""
+
+
+def test_nothing_after_the_first_marked_step_is_setup(tmp_path: Path) -> None:
+    device = view_of(tmp_path, MARKED)
+    blocks = device.rank.table("blocks", ("phase", "step")).to_pylist()
+    assert {row["phase"] for row in blocks if row["step"] > 1} == {"between"}
+    assert {row["phase"] for row in blocks if row["step"] <= 1} == {"setup"}
+
+
 STEPS_LATER = """
 import torch
 x = torch.randn(64, 64)

@@ -97,9 +97,9 @@ def find_owners(
         of_update=seen.of_update,
     )
     return Owners(
-        event_tags=replace(tags, phase=_named(journal, tags.phase)),
+        event_tags=replace(tags, phase=_named(journal, tags.phase, tags.step)),
         step=step,
-        phase=_named(journal, phase),
+        phase=_named(journal, phase, step),
         category=categorize(features),
         module_id=np.where(seen.kind < 0, in_traced_code(journal, stack, seen.module_id), seen.module_id),
         name_id=seen.name_id,
@@ -108,11 +108,13 @@ def find_owners(
     )
 
 
-def _named(journal: Journal, phase: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Return phases in which a program without steps and modules has one word for what is in no other phase.
+def _named(journal: Journal, phase: NDArray[np.int8], step: I64) -> NDArray[np.int8]:
+    """Return phases in which nothing after the first step is "setup", which memory is until a phase begins.
 
-    The operators of such a program, which are timed, are "between". Its memory is "setup" up to its first backward.
+    A program without steps and modules has one word for what is in no other phase: its operators, which are timed, are
+    "between".
     """
+    phase = np.where((phase == Phase.SETUP) & (step > 1), np.int8(Phase.BETWEEN), phase)
     seen = journal.tables["tags"]["phase"]
     if journal.rows("steps") or journal.modules or np.isin(seen, (Phase.FORWARD, Phase.EVALUATION)).any():
         return phase
