@@ -42,7 +42,7 @@ class WatchedCalls:
         """Install the observer of calls if calls are the steps, outside all others; or remove it."""
         if isinstance(self._watch, (OutermostCalls, NamedCalls)):
             self.watch(None)
-        if wanted and self._steps.counts_calls:
+        if wanted and self._steps.counts_calls and not self._guard.ended:  # an error can have ended it meanwhile
             self.watch(self._observer())
 
     def watch(self, watch: CallObserver | None) -> None:

@@ -19,6 +19,7 @@ from gpuledger.collect.adapter import kineto, torch_private
 from gpuledger.collect.adapter.user_profiler import WATCHED, UserProfiler
 from gpuledger.collect.attribution import scopes
 from gpuledger.collect.memory.dispatch import DispatchRecorder
+from gpuledger.collect.passes.graph_captures import GraphCaptures
 from gpuledger.collect.passes.later_passes import LaterPasses
 from gpuledger.collect.passes.scope_marks import ScopeMarks
 from gpuledger.collect.passes.time_pass import TimePass
@@ -139,6 +140,19 @@ def test_an_error_where_the_time_pass_ends_leaves_no_profiler(
     raised = fails_once(TimePass, broken, monkeypatch)
     with record("broken", out=tmp_path / "broken", passes="memory,energy:2,time", steps=(1, 1)):
         train(model, 16)
+        assert raised
+        assert left() == []
+
+
+def test_an_error_where_captures_are_written_leaves_no_observer_of_calls(
+    model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The calls of the model are the steps here. They are observed again after the timing measurement."""
+    raised = fails_once(GraphCaptures, "_write_those_in_steps", monkeypatch)
+    with record("broken", out=tmp_path / "broken", passes="memory,time", steps=(1, 1), step_on="module"):
+        with torch.no_grad():
+            for _ in range(12):
+                model(torch.ones(2, 4))
         assert raised
         assert left() == []
 
