@@ -29,7 +29,7 @@ def kept_advice(facts: PeakFacts, kept: KeptSteps) -> tuple[str, str]:
     """Return action and advice for tensors that every step keeps.
 
     A scalar that is kept with larger tensors is probably a loss, whose graph keeps them. Without a scalar, the program
-    keeps the tensors themselves, or one of them with its graph.
+    keeps the tensors themselves, or one of them with its graph: which of both is not known.
     """
     fewer = "or keep fewer" if facts.device_idx < 0 else "keep fewer, or move them to the CPU"
     if _has_scalars(facts, kept):
@@ -38,10 +38,11 @@ def kept_advice(facts: PeakFacts, kept: KeptSteps) -> tuple[str, str]:
             "every step also keeps a scalar: if that is the loss, its autograd graph keeps these tensors; otherwise "
             f"detach() what you need, {fewer}{_MAY_END}",
         )
+    fewer = "keep fewer tensors of each step" + ("" if facts.device_idx < 0 else ", move them to the CPU")
     return (
-        f"detach() the tensors that are kept, {fewer}",
-        "something keeps tensors of every step, such as a list of outputs; detach() frees their autograd graphs"
-        f"{_MAY_END}",
+        f"{fewer}, or detach() those with a graph",
+        "something keeps tensors of every step, such as a list of outputs; a tensor that was not detached also keeps "
+        f"what its backward needs{_MAY_END}",
     )
 
 
