@@ -55,8 +55,10 @@ def pytest_collection_finish() -> None:
 def what_is_loaded_is_set_aside() -> None:
     """Do the same for what the tests of another module have loaded or left.
 
-    And forget the code that Inductor has generated for them: each recording of this process would read all of it.
+    And forget the code that Inductor has generated for them: each recording of this process would read all of it. And
+    let garbage be collected, whatever they have left.
     """
+    gc.enable()
     generated: Any = sys.modules.get("torch._inductor.codecache")
     if generated is not None:
         generated.PyCodeCache.cache_clear()

@@ -98,7 +98,7 @@ def planted_line() -> str:
     """Return FILE:LINE of the planted copy."""
     lines, first = inspect.getsourcelines(FeedForward)
     number = next(first + at for at, line in enumerate(lines) if "# planted" in line)
-    return f"{Path(__file__)}:{number}"
+    return f"{Path(__file__).name}:{number}"
 
 
 def kept_for_backward(rank: Rank) -> set[tuple[str, str, str]]:

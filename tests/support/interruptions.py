@@ -40,6 +40,8 @@ def interrupted(at: int, *, as_signals: bool = False) -> Iterator[Callable[[], i
     try:
         yield lambda: seen
     finally:
-        sys.setprofile(None)
-        if collects:
-            gc.enable()
+        try:
+            sys.setprofile(None)  # an event, too
+        finally:
+            if collects:
+                gc.enable()
