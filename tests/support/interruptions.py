@@ -34,7 +34,6 @@ def interrupted(at: int, *, as_signals: bool = False) -> Iterator[Callable[[], i
         if seen == at:
             raise DeadlineError(event)
 
-    collects = gc.isenabled()
     gc.disable()
     sys.setprofile(see)
     try:
@@ -42,6 +41,5 @@ def interrupted(at: int, *, as_signals: bool = False) -> Iterator[Callable[[], i
     finally:
         try:
             sys.setprofile(None)  # an event, too
-        finally:
-            if collects:
-                gc.enable()
+        finally:  # where ``with`` itself is interrupted, this runs later: perhaps inside the next one
+            gc.enable()
