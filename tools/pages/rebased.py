@@ -9,7 +9,6 @@ from __future__ import annotations
 REBASED = {
     "0e057f77d019": "9380ee5a",  # time/results/cpu/sharded_hooks.json
     "5be343c615bb": "08cc33db",  # estimate/results/cpu/cpu_tally_blind.json
-    "6aacd188c8d2": "f9561ebf",  # estimate/results/cpu/many_models.json
     "8b6df0002a62": "3ffbb474",  # time/results/cpu/short_run.json
     "9a66895979be": "5e0b0bb4",  # house/results/cpu/mutants.json
     "b6501502a4fa": "9d82d944",  # time/results/cpu/generated_positions.json
