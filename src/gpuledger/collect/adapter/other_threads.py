@@ -1,8 +1,8 @@
 """Inspect other threads while none of them can run, and keep them out of gpuledger's own tables.
 
 A thread can lose the GIL between any two bytecodes. :func:`gradients_of` therefore looks and reads in one call of C
-code. :func:`undisturbed` is for rare work in Python: it makes losing the GIL improbable. :class:`Exclusive` is for
-tables that several threads of the program fill.
+code. :func:`undisturbed` is for rare work in Python: it makes it unlikely that another thread runs. :class:`Exclusive`
+is for tables that several threads of the program fill.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from operator import call, eq
 from types import FrameType
@@ -66,8 +66,11 @@ class Exclusive:
 
 
 def take_all(queue: deque[_Kept]) -> list[_Kept]:
-    """Remove and return what is in a queue. What other threads add meanwhile stays in it."""
-    return [queue.popleft() for _ in range(len(queue))]
+    """Remove and return what is in a queue. Other threads can add to it meanwhile, which stays, or take from it."""
+    taken: list[_Kept] = []
+    with suppress(IndexError):  # another thread has taken the last one
+        taken.extend(queue.popleft() for _ in range(len(queue)))
+    return taken
 
 
 _exclusives: weakref.WeakSet[Exclusive] = weakref.WeakSet()

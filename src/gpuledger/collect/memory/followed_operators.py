@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gpuledger.collect.adapter import dispatch_modes, torch_private
+from gpuledger.collect.adapter import dispatch_modes, other_threads, torch_private
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.held_tensors import KeyedReference
 from gpuledger.collect.adapter.program_objects import (
@@ -123,11 +123,7 @@ class FollowedOperators:
         self._watched[reference.key] = reference
 
     def _forget_freed(self) -> None:
-        for _ in range(len(self._ended)):
-            try:
-                freed = self._ended.popleft()
-            except IndexError:  # another thread has taken the last one
-                return
+        for freed in other_threads.take_all(self._ended):
             if self._watched.get(freed.key) is freed:
                 self._watched.pop(freed.key, None)
                 self._updates.forget(freed.key)

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -16,7 +17,7 @@ import pytest
 import torch
 
 from gpuledger.collect.adapter import other_threads
-from gpuledger.collect.adapter.other_threads import Exclusive, _is_harmless, frames_of_others, gradients_of
+from gpuledger.collect.adapter.other_threads import Exclusive, _is_harmless, frames_of_others, gradients_of, take_all
 
 pytestmark = pytest.mark.torch
 
@@ -223,3 +224,13 @@ def test_a_turn_is_free_in_a_forked_child() -> None:
     over.set()
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_two_threads_can_take_from_one_queue() -> None:
+    class TakenMeanwhile(deque[int]):
+        def __len__(self) -> int:
+            return super().__len__() + 1  # as it was before another thread took one
+
+    queue = TakenMeanwhile([1, 2])
+    assert take_all(queue) == [1, 2]
+    assert take_all(queue) == []
