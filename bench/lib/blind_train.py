@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import torch
+from blind_convolutions import CONVOLUTIONS
+from blind_parts import Training, block, images
 from torch import nn
 
 STEPS = 4
@@ -25,13 +25,6 @@ class Last(nn.Module):
     def forward(self, data: torch.Tensor) -> Any:
         """Return the scores."""
         return self.out(self.layer(data)[0])
-
-
-def _block(kind: type[nn.Module], norm: Callable[[int], nn.Module], *sizes: int, **how: Any) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for before, after in pairwise(sizes):
-        layers += [kind(before, after, **how), norm(after), nn.ReLU()]
-    return nn.Sequential(*layers)
 
 
 def _depthwise(width: int, kernel: int) -> nn.Sequential:
@@ -62,8 +55,8 @@ class Unet3d(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.first = _block(nn.Conv3d, nn.InstanceNorm3d, 1, width, kernel_size=3, padding=1)
-        self.down = _block(nn.Conv3d, nn.InstanceNorm3d, width, 2 * width, kernel_size=3, stride=2, padding=1)
+        self.first = block(nn.Conv3d, nn.InstanceNorm3d, 1, width, kernel_size=3, padding=1)
+        self.down = block(nn.Conv3d, nn.InstanceNorm3d, width, 2 * width, kernel_size=3, stride=2, padding=1)
         self.up = nn.ConvTranspose3d(2 * width, width, 2, 2)
         self.last = nn.Conv3d(2 * width, 4, 1)
 
@@ -137,9 +130,9 @@ class Pyramid(nn.Module):
 
     def __init__(self, channels: int, width: int, *dilations: int) -> None:
         super().__init__()
-        self.stem = _block(nn.Conv2d, nn.BatchNorm2d, 3, channels, kernel_size=3, stride=2, padding=1)
+        self.stem = block(nn.Conv2d, nn.BatchNorm2d, 3, channels, kernel_size=3, stride=2, padding=1)
         self.branches = nn.ModuleList(
-            _block(nn.Conv2d, nn.BatchNorm2d, channels, width, kernel_size=3, dilation=one, padding=one)
+            block(nn.Conv2d, nn.BatchNorm2d, channels, width, kernel_size=3, dilation=one, padding=one)
             for one in dilations
         )
 
@@ -155,11 +148,11 @@ class Unet2d(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         how = {"kernel_size": 3, "padding": 1}
-        self.first = _block(nn.Conv2d, _groups, 3, width, width, **how)
-        self.down = _block(nn.Conv2d, _groups, width, 2 * width, **how, stride=2)
-        self.lower = _block(nn.Conv2d, _groups, 2 * width, 2 * width, **how)
+        self.first = block(nn.Conv2d, _groups, 3, width, width, **how)
+        self.down = block(nn.Conv2d, _groups, width, 2 * width, **how, stride=2)
+        self.lower = block(nn.Conv2d, _groups, 2 * width, 2 * width, **how)
         self.up = nn.ConvTranspose2d(2 * width, width, 2, 2)
-        self.last = _block(nn.Conv2d, _groups, 2 * width, width, **how)
+        self.last = block(nn.Conv2d, _groups, 2 * width, width, **how)
 
     def forward(self, images: torch.Tensor) -> Any:
         """Return the channels of each pixel."""
@@ -172,7 +165,7 @@ class Speech(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.images = _block(nn.Conv2d, nn.BatchNorm2d, 1, 32, 32, kernel_size=(41, 11), stride=(2, 2), padding=(20, 5))
+        self.images = block(nn.Conv2d, nn.BatchNorm2d, 1, 32, 32, kernel_size=(41, 11), stride=(2, 2), padding=(20, 5))
         self.frames = nn.GRU(32 * 40, 400, 3, bidirectional=True)
 
     def forward(self, sounds: torch.Tensor) -> Any:
@@ -189,7 +182,7 @@ class Lines(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.images = _block(nn.Conv2d, nn.BatchNorm2d, 1, 48, 96, 192, kernel_size=3, stride=(2, 1), padding=1)
+        self.images = block(nn.Conv2d, nn.BatchNorm2d, 1, 48, 96, 192, kernel_size=3, stride=(2, 1), padding=1)
         self.columns = nn.LSTM(192 * 4, 256, 2, bidirectional=True)
 
     def forward(self, image: torch.Tensor) -> Any:
@@ -205,169 +198,162 @@ def _temporal(width: int, *dilations: int) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def _images(*shape: int) -> Callable[[], torch.Tensor]:
-    return lambda: torch.randn(*shape, device="cuda")
-
-
-Training = tuple[Callable[[], nn.Module], Callable[[], torch.Tensor], str]
-"""Model, inputs, and the dtype of autocast."""
-
 LAYERS: dict[str, Training] = {
     "volumes": (
-        lambda: _block(nn.Conv3d, nn.BatchNorm3d, 1, 24, 48, 96, kernel_size=3, stride=2),
-        _images(4, 1, 64, 96, 96),
+        lambda: block(nn.Conv3d, nn.BatchNorm3d, 1, 24, 48, 96, kernel_size=3, stride=2),
+        images(4, 1, 64, 96, 96),
         "",
     ),
     "volumes-half": (
-        lambda: _block(nn.Conv3d, nn.BatchNorm3d, 2, 32, 64, kernel_size=(3, 5, 5)),
-        _images(2, 2, 24, 80, 80),
+        lambda: block(nn.Conv3d, nn.BatchNorm3d, 2, 32, 64, kernel_size=(3, 5, 5)),
+        images(2, 2, 24, 80, 80),
         "bfloat16",
     ),
     "dilated": (
-        lambda: _block(nn.Conv2d, nn.BatchNorm2d, 3, 48, 96, 96, kernel_size=3, dilation=4, padding=4),
-        _images(8, 3, 160, 160),
+        lambda: block(nn.Conv2d, nn.BatchNorm2d, 3, 48, 96, 96, kernel_size=3, dilation=4, padding=4),
+        images(8, 3, 160, 160),
         "",
     ),
     "dilated-1d": (
-        lambda: _block(nn.Conv1d, nn.BatchNorm1d, 40, 192, 192, 192, kernel_size=7, dilation=8),
-        _images(16, 40, 4000),
+        lambda: block(nn.Conv1d, nn.BatchNorm1d, 40, 192, 192, 192, kernel_size=7, dilation=8),
+        images(16, 40, 4000),
         "float16",
     ),
     "grouped": (
         lambda: nn.Sequential(
-            nn.Conv2d(3, 96, 3, 2), _block(nn.Conv2d, nn.BatchNorm2d, 96, 96, 96, kernel_size=5, groups=6)
+            nn.Conv2d(3, 96, 3, 2), block(nn.Conv2d, nn.BatchNorm2d, 96, 96, 96, kernel_size=5, groups=6)
         ),
-        _images(16, 3, 192, 192),
+        images(16, 3, 192, 192),
         "",
     ),
     "transposed": (
-        lambda: _block(nn.ConvTranspose2d, nn.BatchNorm2d, 160, 80, 40, 20, kernel_size=4, stride=2, padding=1),
-        _images(16, 160, 20, 20),
+        lambda: block(nn.ConvTranspose2d, nn.BatchNorm2d, 160, 80, 40, 20, kernel_size=4, stride=2, padding=1),
+        images(16, 160, 20, 20),
         "",
     ),
     "transposed-3d": (
-        lambda: _block(nn.ConvTranspose3d, nn.BatchNorm3d, 64, 32, 16, kernel_size=2, stride=2),
-        _images(4, 64, 12, 24, 24),
+        lambda: block(nn.ConvTranspose3d, nn.BatchNorm3d, 64, 32, 16, kernel_size=2, stride=2),
+        images(4, 64, 12, 24, 24),
         "bfloat16",
     ),
     "depthwise": (
         lambda: nn.Sequential(nn.Conv2d(3, 72, 4, 4), _depthwise(72, 9), _depthwise(72, 5)),
-        _images(24, 3, 256, 256),
+        images(24, 3, 256, 256),
         "bfloat16",
     ),
     "gru": (
         lambda: Last(nn.GRU(80, 384, 3, bidirectional=True, batch_first=True, dropout=0.1), 768),
-        _images(24, 300, 80),
+        images(24, 300, 80),
         "",
     ),
     "gru-half": (
         lambda: Last(nn.GRU(96, 512, 1), 512),
-        _images(250, 32, 96),
+        images(250, 32, 96),
         "float16",
     ),
     "lstm-projected": (
         lambda: Last(nn.LSTM(120, 640, 2, proj_size=160), 160),
-        _images(200, 24, 120),
+        images(200, 24, 120),
         "",
     ),
     "lstm-bidirectional": (
         lambda: Last(nn.LSTM(64, 320, 4, bidirectional=True, batch_first=True), 640),
-        _images(40, 150, 64),
+        images(40, 150, 64),
         "bfloat16",
     ),
 }  # fmt: skip
 
 NETS: dict[str, Training] = {
-    "conv-lstm": (lambda: ConvLstm(3, 48, 5), _images(8, 8, 3, 96, 96), ""),
+    "conv-lstm": (lambda: ConvLstm(3, 48, 5), images(8, 8, 3, 96, 96), ""),
     "large-kernel": (
         lambda: nn.Sequential(nn.Conv2d(3, 128, 4, 4), _depthwise(128, 31), _depthwise(128, 31)),
-        _images(16, 3, 224, 224),
+        images(16, 3, 224, 224),
         "bfloat16",
     ),
     "asymmetric": (
         lambda: nn.Sequential(
-            _block(nn.Conv2d, nn.BatchNorm2d, 1, 64, 64, kernel_size=(1, 9), stride=(1, 2)),
-            _block(nn.Conv2d, nn.BatchNorm2d, 64, 128, kernel_size=(9, 1), stride=(2, 1)),
+            block(nn.Conv2d, nn.BatchNorm2d, 1, 64, 64, kernel_size=(1, 9), stride=(1, 2)),
+            block(nn.Conv2d, nn.BatchNorm2d, 64, 128, kernel_size=(9, 1), stride=(2, 1)),
         ),
-        _images(12, 1, 128, 600),
+        images(12, 1, 128, 600),
         "",
     ),
-    "unet-3d": (lambda: Unet3d(32), _images(2, 1, 64, 64, 64), ""),
+    "unet-3d": (lambda: Unet3d(32), images(2, 1, 64, 64, 64), ""),
     "transposed-grouped": (
-        lambda: _block(nn.ConvTranspose2d, nn.BatchNorm2d, 256, 128, 64, kernel_size=3, stride=2, groups=4),
-        _images(8, 256, 32, 32),
+        lambda: block(nn.ConvTranspose2d, nn.BatchNorm2d, 256, 128, 64, kernel_size=3, stride=2, groups=4),
+        images(8, 256, 32, 32),
         "float16",
     ),
-    "temporal": (lambda: _temporal(256, 1, 2, 4, 8, 16), _images(8, 80, 1200), ""),
+    "temporal": (lambda: _temporal(256, 1, 2, 4, 8, 16), images(8, 80, 1200), ""),
     "channels-last": (
-        lambda: _block(nn.Conv2d, nn.BatchNorm2d, 3, 64, 128, 256, kernel_size=3, stride=2, padding=1).to(
+        lambda: block(nn.Conv2d, nn.BatchNorm2d, 3, 64, 128, 256, kernel_size=3, stride=2, padding=1).to(
             memory_format=torch.channels_last
         ),
         lambda: torch.randn(32, 3, 192, 192, device="cuda").to(memory_format=torch.channels_last),
         "bfloat16",
     ),
     "pointwise": (
-        lambda: _block(nn.Conv2d, nn.BatchNorm2d, 64, 256, 64, 512, kernel_size=1),
-        _images(16, 64, 96, 96),
+        lambda: block(nn.Conv2d, nn.BatchNorm2d, 64, 256, 64, 512, kernel_size=1),
+        images(16, 64, 96, 96),
         "",
     ),
     "gru-packed": (
         lambda: Packed(nn.GRU(128, 320, 2, batch_first=True, dropout=0.2), 180, 40),
-        _images(40, 180, 128),
+        images(40, 180, 128),
         "",
     ),
     "lstm-projected-half": (
         lambda: Last(nn.LSTM(96, 512, 2, proj_size=128, bidirectional=True), 256),
-        _images(160, 32, 96),
+        images(160, 32, 96),
         "bfloat16",
     ),
-    "rnn-tanh": (lambda: Last(nn.RNN(64, 448, 2, batch_first=True), 448), _images(48, 220, 64), ""),
-    "text-lines": (Lines, _images(24, 1, 32, 320), "float16"),
+    "rnn-tanh": (lambda: Last(nn.RNN(64, 448, 2, batch_first=True), 448), images(48, 220, 64), ""),
+    "text-lines": (Lines, images(24, 1, 32, 320), "float16"),
 }
 
 MIXED: dict[str, Training] = {
     "gru-packed-bidirectional": (
         lambda: Packed(nn.GRU(96, 256, bidirectional=True, batch_first=True), 240, 32),
-        _images(32, 240, 96),
+        images(32, 240, 96),
         "",
     ),
     "rnn-relu-half": (
         lambda: Last(nn.RNN(80, 512, 3, nonlinearity="relu", bidirectional=True), 1024),
-        _images(180, 40, 80),
+        images(180, 40, 80),
         "float16",
     ),
     "lstm-deep": (
         lambda: Last(nn.LSTM(128, 288, 5, dropout=0.3, batch_first=True), 288),
-        _images(36, 128, 128),
+        images(36, 128, 128),
         "",
     ),
     "gru-packed-half": (
         lambda: Packed(nn.GRU(64, 448, 3, batch_first=True, dropout=0.2), 140, 56),
-        _images(56, 140, 64),
+        images(56, 140, 64),
         "bfloat16",
     ),
-    "gru-cells": (lambda: Cells(160, 384), _images(60, 96, 160), ""),
-    "lstm-frozen": (lambda: Frozen(100, 416), _images(48, 120, 100), ""),
-    "lstm-attended": (lambda: Attended(72, 192), _images(28, 256, 72), "bfloat16"),
+    "gru-cells": (lambda: Cells(160, 384), images(60, 96, 160), ""),
+    "lstm-frozen": (lambda: Frozen(100, 416), images(48, 120, 100), ""),
+    "lstm-attended": (lambda: Attended(72, 192), images(28, 256, 72), "bfloat16"),
     "volumes-strided": (
-        lambda: _block(nn.Conv3d, nn.BatchNorm3d, 3, 40, 80, 160, kernel_size=3, stride=(1, 2, 2), padding=1),
-        _images(3, 3, 12, 128, 128),
+        lambda: block(nn.Conv3d, nn.BatchNorm3d, 3, 40, 80, 160, kernel_size=3, stride=(1, 2, 2), padding=1),
+        images(3, 3, 12, 128, 128),
         "bfloat16",
     ),
-    "dilated-pyramid": (lambda: Pyramid(96, 64, 1, 3, 6, 12), _images(6, 3, 192, 192), ""),
-    "unet-2d": (lambda: Unet2d(40), _images(10, 3, 176, 176), "float16"),
-    "speech": (Speech, _images(12, 1, 160, 500), ""),
+    "dilated-pyramid": (lambda: Pyramid(96, 64, 1, 3, 6, 12), images(6, 3, 192, 192), ""),
+    "unet-2d": (lambda: Unet2d(40), images(10, 3, 176, 176), "float16"),
+    "speech": (Speech, images(12, 1, 160, 500), ""),
     "volumes-wide": (
         lambda: nn.Sequential(
-            _block(nn.Conv3d, nn.BatchNorm3d, 1, 20, 40, kernel_size=5, padding=2, stride=2),
+            block(nn.Conv3d, nn.BatchNorm3d, 1, 20, 40, kernel_size=5, padding=2, stride=2),
             nn.ConvTranspose3d(40, 20, 4, 2, 1),
         ),
-        _images(2, 1, 80, 80, 80),
+        images(2, 1, 80, 80, 80),
         "",
     ),
 }
 
-SETS = {"layers": LAYERS, "nets": NETS, "mixed": MIXED}
+SETS = {"layers": LAYERS, "nets": NETS, "mixed": MIXED, "convolutions": CONVOLUTIONS}
 """Name of a set -> its trainings."""
 
 
