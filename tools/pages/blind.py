@@ -225,7 +225,7 @@ def verdicts() -> dict[str, bool]:
 def coverage_by_kind() -> list[str]:
     """Return how many blind trainings of each kind of layers were below the upper bound stated for them."""
     kinds, found = read(KINDS)["kinds"], verdicts()
-    assert kinds.keys() == found.keys()
+    assert kinds.keys() >= found.keys(), "the kinds of trainings that ran on the GPU are not listed"
     rows = []
     for kind, words in _LAYERS.items():
         above = [found[name] for name in found if kinds[name] == kind]
