@@ -1,4 +1,4 @@
-"""A dozen convolutional nets of kinds that no earlier set has: the set ``convolutions`` of bench/lib/blind_train.py."""
+"""A dozen convolutional nets for videos, volumes, images and sounds: a set of bench/lib/blind_train.py."""
 
 from __future__ import annotations
 

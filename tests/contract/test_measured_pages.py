@@ -156,6 +156,37 @@ def test_the_kinds_of_blind_trainings_add_up_to_all() -> None:
     assert sum(int(row[3]) for row in rows) == count - above
 
 
+@pytest.mark.parametrize("has_run", [True, False])
+def test_a_blind_set_is_on_the_pages_once_it_ran(has_run: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pages import blind, results
+
+    summary = importlib.import_module("pages.summary")
+
+    ran_on = results.read(blind.MIXED)["truth_on"]
+
+    def read(name: str) -> results.Results:
+        found = results.read(name)
+        if name != blind.CONVOLUTIONS:
+            return found
+        shown = {"estimated_on": found["estimated_on"]}
+        trainings = {training: {"estimate": one["estimate"]} for training, one in found["trainings"].items()}
+        if has_run:
+            shown["truth_on"] = ran_on
+            for one in trainings.values():
+                one["truth"] = {figure: one["estimate"][figure] * 2 for figure in ("allocated_bytes", "reserved_bytes")}
+                one["error"] = dict.fromkeys(one["truth"], -0.5)
+        return {**shown, "trainings": trainings}
+
+    for module in (blind, summary):
+        monkeypatch.setattr(module, "read", read)
+    page, table = "\n".join(blind.blind_record()), "\n".join(summary.summary_of_accuracy())
+    count = 72 if has_run else 60
+    assert ("| sixth | reserved | 12 | 50.00 % | 50.00 % |" in page) is has_run
+    assert ("| styled | -50.00 % | -50.00 % | above |" in page) is has_run
+    assert f"All {count} trainings that were estimated before they ran" in page
+    assert f"Of the {count} trainings that were estimated before they ran" in table
+
+
 def test_the_kind_of_a_blind_training_is_that_of_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCH / "estimate"))
     blind_kinds = importlib.import_module("blind_kinds")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from pages.blind import SETS, all_above, errors_of_set
+from pages.blind import all_above, errors_of_set, sets_that_ran
 from pages.blocks import block
 from pages.energy import PASSES, repeats
 from pages.estimates import BLIND, FIGURES, blind_errors
@@ -13,7 +13,7 @@ from pages.operators import AGAINST, GRAPH, PAIRS, errors_of
 from pages.results import environment_of, middle, percent, read, table, worst, wrap
 
 ACCURACY = "docs/accuracy.md#operators"
-_FILES = (RECORDED, BALANCE, PASSES, *BLIND, *SETS.values(), *PAIRS.values())
+_FILES = (RECORDED, BALANCE, PASSES, *BLIND, *PAIRS.values())
 
 
 @block("summary of accuracy")
@@ -47,7 +47,7 @@ def summary_of_accuracy() -> list[str]:
                 truth = f"the same operators as a {way} ([{others} have others]({ACCURACY}))"
             rows.append([f"sum of measured operators, {mode}", truth, *ends(errors_of(mode, None, way), 1)])
     told = environment_of(read(RECORDED))
-    dates = [environment_of(read(name))["date"][:10] for name in _FILES]
+    dates = [environment_of(read(name))["date"][:10] for name in (*_FILES, *sets_that_ran().values())]
     above, count = all_above()
     return [
         *wrap(
@@ -64,7 +64,7 @@ def summary_of_accuracy() -> list[str]:
 def every_blind_error(key: str) -> list[float]:
     """Return the errors of every training that was estimated before it ran and in which the figure was measured."""
     figure = key.removeprefix("peak_")
-    sets = () if figure == "process_bytes" else tuple(SETS.values())
+    sets = () if figure == "process_bytes" else tuple(sets_that_ran().values())
     return blind_errors(key) + [error for name in sets for error in errors_of_set(name, figure)]
 
 
