@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.metadata import distribution
 from pathlib import Path
@@ -46,6 +47,8 @@ os.execv({quick!r}, [{quick!r}, *sys.argv[1:]])
 """
 """Drops a launcher's own files: :func:`quick.quick_python` takes a process for a fresh one that has others."""
 
+KEEPS_STATUS = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2]) >= (6, 15)
+"""Whether this kernel tells the status of a process after its parent process has read it."""
 LAUNCHERS = ("torchrun", "accelerate", "mpich", "openmpi", "srun")
 
 

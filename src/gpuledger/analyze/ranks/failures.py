@@ -137,7 +137,12 @@ def _has_failed(one: RankManifest, were_others_ended: bool) -> bool:
 
 
 def _end_ns(one: RankManifest) -> int | None:
-    """Return the first sign of a process's end: it began to exit, or it had ended."""
+    """Return the first sign of a process's end: it began to exit, or it had ended.
+
+    What a signal ended while it exited without an error failed when the signal came.
+    """
+    if one.signal is not None and one.exit_error is None and one.ended_ns is not None:
+        return one.ended_ns
     return min((time_ns for time_ns in (one.exit_began_ns, one.ended_ns) if time_ns is not None), default=None)
 
 

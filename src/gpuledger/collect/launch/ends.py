@@ -2,13 +2,15 @@
 
 A rank that is killed cannot write that it was. So each rank leaves its process id in its directory, and a thread of the
 launcher waits for these processes. They are children of another process (torchrun, mpirun), which alone gets their exit
-status. The kernel shows it to their user, too, until that process has read it.
+status. The kernel shows it to their user, too, until that process has read it; since Linux 6.15, also afterwards.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
+import struct
 import threading
 import time
 from contextlib import suppress
@@ -24,6 +26,12 @@ _SETTLED_NS = 1_000_000_000
 """Age of a directory's last change after which another one would show: file times are coarse."""
 _EXIT_CODE = 51
 """Field of ``/proc/PID/stat`` from 0: exit status or signal, as ``wait`` returns it."""
+_GET_INFO = 0xC040FF0B
+"""``PIDFD_GET_INFO`` (Linux, linux/pidfd.h): asks a pidfd for a ``pidfd_info`` in its first version."""
+_INFO = struct.Struct("Q52xi")
+"""``pidfd_info``: which fields are asked for and known, others, and the exit status as ``wait`` returns it."""
+_INFO_EXIT = 1 << 3
+"""``PIDFD_INFO_EXIT``: the exit status, known once the parent process has read it."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +133,20 @@ class RankEnds:
         fields = _read(Path(f"/proc/{pid}/stat")).rpartition(b")")[2].split()
         code = fields[_EXIT_CODE - 2] if len(fields) > _EXIT_CODE - 2 else b""
         is_zombie = fields[:1] == [b"Z"] and code.isdigit()
-        self.found[pid] = ProcessEnd(now_ns, os.waitstatus_to_exitcode(int(code)) if is_zombie else None)
+        status = int(code) if is_zombie else _status_read_by_parent(descriptor)
+        self.found[pid] = ProcessEnd(now_ns, None if status is None else os.waitstatus_to_exitcode(status))
         os.close(descriptor)
+
+
+def _status_read_by_parent(descriptor: int) -> int | None:
+    """Return the status of a process that its parent has reaped, as ``wait`` returns it; None if it is not known."""
+    info = bytearray(_INFO.pack(_INFO_EXIT, 0))
+    try:
+        fcntl.ioctl(descriptor, _GET_INFO, info)
+    except OSError:  # the kernel is older than Linux 6.13
+        return None
+    known, status = _INFO.unpack(info)
+    return status if known & _INFO_EXIT else None
 
 
 def _read(path: Path) -> bytes:

@@ -299,6 +299,15 @@ ALL_AT_ONCE = 9 * SECOND
             id="killed before the launcher was asked to end",
         ),
         pytest.param(
+            [
+                ended(0, None, signal=15, ended_ns=9 * SECOND + 1),
+                ended(1, None, signal=9, ended_ns=9 * SECOND),
+                ended(2, 2 * SECOND, signal=15, ended_ns=9 * SECOND + 2),
+            ],
+            "Rank 1 failed first: killed by SIGKILL",
+            id="a rank that had trained to its end was stopped while it exited",
+        ),
+        pytest.param(
             [ended(number, None, signal=9, ended_ns=(99 + number) * SECOND, stopped_ns=SECOND) for number in range(2)],
             "Rank 0 failed first: killed by SIGKILL",
             id="went on for long after the launcher was asked to end",

@@ -1,0 +1,52 @@
+"""How a rank's process ended is known although its parent process has read the status first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from launchers import KEEPS_STATUS
+
+from gpuledger.collect.launch.ends import RankEnds
+
+RUN_ID = "0123456789abcdef"
+PATIENCE_S = 10
+
+
+def ends_of(run: Path, command: list[str]) -> list[int | None]:
+    """Return the statuses of the processes that ``command`` starts as ranks, after it has ended."""
+    ends = RankEnds(run, RUN_ID)
+    ends.start()
+    try:
+        subprocess.run(command, env={**os.environ, "GPULEDGER_RUN_ID": RUN_ID}, check=True)
+        until = time.monotonic() + PATIENCE_S
+        while not ends.found and time.monotonic() < until:
+            time.sleep(0.01)
+    finally:
+        found = ends.stop()
+    return [one.status for one in found.values()]
+
+
+@pytest.mark.parametrize(("how", "status"), [("os._exit(7)", 7), ("os.kill(os.getpid(), 9)", -signal.SIGKILL)])
+def test_a_status_that_the_parent_has_read_is_asked_of_the_kernel(how: str, status: int, tmp_path: Path) -> None:
+    rank = f"""
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the child at once, so no one sees a zombie
+if os.fork() == 0:
+    os.mkdir({str(tmp_path / "rank-0")!r})
+    with open({str(tmp_path / "rank-0" / "pid")!r}, "w") as stream:
+        stream.write(str(os.getpid()))
+    time.sleep(0.5)
+    {how}
+try:
+    os.wait()
+except ChildProcessError:
+    pass
+"""
+    found = ends_of(tmp_path, [sys.executable, "-S", "-c", rank])
+    assert found == [status if KEEPS_STATUS else None]
