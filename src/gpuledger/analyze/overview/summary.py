@@ -79,10 +79,15 @@ def capacity_bytes(rank: Rank, device_idx: int) -> int | None:
     return rank.manifest.device(device_idx).total_bytes
 
 
+def recording_notes(rank: Rank) -> list[str]:
+    """Return the notes on the recording of a rank: what was not measured or left out, and which parts are damaged."""
+    damaged = (f"A part of the recording is damaged: {part}" for part in rank.manifest.damaged)
+    return [*rank.manifest.notes, *rank.manifest.left_out, *damaged]
+
+
 def _notes(rank: Rank, peaks: AllocatorPeaks, device_idx: int) -> tuple[str, ...]:
     """Return the notes on a device, without the note on missing energy for CPU tensors."""
-    damaged = (f"A part of the recording is damaged: {part}" for part in rank.manifest.damaged)
-    notes = [*rank.manifest.notes, *rank.manifest.left_out, *damaged]
+    notes = recording_notes(rank)
     if peaks.peak_allocated_bytes > peaks.recorded_peak_allocated_bytes:
         notes.append(
             f"Outside the recorded steps, up to {format_bytes(peaks.peak_allocated_bytes)} were allocated, more than "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuledger.analyze.memory.empty import steps_not_reached
+from gpuledger.analyze.memory.empty import STILL_WRITTEN, steps_not_reached
 from gpuledger.model.energy_window import NOTES_WITHOUT_ENERGY
 
 if TYPE_CHECKING:
@@ -18,16 +18,18 @@ def closing_notes(view: RunView) -> tuple[str, ...]:
     The note that no energy was measured stays. The step time says if a program has no steps: steps that were not
     reached are named only if other steps than the first were requested.
     """
-    notes = list(view.run.manifest.notes)
-    left_out = [note for rank in view.ranks for note in rank.manifest.left_out]
-    notes += [note for note in left_out if note.startswith(NOTES_WITHOUT_ENERGY)]
-    notes += [note for note in view.notes if note not in left_out]
+    left_out = [(rank.number, note) for rank in view.ranks for note in rank.manifest.left_out]
+    notes = [(rank, note) for rank, note in left_out if note.startswith(NOTES_WITHOUT_ENERGY)]
+    not_shown = {note for _, note in left_out}
+    notes += [(rank, note) for rank, note in view.rank_notes if note not in not_shown]
     if view.devices:
         with_steps = [rank for rank in view.ranks if rank.manifest.steps_seen or not _asks_for_the_first(rank)]
-        notes += [reason for rank in with_steps if (reason := steps_not_reached(rank))]
+        notes += [(rank.number, reason) for rank in with_steps if (reason := steps_not_reached(rank))]
     else:
-        notes += [note for rank in view.ranks for note in rank.manifest.notes]
-    return tuple(dict.fromkeys(notes))
+        notes += [(rank.number, note) for rank in view.ranks for note in rank.manifest.notes]
+    of_run = (*view.run.manifest.notes, *([STILL_WRITTEN] if view.run.manifest.status == "running" else []))
+    of_ranks = ((rank, note) for rank, note in notes if note not in of_run)
+    return (*dict.fromkeys(of_run), *view.label_notes(of_ranks))
 
 
 def _asks_for_the_first(rank: Rank) -> bool:

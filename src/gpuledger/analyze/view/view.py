@@ -11,7 +11,9 @@ from gpuledger.analyze.memory.empty import STILL_WRITTEN
 from gpuledger.analyze.memory.failures.oom import OutOfMemory, explain_ranks
 from gpuledger.analyze.memory.growth import Growth, find_growth
 from gpuledger.analyze.overview.ranks import Imbalance, find_imbalance
+from gpuledger.analyze.overview.summary import recording_notes
 from gpuledger.analyze.ranks.problems import list_problems, who_ran_out
+from gpuledger.analyze.ranks.rank_notes import label_notes
 from gpuledger.analyze.view.chosen_devices import choose_devices
 from gpuledger.analyze.view.device_view import DeviceView
 from gpuledger.analyze.view.options import ViewOptions
@@ -49,10 +51,27 @@ class RunView:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Return the notes of the run and of every device, without duplicates, and that the run is not complete."""
+        """Return the notes of the run and of every device, without duplicates, and that the run is not complete.
+
+        Of several ranks, a note names those that have it.
+        """
         running = (STILL_WRITTEN,) if self.run.manifest.status == "running" else ()
-        of_devices = (note for device in self.devices for note in device.summary.notes)
-        return (*running, *dict.fromkeys((*self.run.manifest.notes, *of_devices)))
+        return (*running, *dict.fromkeys((*self.run.manifest.notes, *self.label_notes(self.rank_notes))))
+
+    @cached_property
+    def rank_notes(self) -> tuple[tuple[int, str], ...]:
+        """Return rank and note of every device, and of the ranks without a device here that have the same note."""
+        known = set(self.run.manifest.notes)
+        of_devices = [(one.rank.number, note) for one in self.devices for note in one.summary.notes]
+        of_devices = [(rank, note) for rank, note in of_devices if note not in known]
+        shown, told = {one.rank.number for one in self.devices}, {note for _, note in of_devices}
+        others = [rank for rank in self.ranks if rank.number not in shown] if told else []
+        also = [(rank.number, note) for rank in others for note in recording_notes(rank) if note in told]
+        return (*of_devices, *also)
+
+    def label_notes(self, notes: Iterable[tuple[int, str]]) -> tuple[str, ...]:
+        """Return each of these notes once; with several ranks, after those that have it."""
+        return label_notes(notes, [rank.number for rank in self.ranks])
 
     @cached_property
     def out_of_memory(self) -> tuple[tuple[Rank, OutOfMemory], ...]:

@@ -42,6 +42,7 @@ def balance_command(run_path: str, at: str, rank_text: str | None, device_idx: i
     places = choose_devices(choose_ranks(open_run(run_path), rank_text), device_idx)
     from gpuledger.analyze.memory.instant import module_classes
     from gpuledger.analyze.overview.balance import build_balance
+    from gpuledger.analyze.ranks.rank_notes import label_notes
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.json.document import balance_document
     from gpuledger.report.text.tables import balance_lines
@@ -56,5 +57,6 @@ def balance_command(run_path: str, at: str, rank_text: str | None, device_idx: i
     for position, (rank, balance) in enumerate(balances):
         lines = balance_lines(rank.number, balance, terminal, module_classes(rank))
         print_lines([*([""] if position else []), *lines])
-    notes = [note for _, balance in balances for note in balance.notes]
+    of_ranks = [(rank.number, note) for rank, balance in balances for note in balance.notes]
+    notes = label_notes(of_ranks, [rank.number for rank, _ in balances])
     print_notes(note_lines(notes, Terminal.of(sys.stderr)))

@@ -108,6 +108,7 @@ def group_command(flags: GroupFlags) -> None:
 def _print_text(places: Sequence[tuple[Rank, int]], groupings: Sequence[Grouping], rows: int) -> None:
     """Print the groups of one run, device by device."""
     from gpuledger.analyze.memory.instant import module_classes
+    from gpuledger.analyze.ranks.rank_notes import label_notes
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.text.group_table import grouping_lines
     from gpuledger.report.text.text import note_lines
@@ -116,7 +117,9 @@ def _print_text(places: Sequence[tuple[Rank, int]], groupings: Sequence[Grouping
     for position, ((rank, _), grouping) in enumerate(zip(places, groupings, strict=True)):
         lines = grouping_lines(grouping, rows, terminal, module_classes(rank))
         print_lines([*([""] if position else []), *lines])
-    notes = [note for grouping in groupings for note in grouping.notes]
+    numbers = [rank.number for rank, _ in places]
+    of_ranks = [(rank, note) for rank, one in zip(numbers, groupings, strict=True) for note in one.notes]
+    notes = label_notes(of_ranks, numbers)
     print_notes(note_lines(notes, Terminal.of(sys.stderr)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gpuledger.analyze.ranks.rank_notes import label_notes
 from gpuledger.report.base.phrases import MISSING, entry
 from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.text.oom_text import CELLS
@@ -30,7 +31,8 @@ def watched_lines(run: Run, figures: Sequence[Watched], terminal: Terminal) -> l
         lines += entry(terminal, "Duration", f"{duration}, {counted(one.samples, 'sample')}", cells=CELLS)
         lines += entry(terminal, "Energy", ", ".join(_energy(one)), cells=CELLS)
         lines += note_lines(one.notes, terminal)
-    notes = [*run.manifest.notes, *(note for rank in run.ranks for note in rank.manifest.notes)]
+    of_ranks = [(rank.number, note) for rank in run.ranks for note in rank.manifest.notes]
+    notes = [*run.manifest.notes, *label_notes(of_ranks, [rank.number for rank in run.ranks])]
     return lines + note_lines(notes, terminal)
 
 

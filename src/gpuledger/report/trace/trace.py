@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 from gpuledger._version import __version__
+from gpuledger.analyze.ranks.rank_notes import label_notes
 from gpuledger.errors import EmptyRunError
 from gpuledger.model.schema.tables import SCHEMA_VERSION
 from gpuledger.report.trace.counters import Counter, read_counters
@@ -64,7 +65,8 @@ def build_trace(run: Run, ranks: tuple[Rank, ...]) -> TraceFile:
     starts += [int(counter.t_ns[0]) for one in processes for counter in one.counters]
     if not starts:
         raise EmptyRunError(f"{run.path.name}: nothing in it has a time", hint="gpuledger run train.py records one")
-    notes = [shown(note) for rank in ranks for note in rank.manifest.notes]
+    of_ranks = [(rank.number, shown(note)) for rank in ranks for note in rank.manifest.notes]
+    notes = [*label_notes(of_ranks, [rank.number for rank in ranks])]
     if not any(MODULES in track.name for one in processes for track in one.tracks):
         notes.append(WITHOUT_TIMES)
     return TraceFile(shown(run.name), min(starts), processes, tuple(dict.fromkeys(notes)))

@@ -16,6 +16,8 @@ from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.failures.oom import explain_oom
 from gpuledger.analyze.memory.groups import group_accounts
 from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.view.chosen_devices import highest_devices
+from gpuledger.analyze.view.closing_notes import closing_notes
 from gpuledger.analyze.view.view import build_view
 from gpuledger.model.manifest import read_json
 from gpuledger.model.run import Run, read_run, write_table
@@ -193,6 +195,30 @@ def test_several_ranks_name_the_imbalance(tmp_path: Path) -> None:
     peaks = [break_down(rank, find_peak(rank)).allocated_bytes for rank in run.ranks]
     highest = peaks.index(max(peaks))
     assert f"rank {highest} (cuda:0)" in next(line for line in summary(run).splitlines() if line.startswith("Ranks"))
+
+
+def test_a_note_of_several_ranks_names_those_that_have_it(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "three.ledger", ranks=3, blocks=300)
+    write_json(path / "manifest.json", read_json(path / "manifest.json") | {"notes": ["Of the run."]})
+    for number, notes in enumerate((["Of all."], ["Of all.", "Of one.", "Of two."], ["Of two.", "Of all."])):
+        facts = {"notes": notes, "steps_seen": 4 + number, "window": {"asked": [1, 6]}}
+        place = path / f"rank-{number}" / "manifest.json"
+        write_json(place, read_json(place) | facts)
+    run = read_run(path)
+    notes = ["Of the run.", "All ranks: Of all.", "Rank 1: Of one.", "Ranks 1 and 2: Of two."]
+    for view in (build_view(run), build_view(run, devices=highest_devices(run.ranks))):
+        assert [note for note in view.notes if "Of " in note] == notes
+        assert [note for note in show_document(view)["notes"] if "Of " in note] == notes
+        assert [note for note in closing_notes(view) if "Of " in note] == notes
+    view = build_view(run)
+    assert set(notes) <= set(present(SECTION.data)(view.devices[0], Page(view, {}, {}, {}))["notes"])
+    assert "Of one." in show_document(view)["ranks"][1]["notes"]
+    assert "Of one." in build_view(run, ranks=[run.ranks[1]]).notes
+    reached = [note for note in closing_notes(view) if "not reached" in note]
+    assert reached == [
+        "Rank 0: steps 5 to 6 were not reached: the program ended after 4 steps",
+        "Rank 1: step 6 was not reached: the program ended after 5 steps",
+    ]
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

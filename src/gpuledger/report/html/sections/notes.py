@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 
 def _data(device: DeviceView, page: Page) -> dict[str, Any]:
-    problems = () if page.view.rank_set else page.view.problems
-    return {"notes": list(dict.fromkeys([*problems, *page.view.run.manifest.notes, *device.summary.notes]))}
+    if page.view.rank_set is not None:
+        return {"notes": list(page.view.notes)}
+    notes = (*page.view.problems, *page.view.run.manifest.notes, *device.summary.notes)
+    return {"notes": list(dict.fromkeys(notes))}
 
 
 def _card_data(card: WatchedCard, page: Page) -> dict[str, Any]:
