@@ -16,6 +16,8 @@ from torch import nn
 GIB = 1 << 30
 ALONE = 18
 """Steps after which only the flight recorder is on."""
+HEALTHY = [ALONE]
+"""Steps before a failure: one number, which a script can replace."""
 EACH_S = 14
 """Longest time of a program."""
 
@@ -57,7 +59,7 @@ def block(size: int) -> torch.Tensor:
 def warmed() -> Training:
     """Return a training after the recorded steps."""
     training = Training()
-    for _ in range(ALONE):
+    for _ in range(HEALTHY[0]):
         training.step()
     return training
 
@@ -138,7 +140,7 @@ def leak_of_exceptions() -> None:
 def ragged_batch() -> None:
     """One batch is thousands of times longer than the others."""
     training = Training(layers=12)
-    for _ in range(ALONE + 10):
+    for _ in range(HEALTHY[0] + 10):
         training.step()
     TOLD["usual_peak_bytes"] = torch.cuda.max_memory_allocated()
     training.step(rows=capacity() // 16 // (1024 * 4))

@@ -29,7 +29,7 @@ from one_by_one import names_in_time, out_and_only
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.flight.census import Census
-from gpuledger.collect.flight.flight_recorder import RING_ENTRIES
+from gpuledger.collect.flight.last_events import RING_ENTRIES
 from gpuledger.collect.flight.late_stacks import LateStacks
 from gpuledger.collect.flight.stack_budget import FIRST_NS
 from gpuledger.collect.flight.step_counters import CudaCounters, StepCounters, held_bytes

@@ -102,6 +102,7 @@ class Recorded:
         device = {"device_idx": 0, "name": "GPU", "total_bytes": CAPACITY_BYTES}
         self.journal.fact(recorder="cuda-history", devices=[device], closed="exit")
         self.failures = Failures(self.journal, self.registry, stacks)
+        self.failures.ring_from_ns = 1  # the last events are kept
 
     def rank(self) -> Rank:
         self.journal.write()

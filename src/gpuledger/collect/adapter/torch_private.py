@@ -198,6 +198,18 @@ def take_ring_stacks(kept_with: str | None, max_entries: int) -> None:
     _change_ring(**_history_options(kept_with, max_entries, clear=False), **_FEWER_EVENTS)
 
 
+def take_live_stacks(*, on: bool) -> None:
+    """Take Python stacks of allocations from now on, or none any more, without a ring. Live blocks keep the stacks.
+
+    The history is on only while stacks are taken, with one event at most.
+    """
+    if on:
+        _change_ring(**_history_options("state", 1, clear=True), **_FEWER_EVENTS)
+    else:
+        _change_ring(enabled=None)
+    _ring.is_on = on
+
+
 def stack_ns() -> float:
     """Return about how long the allocator needs for the Python stack of an allocation, in ns.
 
@@ -212,7 +224,7 @@ def stack_ns() -> float:
 
 
 def ring_is_on() -> bool:
-    """Return whether the allocator keeps its last events for the flight recorder."""
+    """Return whether the allocator's history is on for the flight recorder."""
     return _ring.is_on and bool(_history_is_on())
 
 

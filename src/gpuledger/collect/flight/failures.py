@@ -46,6 +46,8 @@ class Failures:
     def __init__(self, journal: RankJournal, registry: ModuleRegistry, stacks: StackTable) -> None:
         self.ring_from_ns = 0
         """When the allocator began to keep its last events; 0 if it does not."""
+        self.has_stacks = False
+        """Whether blocks can have Python stacks of allocations after the recorded steps."""
         self.facts: list[dict[str, Any]] = []
         self.module_at_work: Callable[[], int] = lambda: -1
         """Returns the id of the module whose code the calling thread runs, in the recorded steps; -1 if unknown."""
@@ -91,7 +93,10 @@ class Failures:
         self._highest_bytes = max(allocated, self._highest_bytes)
         number = len(self.facts) if not self.facts else self.facts[-1]["failure_id"] + 1
         started_ns = time.time_ns()
-        snapshot = torch_private.full_snapshot() if torch_private.ring_is_on() else torch_private.light_snapshot()
+        is_full = self.has_stacks or torch_private.ring_is_on()
+        snapshot = torch_private.full_snapshot() if is_full else torch_private.light_snapshot()
+        if not self.ring_from_ns:
+            snapshot.pop("device_traces", None)  # single events, which say nothing of the order
         fact = {
             **self._request(sys._getframe(1)),
             "largest_free_bytes": largest_free_block_bytes(snapshot, facts["device_idx"]),

@@ -1,7 +1,7 @@
 """The flight recorder of one process: from the first step to the end of the program, also after the measurements.
 
-At each step: one row of counters. After the measurements: on a GPU, the allocator keeps its last events; and now and
-then a census of live tensors. At an out-of-memory error: everything that explains it.
+At each step: one row of counters. After the memory recording: on a GPU, the allocator keeps its last events. After all
+measurements: now and then a census of live tensors. At an out-of-memory error: everything that explains it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import torch
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.guard import Guard
-from gpuledger.collect.adapter.user_history import UserHistory
 from gpuledger.collect.attribution.kept_blocks import KeptBlocks
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
@@ -25,15 +24,14 @@ from gpuledger.collect.attribution.tags import module_id_of
 from gpuledger.collect.flight.census import Census
 from gpuledger.collect.flight.failures import Failures
 from gpuledger.collect.flight.host_memory import HostMemory
+from gpuledger.collect.flight.last_events import RING_ENTRIES, LastEvents
 from gpuledger.collect.flight.late_stacks import LateStacks
 from gpuledger.collect.flight.step_counters import CudaCounters, DeviceCounters, StepCounters
 from gpuledger.collect.flight.tensor_count import TensorCount, referenced_tensors
 from gpuledger.collect.memory.window import MemoryWindow
+from gpuledger.collect.passes.outcomes import LaterMeasurement
 from gpuledger.model.flight_facts import CENSUS_RATIO
 from gpuledger.model.journal.journal import Part
-
-RING_ENTRIES = 100_000
-"""Number of the allocator's events that are kept, about 250 bytes of host memory each."""
 
 WRITE_EVERY_NS = 5_000_000_000
 WRITE_ROWS = 4_096
@@ -67,11 +65,8 @@ class FlightRecorder:
         self._counters: StepCounters | None = None
         self._window: Callable[[], MemoryWindow | None] = lambda: None
         self._host = HostMemory()
-        self._on_card = self._takes_stacks = False
         self._pid = os.getpid()
-        self._user_history: UserHistory | None = None
-        self._gave_way = False
-        self._late: LateStacks | None = None
+        self._events: LastEvents | None = None
         self._written_ns = time.time_ns()
         self._censuses: list[dict[str, Any]] = []
         self._first: Census | None = None
@@ -88,11 +83,13 @@ class FlightRecorder:
             on_card: Whether the CUDA allocator is recorded.
             takes_stacks: Whether Python stacks of allocations are taken.
         """
-        self._takes_stacks = takes_stacks
-        self._on_card, self._window = on_card, window
+        self._window = window
         self.failures.module_at_work = self._module_at_work
         devices = CudaCounters(torch.cuda.device_count()) if on_card else _CpuCounters(window)
         self._counters = StepCounters(devices)
+        if on_card:
+            late = LateStacks(self._guard, RING_ENTRIES, self._counters.allocations) if takes_stacks else None
+            self._events = LastEvents(self._journal, self.failures, self._counters, self._guard, late)
         self._journal.sources.append(self._counters)
 
     def step_ended(self, step: int, end_ns: int) -> None:
@@ -105,21 +102,21 @@ class FlightRecorder:
             kept.step_ended(step)
             self._count_tensors(kept, step)
         self._host.read_now_and_then(end_ns)
-        if not self.is_alone:
-            return
-        if self._on_card and not self._gave_way and torch_private.is_history_off():
-            self._start_ring()  # a recording on demand has stopped the history
+        if self.is_alone:
+            self._look_and_write(self._counters, step, end_ns)
+        if self._events is not None:
+            self._events.step_ended(end_ns)
+
+    def _look_and_write(self, counters: StepCounters, step: int, end_ns: int) -> None:
         if self._uncounted is not None:
             self._count_for(self._uncounted)
         elif step >= self._next_census:
             self._look_around(step)
-        if end_ns - self._written_ns >= WRITE_EVERY_NS or self._counters.rows >= WRITE_ROWS:
+        if end_ns - self._written_ns >= WRITE_EVERY_NS or counters.rows >= WRITE_ROWS:
             self._written_ns = end_ns
             self._journal.fact(steps_seen=step)
             self._host.write_facts(self._journal)
             self._journal.append()
-        if self._late is not None:
-            self._late.step_ended(self._counters.latest)
 
     def recording_ended(self, step: int) -> None:
         """Look at what is alive after ``step``, the last recorded one."""
@@ -131,15 +128,12 @@ class FlightRecorder:
         """Continue alone after ``step``, the last one of the measurements."""
         self.is_alone = True
         self._next_census = step + FIRST_CENSUS_STEPS
-        if self._on_card and torch_private.is_history_off():
-            self._user_history = UserHistory(self._guard(self._give_way), self._guard.absorbs)
-            counters = self._counters
-            if not self._takes_stacks or counters is None:
-                self._start_ring()
-                return
-            self._late = LateStacks(self._guard, RING_ENTRIES, counters.allocations)
-            self._start_ring()
-            self._late.step_ended(counters.latest)
+        self.goes_on_beside(LaterMeasurement.NOTHING)
+
+    def goes_on_beside(self, measured: LaterMeasurement) -> None:
+        """Keep what explains an out-of-memory error after the memory recording, beside what is measured from now on."""
+        if self._events is not None:
+            self._events.keep(measured)
 
     def finish(self, step: int) -> None:
         """Stop keeping events, and leave the last rows to the journal."""
@@ -165,32 +159,10 @@ class FlightRecorder:
 
     def take_out(self) -> None:
         """Remove everything. Can be called more than once."""
-        if self._late is not None:
-            self._late.take_out()
-        if self._user_history is not None:
-            self._user_history.remove()
-            self._user_history = None
+        if self._events is not None:
+            self._events.take_out()
         if os.getpid() == self._pid and torch_private.ring_is_on():
             torch_private.stop_history()
-
-    def _start_ring(self) -> None:
-        torch_private.start_ring(RING_ENTRIES)
-        self.failures.ring_from_ns = time.time_ns()
-        if self._late is not None:
-            self._late.begin()
-
-    def _give_way(self) -> None:
-        """Stop keeping events, because the program starts its own memory history."""
-        self._gave_way = True
-        if self._late is not None:
-            self._late.take_out()
-            self._late = None
-        if torch_private.ring_is_on():
-            torch_private.stop_history()
-            self._journal.note(
-                "The program started its own memory history, so an out-of-memory error after that is recorded without "
-                "the last allocations."
-            )
 
     # -- censuses -------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ A stack takes some µs, and torch can only take all of them or none. They are ta
 - from ``eval()`` of a model to the next call of a model that trains,
 - in a whole step now and then: more often while memory grows.
 
+While steps are measured, they are not taken in whole steps, and their time has a smaller limit.
+
 The observer of module calls is on as long as they are, so that each of these ends with a call.
 """
 
@@ -63,7 +65,9 @@ _KEPT_WITH = {
 
 
 class LateStacks:
-    """Switches the stacks of the allocator's history on and off, while the ring of its last events is on.
+    """Switches the stacks of the allocator's history on and off.
+
+    Between them, the history is on if the ring of its last events is kept, and otherwise off.
 
     Args:
         guard: Wraps callbacks from the program.
@@ -87,6 +91,9 @@ class LateStacks:
         self._ring_entries, self._allocations = ring_entries, allocations
         self._stack_ns = 0.0
         self._kept_with: str | None = None
+        self._keeps_events = True
+        """Whether the ring is kept."""
+        self._is_measured = False
         self._since = 0
         """Number of allocations up to which stacks are counted as taken."""
         self._since_ns = 0
@@ -103,9 +110,18 @@ class LateStacks:
         self._calls_ns = 0
         """Time of the observer in one call of the model that is evaluated, with the modules inside."""
 
-    def begin(self) -> None:
-        """Start, or start again after a recording that has replaced the ring."""
+    def begin(self, *, keeps_events: bool = True, is_measured: bool = False) -> None:
+        """Start, or start again after a recording that has replaced the ring, or when one of the two has changed.
+
+        Args:
+            keeps_events: Whether the ring is on. If not, the history is off, and on only while stacks are taken.
+            is_measured: Whether the time and the energy of the program's steps are measured.
+        """
         self.taken, self._kept_with, self._counted = Taken.NEVER, None, -1
+        self._keeps_events = keeps_events
+        if is_measured or self._is_measured:
+            self.budget = StackBudget(self._clock, is_measured=is_measured)
+        self._is_measured = is_measured
         self._stop_watching()
         self._stack_ns = torch_private.stack_ns()
         if self._evaluations is None and not dynamo.compiled_frames():
@@ -153,7 +169,11 @@ class LateStacks:
         has_grown = allocated_bytes > _GROWN_FRAC * self._seen_bytes
         if left_ns <= 0 or blocks > MOST_BLOCKS or torch_private.is_in_backward() or not self._can_watch():
             return Taken.NEVER
-        fits = 0 < self._of_a_step <= MOST_OF_A_STEP and left_ns >= 2 * self._of_a_step * self._stack_ns
+        fits = (
+            not self._is_measured
+            and 0 < self._of_a_step <= MOST_OF_A_STEP
+            and left_ns >= 2 * self._of_a_step * self._stack_ns
+        )
         if fits and self._steps_ago >= self._period(has_grown=has_grown):
             return Taken.WHOLE_STEP
         return Taken.BETWEEN
@@ -221,14 +241,17 @@ class LateStacks:
         self._since, self._since_ns = counted, self._clock()
 
     def _take(self, taken: Taken, counted: int) -> None:
-        """Take stacks from now on as ``taken`` says. Nothing is changed if another recording has replaced the ring."""
+        """Take stacks from now on as ``taken`` says. Nothing is changed if another recording has begun."""
         if taken is not Taken.NEVER:
             taken = taken if self._watch() else Taken.NEVER
-        if not torch_private.ring_is_on():
+        if not (torch_private.ring_is_on() or (not self._keeps_events and torch_private.is_history_off())):
             taken = Taken.NEVER
         elif _KEPT_WITH[taken] != self._kept_with:
-            torch_private.take_ring_stacks(_KEPT_WITH[taken], self._ring_entries)
             self._kept_with = _KEPT_WITH[taken]
+            if self._keeps_events:
+                torch_private.take_ring_stacks(self._kept_with, self._ring_entries)
+            else:
+                torch_private.take_live_stacks(on=self._kept_with is not None)
         self.taken, self._since, self._since_ns = taken, counted, self._clock()
         if taken is Taken.NEVER:
             self._stop_watching()

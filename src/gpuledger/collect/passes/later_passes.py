@@ -26,7 +26,7 @@ from gpuledger.collect.passes.cpu_wait import CpuWait
 from gpuledger.collect.passes.energy_pass import STEPS as UNPROFILED_STEPS
 from gpuledger.collect.passes.energy_pass import EnergyPass
 from gpuledger.collect.passes.graph_captures import GraphCaptures
-from gpuledger.collect.passes.outcomes import OWN_PROFILER, PROFILED_ENERGY, Outcomes
+from gpuledger.collect.passes.outcomes import OWN_PROFILER, PROFILED_ENERGY, LaterMeasurement, Outcomes
 from gpuledger.collect.passes.program_times import ProgramTimes
 from gpuledger.collect.passes.thread_end import ThreadEnd
 from gpuledger.collect.passes.time_pass import CALLS, TimePass
@@ -41,10 +41,7 @@ The variation of a layer's time is known from three steps on.
 """
 
 TIME_TRIES = 2
-"""Maximum number of attempts at the timing measurement.
-
-A fork ends an attempt, and so does a step of very many calls.
-"""
+"""Maximum number of attempts at the timing measurement: a fork ends one, and so does a step of very many calls."""
 
 
 class LaterPasses:
@@ -55,6 +52,7 @@ class LaterPasses:
         journal: Where everything is written.
         steps: The step counter.
         registry: Ids of modules.
+        beside: Called with what is measured from now on.
         guard: Wraps callbacks from the program.
         see_calls: Installs the observer of outermost calls outside all others (True), or removes it (False). Without
             it, steps that are module calls are not counted.
@@ -66,6 +64,7 @@ class LaterPasses:
         journal: RankJournal,
         steps: StepCounter,
         registry: ModuleRegistry,
+        beside: Callable[[LaterMeasurement], None],
         *,
         guard: Guard,
         see_calls: Callable[[bool], None],
@@ -73,7 +72,7 @@ class LaterPasses:
         self._settings = settings
         self._journal = journal
         self._steps = steps
-        self._see_calls = see_calls
+        self._see_calls, self._beside = see_calls, beside
         self._last_step = 0
         self._step_allocations = 0
         self.has_begun = False
@@ -152,6 +151,7 @@ class LaterPasses:
         if not with_times and "time" in self._wanted:
             self._wanted.remove("time")
             self._say(f"No timing measurement: {OWN_PROFILER}.")
+        self._beside(LaterMeasurement.KERNELS)
         self._begin_next()
 
     def end_step(self) -> bool:
@@ -176,6 +176,7 @@ class LaterPasses:
         if energy_cards.is_capturing() or self._begin_time_pass() or self._guard.ended or not self.close_profiler():
             return
         self._last_unprofiled = self._steps.seen + UNPROFILED_STEPS
+        self._beside(LaterMeasurement.STEPS)
         if self._may_measure_energy():
             self._wanted.remove("energy")
             self._energy_pass.begin()
@@ -233,9 +234,7 @@ class LaterPasses:
         return [one for one in (self._time_pass, *captured) if one.is_open]
 
     def finish(self, end_last_steps: Callable[[], None]) -> None:
-        """End at program exit or after the last step.
-
-        Keeps what was measured, and reports which measurements did not run.
+        """End at program exit or after the last step: keep what was measured, and report what was not.
 
         Args:
             end_last_steps: Records the steps that end with the program. The energy measurement has ended before them.

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 from gpuledger.collect.attribution.rank_journal import RankJournal
 
 OWN_PROFILER = "the program uses its own profiler, and only one can run at a time"
 
 PROFILED_ENERGY = "The program's own profiler ran during the energy measurement, so the energy includes its overhead."
+
+
+class LaterMeasurement(Enum):
+    """What is measured after the memory recording."""
+
+    KERNELS = "kernels, with a profiler"
+    STEPS = "the time and the energy of steps"
+    NOTHING = "nothing any more"
 
 
 class Outcomes:

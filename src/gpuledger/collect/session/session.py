@@ -102,9 +102,8 @@ class Session:
             held=HeldCalls(self._may_train, partial(self._add_step, "call")),
         )
         self.calls = WatchedCalls(self.steps, self.registry, self.guard, lambda: self.window)
-        self._later = LaterPasses(
-            settings, self.journal, self.steps, self.registry, guard=self.guard, see_calls=self.calls.see
-        )
+        tables = settings, self.journal, self.steps, self.registry
+        self._later = LaterPasses(*tables, flight.goes_on_beside, guard=self.guard, see_calls=self.calls.see)
         self._later.divide_compiled(self.graphs)
         if settings.stacks:
             self._later.use_lines(self.stacks)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from failing_allocator import BASE, CAPACITY_BYTES, FACTS, MIB, Recorded, card, snapshot
+from present import present
 from torch import nn
 
 from gpuledger.analyze.memory.failures.memory_map import read_memory_map
@@ -322,6 +323,22 @@ def test_of_several_ranks_the_first_that_failed_is_complete_and_the_others_have_
     complete, _, others = text.partition(" Then ")
     assert "300.0 MiB did not fit on cuda:0 of rank 1 in step 811" in complete
     assert others.startswith("300.0 MiB did not fit on cuda:0 in step 812")
+
+
+def test_without_the_last_events_only_live_blocks_have_stacks(card: Callable[..., None], tmp_path: Path) -> None:
+    """The allocator has one event then, and nothing says which allocation that was."""
+    taken = snapshot([8 * MIB], [], events=[("alloc", BASE, 8 * MIB)])
+    frames = [{"filename": "/work/train.py", "line": 7, "name": "keep"}]
+    taken["segments"][0]["blocks"][0]["frames"] = taken["device_traces"][0][0]["frames"] = frames
+    card(taken, 8 * MIB)
+    recorded = Recorded(tmp_path)
+    recorded.failures.ring_from_ns, recorded.failures.has_stacks = 0, True
+    recorded.failures.happened({**FACTS, "tried_bytes": 300 * MIB}, 7)
+    recorded.journal.write()
+    tables = read_journal(recorded.rank_directory / "journal").tables
+    assert not tables["failure_events"]["bytes"].size
+    assert tables["failure_stacks"]["event_idx"].tolist() == [-1]
+    assert present(recorded.explain().state).lines == {"train.py:7 keep": 8 * MIB}
 
 
 def test_stacks_that_the_allocator_has_of_blocks_and_events_are_stored(

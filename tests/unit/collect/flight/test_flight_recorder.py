@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from failing_allocator import MIB, Recorded, counters
+from memory_history import History, Watch, history
 from present import present
 
 from gpuledger.collect.adapter import torch_private
@@ -28,55 +29,7 @@ from gpuledger.collect.flight.step_counters import CudaCounters, DeviceCounters,
 from gpuledger.model.journal.columns import COLUMNS
 from gpuledger.model.journal.journal import Part
 
-
-class History:
-    """Stands in for the allocator's history."""
-
-    def __init__(self) -> None:
-        self.owner = ""
-        self.starts = 0
-        self.kept_with: list[str | None] = []
-
-    def start_ring(self, max_entries: int) -> None:
-        assert max_entries == flight_recorder.RING_ENTRIES
-        self.owner = "ring"
-        self.starts += 1
-        self.kept_with.append(None)
-
-    def take_stacks(self, kept_with: str | None, max_entries: int) -> None:
-        assert (self.owner, max_entries) == ("ring", flight_recorder.RING_ENTRIES)
-        self.kept_with.append(kept_with)
-
-    def stop(self) -> None:
-        self.owner = ""
-
-
-class Watch:
-    """Stands in for the detector of the program's own history."""
-
-    def __init__(self, give_way: Any, _absorbs: Any) -> None:
-        self.give_way = give_way
-        Watch.latest = self
-
-    latest: Watch
-
-    def remove(self) -> None:
-        pass
-
-
-@pytest.fixture
-def history(monkeypatch: pytest.MonkeyPatch) -> History:
-    found = History()
-    monkeypatch.setattr(torch_private, "start_ring", found.start_ring)
-    monkeypatch.setattr(torch_private, "stop_history", found.stop)
-    monkeypatch.setattr(torch_private, "take_ring_stacks", found.take_stacks)
-    monkeypatch.setattr(torch_private, "is_history_off", lambda: not found.owner)
-    monkeypatch.setattr(torch_private, "ring_is_on", lambda: found.owner == "ring")
-    monkeypatch.setattr(torch_private, "memory_stats", lambda _device: counters(80 * MIB))
-    monkeypatch.setattr(torch_private, "pinned_bytes", lambda: None)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    monkeypatch.setattr(flight_recorder, "UserHistory", Watch)
-    return found
+__all__ = ["history"]
 
 
 def recorder_in(directory: Path, *, takes_stacks: bool = False) -> FlightRecorder:

@@ -1,0 +1,164 @@
+"""The allocator's history after the memory recording, for an out-of-memory error there.
+
+It keeps the last allocations and frees (the ring), and Python stacks of some allocations. Both take time of the program
+where the CPU limits its steps. A profiler's steps are slow anyway, and of kernels it measures the time on the GPU, so
+the ring is on beside it. While the time and the energy of steps are measured, it is on only where it takes at most
+:data:`MEASURED_FRAC` of a step, or where memory is scarce.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.adapter.user_history import UserHistory
+from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.flight.failures import Failures
+from gpuledger.collect.flight.late_stacks import LateStacks
+from gpuledger.collect.flight.step_counters import DeviceCounters, StepCounters, allocations_of
+from gpuledger.collect.passes.outcomes import LaterMeasurement
+
+RING_ENTRIES = 100_000
+"""Number of the allocator's events that are kept, about 250 bytes of host memory each."""
+EVENT_NS = 400
+"""Time that the ring takes of an event, in ns."""
+MEASURED_FRAC = 0.005
+"""Share of a step that the ring may take while steps are measured."""
+SCARCE_FRAC = 0.5
+"""Share of the memory that the process may use, above which the ring is on in any case."""
+
+
+class LastEvents:
+    """Keeps the allocator's history from the end of the memory recording on.
+
+    Args:
+        journal: Where notes are written.
+        failures: Records out-of-memory errors.
+        counters: Has the allocator's counters of the latest step.
+        guard: Wraps callbacks from the program.
+        late: Takes Python stacks; None if there shall be none.
+    """
+
+    def __init__(
+        self, journal: RankJournal, failures: Failures, counters: StepCounters, guard: Guard, late: LateStacks | None
+    ) -> None:
+        self._journal, self._failures, self._counters, self._guard = journal, failures, counters, guard
+        self._measured: LaterMeasurement | None = None
+        self._user_history: UserHistory | None = None
+        self._gave_way = False
+        self._late = late
+        self._clock = _StepClock()
+
+    def keep(self, measured: LaterMeasurement) -> None:
+        """Keep from now on what does not change what is measured, until the program starts a history of its own."""
+        if measured is self._measured or self._gave_way:
+            return
+        self._measured = measured
+        if not (torch_private.is_history_off() or torch_private.ring_is_on()):
+            return  # somebody else's
+        self._watch_for_others()
+        if measured is LaterMeasurement.STEPS:
+            self._stop()
+            self._clock = _StepClock()
+        elif not self._failures.ring_from_ns:
+            self._start_ring()
+        if self._late is not None and measured is not LaterMeasurement.KERNELS:
+            self._begin_late(self._late)
+            self._late.step_ended(self._counters.latest)
+
+    def step_ended(self, end_ns: int) -> None:
+        """Decide at the end of a step what is kept next. The counters are those of this step."""
+        if self._gave_way or self._measured in (None, LaterMeasurement.KERNELS):
+            return
+        is_off = torch_private.is_history_off()
+        if self._measured is LaterMeasurement.STEPS:
+            self._clock.step_ended(end_ns, allocations_of(self._counters.latest))
+            is_ours = is_off or torch_private.ring_is_on()
+            is_due = is_ours and not self._failures.ring_from_ns and self._may_keep_events()
+        else:
+            is_due = is_off  # a recording on demand has stopped it
+        if is_due:
+            self._watch_for_others()
+            self._start_ring()
+            if self._late is not None:
+                self._begin_late(self._late)
+        if self._late is not None:
+            self._late.step_ended(self._counters.latest)
+
+    def take_out(self) -> None:
+        """Remove everything but what the allocator keeps. Can be called more than once."""
+        if self._late is not None:
+            self._late.take_out()
+        if self._user_history is not None:
+            self._user_history.remove()
+            self._user_history = None
+
+    def _watch_for_others(self) -> None:
+        """Notice when the program starts its own memory history."""
+        if self._user_history is None:
+            self._user_history = UserHistory(self._guard(self._give_way), self._guard.absorbs)
+
+    def _begin_late(self, late: LateStacks) -> None:
+        self._failures.has_stacks = True
+        is_measured = self._measured is LaterMeasurement.STEPS
+        late.begin(keeps_events=bool(self._failures.ring_from_ns), is_measured=is_measured)
+
+    def _may_keep_events(self) -> bool:
+        """Return whether the ring takes hardly any time of a step, or memory is scarce."""
+        return self._clock.ring_frac() <= MEASURED_FRAC or any(map(_is_scarce, self._counters.latest))
+
+    def _start_ring(self) -> None:
+        torch_private.start_ring(RING_ENTRIES)
+        self._failures.ring_from_ns = time.time_ns()
+
+    def _stop(self) -> None:
+        if torch_private.ring_is_on():
+            torch_private.stop_history()
+        self._failures.ring_from_ns = 0
+
+    def _give_way(self) -> None:
+        """Stop keeping events, because the program starts its own memory history."""
+        self._gave_way = True
+        if self._late is not None:
+            self._late.take_out()
+            self._late = None
+        if torch_private.ring_is_on():
+            self._stop()
+            self._journal.note(
+                "The program started its own memory history, so an out-of-memory error after that is recorded without "
+                "the last allocations."
+            )
+
+
+class _StepClock:
+    """The shortest of the last two steps: a pause of gpuledger can lie between two ends of steps."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, int] | None = None
+        self._step_ns: list[int] = []
+        self._allocations = 0
+
+    def step_ended(self, end_ns: int, allocations: int) -> None:
+        """Record when a step ended, and the number of allocations until then."""
+        if self._last is not None:
+            self._step_ns = [*self._step_ns[-1:], end_ns - self._last[0]]
+            self._allocations = allocations - self._last[1]
+        self._last = end_ns, allocations
+
+    def ring_frac(self) -> float:
+        """Return the share of a step that the ring takes; infinite before the second step."""
+        if len(self._step_ns) < 2:
+            return float("inf")
+        return 2 * self._allocations * EVENT_NS / max(min(self._step_ns), 1)
+
+
+def _is_scarce(one: DeviceCounters) -> bool:
+    """Return whether the process has reserved a large share of the memory that it may use on a device."""
+    if one.device_idx < 0 or one.reserved_bytes < 0:
+        return False
+    limit_frac = torch_private.memory_fraction(one.device_idx)
+    total_bytes = torch.cuda.get_device_properties(one.device_idx).total_memory
+    return one.reserved_bytes > SCARCE_FRAC * total_bytes * (1.0 if limit_frac is None else limit_frac)

@@ -1,0 +1,157 @@
+"""What the allocator keeps beside the measurements after the memory recording, and what it may cost there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from memory_history import History, Watch, history
+
+from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.attribution.stacks import StackTable
+from gpuledger.collect.flight.failures import Failures
+from gpuledger.collect.flight.last_events import EVENT_NS, MEASURED_FRAC, RING_ENTRIES, LastEvents
+from gpuledger.collect.flight.late_stacks import LateStacks
+from gpuledger.collect.flight.stack_budget import FIRST_NS, MEASURED_FIRST_NS
+from gpuledger.collect.flight.step_counters import DeviceCounters, StepCounters
+from gpuledger.collect.passes.outcomes import LaterMeasurement
+
+__all__ = ["history"]
+
+GIB = 1 << 30
+
+
+class Process:
+    """A training on a GPU of 80 GiB."""
+
+    def __init__(self, directory: Path, *, takes_stacks: bool = True) -> None:
+        self.reserved_bytes, self.allocations, self.now_ns = GIB, 0, 0
+        self.counters = StepCounters(self._read)
+        guard = Guard(lambda error: pytest.fail(str(error)))
+        journal = RankJournal(lambda: directory, [])
+        self.failures = Failures(journal, ModuleRegistry(), StackTable())
+        self.late = LateStacks(guard, RING_ENTRIES, self.counters.allocations, lambda: self.now_ns)
+        late = self.late if takes_stacks else None
+        self.events = LastEvents(journal, self.failures, self.counters, guard, late)
+
+    def _read(self) -> list[DeviceCounters]:
+        return [DeviceCounters(0, GIB, self.reserved_bytes, GIB, 50, self.allocations, 0), DeviceCounters(-1)]
+
+    def train(self, step_ns: int = 10_000_000, allocations: int = 1_000, steps: int = 1) -> None:
+        for _ in range(steps):
+            torch.nn.Identity()(1)
+            self.now_ns += step_ns
+            self.allocations += allocations
+            self.counters.read(1, self.now_ns)
+            self.events.step_ended(self.now_ns)
+
+
+@pytest.fixture
+def process(history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Process:
+    assert not history.owner
+    monkeypatch.setattr(torch_private, "memory_fraction", lambda _device: 1.0)
+    card = SimpleNamespace(total_memory=80 * GIB)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _device: card)
+    return Process(tmp_path)
+
+
+def test_beside_the_profiler_the_events_are_kept_without_stacks(process: Process, history: History) -> None:
+    process.events.keep(LaterMeasurement.KERNELS)
+    process.train(steps=3)
+    assert (history.owner, history.kept_with) == ("ring", [None])
+    process.events.take_out()
+
+
+def test_while_steps_are_measured_the_history_is_off_inside_a_step(process: Process, history: History) -> None:
+    process.events.keep(LaterMeasurement.KERNELS)
+    process.events.keep(LaterMeasurement.STEPS)
+    assert (history.owner, process.failures.ring_from_ns, process.failures.has_stacks) == ("stacks", 0, True)
+    torch.nn.Identity()(1)
+    assert not history.owner
+    process.train(steps=5)
+    assert (history.owner, history.starts) == ("stacks", 1)
+    process.events.keep(LaterMeasurement.NOTHING)
+    assert (history.owner, history.starts, history.kept_with[-1]) == ("ring", 2, "state")
+    process.events.take_out()
+
+
+def test_events_are_kept_where_they_take_hardly_any_time(process: Process, history: History) -> None:
+    allocations = 1_000
+    step_ns = round(2 * allocations * EVENT_NS / MEASURED_FRAC)
+    process.events.keep(LaterMeasurement.STEPS)
+    process.train(round(0.9 * step_ns), allocations, steps=20)
+    assert not history.starts
+    process.train(10 * step_ns, allocations)  # a pause of gpuledger lies between two ends
+    assert not history.starts
+    process.train(round(1.1 * step_ns), allocations, steps=2)
+    assert (history.owner, history.starts) == ("ring", 1)
+    assert process.failures.ring_from_ns
+    process.train(round(0.1 * step_ns), allocations, steps=20)
+    assert (history.owner, history.starts) == ("ring", 1)
+    process.events.take_out()
+
+
+@pytest.mark.parametrize(("limit_frac", "reserved_gib", "is_on"), [(1.0, 39, False), (1.0, 41, True), (0.1, 5, True)])
+def test_events_are_kept_where_memory_is_scarce(
+    process: Process,
+    history: History,
+    monkeypatch: pytest.MonkeyPatch,
+    limit_frac: float,
+    reserved_gib: int,
+    is_on: bool,
+) -> None:
+    monkeypatch.setattr(torch_private, "memory_fraction", lambda _device: limit_frac)
+    process.events.keep(LaterMeasurement.STEPS)
+    process.reserved_bytes = reserved_gib * GIB
+    process.train()
+    assert history.starts == is_on
+    process.events.take_out()
+
+
+def test_stacks_have_less_time_while_steps_are_measured(process: Process) -> None:
+    process.events.keep(LaterMeasurement.STEPS)
+    assert 0 < process.late.budget.left_ns() <= MEASURED_FIRST_NS
+    process.events.keep(LaterMeasurement.NOTHING)
+    assert MEASURED_FIRST_NS < process.late.budget.left_ns() <= FIRST_NS
+    process.events.take_out()
+
+
+def test_no_whole_step_has_stacks_while_steps_are_measured(process: Process, history: History) -> None:
+    process.reserved_bytes = 41 * GIB
+    process.events.keep(LaterMeasurement.STEPS)
+    process.train(allocations=20, steps=60)
+    assert history.owner == "ring"
+    assert "alloc" not in history.kept_with
+    process.events.take_out()
+
+
+def test_without_stacks_in_the_settings_the_history_is_off_while_steps_are_measured(
+    history: History, process: Process, tmp_path: Path
+) -> None:
+    plain = Process(tmp_path, takes_stacks=False)
+    plain.events.keep(LaterMeasurement.STEPS)
+    plain.train(steps=3)
+    assert not history.owner
+    plain.events.keep(LaterMeasurement.NOTHING)
+    assert history.starts == 1
+    plain.events.take_out()
+
+
+@pytest.mark.parametrize("measured", list(LaterMeasurement))
+def test_a_history_of_the_program_has_priority_beside_every_measurement(
+    process: Process, history: History, measured: LaterMeasurement
+) -> None:
+    process.events.keep(measured)
+    Watch.latest.give_way()
+    history.owner = "program"
+    process.train(steps=3)
+    for other in LaterMeasurement:
+        process.events.keep(other)
+        process.train(steps=3)
+    assert history.owner == "program"
+    process.events.take_out()
