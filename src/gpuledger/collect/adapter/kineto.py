@@ -186,7 +186,9 @@ def _see_cupti_off(before: set[str]) -> None:
 class Profiler:
     """A Kineto profile from :meth:`start` to :meth:`stop`: host operators, and kernels if there is a GPU.
 
-    With a GPU, input shapes of operators are recorded, too; Kineto copies the shapes and keeps no tensor. CUPTI is
+    With a GPU, input shapes of operators are recorded, too; Kineto copies the shapes and keeps no memory of tensors,
+    except of those that the transforms of ``torch.func`` wrap: it has weak references, and what is inside a wrapper is
+    freed with the last one (torch 2.11 to 2.13). CUPTI is
     detached at the end, because it would slow every later launch. It stays attached (as in torch.profiler) if the
     program has CUDA graphs, because detaching can then crash, and if the program has not used the GPU: Kineto detaches
     CUPTI inside the next CUDA call, and without one the process hangs at exit. Kineto's messages are silenced by its
@@ -195,18 +197,22 @@ class Profiler:
 
     A signal handler of the program can raise between any two instructions. The profile is then ended completely before
     the exception goes on: Kineto can crash the process if it is left with a profile that is prepared and not started.
+
+    Args:
+        with_shapes: Whether input shapes are recorded where there is a GPU.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_shapes: bool = True) -> None:
         self._puts_back: Callable[..., Any] | None = None
         self._level = _kineto_level()
         self._is_first = self._level.value == NOT_BEGUN
         self._level_after = _level_of_program(self._level.value)
         device = "cuda" if torch_private.has_cuda_context() else None
         self._is_on_gpu = device is not None
+        self.has_shapes = with_shapes and self._is_on_gpu
         self._teardown = "1" if self._is_on_gpu and not torch_private.holds_graphs() else "0"
         self._profile = torch.autograd.profiler.profile(
-            use_kineto=True, use_device=device, record_shapes=self._is_on_gpu
+            use_kineto=True, use_device=device, record_shapes=self.has_shapes
         )
         self._is_open = False
         self._prepared: list[None] = []

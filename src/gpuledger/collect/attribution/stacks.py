@@ -17,6 +17,8 @@ MAX_FRAMES = 64
 """Maximum number of frames of a stack. Trainers call a model's innermost module about 40 frames deep."""
 MAX_SEEN = 100_000
 _TORCH_FILES = torch.__file__.removesuffix("__init__.py")
+_TRANSFORMS = tuple(f"{_TORCH_FILES}_functorch/{name}.py" for name in ("vmap", "eager_transforms"))
+_COMPILER_FILES = f"{_TORCH_FILES}_dynamo/"
 _OURS = os.path.dirname(os.path.abspath(gpuledger.__file__)) + os.sep
 
 Frames = tuple[tuple[str, int, str], ...]
@@ -28,6 +30,8 @@ class StackTable:
     """Assigns ids to stacks. Frames are ``(file, line, function)``, innermost first, without gpuledger's own."""
 
     def __init__(self) -> None:
+        self.has_transforms = False
+        """Whether a stack is inside a transform of ``torch.func`` (vmap, grad, jvp) that is not being compiled."""
         self._ids: dict[Frames, int] = {}
         self._new: dict[int, Frames] = {}
         self._numbers = itertools.count()
@@ -74,6 +78,7 @@ class StackTable:
         if number is None:
             new = next(self._numbers)
             self._new[new] = kept
+            self.has_transforms |= _is_in_transform(kept)
             # another thread can have added the same stack
             number = self._ids.setdefault(kept, new) if place is None else self._placed.setdefault((kept, place), new)
         self._ids[frames] = number
@@ -108,6 +113,11 @@ class StackTable:
         if len(self._placed) != self._told:
             self._told = len(self._placed)
             part.facts["stack_modules"] = [[number, *place] for (_, place), number in self._placed.items()]
+
+
+def _is_in_transform(frames: Frames) -> bool:
+    files = [frame[0] for frame in frames]
+    return any(file in _TRANSFORMS for file in files) and not any(file.startswith(_COMPILER_FILES) for file in files)
 
 
 def _frames_from(frame: FrameType | None, count: int) -> Frames:

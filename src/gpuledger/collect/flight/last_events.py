@@ -3,7 +3,7 @@
 It keeps the last allocations and frees (the ring), and Python stacks of some allocations. Both take time of the program
 where the CPU limits its steps. A profiler's steps are slow anyway, and of kernels it measures the time on the GPU, so
 the ring is on beside it. While the time and the energy of steps are measured, it is on only where it takes at most
-:data:`MEASURED_FRAC` of a step, or where memory is scarce.
+:data:`RING_FRAC` of a step, or where memory is scarce.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from gpuledger.collect.passes.outcomes import LaterMeasurement
 
 RING_ENTRIES = 100_000
 """Number of the allocator's events that are kept, about 250 bytes of host memory each."""
-EVENT_NS = 400
-"""Time that the ring takes of an event, in ns."""
-MEASURED_FRAC = 0.005
+EVENT_NS = 300
+"""Time that the ring takes of an event, in ns: more than was measured on an H200 (bench/time/history_parts.py)."""
+RING_FRAC = 0.005
 """Share of a step that the ring may take while steps are measured."""
 SCARCE_FRAC = 0.5
 """Share of the memory that the process may use, above which the ring is on in any case."""
@@ -108,7 +108,7 @@ class LastEvents:
 
     def _may_keep_events(self) -> bool:
         """Return whether the ring takes hardly any time of a step, or memory is scarce."""
-        return self._clock.ring_frac() <= MEASURED_FRAC or any(map(_is_scarce, self._counters.latest))
+        return self._clock.ring_frac() <= RING_FRAC or any(map(_is_scarce, self._counters.latest))
 
     def _start_ring(self) -> None:
         torch_private.start_ring(RING_ENTRIES)

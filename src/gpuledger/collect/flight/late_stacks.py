@@ -6,7 +6,7 @@ A stack takes some µs, and torch can only take all of them or none. They are ta
 - from ``eval()`` of a model to the next call of a model that trains,
 - in a whole step now and then: more often while memory grows.
 
-While steps are measured, they are not taken in whole steps, and their time has a smaller limit.
+While steps are measured, they are not taken in whole steps, and the cost has a smaller limit.
 
 The observer of module calls is on as long as they are, so that each of these ends with a call.
 """
@@ -119,7 +119,7 @@ class LateStacks:
         """
         self.taken, self._kept_with, self._counted = Taken.NEVER, None, -1
         self._keeps_events = keeps_events
-        if is_measured or self._is_measured:
+        if is_measured != self._is_measured:
             self.budget = StackBudget(self._clock, is_measured=is_measured)
         self._is_measured = is_measured
         self._stop_watching()

@@ -10,8 +10,10 @@ FIRST_NS = 20_000_000
 """Time that may be spent at once in the beginning."""
 MOST_NS = 100_000_000
 """Longest time that is saved up, for what a program does after a long training."""
-MEASURED_FRAC, MEASURED_FIRST_NS = 0.001, 2_500_000
-"""The first two in steps whose time and energy are measured."""
+MEASURED_FRAC, MEASURED_MOST_NS = 0.001, 2_500_000
+"""The share, and the longest time that is saved up, in steps whose time and energy are measured."""
+SETTLING_NS = 250_000_000
+"""Time before such steps, in which power and clock settle and nothing is measured yet."""
 
 
 class StackBudget:
@@ -19,20 +21,23 @@ class StackBudget:
 
     Args:
         clock: Returns a time in ns.
-        is_measured: Whether the time and the energy of the program's steps are measured meanwhile.
+        is_measured: Whether the time and the energy of the program's steps are measured soon.
     """
 
     def __init__(self, clock: Callable[[], int], *, is_measured: bool = False) -> None:
         self.spent_ns = 0
         self._clock = clock
         self._share_frac = MEASURED_FRAC if is_measured else SHARE_FRAC
-        self._left_ns = float(MEASURED_FIRST_NS if is_measured else FIRST_NS)
+        self._left_ns = float(FIRST_NS)
         self._at_ns = clock()
+        self._measured_from_ns = self._at_ns + SETTLING_NS if is_measured else None
 
     def left_ns(self) -> float:
         """Return the time that may be spent now, in ns; negative if more was spent than that."""
         now_ns = self._clock()
-        self._left_ns = min(self._left_ns + self._share_frac * (now_ns - self._at_ns), MOST_NS)
+        is_measured = self._measured_from_ns is not None and now_ns >= self._measured_from_ns
+        most_ns = MEASURED_MOST_NS if is_measured else MOST_NS
+        self._left_ns = min(self._left_ns + self._share_frac * (now_ns - self._at_ns), most_ns)
         self._at_ns = now_ns
         return self._left_ns
 

@@ -32,7 +32,7 @@ class LineMarks:
     """
 
     def __init__(self, stacks: StackTable, guard: Guard) -> None:
-        self._stacks = stacks
+        self.stacks = stacks
         self._guard = guard
         self._mode: _LineMode | None = None
         self._texts: dict[int, str] = {}
@@ -84,7 +84,7 @@ class LineMarks:
     def remove(self) -> bool:
         """Stop opening ranges, and remove the mode. Return False if it cannot be removed now; then call it again."""
         self.is_on = False
-        self._stacks.forget_code()
+        self.stacks.forget_code()
         if self._mode is None or self._is_suspended:
             self._mode = self._on_operator = None
             remove_all(self._observations)
@@ -129,7 +129,7 @@ class LineMarks:
             raise error
 
     def _opened(self, frame: FrameType | None) -> Any:
-        number = self._stacks.intern_frame(frame)
+        number = self.stacks.intern_frame(frame)
         if number < 0:
             return None
         opened = torch_private.open_range(self._texts.get(number) or self._text(number))

@@ -47,6 +47,7 @@ class ProgramTimes:
         self._delay = 1
         """Number of operators until the next attempt, if one fails."""
         self._end_soon = guard(self.end)
+        self._leave_out_shapes_soon = guard(self._leave_out_shapes)
         self._remove_soon = guard(self._remove)
         self._count = self._begun = self._operators = 0
 
@@ -58,6 +59,8 @@ class ProgramTimes:
 
     def _count_one(self) -> None:
         self._count += 1
+        if self._time_pass.keeps_tensors and self._next[1] is self._end_soon:
+            self._next = (self._count, self._leave_out_shapes_soon)
         if self._count == self._next[0]:
             call_soon(self._begin_or_end)
 
@@ -92,6 +95,13 @@ class ProgramTimes:
         self._next = (self._count + MOST_OPERATORS, self._end_soon)
         with self._watch.ours(self.drop):
             self._time_pass.begin_program()
+
+    def _leave_out_shapes(self) -> None:
+        """Record on without shapes of operators, with which the profiler keeps memory of the program's tensors."""
+        self._begun, self._delay = self._count, 1
+        self._next = (self._count + MOST_OPERATORS, self._end_soon)
+        with self._watch.ours(self.drop):
+            self._time_pass.leave_out_shapes()
 
     @property
     def is_open(self) -> bool:

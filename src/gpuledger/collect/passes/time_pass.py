@@ -91,6 +91,15 @@ class TimePass:
             self._compiled.with_lines = True
 
     @property
+    def _has_transforms(self) -> bool:
+        return self._lines is not None and self._lines.stacks.has_transforms
+
+    @property
+    def keeps_tensors(self) -> bool:
+        """Return whether the profiler keeps memory of tensors that the program has freed, see ``kineto.Profiler``."""
+        return self.is_open and self._profiler is not None and self._profiler.has_shapes and self._has_transforms
+
+    @property
     def records_operators(self) -> bool:
         """Return whether operators are recorded now, and not kernels alone."""
         return self.is_open and self._alone is None
@@ -106,7 +115,7 @@ class TimePass:
         self._thread = threading.get_ident()
         self._calls_left = CALLS
         self._alone = None
-        self._profiler = kineto.Profiler()
+        self._profiler = kineto.Profiler(with_shapes=not self._has_transforms)
         self._profiler.start()
         self.is_open = True
         call = Observer(self._enter_call, self._leave_range, self._fail_range, absorbs=self._guard.absorbs)
@@ -175,12 +184,23 @@ class TimePass:
         started_ns = time.time_ns()
         self._thread = threading.get_ident()
         self._alone = None
-        self._profiler = kineto.Profiler()
+        self._profiler = kineto.Profiler(with_shapes=not self._has_transforms)
         self._profiler.start()
         self.is_open = True
         self._observe_backward()
         if self._lines is not None:
             self._lines.is_on = True
+        self._journal.pause("time", started_ns)
+
+    def leave_out_shapes(self) -> None:
+        """Begin the profile anew, without shapes of operators. What was recorded so far is dropped."""
+        if self._profiler is None or not self.is_of_this_thread:
+            return
+        energy_cards.wait_for(energy_cards.cards_in_use())
+        started_ns = time.time_ns()
+        self._profiler.stop(wait=not energy_cards.runs_with_others())
+        self._profiler = kineto.Profiler(with_shapes=False)
+        self._profiler.start()
         self._journal.pause("time", started_ns)
 
     def stop_counting(self) -> bool:

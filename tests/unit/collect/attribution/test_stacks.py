@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import FrameType
 
 import pytest
+import torch
 
 from gpuledger.collect.attribution import stacks
 from gpuledger.collect.attribution.stacks import MAX_FRAMES, StackTable
@@ -90,3 +92,38 @@ def test_a_line_of_generated_code_is_shown_as_the_lines_it_was_made_from() -> No
         [("net.py", 3, "forward"), ("net.py", 9, "run"), ("train.py", 2, "<module>")],
         [("c1.py", 8, "call"), ("train.py", 2, "<module>")],
     ]
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda function: torch.func.vmap(function)(torch.ones(2, 3)),
+        lambda function: torch.func.grad(lambda x: function(x).sum())(torch.ones(3)),
+        lambda function: torch.func.jvp(function, (torch.ones(3),), (torch.ones(3),)),
+        lambda function: torch.func.jacrev(function)(torch.ones(3)),
+        lambda function: torch.func.hessian(lambda x: function(x).sum())(torch.ones(3)),
+    ],
+    ids=["vmap", "grad", "jvp", "jacrev", "hessian"],
+)
+def test_a_stack_in_a_transform_is_noticed(
+    transform: Callable[[Callable[[torch.Tensor], torch.Tensor]], object],
+) -> None:
+    table = StackTable()
+
+    def squared(x: torch.Tensor) -> torch.Tensor:
+        table.intern_frame(here())
+        return x**2
+
+    squared(torch.ones(3))
+    assert not table.has_transforms
+    transform(squared)
+    assert table.has_transforms
+
+
+def test_a_transform_that_is_compiled_is_none() -> None:
+    traced = tuple((f"{stacks._TORCH_FILES}{name}.py", 1, "f") for name in ("_functorch/vmap", "_dynamo/convert_frame"))
+    table = StackTable()
+    table.intern(traced)
+    assert not table.has_transforms
+    table.intern(traced[:1])
+    assert table.has_transforms

@@ -15,9 +15,9 @@ from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.flight.failures import Failures
-from gpuledger.collect.flight.last_events import EVENT_NS, MEASURED_FRAC, RING_ENTRIES, LastEvents
+from gpuledger.collect.flight.last_events import EVENT_NS, RING_ENTRIES, RING_FRAC, LastEvents
 from gpuledger.collect.flight.late_stacks import LateStacks
-from gpuledger.collect.flight.stack_budget import FIRST_NS, MEASURED_FIRST_NS
+from gpuledger.collect.flight.stack_budget import FIRST_NS, MEASURED_FRAC, MEASURED_MOST_NS, SETTLING_NS
 from gpuledger.collect.flight.step_counters import DeviceCounters, StepCounters
 from gpuledger.collect.passes.outcomes import LaterMeasurement
 
@@ -82,7 +82,7 @@ def test_while_steps_are_measured_the_history_is_off_inside_a_step(process: Proc
 
 def test_events_are_kept_where_they_take_hardly_any_time(process: Process, history: History) -> None:
     allocations = 1_000
-    step_ns = round(2 * allocations * EVENT_NS / MEASURED_FRAC)
+    step_ns = round(2 * allocations * EVENT_NS / RING_FRAC)
     process.events.keep(LaterMeasurement.STEPS)
     process.train(round(0.9 * step_ns), allocations, steps=20)
     assert not history.starts
@@ -114,10 +114,26 @@ def test_events_are_kept_where_memory_is_scarce(
 
 
 def test_stacks_have_less_time_while_steps_are_measured(process: Process) -> None:
+    """Power and clock settle first, and the first steps of a short program are there."""
     process.events.keep(LaterMeasurement.STEPS)
-    assert 0 < process.late.budget.left_ns() <= MEASURED_FIRST_NS
+    assert MEASURED_MOST_NS < process.late.budget.left_ns() <= FIRST_NS
+    process.now_ns += SETTLING_NS
+    assert 0 < process.late.budget.left_ns() <= MEASURED_MOST_NS
+    process.late.budget.spend(MEASURED_MOST_NS)
+    process.now_ns += 1_000_000_000
+    assert process.late.budget.left_ns() == pytest.approx(MEASURED_FRAC * 1e9, rel=0.3)
     process.events.keep(LaterMeasurement.NOTHING)
-    assert MEASURED_FIRST_NS < process.late.budget.left_ns() <= FIRST_NS
+    assert MEASURED_MOST_NS < process.late.budget.left_ns() <= FIRST_NS
+    process.events.take_out()
+
+
+def test_the_ring_brings_no_more_time_for_stacks(process: Process, history: History) -> None:
+    process.events.keep(LaterMeasurement.STEPS)
+    process.now_ns += SETTLING_NS
+    process.reserved_bytes = 41 * GIB
+    process.train()
+    assert history.owner == "ring"
+    assert process.late.budget.left_ns() <= MEASURED_MOST_NS
     process.events.take_out()
 
 

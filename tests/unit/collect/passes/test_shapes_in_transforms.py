@@ -1,0 +1,115 @@
+"""Shapes of operators are not recorded where the profiler would keep memory of tensors that the program has freed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from gpuledger.collect.adapter import kineto
+from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.adapter.user_profiler import UserProfiler
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.attribution.stacks import StackTable
+from gpuledger.collect.passes import program_times
+from gpuledger.collect.passes.program_times import AWAITED, ProgramTimes
+from gpuledger.collect.passes.time_pass import TimePass
+
+GUARD = Guard(lambda error: pytest.fail(str(error)))
+
+
+@pytest.mark.parametrize("with_shapes", [False, True])
+def test_the_profiler_keeps_what_a_transform_has_wrapped_until_it_stops(with_shapes: bool) -> None:
+    """If this fails with a newer PyTorch, shapes can be recorded in all programs."""
+    held: list[Any] = []
+
+    def squared(x: torch.Tensor) -> torch.Tensor:
+        result = x * x
+        inner = torch._C._functorch.get_unwrapped(result)
+        held.append(StorageWeakRef(inner.untyped_storage()))
+        return result + 1
+
+    with torch.autograd.profiler.profile(record_shapes=with_shapes):
+        torch.func.vmap(squared)(torch.ones(4, 1000))
+        assert held[0].expired() is not with_shapes
+    assert held[0].expired()
+
+
+class Profiler:
+    """Stands in for Kineto on a GPU."""
+
+    made: list[bool]
+
+    def __init__(self, *, with_shapes: bool = True) -> None:
+        self.has_shapes = with_shapes
+        Profiler.made.append(with_shapes)
+
+    def start(self) -> None:
+        pass
+
+    def stop(self, *, wait: bool) -> list[Any]:
+        return []
+
+
+@pytest.fixture
+def stacks(monkeypatch: pytest.MonkeyPatch) -> StackTable:
+    Profiler.made = []
+    monkeypatch.setattr(kineto, "Profiler", Profiler)
+    return StackTable()
+
+
+def time_pass_of(directory: Path, stacks: StackTable | None) -> TimePass:
+    found = TimePass(RankJournal(lambda: directory, []), ModuleRegistry(), GUARD, lambda: None)
+    if stacks is not None:
+        found.use_lines(stacks)
+    return found
+
+
+def test_the_timing_measurement_has_shapes_unless_the_recorded_steps_have_transforms(
+    stacks: StackTable, tmp_path: Path
+) -> None:
+    for has_transforms in (False, True):
+        stacks.has_transforms = has_transforms
+        time_pass = time_pass_of(tmp_path, stacks)
+        time_pass.begin()
+        assert not time_pass.keeps_tensors
+        time_pass.end(keep=False)
+    assert Profiler.made == [True, False]
+
+
+def test_a_program_without_steps_is_recorded_without_shapes_from_its_first_transform_on(
+    stacks: StackTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program_times, "why_no_time_pass", lambda _allocations: None)
+    monkeypatch.setattr(program_times, "LiveObjects", lambda: SimpleNamespace(modules=list))
+    soon: list[Callable[[], None]] = []
+    monkeypatch.setattr(program_times, "call_soon", soon.append)
+
+    def between_operators() -> None:
+        while soon:
+            soon.pop()()
+
+    time_pass = time_pass_of(tmp_path, stacks)
+    journal = RankJournal(lambda: tmp_path, [])
+    program = ProgramTimes(time_pass, journal, UserProfiler(lambda: None, lambda _error: False), GUARD)
+    program.install()
+    data = torch.ones(4, 3)
+    try:
+        for _ in range(AWAITED + 10):
+            data = data * 1
+            between_operators()
+        assert Profiler.made == [True]
+        for _ in range(3):
+            torch.func.vmap(lambda x: x * 2)(data)
+            between_operators()
+        assert Profiler.made == [True, False]
+        assert program.is_open
+    finally:
+        program.drop()
+    assert not time_pass.is_open
