@@ -21,6 +21,7 @@ from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import Part
 
 OUTSIDE = "(outside)"
+ADD = torch.ops.aten.add.Tensor
 ANY = "(a parameter's gradient: its owner is told by identity)"
 
 
@@ -64,7 +65,10 @@ class Oracle(TorchDispatchMode):
 
     def _own_up_to_now(self) -> None:
         now = int(vars(torch.autograd)["_get_sequence_nr"]())
+        node = torch._C._current_autograd_node()
         name = self.stack[-1] if self.stack else OUTSIDE
+        if node is not None and not self.stack and "AccumulateGrad" not in node.name():
+            name = self.owner.get(node._sequence_nr(), OUTSIDE)  # a node creates nodes: those of its module
         for number in range(self.starts[-1] if self.starts else now, now):
             self.owner[number] = name
         self.starts[:] = [now]
@@ -91,24 +95,27 @@ class Oracle(TorchDispatchMode):
             return OUTSIDE
         return self._modules[module_id]["path"] or self._modules[module_id]["class_name"]
 
-    def true_module(self) -> str:
+    def true_module(self, func: Any) -> str:
         node = torch._C._current_autograd_node()
         if self.stack:
             return self.stack[-1]
         if node is None or self.phases.phase != Phase.BACKWARD:
             return OUTSIDE
-        if "AccumulateGrad" in node.name():
+        leads_to = {following.name() for following, _ in node.next_functions if following is not None}
+        if "AccumulateGrad" in node.name() or (func is ADD and all("AccumulateGrad" in name for name in leads_to)):
             return ANY
         self._own_up_to_now()
         return self.owner[node._sequence_nr()]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch._C._current_autograd_node() is not None:
+            self._own_up_to_now()
         result = func(*args, **(kwargs or {}))
         made = [t for t in (result if isinstance(result, (tuple, list)) else [result]) if isinstance(t, torch.Tensor)]
         inputs = {t.untyped_storage().data_ptr() for t in args if isinstance(t, torch.Tensor)}
         size = sum(t.untyped_storage().nbytes() for t in made if t.untyped_storage().data_ptr() not in inputs)
         if size:
-            true, tagged = self.true_module(), self.tagged_module()
+            true, tagged = self.true_module(func), self.tagged_module()
             if true in (ANY, tagged):
                 self.right_bytes += size
             else:

@@ -362,17 +362,17 @@ class _Walk:
     def _note_made(self, event: _Event, now: _Around) -> None:
         """Store where an operator ran that has the thread's current sequence number.
 
-        The last one with a number creates the node.
-
-        Also stored under thread 0, for nodes with an unknown creating thread.
+        The last one with a number creates the node. A node that another node's backward creates (``create_graph``) has
+        the module of that node. Also stored under thread 0, for nodes with an unknown creating thread.
         """
         lane, sequence = event.lane, event.sequence
-        if sequence < 0 or event.made_by:
+        if sequence < 0 or event.made_by or now.is_node:
             return
         if not now.in_node:
             self._made[lane, sequence] = self._made[0, sequence] = now.module_id, self._scopes.at_work(lane)
-        elif self._scopes.computes_again(lane):
-            self._made[lane, sequence] = -1, self._scopes.at_work(lane)
+        else:
+            again = self._scopes.computes_again(lane)
+            self._made[lane, sequence] = now.module_id, self._scopes.at_work(lane) if again else NONE
 
 
 def _launchers(table: dict[str, NDArray[Any]], chosen: I64) -> I64:

@@ -36,10 +36,11 @@ _Call = tuple[int, int, str, int, bool, bool, int]
 that the parent has created nodes that no input leads to.
 """
 
-_Backward = tuple[Phase, str, str, bool, Any]
+_Backward = tuple[Phase, str, str, bool, bool, Any]
 """A backward pass in progress.
 
-Phase, token and scope to restore, True for ``backward()`` and False for ``grad()``, and the leaves or the inputs.
+Phase, token and scope to restore, True for ``backward()`` and False for ``grad()``, whether the pass creates a graph,
+and the leaves or the inputs.
 """
 
 
@@ -153,9 +154,10 @@ class ModuleTracker:
             module_id = self.registry.register(module, inside=stack[-1][0] if stack else -1)
         start = self._sequence()
         outermost = hidden = False
-        if stack:
+        state.creates_until(start)
+        if stack or phases.phase != Phase.BACKWARD:
             hidden = self._claims.claim_inputs(state, args, kwargs, start)
-        elif phases.phase != Phase.BACKWARD:
+        if not stack and phases.phase != Phase.BACKWARD:
             outermost = True
             self._enter_outermost(module_id, args, kwargs)
         stack_id = -1 if self.intern_stack is None else self._call_stack_id()
@@ -191,6 +193,8 @@ class ModuleTracker:
             stack = state.stack
             if len(stack) <= depth:
                 return
+            end = self._sequence()
+            state.creates_until(end)
             del stack[depth:]  # also drops entries of inner calls whose end was skipped at the recursion limit
             if not self.active:
                 return
@@ -199,7 +203,6 @@ class ModuleTracker:
             else:
                 state.token = token
                 self._set_token(token + state.scope)
-            end = self._sequence()
             if stack:
                 stack[-1][1] = end
             if end > start and result is not None:
@@ -220,20 +223,22 @@ class ModuleTracker:
 
     # -- backward -----------------------------------------------------------------------------------------------
 
-    def _enter_backward(self, tensors: Any, *_: Any) -> _Backward | None:
+    def _enter_backward(self, tensors: Any, _: Any, __: Any, creates_graph: Any, *___: Any) -> _Backward | None:
         """Record the start of ``torch.autograd.backward``. Return the state to restore."""
-        return self._begin_backward(tensors, whole=True)
+        return self._begin_backward(tensors, whole=True, creates_graph=bool(creates_graph))
 
-    def _enter_grad(self, outputs: Any, inputs: Any, *_: Any) -> _Backward | None:
+    def _enter_grad(
+        self, outputs: Any, inputs: Any, _: Any, __: Any, creates_graph: Any, *___: Any
+    ) -> _Backward | None:
         """Record the start of ``torch.autograd.grad``. Return the state to restore."""
-        return self._begin_backward(outputs, whole=False, inputs=inputs)
+        return self._begin_backward(outputs, whole=False, creates_graph=bool(creates_graph), inputs=inputs)
 
-    def _begin_backward(self, roots: Any, *, whole: bool, inputs: Any = ()) -> _Backward | None:
+    def _begin_backward(self, roots: Any, *, whole: bool, creates_graph: bool, inputs: Any = ()) -> _Backward | None:
         if not self.active or torch.compiler._is_compiling_flag:
             return None
         phases = self.phases
         state = phases.threads
-        before: _Backward = (phases.phase, state.token, state.scope, whole, inputs)
+        before: _Backward = (phases.phase, state.token, state.scope, whole, creates_graph, inputs)
         try:
             self.on_backward_begin()
             if phases.phase != Phase.BACKWARD:
@@ -245,13 +250,11 @@ class ModuleTracker:
                 return before
             with without_overrides():
                 nodes = [node for root in tensors_in(roots, RESULT_LEVELS) if (node := grad_fn_of(root)) is not None]
-                for node in nodes:
-                    number = node._sequence_nr()
-                    if number not in state.claimed:
-                        self._claims.claim(state, node, number, OUTSIDE, self._call_stack_id())
+                state.creates_until(self._sequence())
+                self._claims.before_backward(state, nodes, self._call_stack_id(), creates_graph=creates_graph)
             self._scopes.before_backward(nodes, outermost=before[0] != Phase.BACKWARD)
             if whole and before[0] != Phase.BACKWARD and self.leaves is not None:
-                before = (*before[:4], self.leaves.below(nodes))
+                before = (*before[:5], self.leaves.below(nodes))
         except RecursionError:  # the program is at the recursion limit; the end of the call restores the phase
             self._guard.lacked_room = True
         except BaseException as error:
@@ -267,7 +270,7 @@ class ModuleTracker:
 
     def _leave_backward(self, before: _Backward, result: Any) -> None:
         """Record the end of a backward pass."""
-        phase, token, scope, whole, leaves = before
+        phase, token, scope, whole, creates_graph, leaves = before
         try:
             self.phases.threads.scope = scope
             if not self.active:
@@ -280,11 +283,9 @@ class ModuleTracker:
                 self._on_backward_end()
                 if self.leaves is not None:
                     self.leaves.backward_ended(leaves)
-                self.phases.threads.claimed.clear()
-                self.phases.threads.node_hooks.forget()
-                self.phases.threads.scope_claimed.clear()
             elif self.leaves is not None:
                 self.leaves.differentiated(leaves, result)
+            self._claims.after_backward(self.phases.threads, result, creates_graph=creates_graph, whole=whole)
             self.phases.after_backward(phase, whole=whole)
             self.on_backward_left()
         except RecursionError:  # the program is at the recursion limit; the next phase begins a visit of its own

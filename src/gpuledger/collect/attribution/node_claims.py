@@ -19,8 +19,9 @@ from typing import Any
 
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.program_objects import grad_fn_of, is_tensor, tensors_in, without_overrides
+from gpuledger.collect.attribution.backward_nodes import BackwardNodes
 from gpuledger.collect.attribution.node_hooks import first_node
-from gpuledger.collect.attribution.phases import Phases, ThreadState
+from gpuledger.collect.attribution.phases import OUTSIDE, Phases, ThreadState
 from gpuledger.collect.attribution.scope_tracker import ScopeTracker
 from gpuledger.collect.attribution.tags import suffix
 
@@ -40,6 +41,7 @@ class NodeClaims:
     def __init__(self, phases: Phases, scopes: ScopeTracker, guard: Guard) -> None:
         self._phases, self._scopes, self._guard = phases, scopes, guard
         self._set_token = phases.set_token
+        self._made_in_backward = BackwardNodes()
         self._active = False
         self._hooks: dict[tuple[int, int], Callable[..., None]] = {}
 
@@ -53,12 +55,12 @@ class NodeClaims:
         self._hooks.clear()
 
     def claim_inputs(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any], start: int) -> bool:
-        """Hook the nodes of a call's inputs for the parent.
+        """Hook the nodes of a call's inputs for the parent, or for no module if the call is in none.
 
         Returns:
             Whether the parent has created a node since its last child call that no input leads to.
         """
-        parent_id, done, stack_id = state.stack[-1]
+        parent_id, done, stack_id = state.stack[-1] if state.stack else (OUTSIDE, start, -1)
         claimed = state.claimed
         reached = start <= done
         with without_overrides():
@@ -99,6 +101,32 @@ class NodeClaims:
                 if hidden:
                     hidden = False
                     self._give_back(state, node, start, end)
+
+    def before_backward(self, state: ThreadState, roots: list[Any], stack_id: int, *, creates_graph: bool) -> None:
+        """Hook the nodes of a graph that is about to run: its roots, for no module, and what backward has created."""
+        for node in roots:
+            number = node._sequence_nr()
+            if number not in state.claimed:
+                self.claim(state, node, number, OUTSIDE, stack_id)
+        for node, owner in self._made_in_backward.before_pass(state, roots, creates_graph=creates_graph):
+            state.node_hooks.add_before(node, self._hook(*owner))
+
+    def after_backward(self, state: ThreadState, result: Any, *, creates_graph: bool, whole: bool) -> None:
+        """Record the end of a backward pass that is in no other one.
+
+        Args:
+            state: State of the calling thread.
+            result: What ``autograd.grad`` has returned; None if it raised.
+            creates_graph: Whether the pass has created nodes itself.
+            whole: False for ``autograd.grad``.
+        """
+        with without_overrides():
+            self._made_in_backward.after_pass(result, creates_graph=creates_graph, whole=whole)
+        if whole:
+            state.claimed.clear()
+            state.created.clear()
+            state.node_hooks.forget()
+            state.scope_claimed.clear()
 
     def claim(self, state: ThreadState, node: Any, number: int, module_id: int, stack_id: int) -> None:
         """Hook a node so that its module, and its scope if there are scopes, are set before it runs.
@@ -146,6 +174,7 @@ class NodeClaims:
     def _make_hook(self, module_id: int, stack_id: int) -> Callable[[Any], None]:
         phases, set_token, claims = self._phases, self._set_token, self
         local, mine = phases.local, suffix(module_id, 0, stack_id)
+        runs, owner = self._made_in_backward.runs, (module_id, stack_id)
 
         def at_work(_gradients: Any) -> None:
             try:
@@ -154,6 +183,7 @@ class NodeClaims:
                     token = phases.prefix + mine
                     state.token = token
                     set_token(token + state.scope)
+                    runs(owner)
             except BaseException as error:
                 if not claims._guard.absorbs(error):
                     raise

@@ -14,6 +14,9 @@ from gpuledger.model.journal.journal import TagFlag
 
 OUTSIDE = -1
 
+Owner = tuple[int, int]
+"""Ids of a module and of the Python stack of its call."""
+
 
 class ThreadState:
     """State of one thread.
@@ -24,6 +27,7 @@ class ThreadState:
         stack: ``[module_id, last_sequence_number, stack_id]`` of each module call in progress, outermost first.
         token: The current token without the scope.
         claimed: Numbers of the nodes that have a module's hook.
+        created: Number of the last node that a module has created before another one was current -> that module.
         node_hooks: The hooks of graphs whose backward has not run yet.
         scope: Piece of the current scope.
         scope_starts: Numbers at which the scope changed, ascending.
@@ -39,6 +43,7 @@ class ThreadState:
 
     __slots__ = (
         "claimed",
+        "created",
         "node_hooks",
         "scope",
         "scope_awaited",
@@ -58,6 +63,7 @@ class ThreadState:
         self.stack: list[list[int]] = []
         self.token = ""
         self.claimed: set[int] = set()
+        self.created: dict[int, Owner] = {}
         self.node_hooks = NodeHooks()
         self.scope = ""
         self.scope_claimed: set[int] = set()
@@ -69,6 +75,11 @@ class ThreadState:
         self.scope_pieces: list[str] = []
         self.scoped_nodes: dict[int, str] = {}
         self.scopes_before: list[str] = []
+
+    def creates_until(self, number: int) -> None:
+        """Record that the innermost module has created the thread's nodes before ``number``, since the last record."""
+        if number - 1 not in self.created:
+            self.created[number - 1] = (self.stack[-1][0], self.stack[-1][2]) if self.stack else (OUTSIDE, -1)
 
 
 class _Threads(threading.local):

@@ -27,7 +27,7 @@ Bounds the key of a program that calls only ``autograd.grad`` and never ``backwa
 """
 SHAPES_KEPT = 64
 """Maximum number of distinct backward passes kept. A training step has one or a few."""
-_NO_NUMBER = 1 << 62
+NO_NUMBER = 1 << 62
 """Bound above all sequence numbers of ordinary nodes.
 
 Gradient accumulators have the maximum number: they run as soon as possible, in the current scope.
@@ -104,7 +104,7 @@ def _shape(state: ThreadState, roots: list[Any]) -> tuple[Any, ...]:
 def crossings_among(nodes: Iterable[int], state: ThreadState) -> Iterator[_Crossing]:
     """Yield ``(number, piece)`` of each scope change among these nodes, in the order in which backward runs them."""
     starts, pieces = state.scope_starts, state.scope_pieces
-    last, since = None, _NO_NUMBER
+    last, since = None, NO_NUMBER
     for number in sorted(nodes, reverse=True):
         if number >= since:  # in the same scope as the node before it
             continue
@@ -123,7 +123,7 @@ def numbered_nodes(roots: Iterable[Any], oldest: int) -> dict[int, Any]:
     visit = waiting.append
     for node in waiting:  # the list grows during the iteration
         number = node._sequence_nr()
-        if number >= _NO_NUMBER or number in found:
+        if number >= NO_NUMBER or number in found:
             continue
         found[number] = node
         if number >= oldest:

@@ -17,7 +17,6 @@ from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.modules import ModuleTracker
 from gpuledger.collect.attribution.phases import Phases
-from gpuledger.collect.attribution.precision import Precision
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.recorder import FillsUp, Recorder
 from gpuledger.collect.attribution.stacks import StackTable
@@ -35,6 +34,7 @@ from gpuledger.collect.memory.operator_limit import OperatorLimit
 from gpuledger.collect.memory.operator_times import OperatorTimes
 from gpuledger.collect.memory.optimizer_facts import describe_optimizers
 from gpuledger.collect.memory.pending_events import PendingEvents
+from gpuledger.collect.memory.precision import Precision
 from gpuledger.collect.sharding.layouts import Layouts
 from gpuledger.collect.sharding.marked_calls import ShardingObserver
 from gpuledger.collect.sharding.sharded_training import ShardedTraining

@@ -302,17 +302,37 @@ def test_the_first_operator_with_a_gradient_has_the_number_0() -> None:
     assert places(trace.owned()) == [("kernel", 0, "backward", 4)]
 
 
-def test_a_gradient_of_what_backward_computed_again_outside_of_modules_has_no_module() -> None:
+@pytest.mark.parametrize(("checkpoint", "module"), [(5, 1), (7, -1)])
+def test_a_gradient_of_what_backward_computed_again_has_the_module_of_the_checkpoint(
+    checkpoint: int, module: int
+) -> None:
     """A checkpoint in a scope: its operators have sequence numbers of their own in the engine's thread."""
     trace = training()
-    trace.host(f"{NODE}CheckpointFunctionBackward", 220, 250, sequence=5, lane=ENGINE)
+    trace.host(f"{NODE}CheckpointFunctionBackward", 220, 250, sequence=checkpoint, lane=ENGINE)
     trace.host(f"{SCOPE_RANGE}0.0", 221, 222, lane=ENGINE)
     trace.host("aten::mm", 223, 230, sequence=0, lane=ENGINE)
     trace.host(f"{SCOPE_RANGE}-1", 231, 232, lane=ENGINE)
     trace.host(f"{NODE}MmBackward0", 260, 270, sequence=0, lane=ENGINE, made_by=ENGINE)
     trace.device("its gradient", 700, 710, trace.host("aten::mm", 261, 269, lane=ENGINE))
     trace.part.names.append("scope")
-    assert places(trace.owned())[-1] == ("kernel", -1, "backward", 4)
+    assert places(trace.owned())[-1] == ("kernel", module, "backward", 4)
+
+
+def test_a_node_that_backward_creates_has_the_module_of_the_node_that_ran() -> None:
+    """``create_graph=True``: operators inside a node have numbers of the engine's thread, also those of forward."""
+    trace = training()
+    trace.host(f"{PHASE_RANGE}{int(Phase.BACKWARD)}", 410, 600)
+    trace.host(f"{NODE}AddmmBackward0", 420, 440, sequence=5, lane=ENGINE)
+    trace.host("aten::mm", 421, 439, sequence=6, lane=ENGINE)
+    trace.host(f"{NODE}ReluBackward0", 450, 460, sequence=6, lane=ENGINE)
+    trace.host("aten::threshold_backward", 451, 459, sequence=7, lane=ENGINE)
+    trace.host(f"{PHASE_RANGE}{int(Phase.BACKWARD)}", 610, 900)
+    for number, sequence in enumerate((7, 6)):
+        start = 620 + 20 * number
+        trace.host(f"{NODE}Created", start, start + 10, sequence=sequence, lane=ENGINE, made_by=ENGINE)
+        launch = trace.host("aten::mul", start + 1, start + 9, lane=ENGINE)
+        trace.device("of what backward created", 700 + number * 10, 705 + number * 10, launch)
+    assert places(trace.owned())[-2:] == [("kernel", 0, "backward", 4), ("kernel", 1, "backward", 4)]
 
 
 @pytest.mark.parametrize("launch", [0, 999])

@@ -104,6 +104,23 @@ def test_every_byte_made_in_backward_goes_to_the_module_that_made_the_node(net: 
     assert oracle.wrong_bytes == 0, dict(oracle.wrong)
 
 
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("net", NETS, ids=lambda net: net.__name__)
+def test_a_node_that_backward_creates_has_the_module_of_the_node_that_ran(net: type[nn.Module], times: int) -> None:
+    model = net()
+    with Oracle(model) as oracle:
+        for _ in range(2):
+            x = torch.randn(8, 8, requires_grad=True)
+            y = model(x).tanh() * 2
+            extra = model(x * 0.5).sigmoid()
+            total = y
+            for _ in range(times):
+                (total,) = torch.autograd.grad(total.square().sum(), x, create_graph=True)
+            (total.square().mean() + y.mean() + extra.mean()).backward()
+    assert oracle.right_bytes > 0
+    assert oracle.wrong_bytes == 0, dict(oracle.wrong)
+
+
 def test_the_oracle_can_fail() -> None:
     model = Nested()
     with Oracle(model) as oracle:
