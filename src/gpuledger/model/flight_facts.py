@@ -14,6 +14,8 @@ HOST = -1
 COUNTED_NODES = 2_000
 """A holder's autograd nodes are counted up to this number. A larger ``length`` means at least that many."""
 
+ANOTHER_THREAD = "another thread"
+"""In place of the name of a thread that Python has not started, such as autograd's."""
 CENSUS_RATIO = 1.5
 """Ratio of the number of steps at a census to that at the one before."""
 EXPLAINED_FRAC = 0.25

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 F64 = NDArray[np.float64]
 PARTS = 8
 FEWEST_STEPS = 24
+FEWEST_FAILED_STEPS = 8
+"""The same where a request has failed: then it is known that memory did not stop growing in time."""
 FEWEST_HOST_STEPS = 64
 _LEAST_BYTES = 64 << 10
 _LEAST_HOST_BYTES = 32 << 20
@@ -82,18 +84,25 @@ class Trend:
     total: float
 
 
-def find_growth(rank: Rank) -> tuple[Growth, ...]:
+def find_growth(rank: Rank, failed_step: int | None = None) -> tuple[Growth, ...]:
     """Return the growth of every device and of the host.
+
+    Args:
+        rank: The rank.
+        failed_step: The step in which a request of memory failed; None if none did. Growth before that is looked for,
+            and fewer steps suffice on a GPU.
 
     Source: the allocator's counters and the process's host memory at every step, and censuses of live tensors.
     """
     columns = ("device_idx", "step", "allocated_bytes", "peak_allocated_bytes", "blocks", "host_bytes")
     table = rank.table("step_memory", columns)
     values = {name: table.column(name).to_numpy(zero_copy_only=False).astype(np.float64) for name in columns}
+    fewest = FEWEST_STEPS if failed_step is None else FEWEST_FAILED_STEPS
+    is_seen = values["step"] < (math.inf if failed_step is None else failed_step)
     found = []
     for device_idx in distinct_numbers(values["device_idx"].astype(np.int64)).tolist():
-        mine = {name: column[values["device_idx"] == device_idx] for name, column in values.items()}
-        growth = _of_device(rank, device_idx, mine) if device_idx >= 0 else _of_host(rank, mine)
+        mine = {name: column[(values["device_idx"] == device_idx) & is_seen] for name, column in values.items()}
+        growth = _of_device(rank, device_idx, mine, fewest) if device_idx >= 0 else _of_host(rank, mine)
         if growth is not None:
             found.append(growth)
     return tuple(found)
@@ -129,13 +138,13 @@ def counted_steps(rank: Rank) -> CountedSteps:
     return CountedSteps(counted, max(first.step + FEWEST_STEPS - 1, math.ceil(CENSUS_RATIO * first.step)))
 
 
-def _of_device(rank: Rank, device_idx: int, values: dict[str, F64]) -> Growth | None:
+def _of_device(rank: Rank, device_idx: int, values: dict[str, F64], fewest: int) -> Growth | None:
     steps, allocated = values["step"], values["allocated_bytes"]
-    trend = rising(steps, allocated)
+    trend = rising(steps, allocated, fewest=fewest)
     if trend is None or trend.total < max(_LEAST_BYTES, 0.002 * float(allocated[-1])):
         return None
-    blocks = rising(steps, values["blocks"])
-    if blocks is None and _grows_with_inputs(steps, allocated, values["peak_allocated_bytes"]):
+    blocks = rising(steps, values["blocks"], fewest=fewest)
+    if blocks is None and _grows_with_inputs(steps, allocated, values["peak_allocated_bytes"], fewest):
         return None
     limit = limit_bytes_of(rank, device_idx)
     peak = float(values["peak_allocated_bytes"][-1])
@@ -239,7 +248,7 @@ def _still_grows(rank: Rank, last: CensusFacts, holder: Holder, trend: Trend, st
     return more * holder.element_bytes >= EXPLAINED_FRAC * trend.per_step * steps
 
 
-def rising(steps: F64, values: F64, count: int = PARTS) -> Trend | None:
+def rising(steps: F64, values: F64, count: int = PARTS, fewest: int = FEWEST_STEPS) -> Trend | None:
     """Return the steady rise of a floor until the last step; None if it does not rise, or there are too few steps.
 
     Looks at the last three quarters of the steps, and then at fewer of them, because memory can begin to grow late. A
@@ -248,15 +257,16 @@ def rising(steps: F64, values: F64, count: int = PARTS) -> Trend | None:
     Args:
         steps: Ascending step numbers.
         values: Values at the ends of these steps; NaN where not known.
-        count: Number of parts with a floor each.
+        count: Number of parts with a floor each; fewer if there are fewer steps.
+        fewest: Smallest number of steps.
     """
     known = ~np.isnan(values)
     steps, values = steps[known], values[known]
-    if steps.size < FEWEST_STEPS:
+    if steps.size < fewest:
         return None
     found = _rising_from(steps, values, steps.size // 4, count, _STILL_FRAC)
     for later in (steps.size // 2, 3 * steps.size // 4):
-        if found is None and steps.size - later >= FEWEST_STEPS:
+        if found is None and steps.size - later >= fewest:
             found = _rising_from(steps, values, later, count, _STILL_LATE_FRAC)
             floor = values[-max((steps.size - later) // count, 1) :].min()
             if found is not None and floor <= values[:later].max():
@@ -266,6 +276,9 @@ def rising(steps: F64, values: F64, count: int = PARTS) -> Trend | None:
 
 def _rising_from(steps: F64, values: F64, later: int, count: int, still_frac: float) -> Trend | None:
     """Return the steady rise of the floor from position ``later`` on."""
+    if steps.size - later < 2 * count:  # parts of one and of two steps could not be compared
+        later = max(later, steps.size - count)
+        count = steps.size - later
     parts = np.array_split(np.arange(later, steps.size), count)
     floors = np.array([values[part].min() for part in parts])
     gains = np.diff(floors)
@@ -292,9 +305,9 @@ def _begin_of(values: F64, lowest: int, first: NDArray[np.int64], least: float) 
     return begin
 
 
-def _grows_with_inputs(steps: F64, allocated: F64, peaks: F64) -> bool:
+def _grows_with_inputs(steps: F64, allocated: F64, peaks: F64, fewest: int) -> bool:
     """Return whether the peak of a step rises faster than the floor, as with longer inputs."""
-    trend, of_peak = rising(steps, allocated), rising(steps, peaks)
+    trend, of_peak = rising(steps, allocated, fewest=fewest), rising(steps, peaks, fewest=fewest)
     return trend is not None and of_peak is not None and of_peak.per_step > 1.5 * trend.per_step
 
 
@@ -305,8 +318,10 @@ def _censuses(rank: Rank) -> tuple[CensusFacts | None, CensusFacts | None]:
 
 
 def _holder(rank: Rank) -> Holder | None:
-    """Return what has grown by the last census that has found something."""
-    return next((one.holder for one in reversed(rank.manifest.censuses) if one.holder is not None), None)
+    """Return what has grown by the last census that has found something, or else by that of a failed request."""
+    at_failure = rank.manifest.failure_census
+    found = [*([] if at_failure is None else [at_failure]), *rank.manifest.censuses]
+    return next((one.holder for one in reversed(found) if one.holder is not None), None)
 
 
 def _last_measured_step(rank: Rank) -> int:

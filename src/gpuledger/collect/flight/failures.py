@@ -56,6 +56,12 @@ class Failures:
         self._stacks = HistoryStacks(stacks)
         self._busy = threading.Lock()
         self._highest_bytes = -1
+        self._earlier: Census | None = None
+        self._earlier_bytes = 0
+
+    def compare_with(self, earlier: Census, in_use_bytes: int) -> None:
+        """Look at an error for what has grown since ``earlier``, when ``in_use_bytes`` were allocated."""
+        self._earlier, self._earlier_bytes = earlier, in_use_bytes
 
     def happened(self, facts: dict[str, Any], step: int) -> None:
         """Record an error before the program receives it, or one of a library or of the host that ends the program.
@@ -119,7 +125,8 @@ class Failures:
         del snapshot
         self.facts.append(fact)
         self._journal.fact(oom=self.facts)
-        self._journal.fact(failure_census=Census(step).as_fact())
+        grown_bytes = max(allocated - self._earlier_bytes, 0)
+        self._journal.fact(failure_census=Census(step, self._earlier, grown_bytes).as_fact())
         fact["took_ns"] = time.time_ns() - started_ns
 
     def _record_host(self, facts: dict[str, Any], step: int) -> None:

@@ -123,6 +123,10 @@ class FlightRecorder:
         kept = self._kept()
         if kept is not None:
             self._count_tensors(kept, step)
+        if self._events is not None and not _is_busy():
+            started_ns = time.time_ns()
+            self.failures.compare_with(Census(step), self._bytes_in_use())
+            self._journal.pause("census", started_ns)
 
     def take_over(self, step: int) -> None:
         """Continue alone after ``step``, the last one of the measurements."""
@@ -179,6 +183,7 @@ class FlightRecorder:
         census = Census(step, self._first, grown_bytes)
         if is_first:
             self._first, self._first_bytes = census, in_use
+            self.failures.compare_with(census, in_use)
         self._uncounted = census if census.needs_count else None
         self._censuses.append(census.as_fact())
         self._journal.fact(censuses=self._censuses)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpuledger.analyze.memory.groups import group_accounts
 from gpuledger.analyze.memory.tree import ROUNDING_PATH
 from gpuledger.model.accounts import ROUNDING
+from gpuledger.model.flight_facts import ANOTHER_THREAD
 from gpuledger.report.base.phrases import MISSING, Unit, after_steps, device_label, entry
 from gpuledger.report.base.terminal import BOLD, TextColumn, TextTable
 from gpuledger.units import counted, format_bytes, format_frac
@@ -124,7 +125,7 @@ def _request(rank: Rank, failure: OutOfMemory) -> list[str]:
     if failure.module:
         parts.append(f"module {failure.module}{' by order' if failure.is_module_by_order else ''}")
     if failure.thread:
-        parts.append(f"in thread {failure.thread}")
+        parts.append(f"in {'' if failure.thread == ANOTHER_THREAD else 'thread '}{failure.thread}")
     if failure.is_capturing:
         parts.append("while a CUDA graph was captured")
     if failure.inputs and failure.module:

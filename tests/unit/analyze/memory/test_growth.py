@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.analyze.memory.growth import FEWEST_STEPS, Trend, _has_more, rising
+from gpuledger.analyze.memory.growth import FEWEST_FAILED_STEPS, FEWEST_STEPS, Trend, _has_more, rising
 from gpuledger.model.flight_facts import CensusFacts, Holder
 
 STEPS = np.arange(1, 201, dtype=np.float64)
@@ -70,6 +70,26 @@ def test_what_stops_or_repeats_is_no_trend(values: np.ndarray) -> None:
 def test_few_steps_have_no_trend() -> None:
     few = STEPS[: FEWEST_STEPS - 1]
     assert rising(few, few * MIB) is None
+
+
+@pytest.mark.parametrize(("steps", "healthy"), [(8, 0), (19, 1), (19, 4), (31, 18)])
+def test_few_steps_suffice_before_a_failed_request(steps: int, healthy: int) -> None:
+    few = STEPS[:steps]
+    values = np.maximum(few - healthy, 0) * MIB
+    trend = rising(few, values, fewest=FEWEST_FAILED_STEPS)
+    assert trend is not None
+    assert trend.per_step == pytest.approx(MIB, rel=0.2)
+    assert abs(trend.since_step - healthy) <= 2
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[5, 0, 0, 0, 0, 0, 0, 0, 0], [0, 3, 0, 3, 0, 3, 0, 3, 0], [0, 1, 1, 1, 1, 1, 1, 1, 1], [0] * 8 + [9]],
+    ids=["the optimizer's state", "every second step", "a warm-up", "one jump"],
+)
+def test_few_steps_without_a_steady_rise_have_no_trend(values: list[int]) -> None:
+    sizes = np.cumsum(values) if values[0] else np.array(values)
+    assert rising(STEPS[: len(values)], sizes * MIB, fewest=FEWEST_FAILED_STEPS) is None
 
 
 def census(step: int, length: int) -> CensusFacts:

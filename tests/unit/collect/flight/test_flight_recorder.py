@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from failing_allocator import MIB, Recorded, counters
+from failing_allocator import FACTS, MIB, Recorded, counters, snapshot
 from memory_history import History, Watch, history
 from present import present
 
@@ -48,6 +48,24 @@ def test_the_ring_is_on_from_the_end_of_the_measurements_to_the_end(history: His
     recorder.step_ended(14, 20)
     recorder.finish(14)
     assert not history.owner
+
+
+def test_what_has_grown_since_the_recorded_steps_is_told_at_an_error(
+    history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program can end in an error before the first census after the measurements."""
+    monkeypatch.setattr(torch_private, "light_snapshot", lambda: snapshot([40 * MIB], []))
+    monkeypatch.setattr(torch_private, "memory_fraction", lambda _device: 1.0)
+    recorder = recorder_in(tmp_path)
+    history.stop()
+    outputs: list[torch.Tensor] = []
+    recorder.step_ended(3, 10)
+    recorder.recording_ended(3)
+    outputs += [torch.zeros(1 << 20) for _ in range(9)]
+    monkeypatch.setattr(torch_private, "memory_stats", lambda _device: counters(116 * MIB))
+    recorder.failures.happened({**FACTS, "tried_bytes": 300 * MIB}, 12)
+    holder = present(recorder._journal.part.facts["failure_census"]["holder"])
+    assert (holder["kind"], holder["name"], holder["more"]) == ("list", "outputs", 9)
 
 
 def test_a_history_of_the_program_is_not_touched(history: History, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from gpuledger.analyze.memory.growth_origin import module_path
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.memory.live import device_indices, read_labels, read_numbers
 from gpuledger.analyze.memory.small_states import number_bytes
+from gpuledger.model.flight_facts import ANOTHER_THREAD
 
 if TYPE_CHECKING:
     from gpuledger.model.flight_facts import FailedAllocation
@@ -140,7 +141,7 @@ def _explain(rank: Rank, failure: FailedAllocation, gpus: Gpus, *, replays: bool
         state=state,
         library=failure.library,
         inputs=failure.inputs,
-        thread="" if failure.is_main_thread is not False else failure.thread or "another thread",
+        thread="" if failure.is_main_thread is not False else failure.thread or ANOTHER_THREAD,
         is_capturing=bool(failure.is_capturing),
         failure_id=failure.failure_id,
         is_kill=failure.killed is not None,
@@ -172,7 +173,7 @@ def _line(failure: FailedAllocation) -> str:
 
 def _evidence(rank: Rank, failure: FailedAllocation, state: FailedState) -> Evidence:
     device = failure.device_idx or 0
-    growth = next((one for one in find_growth(rank) if one.device_idx == device), None)
+    growth = next((one for one in find_growth(rank, failure.step) if one.device_idx == device), None)
     inputs = rank.manifest.inputs
     return Evidence(
         failure,

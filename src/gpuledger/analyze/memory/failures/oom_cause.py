@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpuledger.analyze.memory.growth import FEWEST_STEPS
 from gpuledger.units import format_bytes, format_frac
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ _MUCH_FRAC = 0.1
 """Share of the GPU from which on other processes are named."""
 _LARGE_FRAC = 0.5
 """Share of the limit from which on a single request is the cause by itself."""
+_PART_FRAC, _MOST_FRAC = 0.2, 0.5
+"""Share of the allocated memory from which on growth is the cause: over many steps, and over few."""
 _LARGER_STEP = 1.25
 """Ratio to the median peak of earlier steps from which on a step is larger than these."""
 
@@ -143,9 +146,10 @@ def _memory_fraction(of: Evidence) -> str:
     limit, free = of.own_limit_bytes, of.failure.free_bytes
     if limit is None or free is None or free < of.tried_bytes or _fragmentation(of):
         return ""  # a limit with enough memory below it is not the cause
+    grown = _growth(of)
     return (
         f"The process may use only {format_bytes(limit)} of the GPU (set_per_process_memory_fraction), although "
-        f"{format_bytes(free)} are free"
+        f"{format_bytes(free)} are free" + (f". {grown}" if grown else "")
     )
 
 
@@ -177,7 +181,11 @@ def _other_processes(of: Evidence) -> str:
 
 def _growth(of: Evidence) -> str:
     growth = of.growth
-    if growth is None or growth.grown_bytes < max(of.tried_bytes, 0.2 * of.state.allocated_bytes):
+    if growth is None:
+        return ""
+    is_short = growth.last_step - growth.since_step < FEWEST_STEPS
+    least_frac = _MOST_FRAC if is_short else _PART_FRAC
+    if growth.grown_bytes < max(of.tried_bytes, least_frac * of.state.allocated_bytes):
         return ""
     holder = growth.holder
     what = "" if holder is None else "the autograd graph of" if holder.kind == "graph" else holder.kind

@@ -71,6 +71,26 @@ def test_the_last_steps_that_had_ended_are_shown(card: Callable[..., None], tmp_
     }
 
 
+@pytest.mark.parametrize(("step_bytes", "kind"), [(4 * 1024 * MIB, "growth"), (0, "full")])
+def test_a_short_program_whose_memory_grew_is_told_so(
+    card: Callable[..., None], tmp_path: Path, step_bytes: int, kind: str
+) -> None:
+    """A leak that fills the GPU in 14 steps, and the same with rows of the steps after the error was caught."""
+    card(snapshot([LIVE], []), LIVE)
+    recorded = Recorded(tmp_path)
+    for step in range(1, 19):
+        grown = min(step, 14) * step_bytes
+        columns = {"allocated": (20 * 1024 * MIB + grown) // UNIT_BYTES, "blocks": 100 + (step if step_bytes else 0)}
+        rest = {"reserved": 0, "peak": 0, "allocations": 0, "retries": 0, "host": 0, "end_ms": step}
+        recorded.journal.part.add("step_memory", device_idx=0, step=step, **columns, **rest)
+    recorded.failures.happened({**FACTS, "tried_bytes": 300 * MIB}, 15)
+    (failure,) = explain_oom(recorded.rank())
+    assert failure.cause is not None
+    assert failure.cause.kind == kind
+    if kind == "growth":
+        assert failure.cause.sentence == "Memory has grown by 4.0 GiB per step since step 1, 52.0 GiB in total"
+
+
 def test_a_narrow_terminal_has_the_table_below_its_label(card: Callable[..., None], tmp_path: Path) -> None:
     card(snapshot([LIVE], []), LIVE)
     recorded = run_with_steps(tmp_path, {"tried_bytes": 300 * MIB})

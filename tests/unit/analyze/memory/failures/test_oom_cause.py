@@ -85,6 +85,20 @@ def test_fragmentation_below_a_limit_of_the_process_is_not_the_limit() -> None:
     assert find_cause(replace(capped, state=pieces)).kind == "fragmentation"
 
 
+def test_growth_below_a_limit_of_the_process_is_told_with_the_limit() -> None:
+    found = find_cause(replace(failing(total_bytes=20 * GIB, free_bytes=58 * GIB), growth=GROWTH))
+    assert found.kind == "memory_fraction"
+    assert found.sentence.endswith(
+        "although 58.0 GiB are free. Memory has grown by 76.3 MiB per step since step 4, 64.0 GiB in total"
+    )
+
+
+@pytest.mark.parametrize(("steps", "grown_gib", "kind"), [(12, 30, "full"), (12, 40, "growth"), (30, 16, "growth")])
+def test_growth_over_few_steps_is_the_cause_if_it_is_most_of_the_memory(steps: int, grown_gib: int, kind: str) -> None:
+    growth = replace(GROWTH, since_step=811 - steps, grown_bytes=grown_gib * GIB)
+    assert find_cause(replace(USUAL, growth=growth)).kind == kind
+
+
 def test_every_rule_has_a_case() -> None:
     assert {rule.__name__.strip("_") for rule in RULES} | {"full"} == set(CASES)
 
