@@ -130,11 +130,30 @@ def storage_address(tensor: Tensor) -> int:
         return 0
 
 
+def place_in_memory(tensor: Tensor) -> tuple[int, int, tuple[int, ...]] | None:
+    """Return what only tensors of the same elements share: storage address, offset and sizes; None without an address.
+
+    A parameter and its ``detach()`` are two such tensors.
+    """
+    address = storage_address(tensor)
+    return (address, _offset_of(tensor), known_sizes(tensor)) if address else None
+
+
 def innermost_tensor(tensor: Any) -> Any:
     """Return the tensor inside the wrappers of ``torch.func``; without one, the tensor itself."""
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor
+
+
+def is_batched(tensor: Any) -> bool:
+    """Return whether ``torch.vmap`` hides a dimension of a tensor: its sizes are those of one of many."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        if functorch.is_batchedtensor(tensor):
+            return True
+        tensor = functorch.get_unwrapped(tensor)
+    return False
 
 
 def attributes_of(thing: object) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from gpuledger.collect.adapter.program_objects import (
     local_part,
     parameter_groups,
     partition_of,
+    place_in_memory,
     state_of,
     storage_address,
     tensors_in,
@@ -192,6 +193,13 @@ class TensorObservations:
     def owners(self) -> dict[int, tuple[int, int]]:
         """Return ``id`` of each registered parameter -> ids of its name and of its module."""
         return {id(p): (n, m) for r, n, m in self.registry.parameters if (p := r()) is not None}
+
+    def owners_by_place(self) -> dict[Any, tuple[int, int]]:
+        """Return the place in memory of each registered parameter -> ids of its name and of its module."""
+        with without_overrides():
+            found = {place_in_memory(p): (n, m) for r, n, m in self.registry.parameters if (p := r()) is not None}
+        found.pop(None, None)
+        return found
 
     def part_ids(self) -> set[int]:
         """Return the ids of :attr:`parts`."""

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from gpuledger.collect.adapter.program_objects import (
+    is_batched,
     is_complex,
     is_floating,
     is_tensor,
@@ -26,6 +27,9 @@ LEVELS = 2
 
 MODULES = 16
 """Maximum number of outermost modules whose inputs are stored."""
+
+UNKNOWN_ROWS = 0
+"""Stored as the batch size of a call inside ``torch.vmap``, which hides a dimension: it can be the batch or another."""
 
 Shape = tuple[int, ...]
 
@@ -50,8 +54,14 @@ class _Inputs:
         """Add a call in a step."""
         self.tokens = len(shape) >= 2 and is_whole
         self.shapes[shape] += 1
+        self._add_rows(step, shape[0], shape[1] if self.tokens else -1)
+
+    def add_unknown(self, step: int) -> None:
+        """Add a call in a step with an unknown batch size."""
+        self._add_rows(step, UNKNOWN_ROWS, -1)
+
+    def _add_rows(self, step: int, rows: int, length: int) -> None:
         self.per_step[step] += 1
-        rows, length = shape[0], shape[1] if self.tokens else -1
         last = self.calls[-1] if self.calls else None
         if last is not None and last[1] == step:
             return  # a step of several calls keeps the shape of the first
@@ -76,8 +86,11 @@ class InputShapes:
             found = _telling((*args, *kwargs.values()))
         if found is None:
             return
-        shape, is_whole = found
-        if len(shape) > 1 or (shape and is_whole):  # one dimension of fractions can be the values of one sample
+        shape, is_whole, is_hidden = found
+        if is_hidden:
+            known = self._modules[module_id] = known or _Inputs()
+            known.add_unknown(step)
+        elif len(shape) > 1 or (shape and is_whole):  # one dimension of fractions can be the values of one sample
             known = self._modules[module_id] = known or _Inputs()
             known.add(step, shape, is_whole=is_whole)
 
@@ -85,6 +98,8 @@ class InputShapes:
         """Write the shapes of the module that was called in most steps, the first of several."""
         if self._modules:
             module_id, found = max(self._modules.items(), key=lambda item: len(item[1].per_step))
+            if not found.shapes:
+                return
             shape, _ = found.shapes.most_common(1)[0]
             often, _ = Counter(found.per_step.values()).most_common(1)[0]
             about = {"module_id": module_id, "shape": list(shape), "tokens": found.tokens, "step_calls": often}
@@ -92,8 +107,10 @@ class InputShapes:
             part.facts["calls"] = found.calls
 
 
-def _telling(arguments: tuple[Any, ...]) -> tuple[Shape, bool] | None:
-    """Return the sizes of the tensor that shows the batch, and whether it is of whole numbers; None without a tensor.
+def _telling(arguments: tuple[Any, ...]) -> tuple[Shape, bool, bool] | None:
+    """Return the sizes of the tensor that shows the batch; None without one.
+
+    With it, whether the tensor is of whole numbers, and whether vmap hides one of its sizes.
 
     It is the first one. If that has one dimension of whole numbers, such as the positions of tokens, and others have
     several, such as the tokens, it is the first of these.
@@ -105,7 +122,7 @@ def _telling(arguments: tuple[Any, ...]) -> tuple[Shape, bool] | None:
     if len(shape) == 1 and is_whole:
         others = (known_sizes(one) for one in arguments if is_tensor(one) and _is_whole(one))
         shape = next((sizes for sizes in others if len(sizes) > 1), shape)
-    return shape, is_whole
+    return shape, is_whole, is_batched(tensor)
 
 
 def _is_whole(tensor: Tensor) -> bool:

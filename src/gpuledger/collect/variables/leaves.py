@@ -19,6 +19,7 @@ from gpuledger.collect.adapter.program_objects import (
     is_exactly,
     is_leaf,
     is_tensor,
+    place_in_memory,
     requires_grad,
     storage_address,
     without_overrides,
@@ -122,6 +123,11 @@ class LooseLeaves:
             keys = [(id(leaf), storage_address(leaf)) for leaf in leaves]
         registered = self._sightings.owners()
         known = [registered.get(key[0]) or self._places.get(key) for key in keys]
+        if None in known:
+            alike = self._sightings.owners_by_place()
+            with without_overrides():
+                found = [place_in_memory(leaf) for leaf in leaves]
+            known = [place or alike.get(key) for key, place in zip(found, known, strict=True)]
         unknown = [leaf for leaf, place in zip(leaves, known, strict=True) if place is None]
         names: dict[int, str] = {}
         if unknown:

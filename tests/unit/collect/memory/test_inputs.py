@@ -50,3 +50,26 @@ def test_otherwise_the_first_tensor_shows_it(arguments: tuple[Any, ...], call: l
 
 def test_one_dimension_of_fractions_is_no_batch() -> None:
     assert seen(((torch.rand(5),), {})) == ({}, [])
+
+
+def test_the_batch_of_a_call_inside_vmap_is_unknown() -> None:
+    """vmap hides a dimension, and the first that is left is a guess, also of a call of other transforms around it."""
+    shapes, part = InputShapes(), Part()
+
+    def see(step: int, x: torch.Tensor) -> torch.Tensor:
+        shapes.see(0, step, (x,), {})
+        return x.square().sum()
+
+    torch.vmap(lambda x: see(1, x[None]))(torch.rand(32, 8))
+    torch.func.vmap(torch.func.grad(lambda x: see(2, x[None])))(torch.rand(32, 8))
+    torch.func.grad(lambda x: see(3, x))(torch.rand(16, 8))  # hides none
+    shapes.drain(part)
+    assert part.facts["calls"] == [[1, 2, 0, -1], [3, 3, 16, -1]]
+    assert part.facts["inputs"]["shape"] == [16, 8]
+
+
+def test_a_model_that_only_vmap_calls_has_no_batch() -> None:
+    shapes, part = InputShapes(), Part()
+    torch.vmap(lambda x: [shapes.see(0, 1, (x[None],), {}), x.sum()][1])(torch.rand(32, 8))
+    shapes.drain(part)
+    assert part.facts == {}
