@@ -20,10 +20,16 @@ LARGE_BYTES = 16
 _IN_8_BITS = frozenset(f"{TORCHS_OWN}{name}" for name in ("adagrad", "adam", "adamw", "rmsprop", "sgd"))
 """Modules of torch.optim with an optimizer that bitsandbytes has with 8-bit states (github.com/bitsandbytes-foundation/
 bitsandbytes, bitsandbytes/optim)."""
+_DEEPSPEEDS_OWN = "deepspeed."
+_DEEPSPEEDS_IN_8_BITS = frozenset({"deepspeed.ops.adam.fused_adam", "deepspeed.ops.lion.fused_lion"})
+"""Modules of DeepSpeed with an optimizer that one of bitsandbytes can replace: given to ``deepspeed.initialize``, with
+``zero_allow_untested_optimizer``. The others compress what ranks send, or keep their state in host memory."""
 
 
 def has_8_bit_form(one: OptimizerFacts) -> bool:
-    """Return whether an optimizer can have 8-bit states. True for one that is not torch's: it may have its own way."""
+    """Return whether an optimizer can have 8-bit states. True for one of another library: it may have its own way."""
+    if one.step_module.startswith(_DEEPSPEEDS_OWN):
+        return one.step_module in _DEEPSPEEDS_IN_8_BITS
     return not one.step_module.startswith(TORCHS_OWN) or one.step_module in _IN_8_BITS
 
 

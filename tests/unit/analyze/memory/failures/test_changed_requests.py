@@ -147,7 +147,14 @@ def optimizer(module: str) -> OptimizerFacts:
 
 @pytest.mark.parametrize(
     ("module", "advised"),
-    [("torch.optim.adamw", True), ("lion_pytorch.lion", True), ("torch.optim.adadelta", False)],
+    [
+        ("torch.optim.adamw", True),
+        ("lion_pytorch.lion", True),
+        ("torch.optim.adadelta", False),
+        ("deepspeed.ops.adam.fused_adam", True),
+        ("deepspeed.ops.adam.cpu_adam", False),
+        ("deepspeed.runtime.fp16.onebit.adam", False),
+    ],
 )
 def test_8_bit_states_are_advised_where_an_optimizer_has_them(module: str, advised: bool) -> None:
     assert (EIGHT_BITS in remedies(optimizers=(optimizer(module),))) is advised
