@@ -122,7 +122,7 @@ def test_advice_from_python() -> None:
         (("--fit", "8GiB", "--find-batch", "batch-size", "train.py"), 2, "--fit and --find-batch cannot be combined"),
         (("--fit", "8GiB", "--out", "there", "train.py"), 2, "--fit writes no run"),
         (("--batch-argument", "b", "train.py"), 2, "--batch-argument needs --fit"),
-        (("--fit", "8GiB", "--batch-argument", "rows", "train.py"), 2, "--rows is not among the program's arguments"),
+        (("--fit", "8GiB", "--batch-argument", "rows", "train.py"), 2, "--batch-argument rows: --rows is not among"),
         (("--fit", "8GiB", "missing.py"), 2, "no such script"),
         (("--fit", "8GiB", "raising.py"), 3, "ValueError: no data"),
     ],

@@ -73,10 +73,18 @@ def test_a_search_loads_torch_once_and_tries_five_values_at_most(tmp_path: Path)
 
 def test_an_argument_that_is_missing_is_an_error(tmp_path: Path) -> None:
     script = write(tmp_path, SCRIPT)
-    with pytest.raises(UsageError, match="--size is not among the program's arguments"):
+    with pytest.raises(UsageError, match="--find-batch size: --size is not among the program's arguments") as error:
         search_argument(Order((script, "--batch", "8"), CARD), "size")
+    assert "train.py --size 8" in (error.value.hint or "")
     with pytest.raises(UsageError, match="no such script"):
         search_argument(Order((str(tmp_path / "none.py"), "--batch", "8"), CARD), "batch")
+
+
+def test_an_argument_that_changes_nothing_has_no_largest_value(tmp_path: Path) -> None:
+    unused = "import torch\nheld = torch.zeros(1 << 20, device='cuda')\n"
+    script = write(tmp_path, unused)
+    with pytest.raises(UsageError, match=r"the peak is .* MiB for every value of --batch from 2,097,152 to 16,777,216"):
+        search_argument(Order((script, "--batch", str(1 << 21)), CARD), "batch")
 
 
 def test_a_failure_names_the_line_of_the_script(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def _batch_place(program: tuple[str, ...], name: str) -> int:
         UsageError: the named argument is missing, or not a whole number above 0.
     """
     flag = name or argument_of_batches(program)
-    return find_argument(program, flag)[0] if flag else -1
+    return find_argument(program, flag, "--batch-argument")[0] if flag else -1
 
 
 def argument_of_batches(program: Sequence[str]) -> str:

@@ -8,7 +8,8 @@ from typing import TextIO
 from gpuledger.errors import UsageError
 from gpuledger.processes.child_job import run_program_job
 from gpuledger.simulate.estimate.run import Order, check_program
-from gpuledger.simulate.estimate.search import Search, Trial
+from gpuledger.simulate.estimate.search import MOST, Search, Trial
+from gpuledger.units import format_bytes
 
 
 def search_argument(order: Order, name: str, output: TextIO | None = None) -> Search:
@@ -22,7 +23,8 @@ def search_argument(order: Order, name: str, output: TextIO | None = None) -> Se
         output: Gets a line for each value; None drops it. The program's own output is dropped.
 
     Raises:
-        UsageError: there is no such program, or its arguments have no ``--NAME`` with a whole number above 0.
+        UsageError: there is no such program, its arguments have no ``--NAME`` with a whole number above 0, or its
+            memory does not change with it.
         InputError: the program failed with a value that should fit.
         ChildJobError: the child process crashed.
     """
@@ -38,24 +40,49 @@ def search_argument(order: Order, name: str, output: TextIO | None = None) -> Se
         "start": start,
     }
     found = run_program_job("gpuledger.simulate.estimate.batch_child", given, order.program, output)
-    return Search(found["largest"], tuple(Trial(**trial) for trial in found["trials"]))
+    search = Search(found["largest"], tuple(Trial(**trial) for trial in found["trials"]))
+    _check_use(search, name)
+    return search
 
 
-def find_argument(program: tuple[str, ...], name: str) -> tuple[int, int]:
+def _check_use(found: Search, name: str) -> None:
+    """Check that a program's memory changed with its argument.
+
+    Raises:
+        UsageError: it is the same for all values up to the largest that is tried.
+    """
+    sizes = {trial.process_bytes for trial in found.trials}
+    if found.largest != MOST or len(sizes) != 1:
+        return
+    first, flag, size = found.trials[0].value, _flag(name), format_bytes(found.trials[0].process_bytes or 0)
+    raise UsageError(
+        f"--find-batch {name}: the peak is {size} for every value of {flag} from {first:,} to {MOST:,}",
+        hint=f"Check that the script uses {flag}, and not another value that is written in it",
+    )
+
+
+def _flag(name: str) -> str:
+    return name if name.startswith("-") else f"--{name}"
+
+
+def find_argument(program: tuple[str, ...], name: str, option: str = "--find-batch") -> tuple[int, int]:
     """Return the index of the value of ``--NAME`` among a program's arguments, and the value.
+
+    ``option`` is what names it on our command line.
 
     Raises:
         UsageError: it is missing, or not a whole number above 0.
     """
-    flag = name if name.startswith("-") else f"--{name}"
+    flag = _flag(name)
     for place, word in enumerate(program):
         if word == flag and place + 1 < len(program):
             return place + 1, _whole(flag, program[place + 1])
         if word.startswith(f"{flag}="):
             return place, _whole(flag, word.partition("=")[2])
     raise UsageError(
-        f"--find-batch {name}: {flag} is not among the program's arguments",
-        hint=f"gpuledger estimate … train.py {flag} 8",
+        f"{option} {name}: {flag} is not among the program's arguments",
+        hint=f"Add {flag} with the first value to try, even if the script has a default: gpuledger estimate … train.py "
+        f"{flag} 8. If the value is a constant in the script, let the script take it from the option {flag}",
     )
 
 

@@ -14,6 +14,8 @@ from gpuledger.units import counted
 if TYPE_CHECKING:
     from gpuledger.simulate.estimate.run import Estimate
 
+MOST = 1 << 24
+"""Largest value that is tried."""
 _MOST_GUESSES = 8
 """Trials after which the interval is halved: memory is not a line over this value."""
 _MOST_GROWTH = 16
@@ -57,7 +59,7 @@ class Search:
 
 
 def find_largest(
-    try_value: Callable[[int], Trial], start: int, most: int = 1 << 24, usable_bytes: int | None = None
+    try_value: Callable[[int], Trial], start: int, most: int = MOST, usable_bytes: int | None = None
 ) -> Search:
     """Return the largest whole number above 0 that fits, to one part in 256.
 
