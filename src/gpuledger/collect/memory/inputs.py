@@ -11,7 +11,6 @@ from gpuledger.collect.adapter.program_objects import (
     is_batched,
     is_complex,
     is_floating,
-    is_tensor,
     known_sizes,
     tensors_in,
     without_overrides,
@@ -113,15 +112,19 @@ def _telling(arguments: tuple[Any, ...]) -> tuple[Shape, bool, bool] | None:
     With it, whether the tensor is of whole numbers, and whether vmap hides one of its sizes.
 
     It is the first one. If that has one dimension of whole numbers, such as the positions of tokens, and others have
-    several, such as the tokens, it is the first of these.
+    several, such as the tokens, it is the first of these. If others have one dimension and another length, such as the
+    offsets of an ``EmbeddingBag`` or of packed sequences, none of them shows the batch for certain.
     """
     tensor = next(tensors_in(arguments, LEVELS), None)
     if tensor is None:
         return None
     shape, is_whole = known_sizes(tensor), _is_whole(tensor)
     if len(shape) == 1 and is_whole:
-        others = (known_sizes(one) for one in arguments if is_tensor(one) and _is_whole(one))
-        shape = next((sizes for sizes in others if len(sizes) > 1), shape)
+        others = [known_sizes(one) for one in tensors_in(arguments, LEVELS) if _is_whole(one)]
+        several = next((sizes for sizes in others if len(sizes) > 1), None)
+        if several is None and any(len(sizes) == 1 and sizes != shape for sizes in others):
+            return None
+        shape = several or shape
     return shape, is_whole, is_batched(tensor)
 
 

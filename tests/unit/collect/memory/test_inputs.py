@@ -38,14 +38,20 @@ def test_positions_before_the_tokens_are_not_the_batch() -> None:
     ("arguments", "call"),
     [
         ((torch.zeros(8, dtype=torch.long), torch.zeros(2, 8, 16)), [1, 1, 8, -1]),  # a token each, and a hidden state
-        ((torch.zeros(5, dtype=torch.long), torch.tensor([0, 3])), [1, 1, 5, -1]),  # words of several texts
+        ((torch.zeros(5, dtype=torch.long), torch.ones(5, dtype=torch.long)), [1, 1, 5, -1]),  # users and items
         ((torch.rand(3, 4), torch.zeros(3, 7, dtype=torch.long)), [1, 1, 3, -1]),
         (([torch.zeros(3, 4)],), [1, 1, 3, -1]),
     ],
-    ids=["recurrent", "bag", "features", "nested"],
+    ids=["recurrent", "pairs", "features", "nested"],
 )
 def test_otherwise_the_first_tensor_shows_it(arguments: tuple[Any, ...], call: list[int]) -> None:
     assert seen((arguments, {}))[1] == [call]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_words_of_several_texts_and_where_each_begins_show_no_batch(nested: bool) -> None:
+    words, offsets = torch.zeros(5, dtype=torch.long), torch.tensor([0, 3])
+    assert seen(((([words, offsets],) if nested else (words, offsets)), {})) == ({}, [])
 
 
 def test_one_dimension_of_fractions_is_no_batch() -> None:
