@@ -79,15 +79,25 @@ def find_failed(ranks: Sequence[Rank], *, are_times_comparable: bool = True) -> 
     Source: exit status and time of each process as the launcher saw it; its own exception, and whether that came from
         another rank.
     """
-    world = max((rank.manifest.world.size for rank in ranks if rank.manifest.world is not None), default=0)
-    attempts = defaultdict(list)
-    for rank in ranks:
-        attempts[rank.number // world if world else 0].append(rank)
+    world = _world(ranks)
     found: list[FailedRank] = []
-    for number, members in sorted(attempts.items()):
+    for number, members in by_attempt(ranks).items():
         is_first_known = are_times_comparable and len(members) >= world
         found += _of_attempt(number, members, is_first_known)
     return tuple(found)
+
+
+def by_attempt(ranks: Sequence[Rank]) -> dict[int, list[Rank]]:
+    """Return the ranks of each attempt of a job, or of each job that a program starts after the other."""
+    world = _world(ranks)
+    attempts = defaultdict(list)
+    for rank in ranks:
+        attempts[rank.number // world if world else 0].append(rank)
+    return dict(sorted(attempts.items()))
+
+
+def _world(ranks: Sequence[Rank]) -> int:
+    return max((rank.manifest.world.size for rank in ranks if rank.manifest.world is not None), default=0)
 
 
 def _of_attempt(number: int, ranks: Sequence[Rank], is_first_known: bool) -> list[FailedRank]:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.failures.oom import first_error_ns
-from gpuledger.analyze.ranks.failures import KILLED, FailedRank, find_failed
+from gpuledger.analyze.ranks.failures import KILLED, FailedRank, by_attempt, find_failed
 from gpuledger.units import counted, format_ns
 
 if TYPE_CHECKING:
@@ -99,14 +99,23 @@ def _failed(ranks: Sequence[Rank]) -> list[str]:
     world = max((rank.manifest.world.size for rank in ranks if rank.manifest.world is not None), default=0)
     if max(world, len(ranks)) < 2 or (_out_of_memory(ranks) and not _went_on(_out_of_memory(ranks))):
         return []
-    attempts = [[one for one in failed if one.attempt == number] for number in sorted({one.attempt for one in failed})]
     ends = [rank.manifest.exit_status for rank in ranks if rank.number not in {one.rank for one in failed}]
-    texts = [_failure_text(one, are_all=len(one) == len(ranks), are_others_known=None not in ends) for one in attempts]
+    attempts = by_attempt(ranks)
+    texts = []
+    for number, members in attempts.items():
+        of_attempt = [one for one in failed if one.attempt == number]
+        among = f" of {name_ranks([rank.number for rank in members])}" if len(attempts) > 1 else ""
+        if of_attempt:
+            are_all = len(of_attempt) == len(ranks)
+            texts.append(_failure_text(of_attempt, among, are_all=are_all, are_others_known=None not in ends))
     return [text for text in texts if text]
 
 
-def _failure_text(failed: Sequence[FailedRank], *, are_all: bool, are_others_known: bool) -> str:
-    """Return which of the ranks failed first, how, and that the others ended because of it; "" if no more is known."""
+def _failure_text(failed: Sequence[FailedRank], among: str, *, are_all: bool, are_others_known: bool) -> str:
+    """Return which of the ranks failed first, how, and that the others ended because of it; "" if no more is known.
+
+    ``among`` names the ranks of which one was the first, if there are others.
+    """
     first, *others = failed
     known = [part for part in (first.how, first.when) if part]
     if not first.is_first:
@@ -121,7 +130,7 @@ def _failure_text(failed: Sequence[FailedRank], *, are_all: bool, are_others_kno
             return "" if are_all else f"Rank {first.rank} was killed. The other ranks closed their recordings."
         rest = "" if are_all or not are_others_known else " The other ranks did not fail."
         return f"Rank {first.rank} failed: {', '.join(known)}.{rest}"
-    return f"Rank {first.rank} failed first: {', '.join(known)}. {_because(others)}"
+    return f"Rank {first.rank} failed first{among}: {', '.join(known)}. {_because(others)}"
 
 
 def _they_were(failed: Sequence[FailedRank]) -> str:
@@ -158,6 +167,10 @@ def _counted(ranks: Sequence[Rank]) -> Sequence[Rank]:
 
 
 def _unequal_steps(ranks: Sequence[Rank]) -> list[str]:
+    return [text for members in by_attempt(ranks).values() for text in _unequal_steps_of(members)]
+
+
+def _unequal_steps_of(ranks: Sequence[Rank]) -> list[str]:
     steps = {rank.number: rank.manifest.steps_seen for rank in _counted(ranks) if rank.manifest.steps_seen}
     counts = Counter(steps.values())
     if len(counts) < 2:

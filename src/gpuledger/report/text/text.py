@@ -11,10 +11,10 @@ from gpuledger.analyze.memory.empty import why_empty
 from gpuledger.analyze.view.chosen_devices import highest_devices
 from gpuledger.analyze.view.closing_notes import closing_notes
 from gpuledger.analyze.view.view import build_view
-from gpuledger.report.base.phrases import entry
+from gpuledger.report.base.phrases import MISSING_OR_FAILED, entry
 from gpuledger.report.base.terminal import BOLD, Terminal
 from gpuledger.report.text.first_screen import first_screen
-from gpuledger.report.text.oom_text import failure_lines
+from gpuledger.report.text.oom_text import CELLS, failure_lines
 
 if TYPE_CHECKING:
     from gpuledger.analyze.view.view import RunView
@@ -32,7 +32,8 @@ def run_summary_lines(run: Run, terminal: Terminal) -> list[str]:
     """Return the first screen of a run, its notes and the commands to try next."""
     view = build_view(run, devices=highest_devices(run.ranks) or None)
     if view.devices:
-        lines = first_screen(view, terminal)
+        problems = view.problems if view.rank_set is not None else ()
+        lines = [*entry(terminal, MISSING_OR_FAILED, *problems, cells=CELLS), *first_screen(view, terminal)]
     else:
         lines = entry(terminal, "Nothing recorded", why_empty(run.ranks))
         lines += failure_lines(view, terminal)

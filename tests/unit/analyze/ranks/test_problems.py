@@ -157,10 +157,11 @@ def of_world(size: int, *numbers: int) -> list[Rank]:
                 for number, ns, signal in ((0, 10, 9), (1, 20, 15), (2, 40, 15), (3, 30, 11))
             ],
             [
-                "Rank 0 failed first: killed by SIGKILL",
-                "Rank 3 failed first: killed by SIGSEGV, after 10 steps. Rank 2",
+                "Rank 0 failed first of ranks 0 and 1: killed by SIGKILL",
+                "Rank 3 failed first of ranks 2 and 3: killed by SIGSEGV, after 10 steps. Rank 2",
             ],
         ),
+        ([rank(number, world={"size": 2, "rank": number % 2}, steps_seen=10 - number // 2) for number in range(4)], []),
         (begun(0, HOUR // 3), []),
         (begun(2 * HOUR, 0), ["Rank 0 began 2.00 h after rank 1. Their clocks differ"]),
         (

@@ -221,6 +221,11 @@ def test_a_note_of_several_ranks_names_those_that_have_it(tmp_path: Path) -> Non
     ]
 
 
+def test_a_failed_rank_is_said_first(tmp_path: Path) -> None:
+    first, *_ = summary(changed(make_run(tmp_path / "two.ledger", ranks=2, blocks=300), status="cut off")).splitlines()
+    assert first == "Missing or failed   Rank 0 was killed. The other ranks closed their recordings."
+
+
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_it_fits_the_terminal(tmp_path: Path, width: int) -> None:
     run = read_run(make_run(tmp_path / "odd.ledger", hostile_names=True, blocks=300))
