@@ -58,7 +58,8 @@ class _Allocations:
 def find_loop(rank: Rank, device_idx: int) -> Loop | None:
     """Return the loop of the program's own code with most of the allocations; None if no line repeats.
 
-    An iteration begins when a function returns to an earlier line. A loop with a body of one line is not found.
+    An iteration begins when a function returns to an earlier line. A loop with a body of one line is not found. The
+    last iteration ends at the first allocation in a later line of the function, or outside of it.
 
     Source: stacks and times of the allocations; exact if every iteration allocates in two lines or more.
     """
@@ -66,11 +67,11 @@ def find_loop(rank: Rank, device_idx: int) -> Loop | None:
     if found.index.size < FEWEST_ITERATIONS:
         return None
     stacks = read_stacks(rank)
-    starts, frame = _hottest(found, _own_frames(stacks))
+    starts, end, frame = _hottest(found, _own_frames(stacks))
     if frame is None:
         return None
     directory = program_directory(stacks.values())
-    return _measured(rank, device_idx, found, starts, line_text(frame, directory))
+    return _measured(rank, device_idx, found, np.append(starts, end), line_text(frame, directory))
 
 
 def _read(rank: Rank, device_idx: int) -> _Allocations:
@@ -99,19 +100,19 @@ def _own_frames(stacks: Mapping[int, Stack]) -> dict[int, tuple[Frame, ...]]:
     return {number: tuple(frame for frame in reversed(stack) if frame.own) for number, stack in stacks.items()}
 
 
-def _hottest(found: _Allocations, paths: Mapping[int, tuple[Frame, ...]]) -> tuple[I64, Frame | None]:
-    """Return the positions at which iterations of the loop begin, and the frame at which they do."""
-    best: tuple[float, I64, Frame | None] = (LEAST_SHARE * found.index.size, np.zeros(0, dtype=np.int64), None)
+def _hottest(found: _Allocations, paths: Mapping[int, tuple[Frame, ...]]) -> tuple[I64, int, Frame | None]:
+    """Return the positions at which iterations of the loop begin, where the last ends, and the frame of the loop."""
+    best: tuple[float, I64, int, Frame | None] = (LEAST_SHARE * found.index.size, np.zeros(0, dtype=np.int64), 0, None)
     for level in range(min(MOST_LEVELS, max(map(len, paths.values()), default=0))):
         for starts, end, frame in _loops_at(found.stack_id, paths, level):
             allocations = end - int(starts[0])
             if starts.size >= FEWEST_ITERATIONS and allocations > best[0]:
-                best = (allocations, starts, frame)
-    return best[1], best[2]
+                best = (allocations, starts, end, frame)
+    return best[1:]
 
 
 def _loops_at(stack_id: I64, paths: Mapping[int, tuple[Frame, ...]], level: int) -> list[tuple[I64, int, Frame]]:
-    """Return the loops in the frames at one depth: where iterations begin, the last position, and the frame there."""
+    """Return the loops in the frames at one depth: where iterations begin, where the last ends, and the frame there."""
     callers: dict[tuple[object, ...], int] = {}
     count = int(stack_id.max()) + 1
     caller, line = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
@@ -120,6 +121,7 @@ def _loops_at(stack_id: I64, paths: Mapping[int, tuple[Frame, ...]], level: int)
             frame = path[level]
             key = (path[:level], frame.file, frame.function)
             caller[number], line[number] = callers.setdefault(key, len(callers)), frame.line or 0
+    changes = np.flatnonzero(np.diff(caller[stack_id], append=-2)) + 1
     places = np.flatnonzero(caller[stack_id] >= 0)
     places = places[np.argsort(caller[stack_id[places]], kind="stable")]
     group, lines = caller[stack_id[places]], line[stack_id[places]]
@@ -131,15 +133,20 @@ def _loops_at(stack_id: I64, paths: Mapping[int, tuple[Frame, ...]], level: int)
         low, high = np.searchsorted(group, [one, one + 1])
         first = low + int(np.flatnonzero(lines[low : again[0] + 1] == header)[0])
         starts = distinct_numbers(np.concatenate(([first], again)))
-        loops.append((places[starts], int(places[high - 1]), paths[int(stack_id[places[first]])][level]))
+        last = int(starts[-1])
+        later = np.flatnonzero(lines[last:high] > lines[first : last + 1].max())
+        left = int(changes[np.searchsorted(changes, places[last], side="right")])
+        end = min(left, int(places[last + later[0]])) if later.size else left
+        loops.append((places[starts], end, paths[int(stack_id[places[first]])][level]))
     return sorted(loops, key=lambda loop: (loop[2].file, loop[2].line or 0))
 
 
-def _measured(rank: Rank, device_idx: int, found: _Allocations, starts: I64, line: str) -> Loop:
-    edges = np.append(starts, found.index.size)
+def _measured(rank: Rank, device_idx: int, found: _Allocations, edges: I64, line: str) -> Loop:
+    """Return the loop with an iteration between each two of ``edges``."""
+    starts = edges[:-1]
     totals = np.add.reduceat(found.bytes, starts)
     curve = allocated_curve(read_lives(rank, device_idx))
-    ends = [int(found.index[edge]) for edge in starts[1:].tolist()] + [int(found.index[edges[-1] - 1]) + 1]
+    ends = [*found.index[edges[1:-1]].tolist(), int(found.index[edges[-1] - 1]) + 1]
     peaks = []
     for begin, end in zip(found.index[starts].tolist(), ends, strict=True):
         low, high = np.searchsorted(curve.index, [begin, end])

@@ -10,6 +10,7 @@ import torch
 
 from gpuledger import record
 from gpuledger.analyze.memory.lines.loops import FEWEST_ITERATIONS, Loop, find_loop
+from gpuledger.analyze.memory.live import allocated_curve, read_lives
 from gpuledger.analyze.view.view import build_view
 from gpuledger.model.run import Run
 from gpuledger.report.base.terminal import Terminal
@@ -72,6 +73,38 @@ def descend() -> None:
             weight.grad = None
 
 
+BIG = 1 << 20
+
+
+def loop_then_big() -> torch.Tensor:
+    x = torch.ones(64)
+    for _ in range(6):
+        y = x + 1
+        z = y * 2
+        x = z - y
+    return torch.ones(BIG)  # in a later line of the same function
+
+
+def loop_in_a_call_then_big() -> torch.Tensor:
+    x = halved(torch.ones(64))
+    return x + torch.ones(BIG)[:64]
+
+
+def halved(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(6):
+        y = x + 1
+        x = y * 0.5
+    return x
+
+
+def big_in_the_last() -> None:
+    x, sizes = torch.ones(64), [64] * 5 + [BIG]
+    for size in sizes:
+        y = x + 1
+        z = torch.ones(size)
+        x = y + z[:64]
+
+
 def straight() -> None:
     x = torch.randn(64, 64)
     y = x + 1
@@ -117,6 +150,22 @@ def test_backward_on_the_lines_of_forward_begins_no_iteration(tmp_path: Path) ->
     assert loop is not None
     assert loop.iterations == 6
     assert loop.line.endswith(line_of(descend, "loss = "))
+
+
+@pytest.mark.parametrize("work", [loop_then_big, loop_in_a_call_then_big])
+def test_what_follows_the_loop_is_in_no_iteration(tmp_path: Path, work: Callable[[], object]) -> None:
+    rank = record_work(tmp_path / "run", work).rank(0)
+    loop = find_loop(rank, -1)
+    assert loop is not None
+    assert loop.iterations == 6
+    assert loop.peak_bytes < allocated_curve(read_lives(rank, -1)).bytes.max() - 3 * BIG
+
+
+def test_the_last_iteration_can_be_the_highest(tmp_path: Path) -> None:
+    loop = loop_of(tmp_path / "run", big_in_the_last)
+    assert loop is not None
+    assert (loop.iterations, loop.peak_iteration) == (6, 6)
+    assert loop.peak_bytes >= 4 * BIG
 
 
 @pytest.mark.parametrize("work", [straight, few])
