@@ -94,6 +94,8 @@ class Census:
         then an object of which it is not known what it holds. Containers without a limit come before those with one.
         """
         found: list[tuple[tuple[bool, int, bool, int, int], Named, int, int]] = []
+        parts: dict[tuple[str, str], list[tuple[Named, int, int]]] = {}
+        """Containers that hold a small part of the growth each, by the variable that they are in."""
         for key, one in named.items():
             more = self._more(key, one, earlier)
             if more < LEAST_MORE:
@@ -102,9 +104,18 @@ class Census:
             gained_bytes = more * element_bytes
             explains = gained_bytes >= EXPLAINED_FRAC * grown_bytes > 0
             if element_bytes and not explains and "graph" not in (one.kind, one.content):
-                continue  # it holds something else, such as the losses of all steps
+                if one.content != DATA:
+                    parts.setdefault((one.name.partition("[")[0], one.where), []).append((one, more, gained_bytes))
+                continue  # it holds something else, such as the losses of all steps, or shares it with others
             rank = explains, _TIERS.get(one.content, 0), one.bound is None, gained_bytes, more
             found.append((rank, one, more, element_bytes))
+        for (name, where), group in parts.items():
+            gained_bytes, more = sum(gained for *_, gained in group), sum(more for _, more, _ in group)
+            if len(group) > 1 and gained_bytes >= EXPLAINED_FRAC * grown_bytes > 0:
+                outer = named.get((name, where, ""))
+                kind, size = "container" if outer is None else outer.kind, sum(one.size for one, *_ in group)
+                whole = Named(kind, name, where, name, size, "tensor")
+                found.append(((True, 2, True, gained_bytes, more), whole, more, gained_bytes // more))
         if not found:
             return None
         rank, best, more, element_bytes = max(found, key=lambda item: item[0])

@@ -2,8 +2,8 @@
 
 It keeps the last allocations and frees (the ring), and Python stacks of some allocations. Both take time of the program
 where the CPU limits its steps. A profiler's steps are slow anyway, and of kernels it measures the time on the GPU, so
-the ring is on beside it. While the time and the energy of steps are measured, it is on only where it takes at most
-:data:`RING_FRAC` of a step, or where memory is scarce.
+the ring is on beside it, and until power and clock have settled after it. While the time and the energy of steps are
+measured, it is on only where it takes at most :data:`RING_FRAC` of a step, or where memory is scarce.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from gpuledger.collect.adapter.user_history import UserHistory
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.flight.failures import Failures
 from gpuledger.collect.flight.late_stacks import LateStacks
+from gpuledger.collect.flight.stack_budget import SETTLING_NS
 from gpuledger.collect.flight.step_counters import DeviceCounters, StepCounters, allocations_of
 from gpuledger.collect.passes.outcomes import LaterMeasurement
 
@@ -60,10 +61,8 @@ class LastEvents:
         if not (torch_private.is_history_off() or torch_private.ring_is_on()):
             return  # somebody else's
         self._watch_for_others()
-        if measured is LaterMeasurement.STEPS:
-            self._stop()
-            self._clock = _StepClock()
-        elif not self._failures.ring_from_ns:
+        self._clock = _StepClock()
+        if not self._failures.ring_from_ns:
             self._start_ring()
         if self._late is not None and measured is not LaterMeasurement.KERNELS:
             self._begin_late(self._late)
@@ -74,15 +73,12 @@ class LastEvents:
         if self._gave_way or self._measured in (None, LaterMeasurement.KERNELS):
             return
         is_off = torch_private.is_history_off()
-        if self._measured is LaterMeasurement.STEPS:
-            self._clock.step_ended(end_ns, allocations_of(self._counters.latest))
-            is_ours = is_off or torch_private.ring_is_on()
-            is_due = is_ours and not self._failures.ring_from_ns and self._may_keep_events()
-        else:
-            is_due = is_off  # a recording on demand has stopped it
-        if is_due:
+        if is_off:
+            self._failures.ring_from_ns = 0  # also if a recording on demand has stopped the history
+        has_ring, is_ours = bool(self._failures.ring_from_ns), is_off or torch_private.ring_is_on()
+        if self._wants_ring(end_ns, has_ring=has_ring) != has_ring and is_ours:
             self._watch_for_others()
-            self._start_ring()
+            (self._stop if has_ring else self._start_ring)()
             if self._late is not None:
                 self._begin_late(self._late)
         if self._late is not None:
@@ -106,8 +102,14 @@ class LastEvents:
         is_measured = self._measured is LaterMeasurement.STEPS
         late.begin(keeps_events=bool(self._failures.ring_from_ns), is_measured=is_measured)
 
-    def _may_keep_events(self) -> bool:
-        """Return whether the ring takes hardly any time of a step, or memory is scarce."""
+    def _wants_ring(self, end_ns: int, *, has_ring: bool) -> bool:
+        """Return whether to keep the ring after a step. It is decided anew once, when power and clock have settled."""
+        if self._measured is LaterMeasurement.NOTHING:
+            return True
+        had_settled = self._clock.has_settled
+        self._clock.step_ended(end_ns, allocations_of(self._counters.latest))
+        if has_ring and had_settled is self._clock.has_settled:
+            return True
         return self._clock.ring_frac() <= RING_FRAC or any(map(_is_scarce, self._counters.latest))
 
     def _start_ring(self) -> None:
@@ -137,16 +139,21 @@ class _StepClock:
     """The shortest of the last two steps: a pause of gpuledger can lie between two ends of steps."""
 
     def __init__(self) -> None:
+        self.has_settled = False
+        """Whether :data:`SETTLING_NS` have passed since the first step, and two more have ended."""
+        self._first_ns: int | None = None
         self._last: tuple[int, int] | None = None
         self._step_ns: list[int] = []
         self._allocations = 0
 
     def step_ended(self, end_ns: int, allocations: int) -> None:
         """Record when a step ended, and the number of allocations until then."""
+        self._first_ns = end_ns if self._first_ns is None else self._first_ns
         if self._last is not None:
             self._step_ns = [*self._step_ns[-1:], end_ns - self._last[0]]
             self._allocations = allocations - self._last[1]
         self._last = end_ns, allocations
+        self.has_settled |= len(self._step_ns) > 1 and end_ns - self._first_ns >= SETTLING_NS
 
     def ring_frac(self) -> float:
         """Return the share of a step that the ring takes; infinite before the second step."""

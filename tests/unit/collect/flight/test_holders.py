@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from gpuledger.collect.flight.census import Census
 from gpuledger.collect.flight.chains import chain_below
 from gpuledger.collect.flight.holders import Key, Named, _content_of, named_objects
 from gpuledger.collect.flight.time_limit import TimeLimit
@@ -118,3 +119,22 @@ def kept_by_a_module_list() -> dict[Key, Named]:
     found, _ = named_objects(TimeLimit(10**10))
     del adapters
     return found
+
+
+def lists_of_hooks() -> Any:
+    """Hooks of many modules keep outputs in a list for each module, and no list holds much of it."""
+    seen: dict[str, list[torch.Tensor]] = {f"layer.{number}": [] for number in range(12)}
+    losses: list[float] = []
+    before = Census(3)
+    for _ in range(9):
+        losses.append(0.0)
+        for values in seen.values():
+            values.append(torch.zeros(1 << 16))
+    del values  # the last list would have this name
+    return Census(12, before, 9 * 12 * (1 << 18)).as_fact()["holder"]
+
+
+def test_lists_in_one_dict_are_told_as_the_dict() -> None:
+    holder = lists_of_hooks()
+    assert (holder["kind"], holder["name"], holder["more"]) == ("dict", "seen", 9 * 12)
+    assert holder["element_bytes"] == 1 << 18

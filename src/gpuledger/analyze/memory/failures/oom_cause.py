@@ -24,6 +24,11 @@ _LARGE_FRAC = 0.5
 """Share of the limit from which on a single request is the cause by itself."""
 _PART_FRAC, _MOST_FRAC = 0.2, 0.5
 """Share of the allocated memory from which on growth is the cause: over many steps, and over few."""
+_SMALL_FRAC, _PIECES_FRAC = 0.01, 0.05
+"""Share of the reserved memory below which a request is small, and the share that must then be free in pieces.
+
+A small request also fails where memory is full, because some is always free in pieces.
+"""
 _LARGER_STEP = 1.25
 """Ratio to the median peak of earlier steps from which on a step is larger than these."""
 
@@ -80,7 +85,8 @@ def find_cause(evidence: Evidence) -> Cause:
     for rule in RULES:
         sentence = rule(evidence)
         if sentence:
-            return Cause(rule.__name__.strip("_"), sentence)
+            limit = _limited(evidence) if rule in _ABOVE_A_LIMIT else ""
+            return Cause(rule.__name__.strip("_"), f"{sentence}. {limit}" if limit else sentence)
     return Cause("full", _full(evidence))
 
 
@@ -143,13 +149,19 @@ def _one_large_request(of: Evidence) -> str:
 
 
 def _memory_fraction(of: Evidence) -> str:
+    limit = _limited(of)
+    step = _larger_step(of) if limit else ""
+    return f"{limit}. {step}" if step else limit
+
+
+def _limited(of: Evidence) -> str:
+    """Return that the process has a limit of its own, with enough memory above it for the request; "" otherwise."""
     limit, free = of.own_limit_bytes, of.failure.free_bytes
-    if limit is None or free is None or free < of.tried_bytes or _fragmentation(of):
-        return ""  # a limit with enough memory below it is not the cause
-    grown = _growth(of)
+    if limit is None or free is None or free < of.tried_bytes:
+        return ""
     return (
         f"The process may use only {format_bytes(limit)} of the GPU (set_per_process_memory_fraction), although "
-        f"{format_bytes(free)} are free" + (f". {grown}" if grown else "")
+        f"{format_bytes(free)} are free"
     )
 
 
@@ -172,7 +184,7 @@ def _other_bytes(of: Evidence) -> int | None:
 
 def _other_processes(of: Evidence) -> str:
     other = _other_bytes(of)
-    if other is None or other < max(of.tried_bytes, _MUCH_FRAC * (of.capacity_bytes or 0)):
+    if other is None or _limited(of) or other < max(of.tried_bytes, _MUCH_FRAC * (of.capacity_bytes or 0)):
         return ""
     return (
         f"Other processes use {format_bytes(other)} of the GPU, more than the request of {format_bytes(of.tried_bytes)}"
@@ -198,7 +210,9 @@ def _growth(of: Evidence) -> str:
 
 def _fragmentation(of: Evidence) -> str:
     free = of.state.free
-    if free.in_pieces_bytes < of.tried_bytes or free.largest_piece_bytes >= of.tried_bytes:
+    is_small = of.tried_bytes < _SMALL_FRAC * of.state.reserved_bytes
+    least_bytes = max(of.tried_bytes, _PIECES_FRAC * of.state.reserved_bytes if is_small else 0)
+    if free.in_pieces_bytes < least_bytes or free.largest_piece_bytes >= of.tried_bytes:
         return ""
     return (
         f"{format_bytes(free.in_pieces_bytes)} are free, but in {free.pieces + free.tails:,} pieces of at most "
@@ -248,10 +262,12 @@ def _largest(of: Evidence) -> str:
 
 
 RULES: tuple[Callable[[Evidence], str], ...] = (
-    *(_host_killed, _host, _library, _one_large_request, _memory_fraction, _other_processes, _private_pool, _growth),
-    *(_fragmentation, _optimizer_state, _evaluation, _larger_inputs, _larger_step),
+    *(_host_killed, _host, _library, _one_large_request, _other_processes, _private_pool, _growth, _fragmentation),
+    *(_optimizer_state, _evaluation, _larger_inputs, _memory_fraction, _larger_step),
 )
 """The rules in their order. Each returns a sentence, or "" if it does not apply."""
+_ABOVE_A_LIMIT = (_growth, _optimizer_state, _evaluation, _larger_inputs)
+"""Rules of what would not have failed here, if the process had no limit of its own. The limit is told with them."""
 
 
 def _count(shape: tuple[int, ...]) -> int:

@@ -85,12 +85,35 @@ def test_fragmentation_below_a_limit_of_the_process_is_not_the_limit() -> None:
     assert find_cause(replace(capped, state=pieces)).kind == "fragmentation"
 
 
-def test_growth_below_a_limit_of_the_process_is_told_with_the_limit() -> None:
-    found = find_cause(replace(failing(total_bytes=20 * GIB, free_bytes=58 * GIB), growth=GROWTH))
+LIMITED: dict[str, Any] = {"total_bytes": 20 * GIB, "free_bytes": 58 * GIB}
+LIMIT = "The process may use only 20.0 GiB of the GPU (set_per_process_memory_fraction), although 58.0 GiB are free"
+
+
+@pytest.mark.parametrize("kind", ["growth", "optimizer_state", "evaluation", "larger_inputs"])
+def test_what_fails_at_a_limit_of_the_process_is_told_with_the_limit(kind: str) -> None:
+    evidence, words = CASES[kind]
+    found = find_cause(replace(evidence, failure=replace(evidence.failure, **LIMITED)))
+    assert found.kind == kind
+    assert words in found.sentence
+    assert found.sentence.endswith(f". {LIMIT}")
+
+
+def test_a_larger_step_at_a_limit_of_the_process_is_told_with_it() -> None:
+    found = find_cause(replace(failing(**LIMITED), usual_peak_bytes=40 * GIB))
     assert found.kind == "memory_fraction"
-    assert found.sentence.endswith(
-        "although 58.0 GiB are free. Memory has grown by 76.3 MiB per step since step 4, 64.0 GiB in total"
-    )
+    assert found.sentence.startswith(f"{LIMIT}. Step 812 needs 77.0 GiB")
+
+
+def test_other_processes_are_not_the_cause_where_the_process_has_a_limit() -> None:
+    found = find_cause(replace(failing(**LIMITED), other_bytes=40 * GIB))
+    assert (found.kind, found.sentence) == ("memory_fraction", LIMIT)
+
+
+@pytest.mark.parametrize(("tried_bytes", "kind"), [(GIB // 2, "full"), (2 * GIB, "fragmentation")])
+def test_a_small_request_in_full_memory_does_not_fail_of_fragmentation(tried_bytes: int, kind: str) -> None:
+    """Some memory is free in pieces in every process that is full."""
+    state = replace(STATE, free=FreeBytes(3 * GIB, 1 << 28, 30))
+    assert find_cause(replace(failing(tried_bytes=tried_bytes), state=state)).kind == kind
 
 
 @pytest.mark.parametrize(("steps", "grown_gib", "kind"), [(12, 30, "full"), (12, 40, "growth"), (30, 16, "growth")])
