@@ -267,7 +267,7 @@ RULES: tuple[Callable[[Evidence], str], ...] = (
 )
 """The rules in their order. Each returns a sentence, or "" if it does not apply."""
 _ABOVE_A_LIMIT = (_growth, _optimizer_state, _evaluation, _larger_inputs)
-"""Rules of what would not have failed here, if the process had no limit of its own. The limit is told with them."""
+"""Rules of what would not have failed here without a limit of the process's own. The sentence also names the limit."""
 
 
 def _count(shape: tuple[int, ...]) -> int:
