@@ -1,9 +1,10 @@
-"""The one place that turns bytes, times and shares into text and back. GiB is 2^30."""
+"""The one place that turns bytes, times, shares and signals into text and back. GiB is 2^30."""
 
 from __future__ import annotations
 
 import math
 import re
+import signal
 
 from gpuledger.errors import UsageError
 
@@ -144,3 +145,8 @@ def _whole(text: str, value: float) -> int:
     if not math.isfinite(value) or value > _LARGEST:
         raise UsageError(f"{text}: too large")
     return round(value)
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as SIGTERM; ``signal 40`` for one without a name."""
+    return {int(one): one.name for one in signal.Signals}.get(number, f"signal {number}")

@@ -14,6 +14,7 @@ from gpuledger.units import (
     parse_frac,
     parse_joules,
     share_frac,
+    signal_name,
 )
 
 
@@ -128,3 +129,8 @@ def test_what_is_not_an_energy_is_refused(text: str) -> None:
 def test_what_is_not_a_share_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_frac(text)
+
+
+@pytest.mark.parametrize(("number", "name"), [(15, "SIGTERM"), (9, "SIGKILL"), (40, "signal 40")])
+def test_a_signal_has_its_name(number: int, name: str) -> None:
+    assert signal_name(number) == name

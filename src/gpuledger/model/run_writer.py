@@ -32,6 +32,7 @@ from gpuledger.model.run_directory import MANIFEST, SUFFIX, choose_directory, ra
 from gpuledger.model.run_manifest import RunManifest, read_run_manifest, write_run_manifest
 from gpuledger.model.schema.tables import SCHEMA_VERSION
 from gpuledger.redact import redact
+from gpuledger.units import signal_name
 
 NOTHING_SEEN = "No PyTorch process wrote a recording. (Python processes started with -I, -E or -S cannot be recorded.)"
 
@@ -234,14 +235,15 @@ class RunWriter:
         check_run(self.directory, self.run_id)
         manifest = read_run_manifest(self.directory)
         notes = [*_left_notes(self.directory), *notes]
+        exit_status, signal = (None, None) if status is None else exit_status_of(status)
         if not notes and not rank_directories(self.directory):
-            notes = [NOTHING_SEEN]
+            ended = "" if signal is None else f"{signal_name(signal)} ended the program before it wrote a recording."
+            notes = [ended or NOTHING_SEEN]
         started_ns, ended_ns = times_ns or (manifest.started_ns, time.time_ns())
         closed = replaced(
             manifest, status="complete", started_ns=started_ns, ended_ns=ended_ns, notes=(*manifest.notes, *notes)
         )
         if status is not None:
-            exit_status, signal = exit_status_of(status)
             closed = replaced(closed, exit_status=exit_status, signal=signal)
         write_run_manifest(self.directory, closed)
         post(self.directory)

@@ -83,12 +83,18 @@ def test_a_run_whose_manifest_was_damaged_meanwhile_is_not_closed(tmp_path: Path
         run.close(post=lambda _: pytest.fail("posted"))
 
 
-def test_a_run_in_which_nothing_is_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("status", "note", "exit_status", "signal"),
+    [(0, NOTHING_SEEN, 0, None), (-15, "SIGTERM ended the program before it wrote a recording.", 143, 15)],
+)
+def test_a_run_in_which_nothing_is_says_so(
+    tmp_path: Path, status: int, note: str, exit_status: int, signal: int | None
+) -> None:
     run = opened(tmp_path / "a.ledger")
-    run.close(status=0)
+    run.close(status=status)
     found = read_json(run.path / "manifest.json")
-    assert found["notes"] == [NOTHING_SEEN]
-    assert (found["exit_status"], found["signal"]) == (0, None)
+    assert found["notes"] == [note]
+    assert (found["exit_status"], found["signal"]) == (exit_status, signal)
     assert found["ended_ns"] >= found["started_ns"]
 
 

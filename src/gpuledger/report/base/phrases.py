@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,7 +11,16 @@ from rich.cells import cell_len
 
 from gpuledger.analyze.memory.groups import module_label
 from gpuledger.report.base.terminal import BOLD, Terminal
-from gpuledger.units import counted, format_bytes, format_frac, format_joules, format_ns, parse_bytes, share_frac
+from gpuledger.units import (
+    counted,
+    format_bytes,
+    format_frac,
+    format_joules,
+    format_ns,
+    parse_bytes,
+    share_frac,
+    signal_name,
+)
 
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.instant import Instant
@@ -127,8 +135,7 @@ def place_of(instant: Instant) -> str:
 def failure_text(manifest: RunManifest, rank: RankManifest) -> str:
     """Return how a program failed: ``with exit status 1 after 5 steps``; "" if it did not, or if that is unknown."""
     if manifest.signal:
-        known = {int(number): number.name for number in signal.Signals}
-        how = f"with {known.get(manifest.signal, f'signal {manifest.signal}')}"
+        how = f"with {signal_name(manifest.signal)}"
     else:
         how = f"with exit status {manifest.exit_status}" if manifest.exit_status else ""
     return " ".join(text for text in (how, after_steps(rank)) if text) if how else ""
