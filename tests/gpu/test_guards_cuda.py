@@ -24,7 +24,7 @@ from programs import GPULEDGER, environment, write_script  # noqa: E402
 from gpuledger import load  # noqa: E402
 from gpuledger.analyze.step.times import break_down_time  # noqa: E402
 from gpuledger.analyze.step.work import names_of  # noqa: E402
-from gpuledger.collect.passes.later_passes import TIME_STEPS  # noqa: E402
+from gpuledger.model.pass_facts import TIME_STEPS  # noqa: E402
 from gpuledger.model.run import Rank  # noqa: E402
 
 TRAIN = """

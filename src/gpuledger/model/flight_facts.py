@@ -16,6 +16,8 @@ COUNTED_NODES = 2_000
 
 ANOTHER_THREAD = "another thread"
 """In place of the name of a thread that Python has not started, such as autograd's."""
+FIRST_CENSUS_STEPS = 4
+"""Steps between the end of the measurements and the first census."""
 CENSUS_RATIO = 1.5
 """Ratio of the number of steps at a census to that at the one before."""
 EXPLAINED_FRAC = 0.25

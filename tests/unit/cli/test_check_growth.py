@@ -57,6 +57,20 @@ def test_a_program_without_a_gpu_needs_more_steps(census_at: int | None, needed:
     assert (enough.exit_code, "does not grow" in enough.output) == (0, True)
 
 
+@pytest.mark.parametrize("steps", [5, 20])
+def test_before_the_first_census_the_number_is_that_of_a_program_with_one(steps: int, tmp_path: Path) -> None:
+    """Steps 4 to 6 are measured, one more has lines, ten are not measured, and the census is four steps later."""
+    result = check(on_the_host(tmp_path / "a.ledger", steps, None))
+    assert (result.exit_code, "and 44 are needed" in result.output) == (5, True)
+    assert "could not be counted" not in result.output
+
+
+def test_without_a_census_that_was_due_the_message_says_why_more_steps_are_needed(tmp_path: Path) -> None:
+    result = check(on_the_host(tmp_path / "a.ledger", 50, None))
+    text = " ".join(result.output.split())
+    assert "and 70 are needed because live tensors could not be counted at the end of a step" in text
+
+
 def check(place: Path, *words: str) -> Result:
     return CliRunner().invoke(main, ["check", str(place), "--no-growth", *words])
 

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from gpuledger.analyze.memory.growth_origin import RetainedBlocks, origin_of
 from gpuledger.analyze.memory.live import distinct_numbers, read_labels
 from gpuledger.analyze.posting.replay import NEVER
-from gpuledger.model.flight_facts import CENSUS_RATIO, EXPLAINED_FRAC, FEWEST_TENSORS, HOST
+from gpuledger.model.flight_facts import CENSUS_RATIO, EXPLAINED_FRAC, FEWEST_TENSORS, FIRST_CENSUS_STEPS, HOST
+from gpuledger.model.pass_facts import TIME_STEPS, UNPROFILED_STEPS
 
 if TYPE_CHECKING:
     from gpuledger.model.flight_facts import CensusFacts, Holder
@@ -110,10 +111,14 @@ def find_growth(rank: Rank, failed_step: int | None = None) -> tuple[Growth, ...
 
 @dataclass(frozen=True)
 class CountedSteps:
-    """Number of steps with a measurement at their end, and the number from which on growth can be shown."""
+    """Number of steps with a measurement at their end, and the number from which on growth can be shown.
+
+    ``without_census`` is whether a census of tensors was due and was not taken, so that more steps are needed.
+    """
 
     counted: int
     needed: int
+    without_census: bool = False
 
     @property
     def are_enough(self) -> bool:
@@ -125,7 +130,8 @@ def counted_steps(rank: Rank) -> CountedSteps:
     """Return how many steps were counted, and how many are needed.
 
     Allocated bytes on a GPU are exact from the first step on. Host memory is compared after the measurements,
-    and growth needs a second census, which is due after :data:`CENSUS_RATIO` times as many steps.
+    and growth needs a second census, which is due after :data:`CENSUS_RATIO` times as many steps. Without a census, as
+    in a program with steps that end inside backward, only growth shows that is large and steady.
     """
     table = rank.table("step_memory", ("device_idx", "step"))
     steps = table.column("step").to_numpy()
@@ -133,9 +139,10 @@ def counted_steps(rank: Rank) -> CountedSteps:
     if not counted or (table.column("device_idx").to_numpy() >= 0).any():
         return CountedSteps(counted, FEWEST_STEPS)
     first = _censuses(rank)[0]
-    if first is None:
-        return CountedSteps(counted, _last_measured_step(rank) + FEWEST_HOST_STEPS - 1)
-    return CountedSteps(counted, max(first.step + FEWEST_STEPS - 1, math.ceil(CENSUS_RATIO * first.step)))
+    due = _first_census_due(rank) if first is None else first.step
+    if first is None and counted >= due:
+        return CountedSteps(counted, _last_measured_step(rank) + FEWEST_HOST_STEPS - 1, without_census=True)
+    return CountedSteps(counted, max(due + FEWEST_STEPS - 1, math.ceil(CENSUS_RATIO * due)))
 
 
 def _of_device(rank: Rank, device_idx: int, values: dict[str, F64], fewest: int) -> Growth | None:
@@ -328,6 +335,13 @@ def _last_measured_step(rank: Rank) -> int:
     window, times, lines = rank.manifest.window, rank.manifest.time_steps, rank.manifest.line_step
     recorded = 0 if window is None or window.last_step is None else window.last_step
     return max(recorded, times[1] if times else 0, lines.step if lines else 0) + 1
+
+
+def _first_census_due(rank: Rank) -> int:
+    """Return the step at which the first census is due; a later one if the program ended before the measurements."""
+    window, last = rank.manifest.window, _last_measured_step(rank) - 1
+    recorded = 0 if window is None else (window.asked or (None,))[-1] or window.last_step or 0
+    return max(last, recorded + TIME_STEPS + 1) + UNPROFILED_STEPS + FIRST_CENSUS_STEPS
 
 
 def _kept_by_recorded_steps(rank: Rank, device_idx: int, step_bytes: float) -> tuple[str, str, str]:

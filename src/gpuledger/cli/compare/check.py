@@ -125,7 +125,8 @@ def _refuse_growth(run: Run, path: str, *, as_json: bool | None = None) -> None:
     if not steps.are_enough:
         raise BudgetExceededError(
             f"{run.path.name}: too short to show whether memory grows: it was measured at the end of "
-            f"{steps.counted} steps, and {steps.needed} are needed",
+            f"{steps.counted} steps, and {steps.needed} are needed"
+            + (" because live tensors could not be counted at the end of a step" if steps.without_census else ""),
             hint="Record a longer run with --flight-recorder",
         )
     if as_json is False:

@@ -30,15 +30,12 @@ from gpuledger.collect.flight.step_counters import CudaCounters, DeviceCounters,
 from gpuledger.collect.flight.tensor_count import TensorCount, referenced_tensors
 from gpuledger.collect.memory.window import MemoryWindow
 from gpuledger.collect.passes.outcomes import LaterMeasurement
-from gpuledger.model.flight_facts import CENSUS_RATIO
+from gpuledger.model.flight_facts import CENSUS_RATIO, FIRST_CENSUS_STEPS
 from gpuledger.model.journal.journal import Part
 
 WRITE_EVERY_NS = 5_000_000_000
 WRITE_ROWS = 4_096
 """Counters are written after this time or this number of rows, so a killed process loses at most these."""
-
-FIRST_CENSUS_STEPS = 4
-"""Steps between the end of the measurements and the first census."""
 
 GROWN_BYTES = 4 << 20
 """Growth since the first census from which on there is a next one."""

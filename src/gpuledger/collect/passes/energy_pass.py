@@ -19,9 +19,7 @@ from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.passes import energy_cards
 from gpuledger.collect.steps.step_counter import StepCounter
 from gpuledger.model.energy_window import ENERGY_MARKER, WITHOUT_ENERGY
-
-STEPS = 10
-"""Minimum number of steps, if the user gives none."""
+from gpuledger.model.pass_facts import UNPROFILED_STEPS
 
 LENGTH_NS = 2_000_000_000
 """Minimum length of the measurement."""
@@ -51,7 +49,7 @@ class EnergyPass:
         journal: Where the times of the interval are written.
         steps: The step counter.
         say: Called with a sentence about what could not be measured.
-        least_steps: Minimum number of steps; 0 means STEPS.
+        least_steps: Minimum number of steps; 0 means UNPROFILED_STEPS.
     """
 
     def __init__(
@@ -61,7 +59,7 @@ class EnergyPass:
         self._journal = journal
         self._steps = steps
         self._say = say
-        self._least_steps = least_steps or STEPS
+        self._least_steps = least_steps or UNPROFILED_STEPS
         self._cards: list[tuple[int, str]] = []
         self._marker: Path | None = None
         self._facts: dict[str, Any] = {}

@@ -23,7 +23,6 @@ from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs
 from gpuledger.collect.launch.settings import MEASUREMENT, RecordSettings
 from gpuledger.collect.passes import energy_cards
 from gpuledger.collect.passes.cpu_wait import CpuWait
-from gpuledger.collect.passes.energy_pass import STEPS as UNPROFILED_STEPS
 from gpuledger.collect.passes.energy_pass import EnergyPass
 from gpuledger.collect.passes.graph_captures import GraphCaptures
 from gpuledger.collect.passes.outcomes import OWN_PROFILER, PROFILED_ENERGY, LaterMeasurement, Outcomes
@@ -33,8 +32,9 @@ from gpuledger.collect.passes.time_pass import CALLS, TimePass
 from gpuledger.collect.passes.timing_preconditions import advice_for, why_no_time_pass
 from gpuledger.collect.steps.step_counter import StepCounter
 from gpuledger.model.energy_window import WITHOUT_ENERGY
+from gpuledger.model.pass_facts import TIME_STEPS, UNPROFILED_STEPS
 
-TIME_STEPS, FEWEST_TIME_STEPS = 3, 2
+FEWEST_TIME_STEPS = 2
 """Number of profiled steps, if the user gives none, and the number with which a shorter program is timed completely.
 
 The variation of a layer's time is known from three steps on.
