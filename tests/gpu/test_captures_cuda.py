@@ -84,11 +84,11 @@ loss = y.sum()
 END = "torch.cuda.synchronize()\nprint(loss.item(), torch.cuda.max_memory_allocated())\n"
 
 
-def run(place: Path, body: str) -> tuple[str, str, Rank]:
+def run(place: Path, body: str, *options: str) -> tuple[str, str, Rank]:
     """Return what a program prints by itself and recorded, and the recording."""
     script = str(write_script(place, HEAD + body + END))
     env = environment(GPULEDGER_PASSES="", PYTHONPATH=os.environ.get("PYTHONPATH", ""))
-    commands = [sys.executable, script], [*GPULEDGER, "run", "--passes", "memory,time", "--out", "run", script]
+    commands = [sys.executable, script], [*GPULEDGER, "run", *options, "--out", "run", script]
     told = []
     for command in commands:
         done = subprocess.run(command, cwd=place, env=env, capture_output=True, text=True, timeout=120, check=False)
@@ -112,8 +112,9 @@ def kernel_share(rank: Rank, *names: str) -> dict[str, float]:
 def test_kernels_of_replays_are_on_captured_modules(body: str, tmp_path: Path) -> None:
     for name in ("eager", "captured"):
         (tmp_path / name).mkdir()
-    *_, eager = run(tmp_path / "eager", EAGER)
-    bare, recorded, captured = run(tmp_path / "captured", body)
+    asked = "--passes", "memory,time"
+    *_, eager = run(tmp_path / "eager", EAGER, *asked)
+    bare, recorded, captured = run(tmp_path / "captured", body, *asked)
     assert recorded == bare
     assert not any("could not be matched" in note for note in captured.manifest.notes), captured.manifest.notes
     assert captured.manifest.steps_seen == (16 if body == WHOLE else 12)
@@ -124,8 +125,16 @@ def test_kernels_of_replays_are_on_captured_modules(body: str, tmp_path: Path) -
         assert of_captured.get(key, 0.0) == pytest.approx(of_eager[key], rel=0.25, abs=0.01), (of_eager, of_captured)
 
 
+def test_a_step_that_is_captured_after_three_others_has_modules_by_default(tmp_path: Path) -> None:
+    """As in PyTorch's documentation. The capture is in the first profiled step."""
+    bare, recorded, rank = run(tmp_path, WHOLE.replace("range(12)", "range(60)"))
+    assert recorded == bare
+    shares = kernel_share(rank, "module", "phase")
+    assert sum(share for key, share in shares.items() if key.startswith(" ") and key != " optimizer") < 0.02, shares
+
+
 def test_parts_of_a_model_in_graphs_of_their_own(tmp_path: Path) -> None:
-    bare, recorded, rank = run(tmp_path, PARTS)
+    bare, recorded, rank = run(tmp_path, PARTS, "--passes", "memory,time")
     assert recorded == bare
     shares = kernel_share(rank, "module")
     assert sum(share for module, share in shares.items() if module) > 0.99, shares

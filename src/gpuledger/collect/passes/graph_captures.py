@@ -5,8 +5,8 @@ has one stream. So each of the first captures is profiled like a step: its opera
 work into the graph. A capture in a profiled step is part of that step's trace. Each replay in a profiled step has a
 range with the number of its capture.
 
-It is done only where the user asks for the timing measurement, because CUPTI stays attached after a capture: detaching
-it can break a graph.
+Captures outside of the timing measurement are profiled only where the user asks for it, because CUPTI stays attached
+after a capture: detaching it can break a graph.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ class GraphCaptures:
         journal: Where captures are written.
         watch: Detects the program's own profiler, which has priority.
         guard: Handles exceptions raised in gpuledger's code.
+        alone: Whether captures are also traced outside of the timing measurement.
     """
 
     def __init__(
-        self, trace: TimePass, steps: TimePass, journal: RankJournal, watch: UserProfiler, guard: Guard
+        self, trace: TimePass, steps: TimePass, journal: RankJournal, watch: UserProfiler, guard: Guard, *, alone: bool
     ) -> None:
         self.trace = trace
         """Records the operators of a capture."""
@@ -51,6 +52,7 @@ class GraphCaptures:
         self._journal = journal
         self._watch = watch
         self._guard = guard
+        self._alone = alone
         self._graphs: dict[int, tuple[weakref.ref[Any], int]] = {}
         """Id of each traced graph -> the graph, and the number of its capture."""
         self._observations: list[Observation] = []
@@ -105,13 +107,13 @@ class GraphCaptures:
             self._trace_now()
             return graph
         else:
-            self._untraced += 1
+            self._untraced += self._alone or self._steps.is_open
         return None
 
     def _may_trace(self) -> bool:
         is_traced = self._steps.is_open or self.trace.is_open or torch_private.is_profiling() or self._watch.seen
         is_main = threading.current_thread() is threading.main_thread()
-        return is_main and not is_traced and not torch_private.is_in_backward()
+        return self._alone and is_main and not is_traced and not torch_private.is_in_backward()
 
     def _trace_now(self) -> None:
         with self._watch.ours(self.close):

@@ -98,9 +98,9 @@ class LaterPasses:
         self._cpu_wait = CpuWait()
         if "time" in self._wanted:
             self._user_profiler = UserProfiler(guard(self._give_way), guard.absorbs)
-            if settings.passes_asked:
-                trace = TimePass(journal, registry, guard, guard.for_good(self._drop_capture))
-                self._captures = GraphCaptures(trace, self._time_pass, journal, self._user_profiler, guard)
+            trace = TimePass(journal, registry, guard, guard.for_good(self._drop_capture))
+            watched = self._time_pass, journal, self._user_profiler, guard
+            self._captures = GraphCaptures(trace, *watched, alone=settings.passes_asked)
         self._guard = guard
 
     def divide_compiled(self, graphs: CompiledGraphs) -> None:
@@ -130,7 +130,7 @@ class LaterPasses:
             os.register_at_fork(before=calling(self._guard, self._before_any_fork))
 
     def trace_captures(self) -> None:
-        """Trace the captures of CUDA graphs, if the user has asked for the timing measurement."""
+        """Trace captures of CUDA graphs in the timing measurement, and also others if the user has asked for it."""
         if self._captures is not None:
             self._captures.install()
 
