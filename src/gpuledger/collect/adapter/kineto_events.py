@@ -76,7 +76,10 @@ _OVERHEADS = frozenset(
 )
 """CUPTI's records of its own work and the driver's. Kineto puts them into the thread of the operator that waits."""
 
-_NOT_HOST = _COMMON_CALLS | _OVERHEADS
+_ANNOTATIONS = frozenset({"TorchDynamo Cache Lookup"})
+"""Ranges of torch that Kineto gives the kind of an operator. Nothing of the program runs in them."""
+
+_NOT_HOST = _COMMON_CALLS | _OVERHEADS | _ANNOTATIONS
 
 
 def kind_of_event(event: Any) -> ActivityKind | None:
@@ -95,7 +98,8 @@ def kinds_of(events: list[Any], names: list[str]) -> list[ActivityKind | None]:
         names: Their names.
     """
     if events and hasattr(events[0], "activity_type"):
-        return [_EVENT_KINDS.get(kind) for kind in map(_activity_type, events)]
+        kinds = map(_EVENT_KINDS.get, map(_activity_type, events))
+        return [None if name in _ANNOTATIONS else kind for name, kind in zip(names, kinds, strict=True)]
     known = {
         name: None if name in _NOT_HOST else ActivityKind.HOST
         for name in set(names)

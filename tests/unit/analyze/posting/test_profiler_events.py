@@ -30,9 +30,28 @@ class OldEvent:
         return self.annotation
 
 
+@dataclass(frozen=True)
+class NewEvent:
+    """An event as torch 2.13 gives it."""
+
+    said_name: str
+    said_kind: str
+
+    def name(self) -> str:
+        return self.said_name
+
+    def activity_type(self) -> str:
+        return self.said_kind
+
+
 @pytest.mark.parametrize(
     ("event", "kind"),
     [
+        (NewEvent("aten::mm", "cpu_op"), ActivityKind.HOST),
+        (NewEvent("TorchDynamo Cache Lookup", "cpu_op"), None),
+        (NewEvent("Torch-Compiled Region: 0/0", "cpu_op"), ActivityKind.HOST),
+        (NewEvent("the user's own range", "user_annotation"), None),
+        (OldEvent("TorchDynamo Cache Lookup", CPU), None),
         (OldEvent("aten::mm", CPU), ActivityKind.HOST),
         (OldEvent("Optimizer.step#AdamW.step", CPU, annotation=True), ActivityKind.HOST),
         (OldEvent("cudaLaunchKernel", CPU), None),
@@ -45,5 +64,5 @@ class OldEvent:
         (OldEvent("the user's own range", CUDA, annotation=True), None),
     ],
 )
-def test_the_shadow_of_a_range_is_no_kernel(event: OldEvent, kind: ActivityKind | None) -> None:
+def test_the_shadow_of_a_range_is_no_kernel(event: OldEvent | NewEvent, kind: ActivityKind | None) -> None:
     assert kind_of_event(event) is kind
