@@ -30,6 +30,7 @@ _STOPPED_NS = 60_000_000_000
 class FailedRank:
     """A rank with a process that failed. ``is_first`` is None if it is not known which rank of its attempt was first.
 
+    ``is_victim`` is whether something outside of it ended it, or the loss of another rank: not an error of its own.
     ``error`` is the type of the exception that nothing handled. ``attempt`` is 0, or higher for ranks that a launcher
     started again.
     """
@@ -37,6 +38,7 @@ class FailedRank:
     rank: int
     attempt: int
     is_first: bool | None
+    is_victim: bool
     exit_status: int | None
     signal: int | None
     error: str | None
@@ -112,6 +114,7 @@ def _of_attempt(number: int, ranks: Sequence[Rank], is_first_known: bool) -> lis
             rank=rank.number,
             attempt=number,
             is_first=None if first is None else rank is first,
+            is_victim=rank is not first and _is_victim(rank.manifest),
             exit_status=rank.manifest.exit_status,
             signal=rank.manifest.signal,
             error=rank.manifest.exit_error,
@@ -226,6 +229,10 @@ def _killed_before(first: Rank, failed: Sequence[Rank]) -> Rank | None:
         return None
     is_own = number == signal.SIGKILL or (number is not None and is_victim)
     return killed if is_own and ended_ns[0] - began_ns < _SEEN_LATE_NS else None
+
+
+def _is_victim(one: RankManifest) -> bool:
+    return one.exit_lost_peer or one.signal in (*_FROM_OUTSIDE, signal.SIGKILL)
 
 
 def _is_from_outside(one: RankManifest) -> bool:

@@ -139,10 +139,15 @@ def _they_were(failed: Sequence[FailedRank]) -> str:
 
 
 def _because(others: Sequence[FailedRank]) -> str:
-    """Return that ranks ended because of another one, and how."""
-    ways = list(dict.fromkeys(one.how for one in others))
-    named = name_ranks([one.rank for one in others]).capitalize()
-    return f"{named} ended because of it: {' or '.join(ways[:MOST_NAMED])}."
+    """Return that ranks ended because of another one, or with an error of their own after it, and how."""
+    texts = []
+    for is_victim, link in ((True, "because of"), (False, "after")):
+        members = [one for one in others if one.is_victim is is_victim]
+        if members:
+            ways = list(dict.fromkeys(one.how for one in members))
+            named = name_ranks([one.rank for one in members]).capitalize()
+            texts.append(f"{named} ended {link} it: {' or '.join(ways[:MOST_NAMED])}.")
+    return " ".join(texts)
 
 
 def _out_of_memory(ranks: Sequence[Rank]) -> list[Rank]:

@@ -133,6 +133,18 @@ def of_world(size: int, *numbers: int) -> list[Rank]:
             ["Rank 0 failed first: KeyError, after 10 steps. Rank 1 ended because of it: killed by SIGTERM."],
         ),
         ([ended(0, 20, exit_status=0), ended(1, 10, exit_status=7)], ["Rank 1 failed: exit status 7, after 10 steps."]),
+        (
+            [
+                ended(0, 30, exit_status=4),
+                ended(1, 10, signal=11),
+                ended(2, 20, exit_error="RuntimeError", exit_lost_peer=True),
+                ended(3, 20, exit_error="KeyError"),
+            ],
+            [
+                "Rank 1 failed first: killed by SIGSEGV, after 10 steps. Rank 2 ended because of it: RuntimeError. "
+                "Ranks 0 and 3 ended after it: exit status 4 or KeyError."
+            ],
+        ),
         ([ended(0, 20, signal=15), ended(1, 10, signal=15)], ["Ranks 0 and 1 were killed by SIGTERM."]),
         (
             [ended(0, 20, exit_status=1), ended(1, None, exit_status=7)],
