@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,10 @@ _NUMBER = re.compile(r"# AOT ID: .*|kernel_cpp_\w+|/tmp/\S+")
 """What two equal compilations of one process differ in."""
 ROW_BYTES = ROWS * WIDTH * 4
 """Bytes of one activation of a block."""
+
+
+Enable = Callable[[], AbstractContextManager[object]]
+"""Switches compiled autograd on."""
 
 
 class Block(nn.Module):
@@ -60,7 +65,18 @@ def each(net: Net) -> None:
         one.compile()
 
 
-def train(compile_it: Callable[[Net], None], *, of_autograd: bool, blocks: int = BLOCKS) -> tuple[Net, list[float]]:
+def by_itself() -> AbstractContextManager[object]:
+    return compiled_autograd._enable(torch.compile)
+
+
+def with_own_backend() -> AbstractContextManager[object]:
+    """Compile with a function that calls Inductor, and not with the backend of ``torch.compile``."""
+    return torch._dynamo.utils.maybe_enable_compiled_autograd(True, fullgraph=False)
+
+
+def train(
+    compile_it: Callable[[Net], None], *, of_autograd: bool, blocks: int = BLOCKS, enable: Enable = by_itself
+) -> tuple[Net, list[float]]:
     """Train, with compiled autograd or without."""
     torch._dynamo.reset()
     compiled_autograd.reset()
@@ -72,7 +88,7 @@ def train(compile_it: Callable[[Net], None], *, of_autograd: bool, blocks: int =
     for _step in range(STEPS):
         loss = net(torch.randn(ROWS, WIDTH))
         if of_autograd:
-            with compiled_autograd._enable(torch.compile):
+            with enable():
                 loss.backward()
         else:
             loss.backward()
@@ -82,8 +98,12 @@ def train(compile_it: Callable[[Net], None], *, of_autograd: bool, blocks: int =
     return net, losses
 
 
-def recorded(compile_it: Callable[[Net], None], *, of_autograd: bool, blocks: int = BLOCKS) -> Recorded:
-    return record_run(lambda _: train(compile_it, of_autograd=of_autograd, blocks=blocks), steps=(2, STEPS))
+def recorded(
+    compile_it: Callable[[Net], None], *, of_autograd: bool, blocks: int = BLOCKS, enable: Enable = by_itself
+) -> Recorded:
+    return record_run(
+        lambda _: train(compile_it, of_autograd=of_autograd, blocks=blocks, enable=enable), steps=(2, STEPS)
+    )
 
 
 First = Callable[[Callable[[Net], None], bool], Recorded]
@@ -139,6 +159,50 @@ def test_backward_of_a_model_is_on_its_modules(first_recorded: First) -> None:
     assert peak[""] <= 0.03 * peak.total()
 
 
+def test_backward_that_a_backend_of_its_own_compiles_is_on_its_modules(first_recorded: First) -> None:
+    found = made_in_backward(recorded(whole, of_autograd=True, enable=with_own_backend))
+    assert found["layers.1.down"] == 4 * ROW_BYTES
+    assert found == made_in_backward(first_recorded(whole, True))
+
+
+@pytest.mark.parametrize("enable", [by_itself, with_own_backend])
+def test_backward_of_operators_with_several_results_is_on_their_modules(enable: Enable) -> None:
+    """Such as a convolution's. A constant, such as that of a ReLU, is of no unknown module.
+
+    A cache that was filled without compiled autograd has constants in another form.
+    """
+
+    class Picture(nn.Sequential):
+        def __init__(self) -> None:
+            super().__init__(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.view(-1, 1, WIDTH, WIDTH)).square().mean()
+
+    def program(_: object, *, of_autograd: bool) -> None:
+        torch._dynamo.reset()
+        compiled_autograd.reset()
+        net = Picture()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        net.compile()
+        for _step in range(STEPS):
+            loss = net(torch.ones(ROWS, WIDTH))
+            with enable() if of_autograd else nullcontext():
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    run = record_run(lambda path: program(path, of_autograd=True), steps=(2, STEPS))
+    plain = record_run(lambda path: program(path, of_autograd=False), steps=(2, STEPS))
+    torch._inductor.utils.clear_caches()
+    from_cache = record_run(lambda path: program(path, of_autograd=True), steps=(2, STEPS))
+    side = WIDTH - 2
+    assert made_in_backward(plain)["2"] >= 4 * ROWS // WIDTH * 4 * side * side
+    for found in (run, from_cache):
+        assert made_in_backward(found)["2"] == made_in_backward(plain)["2"]
+        assert [note for note in found.manifest.notes if note.startswith("Compiled autograd")] == []
+
+
 def test_backward_of_equal_blocks_that_share_code_is_on_the_block_that_it_is_of(first_recorded: First) -> None:
     plain, found = (made_in_backward(first_recorded(each, on)) for on in (False, True))
     # the code of all blocks is one graph now, so that a block can use the memory of the one before
@@ -170,7 +234,7 @@ def test_backward_from_a_cache_that_was_filled_without_compiled_autograd_is_on_i
 def test_backward_of_eager_code_is_said_to_have_no_modules(first_recorded: First) -> None:
     run = recorded(lambda net: net.layers[1].compile(), of_autograd=True)
     (note,) = [note for note in run.manifest.notes if note.startswith("Compiled autograd")]
-    assert "modules that are not compiled" in note
+    assert "code that is not compiled" in note
     found = made_in_backward(run)
     assert found["layers.1.up"] + found["layers.1.down"] >= ROW_BYTES
     assert found[""] > ROW_BYTES
@@ -184,13 +248,29 @@ def test_a_model_that_is_not_compiled_at_all_is_recorded() -> None:
     assert made_in_backward(run)[""] > ROW_BYTES
 
 
-def test_the_compiler_does_what_it_does_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_compiled_autograd_from_a_cache_of_a_bare_run_is_said_to_have_no_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    torch._inductor.utils.clear_caches()
+    train(whole, of_autograd=True, blocks=1)
+    torch._inductor.utils.clear_caches()
+    run = recorded(whole, of_autograd=True, blocks=1)
+    assert made_in_backward(run)[""] >= ROW_BYTES
+    assert [note.partition(" ")[0] for note in run.manifest.notes] == ["A", "Compiled"]
+    assert not any("attributed to the module that was compiled" in note for note in run.manifest.notes)
+    assert "Module" not in {one["class_name"] for one in run.tables["modules"]}
+
+
+@pytest.mark.parametrize("enable", [by_itself, with_own_backend])
+def test_the_compiler_does_what_it_does_alone(enable: Enable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     outcomes = []
     for run in (train, recorded):
         torch._inductor.utils.clear_caches()
         torch._dynamo.utils.counters.clear()
-        run(whole, of_autograd=True, blocks=1)
+        run(whole, of_autograd=True, blocks=1, enable=enable)
         counters = {name: dict(torch._dynamo.utils.counters[name]) for name in ("stats", "compiled_autograd")}
         made = [file for file in tmp_path.rglob("*") if file.is_file()]
         codes = [_NUMBER.sub("", file.read_text(encoding="utf-8")) for file in made if file.suffix == ".py"]

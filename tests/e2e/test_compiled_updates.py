@@ -11,7 +11,7 @@ from torch import nn
 from torch._dynamo import compiled_autograd
 
 from gpuledger import scope
-from gpuledger.collect.adapter.torch_private import is_compilers_own
+from gpuledger.collect.adapter.dynamo import is_compilers_own
 
 pytestmark = pytest.mark.torch
 
@@ -105,3 +105,8 @@ def test_a_graph_of_the_compiler_is_no_module_of_the_program() -> None:
     assert is_compilers_own(autograd)
     assert is_compilers_own(torch.compile(autograd))
     assert not is_compilers_own(torch.fx.symbolic_trace(net))
+    root = nn.Module()
+    root._tensor_constant0 = torch.ones(())  # what compiled autograd traces into
+    assert is_compilers_own(root)
+    root.scale = torch.ones(2)  # a plain module of the program
+    assert not is_compilers_own(root)

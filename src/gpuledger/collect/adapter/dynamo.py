@@ -16,6 +16,9 @@ from types import CodeType
 from typing import Any
 
 import torch
+from torch import nn
+
+from gpuledger.collect.adapter.program_objects import attributes_of, is_tensor
 
 _C = torch._C
 
@@ -71,6 +74,34 @@ def guards_of_compiled_code() -> Iterator[str]:
     for code in [found() for found in list(getattr(known, "seen", ()))]:
         for entry in () if code is None else _cache_entries(code):
             yield str(getattr(entry, "guard_manager", ""))
+
+
+_CONSTANT = "_tensor_constant"
+"""Begins the name that torch.fx gives to a tensor that a graph contains."""
+
+
+def is_compilers_own(module: Any) -> bool:
+    """Return whether a module is a graph created by torch.compile. Its tensors are the program's, under other names.
+
+    The graph of compiled autograd is compiled as a module is, so that it is inside an ``OptimizedModule``. While
+    ``torch.fx`` traces, a plain module has the graph's constants.
+    """
+    attributes = attributes_of(module)
+    children: Any = attributes.get("_modules")
+    # Those of torch.jit are no dictionary.
+    inner = dict.get(children, "_orig_mod") if issubclass(type(children), dict) else None
+    if inner is not None:
+        return is_compilers_own(inner)
+    if "compile_subgraph_reason" in attributes:
+        return True
+    graph = attributes.get("_graph")
+    if graph is not None and type(module).__name__.startswith("CompiledAutograd"):
+        return True
+    if type(module) is nn.Module and not children:
+        held = [name for name, value in list(attributes.items()) if is_tensor(value)]
+        return bool(held) and all(name.startswith(_CONSTANT) for name in held)
+    code = getattr(graph, "_codegen", None)  # AOTAutograd's graphs take their inputs as one list
+    return type(code).__name__ == "_BoxedCodeGen"
 
 
 class _NotImported:

@@ -21,7 +21,6 @@ from torch.utils import _python_dispatch
 from torch.utils.hooks import RemovableHandle
 
 from gpuledger.collect.adapter.dynamo import without_importing_compiler
-from gpuledger.collect.adapter.program_objects import attributes_of
 
 _C = torch._C
 _record_memory_history = torch.cuda.memory._record_memory_history
@@ -326,26 +325,6 @@ def _configured_cublas_bytes() -> int | None:
         return None
     pairs = zip(fields[::2], fields[1::2], strict=True)
     return sum(int(kib) * int(count) for kib, count in pairs) << 10
-
-
-def is_compilers_own(module: Any) -> bool:
-    """Return whether a module is a graph created by torch.compile. Its tensors are the program's, under other names.
-
-    The graph of compiled autograd is compiled as a module is, so that it is inside an ``OptimizedModule``.
-    """
-    attributes = attributes_of(module)
-    children: Any = attributes.get("_modules")
-    # Those of torch.jit are no dictionary.
-    inner = dict.get(children, "_orig_mod") if issubclass(type(children), dict) else None
-    if inner is not None:
-        return is_compilers_own(inner)
-    if "compile_subgraph_reason" in attributes:
-        return True
-    graph = attributes.get("_graph")
-    if graph is not None and type(module).__name__.startswith("CompiledAutograd"):
-        return True
-    code = getattr(graph, "_codegen", None)  # AOTAutograd's graphs take their inputs as one list
-    return type(code).__name__ == "_BoxedCodeGen"
 
 
 _our_hooks = itertools.count(1 << 60)

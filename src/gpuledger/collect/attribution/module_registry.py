@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter import dynamo
 from gpuledger.collect.adapter.compiler.graph_nodes import common_path
 from gpuledger.collect.adapter.held_tensors import IN_GROUPS, HeldTensor, KeyedReference
 from gpuledger.collect.adapter.other_threads import Exclusive, take_all
@@ -353,7 +353,7 @@ class ModuleRegistry:
             if issubclass(type(thing), nn.Module)
             and id(thing) not in self.module_ids
             and "_parameters" in attributes_of(thing)
-            and not torch_private.is_compilers_own(thing)
+            and not dynamo.is_compilers_own(thing)
         ]
         inner = {id(child) for module in found for _, child in children_of(module)}
         for module in found:

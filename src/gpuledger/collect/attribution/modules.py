@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpuledger.collect.adapter import torch_entrances, torch_private
+from gpuledger.collect.adapter import dynamo, torch_entrances, torch_private
 from gpuledger.collect.adapter.guard import Guard, take_out_all
 from gpuledger.collect.adapter.instrument import Observation, remove_all
 from gpuledger.collect.adapter.observer import Observer
@@ -149,7 +149,7 @@ class ModuleTracker:
             self.registry.forget_gone()
         module_id = self._module_ids.get(id(module), -1)
         if module_id < 0:
-            if torch_private.is_compilers_own(module):
+            if dynamo.is_compilers_own(module):
                 return None
             module_id = self.registry.register(module, inside=stack[-1][0] if stack else -1)
         start = self._sequence()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,10 +51,10 @@ NOTES = {
         f"and use no weight there, the module that contains them is shown. {_RECORD_AGAIN}"
     ),
     WITHOUT_MODULES: (
-        "Compiled autograd has compiled backward code of unknown modules. It is that of modules that are not compiled, "
-        "or of a compiled region from a cache that was filled without this version of gpuledger. Its memory and time "
-        "are outside modules. To record its modules, compile them, or switch compiled autograd off. For a region from "
-        "a cache, set TORCHINDUCTOR_FORCE_DISABLE_CACHES=1."
+        "Compiled autograd has compiled backward code of unknown modules. It is of code that is not compiled, such as "
+        "a loss, or of a compiled region from a cache that was filled without this version of gpuledger. Its memory "
+        "and time are outside modules. To record its modules, compile them, or switch compiled autograd off. For a "
+        "region from a cache, set TORCHINDUCTOR_FORCE_DISABLE_CACHES=1."
     ),
 }
 """Why the modules of a region are not known exactly -> note."""
@@ -182,6 +182,8 @@ class CompiledGraphs:
             graph = self._found_again(graph, functions)
             if graph.unknown != CACHED_CODE:
                 remember(graph)
+            elif self._watch.autograd.is_at_work:
+                graph = replace(graph, unknown=WITHOUT_MODULES)
         except (UnknownCodeError, OSError) as error:
             self._note_unread(graph.file, str(error))
             return

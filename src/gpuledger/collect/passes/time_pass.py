@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpuledger.collect.adapter import dispatch_modes, kineto, kineto_events, torch_entrances, torch_private
+from gpuledger.collect.adapter import dispatch_modes, dynamo, kineto, kineto_events, torch_entrances, torch_private
 from gpuledger.collect.adapter.guard import Guard, take_out_all
 from gpuledger.collect.adapter.instrument import Observation, remove_all
 from gpuledger.collect.adapter.observer import Observer
@@ -309,7 +309,7 @@ class TimePass:
                 self._registry.forget_gone()
             number = self._registry.module_ids.get(id(module), -1)
             if number not in self._texts:
-                if number < 0 and torch_private.is_compilers_own(module):
+                if number < 0 and dynamo.is_compilers_own(module):
                     return None
                 number = self._registry.register(module)
                 self._texts[number] = f"{MODULE_RANGE}{number}"

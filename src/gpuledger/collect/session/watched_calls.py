@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter import dynamo
 from gpuledger.collect.adapter.calls import CallObserver, OutermostCalls
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
@@ -91,4 +91,4 @@ class WatchedCalls:
     def _id_of(self, module: torch.nn.Module) -> int:
         """Return a module's id; -1 for a graph of the compiler's own."""
         known = id(module) in self._registry.module_ids
-        return -1 if not known and torch_private.is_compilers_own(module) else self._registry.register(module)
+        return -1 if not known and dynamo.is_compilers_own(module) else self._registry.register(module)

@@ -5,7 +5,8 @@ nodes of the copies get names of their own, and the compiler loses what they wer
 a generated line back to a module:
 
 1. The nodes of a region's backward graph are read when AOTAutograd puts the graph into its cache entry, or from the
-   graph itself if there is no cache. The copy of a graph has the same operators in the same order.
+   graph itself if there is no cache. The copy of a graph has the same operators in the same order. Constants can be
+   attributes in it.
 2. Dynamo keeps the names of the copies.
 3. AOTAutograd runs the captured graph to trace it. The line of the graph's code that runs is that of a node.
 
@@ -16,9 +17,10 @@ from compiled regions are found: those of eager autograd have no module in the c
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
+from operator import getitem
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -30,7 +32,7 @@ _COMPILED_AUTOGRAD, _CACHE_ENTRIES = (
     "torch._dynamo.compiled_autograd",
     "torch._functorch._aot_autograd.aot_autograd_result",
 )
-_COMPUTES = ("call_function", "call_module", "get_attr")
+_COMPUTES = ("call_function", "call_module")
 _PROLOGUE = "call_aot_bwd_prologue"
 """The function that begins the copy of a backward graph. Its first argument are the saved tensors."""
 _SAME = {"aten.view.default": "aten.reshape.default"}
@@ -43,7 +45,7 @@ _keys = count(-1, -1)
 
 
 class Step(NamedTuple):
-    """One node of a backward graph: its operator and its place."""
+    """One node of a backward graph that is no constant: its operator and its place."""
 
     operator: str
     found: FoundPlace
@@ -94,6 +96,7 @@ class AutogradWatch:
         self._inputs: list[int] = []
         self._copied: list[Backward] = []
         self._named: dict[str, Step] = {}
+        self._makers: dict[str, Step] = {}
         self._graph: Any = None
         self._code: Any = None
         self._by_line: dict[int, FoundPlace] = {}
@@ -151,8 +154,9 @@ class AutogradWatch:
         if not starts or len(starts) != len(self._copied):
             return
         copies: dict[Any, int] = {}
+        computing = set(_computing(nodes))
         for (steps, is_sure), start, end in zip(self._copied, starts, [*starts[1:], len(nodes)], strict=True):
-            own = [node for node in nodes[start:end] if node.op in _COMPUTES]
+            own = [node for node in nodes[start:end] if node in computing]
             at = _find([_operator_of(node) for node in own], [step.operator for step in steps])
             if at < 0 or not steps:
                 continue
@@ -162,6 +166,9 @@ class AutogradWatch:
                 place = found.place._replace(module_key=key)
                 self._named[str(node.name)] = Step(operator, found._replace(place=place))
                 copies[node] = key
+                for made in node.all_input_nodes if node.target is getitem else ():
+                    if made in copies:
+                        self._makers[str(node.name)] = self._named[str(made.name)]
         self._find_weights(nodes, copies)
 
     def _weights_in(self, node: Any) -> set[int]:
@@ -185,6 +192,11 @@ class AutogradWatch:
         self._graph = captured if own else None
         self._traced = {}
 
+    @property
+    def is_at_work(self) -> bool:
+        """Return whether a graph of compiled autograd is being compiled."""
+        return self._graph is not None
+
     def end_compile(self) -> None:
         """Stop tracing."""
         self._graph = self._code = None
@@ -192,8 +204,17 @@ class AutogradWatch:
 
     def place_of(self, node: Any) -> NodeOrigin | None:
         """Return the place of a node of a graph that Dynamo has captured; None if it is in no copy."""
-        step = self._named.get(str(node.name))
-        return step.found.place if step is not None and step.operator == _operator_of(node) else None
+        found = self._found(node)
+        return None if found is None else found.place
+
+    def _found(self, node: Any) -> FoundPlace | None:
+        """Return the place of a node that Dynamo has captured. It keeps no name of a tuple, but those of its items."""
+        items = (self._makers.get(str(user.name)) for user in node.users if user.target is getitem)
+        operator = _operator_of(node)
+        for step in (self._named.get(str(node.name)), *items):
+            if step is not None and step.operator == operator:
+                return step.found
+        return None
 
     def _is_tracing(self, *_: Any) -> bool | None:
         return True if self._graph is not None else None
@@ -217,39 +238,59 @@ class AutogradWatch:
         nodes = list(self._graph.graph.nodes)
         found = {}
         for line, number in (getattr(self._graph, "_lineno_map", None) or {}).items():
-            step = None if number is None else self._named.get(str(nodes[number].name))
-            if step is not None and step.operator == _operator_of(nodes[number]):
-                found[line] = step.found
+            place = None if number is None else self._found(nodes[number])
+            if place is not None:
+                found[line] = place
         return found
 
     def places_in(self, graph: Any) -> tuple[dict[str, FoundPlace] | None, bool]:
         """Return the places of the nodes of a lowered graph, by name, and whether all of them have one.
 
         A node that is in no copy, such as one that adds to a gradient, has the place of a node that computes what it
-        uses. The places are None if the graph is none of compiled autograd.
+        uses. The compiler makes constants anew: they have the place of a node that uses them. The places are None if
+        the graph is none of compiled autograd.
         """
-        if self._graph is None:
+        if not self.is_at_work:
             return None, True
         found, is_whole = dict(self._traced), True
+        constants: dict[Any, None] = {}
         for node in graph.nodes:
-            if str(node.name) in found or node.op != "call_function":
+            if str(node.name) in found or node.op not in ("call_function", "get_attr"):
                 continue
             before = [found[str(one.name)] for one in node.all_input_nodes if str(one.name) in found]
             if before:
                 found[str(node.name)] = before[-1]
-            is_whole = is_whole and bool(before)
+            elif all(one in constants for one in node.all_input_nodes):
+                constants[node] = None
+            else:
+                is_whole = False
+        for node in reversed(constants):
+            after = [found[str(one.name)] for one in node.users if str(one.name) in found]
+            if after:
+                found[str(node.name)] = after[0]
         return found, is_whole
 
 
 def _steps_of(module: Any) -> tuple[Step, ...]:
     """Return operators and places of the nodes of a backward graph."""
-    nodes = (node for node in module.graph.nodes if node.op in _COMPUTES)
-    return tuple(Step(_operator_of(node), FoundPlace(place_of_node(node), is_of_forward(node))) for node in nodes)
+    return tuple(
+        Step(_operator_of(node), FoundPlace(place_of_node(node), is_of_forward(node)))
+        for node in _computing(module.graph.nodes)
+    )
+
+
+def _computing(nodes: Iterable[Any]) -> Iterator[Any]:
+    """Yield the nodes that compute something from inputs of their graph. A copy can have constants as attributes."""
+    constants: set[Any] = set()
+    for node in nodes:
+        if node.op == "get_attr" or (node.op in _COMPUTES and all(one in constants for one in node.all_input_nodes)):
+            constants.add(node)
+        elif node.op in _COMPUTES:
+            yield node
 
 
 def _operator_of(node: Any) -> str:
-    """Return the name of a node's operator, "" for an attribute, because its name is not kept."""
-    name = "" if node.op == "get_attr" else str(node.target)
+    name = str(node.target)
     return _SAME.get(name, name)
 
 

@@ -27,7 +27,7 @@ from gpuledger.files.reading import read_json_file
 from gpuledger.files.shapes import Fields, ListOf, MappingOf, check_shape
 from gpuledger.files.writing import write_whole
 
-VERSION = 5
+VERSION = 6
 FILES = 1_000
 """Number of files above which the oldest half is deleted."""
 

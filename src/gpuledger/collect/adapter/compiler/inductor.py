@@ -40,6 +40,7 @@ CAPTURED = 256
 """Number of captured graphs that are kept."""
 
 _COMPILER, _CODE_CACHE = "torch._inductor.graph", "torch._inductor.codecache"
+_AUTOGRAD_TRACER = "torch._functorch.aot_autograd"
 
 LOST_WITHOUT = {
     "torch._TorchCompileInductorWrapper.__call__": "compiled regions are not divided among their modules",
@@ -66,7 +67,7 @@ class CompilerWatch:
         self.captured: deque[CapturedGraph] = deque(maxlen=CAPTURED)
         """The graphs that Dynamo captured, the last one first."""
         self.autograd = AutogradWatch(self._observe_if_there)
-        self._watches_graphs = False
+        self._watches_graphs = self._waits = False
         self._compiling = self._lowering = 0
         self._seen: set[int] = set()
 
@@ -83,6 +84,8 @@ class CompilerWatch:
         wrapper = vars(getattr(torch, "_TorchCompileInductorWrapper", object)).get("__call__")
         name = "torch._TorchCompileInductorWrapper.__call__"
         self._observe(name, wrapper, self._enter_compile, self._leave_compile, self._fail_compile)
+        backend = vars(getattr(torch, "_TorchCompileWrapper", object)).get("__call__")
+        self._observe_if_there(backend, self._enter_backend, self._leave_compile, self._fail_compile)
         if _COMPILER in sys.modules:
             self._watch_graphs()
             self.look_for_loaded()
@@ -120,6 +123,24 @@ class CompilerWatch:
             import_module("torch._inductor.compile_fx")
 
             self._watch_graphs()
+        return self._begin_compile(captured)
+
+    def _enter_backend(self, _compiler: Any, captured: Any, *_: Any) -> bool:
+        """Watch Inductor if a backend of the program's own calls it, as that of compiled autograd can do.
+
+        It must not be imported for a backend that does not. AOTAutograd is called after the import.
+        """
+        if not self._watches_graphs and not self._waits:
+            self._waits = True
+            tracer = getattr(sys.modules.get(_AUTOGRAD_TRACER), "aot_module_simplified", None)
+            self._observe_if_there(tracer, self._enter_tracer)
+        return self._begin_compile(captured)
+
+    def _enter_tracer(self, *_: Any) -> None:
+        if not self._watches_graphs and _COMPILER in sys.modules:
+            self._watch_graphs()
+
+    def _begin_compile(self, captured: Any) -> bool:
         self.captured.appendleft(_read_captured(captured, self.autograd.place_of))
         self._compiling += 1
         self.autograd.begin_compile(captured)
