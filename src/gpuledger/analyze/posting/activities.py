@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.module_paths import CompiledKernels
-from gpuledger.analyze.posting.graph_replays import match_captures, match_replays, with_captures
+from gpuledger.analyze.posting.graph_replays import match_captures, match_replays, measured_parents, with_captures
 from gpuledger.analyze.posting.kernels_alone import KernelMatches, match_kernels
 from gpuledger.analyze.posting.lane_scopes import NONE, LaneScopes, Mark, read_mark
 from gpuledger.analyze.posting.launch_lines import place_lines, read_line
@@ -175,7 +175,8 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
     kind[collective[table["name_id"][chosen]]] = SPAN_KINDS.index("collective")
     start = table["start_ns"][chosen]
     step = _steps_at(journal, np.where(placed, table["start_ns"][at], table["start_ns"][like]))
-    lines = place_lines(own, words, owners.parent[:measured_count], _steps_at(journal, own["start_ns"]), pattern_ns)
+    parent = measured_parents(owners.parent, measured_count)
+    lines = place_lines(own, words, parent, _steps_at(journal, own["start_ns"]), pattern_ns)
     return OwnedSpans(
         kind=(kind if on_device.any() else np.full(chosen.size, SPAN_KINDS.index("host"))).astype(np.int8),
         device_idx=table["device_idx"][chosen].astype(np.int64),
@@ -191,7 +192,7 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
         ),
         scope_id=np.where(is_owned, owners.scope[owner], NONE),
         launched_ns=np.where(placed & (steps_later == 0), table["start_ns"][at], -1),
-        work=span_work(own, journal.facts, chosen, launch, owners.parent[:measured_count], steps_later),
+        work=span_work(own, journal.facts, chosen, launch, parent, steps_later),
         fusion_id=np.where(replayed >= 0, replayed, np.where(placed, owners.fusion[at], -1)),
         is_replayed=table["launch_id"][like] < 0,
         is_matched=(replayed >= 0) | is_captured,

@@ -136,6 +136,17 @@ def match_captures(captures: Captures, rows: I64, parent: I64) -> I64:
     return found
 
 
+def measured_parents(parent: I64, measured_count: int) -> I64:
+    """Return the enclosing measured event of each measured one; -1 if there is none.
+
+    A capture in a measured step is among the captures, too, and its events there enclose the same ones in the step.
+    """
+    found = parent[:measured_count].copy()
+    while (copies := np.flatnonzero(found >= measured_count)).size:
+        found[copies] = parent[found[copies]]
+    return found
+
+
 def _graph_of(word: str) -> int:
     """Return the number of the capture in the name of a range; -1 for any other name."""
     number = word.removeprefix(GRAPH_RANGE)

@@ -5,8 +5,9 @@ has one stream. So each of the first captures is profiled like a step: its opera
 work into the graph. A capture in a profiled step is part of that step's trace. Each replay in a profiled step has a
 range with the number of its capture.
 
-Captures outside of the timing measurement are profiled only where the user asks for it, because CUPTI stays attached
-after a capture: detaching it can break a graph.
+It is done only where the user asks for the timing measurement, because CUPTI stays attached after a capture: detaching
+it can break a graph, and attached it makes replays slower. Otherwise a capture ends the timing measurement before it
+begins.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from gpuledger.collect.adapter import torch_entrances, torch_private
@@ -40,19 +42,20 @@ class GraphCaptures:
         journal: Where captures are written.
         watch: Detects the program's own profiler, which has priority.
         guard: Handles exceptions raised in gpuledger's code.
-        alone: Whether captures are also traced outside of the timing measurement.
+        give_up: Called before each capture, which is not traced then; None to trace captures.
     """
 
     def __init__(
-        self, trace: TimePass, steps: TimePass, journal: RankJournal, watch: UserProfiler, guard: Guard, *, alone: bool
-    ) -> None:
+        self, trace: TimePass, steps: TimePass, journal: RankJournal, watch: UserProfiler, guard: Guard,
+        give_up: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
         self.trace = trace
         """Records the operators of a capture."""
         self._steps = steps
         self._journal = journal
         self._watch = watch
         self._guard = guard
-        self._alone = alone
+        self._give_up = give_up
         self._graphs: dict[int, tuple[weakref.ref[Any], int]] = {}
         """Id of each traced graph -> the graph, and the number of its capture."""
         self._observations: list[Observation] = []
@@ -72,8 +75,9 @@ class GraphCaptures:
             Observer(self._enter, self._ended, self._failed, absorbs=absorbs),
             Observer(self._replays, self._leave, self._fail, absorbs=absorbs),
         )
+        watched = list(zip(torch_entrances.cuda_graph(), observers, strict=True))
         try:
-            for function, observer in zip(torch_entrances.cuda_graph(), observers, strict=True):
+            for function, observer in watched if self._give_up is None else watched[:1]:
                 self._observations.append(Observation(function, observer))
         except CannotInstrumentError as error:
             self._journal.note(f"Kernels of replayed CUDA graphs have no modules: {error}.")
@@ -97,7 +101,11 @@ class GraphCaptures:
     def _begins(self, graph: Any, *_: Any) -> Any:
         """Start to trace a capture that is about to begin. The timing measurement's own trace has it, too."""
         self._graphs.pop(id(graph), None)
+        if self._give_up is not None:
+            self._give_up()
         self._steps.keep_cupti()
+        if self._give_up is not None:
+            return None
         if self._captures >= MOST_CAPTURES or self._rows >= MOST_ROWS:
             self._untraced += 1
         elif self._steps.records_operators and self._steps.is_of_this_thread:
@@ -107,13 +115,13 @@ class GraphCaptures:
             self._trace_now()
             return graph
         else:
-            self._untraced += self._alone or self._steps.is_open
+            self._untraced += 1
         return None
 
     def _may_trace(self) -> bool:
         is_traced = self._steps.is_open or self.trace.is_open or torch_private.is_profiling() or self._watch.seen
         is_main = threading.current_thread() is threading.main_thread()
-        return self._alone and is_main and not is_traced and not torch_private.is_in_backward()
+        return is_main and not is_traced and not torch_private.is_in_backward()
 
     def _trace_now(self) -> None:
         with self._watch.ours(self.close):

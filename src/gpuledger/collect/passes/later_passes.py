@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.guard import Guard, calling, take_out_all
@@ -25,7 +26,7 @@ from gpuledger.collect.passes import energy_cards
 from gpuledger.collect.passes.cpu_wait import CpuWait
 from gpuledger.collect.passes.energy_pass import EnergyPass
 from gpuledger.collect.passes.graph_captures import GraphCaptures
-from gpuledger.collect.passes.outcomes import OWN_PROFILER, PROFILED_ENERGY, LaterMeasurement, Outcomes
+from gpuledger.collect.passes.outcomes import OWN_PROFILER, PROFILED_ENERGY, USES_GRAPHS, LaterMeasurement, Outcomes
 from gpuledger.collect.passes.program_times import ProgramTimes
 from gpuledger.collect.passes.thread_end import ThreadEnd
 from gpuledger.collect.passes.time_pass import CALLS, TimePass
@@ -35,10 +36,7 @@ from gpuledger.model.energy_window import WITHOUT_ENERGY
 from gpuledger.model.pass_facts import TIME_STEPS, UNPROFILED_STEPS
 
 FEWEST_TIME_STEPS = 2
-"""Number of profiled steps, if the user gives none, and the number with which a shorter program is timed completely.
-
-The variation of a layer's time is known from three steps on.
-"""
+"""Number of profiled steps by default, with which the variation of a layer's time is known, and of a short program."""
 
 TIME_TRIES = 2
 """Maximum number of attempts at the timing measurement: a fork ends one, and so does a step of very many calls."""
@@ -69,12 +67,9 @@ class LaterPasses:
         guard: Guard,
         see_calls: Callable[[bool], None],
     ) -> None:
-        self._settings = settings
-        self._journal = journal
-        self._steps = steps
+        self._settings, self._journal, self._steps = settings, journal, steps
         self._see_calls, self._beside = see_calls, beside
-        self._last_step = 0
-        self._step_allocations = 0
+        self._last_step = self._step_allocations = 0
         self.has_begun = False
         self._time_steps = settings.passes.get("time", 0) or TIME_STEPS
         self._tries_left = TIME_TRIES
@@ -99,8 +94,11 @@ class LaterPasses:
         if "time" in self._wanted:
             self._user_profiler = UserProfiler(guard(self._give_way), guard.absorbs)
             trace = TimePass(journal, registry, guard, guard.for_good(self._drop_capture))
-            watched = self._time_pass, journal, self._user_profiler, guard
-            self._captures = GraphCaptures(trace, *watched, alone=settings.passes_asked)
+            tables, give_up = (
+                (self._time_pass, journal, self._user_profiler, guard),
+                partial(self._end_early, USES_GRAPHS),
+            )
+            self._captures = GraphCaptures(trace, *tables, None if settings.passes_asked else give_up)
         self._guard = guard
 
     def divide_compiled(self, graphs: CompiledGraphs) -> None:
@@ -130,7 +128,7 @@ class LaterPasses:
             os.register_at_fork(before=calling(self._guard, self._before_any_fork))
 
     def trace_captures(self) -> None:
-        """Trace captures of CUDA graphs in the timing measurement, and also others if the user has asked for it."""
+        """Trace captures of CUDA graphs if the user has asked for the timing measurement; else they end it."""
         if self._captures is not None:
             self._captures.install()
 
@@ -388,6 +386,9 @@ class LaterPasses:
         self._drop_capture()
         if self._energy_pass.is_open:
             self._journal.note(PROFILED_ENERGY)
+        self._end_early(OWN_PROFILER)
+
+    def _end_early(self, why: str) -> None:
         if self._program is not None:
             self._program.end()
         elif self._time_pass.is_open:
@@ -395,5 +396,5 @@ class LaterPasses:
             self._time_pass.end(keep=self._has_lines)
             if not self._has_lines:
                 self._journal.fact(time_steps=None)
-                self._say(f"No timing measurement: {OWN_PROFILER}.")
+                self._say(f"No timing measurement: {why}.")
             self._see_calls(True)

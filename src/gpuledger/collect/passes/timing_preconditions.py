@@ -10,6 +10,7 @@ import torch
 from gpuledger.collect.adapter import kineto, torch_private
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.passes import energy_cards
+from gpuledger.collect.passes.outcomes import USES_GRAPHS
 from gpuledger.units import format_bytes
 
 CARD_BYTES = 1 << 30
@@ -60,7 +61,7 @@ def why_no_time_pass(step_allocations: int) -> str | None:
     if has_cuda and torch_private.keeps_cuda_history() is not None:
         return "its allocator does not report CUDA graphs, and CUPTI can break those when it starts and stops"
     if torch_private.holds_graphs():
-        return "the program uses CUDA graphs, and CUPTI can break those when it starts and stops"
+        return USES_GRAPHS
     return None
 
 

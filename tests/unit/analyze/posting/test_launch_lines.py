@@ -7,7 +7,7 @@ from traced import ENGINE, MAIN, NODE, Trace
 
 from gpuledger.analyze.posting.launch_lines import read_line
 from gpuledger.model.accounts import Phase
-from gpuledger.model.journal.journal import LINE_RANGE, PHASE_RANGE
+from gpuledger.model.journal.journal import LINE_RANGE, PHASE_RANGE, ActivityKind
 
 BACKWARD = f"{PHASE_RANGE}{int(Phase.BACKWARD)}"
 SHIFT = 2_000
@@ -100,3 +100,24 @@ def test_without_a_step_with_lines_nothing_has_one() -> None:
 @pytest.mark.parametrize(("word", "line"), [(f"{LINE_RANGE}7", 7), (f"{LINE_RANGE}x", NONE), ("aten::mm", NONE)])
 def test_a_range_names_its_stack(word: str, line: int) -> None:
     assert read_line(word) == line
+
+
+def test_lines_are_those_of_a_step_without_a_capture_in_it() -> None:
+    """A capture in the measured step has the events of that step a second time, and they enclose each other."""
+    plain, captured = both(), both()
+    names: dict[str, int] = {}
+    for start, end, name in ((18, 56, "Mix"), (20, 50, "Mix"), (22, 30, "aten::mm"), (32, 40, "aten::add")):
+        captured.part.add(
+            "captures",
+            capture=0,
+            kind=int(ActivityKind.HOST),
+            lane=MAIN,
+            name_id=names.setdefault(name, len(names)),
+            start_ns=start,
+            duration_ns=end - start,
+            launch_id=0,
+            sequence=-1,
+            forward_lane=0,
+        )
+    captured.part.facts["captured_names"] = list(names)
+    assert captured.lines() == plain.lines()

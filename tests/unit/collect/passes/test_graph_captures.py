@@ -72,13 +72,13 @@ def new_graph(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
 class Traced:
     """What traces captures, with its journal and its timing measurement."""
 
-    def __init__(self, guard: Guard, *, alone: bool = True) -> None:
+    def __init__(self, guard: Guard, give_up: Callable[[], None] | None = None) -> None:
         self.journal = Notes()
         registry = ModuleRegistry()
         journal: Any = self.journal
         self.trace, self.steps = (TimePass(journal, registry, guard, lambda: None) for _ in range(2))
         self.watch = UserProfiler(lambda: None, guard.absorbs)
-        self.captures = GraphCaptures(self.trace, self.steps, journal, self.watch, guard, alone=alone)
+        self.captures = GraphCaptures(self.trace, self.steps, journal, self.watch, guard, give_up)
 
 
 @pytest.fixture
@@ -151,26 +151,22 @@ def test_a_capture_in_a_profiled_step_is_part_of_its_trace(traced: Traced, new_g
     assert f"{GRAPH_RANGE}0" in journal.facts["activity_names"]
 
 
-def test_by_default_only_captures_in_a_profiled_step_are_traced(guard: Guard, new_graph: Callable[[], Any]) -> None:
+def test_by_default_a_capture_ends_the_profiled_steps_before_it_begins(
+    guard: Guard, new_graph: Callable[[], Any]
+) -> None:
     """Programs capture a graph after three steps, as PyTorch's documentation does: in the first profiled one."""
-    traced = Traced(guard, alone=False)
-    traced.captures.install()
+    was_open: list[bool] = []
+    found = Traced(guard, lambda: None if found.steps.end(keep=False) else pytest.fail("cannot be ended"))
+    found.captures.install()
     try:
-        capture(new_graph(), lambda: torch.ones(4).log())
-        graph = new_graph()
-        traced.steps.begin()
-        capture(graph, add)
-        graph.replay()
-        traced.steps.end()
-        capture(new_graph(), lambda: torch.ones(4).exp())
-        traced.captures.say_untraced()
+        found.steps.begin()
+        capture(new_graph(), lambda: was_open.append(found.steps.is_open))
+        found.captures.say_untraced()
     finally:
-        traced.captures.remove()
-    journal = traced.journal.read()
-    assert "aten::add" in captured_operators(journal, 0)
-    assert journal.tables["captures"]["capture"].max() == 0
-    assert f"{GRAPH_RANGE}0" in journal.facts["activity_names"]
-    assert traced.journal.part.notes == []
+        found.captures.remove()
+    assert was_open == [False]
+    assert not found.journal.read().tables["captures"]["kind"].size
+    assert found.journal.part.notes == []
 
 
 def test_a_capture_that_fails_is_dropped(
