@@ -23,6 +23,8 @@ ON_THE_HOST = "memory/results/cpu/host_out_of_memory.json"
 LEAKS = "memory/results/cpu/leaks.json"
 FAILURES_AGAIN = "memory/results/h100/out_of_memory.json"
 """The same programs on a GPU with less memory."""
+FAILURES_EARLY = "memory/results/h200/out_of_memory_early.json"
+"""The same programs, with failures while the time of steps is measured."""
 TOOLS = {"message": "PyTorch's message", "snapshot": "its memory snapshot", "gpuledger": "gpuledger"}
 ADVICE = "expandable_segments:True"
 
@@ -54,6 +56,8 @@ def causes() -> list[str]:
         ),
         "",
         *table(["planted cause", "first sentence", "PyTorch's message"], rows, right_from=3),
+        "",
+        *wrap(*early()),
         "",
         *wrap(*again()),
         *side_by_side(results),
@@ -117,6 +121,21 @@ def again() -> list[str]:
     return [
         f"{about(results, 'memory/out_of_memory.py')}: the first sentence names the planted cause in {right} of",
         f"{len(programs)} programs.",
+    ]
+
+
+def early() -> list[str]:
+    """Return what the same programs gave when they failed earlier."""
+    results = read(FAILURES_EARLY)
+    programs = results["programs"].values()
+    right = sum(bool(found["right"]) for found in programs)
+    lines = [found["answers"]["gpuledger"].get("holding_line") for found in programs]
+    known = [one["grade"] for one in lines if one is not None]
+    return [
+        f"With failures after {results['healthy_steps']} steps, while the time of steps is measured, the first",
+        f"sentence names the planted cause in {right} of {len(programs)} programs. The line that holds most memory",
+        f"is right in {known.count('right')} of {len(known)}. {about(results, 'memory/out_of_memory.py')}",
+        "with `--after`.",
     ]
 
 
