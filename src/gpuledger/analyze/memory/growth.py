@@ -155,7 +155,7 @@ def _of_device(rank: Rank, device_idx: int, values: dict[str, F64], fewest: int)
         return None
     limit = limit_bytes_of(rank, device_idx)
     peak = float(values["peak_allocated_bytes"][-1])
-    left = None if limit is None else max(int((limit - peak) / trend.per_step), 0)
+    left = None if limit is None or math.isnan(peak) else max(int((limit - peak) / trend.per_step), 0)
     category, module, line = _kept_by_recorded_steps(rank, device_idx, trend.per_step)
     return Growth(
         *(rank.number, device_idx, trend.per_step, trend.since_step, int(steps[-1])),

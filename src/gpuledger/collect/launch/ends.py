@@ -139,14 +139,17 @@ class RankEnds:
 
 
 def _status_read_by_parent(descriptor: int) -> int | None:
-    """Return the status of a process that its parent has reaped, as ``wait`` returns it; None if it is not known."""
+    """Return the status of a process that its parent has reaped, as ``wait`` returns it; None if it is not known.
+
+    Only signals count: only the parent knows what exit status 1 means. Ray ends workers so that have done their work.
+    """
     info = bytearray(_INFO.pack(_INFO_EXIT, 0))
     try:
         fcntl.ioctl(descriptor, _GET_INFO, info)
     except OSError:  # the kernel is older than Linux 6.13
         return None
     known, status = _INFO.unpack(info)
-    return status if known & _INFO_EXIT else None
+    return status if known & _INFO_EXIT and os.WIFSIGNALED(status) else None
 
 
 def _read(path: Path) -> bytes:

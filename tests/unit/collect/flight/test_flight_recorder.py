@@ -22,7 +22,7 @@ from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import StackTable
-from gpuledger.collect.flight import flight_recorder, step_counters
+from gpuledger.collect.flight import census, flight_recorder, step_counters
 from gpuledger.collect.flight.flight_recorder import FlightRecorder
 from gpuledger.collect.flight.host_memory import resident_bytes
 from gpuledger.collect.flight.step_counters import CudaCounters, DeviceCounters, StepCounters, held_bytes
@@ -56,6 +56,8 @@ def test_what_has_grown_since_the_recorded_steps_is_told_at_an_error(
     """A program can end in an error before the first census after the measurements."""
     monkeypatch.setattr(torch_private, "light_snapshot", lambda: snapshot([40 * MIB], []))
     monkeypatch.setattr(torch_private, "memory_fraction", lambda _device: 1.0)
+    monkeypatch.setattr(census, "NAMES_NS", 10**10)  # also in a process with many names
+    monkeypatch.setattr(census, "BUDGET_NS", 10**10)
     recorder = recorder_in(tmp_path)
     history.stop()
     outputs: list[torch.Tensor] = []

@@ -32,8 +32,9 @@ def ends_of(run: Path, command: list[str]) -> list[int | None]:
     return [one.status for one in found.values()]
 
 
-@pytest.mark.parametrize(("how", "status"), [("os._exit(7)", 7), ("os.kill(os.getpid(), 9)", -signal.SIGKILL)])
-def test_a_status_that_the_parent_has_read_is_asked_of_the_kernel(how: str, status: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("how", "status"), [("os._exit(1)", None), ("os.kill(os.getpid(), 9)", -signal.SIGKILL)])
+def test_a_signal_that_the_parent_has_seen_is_asked_of_the_kernel(how: str, status: int | None, tmp_path: Path) -> None:
+    """Ray ends its workers with 1 when they have done their work, so that says nothing."""
     rank = f"""
 import os, signal, time
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the child at once, so no one sees a zombie

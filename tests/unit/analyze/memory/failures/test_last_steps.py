@@ -13,6 +13,7 @@ from failing_allocator import FACTS, MIB, Recorded, card, snapshot
 
 from gpuledger.analyze.memory.failures.last_steps import StepMemory
 from gpuledger.analyze.memory.failures.oom import explain_oom
+from gpuledger.analyze.memory.growth import find_growth
 from gpuledger.cli.main import main
 from gpuledger.model.journal.step_memory import HOST_UNIT_BYTES, UNIT_BYTES
 from gpuledger.report.html.sections.failures import _failure as drawn_failure
@@ -89,6 +90,17 @@ def test_a_short_program_whose_memory_grew_is_told_so(
     assert failure.cause.kind == kind
     if kind == "growth":
         assert failure.cause.sentence == "Memory has grown by 4.0 GiB per step since step 1, 52.0 GiB in total"
+
+
+def test_growth_without_known_peaks_has_no_end(card: Callable[..., None], tmp_path: Path) -> None:
+    card(snapshot([LIVE], []), LIVE)
+    recorded = Recorded(tmp_path)
+    rest = {"reserved": 0, "peak": -1, "allocations": 0, "retries": 0, "host": 0, "end_ms": 0}
+    for step in range(1, 15):
+        columns = {"allocated": step * 4 * 1024 * MIB // UNIT_BYTES, "blocks": 100 + step}
+        recorded.journal.part.add("step_memory", device_idx=0, step=step, **columns, **rest)
+    (growth,) = find_growth(recorded.rank(), failed_step=15)
+    assert growth.steps_left is None
 
 
 def test_a_narrow_terminal_has_the_table_below_its_label(card: Callable[..., None], tmp_path: Path) -> None:
