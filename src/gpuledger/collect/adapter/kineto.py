@@ -188,12 +188,13 @@ class Profiler:
 
     With a GPU, input shapes of operators are recorded, too; Kineto copies the shapes and keeps no memory of tensors,
     except of those that the transforms of ``torch.func`` wrap: it has weak references, and what is inside a wrapper is
-    freed with the last one (torch 2.11 to 2.13). CUPTI is
-    detached at the end, because it would slow every later launch. It stays attached (as in torch.profiler) if the
-    program has CUDA graphs, because detaching can then crash, and if the program has not used the GPU: Kineto detaches
-    CUPTI inside the next CUDA call, and without one the process hangs at exit. Kineto's messages are silenced by its
-    log level and not by the environment variable: Kineto reads the variable only once, which would also silence the
-    program's own profiler.
+    freed with the last one (torch 2.11 and 2.13).
+
+    CUPTI is detached at the end, because it would slow every later launch. It stays attached (as in torch.profiler) if
+    the program has CUDA graphs, because detaching can then crash, and if the program has not used the GPU: Kineto
+    detaches CUPTI inside the next CUDA call, and without one the process hangs at exit. Kineto's messages are silenced
+    by its log level and not by the environment variable: Kineto reads the variable only once, which would also silence
+    the program's own profiler.
 
     A signal handler of the program can raise between any two instructions. The profile is then ended completely before
     the exception goes on: Kineto can crash the process if it is left with a profile that is prepared and not started.

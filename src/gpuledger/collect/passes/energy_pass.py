@@ -1,9 +1,9 @@
 """The energy measurement: unprofiled steps between two times that the GPU's energy counter is read for.
 
-During these steps, this process only reads the clock and launches an event at the end of each step. It synchronizes
-with the GPU at the start and the end of the interval. After it, it leaves the GPU idle for a moment to measure the idle
-power. There is no such pause before the interval, because a short program does not reach its end. Another thread or
-process reads the counter.
+During these steps, this process only reads the clock and launches an event at the end of each step, besides what the
+flight recorder does (``flight/last_events.py``). It synchronizes with the GPU at the start and the end of the interval.
+After it, it leaves the GPU idle for a moment to measure the idle power. There is no such pause before the interval,
+because a short program does not reach its end. Another thread or process reads the counter.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from gpuledger.model.energy_window import WITHOUT_ENERGY
 from gpuledger.model.pass_facts import TIME_STEPS, UNPROFILED_STEPS
 
 FEWEST_TIME_STEPS = 2
-"""Number of profiled steps by default, with which the variation of a layer's time is known, and of a short program."""
+"""Number of profiled steps with which a shorter program is timed completely."""
 
 TIME_TRIES = 2
 """Maximum number of attempts at the timing measurement: a fork ends one, and so does a step of very many calls."""
@@ -94,11 +94,8 @@ class LaterPasses:
         if "time" in self._wanted:
             self._user_profiler = UserProfiler(guard(self._give_way), guard.absorbs)
             trace = TimePass(journal, registry, guard, guard.for_good(self._drop_capture))
-            tables, give_up = (
-                (self._time_pass, journal, self._user_profiler, guard),
-                partial(self._end_early, USES_GRAPHS),
-            )
-            self._captures = GraphCaptures(trace, *tables, None if settings.passes_asked else give_up)
+            give_up = None if settings.passes_asked else partial(self._end_early, USES_GRAPHS)
+            self._captures = GraphCaptures(trace, self._time_pass, journal, self._user_profiler, guard, give_up)
         self._guard = guard
 
     def divide_compiled(self, graphs: CompiledGraphs) -> None:
@@ -389,6 +386,7 @@ class LaterPasses:
         self._end_early(OWN_PROFILER)
 
     def _end_early(self, why: str) -> None:
+        """Stop the timing measurement. Its data are dropped, unless the profiled steps are complete."""
         if self._program is not None:
             self._program.end()
         elif self._time_pass.is_open:
