@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from present import present
 from programs import write_script
 from quick import recorded as recorded_with
@@ -15,6 +16,7 @@ from gpuledger.analyze.step.rates import find_rates
 from gpuledger.analyze.step.side_by_side import lines_by
 from gpuledger.analyze.step.step_parts import step_parts
 from gpuledger.analyze.step.times import break_down_time
+from gpuledger.cli.main import main
 from gpuledger.services.runs import load
 
 pytestmark = pytest.mark.torch
@@ -77,3 +79,40 @@ def test_a_generation_loop_is_told_apart_by_shape(tmp_path: Path) -> None:
     assert (decode.name, decode.rows, decode.length) == ("decode", 4, 1)
     assert prefill.tokens_per_s > 0
     assert decode.token_energy_j is None
+
+
+FAILS_LATE = """
+import sys
+import torch
+{first}
+model = torch.nn.Sequential(torch.nn.Linear(8, 8)).eval()
+with torch.no_grad():
+    for _ in range(60):
+        model(torch.ones(2, 8))
+        {last}
+sys.exit(3)
+"""
+
+
+def test_calls_after_the_measurements_are_not_counted_and_the_run_says_so(tmp_path: Path) -> None:
+    write_script(tmp_path, FAILS_LATE.format(first="", last=""))
+    ended = recorded_with(["train.py"], tmp_path)
+    run = load(tmp_path / "train.ledger")
+    counted = present(run.rank(0).manifest.steps_seen)
+    assert (ended.status, run.rank(0).manifest.has_all_steps) == (3, False)
+    assert counted < 60
+    shown = CliRunner().invoke(main, ["show", str(run.path)])
+    assert f"with exit status 3 after at least {counted} steps" in shown.output
+    checked = CliRunner().invoke(main, ["check", str(run.path), "--no-growth"])
+    assert checked.exit_code == 5
+    assert f"calls of a model are counted until the measurements end, here {counted}, and 44 steps" in checked.output
+    assert "Call gpuledger.step()" in checked.output
+
+
+def test_marked_calls_are_counted_until_the_end(tmp_path: Path) -> None:
+    write_script(tmp_path, FAILS_LATE.format(first="import gpuledger", last="gpuledger.step()"))
+    recorded_with(["train.py"], tmp_path)
+    run = load(tmp_path / "train.ledger")
+    assert (run.rank(0).manifest.steps_seen, run.rank(0).manifest.has_all_steps) == (60, True)
+    checked = CliRunner().invoke(main, ["check", str(run.path), "--no-growth"])
+    assert (checked.exit_code, "memory does not grow" in checked.output) == (0, True)

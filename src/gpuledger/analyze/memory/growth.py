@@ -114,11 +114,13 @@ class CountedSteps:
     """Number of steps with a measurement at their end, and the number from which on growth can be shown.
 
     ``without_census`` is whether a census of tensors was due and was not taken, so that more steps are needed.
+    ``misses_calls`` is whether the steps are calls of a model, which nothing observes after the measurements.
     """
 
     counted: int
     needed: int
     without_census: bool = False
+    misses_calls: bool = False
 
     @property
     def are_enough(self) -> bool:
@@ -136,13 +138,20 @@ def counted_steps(rank: Rank) -> CountedSteps:
     table = rank.table("step_memory", ("device_idx", "step"))
     steps = table.column("step").to_numpy()
     counted = int(distinct_numbers(steps).size)
+    misses_calls = _misses_calls(rank)
     if not counted or (table.column("device_idx").to_numpy() >= 0).any():
-        return CountedSteps(counted, FEWEST_STEPS)
+        return CountedSteps(counted, FEWEST_STEPS, misses_calls=misses_calls)
     first = _censuses(rank)[0]
     due = _first_census_due(rank) if first is None else first.step
     if first is None and counted >= due:
-        return CountedSteps(counted, _last_measured_step(rank) + FEWEST_HOST_STEPS - 1, without_census=True)
-    return CountedSteps(counted, max(due + FEWEST_STEPS - 1, math.ceil(CENSUS_RATIO * due)))
+        return CountedSteps(counted, _last_measured_step(rank) + FEWEST_HOST_STEPS - 1, True, misses_calls)
+    needed = max(due + FEWEST_STEPS - 1, math.ceil(CENSUS_RATIO * due))
+    return CountedSteps(counted, needed, misses_calls=misses_calls)
+
+
+def _misses_calls(rank: Rank) -> bool:
+    kinds = rank.table("steps", ("kind",)).column("kind").to_pylist()
+    return rank.manifest.status == "closed" and not rank.manifest.has_all_steps and kinds[-1:] == ["call"]
 
 
 def _of_device(rank: Rank, device_idx: int, values: dict[str, F64], fewest: int) -> Growth | None:

@@ -122,6 +122,12 @@ def _refuse_growth(run: Run, path: str, *, as_json: bool | None = None) -> None:
         raise BudgetExceededError(
             f"{run.path.name}: memory grows: {growth_text(growth[0])}", hint=f"gpuledger show {quoted(path)}"
         )
+    if not steps.are_enough and steps.misses_calls:
+        raise BudgetExceededError(
+            f"{run.path.name}: cannot show whether memory grows: calls of a model are counted until the measurements "
+            f"end, here {steps.counted}, and {steps.needed} steps are needed",
+            hint="Call gpuledger.step() in your program at the end of each step, and record it again",
+        )
     if not steps.are_enough:
         raise BudgetExceededError(
             f"{run.path.name}: too short to show whether memory grows: it was measured at the end of "

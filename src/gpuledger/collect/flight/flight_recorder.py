@@ -136,11 +136,16 @@ class FlightRecorder:
         if self._events is not None:
             self._events.keep(measured)
 
-    def finish(self, step: int) -> None:
-        """Stop keeping events, and leave the last rows to the journal."""
+    def finish(self, step: int, *, has_all_steps: bool = True) -> None:
+        """Stop keeping events, and leave the last rows to the journal.
+
+        Args:
+            step: Number of the last step that was counted.
+            has_all_steps: Whether steps were counted until now.
+        """
         self.take_out()
         if self._counters is not None:
-            self._journal.fact(steps_seen=step, has_all_steps=True)
+            self._journal.fact(steps_seen=step, has_all_steps=has_all_steps)
             self._host.write_facts(self._journal)
             kept = self._kept()
             self._journal.fact(kept_blocks=None if kept is None else kept.as_fact())

@@ -218,7 +218,7 @@ class Session:
             self._note_steps(reason)
             self._close_recorder()
             if self.flight is not None:
-                self.flight.finish(self.steps.seen)
+                self.flight.finish(self.steps.seen, has_all_steps=self.steps.has_seen_all)
             self.end()
             if self.window is None or not self.window.was_opened:
                 self.journal.fact(closed=reason)

@@ -57,7 +57,7 @@ class WatchedCalls:
     def stop(self) -> None:
         """Remove all observers of calls."""
         self.watch(None)
-        self._steps.ignore_compiled_calls()
+        self._steps.see_no_more_calls()
 
     def _observer(self) -> CallObserver:
         began, guard = self._guard(self._began), self._guard

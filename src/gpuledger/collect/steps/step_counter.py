@@ -103,6 +103,7 @@ class StepCounter:
         self._compiled_calls = CompiledCalls(self._compiled_call_began, guard)
         self._expects_training: Callable[[], bool] = _never
         self._is_counting = False
+        self._misses_calls = False
 
     def install(self) -> None:
         """Start counting."""
@@ -129,9 +130,15 @@ class StepCounter:
         if self.module_name is None and self.counts_calls:
             self._compiled_calls.install()
 
-    def ignore_compiled_calls(self) -> None:
-        """Do not count calls of compiled functions any more."""
+    def see_no_more_calls(self) -> None:
+        """Count no more calls from now on, of compiled functions either: nothing observes them any more."""
+        self._misses_calls = self._misses_calls or self.counts_calls
         self._compiled_calls.remove()
+
+    @property
+    def has_seen_all(self) -> bool:
+        """Return whether everything was seen until now that can be a step."""
+        return self._is_counting and not self._misses_calls
 
     def remove(self) -> None:
         """Remove the hooks. A hook that cannot be removed yet becomes a no-op, and a second call removes it."""
