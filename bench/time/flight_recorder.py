@@ -1,9 +1,12 @@
 """Measures the cost of the flight recorder: blocks of steps with it and without it, in turn.
 
-With it means: the allocator keeps its last events, stacks of some allocations are taken, and counters are read and
-stored at every step. A block without the stacks precedes it: ``stacks`` compares the two. Also measures the host memory
-that it uses. ``cpu_ratio`` compares the process's CPU time until the last step of a block was launched: other work of
-the host does not change it as much as the wall time. Ends within 150 s.
+With it means, as after the measurements of ``gpuledger run``: counters are read and stored at every step, stacks of
+some allocations are taken, and the allocator keeps its last events (the ring) where the recorder decides so. In other
+blocks there is the ring alone, in all steps. From these and the number of allocations comes the time of an event
+inside a training. A round has one block of each kind, in random order; a figure is the median of the rounds.
+
+``cpu_ratio`` compares the process's CPU time until the last step of a block was launched: other work of the host does
+not change it as much as the wall time. Also measures the host memory that the recorder uses. Ends within 150 s.
 
 Usage: python bench/time/flight_recorder.py --out bench/time/results/h200/flight_recorder.json
 """
@@ -11,8 +14,10 @@ Usage: python bench/time/flight_recorder.py --out bench/time/results/h200/flight
 from __future__ import annotations
 
 import gc
+import random
 import statistics
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -28,48 +33,67 @@ from one_by_one import names_in_time, out_and_only
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.flight.census import Census
-from gpuledger.collect.flight.last_events import RING_ENTRIES
+from gpuledger.collect.flight.failures import Failures
+from gpuledger.collect.flight.last_events import RING_ENTRIES, LastEvents
 from gpuledger.collect.flight.late_stacks import LateStacks
 from gpuledger.collect.flight.stack_budget import FIRST_NS
 from gpuledger.collect.flight.step_counters import CudaCounters, StepCounters, held_bytes
+from gpuledger.collect.passes.outcomes import LaterMeasurement
 
-BLOCK_S = 0.25
-EACH_S = 10.0
-FILL_S = 8.0
+BLOCK_S = 0.08
+EACH_S = 12.0
+FILL_S = 4.0
 """Longest time of a model until the ring is full."""
+NOTHING, RING, RECORDER = KINDS = ("nothing", "ring", "recorder")
 
 
-class Stacks:
-    """What takes stacks in the flight recorder, over several blocks of steps. Its time stands still between them.
+class Recorder:
+    """The flight recorder's parts that take time of a step, over several blocks. Its time stands still between them.
 
     The time that it may spend at once in the beginning is taken away: it is measured as in a long training.
     """
 
-    def __init__(self, counters: StepCounters) -> None:
+    def __init__(self, counters: StepCounters, directory: Path) -> None:
         self.recorded_ns = 0
-        self._from_ns: int | None = None
-        self.late = LateStacks(Guard(_raise), RING_ENTRIES, counters.allocations, self._now_ns)
+        self._from_ns: int | None = time.perf_counter_ns()
+        self._counters = counters
+        journal = RankJournal(lambda: directory, [])
+        guard = Guard(_raise)
+        self.late = LateStacks(guard, RING_ENTRIES, counters.allocations, self._now_ns)
+        failures = Failures(journal, ModuleRegistry(), StackTable())
+        self._events = LastEvents(journal, failures, counters, guard, self.late)
+        self._events.keep(LaterMeasurement.NOTHING)
         self.late.budget.spend(FIRST_NS)
         self._begun_ns = self.late.budget.spent_ns
-        self._counters = counters
+        self.keeps_ring = True
 
     def _now_ns(self) -> int:
         return self.recorded_ns + (0 if self._from_ns is None else time.perf_counter_ns() - self._from_ns)
 
     def begin(self) -> None:
-        """Begin a block, right after the ring was started."""
+        """Begin a block: the ring is on again if it was, and stacks are taken from the next step on."""
         self._from_ns = time.perf_counter_ns()
-        self.late.begin()
+        if self.keeps_ring:
+            torch_private.start_ring(RING_ENTRIES)
+        self.late.begin(keeps_events=self.keeps_ring)
 
     def end(self) -> None:
         """End a block."""
+        self.late.pause()
         self.late.take_out()
+        self.keeps_ring = torch_private.ring_is_on()
+        torch_private.stop_ring()
         self.recorded_ns, self._from_ns = self._now_ns(), None
 
-    def step_ended(self) -> None:
-        """Decide of which allocations stacks are taken next, from the counters that were just read."""
-        self.late.step_ended(self._counters.latest)
+    def step_ended(self, step: int) -> None:
+        """Do what the flight recorder does at the end of a step."""
+        end_ns = time.time_ns()
+        self._counters.read(step, end_ns)
+        self._events.step_ended(end_ns)
 
     @property
     def spent_frac(self) -> float:
@@ -81,106 +105,108 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-def steps_of(
-    train: Any, make_batch: Any, count: int, counters: StepCounters | None, stacks: Stacks | None = None
-) -> tuple[float, float]:
-    """Return the seconds of ``count`` steps, and those of the CPU to launch them.
-
-    Args:
-        train: Trains one step.
-        make_batch: Returns what it needs.
-        count: Number of steps.
-        counters: Read after each step.
-        stacks: Asked for stacks after each step.
-    """
+def steps_of(workload: Any, count: int, recorder: Recorder | None = None) -> tuple[float, float]:
+    """Return the seconds of ``count`` steps, and those of the CPU to launch them."""
     torch.cuda.synchronize()
     started_s, started_cpu_s = time.perf_counter(), time.process_time()
     for step in range(count):
-        train(make_batch())
-        if counters is not None:
-            counters.read(step, time.time_ns())
-        if stacks is not None:
-            stacks.step_ended()
+        workload.train(workload.make_batch())
+        if recorder is not None:
+            recorder.step_ended(step)
     cpu_s = time.process_time() - started_cpu_s
     torch.cuda.synchronize()
     return time.perf_counter() - started_s, cpu_s
 
 
-def measure(name: str) -> dict[str, Any]:
+def block_of(kind: str, workload: Any, count: int, recorder: Recorder) -> tuple[float, float]:
+    """Return the seconds of a block and those of the CPU. Two steps before it bring the caches to what it needs."""
+    if kind == RING:
+        torch_private.start_ring(RING_ENTRIES)
+    if kind == RECORDER:
+        recorder.begin()
+    own = recorder if kind == RECORDER else None
+    steps_of(workload, 2, own)
+    found = steps_of(workload, count, own)
+    if kind == RING:
+        torch_private.stop_ring()
+    if kind == RECORDER:
+        recorder.end()
+    return found
+
+
+def allocations() -> int:
+    """Return the number of allocations since the process started."""
+    return int(torch.cuda.memory_stats()["allocation.all.allocated"])
+
+
+def measure(name: str, directory: Path) -> dict[str, Any]:
     """Return the ratios of one model's blocks, and host memory."""
     until_s = time.perf_counter() + EACH_S
     workload = MODELS[name].build("cuda", small=False, batch_size=0)
-    train, make_batch = workload.train, workload.make_batch
-    one_s = min(steps_of(train, make_batch, 3, None)[0] / 3 for _ in range(3))
-    count = max(int(BLOCK_S / one_s), 3)
-    counters = StepCounters(CudaCounters(torch.cuda.device_count()))
-    stacks = Stacks(counters)
-    ratios, cpu_ratios, bare_s = [], [], []
-    more, cpu_more = [], []
+    one_s = min(steps_of(workload, 3)[0] / 3 for _ in range(3))
+    count = max(int(BLOCK_S / one_s), 2)
+    before = allocations()
+    steps_of(workload, 2)
+    events = allocations() - before  # an allocation and its free, in each of two steps
+    recorder = Recorder(StepCounters(CudaCounters(torch.cuda.device_count())), directory)
     host_before = held_bytes()
-    while time.perf_counter() < until_s or len(ratios) < 3:
-        first, first_cpu_s = steps_of(train, make_batch, count, None)
-        torch_private.start_ring(RING_ENTRIES)
-        steps_of(train, make_batch, 1, counters)
-        events, events_cpu_s = steps_of(train, make_batch, count, counters)
-        stacks.begin()
-        steps_of(train, make_batch, 1, counters, stacks)
-        recorded, cpu_s = steps_of(train, make_batch, count, counters, stacks)
-        stacks.end()
-        torch_private.stop_history()
-        steps_of(train, make_batch, 1, None)
-        second, second_cpu_s = steps_of(train, make_batch, count, None)
-        ratios.append(recorded / ((first + second) / 2))
-        cpu_ratios.append(cpu_s / ((first_cpu_s + second_cpu_s) / 2))
-        more.append(recorded / events)
-        cpu_more.append(cpu_s / events_cpu_s)
-        bare_s.append((first + second) / 2 / count)
-    torch_private.start_ring(RING_ENTRIES)
-    stacks.begin()
-    fill_ring(workload, count, counters, stacks)
+    fill_ring(workload, recorder)
+    recorder.end()
+    order, rounds = list(KINDS), []
+    while time.perf_counter() < until_s or len(rounds) < 3:
+        random.shuffle(order)
+        rounds.append({kind: block_of(kind, workload, count, recorder) for kind in order})
+    recorder.begin()
+    fill_ring(workload, recorder)
     hosts = []
     for _ in range(3):  # host memory is flat once the ring is full
-        steps_of(train, make_batch, count, counters, stacks)
+        steps_of(workload, count, recorder)
         hosts.append(held_bytes())
-    stacks.end()
     started_s = time.perf_counter()
     kept = [event for trace in torch_private.full_snapshot()["device_traces"] for event in trace]
     snapshot_s = time.perf_counter() - started_s
-    torch_private.stop_history()
-    census = Census(0)
+    recorder.end()
+    bare_s = statistics.median(one[NOTHING][0] for one in rounds) / count
+    of = {kind: [[one[kind][at] / one[NOTHING][at] for one in rounds] for at in (0, 1)] for kind in (RING, RECORDER)}
+    more_s = (statistics.median(of[RING][0]) - 1) * bare_s
     return {
-        "step_s": statistics.median(bare_s),
-        "ratio": statistics.median(ratios),
-        "ratios": ratios,
-        "cpu_ratio": statistics.median(cpu_ratios),
-        "cpu_ratios": cpu_ratios,
+        "step_s": bare_s,
+        "ratio": statistics.median(of[RECORDER][0]),
+        "ratios": of[RECORDER][0],
+        "cpu_ratio": statistics.median(of[RECORDER][1]),
+        "cpu_ratios": of[RECORDER][1],
+        "ring": {
+            "ratio": statistics.median(of[RING][0]),
+            "ratios": of[RING][0],
+            "cpu_ratio": statistics.median(of[RING][1]),
+            "events_a_step": events,
+            "event_ns": more_s * 1e9 / events,
+            "is_kept": recorder.keeps_ring,
+        },
         "stacks": {
-            "ratio": statistics.median(more),
-            "ratios": more,
-            "cpu_ratio": statistics.median(cpu_more),
-            "cpu_ratios": cpu_more,
-            "taken": stacks.late.stacks,
-            "whole_steps": stacks.late.whole_steps,
-            "spent_frac": stacks.spent_frac,
+            "taken": recorder.late.stacks,
+            "whole_steps": recorder.late.whole_steps,
+            "spent_frac": recorder.spent_frac,
             "one_ns": torch_private.stack_ns(),
-            "kept_by_events": sum(bool(event.get("frames")) for event in kept),
         },
         "host_before_bytes": host_before,
         "host_bytes": hosts,
         "events": len(kept),
         "snapshot_s": snapshot_s,
-        "census_ns": census.took_ns,
+        "census_ns": Census(0).took_ns,
         "counters_ns": _counters_ns(),
     }
 
 
-def fill_ring(workload: Any, count: int, counters: StepCounters, stacks: Stacks) -> None:
-    """Train until the ring has dropped events, or for a while. Each allocation is three events."""
+def fill_ring(workload: Any, recorder: Recorder) -> None:
+    """Train until the ring, where it is kept, has dropped events; or for a while."""
     until_s = time.perf_counter() + FILL_S
-    first = torch.cuda.memory_stats()["allocation.all.allocated"]
-    while time.perf_counter() < until_s:
-        steps_of(workload.train, workload.make_batch, count, counters, stacks)
-        if 3 * (torch.cuda.memory_stats()["allocation.all.allocated"] - first) > RING_ENTRIES:
+    first, step = allocations(), 0
+    while time.perf_counter() < until_s and 2 * (allocations() - first) <= RING_ENTRIES:
+        workload.train(workload.make_batch())
+        recorder.step_ended(step)
+        step += 1
+        if step > 20 and not torch_private.ring_is_on():
             return
 
 
@@ -197,9 +223,12 @@ def main() -> None:
     arguments = out_and_only(__doc__, "model")
     results: dict[str, Any] = {}
     for name in names_in_time(EIGHT, arguments.only, 120):
-        found = results[name] = measure(name)
-        ratios = f"x {found['ratio']:.4f}, CPU x {found['cpu_ratio']:.4f}, of stacks x {found['stacks']['ratio']:.4f}"
-        print(name, f"{found['step_s'] * 1e3:.2f} ms, {ratios}, {found['events']} events", flush=True)
+        with tempfile.TemporaryDirectory() as directory:
+            found = results[name] = measure(name, Path(directory))
+        ring = found["ring"]
+        ratios = f"x {found['ratio']:.4f}, CPU x {found['cpu_ratio']:.4f}, ring x {ring['ratio']:.4f}"
+        kept = f"{ring['event_ns']:.0f} ns an event, ring kept: {ring['is_kept']}"
+        print(name, f"{found['step_s'] * 1e3:.2f} ms, {ratios}, {kept}, n = {len(found['ratios'])}", flush=True)
         write_results(arguments.out, {"models": results})
         gc.collect()
         torch.cuda.empty_cache()

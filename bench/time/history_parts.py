@@ -49,9 +49,9 @@ def with_history() -> dict[str, list[float]]:
         torch_private.take_ring_stacks("alloc", RING_ENTRIES)
         found["ring with stacks"].append(pairs_ns())
         torch_private.stop_history()
-        torch_private.take_live_stacks(on=True)
+        torch_private.start_ring(RING_ENTRIES, "state")
         found["live stacks"].append(pairs_ns())
-        torch_private.take_live_stacks(on=False)
+        torch_private.stop_ring()
     return found
 
 
@@ -87,7 +87,7 @@ def main() -> None:
         lambda: torch_private.take_ring_stacks(None, RING_ENTRIES),
     )
     torch_private.stop_history()
-    live = switch_ns(lambda: torch_private.take_live_stacks(on=True), lambda: torch_private.take_live_stacks(on=False))
+    live = switch_ns(lambda: torch_private.start_ring(RING_ENTRIES, "state"), torch_private.stop_ring)
     event_ns = [(with_ring - without) / 2 for with_ring, without in zip(pairs["ring"], pairs["off"], strict=True)]
     results = {
         "environment": describe_environment("cuda"),

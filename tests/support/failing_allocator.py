@@ -81,6 +81,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any], int], Non
     monkeypatch.setattr(torch_private, "light_snapshot", lambda: state["snapshot"])
     monkeypatch.setattr(torch_private, "full_snapshot", lambda: state["snapshot"])
     monkeypatch.setattr(torch_private, "memory_fraction", lambda _device: 1.0)
+    monkeypatch.setattr(torch_private, "ring_from_ns", lambda: 1)  # the last events are kept
 
     def show(taken: dict[str, Any], allocated_bytes: int) -> None:
         state.update(snapshot=taken, bytes=allocated_bytes)
@@ -102,7 +103,6 @@ class Recorded:
         device = {"device_idx": 0, "name": "GPU", "total_bytes": CAPACITY_BYTES}
         self.journal.fact(recorder="cuda-history", devices=[device], closed="exit")
         self.failures = Failures(self.journal, self.registry, stacks)
-        self.failures.ring_from_ns = 1  # the last events are kept
 
     def rank(self) -> Rank:
         self.journal.write()

@@ -123,9 +123,10 @@ def _history_is_on() -> bool | None:
 
 
 class _Ring:
-    """Whether the history that is on is the flight recorder's."""
+    """Whether the history that is on is the flight recorder's, and since when."""
 
     is_on = False
+    from_ns = 0
 
 
 _ring = _Ring()
@@ -159,12 +160,8 @@ def start_history(*, stacks: bool, max_entries: int, clear: bool) -> None:
 
     A second call changes the mode without losing events.
     """
-    _start_history(stacks=stacks, max_entries=max_entries, clear=clear)
-
-
-def _start_history(*, stacks: bool, max_entries: int, clear: bool, **more: Any) -> None:
     _ring.is_on = False
-    _change_history(**_history_options("alloc" if stacks else None, max_entries, clear=clear), **more)
+    _change_history(**_history_options("alloc" if stacks else None, max_entries, clear=clear))
 
 
 def _history_options(context: str | None, max_entries: int, *, clear: bool) -> dict[str, Any]:
@@ -181,10 +178,15 @@ def stop_history() -> None:
     _change_history(enabled=None)
 
 
-def start_ring(max_entries: int) -> None:
-    """Keep the last ``max_entries`` allocations and requests to free of the allocator, without stacks."""
-    _start_history(stacks=False, max_entries=max_entries, clear=True, **_FEWER_EVENTS)
-    _ring.is_on = True
+def start_ring(max_entries: int, kept_with: str | None = None) -> None:
+    """Keep the last ``max_entries`` allocations and requests to free of the allocator.
+
+    Args:
+        max_entries: Number of events.
+        kept_with: Which Python stacks are taken, as for :func:`take_ring_stacks`.
+    """
+    _change_ring(**_history_options(kept_with, max_entries, clear=True), **_FEWER_EVENTS)
+    _ring.is_on, _ring.from_ns = True, time.time_ns()
 
 
 def take_ring_stacks(kept_with: str | None, max_entries: int) -> None:
@@ -197,16 +199,10 @@ def take_ring_stacks(kept_with: str | None, max_entries: int) -> None:
     _change_ring(**_history_options(kept_with, max_entries, clear=False), **_FEWER_EVENTS)
 
 
-def take_live_stacks(*, on: bool) -> None:
-    """Take Python stacks of allocations from now on, or none any more, without a ring. Live blocks keep the stacks.
-
-    The history is on only while stacks are taken, with one event at most.
-    """
-    if on:
-        _change_ring(**_history_options("state", 1, clear=True), **_FEWER_EVENTS)
-    else:
-        _change_ring(enabled=None)
-    _ring.is_on = on
+def stop_ring() -> None:
+    """Stop the ring and discard it. Live blocks keep their stacks."""
+    _change_ring(enabled=None)
+    _ring.is_on = False
 
 
 def stack_ns() -> float:
@@ -225,6 +221,11 @@ def stack_ns() -> float:
 def ring_is_on() -> bool:
     """Return whether the allocator's history is on for the flight recorder."""
     return _ring.is_on and bool(_history_is_on())
+
+
+def ring_from_ns() -> int:
+    """Return when the ring began, in ns since 1970; 0 if it is off."""
+    return _ring.from_ns if ring_is_on() else 0
 
 
 def is_history_off() -> bool:

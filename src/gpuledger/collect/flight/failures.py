@@ -44,8 +44,6 @@ class Failures:
     """
 
     def __init__(self, journal: RankJournal, registry: ModuleRegistry, stacks: StackTable) -> None:
-        self.ring_from_ns = 0
-        """When the allocator began to keep its last events; 0 if it does not."""
         self.has_stacks = False
         """Whether blocks can have Python stacks of allocations after the recorded steps."""
         self.facts: list[dict[str, Any]] = []
@@ -101,7 +99,8 @@ class Failures:
         started_ns = time.time_ns()
         is_full = self.has_stacks or torch_private.ring_is_on()
         snapshot = torch_private.full_snapshot() if is_full else torch_private.light_snapshot()
-        if not self.ring_from_ns:
+        ring_from_ns = torch_private.ring_from_ns()
+        if not ring_from_ns:
             snapshot.pop("device_traces", None)  # single events, which say nothing of the order
         fact = {
             **self._request(sys._getframe(1)),
@@ -116,7 +115,7 @@ class Failures:
             "thread": _thread_name(),
             "is_main_thread": threading.get_ident() == threading.main_thread().ident,
             "is_capturing": torch_private.is_capturing(),
-            "ring_from_ns": self.ring_from_ns or None,
+            "ring_from_ns": ring_from_ns or None,
             "limit_frac": torch_private.memory_fraction(facts["device_idx"]),
             "alloc_conf": _settings_of(snapshot),
         }

@@ -2,13 +2,11 @@
 
 It keeps the last allocations and frees (the ring), and Python stacks of some allocations. Both take time of the program
 where the CPU limits its steps. A profiler's steps are slow anyway, and of kernels it measures the time on the GPU, so
-the ring is on beside it, and until power and clock have settled after it. While the time and the energy of steps are
-measured, it is on only where it takes at most :data:`RING_FRAC` of a step, or where memory is scarce.
+the ring is on beside it, and for :data:`SETTLING_NS` after it. From then on, it is on where it takes a small share of a
+step (:data:`RING_FRAC`), where memory is scarce, and in a step that begins with a larger input than the steps before.
 """
 
 from __future__ import annotations
-
-import time
 
 import torch
 
@@ -24,10 +22,13 @@ from gpuledger.collect.passes.outcomes import LaterMeasurement
 
 RING_ENTRIES = 100_000
 """Number of the allocator's events that are kept, about 250 bytes of host memory each."""
-EVENT_NS = 300
-"""Time that the ring takes of an event, in ns: more than was measured on an H200 (bench/time/history_parts.py)."""
-RING_FRAC = 0.005
-"""Share of a step that the ring may take while steps are measured."""
+EVENT_NS = 500
+"""Time that the ring takes of an event, in ns. In a loop, it is 184 on an H200 (bench/time/history_parts.py); in a
+training, where other code uses the caches meanwhile, it is more (bench/time/flight_recorder.py)."""
+RING_FRAC = {LaterMeasurement.STEPS: 0.005, LaterMeasurement.NOTHING: 0.02}
+"""Share of a step that the ring may take, beside what is measured."""
+STAYS_FRAC = 2.0
+"""The ring stays until its share is so many times as large, so that equal steps do not switch it."""
 SCARCE_FRAC = 0.5
 """Share of the memory that the process may use, above which the ring is on in any case."""
 
@@ -50,6 +51,8 @@ class LastEvents:
         self._measured: LaterMeasurement | None = None
         self._user_history: UserHistory | None = None
         self._gave_way = False
+        self._has_ring = False
+        """Whether the ring is on, also where no stacks are taken."""
         self._late = late
         self._clock = _StepClock()
 
@@ -61,24 +64,26 @@ class LastEvents:
         if not (torch_private.is_history_off() or torch_private.ring_is_on()):
             return  # somebody else's
         self._watch_for_others()
-        self._clock = _StepClock()
-        if not self._failures.ring_from_ns:
-            self._start_ring()
+        if self._late is not None:
+            self._late.pause()
+        if not (self._has_ring or self._clock.has_settled):
+            self._start()
         if self._late is not None and measured is not LaterMeasurement.KERNELS:
             self._begin_late(self._late)
             self._late.step_ended(self._counters.latest)
 
     def step_ended(self, end_ns: int) -> None:
         """Decide at the end of a step what is kept next. The counters are those of this step."""
-        if self._gave_way or self._measured in (None, LaterMeasurement.KERNELS):
+        measured = self._measured
+        if self._gave_way or measured is None or measured is LaterMeasurement.KERNELS:
             return
         is_off = torch_private.is_history_off()
-        if is_off:
-            self._failures.ring_from_ns = 0  # also if a recording on demand has stopped the history
-        has_ring, is_ours = bool(self._failures.ring_from_ns), is_off or torch_private.ring_is_on()
-        if self._wants_ring(end_ns, has_ring=has_ring) != has_ring and is_ours:
+        self._has_ring &= not is_off  # a recording on demand has stopped the history
+        if self._wants_ring(measured, end_ns) != self._has_ring and (is_off or torch_private.ring_is_on()):
             self._watch_for_others()
-            (self._stop if has_ring else self._start_ring)()
+            if self._late is not None:
+                self._late.pause()
+            (self._stop if self._has_ring else self._start)()
             if self._late is not None:
                 self._begin_late(self._late)
         if self._late is not None:
@@ -99,27 +104,25 @@ class LastEvents:
 
     def _begin_late(self, late: LateStacks) -> None:
         self._failures.has_stacks = True
-        is_measured = self._measured is LaterMeasurement.STEPS
-        late.begin(keeps_events=bool(self._failures.ring_from_ns), is_measured=is_measured)
+        late.begin(keeps_events=self._has_ring, is_measured=self._measured is LaterMeasurement.STEPS)
 
-    def _wants_ring(self, end_ns: int, *, has_ring: bool) -> bool:
-        """Return whether to keep the ring after a step. It is decided anew once, when power and clock have settled."""
-        if self._measured is LaterMeasurement.NOTHING:
-            return True
+    def _wants_ring(self, measured: LaterMeasurement, end_ns: int) -> bool:
+        """Return whether to keep the ring after a step."""
         had_settled = self._clock.has_settled
         self._clock.step_ended(end_ns, allocations_of(self._counters.latest))
-        if has_ring and had_settled is self._clock.has_settled:
+        if not self._clock.has_settled:
             return True
-        return self._clock.ring_frac() <= RING_FRAC or any(map(_is_scarce, self._counters.latest))
+        most_frac = RING_FRAC[measured] * (STAYS_FRAC if self._has_ring and had_settled else 1.0)
+        return self._clock.ring_frac() <= most_frac or any(map(_is_scarce, self._counters.latest))
 
-    def _start_ring(self) -> None:
+    def _start(self) -> None:
         torch_private.start_ring(RING_ENTRIES)
-        self._failures.ring_from_ns = time.time_ns()
+        self._has_ring = True
 
     def _stop(self) -> None:
         if torch_private.ring_is_on():
-            torch_private.stop_history()
-        self._failures.ring_from_ns = 0
+            torch_private.stop_ring()
+        self._has_ring = False
 
     def _give_way(self) -> None:
         """Stop keeping events, because the program starts its own memory history."""

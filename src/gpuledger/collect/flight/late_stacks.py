@@ -4,20 +4,24 @@ A stack takes some µs, and torch can only take all of them or none. They are ta
 
 - from the end of a step to the next call of a module: there, programs keep outputs, evaluate, or begin something else,
 - from ``eval()`` of a model to the next call of a model that trains,
+- in a whole step that begins with a larger input than all steps before,
 - in a whole step now and then: more often while memory grows.
 
-While steps are measured, they are not taken in whole steps, and the cost has a smaller limit.
+While steps are measured, they are not taken in whole steps, and the cost has a smaller limit. Where the ring of the
+allocator's last events is off, it is on as long as stacks are taken.
 
 The observer of module calls is on as long as they are, so that each of these ends with a call.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from enum import Enum
+from itertools import islice
 from typing import Any
 
 from torch import nn
@@ -27,7 +31,13 @@ from gpuledger.collect.adapter.calls import OutermostCalls
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, is_observed_for_good
 from gpuledger.collect.adapter.observer import Observer
-from gpuledger.collect.adapter.program_objects import attributes_of, modules_below
+from gpuledger.collect.adapter.program_objects import (
+    attributes_of,
+    known_sizes,
+    modules_below,
+    tensors_in,
+    without_overrides,
+)
 from gpuledger.collect.adapter.torch_entrances import evaluate, module_call
 from gpuledger.collect.flight.stack_budget import StackBudget
 from gpuledger.collect.flight.step_counters import DeviceCounters, allocations_of
@@ -44,6 +54,8 @@ _STEPS = 8, 1_000
 """Fewest and most steps from one whole step with stacks to the next one."""
 _MORE_OFTEN = 4
 _GROWN_FRAC = 1.02
+_INPUTS, _INPUT_LEVELS = 64, 3
+"""Most tensors of an input that are counted, and how deep in containers."""
 
 
 class Taken(Enum):
@@ -65,9 +77,7 @@ _KEPT_WITH = {
 
 
 class LateStacks:
-    """Switches the stacks of the allocator's history on and off.
-
-    Between them, the history is on if the ring of its last events is kept, and otherwise off.
+    """Switches the stacks of the allocator's history on and off, and with them the ring where it is not kept.
 
     Args:
         guard: Wraps callbacks from the program.
@@ -92,7 +102,7 @@ class LateStacks:
         self._stack_ns = 0.0
         self._kept_with: str | None = None
         self._keeps_events = True
-        """Whether the ring is kept."""
+        """Whether the ring is on between the stacks, too."""
         self._is_measured = False
         self._since = 0
         """Number of allocations up to which stacks are counted as taken."""
@@ -101,6 +111,8 @@ class LateStacks:
         """Number of allocations at the end of the last step, -1 without one; and of those in that step."""
         self._steps_ago, self._seen_bytes = 0, 0
         """Number of steps since the last whole step with stacks, and the highest allocated bytes at the end of one."""
+        self._largest_input = 0
+        """The largest number of elements with which the first call of a step began."""
         self._busy = threading.Lock()
         """Acquired without waiting: modules can be called in several threads at once."""
         self._calls = OutermostCalls(guard(self._called), lambda _module: None, guard.absorbs)
@@ -114,7 +126,7 @@ class LateStacks:
         """Start, or start again after a recording that has replaced the ring, or when one of the two has changed.
 
         Args:
-            keeps_events: Whether the ring is on. If not, the history is off, and on only while stacks are taken.
+            keeps_events: Whether the ring is on now and stays on. If not, it is on only while stacks are taken.
             is_measured: Whether the time and the energy of the program's steps are measured.
         """
         self.taken, self._kept_with, self._counted = Taken.NEVER, None, -1
@@ -130,6 +142,13 @@ class LateStacks:
                 self._evaluations = Observation(evaluate(), observer)
             except CannotInstrumentError:
                 return  # evaluations are like other code
+
+    def pause(self) -> None:
+        """Take no more stacks until :meth:`begin`, which says anew whether the ring is on."""
+        if self.taken is not Taken.NEVER:
+            counted = self._allocations()
+            self._settle(counted)
+            self._take(Taken.NEVER, counted)
 
     def take_out(self) -> None:
         """Remove the observers. Can be called more than once."""
@@ -169,14 +188,13 @@ class LateStacks:
         has_grown = allocated_bytes > _GROWN_FRAC * self._seen_bytes
         if left_ns <= 0 or blocks > MOST_BLOCKS or torch_private.is_in_backward() or not self._can_watch():
             return Taken.NEVER
-        fits = (
-            not self._is_measured
-            and 0 < self._of_a_step <= MOST_OF_A_STEP
-            and left_ns >= 2 * self._of_a_step * self._stack_ns
-        )
-        if fits and self._steps_ago >= self._period(has_grown=has_grown):
+        if self._has_time_for_a_step(left_ns) and self._steps_ago >= self._period(has_grown=has_grown):
             return Taken.WHOLE_STEP
         return Taken.BETWEEN
+
+    def _has_time_for_a_step(self, left_ns: float) -> bool:
+        is_small = 0 < self._of_a_step <= MOST_OF_A_STEP
+        return is_small and not self._is_measured and left_ns >= 2 * self._of_a_step * self._stack_ns
 
     def _period(self, *, has_grown: bool) -> int:
         """Return the number of steps between two whole steps: the ring keeps two of them, more while memory grows."""
@@ -190,12 +208,18 @@ class LateStacks:
             return False
         return not dynamo.compiled_frames() or is_observed_for_good(module_call())
 
-    def _called(self, *_: Any) -> None:
+    def _called(self, _module: nn.Module, args: Any, kwargs: Any) -> None:
         """End what the call of an outermost module ends."""
         if not self._busy.acquire(blocking=False):
             return
         try:
             began_ns = self._clock()
+            if self.taken is Taken.BETWEEN and self._begins_larger_step((args, kwargs)):
+                counted = self._allocations()
+                self._settle(counted)
+                self._take(Taken.WHOLE_STEP, counted)
+                self.budget.spend(self._clock() - began_ns)
+                return
             if self.taken is Taken.BETWEEN and began_ns - self._since_ns < _SHORT_NS:
                 self.budget.spend(began_ns - self._since_ns)
                 self._take(Taken.NEVER, self._since)
@@ -209,6 +233,15 @@ class LateStacks:
             self.budget.spend(self._clock() - began_ns)
         finally:
             self._busy.release()
+
+    def _begins_larger_step(self, inputs: object) -> bool:
+        """Return whether stacks are taken in the whole step, as its input is larger than those before."""
+        with without_overrides():
+            tensors = islice(tensors_in(inputs, _INPUT_LEVELS), _INPUTS)
+            elements = sum(math.prod(known_sizes(tensor)) for tensor in tensors)
+        is_larger = 0 < _GROWN_FRAC * self._largest_input < elements
+        self._largest_input = max(self._largest_input, elements)
+        return is_larger and self._has_time_for_a_step(self.budget.left_ns())
 
     def _ends(self) -> bool:
         if self.taken is Taken.EVALUATING:
@@ -247,14 +280,19 @@ class LateStacks:
         if not (torch_private.ring_is_on() or (not self._keeps_events and torch_private.is_history_off())):
             taken = Taken.NEVER
         elif _KEPT_WITH[taken] != self._kept_with:
-            self._kept_with = _KEPT_WITH[taken]
-            if self._keeps_events:
-                torch_private.take_ring_stacks(self._kept_with, self._ring_entries)
-            else:
-                torch_private.take_live_stacks(on=self._kept_with is not None)
+            self._keep_stacks(_KEPT_WITH[taken])
         self.taken, self._since, self._since_ns = taken, counted, self._clock()
         if taken is Taken.NEVER:
             self._stop_watching()
+
+    def _keep_stacks(self, kept_with: str | None) -> None:
+        self._kept_with = kept_with
+        if self._keeps_events or (kept_with is not None and torch_private.ring_is_on()):
+            torch_private.take_ring_stacks(kept_with, self._ring_entries)
+        elif kept_with is not None:
+            torch_private.start_ring(self._ring_entries, kept_with)
+        else:
+            torch_private.stop_ring()
 
     def _watch(self) -> bool:
         """See calls of modules. Returns whether that is possible."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,8 @@ pytestmark = pytest.mark.torch
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
     monkeypatch.setattr(torch_private, "_record_memory_history", lambda **how: found.append(how))
+    monkeypatch.setattr(torch_private, "_change_ring", lambda **how: found.append(how))
+    monkeypatch.setattr(torch_private, "_history_is_on", lambda: bool(found) and found[-1]["enabled"] is not None)
     yield found
     torch_private.stop_history()
 
@@ -38,14 +41,25 @@ def test_a_recording_has_every_event_after_the_flight_recorder_too(asked: list[d
 
 @pytest.mark.parametrize("kept_with", ["state", "alloc", None])
 def test_stacks_of_the_ring_are_switched_without_losing_its_events(
-    asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, kept_with: str | None
+    asked: list[dict[str, Any]], kept_with: str | None
 ) -> None:
     torch_private.start_ring(100)
-    switched: list[dict[str, Any]] = []
-    monkeypatch.setattr(torch_private, "_change_ring", lambda **how: switched.append(how))
     torch_private.take_ring_stacks(kept_with, 100)
-    assert switched == [{**asked[0], "context": kept_with, "clear_history": False}]
-    assert torch_private._ring.is_on
+    assert asked[1:] == [{**asked[0], "context": kept_with, "clear_history": False}]
+    assert torch_private.ring_is_on()
+
+
+def test_the_ring_tells_since_when_it_is_on(asked: list[dict[str, Any]]) -> None:
+    assert torch_private.ring_from_ns() == 0
+    before_ns = time.time_ns()
+    torch_private.start_ring(100, "state")
+    assert before_ns <= torch_private.ring_from_ns() <= time.time_ns()
+    torch_private.start_history(stacks=False, max_entries=1000, clear=True)
+    assert torch_private.ring_from_ns() == 0
+    torch_private.start_ring(100)
+    torch_private.stop_ring()
+    assert torch_private.ring_from_ns() == 0
+    assert asked[-1] == {"enabled": None}
 
 
 def test_the_switch_is_torchs_own() -> None:

@@ -15,9 +15,9 @@ from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.flight.failures import Failures
-from gpuledger.collect.flight.last_events import EVENT_NS, RING_ENTRIES, RING_FRAC, LastEvents
+from gpuledger.collect.flight.last_events import EVENT_NS, RING_ENTRIES, RING_FRAC, STAYS_FRAC, LastEvents
 from gpuledger.collect.flight.late_stacks import LateStacks
-from gpuledger.collect.flight.stack_budget import FIRST_NS, MEASURED_FRAC, MEASURED_MOST_NS, SETTLING_NS
+from gpuledger.collect.flight.stack_budget import FIRST_NS, MEASURED_FRAC, MEASURED_MOST_NS, MOST_NS, SETTLING_NS
 from gpuledger.collect.flight.step_counters import DeviceCounters, StepCounters
 from gpuledger.collect.passes.outcomes import LaterMeasurement
 
@@ -30,6 +30,7 @@ class Process:
     """A training on a GPU of 80 GiB."""
 
     def __init__(self, directory: Path, *, takes_stacks: bool = True) -> None:
+        self.directory = directory
         self.reserved_bytes, self.allocations, self.now_ns = GIB, 0, 0
         self.counters = StepCounters(self._read)
         guard = Guard(lambda error: pytest.fail(str(error)))
@@ -67,42 +68,76 @@ def test_beside_the_profiler_the_events_are_kept_without_stacks(process: Process
     process.events.take_out()
 
 
-def settle(process: Process, allocations: int = 1_000) -> None:
+LONG, BETWEEN_LIMITS = 1_000, 200
+"""Allocations of a step of 10 ms: the ring takes 10 % of it, and 2 %."""
+
+
+def settle(process: Process, allocations: int = LONG) -> None:
     """Train until power and clock have settled."""
     process.train(10_000_000, allocations, steps=2 + SETTLING_NS // 10_000_000)
 
 
-def test_while_steps_are_measured_the_history_is_off_inside_a_step(process: Process, history: History) -> None:
+@pytest.mark.parametrize("measured", [LaterMeasurement.STEPS, LaterMeasurement.NOTHING])
+def test_where_the_ring_takes_long_it_is_off_inside_a_step(
+    process: Process, history: History, measured: LaterMeasurement
+) -> None:
     process.events.keep(LaterMeasurement.KERNELS)
-    process.events.keep(LaterMeasurement.STEPS)
+    process.events.keep(measured)
     process.train(steps=5)
     assert (history.owner, history.starts) == ("ring", 1)  # power and clock have not settled
-    settle(process)
-    assert (history.owner, process.failures.ring_from_ns, process.failures.has_stacks) == ("stacks", 0, True)
+    settle(process, LONG)
+    assert (history.owner, history.kept_with[-1], process.failures.has_stacks) == ("ring", "state", True)
     torch.nn.Identity()(1)
     assert not history.owner
-    process.train(steps=5)
-    assert (history.owner, history.starts) == ("stacks", 1)
+    process.train(allocations=LONG, steps=5)
+    assert (history.owner, history.kept_with[-1]) == ("ring", "state")
+    process.events.take_out()
+
+
+def test_after_the_measured_steps_it_may_take_more_of_a_step(process: Process, history: History) -> None:
+    process.events.keep(LaterMeasurement.STEPS)
+    settle(process, BETWEEN_LIMITS)
     process.events.keep(LaterMeasurement.NOTHING)
-    assert (history.owner, history.starts, history.kept_with[-1]) == ("ring", 2, "state")
+    torch.nn.Identity()(1)
+    assert not history.owner
+    process.train(allocations=BETWEEN_LIMITS)
+    torch.nn.Identity()(1)
+    assert history.is_plain
+    process.events.take_out()
+
+
+def test_the_stacks_end_with_the_measured_steps(process: Process, history: History) -> None:
+    """What takes stacks begins anew then, and the ring has no more of them than it says."""
+    process.reserved_bytes = 41 * GIB
+    process.events.keep(LaterMeasurement.STEPS)
+    settle(process, LONG)
+    assert history.kept_with[-1] == "state"
+    process.late.budget.spend(10 * MOST_NS)
+    process.now_ns += 1
+    process.events.keep(LaterMeasurement.NOTHING)
+    process.late.budget.spend(10 * MOST_NS)
+    process.train(allocations=LONG)
+    assert history.is_plain
     process.events.take_out()
 
 
 def test_events_are_kept_where_they_take_hardly_any_time(process: Process, history: History) -> None:
     allocations = 1_000
-    step_ns = round(2 * allocations * EVENT_NS / RING_FRAC)
-    process.events.keep(LaterMeasurement.STEPS)
-    settle(process)
-    assert history.owner != "ring"
-    process.train(round(0.9 * step_ns), allocations, steps=20)
-    process.train(10 * step_ns, allocations)  # a pause of gpuledger lies between two ends
+    step_ns = round(2 * allocations * EVENT_NS / RING_FRAC[LaterMeasurement.STEPS])
+    plain = Process(process.directory, takes_stacks=False)
+    plain.events.keep(LaterMeasurement.STEPS)
+    settle(plain)
+    assert not history.owner
+    plain.train(round(0.9 * step_ns), allocations, steps=20)
+    plain.train(10 * step_ns, allocations)  # a pause of gpuledger lies between two ends
     assert history.starts == 1
-    process.train(round(1.1 * step_ns), allocations, steps=2)
+    plain.train(round(1.1 * step_ns), allocations, steps=2)
     assert (history.owner, history.starts) == ("ring", 2)
-    assert process.failures.ring_from_ns
-    process.train(round(0.1 * step_ns), allocations, steps=20)
+    plain.train(round(1.1 / STAYS_FRAC * step_ns), allocations, steps=20)
     assert (history.owner, history.starts) == ("ring", 2)
-    process.events.take_out()
+    plain.train(round(0.9 / STAYS_FRAC * step_ns), allocations, steps=2)
+    assert (history.owner, history.starts) == ("", 2)
+    plain.events.take_out()
 
 
 def test_the_ring_stays_where_steps_are_long(process: Process, history: History) -> None:
@@ -126,7 +161,8 @@ def test_events_are_kept_where_memory_is_scarce(
     settle(process)
     process.reserved_bytes = reserved_gib * GIB
     process.train()
-    assert history.starts == 1 + is_on
+    torch.nn.Identity()(1)
+    assert history.is_plain is is_on
     process.events.take_out()
 
 
@@ -170,8 +206,8 @@ def test_without_stacks_in_the_settings_the_history_is_off_while_steps_are_measu
     plain.events.keep(LaterMeasurement.STEPS)
     settle(plain)
     assert not history.owner
-    plain.events.keep(LaterMeasurement.NOTHING)
-    assert history.starts == 2
+    plain.train(1_000_000_000, steps=2)
+    assert history.is_plain
     plain.events.take_out()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 from failing_allocator import MIB
 from torch import nn
 
@@ -125,6 +126,66 @@ def test_whole_steps_come_more_often_while_memory_grows(process: Process) -> Non
         process.allocated_bytes += step * MIB
         process.train(model)
     assert 20 < process.late.whole_steps < 80
+
+
+def larger_step(process: Process, model: nn.Module, *shapes: tuple[int, ...]) -> list[int]:
+    """Train with inputs of these shapes. Returns the number of stacks after the call of each step, once it is known."""
+    taken = []
+    for shape in shapes:
+        before = process.late.stacks
+        process.allocate(2)
+        model([torch.zeros(shape), "no tensor"])
+        process.allocate(100)
+        process.end_step()
+        taken.append(process.late.stacks - before)
+    return taken
+
+
+def test_a_step_with_a_larger_input_than_before_is_taken_whole(process: Process) -> None:
+    process.end_step()
+    process.train(nn.Identity())
+    assert larger_step(process, nn.Identity(), (8, 10), (8, 10), (2, 3), (8, 20), (8, 20), (8, 19)) == [
+        *(2, 2, 2),
+        102,
+        *(2, 2),
+    ]
+
+
+def test_no_larger_step_is_taken_whole_without_time_for_it(process: Process) -> None:
+    process.end_step()
+    process.train(nn.Identity())
+    assert larger_step(process, nn.Identity(), (8, 10)) == [2]
+    process.late.budget.spend(process.late.budget.left_ns() - 150 * STACK_NS)
+    assert larger_step(process, nn.Identity(), (8, 20), (8, 40)) == [2, 2]
+
+
+def test_where_the_ring_is_not_kept_it_is_on_while_stacks_are_taken(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the beginning of a step that is taken whole: the order of its allocations is known."""
+    changes: list[str] = []
+
+    def change(on: bool, change: str) -> None:
+        process.ring_is_on = on
+        changes.append(change)
+
+    process.ring_is_on = False
+    monkeypatch.setattr(torch_private, "is_history_off", lambda: not process.ring_is_on)
+    monkeypatch.setattr(torch_private, "start_ring", lambda _most, kept_with: change(True, f"start {kept_with}"))
+    monkeypatch.setattr(torch_private, "take_ring_stacks", lambda kept_with, _most: change(True, f"take {kept_with}"))
+    monkeypatch.setattr(torch_private, "stop_ring", lambda: change(False, "stop"))
+    process.late.begin(keeps_events=False)
+    process.end_step()
+    process.train(nn.Identity())
+    larger_step(process, nn.Identity(), (8, 10))
+    changes.clear()
+    larger_step(process, nn.Identity(), (8, 20))
+    assert changes == ["take alloc", "take state"]
+    nn.Identity()(1)
+    assert changes[2:] == ["stop"]
+    process.end_step()
+    process.late.pause()
+    assert changes[3:] == ["start state", "stop"]
 
 
 def test_the_ring_keeps_few_stacks(process: Process) -> None:
