@@ -22,7 +22,7 @@ from gpuledger.analyze.posting.late.late_blocks import (
     find_owners_of_late_blocks,
 )
 from gpuledger.analyze.posting.posting import post_journal
-from gpuledger.model.accounts import Phase
+from gpuledger.model.accounts import CATEGORIES, Phase
 from gpuledger.model.journal.columns import COLUMNS
 from gpuledger.model.journal.journal import Action
 from gpuledger.model.journal.reading import Journal, read_journal
@@ -94,6 +94,28 @@ def test_the_same_step_again_has_the_same_owners(name: str, scale: int, tmp_path
     assert (found.module_id[known] == history.owners.module_id[mine][known]).mean() > 0.95
     stacks = history.owners.stack_id[mine]
     assert (found.stack_id[known] == stacks[known]).mean() > 0.95
+
+
+@pytest.mark.parametrize("name", ["gpt2", "resnet50", "lstm"])
+@pytest.mark.parametrize("scale", [7, 1000])
+def test_a_larger_batch_that_fails_in_backward_has_the_same_owners(name: str, scale: int, tmp_path: Path) -> None:
+    """Gradients of weights keep their sizes, and what a reduction needs besides has any size."""
+    journal, history = recorded(name, tmp_path)
+    mine, owners = last_step(history), history.owners
+    size = history.lives.requested_bytes[mine]
+    stays = np.isin(owners.category[mine], [CATEGORIES.index("gradient"), CATEGORIES.index("optimizer_state")])
+    in_backward = np.flatnonzero(owners.phase[mine] == Phase.BACKWARD)
+    larger = np.where(stays | (size <= 64), size, size * scale)
+    for count in in_backward[1 :: in_backward.size // 4].tolist():
+        sizes = np.insert(larger[:count], count // 2, [777, 1554])
+        failing = failing_with(journal, sizes, history)
+        found = find_owners_of_late_blocks(failing, history, failing.facts["oom"][0], np.arange(sizes.size))
+        of_block = np.insert(mine[:count], count // 2, [-1, -1])
+        known = found.known_by == BY_ORDER
+        assert known[of_block >= 0].mean() > 0.95
+        assert not known[of_block < 0].any()
+        assert (found.module_id[known] == owners.module_id[of_block[known]]).all()
+        assert (found.category[known] == owners.category[of_block[known]]).all()
 
 
 def test_tables_of_a_failure_are_written_with_their_owners(tmp_path: Path) -> None:
@@ -277,10 +299,7 @@ def test_a_request_in_backward_has_the_module_that_comes_next_in_a_recorded_step
         size = int(history.lives.requested_bytes[mine[place]])
         failing = failing_in_step_5(journal, mine[:place], history, scale)
         (failure,) = post_journal(with_request(failing, tried_bytes=segment_of(size * scale))).manifest.oom
-        # what a size becomes with another batch is not known before its first allocation
-        is_known = scale == 1 or size in history.lives.requested_bytes[mine[:place]]
-        expected = (owners.module_id[mine[place]], True) if is_known else (None, False)
-        assert (failure.module_id, failure.is_module_by_order) == expected
+        assert (failure.module_id, failure.is_module_by_order) == (owners.module_id[mine[place]], True)
 
 
 def test_a_request_of_another_size_or_outside_backward_has_no_module_by_order(tmp_path: Path) -> None:

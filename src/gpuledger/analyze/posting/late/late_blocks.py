@@ -2,13 +2,14 @@
 
 A block's line is known from its own Python stack, if one was taken. The rest comes from another block. A block is known
 by its address if it is allocated since the recorded steps. It is known by order if it is the same allocation of its
-step as one of a recorded step, or of a step of which all stacks were taken. It is known by size if the allocations of
-its step are not known, and all blocks of that size in a recorded step have one owner.
+step as one of a recorded step, or of a step of which all stacks were taken. These steps can have another batch. It is
+known by size if the allocations of its step are not known, and all blocks of that size in a recorded step have one
+owner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,16 @@ class _Reference:
     sizes: list[int]
     blocks: I64
     stack_id: I64
+    owners: list[Hashable]
+    """Category, module, phase and stack of each block."""
+
+    @classmethod
+    def of(cls, history: DeviceHistory, sizes: list[int], blocks: I64, stack_id: I64) -> _Reference:
+        """Return a step with the owners of blocks of the recorded steps."""
+        owners = history.owners
+        of_block = (owners.category[blocks], owners.module_id[blocks], owners.phase[blocks])
+        columns = [np.where(blocks >= 0, column, -1).tolist() for column in of_block]
+        return cls(sizes, blocks, stack_id, list(zip(*columns, stack_id.tolist(), strict=True)))
 
 
 def find_owners_of_late_blocks(
@@ -110,7 +121,9 @@ def _compare(
     kept, last_at = _kept_with_stacks(journal, failure, own)
     step = _reference_step(history)
     recorded = _reference_of(history, step)
-    block, stack, was_compared = _compare_steps(kept, recorded, lines, int(failure.get("step") or -1))
+    with_live = set(kept.step[[last_at[place] for place in live.values() if place in last_at]].tolist())
+    failed_step = int(failure.get("step") or -1)
+    block, stack, was_compared = _compare_steps(history, kept, recorded, lines, failed_step, with_live)
     alive = np.flatnonzero(history.lives.free_requested_index == NEVER)
     at_close = {int(history.lives.address[one]): int(one) for one in alive.tolist()}
     by_size, of_one_line = _owners_by_size(history, step)
@@ -145,13 +158,15 @@ def find_module_of_request(journal: Journal, history: DeviceHistory, failure: Ma
         return -1
     recorded = _reference_of(history, _reference_step(history))
     match = _match(kept, mine, recorded, _Lines(journal), is_whole=False)
-    place = match.places[-1] + 1
-    if not 0 < place < len(recorded.sizes):
-        return -1
-    block, size = int(recorded.blocks[place]), recorded.sizes[place]
     tried_bytes = int(failure.get("tried_bytes") or 0)
-    fits = any(_can_be_of(one, tried_bytes) for one in (size, match.becomes.get(size, size)))
-    return int(history.owners.module_id[block]) if fits and history.owners.phase[block] == Phase.BACKWARD else -1
+    modules = {
+        int(history.owners.module_id[recorded.blocks[place]])
+        if any(_can_be_of(size, tried_bytes) for size in match.changes.of(recorded.sizes[place]))
+        and history.owners.phase[recorded.blocks[place]] == Phase.BACKWARD
+        else -1
+        for place in match.next_places
+    }
+    return modules.pop() if len(modules) == 1 else -1
 
 
 def _can_be_of(size: int, tried_bytes: int) -> bool:
@@ -223,11 +238,16 @@ def _own_by_size(found: LateBlocks, row: int, history: DeviceHistory, block: int
 
 
 def _compare_steps(
-    kept: KeptAllocations, recorded: _Reference, lines: _Lines, failed_step: int
+    history: DeviceHistory,
+    kept: KeptAllocations,
+    recorded: _Reference,
+    lines: _Lines,
+    failed_step: int,
+    with_live: Set[int],
 ) -> tuple[I64, I64, NDArray[np.bool_]]:
     """Return for each kept allocation the same one of a recorded step, its stack, and whether its step was compared.
 
-    The first two are -1 where the order does not say it.
+    The first two are -1 where the order does not say it, and of steps that neither have live blocks nor stacks.
     """
     count = kept.step.size
     block, stack = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
@@ -237,15 +257,17 @@ def _compare_steps(
         for step in np.unique(kept.step[kept.step >= 0]).tolist()
         if kept.place[(mine := np.flatnonzero(kept.step == step))[0]] == 0  # the others have no beginning
     }
+    has_stacks = {step: (kept.stack_id[mine] >= 0).mean() >= _WITH_STACKS_FRAC for step, mine in whole.items()}
+    whole = {step: mine for step, mine in whole.items() if step in with_live or has_stacks[step]}
     taken: dict[int, _Reference] = {}
     for step, mine in whole.items():
         compared[mine] = True
         at = _places(kept, mine, recorded, lines, is_whole=step != failed_step)
         block[mine] = np.where(at >= 0, recorded.blocks[at], -1) if recorded.sizes else -1
         stack[mine] = np.where(at >= 0, recorded.stack_id[at], -1) if recorded.sizes else -1
-        if step != failed_step and (kept.stack_id[mine] >= 0).mean() >= _WITH_STACKS_FRAC:
+        if step != failed_step and has_stacks[step]:
             stacks = np.where(kept.stack_id[mine] >= 0, kept.stack_id[mine], stack[mine])
-            taken[step] = _Reference(kept.requested_bytes[mine].tolist(), block[mine], stacks)
+            taken[step] = _Reference.of(history, kept.requested_bytes[mine].tolist(), block[mine], stacks)
     for step, mine in whole.items():
         matched = (block[mine] >= 0).mean()
         if step in taken or not taken or matched >= _WELL_MATCHED_FRAC:
@@ -269,7 +291,7 @@ def _match(kept: KeptAllocations, mine: I64, reference: _Reference, lines: _Line
 
     The lines of the step's own stacks can contradict it. Without sure sizes, they must confirm it.
     """
-    found = match_step(kept.requested_bytes[mine].tolist(), reference.sizes, is_whole=is_whole)
+    found = match_step(kept.requested_bytes[mine].tolist(), reference.sizes, reference.owners, is_whole=is_whole)
     agreed = [
         lines.agree(own, int(reference.stack_id[place])) if place >= 0 else None
         for own, place in zip(kept.stack_id[mine].tolist(), found.places, strict=True)
@@ -280,7 +302,7 @@ def _match(kept: KeptAllocations, mine: I64, reference: _Reference, lines: _Line
 
 
 def _reference_of(history: DeviceHistory, step: I64) -> _Reference:
-    return _Reference(history.lives.requested_bytes[step].tolist(), step, history.owners.stack_id[step])
+    return _Reference.of(history, history.lives.requested_bytes[step].tolist(), step, history.owners.stack_id[step])
 
 
 def _reference_step(history: DeviceHistory) -> I64:
