@@ -175,3 +175,39 @@ def test_tokens_per_second_are_those_of_a_returned_text_with_beams_too(beams: in
     shown = CliRunner().invoke(main, ["show", str(tmp_path / "train.ledger")]).stdout
     assert (" tokens/s in each row (4 rows, beams included" in shown) is (beams == 4)
     assert f"decode {decode.row_tokens_per_s:,.1f} tokens/s" in shown
+
+
+SEQUENCES = """
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(20, 8)
+        self.layer = LAYER
+    def forward(self, ids):
+        x = self.words(ids)
+        return self.layer(x, x, x)[0] if isinstance(self.layer, nn.MultiheadAttention) else self.layer(x)[0]
+model = Words()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(13):
+    model(torch.ones(6, 4, dtype=torch.long)).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("layer", "batch"),
+    [
+        ("nn.LSTM(8, 8)", None),
+        ("nn.MultiheadAttention(8, 2)", None),
+        ("nn.LSTM(8, 8, batch_first=True)", 6),
+        ("nn.MultiheadAttention(8, 2, batch_first=True)", 6),
+    ],
+)
+def test_the_length_of_a_sequence_is_not_taken_for_the_batch(layer: str, batch: int | None, tmp_path: Path) -> None:
+    """Layers of PyTorch have the sequence first by default."""
+    write_script(tmp_path, HEAD + SEQUENCES.replace("LAYER", layer))
+    ended = recorded(["train.py"], tmp_path, ("-q",))
+    assert ended.status == 0, ended.stderr
+    rates = find_rates(load(tmp_path / "train.ledger").rank(0))
+    assert (rates.step_samples if rates else None) == batch

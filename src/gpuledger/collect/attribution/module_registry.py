@@ -88,6 +88,7 @@ class ModuleRegistry:
         self._wrapped: dict[int, int] = {}
         self._passing: dict[tuple[int, str], int] = {}
         self._outermost = OutermostModules()
+        self._with_sequence_first: set[int] = set()
         self._root_names = RootNames(names_of)
         self._containers: dict[int, int] = {}
         self.on_added: Callable[[nn.Module, int], None] = lambda *_: None
@@ -116,6 +117,10 @@ class ModuleRegistry:
     def holds_tensors(self, module_id: int) -> bool:
         """Return whether a module's outermost module had weights or buffers when it was registered."""
         return self._outermost.hold_tensors(self._places[module_id][1])
+
+    def may_have_sequence_first(self, module_id: int) -> bool:
+        """Return whether a layer of a module's outermost module has the batch in its second dimension."""
+        return self._places[module_id][1] in self._with_sequence_first
 
     def can_take_steps(self, module_id: int) -> bool:
         """Return whether calls of an outermost module can be steps, as far as modules are known."""
@@ -271,6 +276,8 @@ class ModuleRegistry:
         number, self._count = self._count, self._count + 1
         self._places.append((path, root_id))
         self._point(module, number)
+        if attributes_of(module).get("batch_first") is False:
+            self._with_sequence_first.add(root_id)
         if class_name(type(module)) in WRAPPERS:
             for name, inner in children_of(module):
                 if name in WRAPPED_NAMES and id(inner) in self.module_ids:  # a model with a path of its own

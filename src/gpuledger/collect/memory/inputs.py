@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -28,7 +29,11 @@ MODULES = 16
 """Maximum number of outermost modules whose inputs are stored."""
 
 UNKNOWN_ROWS = 0
-"""Stored as the batch size of a call inside ``torch.vmap``, which hides a dimension: it can be the batch or another."""
+"""Stored as the batch size of a call of which the batch's dimension is not known.
+
+``torch.vmap`` hides a dimension: it can be the batch or another. In a model with recurrent or attention layers without
+``batch_first``, the first dimension can be the batch or the sequence.
+"""
 
 Shape = tuple[int, ...]
 
@@ -71,9 +76,14 @@ class _Inputs:
 
 
 class InputShapes:
-    """Collects the input shapes of outermost modules that are called with a tensor. Keeps no tensor alive."""
+    """Collects the input shapes of outermost modules that are called with a tensor. Keeps no tensor alive.
 
-    def __init__(self) -> None:
+    Args:
+        may_have_sequence_first: Returns whether the first dimension of an outermost module's input can be the sequence.
+    """
+
+    def __init__(self, may_have_sequence_first: Callable[[int], bool] = lambda _: False) -> None:
+        self._may_have_sequence_first = may_have_sequence_first
         self._modules: dict[int, _Inputs] = {}
 
     def see(self, module_id: int, step: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -86,7 +96,8 @@ class InputShapes:
         if found is None:
             return
         shape, is_whole, is_hidden = found
-        if is_hidden:
+        is_sequence = len(shape) == (2 if is_whole else 3) and shape[0] != shape[1]
+        if is_hidden or (is_sequence and self._may_have_sequence_first(module_id)):
             known = self._modules[module_id] = known or _Inputs()
             known.add_unknown(step)
         elif len(shape) > 1 or (shape and is_whole):  # one dimension of fractions can be the values of one sample

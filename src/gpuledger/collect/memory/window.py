@@ -93,7 +93,7 @@ class MemoryWindow:
         self.is_open = self.was_opened = False
         self.phases = Phases(recorder.set_token, tags)
         self.sightings = TensorObservations(self._registry, recorder.counts, recorder.place_of, names_of)
-        self.inputs = InputShapes()
+        self.inputs = InputShapes(self._registry.may_have_sequence_first)
         self._sharded = ShardedTraining(
             ShardingObserver(self.phases, self._registry, self.sightings, recorder.see_resized, guard, journal.note)
         )
