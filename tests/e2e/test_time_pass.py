@@ -248,3 +248,52 @@ def test_memory_alone_where_it_is_asked_for(tmp_path: Path) -> None:
     assert break_down_time(rank) is None
     settings = json.loads((tmp_path / "train.ledger" / "manifest.json").read_text())["settings"]
     assert settings["passes"] == {"value": "memory", "origin": "pyproject.toml"}
+
+
+CALLED_INSIDE = """
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.again, self.own = (nn.Linear(96, 96) for _ in range(3))
+    def forward(self, x):
+        x = checkpoint(self.first, x, use_reentrant=True)
+        return Through.apply(self.own, checkpoint(self.again, x, use_reentrant=False))
+class Through(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, layer, x):
+        ctx.layer = layer
+        ctx.save_for_backward(x)
+        return layer(x)
+    @staticmethod
+    def backward(ctx, gradient):
+        with torch.enable_grad():
+            x = ctx.saved_tensors[0].detach().requires_grad_()
+            y = ctx.layer(x)
+        return None, torch.autograd.grad(y, x, gradient)[0]
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(9):
+    model(torch.ones(256, 96, requires_grad=True)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_layers_that_a_function_of_autograd_calls_have_their_own_times(tmp_path: Path) -> None:
+    """Without a GPU, the function is an operator around theirs."""
+    write_script(tmp_path, CALLED_INSIDE)
+    assert recorded(tmp_path).status == 0
+    rank = load(tmp_path / "train.ledger").rank(0)
+    times = break_down_time(rank)
+    assert times is not None
+    by_place = {(one.module, one.phase): one.time_ns for one in times.accounts}
+    for layer in ("first", "again", "own"):
+        assert by_place[layer, "forward"] > 0
+        assert by_place[layer, "backward"] > 0
+    assert times.busy_ns == pytest.approx(sum(by_place.values()))
+    names = {row["name_id"]: row["name"] for row in rank.table("names").to_pylist()}
+    kinds = {names.get(row["operator_id"]) for row in rank.table("spans").to_pylist()}
+    assert not {"CheckpointFunction", "Through"} & kinds

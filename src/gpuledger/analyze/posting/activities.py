@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.module_paths import CompiledKernels
+from gpuledger.analyze.posting.calls_inside import rows_around_calls
 from gpuledger.analyze.posting.graph_replays import match_captures, match_replays, measured_parents, with_captures
 from gpuledger.analyze.posting.kernels_alone import KernelMatches, match_kernels
 from gpuledger.analyze.posting.lane_scopes import NONE, LaneScopes, Mark, read_mark
 from gpuledger.analyze.posting.launch_lines import place_lines, read_line
-from gpuledger.analyze.posting.launched_work import SpanWork, span_work
+from gpuledger.analyze.posting.launched_work import SpanWork, launchers, span_work
 from gpuledger.model.accounts import SPAN_KINDS, Phase
 from gpuledger.model.journal.journal import (
     FUSION_RANGE,
@@ -99,7 +100,8 @@ class _Names:
 class _Owners:
     """Owner of each host activity. ``outermost`` is True for operators that are inside no other operator.
 
-    It is False for the compiler's events. What they contain runs once, on fake tensors.
+    It is False for the compiler's events. What they contain runs once, on fake tensors. It is also False for an
+    operator that calls modules: what it contains counts.
 
     ``parent`` is the row of the enclosing event; -1 if there is none.
     """
@@ -160,10 +162,10 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
     if pattern_ns is not None:
         measured &= table["start_ns"] < pattern_ns
     chosen = np.flatnonzero(measured & (on_device if on_device.any() else owners.outermost))
-    launch = _launchers(table, chosen) if on_device.any() else chosen
+    launch = launchers(table, chosen) if on_device.any() else chosen
     found = _with_later_steps(journal, table, chosen, launch)
     chosen, like, steps_later = found.rows, found.like, found.steps_later
-    launch = _launchers(table, like) if on_device.any() else like
+    launch = launchers(table, like) if on_device.any() else like
     replayed = match_replays(table, like, words, journal.facts.get("fusions") or [])[like]
     captured = match_captures(captures, like, owners.parent)[like]
     placed = launch >= 0
@@ -253,6 +255,7 @@ class _Walk:
         self._made: dict[tuple[int, int], tuple[int, int]] = {}
         self._last_module: dict[int, int] = {}
         self._in_forward: set[int] = set()
+        self._callers: set[int] = set()
         self._found = _Owners(
             module=np.full(count, -1, dtype=np.int64),
             phase=np.full(count, int(Phase.BETWEEN), dtype=np.int64),
@@ -269,8 +272,10 @@ class _Walk:
         end = table["start_ns"] + table["duration_ns"]
         order = host[np.lexsort((-end[host], table["start_ns"][host]))]
         columns = (table["start_ns"], end, *(table[name] for name in ("lane", "name_id", "sequence", "forward_lane")))
-        for values in zip(order.tolist(), *(column[order].tolist() for column in columns), strict=True):
-            event = _Event(*values)
+        values = zip(order.tolist(), *(column[order].tolist() for column in columns), strict=True)
+        events = [_Event(*one) for one in values]
+        self._callers = rows_around_calls((one[:5] for one in events), [number >= 0 for number in self._names.module])
+        for event in events:
             around = self._around(event)
             mark = self._names.mark[event.name_id]
             if mark is None:
@@ -289,11 +294,13 @@ class _Walk:
 
     def _place(self, event: _Event, around: _Around) -> None:
         names, name_id, found = self._names, event.name_id, self._found
-        now = _Around(event.end_ns, around.module_id, around.phase, around.in_node, True, row=event.row)
+        counts = event.row not in self._callers
+        is_inside = counts or around.is_operator
+        now = _Around(event.end_ns, around.module_id, around.phase, around.in_node, is_inside, row=event.row)
         now.fusion = around.fusion
         if names.is_node[name_id]:
             self._begin_node(event, now)
-            found.outermost[event.row] = not around.is_operator
+            found.outermost[event.row] = counts and not around.is_operator
         elif names.module[name_id] >= 0:
             now.module_id, now.in_node, now.is_operator = names.module[name_id], False, around.is_operator
             now.fusion = -1
@@ -301,7 +308,7 @@ class _Walk:
                 now.phase = int(names.of_call[name_id])
                 (self._in_forward.add if now.phase == Phase.FORWARD else self._in_forward.discard)(event.lane)
         elif names.fusion[name_id] >= 0:
-            now.fusion = names.fusion[name_id]
+            now.fusion, now.is_operator = names.fusion[name_id], True
             self._begin_compiled(event, now, around)
         elif names.phase[name_id] >= 0:
             now.phase, now.is_operator = names.phase[name_id], around.is_operator
@@ -313,7 +320,7 @@ class _Walk:
         elif names.is_line[name_id]:
             now.is_operator = around.is_operator
         else:
-            found.outermost[event.row] = not (around.is_operator or names.is_compiler[name_id])
+            found.outermost[event.row] = counts and not (around.is_operator or names.is_compiler[name_id])
             if names.is_compiler[name_id]:
                 self._leave_out_compiler(around.row)
             awaits_backward = event.sequence >= 0 and event.lane in self._in_forward
@@ -374,18 +381,6 @@ class _Walk:
         else:
             again = self._scopes.computes_again(lane)
             self._made[lane, sequence] = now.module_id, self._scopes.at_work(lane) if again else NONE
-
-
-def _launchers(table: dict[str, NDArray[Any]], chosen: I64) -> I64:
-    """Return the row of the host event that launched each of the ``chosen`` device events; -1 if unknown."""
-    host = np.flatnonzero(table["kind"] == ActivityKind.HOST)
-    if not host.size:
-        return np.full(chosen.size, -1, dtype=np.int64)
-    order = host[np.argsort(table["launch_id"][host], kind="stable")]
-    known = table["launch_id"][order]
-    wanted = table["launch_id"][chosen]
-    place = np.clip(np.searchsorted(known, wanted), 0, known.size - 1)
-    return np.where((known[place] == wanted) & (wanted != 0), order[place], -1)
 
 
 def _steps_at(journal: Journal, at_ns: I64) -> I64:

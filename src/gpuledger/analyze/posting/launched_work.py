@@ -73,6 +73,18 @@ class SpanWork:
     numbers: NDArray[np.object_]
 
 
+def launchers(table: dict[str, NDArray[Any]], chosen: I64) -> I64:
+    """Return the row of the host event that launched each of the ``chosen`` device events; -1 if unknown."""
+    host = np.flatnonzero(table["kind"] == ActivityKind.HOST)
+    if not host.size:
+        return np.full(chosen.size, -1, dtype=np.int64)
+    order = host[np.argsort(table["launch_id"][host], kind="stable")]
+    known = table["launch_id"][order]
+    wanted = table["launch_id"][chosen]
+    place = np.clip(np.searchsorted(known, wanted), 0, known.size - 1)
+    return np.where((known[place] == wanted) & (wanted != 0), order[place], -1)
+
+
 def span_work(
     table: dict[str, NDArray[Any]], facts: dict[str, Any], chosen: I64, launch: I64, parent: I64, steps_later: I64
 ) -> SpanWork:

@@ -498,6 +498,31 @@ def test_a_compiled_kernel_counts_and_not_the_operators_around_it() -> None:
     assert spans.fusion_id.tolist() == [0, 1, -1]
 
 
+def test_operators_that_call_modules_do_not_count_but_what_they_call() -> None:
+    """As a checkpoint, which is a function of autograd around modules, and its node, which calls them again."""
+    trace = Trace()
+    trace.host(f"{MODULE_RANGE}0", 0, 100)
+    trace.host("CheckpointFunction", 10, 90, sequence=5)
+    trace.host("aten::detach", 12, 15)
+    trace.host(f"{MODULE_RANGE}1", 20, 80)
+    trace.host("aten::linear", 30, 60, sequence=-1)
+    trace.host("aten::addmm", 31, 59, sequence=-1)
+    trace.host("Scaled", 70, 75, sequence=-1)  # a function without modules counts
+    trace.host("aten::mul", 71, 74, sequence=-1)
+    trace.host(f"{PHASE_RANGE}{int(Phase.BACKWARD)}", 200, 900)
+    trace.host(f"{NODE}CheckpointFunctionBackward", 210, 800, sequence=5, lane=ENGINE)
+    trace.host("CheckpointFunctionBackward", 220, 790, sequence=5, lane=ENGINE)
+    trace.host(f"{MODULE_RANGE}1", 230, 300, lane=ENGINE)
+    trace.host("aten::linear", 240, 290, sequence=6, lane=ENGINE)
+    trace.host(f"{NODE}AddmmBackward0", 400, 500, sequence=6, lane=ENGINE)
+    trace.host("aten::mm", 410, 490, lane=ENGINE)
+    spans = trace.owned()
+    found = zip(spans.start_ns.tolist(), spans.module_id.tolist(), spans.phase.tolist(), strict=True)
+    forward, backward = int(Phase.FORWARD), int(Phase.BACKWARD)
+    in_forward = [(12, 0, forward), (30, 1, forward), (70, 1, forward)]
+    assert sorted(found) == [*in_forward, (240, 1, backward), (400, 1, backward)]
+
+
 def test_compiled_code_that_compiled_code_calls_is_in_the_module_of_the_call() -> None:
     """As the kernels in a branch of ``torch.cond``, which runs for one of several blocks."""
     trace = Trace()
