@@ -16,6 +16,7 @@ from gpuledger.analyze.memory.failures.oom_remedies import Remedy, find_remedies
 from gpuledger.analyze.memory.growth import find_growth
 from gpuledger.analyze.memory.growth_origin import module_path
 from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.memory.lines.loop_growth import LoopGrowth, find_loop_growth
 from gpuledger.analyze.memory.live import device_indices, read_labels, read_numbers
 from gpuledger.analyze.memory.small_states import number_bytes
 from gpuledger.model.flight_facts import ANOTHER_THREAD
@@ -150,6 +151,8 @@ def _explain(rank: Rank, failure: FailedAllocation, gpus: Gpus, *, replays: bool
     if state is None:
         return found
     evidence = _evidence(rank, failure, state)
+    if in_window or _never_ended(rank):
+        evidence = replace(evidence, loop=_loop_growth(rank, failure))
     if replays and not failure.library and not is_host:
         from gpuledger.analyze.memory.failures.replayed_settings import FailureReplay
 
@@ -161,6 +164,12 @@ def _explain(rank: Rank, failure: FailedAllocation, gpus: Gpus, *, replays: bool
 def _is_recorded(rank: Rank, step: int) -> bool:
     window = rank.manifest.window
     return window is not None and window.last_step is not None and step <= window.last_step
+
+
+def _never_ended(rank: Rank) -> bool:
+    """Return whether the memory was recorded until the program ended, because none of its steps did."""
+    window = rank.manifest.window
+    return window is not None and window.last_step is None
 
 
 def _line(failure: FailedAllocation) -> str:
@@ -186,6 +195,13 @@ def _evidence(rank: Rank, failure: FailedAllocation, state: FailedState) -> Evid
         optimizers=rank.manifest.optimizers,
         number_bytes=number_bytes(rank.manifest),
     )
+
+
+def _loop_growth(rank: Rank, failure: FailedAllocation) -> LoopGrowth | None:
+    device = failure.device_idx or 0
+    index = _index_of_error(rank, device, failure.t_ns) if device in device_indices(rank) else None
+    has_graphs = failure.grad_enabled is not False
+    return None if index is None else find_loop_growth(rank, device, index, has_graphs=has_graphs)
 
 
 def _other_bytes(rank: Rank, device_idx: int, t_ns: int) -> int | None:
@@ -229,12 +245,16 @@ def _holders(rank: Rank, device_idx: int, t_ns: int | None) -> Breakdown | None:
     """Return the bytes in use at an error in the recorded steps: the first one from a time on, or the last."""
     if device_idx not in device_indices(rank):
         return None
-    instant = find_peak(rank, device_idx)
+    instant, index = find_peak(rank, device_idx), _index_of_error(rank, device_idx, t_ns)
+    return break_down(rank, instant if index is None else replace(instant, index=index, label="oom"))
+
+
+def _index_of_error(rank: Rank, device_idx: int, t_ns: int | None) -> int | None:
+    """Return the allocator's event at an error in the recorded steps; None without its counters."""
     codes, words = read_labels(rank, "counters", "reason", device_idx)
     index, times_ns = (read_numbers(rank, "counters", name, device_idx) for name in ("event_index", "t_ns"))
     failed = (codes == words.index("oom")) & (index >= 0) if "oom" in words else np.zeros(codes.size, dtype=bool)
-    if failed.any():
-        later = failed & (times_ns >= (t_ns or 0))  # counters are read after the error was recorded
-        place = int(index[later][0]) if t_ns is not None and later.any() else int(index[failed][-1])
-        instant = replace(instant, index=place, label="oom")
-    return break_down(rank, instant)
+    if not failed.any():
+        return None
+    later = failed & (times_ns >= (t_ns or 0))  # counters are read after the error was recorded
+    return int(index[later][0]) if t_ns is not None and later.any() else int(index[failed][-1])

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gpuledger.analyze.memory.failures.failed_request import FailedState
     from gpuledger.analyze.memory.failures.replayed_settings import FailureReplay
     from gpuledger.analyze.memory.growth import Growth
+    from gpuledger.analyze.memory.lines.loop_growth import LoopGrowth
     from gpuledger.model.flight_facts import FailedAllocation
     from gpuledger.model.manifest import OptimizerFacts
 
@@ -54,6 +55,8 @@ class Evidence:
     optimizers: tuple[OptimizerFacts, ...] | None = None
     number_bytes: int = 4
     gpus: tuple[tuple[str, int], ...] = ()
+    loop: LoopGrowth | None = None
+    """What iterations of a loop in a recorded step keep."""
 
     @property
     def tried_bytes(self) -> int:
@@ -86,7 +89,8 @@ def find_cause(evidence: Evidence) -> Cause:
         sentence = rule(evidence)
         if sentence:
             limit = _limited(evidence) if rule in _ABOVE_A_LIMIT else ""
-            return Cause(rule.__name__.strip("_"), f"{sentence}. {limit}" if limit else sentence)
+            kind = _growth if rule is _kept_by_iterations else rule
+            return Cause(kind.__name__.strip("_"), f"{sentence}. {limit}" if limit else sentence)
     return Cause("full", _full(evidence))
 
 
@@ -233,6 +237,21 @@ def _evaluation(of: Evidence) -> str:
     return "The model is in evaluation mode, but gradients are enabled, so activations are kept: use torch.no_grad()"
 
 
+def _kept_by_iterations(of: Evidence) -> str:
+    """Return what a loop keeps, such as that of a server: its step never ends, so steps show no growth."""
+    loop = of.loop
+    if loop is None:
+        return ""
+    least_frac = _MOST_FRAC if loop.iterations < FEWEST_STEPS else _PART_FRAC
+    if loop.grown_bytes < max(of.tried_bytes, least_frac * of.state.allocated_bytes):
+        return ""
+    kept = f", allocated at {loop.kept_line}" if loop.kept_line else ""
+    return (
+        f"Memory has grown by {format_bytes(loop.iteration_bytes)} per iteration of the loop at {loop.line}, "
+        f"{format_bytes(loop.grown_bytes)} in {loop.iterations:,} iterations{kept}"
+    )
+
+
 def _larger_inputs(of: Evidence) -> str:
     inputs = of.failure.inputs[0] if of.failure.inputs else ()
     usual = of.usual_inputs
@@ -263,10 +282,10 @@ def _largest(of: Evidence) -> str:
 
 RULES: tuple[Callable[[Evidence], str], ...] = (
     *(_host_killed, _host, _library, _one_large_request, _other_processes, _private_pool, _growth, _fragmentation),
-    *(_optimizer_state, _evaluation, _larger_inputs, _memory_fraction, _larger_step),
+    *(_optimizer_state, _evaluation, _kept_by_iterations, _larger_inputs, _memory_fraction, _larger_step),
 )
 """The rules in their order. Each returns a sentence, or "" if it does not apply."""
-_ABOVE_A_LIMIT = (_growth, _optimizer_state, _evaluation, _larger_inputs)
+_ABOVE_A_LIMIT = (_growth, _optimizer_state, _evaluation, _kept_by_iterations, _larger_inputs)
 """Rules of what would not have failed here without a limit of the process's own. The sentence also names the limit."""
 
 

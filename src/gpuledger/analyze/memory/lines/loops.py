@@ -22,6 +22,8 @@ FEWEST_ITERATIONS = 4
 LEAST_SHARE = 0.5
 """A loop with a smaller share of the allocations is not the program's main loop."""
 MOST_LEVELS = 24
+_CALL = "_call_impl"
+"""The function of PyTorch that calls a module's forward."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,37 @@ class _Allocations:
     stack_id: I64
 
 
+@dataclass(frozen=True)
+class Iterations:
+    """When the iterations of a loop begin, as indices of the allocator's events, and the loop itself.
+
+    ``next`` is the index of the first allocation after the loop, None without one.
+    ``is_in_module`` is whether a module calls the function with the loop, as for a loop over layers.
+    """
+
+    begins: I64
+    next: int | None
+    line: str
+    is_in_module: bool
+
+
+def find_iterations(rank: Rank, device_idx: int) -> Iterations | None:
+    """Return the iterations of the loop that :func:`find_loop` returns."""
+    hottest = _find(rank, device_idx)
+    if hottest is None:
+        return None
+    found, starts, end, frame = hottest
+    stacks = read_stacks(rank)
+    outside = stacks[int(found.stack_id[starts[0]])]
+    outside = outside[max(place for place, one in enumerate(outside) if one == frame) :]
+    return Iterations(
+        begins=found.index[starts],
+        next=int(found.index[end]) if end < found.index.size else None,
+        line=line_text(frame, program_directory(stacks.values())),
+        is_in_module=any(one.framework and one.function == _CALL for one in outside),
+    )
+
+
 def find_loop(rank: Rank, device_idx: int) -> Loop | None:
     """Return the loop of the program's own code with most of the allocations; None if no line repeats.
 
@@ -63,15 +96,21 @@ def find_loop(rank: Rank, device_idx: int) -> Loop | None:
 
     Source: stacks and times of the allocations; exact if every iteration allocates in two lines or more.
     """
+    hottest = _find(rank, device_idx)
+    if hottest is None:
+        return None
+    found, starts, end, frame = hottest
+    directory = program_directory(read_stacks(rank).values())
+    return _measured(rank, device_idx, found, np.append(starts, end), line_text(frame, directory))
+
+
+def _find(rank: Rank, device_idx: int) -> tuple[_Allocations, I64, int, Frame] | None:
+    """Return the allocations, the positions at which iterations begin, where the last ends, and the loop's frame."""
     found = _read(rank, device_idx)
     if found.index.size < FEWEST_ITERATIONS:
         return None
-    stacks = read_stacks(rank)
-    starts, end, frame = _hottest(found, _own_frames(stacks))
-    if frame is None:
-        return None
-    directory = program_directory(stacks.values())
-    return _measured(rank, device_idx, found, np.append(starts, end), line_text(frame, directory))
+    starts, end, frame = _hottest(found, _own_frames(read_stacks(rank)))
+    return None if frame is None else (found, starts, end, frame)
 
 
 def _read(rank: Rank, device_idx: int) -> _Allocations:

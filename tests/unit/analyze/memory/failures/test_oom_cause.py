@@ -10,6 +10,7 @@ import pytest
 from gpuledger.analyze.memory.failures.failed_request import FailedState, FreeBytes
 from gpuledger.analyze.memory.failures.oom_cause import RULES, Evidence, find_cause
 from gpuledger.analyze.memory.growth import Growth
+from gpuledger.analyze.memory.lines.loop_growth import LoopGrowth
 from gpuledger.model.flight_facts import FailedAllocation, KernelKill
 
 GIB = 1 << 30
@@ -20,6 +21,9 @@ GROWTH = Growth(
     rank=0, device_idx=0, step_bytes=80e6, since_step=4, last_step=811, grown_bytes=64 * GIB, limit_bytes=80 * GIB,
     steps_left=None, step_blocks=None, holder=None,
 )  # fmt: skip
+LOOP = LoopGrowth("serve.py:9 main", 30, 2 * GIB, 60 * GIB, "serve.py:11 main")
+KINDS = {"kept_by_iterations": "growth"}
+"""Rules of which the cause has the kind of another one."""
 
 
 def failing(**changes: Any) -> Evidence:
@@ -62,6 +66,11 @@ CASES = {
     ),
     "optimizer_state": (failing(in_optimizer=True, step=1), "The first optimizer step"),
     "evaluation": (failing(is_training=False, grad_enabled=True), "use torch.no_grad()"),
+    "kept_by_iterations": (
+        replace(USUAL, loop=LOOP),
+        "Memory has grown by 2.0 GiB per iteration of the loop at serve.py:9 main, 60.0 GiB in 30 iterations, "
+        "allocated at serve.py:11 main",
+    ),
     "larger_inputs": (failing(inputs=((8, 4096),)), "The input of step 812 is 8 × 4,096, usually 8 × 1,024"),
     "larger_step": (
         replace(USUAL, usual_peak_bytes=40 * GIB),
@@ -75,7 +84,7 @@ CASES = {
 def test_each_cause_is_named(kind: str) -> None:
     evidence, words = CASES[kind]
     found = find_cause(evidence)
-    assert (found.kind, words in found.sentence) == (kind, True), found.sentence
+    assert (found.kind, words in found.sentence) == (KINDS.get(kind, kind), True), found.sentence
 
 
 def test_fragmentation_below_a_limit_of_the_process_is_not_the_limit() -> None:
@@ -89,11 +98,11 @@ LIMITED: dict[str, Any] = {"total_bytes": 20 * GIB, "free_bytes": 58 * GIB}
 LIMIT = "The process may use only 20.0 GiB of the GPU (set_per_process_memory_fraction), although 58.0 GiB are free"
 
 
-@pytest.mark.parametrize("kind", ["growth", "optimizer_state", "evaluation", "larger_inputs"])
+@pytest.mark.parametrize("kind", ["growth", "optimizer_state", "evaluation", "kept_by_iterations", "larger_inputs"])
 def test_what_fails_at_a_limit_of_the_process_is_told_with_the_limit(kind: str) -> None:
     evidence, words = CASES[kind]
     found = find_cause(replace(evidence, failure=replace(evidence.failure, **LIMITED)))
-    assert found.kind == kind
+    assert found.kind == KINDS.get(kind, kind)
     assert words in found.sentence
     assert found.sentence.endswith(f". {LIMIT}")
 
@@ -137,6 +146,8 @@ def test_every_rule_has_a_case() -> None:
         failing(inputs=((8, 1100),)),
         replace(USUAL, usual_peak_bytes=70 * GIB),
         replace(USUAL, growth=replace(GROWTH, grown_bytes=GIB)),
+        replace(USUAL, loop=replace(LOOP, grown_bytes=14 * GIB)),
+        replace(USUAL, loop=replace(LOOP, iterations=12, grown_bytes=37 * GIB)),
     ],
 )
 def test_what_is_usual_is_no_cause(evidence: Evidence) -> None:

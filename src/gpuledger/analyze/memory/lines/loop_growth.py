@@ -1,0 +1,101 @@
+"""Memory that the iterations of a loop keep, in a program that fails before its step ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuledger.analyze.memory.growth import FEWEST_FAILED_STEPS
+from gpuledger.analyze.memory.lines.loops import find_iterations
+from gpuledger.analyze.memory.lines.source_lines import line_texts, read_stacks
+from gpuledger.analyze.memory.live import I64, distinct_numbers, read_labels, read_lives, read_numbers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpuledger.model.run import Rank
+
+_LASTING = ("weight", "buffer", "gradient", "optimizer_state")
+"""Categories of what a loop makes once for each layer or weight."""
+_MOST_FRAC = 0.9
+"""Share of the iterations that must keep something."""
+_PARTS, _STEADY_FRAC = 4, 0.5
+"""Each part of the iterations must keep at least this share of what it would keep if all were equal."""
+
+
+@dataclass(frozen=True)
+class LoopGrowth:
+    """What iterations of a loop have allocated and not freed.
+
+    Attributes:
+        line: ``file:line function`` of the first line that allocates in an iteration.
+        iterations: Number of iterations that have ended.
+        iteration_bytes: Bytes that an iteration keeps, median.
+        grown_bytes: Bytes that all of them keep.
+        kept_line: ``file:line function`` that allocated most of it; "" if not known.
+    """
+
+    line: str
+    iterations: int
+    iteration_bytes: int
+    grown_bytes: int
+    kept_line: str
+
+
+def find_loop_growth(rank: Rank, device_idx: int, index: int, *, has_graphs: bool) -> LoopGrowth | None:
+    """Return what the iterations of the program's main loop keep; None if they do not, or if that is not certain.
+
+    The request must have failed in the loop. A loop over the layers of a model keeps activations, and ends. So the loop
+    must be outside modules. With autograd, each iteration must call the same module: a loop over layers without a model
+    calls another one in each.
+
+    Args:
+        rank: The rank.
+        device_idx: The device.
+        index: The allocator's event at which a request failed.
+        has_graphs: Whether gradients were enabled then, or that is not known.
+
+    Source: the recorded blocks and their stacks; exact. Weights, gradients and optimizer state are not counted.
+    """
+    found = find_iterations(rank, device_idx)
+    if found is None or found.is_in_module or (found.next is not None and found.next <= index):
+        return None
+    begins = found.begins[found.begins <= index]
+    count = begins.size - 1  # the last one has not ended
+    if count < FEWEST_FAILED_STEPS:
+        return None
+    lives = read_lives(rank, device_idx)
+    iteration = np.searchsorted(begins, lives.alloc_index, side="right") - 1
+    is_inside = (iteration >= 0) & (iteration < count) & (lives.alloc_index >= 0)
+    if has_graphs and not _calls_one_module(rank, device_idx, iteration, is_inside, count):
+        return None
+    codes, words = read_labels(rank, "blocks", "category", device_idx)
+    lasting = [words.index(word) for word in _LASTING if word in words]
+    is_kept = is_inside & lives.allocated_at(index) & ~np.isin(codes, lasting)
+    kept = np.bincount(iteration[is_kept], weights=lives.requested_bytes[is_kept], minlength=count)
+    parts = np.array([part.sum() for part in np.array_split(kept, _PARTS)])
+    if (kept > 0).mean() < _MOST_FRAC or parts.min() < _STEADY_FRAC * kept.sum() / _PARTS:
+        return None
+    line = _most_of(rank, device_idx, is_kept, lives.requested_bytes)
+    return LoopGrowth(found.line, count, round(float(np.median(kept))), int(kept.sum()), line)
+
+
+def _calls_one_module(rank: Rank, device_idx: int, iteration: I64, is_inside: NDArray[np.bool_], count: int) -> bool:
+    """Return whether a module allocates in most of the iterations."""
+    module = read_numbers(rank, "blocks", "module_id", device_idx)
+    in_module = is_inside & (module >= 0)
+    calls = distinct_numbers(module[in_module] * count + iteration[in_module]) // count
+    return bool(calls.size) and int(np.bincount(calls).max()) >= _MOST_FRAC * count
+
+
+def _most_of(rank: Rank, device_idx: int, is_kept: NDArray[np.bool_], sizes: I64) -> str:
+    """Return the source line that allocated most of the blocks."""
+    stack_id = read_numbers(rank, "blocks", "stack_id", device_idx)
+    of_line = Counter[str]()
+    for number, text in line_texts(read_stacks(rank)).items():
+        of_line[text] += int(sizes[is_kept & (stack_id == number)].sum())
+    line, size = max(of_line.items(), key=lambda one: one[1], default=("", 0))
+    return line if size else ""
