@@ -1,9 +1,10 @@
 """Place profiled work on source lines: each host event gets the Python stack of the call that it belongs to.
 
-In one step after the measured ones, each operator that Python calls has a range with the id of its stack. This step is
-the pattern: a measured step that calls the same operators in the same order has the same lines. Operators of backward
-without Python code of their own have the line of the forward operator that created their node, or else the line that
-started backward. An operator without an equivalent in the pattern has no line.
+In one step after the measured ones, each operator that Python calls has a range with the id of its stack. So has each
+call of PyTorch's own modules, around its operators. This step is the pattern: a measured step that calls the same
+operators in the same order has the same lines. Operators of backward without Python code of their own have the line of
+the forward operator that created their node, or else the line that started backward. An operator without an equivalent
+in the pattern has no line.
 """
 
 from __future__ import annotations
@@ -105,8 +106,9 @@ class _Calls:
             self._add_line(row, self._line_of[name])
         elif self._words[name] == _BACKWARD:
             self._backwards[self._step[row]].append(row)
-        elif self._is_operator[name] and self._range_above[row] < 0:
+        elif self._is_operator[name] and (self._range_above[row] < 0 or self._operator_above[row] < 0):
             outer = self._operator_above[row]
+            self._first[row] = self._range_above[row]  # of a range around a call of a module, or none
             siblings = self._roots[self._lane[row], self._step[row]] if outer < 0 else self._children[outer]
             siblings.append(row)
 

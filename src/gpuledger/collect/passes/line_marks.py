@@ -1,7 +1,11 @@
 """Source lines in a profiled step: a range around every operator that Python calls, with the id of its Python stack.
 
-A dispatch mode opens the ranges. It is taken out during backward, whose operators belong to the line of their forward
-operator: with a dispatch mode, autograd adds up gradients in new tensors instead of in place, which takes more memory.
+A dispatch mode opens the ranges. With one, PyTorch takes other ways, which need more memory: autograd adds up gradients
+in new tensors instead of in place, and a linear layer with an input of four dimensions adds its bias so. So the mode is
+taken out
+
+- during backward, whose operators belong to the line of their forward operator,
+- in calls of PyTorch's own modules, whose operators all belong to the line that calls the module.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuledger.collect.adapter import dispatch_modes, torch_entrances, torch_private
@@ -19,8 +25,13 @@ from gpuledger.collect.adapter.dispatch_modes import may_take_out_mode
 from gpuledger.collect.adapter.guard import Guard, forget_own_frames
 from gpuledger.collect.adapter.instrument import Observation, remove_all
 from gpuledger.collect.adapter.observer import Observer
+from gpuledger.collect.adapter.program_objects import attributes_of, modules_below
 from gpuledger.collect.attribution.stacks import StackTable, is_autograds_own
 from gpuledger.model.journal.journal import LINE_RANGE
+
+TORCHS_MODULES = "torch.nn.modules."
+_CHANGED_BY = "_forward_hooks", "_forward_pre_hooks", "forward"
+"""Attributes that a module of PyTorch's has, or has content in, if its call runs other code, too."""
 
 
 class LineMarks:
@@ -41,16 +52,21 @@ class LineMarks:
         self._thread = 0
         self._observations: list[Observation] = []
         self._is_suspended = False
+        self._around_module: list[Any] = []
+        """The open range around a module of PyTorch's."""
 
     def install(self) -> None:
         """Start opening ranges.
 
         Raises:
-            CannotInstrumentError: the functions of backward are not those of a supported torch.
+            CannotInstrumentError: the functions of backward, or of a module's call, are not those of a supported torch.
         """
-        around = Observer(self._suspend, self._resume, self._resume, absorbs=self._guard.absorbs)
+        absorbs = self._guard.absorbs
+        around = Observer(self._suspend, self._resume, self._resume, absorbs=absorbs)
         for function in (torch_entrances.backward(), torch_entrances.grad()):
             self._observations.append(Observation(function, around))
+        module = Observer(self._enter_module, self._leave_module, self._leave_module, absorbs=absorbs)
+        self._observations.append(Observation(torch_entrances.module_call(), module))
         self.is_on = True
         self._mode = _LineMode(self).__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
 
@@ -65,6 +81,28 @@ class LineMarks:
         if self._mode is not None and self._is_suspended:
             # in one statement, so that an error before or after it leaves the mode and this attribute in agreement
             self._is_suspended = self._mode.__enter__() is None  # type: ignore[no-untyped-call]
+
+    def _enter_module(self, module: nn.Module, *_: Any) -> bool | None:
+        """Open one range around a call of PyTorch's own module, and take the mode out inside it."""
+        counts = self._on_operator is not None
+        if not self.is_on or counts or torch.compiler._is_compiling_flag or not _runs_only_torchs_code(module):
+            return None
+        if not self._suspend():
+            return None
+        self._thread = threading.get_ident()
+        self._around_module.append(self.around(sys._getframe(1).f_back))
+        return True
+
+    def _leave_module(self, *_: Any) -> None:
+        self._close_around_module()
+        self._resume()
+
+    def _close_around_module(self) -> None:
+        """Close the range around a module, once, in the thread that has opened it."""
+        while self._around_module and threading.get_ident() == self._thread:
+            opened = self._around_module.pop()
+            if opened is not None:
+                opened.__exit__(None, None, None)
 
     def count(self, on_operator: Callable[[], None]) -> None:
         """Call ``on_operator``, which must not raise, after each operator of this thread. No range is opened yet."""
@@ -84,6 +122,7 @@ class LineMarks:
     def remove(self) -> bool:
         """Stop opening ranges, and remove the mode. Return False if it cannot be removed now; then call it again."""
         self.is_on = False
+        self._close_around_module()
         self.stacks.forget_code()
         if self._mode is None or self._is_suspended:
             self._mode = self._on_operator = None
@@ -139,6 +178,14 @@ class LineMarks:
     def _text(self, number: int) -> str:
         text = self._texts[number] = f"{LINE_RANGE}{number}"
         return text
+
+
+def _runs_only_torchs_code(module: nn.Module) -> bool:
+    """Return whether a call of ``module`` runs code of PyTorch's alone, as far as its modules and hooks tell."""
+    return all(
+        type(one).__module__.startswith(TORCHS_MODULES) and not any(map(attributes_of(one).get, _CHANGED_BY))
+        for _, _, one in modules_below(module)
+    )
 
 
 class _LineMode(TorchDispatchMode):

@@ -121,3 +121,19 @@ def test_lines_are_those_of_a_step_without_a_capture_in_it() -> None:
         )
     captured.part.facts["captured_names"] = list(names)
     assert captured.lines() == plain.lines()
+
+
+def test_operators_in_a_range_around_a_call_have_its_line() -> None:
+    """A module of PyTorch's has one range; the operators inside have no dispatch mode around them."""
+    pair = Pair()
+    for pattern in (False, True):
+        shift = SHIFT if pattern else 0
+        pair.call("aten::randn", 0, INPUT, pattern=pattern)
+        if pattern:
+            pair.host(f"{LINE_RANGE}{MIX}", 20 + shift, 60 + shift)
+        for name, start in (("aten::linear", 21), ("aten::relu", 41)):
+            pair.host(name, start + shift, start + 15 + shift)
+            inner = pair.host("aten::inner", start + 1 + shift, start + 10 + shift)
+            pair.device(name, 400 + start + shift, 405 + start + shift, inner)
+        pair.call("aten::sum", 62, LOSS, pattern=pattern)
+    assert pair.lines() == [INPUT, MIX, MIX, LOSS]
