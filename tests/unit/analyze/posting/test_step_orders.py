@@ -64,6 +64,20 @@ def test_what_one_step_alone_begins_with_does_not_hide_another_batch() -> None:
     assert match([*before, *larger], STEP, is_whole=False).places[3:] == list(range(9))
 
 
+def test_a_compiler_that_tries_its_choices_out_does_not_hide_the_step() -> None:
+    """It compiles for a larger batch in the failing step, and what it tries then is in one place."""
+    with np.load(RECORDINGS / "batches.npz") as tables:
+        (small, of_small), (large, of_large) = tables["mlp-both.small"], tables["mlp-both.large"]
+    in_forward, trials, failed_at = 40, [77 * MIB, 78 * MIB, 512] * 50, 100
+    sizes = [*large[:in_forward], *trials, *large[in_forward:failed_at]]
+    found = match_step(sizes, small.tolist(), of_small.tolist(), is_whole=False)
+    places = np.array([*found.places[:in_forward], *found.places[in_forward + len(trials) :]])
+    assert found.is_sure
+    assert set(found.places[in_forward : in_forward + len(trials)]) == {-1}
+    assert (places >= 0).mean() > 0.95
+    assert (of_small[places[places >= 0]] == of_large[:failed_at][places >= 0]).all()
+
+
 def test_a_whole_step_of_another_length_and_another_batch_is_not_matched() -> None:
     assert match([one * 3 for one in STEP[:6]], STEP, is_whole=True).places == [-1] * 6
 

@@ -29,9 +29,11 @@ _ALIKE_FRAC = 0.1
 _ROUNDS = 4
 """Number of times that further changes are looked for."""
 _BAND = 128
-"""Largest difference of positions of an allocation in the two steps."""
+"""Largest difference of positions of an allocation in the two steps, if they have as many."""
+_MOST_BAND, _CELLS = 1024, 10_000_000
+"""The same if the step has more, and the largest number of a grid's elements."""
 _MOST = 20_000
-"""Number of allocations of a step from which on the others are not aligned: that would take more than 1 s."""
+"""Number of allocations of a step from which on the others are not aligned: that takes some seconds."""
 _FAR = 1 << 20
 
 
@@ -90,7 +92,7 @@ def align_steps(sizes: Sequence[int], reference: Sequence[int]) -> Alignment:
     if list(sizes) == list(reference[: len(sizes)]):
         return Alignment([*range(len(sizes))], [[place] for place in range(len(sizes))], SizeChanges())
     reference = reference[:_MOST]
-    own = sizes[: len(reference) + _BAND]
+    own = sizes[: len(reference) + _MOST_BAND]
     changes = SizeChanges(_ratios(own[:_BEGINNING], reference[:_BEGINNING]))
     grid = _Grid(own, reference, changes)
     for _ in range(_ROUNDS):
@@ -155,19 +157,23 @@ class _Grid:
 
     def __init__(self, sizes: Sequence[int], reference: Sequence[int], changes: SizeChanges) -> None:
         self._count = len(sizes)
-        self._differences = np.arange(-_BAND, _BAND + 1)
+        more = min(
+            max(self._count - len(reference), 0), _MOST_BAND - _BAND, max(_CELLS // (self._count + 1) - _BAND, 0)
+        )
+        self._band = _BAND + more
+        self._differences = np.arange(-self._band, self._band + 1)
         self._is_same = self._matches(sizes, reference, changes)
         rows = np.arange(self._count + 1)[:, None] + self._differences
         outside = (rows < 0) | (rows > len(reference))
         self._before = self._costs_before(outside)
         self._after = self._costs_after(outside)
-        self.least = int(self._after[0, _BAND])
+        self.least = int(self._after[0, self._band])
 
     def _matches(self, sizes: Sequence[int], reference: Sequence[int], changes: SizeChanges) -> NDArray[np.bool_]:
         """Return whether an allocation can be the one of the reference at each difference of positions."""
         kinds = {size: code for code, size in enumerate(dict.fromkeys(reference))}
-        codes = np.full(self._count + len(reference) + 2 * _BAND + 1, len(kinds))  # outside the reference: no kind
-        codes[_BAND : _BAND + len(reference)] = [kinds[size] for size in reference]
+        codes = np.full(self._count + len(reference) + 2 * self._band + 1, len(kinds))  # outside the reference: no kind
+        codes[self._band : self._band + len(reference)] = [kinds[size] for size in reference]
         is_of = {size: np.zeros(len(kinds) + 1, dtype=bool) for size in sizes}
         for size, before in changes.explain(is_of.keys(), kinds.keys()).items():
             is_of[size][[kinds[one] for one in before]] = True
@@ -202,12 +208,12 @@ class _Grid:
     def path(self) -> list[int]:
         """Return the position in the reference of each allocation in one of the best alignments; -1 without one."""
         found: list[int] = []
-        column = _BAND
+        column = self._band
         while len(found) < self._count:
             row = len(found)
             cost, below = self._after[row, column], self._after[row + 1]
             if self._is_same[row, column] and below[column] == cost:
-                found.append(row + column - _BAND)
+                found.append(row + column - self._band)
             elif column > 0 and below[column - 1] + 1 == cost:
                 found.append(-1)
                 column -= 1
@@ -220,6 +226,6 @@ class _Grid:
         with_it = self._is_same & (self._before[:-1] + self._after[1:] == self.least)
         without = (self._before[:-1, 1:] + 1 + self._after[1:, :-1] == self.least).any(axis=1)
         return [
-            [*[-1] * int(without[row]), *(np.flatnonzero(columns) + row - _BAND).tolist()]
+            [*[-1] * int(without[row]), *(np.flatnonzero(columns) + row - self._band).tolist()]
             for row, columns in enumerate(with_it)
         ]

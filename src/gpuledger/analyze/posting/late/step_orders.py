@@ -9,13 +9,18 @@ from gpuledger.analyze.posting.late.step_alignment import SizeChanges, align_ste
 
 _FEWEST_EQUAL_FRAC = 0.5
 """Share of a step's allocations that must be found in the other step."""
+_MOST_COUNTED = 16
+"""Number of allocations in a row that count as not found.
+
+A compiler that tries its choices out allocates many more in one place.
+"""
 _FEWEST_OF_OTHER_FRAC = 0.75
 """Share of the other step's allocations up to there that must be found again, if sizes are of another batch."""
 _FEWEST_KINDS = 2
 """Number of sizes that must be found again, as the same or as another one: one alone can be a coincidence."""
 _CONFIRMED_FRAC = 0.25
 """Share of a step's allocations that must be as an earlier one says, or equal."""
-_NEIGHBOURS, _FEWEST_NEIGHBOURS_FRAC = 6, 0.6
+_NEIGHBOURS, _FEWEST_NEIGHBOURS_FRAC = 6, 0.7
 """Number of allocations before and after one, and share of them that must be found one after the other in both steps.
 
 Those of different code are found now and then, and not in a row.
@@ -53,7 +58,7 @@ def match_step(
     found = align_steps(sizes, reference)
     path = _in_a_row(found.path)
     pairs = [(reference[place], sizes[number]) for number, place in enumerate(path) if place >= 0]
-    if len(pairs) < max(_FEWEST_EQUAL_FRAC * len(sizes), 1):
+    if len(pairs) < max(_FEWEST_EQUAL_FRAC * _counted(path), 1):
         return StepMatch([-1] * len(sizes))
     changed = any(before != after for before, after in pairs)
     of_other = len(reference) if is_whole else max(path) + 1
@@ -61,7 +66,7 @@ def match_step(
         return StepMatch([-1] * len(sizes))
     kinds = {before for before, _ in pairs}
     confirmed = len(pairs) - len(found.changes.ratios) - len(found.changes.pairs)
-    is_sure = not changed or (len(kinds) >= _FEWEST_KINDS and confirmed >= _CONFIRMED_FRAC * len(sizes))
+    is_sure = not changed or (len(kinds) >= _FEWEST_KINDS and confirmed >= _CONFIRMED_FRAC * _counted(path))
     agreed = [_agreed(found.places[number], owners) if place >= 0 else -1 for number, place in enumerate(path)]
     follows = [] if path[-1] < 0 or -1 in found.places[-1] else [place + 1 for place in found.places[-1]]
     return StepMatch(agreed, is_sure, [place for place in follows if place < len(reference)], found.changes)
@@ -70,6 +75,15 @@ def match_step(
 def _agreed(places: list[int], owners: Sequence[Hashable]) -> int:
     """Return the first of several positions; -1 if one is none, or if their owners differ."""
     return places[0] if places[0] >= 0 and len({owners[place] for place in places}) == 1 else -1
+
+
+def _counted(path: list[int]) -> int:
+    """Return the number of a step's allocations, without those beyond :data:`_MOST_COUNTED` in a row."""
+    count = in_a_row = 0
+    for place in path:
+        in_a_row = in_a_row + 1 if place < 0 else 0
+        count += in_a_row <= _MOST_COUNTED
+    return count
 
 
 def _in_a_row(path: list[int]) -> list[int]:
