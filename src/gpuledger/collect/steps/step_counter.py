@@ -26,7 +26,10 @@ from gpuledger.collect.steps.compiled_steps import CompiledCalls, CompiledSteps
 from gpuledger.collect.steps.replayed_steps import ReplayedSteps
 
 SWITCH_STEPS = 8
-"""Number of steps of another optimizer, without one of the followed one, after which the other one is followed."""
+"""Number of steps of another optimizer, without one of the followed one, after which the other one is followed.
+
+Also the number of steps in a row after which a new optimizer is followed at once, because another training begins.
+"""
 
 NAMED = 0
 """Stands for the modules that the user has named, as the id of one."""
@@ -37,9 +40,10 @@ class StepCounter:
 
     A replay of a CUDA graph in which a step of the optimizer was captured is a step.
     A second optimizer (of a GAN), one optimizer per parameter, and steps that GradScaler skips do not add steps. If the
-    first optimizer no longer exists, or another one has stepped SWITCH_STEPS times since, that one is followed. If the
-    program makes a new optimizer for the same parameters again and again, the newest one is followed. Counts between
-    :meth:`install` and :meth:`remove`.
+    first optimizer no longer exists, or another one has stepped SWITCH_STEPS times since, that one is followed. A new
+    one is followed at once if the first has made SWITCH_STEPS steps in a row. If the first goes on, it is followed
+    again. If the program makes a new optimizer for the same parameters again and again, the newest one is followed.
+    Counts between :meth:`install` and :meth:`remove`.
 
     Args:
         guard: Wraps every callback from torch.
@@ -80,6 +84,10 @@ class StepCounter:
         self._weights_version = weights_version
         self._version: tuple[int, int] | None = None
         self._first: weakref.ref[Any] | None = None
+        self._replaced: weakref.ref[Any] | None = None
+        """The optimizer that was followed before, and is followed again if it steps; None if there is none."""
+        self._in_a_row = 0
+        """Number of steps of the followed optimizer since one of another."""
         self._other_steps: Counter[int] = Counter()
         self._is_new = False
         """Whether the optimizer that steps now has not stepped before."""
@@ -327,12 +335,23 @@ class StepCounter:
         first = None if self._first is None else self._first()
         if first is not optimizer:
             self._other_steps[id(optimizer)] += 1
-            is_short = self._other_steps[id(optimizer)] <= SWITCH_STEPS
-            if first is not None and is_short and not self._is_remade(first, optimizer):
+            if first is not None and not self._replaces(first, optimizer):
+                self._in_a_row = 0
                 return False
-            self._first = weakref.ref(optimizer)
+            self._first, self._in_a_row = weakref.ref(optimizer), 0
+        self._in_a_row += 1
         self._other_steps.clear()
         return True
+
+    def _replaces(self, first: Any, optimizer: Any) -> bool:
+        """Return whether an optimizer is followed from now on, in the place of the first."""
+        was_followed = self._replaced is not None and self._replaced() is optimizer
+        is_long = self._in_a_row >= SWITCH_STEPS
+        if was_followed or (self._is_new and is_long):
+            # An optimizer that has stepped a few times only was no training of its own: it steps beside the first.
+            self._replaced = weakref.ref(first) if is_long else None
+            return True
+        return self._other_steps[id(optimizer)] > SWITCH_STEPS or self._is_remade(first, optimizer)
 
     def _is_remade(self, first: Any, optimizer: Any) -> bool:
         """Return whether the program makes new optimizers for the same parameters: this is the second one, or later."""

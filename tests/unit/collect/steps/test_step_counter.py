@@ -18,7 +18,7 @@ from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.steps.call_steps import HELD_CALLS, SWITCH_CALLS, FollowedModule, HeldCalls
 from gpuledger.collect.steps.compiled_steps import CompiledSteps
 from gpuledger.collect.steps.named_calls import NamedCalls, explain_steps
-from gpuledger.collect.steps.step_counter import StepCounter
+from gpuledger.collect.steps.step_counter import SWITCH_STEPS, StepCounter
 
 pytestmark = pytest.mark.torch
 FIRST, SECOND, LARGER = 0, 1, 2
@@ -309,6 +309,30 @@ def test_optimizers_of_other_parameters_do_not_add_steps() -> None:
 def test_two_optimizers_of_the_same_parameters_count_once() -> None:
     weight = nn.Parameter(torch.ones(2))
     assert steps_of([optimizer_of(weight), optimizer_of(weight)] * 3) == 3
+
+
+def two_optimizers() -> list[torch.optim.Optimizer]:
+    return [optimizer_of(nn.Parameter(torch.ones(2))) for _ in range(2)]
+
+
+def test_all_steps_of_trainings_one_after_the_other_are_counted() -> None:
+    """The first optimizer still exists, as in a notebook."""
+    first, second = two_optimizers()
+    assert steps_of([first] * SWITCH_STEPS + [second] * 5) == SWITCH_STEPS + 5
+    assert steps_of([first] * 10 + [second] * 10 + [first] * 10 + [second] * 10) == 40
+
+
+@pytest.mark.parametrize("warm_up", [1, SWITCH_STEPS - 1])
+def test_a_second_optimizer_that_begins_later_does_not_add_steps(warm_up: int) -> None:
+    first, second = two_optimizers()
+    assert steps_of([first] * warm_up + [second, first] * 9) == warm_up + 9
+
+
+def test_a_second_optimizer_that_begins_after_a_long_time_adds_one_step() -> None:
+    """Until the first one steps again, it could be another training."""
+    first, second = two_optimizers()
+    assert steps_of([first] * 20 + [second, first] * 9) == 20 + 1 + 9
+    assert steps_of(([first] * 10 + [second]) * 5) == 51
 
 
 class Compiled:
