@@ -38,7 +38,7 @@ from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.flight.census import Census
 from gpuledger.collect.flight.failures import Failures
-from gpuledger.collect.flight.last_events import RING_ENTRIES, LastEvents
+from gpuledger.collect.flight.last_events import EVENT_NS, RING_ENTRIES, LastEvents
 from gpuledger.collect.flight.late_stacks import LateStacks
 from gpuledger.collect.flight.stack_budget import FIRST_NS
 from gpuledger.collect.flight.step_counters import CudaCounters, StepCounters, held_bytes
@@ -66,6 +66,7 @@ class Recorder:
         self.late = LateStacks(guard, RING_ENTRIES, counters.allocations, self._now_ns)
         failures = Failures(journal, ModuleRegistry(), StackTable())
         self._events = LastEvents(journal, failures, counters, guard, self.late)
+        counters.read(0, time.time_ns())  # what was allocated before has no stacks
         self._events.keep(LaterMeasurement.NOTHING)
         self.late.budget.spend(FIRST_NS)
         self._begun_ns = self.late.budget.spent_ns
@@ -189,6 +190,7 @@ def measure(name: str, directory: Path) -> dict[str, Any]:
             "spent_frac": recorder.spent_frac,
             "one_ns": torch_private.stack_ns(),
         },
+        "assumed_event_ns": EVENT_NS,
         "host_before_bytes": host_before,
         "host_bytes": hosts,
         "events": len(kept),

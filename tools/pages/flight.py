@@ -14,8 +14,6 @@ FLIGHT_ON_CPU = "time/results/cpu/flight_recorder.json"
 STACKS = "time/results/h200/history_stacks.json"
 LEAKS = "memory/results/cpu/leaks.json"
 MANY_BLOCKS = "memory/results/h200/many_blocks.json"
-RING_EVENTS = 100_000
-"""Events that the ring holds, ``RING_ENTRIES`` of ``gpuledger.collect.flight.flight_recorder``."""
 MOST = {"GPU": 1.005, "CPU": 1.02}
 """What limits a step -> how long it may be, relative to a step without the flight recorder: the goals."""
 NO_STACKS, OF_ALLOCATIONS, OF_ALL = (
@@ -53,33 +51,32 @@ def cost_of_the_flight_recorder() -> list[str]:
     on_cpu = read(FLIGHT_ON_CPU)
     rounds_us = on_cpu["rounds"]["whole"]["values"]
     error_ms = on_cpu["error_of_100000_blocks"]["cpu_ms"]["median"]
-    full = sum(one["events"] >= RING_EVENTS for one in models.values())
+    rings = [one["ring"] for one in models.values()]
+    events_ns = [one["event_ns"] for one in rings]
     counters_frac = [one["counters_ns"] / one["step_s"] / 1e9 for one in models.values()]
     counters_us = span((one["counters_ns"] / 1e3 for one in models.values()), 0)
     copy_ms = span((one["snapshot_s"] * 1e3 for one in models.values()), 0)
     return [
         *wrap(
-            f"{about(results, 'time/flight_recorder.py')}. Steps with the flight recorder, relative to steps before",
-            f"and after them without it: medians of {min(rounds)} to {max(rounds)} alternations, on a shared host. The",
+            f"{about(results, 'time/flight_recorder.py')}. Steps with the flight recorder, relative to steps",
+            f"without it in the same round: medians of {min(rounds)} to {max(rounds)} rounds, on a shared host. The",
             f"goals are {goals}. {met}",
         ),
         "",
         *table(
-            ["model", "limited by", "step", "CPU time", "goal", "range", "host memory", "events kept"],
+            ["model", "limited by", "step", "CPU time", "goal", "range", "last events", "with them in every step"],
             [_flight_row(name, one, limited_by[name]) for name, one in models.items()],
             2,
         ),
         "",
         *wrap(
             "CPU time is that of the process, until the last step is launched.",
-            "Host memory is what the process has more at the end than at the start. It grows until the allocator's",
-            f"history is full, which it was in {full} of these trainings. Reading and storing the counters takes",
-            f"{counters_us} µs per step, at most {percent(max(counters_frac), 2)} of one.",
-            "What these steps take more is the allocator's history, which gets an entry for every allocation and free,",
-            "and the spread of the host.",
+            f"Reading and storing the counters takes {counters_us} µs per step, at most",
+            f"{percent(max(counters_frac), 2)} of one.",
+            "Of the last events, each takes the time by which the steps with them in every step are longer:",
+            f"{statistics.median(events_ns):,.0f} ns in the median of these models ({span(events_ns, 0)} ns).",
             "The hooks that count steps are not in this table, but in the next figure. Copying the history at an error",
             f"takes {copy_ms} ms.",
-            stacks_text([one["stacks"] for one in models.values() if "stacks" in one]),
         ),
         "",
         *wrap(
@@ -92,19 +89,6 @@ def cost_of_the_flight_recorder() -> list[str]:
         ),
         *(error_lines(read(MANY_BLOCKS)) if (ROOT / "bench" / MANY_BLOCKS).exists() else []),
     ]
-
-
-def stacks_text(found: list[Results]) -> str:
-    """Return what the stacks of the flight recorder take, relative to steps without them; "" if not measured."""
-    if not found:
-        return ""
-    ratios, cpu_ratios = ([one[name] for one in found] for name in ("ratio", "cpu_ratio"))
-    return (
-        f"With the Python stacks, steps take × {statistics.median(ratios):.3f} as long as with the history alone "
-        f"({span(ratios, 3)}), and × {statistics.median(cpu_ratios):.3f} the CPU time ({span(cpu_ratios, 3)}). By its "
-        "own count, the flight recorder used at most "
-        f"{percent(max(one['spent_frac'] for one in found), 2)} of the time for them."
-    )
 
 
 def error_lines(results: Results) -> list[str]:
@@ -167,8 +151,8 @@ def _flight_row(name: str, one: Results, limited_by: str) -> list[str]:
         f"× {one['cpu_ratio']:.4f}",
         f"{most:g}, {'met' if one['ratio'] <= most else 'missed'}",
         f"{span(one['ratios'], 2)}, n = {len(one['ratios'])}",
-        f"{(one['host_bytes'][-1] - one['host_before_bytes']) / MIB:+.1f} MiB",
-        f"{one['events']:,}",
+        "kept" if one["ring"]["is_kept"] else "not kept",
+        f"× {one['ring']['ratio']:.4f}",
     ]
 
 

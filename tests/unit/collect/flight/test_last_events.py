@@ -68,8 +68,9 @@ def test_beside_the_profiler_the_events_are_kept_without_stacks(process: Process
     process.events.take_out()
 
 
-LONG, BETWEEN_LIMITS = 1_000, 200
-"""Allocations of a step of 10 ms: the ring takes 10 % of it, and 2 %."""
+LONG = 1_000
+BETWEEN_LIMITS = round(0.9 * RING_FRAC[LaterMeasurement.NOTHING] * 10_000_000 / (2 * EVENT_NS))
+"""Allocations of a step of 10 ms: the ring takes too much of it, and nearly what it may without measurements."""
 
 
 def settle(process: Process, allocations: int = LONG) -> None:
