@@ -193,9 +193,22 @@ def buffers_of(module: nn.Module) -> list[tuple[str, Tensor]]:
     return _held(module, "_buffers")
 
 
+SCRIPTED = "_actual_script_module"
+"""Attribute of an object of a class derived from ``torch.jit.ScriptModule``: the module that has its parameters."""
+
+
 def children_of(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return a module's children as ``(name, module)``."""
-    return [(name, child) for name, child in _held(module, "_modules") if issubclass(type(child), nn.Module)]
+    """Return a module's children as ``(name, module)``, also the scripted module inside an object of its class."""
+    held = [*_held(module, "_modules"), (SCRIPTED, attributes_of(module).get(SCRIPTED))]
+    return [(name, child) for name, child in held if issubclass(type(child), nn.Module)]
+
+
+def kind_name(module: nn.Module) -> str:
+    """Return the name of a module's class. For a scripted module, it is the class that was scripted."""
+    scripted = attributes_of(module).get("_c")
+    if scripted is not None and is_exactly(scripted, torch._C.ScriptModule):
+        return str(scripted._type().name())
+    return class_name(type(module))
 
 
 def modules_below(top: nn.Module) -> Iterator[tuple[nn.Module | None, str, nn.Module]]:

@@ -22,6 +22,7 @@ from gpuledger.collect.adapter.program_objects import (
     children_of,
     class_name,
     holds_tensors,
+    kind_name,
     known_sizes,
     parameter_groups,
     parameters_of,
@@ -240,7 +241,7 @@ class ModuleRegistry:
 
     def _register(self, module: nn.Module, inside: int) -> int:
         bare = not (parameters_of(module) or buffers_of(module) or children_of(module))
-        key = (inside, class_name(type(module)))
+        key = (inside, kind_name(module))
         if bare and key in self._passing:
             return self._point(module, self._passing[key])
         number = self._add_tree(module, inside)
@@ -252,7 +253,7 @@ class ModuleRegistry:
         """Register ``top``, its descendants, and their parameters and buffers."""
         first = self._count
         root_id = self._places[inside][1] if inside >= 0 else first
-        prefix = f"{self._places[inside][0]}.{class_name(type(top))}".lstrip(".") if inside >= 0 else ""
+        prefix = f"{self._places[inside][0]}.{kind_name(top)}".lstrip(".") if inside >= 0 else ""
         found = list(named_modules(top))
         for parent, plain, module in found:
             known = self.module_ids.get(id(module))
@@ -282,13 +283,13 @@ class ModuleRegistry:
             for name, inner in children_of(module):
                 if name in WRAPPED_NAMES and id(inner) in self.module_ids:  # a model with a path of its own
                     self._wrapped[number] = self.module_ids[id(inner)]
-        self.class_names.add(class_name(type(module)))
+        self.class_names.add(kind_name(module))
         compiled = class_name(type(module)) == COMPILED or attributes_of(module).get("_compiled_call_impl") is not None
         self.has_compiled |= compiled
         self._new_modules.append(
             {
                 "path": path,
-                "class_name": class_name(type(module)),
+                "class_name": kind_name(module),
                 "parent": parent,
                 "root": root_id,
                 "parameters": len(parameters_of(module)),

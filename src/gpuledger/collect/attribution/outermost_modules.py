@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from torch import nn
 
 from gpuledger.collect.adapter.program_objects import (
+    SCRIPTED,
     class_name,
     holds_tensors,
     is_single_layer,
+    kind_name,
     module_of_class,
     modules_below,
 )
@@ -90,7 +92,7 @@ class RootNames:
 
     def add(self, top: nn.Module, root_id: int) -> None:
         """Add an outermost module."""
-        held = self._by_class[class_name(type(top))]
+        held = self._by_class[kind_name(top)]
         held.append((weakref.ref(top), root_id))
         alive = [(module, number) for reference, number in held if (module := reference()) is not None]
         member = self._members.pop(id(top), None)
@@ -120,7 +122,8 @@ def named_modules(top: nn.Module) -> Iterator[tuple[nn.Module | None, str, nn.Mo
     plain_paths: dict[int, str] = {}
     for parent, name, module in modules_below(top):
         plain = "" if parent is None else plain_paths[id(parent)]
-        if parent is not None and not (class_name(type(parent)) in WRAPPERS and name in WRAPPED_NAMES):
+        is_wrapped = parent is not None and class_name(type(parent)) in WRAPPERS and name in WRAPPED_NAMES
+        if parent is not None and name != SCRIPTED and not is_wrapped:
             plain = below_path(plain, name)
         plain_paths[id(module)] = plain
         yield parent, plain, module

@@ -11,7 +11,7 @@ from torch import nn
 
 from gpuledger.collect.adapter.calls import CallObserver
 from gpuledger.collect.adapter.observer import Absorbs
-from gpuledger.collect.adapter.program_objects import class_name
+from gpuledger.collect.adapter.program_objects import kind_name
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.launch.settings import AUTO, MARK, MODULE, OPTIMIZER
 from gpuledger.collect.steps.step_counter import StepCounter
@@ -76,7 +76,7 @@ class NamedCalls(CallObserver):
                 self._ended()
 
     def _is_named(self, module: nn.Module) -> bool:
-        if class_name(type(module)) == self._name:
+        if kind_name(module) == self._name:
             return True
         number = self._registry.module_ids.get(id(module), -1)
         return number >= 0 and self._registry.path_of(number) == self._name

@@ -199,3 +199,37 @@ def test_a_model_that_is_built_again_needs_no_name() -> None:
     registry = ModuleRegistry(lambda _: pytest.fail("it asked for names"))
     for _ in range(3):
         registry.register(nn.Linear(2, 2))
+
+
+class Scaled(torch.jit.ScriptModule):
+    """A module that is written in TorchScript."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(2))
+
+    @torch.jit.script_method  # type: ignore[attr-defined]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale
+
+
+class Headed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scaled, self.head = Scaled(), nn.Linear(2, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.scaled(x))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("is_scripted", [False, True])
+def test_parts_of_scripted_modules_have_the_names_and_classes_that_were_scripted(is_scripted: bool) -> None:
+    model = Headed()
+    registry = ModuleRegistry()
+    registry.register(torch.jit.script(model) if is_scripted else model)
+    part = drained(registry)
+    assert part.names == ["scaled.scale", "head.weight", "head.bias"]
+    classes = {entry["path"]: entry["class_name"] for entry in part.modules}
+    assert classes == {"": "Headed", "scaled": "Scaled", "head": "Linear"}
+    assert len({entry["root"] for entry in part.modules}) == 1
