@@ -246,9 +246,12 @@ def _kept_by_iterations(of: Evidence) -> str:
     if loop.grown_bytes < max(of.tried_bytes, least_frac * of.state.allocated_bytes):
         return ""
     kept = f", allocated at {loop.kept_line}" if loop.kept_line else ""
+    each, many = (
+        (f"iteration of the loop at {loop.line}", "iterations") if loop.line else ("call of the model", "calls")
+    )
     return (
-        f"Memory has grown by {format_bytes(loop.iteration_bytes)} per iteration of the loop at {loop.line}, "
-        f"{format_bytes(loop.grown_bytes)} in {loop.iterations:,} iterations{kept}"
+        f"Memory has grown by {format_bytes(loop.iteration_bytes)} per {each}, {format_bytes(loop.grown_bytes)} in "
+        f"{loop.iterations:,} {many}{kept}"
     )
 
 

@@ -131,6 +131,12 @@ def test_growth_over_few_steps_is_the_cause_if_it_is_most_of_the_memory(steps: i
     assert find_cause(replace(USUAL, growth=growth)).kind == kind
 
 
+def test_what_calls_of_the_model_keep_has_no_line_of_a_loop() -> None:
+    found = find_cause(replace(USUAL, loop=replace(LOOP, line="", kept_line="")))
+    assert found.kind == "growth"
+    assert found.sentence == "Memory has grown by 2.0 GiB per call of the model, 60.0 GiB in 30 calls"
+
+
 def test_every_rule_has_a_case() -> None:
     assert {rule.__name__.strip("_") for rule in RULES} | {"full"} == set(CASES)
 

@@ -85,6 +85,20 @@ def answers_of_other_sizes() -> object:
     return cache
 
 
+def answers_in_one_line() -> object:
+    model, x = Model(), torch.randn(64, 64)
+    with torch.no_grad():
+        return [model(x) for _ in range(ROUNDS)]
+
+
+def hidden_states_of_a_script() -> object:
+    cell, x, states = nn.RNNCell(64, 64), torch.randn(64, 64), []
+    with torch.no_grad():
+        for _ in range(ROUNDS):
+            states.append(cell(x))
+    return states
+
+
 # -- what does not -----------------------------------------------------------------------------------------------------
 
 
@@ -130,6 +144,39 @@ def first_answers_only() -> object:
             if number < 6:
                 first.append(found)
     return first
+
+
+class Recurrent(nn.Module):
+    """One cell, called for each element of a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.RNNCell(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        states = [x[0]]
+        for one in x:
+            state = self.cell(one, states[-1])
+            states.append(state + 1)
+        return torch.stack(states)
+
+
+def a_long_sequence() -> object:
+    return Recurrent()(torch.randn(ROUNDS, 64, 64))
+
+
+def layers_in_one_line() -> object:
+    layers, x = [nn.Linear(64, 64) for _ in range(ROUNDS)], torch.randn(64, 64)
+    for layer in layers:
+        x = layer(x)
+    return x
+
+
+def queue_of_answers_in_one_line() -> object:
+    model, x, last = Model(), torch.randn(64, 64), deque[torch.Tensor](maxlen=4)
+    with torch.no_grad():
+        last.extend(model(x) for _ in range(ROUNDS))
+    return last
 
 
 def weights_in_a_loop() -> object:
@@ -205,9 +252,27 @@ def test_graphs_that_a_total_keeps_are_growth(tmp_path: Path) -> None:
     assert found.iteration_bytes >= 8 * KEPT
 
 
+@pytest.mark.parametrize("work", [answers_in_one_line, hidden_states_of_a_script])
+def test_without_a_loop_of_two_lines_calls_of_the_model_are_its_iterations(
+    work: Callable[[], object], tmp_path: Path
+) -> None:
+    found = grown_in(work, tmp_path, has_graphs=False)
+    assert found is not None
+    assert found.line == ""
+    assert found.iterations == ROUNDS - 1
+    assert found.iteration_bytes == KEPT
+    assert found.grown_bytes == KEPT * (ROUNDS - 1)
+    assert found.kept_line
+
+
 @pytest.mark.parametrize(
     ("work", "has_graphs"),
     [
+        (a_long_sequence, True),
+        (a_long_sequence, False),
+        (layers_in_one_line, True),
+        (layers_in_one_line, False),
+        (queue_of_answers_in_one_line, False),
         (forward_of_many_layers, True),
         (forward_of_many_layers, False),
         (layers_in_a_script, True),
