@@ -45,13 +45,18 @@ def compare_runs(before: Run, after: Run, compared: int) -> list[str]:
 
 
 def own_notes(before: Run, after: Run) -> list[str]:
-    """Return the runs' own notes, each with the name of its run, or with both names."""
+    """Return the runs' own notes, each with the name of its run, or with both names.
+
+    Runs with the same name, in two directories, are told apart by "before" and "after".
+    """
     notes = [dict.fromkeys(note for rank in run.ranks for note in rank_notes(rank)) for run in (before, after)]
-    both = before.name if before.name == after.name else f"{before.name} and {after.name}"
+    is_same = before.name == after.name
+    both = before.name if is_same else f"{before.name} and {after.name}"
+    names = [f"{before.name} (before)", f"{after.name} (after)"] if is_same else [before.name, after.name]
     shared = [f"{both}: {note}" for note in notes[0] if note in notes[1]]
     alone = [
-        f"{run.name}: {note}"
-        for run, mine, other in ((before, notes[0], notes[1]), (after, notes[1], notes[0]))
+        f"{name}: {note}"
+        for name, mine, other in ((names[0], notes[0], notes[1]), (names[1], notes[1], notes[0]))
         for note in mine
         if note not in other
     ]

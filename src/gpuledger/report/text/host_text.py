@@ -17,11 +17,15 @@ LABELS = {
 }
 """Kind -> what it is called. The shared part of resident memory is in the JSON document only."""
 
+_LEAST_BYTES = 1 << 10
+"""Smallest amount that is shown. A number that PyTorch reads from a GPU takes some bytes of pinned memory."""
+
 
 def host_memory_text(manifest: RankManifest) -> str:
     """Return the peak of each kind of host memory, and the memory limit; "" without the flight recorder."""
     peaks = {one.kind: one.peak_bytes for one in manifest.host_memory}
-    parts = [f"{label} {format_bytes(peaks[kind])}" for kind, label in LABELS.items() if peaks.get(kind)]
+    shown = {label: peaks[kind] for kind, label in LABELS.items() if peaks.get(kind, 0) >= _LEAST_BYTES}
+    parts = [f"{label} {format_bytes(size)}" for label, size in shown.items()]
     if not parts:
         return ""
     limit = manifest.host_limit_bytes

@@ -277,6 +277,20 @@ def test_what_one_run_notes_of_itself_is_said_with_its_name(runs: Path, tmp_path
     assert notes == ("new: Steps 2 and 3 only.", "new: A part of the recording is damaged: journal/00001.npz")
 
 
+def test_notes_of_two_runs_with_the_same_name_are_told_apart(runs: Path, tmp_path: Path) -> None:
+    """As those of a training on two branches."""
+    places = [tmp_path / branch / "train.ledger" for branch in ("main", "change")]
+    for place in places:
+        shutil.copytree(runs / "one.ledger", place)
+    old = changed(places[0], notes=["Both.", "Steps 2 and 3 only."])
+    new = changed(places[1], notes=["Both.", "No times."])
+    assert diff_runs(old, new).notes == (
+        "train: Both.",
+        "train (before): Steps 2 and 3 only.",
+        "train (after): No times.",
+    )
+
+
 @pytest.mark.parametrize(
     ("varies", "said"), [(0.4, "40 % longer than the median"), (20.401, "21.4 times as long as the median")]
 )
