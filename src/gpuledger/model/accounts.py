@@ -162,7 +162,7 @@ LIFETIME_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "workspace",
-        ("forward", "backward", "optimizer", "evaluation"),
+        PHASES,
         ("kept",),
         workspace_sized=True,
         why="a library's workspace: allocated inside an operator with the library's own size and kept for good",

@@ -57,6 +57,10 @@ class Owners:
     stack_id: I64
 
 
+_AT_WORK = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.EVALUATION)
+"""The phases in which a program seldom makes a tensor that it keeps."""
+
+
 def find_owners(
     journal: Journal,
     device_idx: int,
@@ -82,7 +86,8 @@ def find_owners(
     module_id = _pick(tags.module_id, at, before, -1)
     flags = _pick(tags.flags, at, before, 0)
     step = _pick(tags.step, at, before, 0)
-    stack = _pick(_stacks(journal, tags, stack_id), at, before, -1)
+    stacks = _stacks(journal, tags, stack_id)
+    stack = _pick(stacks, at, before, -1)
     seen = _identities(journal, device_idx, index_of, lives, phase, module_id)
     features = BlockFeatures(
         identity=seen.kind,
@@ -91,7 +96,8 @@ def find_owners(
         recomputed=(flags & TagFlag.RECOMPUTED) != 0,
         communicating=(flags & TagFlag.COMMUNICATION) != 0,
         reducing=(flags & TagFlag.REDUCE_SCATTER) != 0,
-        workspace_sized=np.isin(lives.requested_bytes, journal.facts.get("workspace_bytes") or []),
+        workspace_sized=np.isin(lives.requested_bytes, journal.facts.get("workspace_bytes") or [])
+        & (np.isin(phase, _AT_WORK) | ((seen.name_id < 0) & _follows_a_result(stacks, born))),
         same_module=_when_freed(tags.module_id, lives) == module_id,
         freed_in_backward=_when_freed(tags.phase.astype(np.int64), lives) == Phase.BACKWARD,
         of_update=seen.of_update,
@@ -106,6 +112,23 @@ def find_owners(
         scope_id=_pick(tags.scope_id, at, before, -1),
         stack_id=stack,
     )
+
+
+def _follows_a_result(stacks: I64, born: I64) -> NDArray[np.bool_]:
+    """Return whether the same line of the program has caused the allocation before that of each block.
+
+    An operator allocates its result first, and then cuBLAS its workspace. A program's tensor has a line of its own.
+
+    Args:
+        stacks: Python stack of each event; -1 for none.
+        born: Event that allocated each block; -1 if that was before the recording.
+    """
+    in_order = np.sort(born)
+    before = in_order[np.maximum(np.searchsorted(in_order, born) - 1, 0)]
+    known: NDArray[np.bool_] = (before >= 0) & (before < born)
+    if known.any():
+        known &= (stacks[born] >= 0) & (stacks[born] == stacks[before])
+    return known
 
 
 def _named(journal: Journal, phase: NDArray[np.int8], step: I64) -> NDArray[np.int8]:

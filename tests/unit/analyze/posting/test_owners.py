@@ -25,8 +25,8 @@ def written(part: Part, directory: Path) -> Journal:
     return read_journal(directory)
 
 
-def with_events(*events: tuple[Action, int, int]) -> Part:
-    """Return a part with events of ``(action, address, tag)``."""
+def with_events(*events: tuple[Action, int, int], stacks: tuple[int, ...] | int = -1) -> Part:
+    """Return a part with events of ``(action, address, tag)``, and the stack of each."""
     part = Part()
     action, address, tag_id = zip(*events, strict=True)
     part.add(
@@ -38,7 +38,7 @@ def with_events(*events: tuple[Action, int, int]) -> Part:
         stream=0,
         time_ns=range(len(events)),
         tag_id=tag_id,
-        stack_id=-1,
+        stack_id=stacks,
         operator_id=-1,
     )
     return part
@@ -282,6 +282,32 @@ def test_a_block_of_a_workspaces_size_that_outlives_its_step_is_one(
     part.add("counters", **{**sizes, "device_idx": -1, "reason": REASONS.index("step_end"), "alloc_count": 1})
     (history,) = device_histories(written(part, tmp_path))
     assert categories(history) == [category]
+
+
+@pytest.mark.parametrize(
+    ("stacks", "is_named", "category"),
+    [
+        ((0, 1, 1), False, "workspace"),
+        ((0, 0, 1), False, "other"),
+        ((0, -1, -1), False, "other"),
+        ((0, 1, 1), True, "other"),
+    ],
+    ids=["after a result of the same line", "on a line of its own", "without stacks", "held by a variable"],
+)
+def test_a_workspace_of_an_operator_outside_the_model_is_one(
+    stacks: tuple[int, ...], is_named: bool, category: str, tmp_path: Path
+) -> None:
+    """In the setup, a program makes tensors that it keeps, which can have the same size."""
+    part = with_events((ALLOC, 0, 0), (ALLOC, 200, 0), (ALLOC, 400, 0), stacks=stacks)
+    part.stacks = [[("train.py", line, "main")] for line in (1, 2)]
+    tag(part, 0, Phase.SETUP, 1)
+    part.facts["workspace_bytes"] = [100]
+    if is_named:
+        see(part, Identity.HELD, 400, 3, 0, module_id=-1)
+    sizes = dict.fromkeys(COLUMNS["counters"], 0)
+    part.add("counters", **{**sizes, "device_idx": -1, "reason": REASONS.index("step_end"), "alloc_count": 3})
+    (history,) = device_histories(written(part, tmp_path))
+    assert categories(history)[-1] == category
 
 
 def test_a_sighting_is_of_the_last_block_made_at_its_address_that_is_not_freed_yet() -> None:
