@@ -149,6 +149,7 @@ class CensusFacts(JsonObject):
     ``groups`` are empty if there was not enough time to count the tensors, if these were no more than before, or if the
     holder explains the growth. ``tensor_references`` counts what refers to the classes of tensors: they become more by
     one with each tensor. ``took_ns`` is the CPU time of the census, without ``count_ns``, that of counting the tensors.
+    ``collections`` is how often Python had collected garbage; None if it does not, or if that is not known.
     """
 
     step: int
@@ -156,6 +157,7 @@ class CensusFacts(JsonObject):
     is_complete: bool
     count_ns: int | None = None
     tensor_references: int | None = None
+    collections: int | None = None
     graph_nodes: int = 0
     groups: tuple[TensorGroup, ...] = ()
     holder: Holder | None = None

@@ -32,6 +32,8 @@ FEWEST_FAILED_STEPS = 8
 """The same where a request has failed: then it is known that memory did not stop growing in time."""
 FEWEST_HOST_STEPS = 64
 _LEAST_BYTES = 64 << 10
+_FEWEST_COLLECTIONS = 2
+"""Number of garbage collections after which what is left is none: the first can be right after memory began to grow."""
 _LEAST_HOST_BYTES = 32 << 20
 _STEADY_FRAC = 0.4
 """Smallest gain of a part, relative to the median gain."""
@@ -231,6 +233,8 @@ def _has_more(rank: Rank, first: CensusFacts, last: CensusFacts, trend: Trend) -
         return False
     if last.holder is not None and _still_grows(rank, last, last.holder, trend, steps):
         return True
+    if _may_be_garbage(rank, last, trend):
+        return False
     counted = [one for one in rank.manifest.censuses if one.groups and one.step > trend.since_step]
     if not (first.groups and counted):
         more = (last.tensor_references or 0) - (first.tensor_references or 0)
@@ -240,6 +244,17 @@ def _has_more(rank: Rank, first: CensusFacts, last: CensusFacts, trend: Trend) -
     steps = end.step - max(first.step, trend.since_step)
     explained = end.tensor_bytes - first.tensor_bytes >= EXPLAINED_FRAC * trend.per_step * steps
     return explained and end.tensors - first.tensors >= FEWEST_TENSORS * steps
+
+
+def _may_be_garbage(rank: Rank, last: CensusFacts, trend: Trend) -> bool:
+    """Return whether Python has collected garbage too seldom since memory began to grow.
+
+    Objects that refer to themselves stay until then, and no name of the program leads to them.
+    """
+    since = [one for one in rank.manifest.censuses if one.step <= trend.since_step] or rank.manifest.censuses[:1]
+    if last.collections is None or not since or since[-1].collections is None:
+        return False
+    return last.collections - since[-1].collections < _FEWEST_COLLECTIONS
 
 
 def _still_grows(rank: Rank, last: CensusFacts, holder: Holder, trend: Trend, steps: int) -> bool:

@@ -6,6 +6,7 @@ the tensors at the end of the next one. Both end before :data:`BUDGET_NS`, and s
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 from gpuledger.collect.adapter.program_objects import without_overrides
@@ -45,6 +46,7 @@ class Census:
         """Whether what grows has a name, so that the tensors need not be counted, which takes most of the time."""
         self._count: TensorCount | None = None
         self.tensor_references = referenced_tensors()
+        self._collections = sum(one["collections"] for one in gc.get_stats()) if gc.isenabled() else None
         self._limit = TimeLimit(BUDGET_NS - REST_NS)
         with without_overrides():
             named, self._has_all_names = named_objects(TimeLimit(NAMES_NS))
@@ -79,6 +81,7 @@ class Census:
             "count_ns": None if self._count is None else self._count.took_ns,
             "is_complete": self._count is None or self._count.is_complete,
             "tensor_references": self.tensor_references,
+            "collections": self._collections,
             "graph_nodes": self.graph_nodes,
             "groups": [
                 {"device_idx": device_idx, "kind": kind, "tensors": tensors, "bytes": size}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.analyze.memory.growth import FEWEST_FAILED_STEPS, FEWEST_STEPS, Trend, _has_more, rising
-from gpuledger.model.flight_facts import CensusFacts, Holder
+from gpuledger.model.flight_facts import CensusFacts, Holder, TensorGroup
 
 STEPS = np.arange(1, 201, dtype=np.float64)
 MIB = float(1 << 20)
@@ -105,3 +105,23 @@ def test_a_container_that_is_full_confirms_no_growth(length: int, still_grows: b
     rank: Any = SimpleNamespace(manifest=SimpleNamespace(censuses=censuses))
     trend = Trend(per_step=0.2 * MIB, since_step=10, total=40 * MIB)
     assert _has_more(rank, first, censuses[-1], trend) is still_grows
+
+
+def counted(step: int, collections: int | None) -> CensusFacts:
+    group = TensorGroup(device_idx=-1, kind="leaf", tensors=2 * step, bytes=step << 20)
+    return CensusFacts(step=step, took_ns=1, is_complete=True, groups=(group,), collections=collections)
+
+
+@pytest.mark.parametrize(
+    ("collections", "grows"),
+    [((5, 5, 5), False), ((5, 5, 6), False), ((5, 7, 8), False), ((5, 5, 7), True), ((None,) * 3, True)],
+    ids=["never", "once", "before it grew", "twice", "no collector"],
+)
+def test_tensors_that_wait_for_the_garbage_collector_confirm_no_growth(
+    collections: tuple[int | None, ...], grows: bool
+) -> None:
+    """Objects that refer to themselves stay until Python collects garbage, which takes hundreds of objects."""
+    censuses = tuple(counted(step, number) for step, number in zip((10, 40, 100), collections, strict=True))
+    rank: Any = SimpleNamespace(manifest=SimpleNamespace(censuses=censuses))
+    trend = Trend(per_step=MIB, since_step=45, total=55 * MIB)
+    assert _has_more(rank, censuses[0], censuses[-1], trend) is grows
