@@ -297,3 +297,38 @@ def test_layers_that_a_function_of_autograd_calls_have_their_own_times(tmp_path:
     names = {row["name_id"]: row["name"] for row in rank.table("names").to_pylist()}
     kinds = {names.get(row["operator_id"]) for row in rank.table("spans").to_pylist()}
     assert not {"CheckpointFunction", "Through"} & kinds
+
+
+HOOKED = """
+import torch
+from torch import nn
+class Hooked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(64, 64)
+    def forward(self, x):
+        y = torch.tanh(self.inner(x))
+        y.register_hook(smoothed)
+        return y
+def smoothed(gradient):
+    for _ in range(20):
+        gradient = gradient + 0.01 * (gradient @ weight)
+    return gradient
+weight = torch.eye(64)
+model = nn.Sequential(nn.Linear(64, 64), Hooked(), nn.BatchNorm1d(64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(9):
+    model(torch.randn(128, 64)).square().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_what_a_tensor_hook_computes_is_of_the_layer_that_made_the_tensor(tmp_path: Path) -> None:
+    write_script(tmp_path, HOOKED)
+    assert recorded(tmp_path).status == 0
+    times = break_down_time(load(tmp_path / "train.ledger").rank(0))
+    assert times is not None
+    backward = {one.module: one.time_ns for one in times.accounts if one.phase == "backward"}
+    assert backward["1"] == max(backward.values())
+    assert backward["1"] > 5 * backward["2"]

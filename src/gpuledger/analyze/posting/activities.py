@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.module_paths import CompiledKernels
-from gpuledger.analyze.posting.calls_inside import rows_around_calls
 from gpuledger.analyze.posting.graph_replays import match_captures, match_replays, measured_parents, with_captures
+from gpuledger.analyze.posting.inner_events import rows_around_calls, with_node_sequences
 from gpuledger.analyze.posting.kernels_alone import KernelMatches, match_kernels
 from gpuledger.analyze.posting.lane_scopes import NONE, LaneScopes, Mark, read_mark
 from gpuledger.analyze.posting.launch_lines import place_lines, read_line
@@ -151,7 +151,7 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
     if not measured_count:
         return None
     captures = with_captures(journal)
-    table, words = captures.table, captures.words
+    table, words = with_node_sequences(captures.table, captures.words), captures.words
     own = {name: values[:measured_count] for name, values in table.items()}
     names = _read_names(words)
     compiled = CompiledKernels(journal.modules, journal.facts.get("fusions") or [])

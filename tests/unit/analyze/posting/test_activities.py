@@ -498,6 +498,26 @@ def test_a_compiled_kernel_counts_and_not_the_operators_around_it() -> None:
     assert spans.fusion_id.tolist() == [0, 1, -1]
 
 
+def test_a_node_without_a_number_has_that_of_its_own_event_inside() -> None:
+    """A hook of a tensor has run an operator in the node, before its own event."""
+    trace = Trace()
+    trace.host(f"{MODULE_RANGE}1", 0, 50)
+    trace.host("aten::tanh", 10, 20, sequence=5)
+    trace.host(f"{MODULE_RANGE}2", 60, 100)
+    trace.host("aten::relu", 70, 80, sequence=6)
+    trace.host(f"{PHASE_RANGE}{int(Phase.BACKWARD)}", 200, 900)
+    trace.host(f"{NODE}ReluBackward0", 210, 300, sequence=6, made_by=MAIN, lane=ENGINE)
+    trace.host("ReluBackward0", 220, 290, sequence=6, made_by=MAIN, lane=ENGINE)
+    trace.host(f"{NODE}TanhBackward0", 310, 400, lane=ENGINE)
+    of_hook = trace.host("aten::mul", 320, 330, lane=ENGINE)
+    trace.host("TanhBackward0", 340, 390, sequence=5, made_by=MAIN, lane=ENGINE)
+    of_node = trace.host("aten::tanh_backward", 350, 380, lane=ENGINE)
+    trace.host(f"{NODE}torch::autograd::AccumulateGrad", 410, 420, lane=ENGINE)
+    for launch in (of_hook, of_node):
+        trace.device("kernel", 1_000 + launch, 1_001 + launch, launch)
+    assert places(trace.owned()) == [("kernel", 1, "backward", 4)] * 2
+
+
 def test_operators_that_call_modules_do_not_count_but_what_they_call() -> None:
     """As a checkpoint, which is a function of autograd around modules, and its node, which calls them again."""
     trace = Trace()
