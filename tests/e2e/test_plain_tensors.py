@@ -162,6 +162,8 @@ def test_parameters_of_an_optimizer_are_of_their_module_although_others_stood_in
     recorded = record_own(program)
     for category in ("weight", "optimizer_state"):
         assert {(block.name, block.module) for block in recorded.of(category)} == {("weight", "Linear")}
+    fast = [block for block in recorded.of("activation") if block.name == "weight" and block.step == 2]
+    assert [(block.module, block.bytes) for block in fast] == [("Linear", 64)] * 2  # of two inner updates
 
 
 def test_parameters_of_an_optimizer_are_of_their_module_although_the_first_call_had_copies() -> None:

@@ -135,7 +135,8 @@ class TensorObservations:
     def see_stand_ins(self) -> None:
         """Record the addresses of tensors that stand in for parameters, as in ``functional_call``.
 
-        Those that were computed in this graph, as by another network, are none: they are activations.
+        Those that were computed in this graph, as by another network or by an inner update, are no weights but
+        activations. They have the parameter's name, and are of its module if no module has computed them.
         """
         with without_overrides():
             found = [
@@ -143,7 +144,7 @@ class TensorObservations:
                 for reference, name_id, module_id in self.registry.parameters
                 if (tensor := reference()) is not None and not issubclass(type(tensor), Parameter)
             ]
-            self.see((Identity.WEIGHT, *one) for one in found if is_leaf(one[-1]))
+            self.see((Identity.WEIGHT if is_leaf(one[-1]) else Identity.HELD, *one) for one in found)
 
     def see_gradients(self, *, of: Any = None) -> None:
         """Record the addresses of gradients: of all parameters, or of those that one optimizer updates.
