@@ -54,7 +54,7 @@ _STEPS = 8, 1_000
 """Fewest and most steps from one whole step with stacks to the next one."""
 _MORE_OFTEN = 4
 _GROWN_FRAC = 1.02
-_INPUTS, _INPUT_LEVELS = 64, 3
+_INPUTS, _INPUT_LEVELS = 16, 3
 """Most tensors of an input that are counted, and how deep in containers."""
 
 
