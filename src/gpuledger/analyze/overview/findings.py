@@ -239,7 +239,7 @@ def _other_processes(facts: PeakFacts) -> Finding | None:
         f"Other processes use {format_frac(reading.other_bytes / capacity, 0)} of the GPU",
         f"{format_bytes(reading.other_bytes)} at the sample nearest to the peak",
         "end other processes on the GPU",
-        "nvidia-smi lists them; often it is a notebook that was left open",
+        "to list them, run nvidia-smi; often it is a notebook that was left open",
         reading.other_bytes,
         "the GPU, not this process",
         ("balance", *facts.show()[1:]),
