@@ -1,4 +1,4 @@
-"""Record steps of a small and of a large batch on a GPU: tests/recordings/batches.npz.
+"""Record steps of a small and of a large batch on a GPU: tests/recordings/batches/steps.npz.
 
 A table has the requested bytes of each allocation of a step, and the id of its module. `small` is a step as a failing
 run has recorded it. `large` is the step that would fail. Ends within 2 minutes.
@@ -22,7 +22,7 @@ from gpuledger.model.accounts import CATEGORIES
 from gpuledger.model.journal.reading import read_journal
 
 ROOT = Path(__file__).resolve().parents[1]
-OUT = ROOT / "tests" / "recordings" / "batches.npz"
+OUT = ROOT / "tests" / "recordings" / "batches" / "steps.npz"
 PROGRAM = ROOT / "bench" / "lib" / "two_batches.py"
 KINDS = ["mlp-both", "mlp-bf16", "attention-bf16", "scores-bf16", "convolutions-bf16", "attention-compiled"]
 STEPS = {"small": 2, "large": 21}

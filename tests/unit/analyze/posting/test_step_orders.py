@@ -66,7 +66,7 @@ def test_what_one_step_alone_begins_with_does_not_hide_another_batch() -> None:
 
 def test_a_compiler_that_tries_its_choices_out_does_not_hide_the_step() -> None:
     """It compiles for a larger batch in the failing step, and what it tries then is in one place."""
-    with np.load(RECORDINGS / "batches.npz") as tables:
+    with np.load(RECORDINGS / "batches" / "steps.npz") as tables:
         (small, of_small), (large, of_large) = tables["mlp-both.small"], tables["mlp-both.large"]
     in_forward, trials, failed_at = 40, [77 * MIB, 78 * MIB, 512] * 50, 100
     sizes = [*large[:in_forward], *trials, *large[in_forward:failed_at]]
@@ -116,7 +116,7 @@ def test_many_allocations_of_its_own_in_one_place_do_not_hide_the_others() -> No
 
 
 def recorded_batches() -> list[str]:
-    with np.load(RECORDINGS / "batches.npz") as tables:
+    with np.load(RECORDINGS / "batches" / "steps.npz") as tables:
         return sorted({name.rpartition(".")[0] for name in tables.files})
 
 
@@ -124,7 +124,7 @@ def recorded_batches() -> list[str]:
 @pytest.mark.parametrize("share", [0.1, 0.25, 0.5, 0.75, 1.0])
 def test_the_beginning_of_a_large_step_has_the_modules_of_a_small_one(kind: str, share: float) -> None:
     """As recorded on an H200. A step can fail anywhere; all that it has allocated until then is compared."""
-    with np.load(RECORDINGS / "batches.npz") as tables:
+    with np.load(RECORDINGS / "batches" / "steps.npz") as tables:
         (small, of_small), (large, of_large) = tables[f"{kind}.small"], tables[f"{kind}.large"]
     if kind.endswith("compiled"):
         large = large[:COMPILED]
