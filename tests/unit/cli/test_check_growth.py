@@ -107,6 +107,25 @@ def test_no_growth_passes(tmp_path: Path, words: tuple[str, ...]) -> None:
     assert json.loads(result.output)["ok"] if words else "does not grow" in result.output
 
 
+def of_calls(place: Path) -> Path:
+    """Make the steps of a run calls of a model, which nothing counts until the program ends."""
+    rank = read_run(place).ranks[0]
+    table = rank.table("steps")
+    column = table.column_names.index("kind")
+    kinds = pa.array(["call"] * table.num_rows).dictionary_encode()
+    write_table(rank.directory, table.set_column(column, "kind", kinds), "steps")
+    return place
+
+
+def test_calls_that_were_not_counted_are_not_said_to_be_without_growth(tmp_path: Path) -> None:
+    enough = check(of_calls(run_with(tmp_path / "a.ledger", 0, 80)))
+    text = " ".join(enough.output.split())
+    assert (enough.exit_code, "does not grow in the first 80 calls of the model, the only ones" in text) == (0, True)
+    few = check(of_calls(run_with(tmp_path / "b.ledger", 0, 23)))
+    text = " ".join(few.output.split())
+    assert (few.exit_code, "until the measurements end, here 23, and 24 steps are needed" in text) == (5, True)
+
+
 @pytest.mark.parametrize("steps", [0, 23])
 def test_what_was_not_measured_does_not_pass(tmp_path: Path, steps: int) -> None:
     result = check(run_with(tmp_path / "a.ledger", 0, steps))

@@ -137,7 +137,9 @@ def _refuse_growth(run: Run, path: str, *, as_json: bool | None = None) -> None:
         )
     if as_json is False:
         texts = [f"memory grows, but not without limit: {growth_text(one)}" for one in found]
-        print_lines([f"{run.path.name}: {text}" for text in texts or ["memory does not grow"]])
+        seen = f" in the first {steps.counted:,} calls of the model, the only ones that were counted"
+        steady = "memory does not grow" + (seen if steps.misses_calls else "")
+        print_lines([f"{run.path.name}: {text}" for text in texts or [steady]])
 
 
 def _closer_look(run: Run, path: str, against: str | None) -> str:
