@@ -311,7 +311,7 @@ class Hooked(nn.Module):
         y.register_hook(smoothed)
         return y
 def smoothed(gradient):
-    for _ in range(20):
+    for _ in range(1_000):
         gradient = gradient + 0.01 * (gradient @ weight)
     return gradient
 weight = torch.eye(64)
@@ -330,5 +330,4 @@ def test_what_a_tensor_hook_computes_is_of_the_layer_that_made_the_tensor(tmp_pa
     times = break_down_time(load(tmp_path / "train.ledger").rank(0))
     assert times is not None
     backward = {one.module: one.time_ns for one in times.accounts if one.phase == "backward"}
-    assert backward["1"] == max(backward.values())
-    assert backward["1"] > 5 * backward["2"]
+    assert backward.pop("1") > 2 * max(backward.values())

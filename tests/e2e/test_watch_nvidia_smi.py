@@ -24,9 +24,10 @@ for name in asked:
         print(f'Field "{{name}}" is not a valid field to query.\\n')
         sys.exit(2)
 assert words["--format"] == "csv,noheader"
-began = time.monotonic()
+printed = 0
 while True:
-    used = 700 + 300 * (time.monotonic() - began > 0.2)
+    used = 700 + 300 * (printed > 2)
+    printed += 1
     for index in range({cards}):
         shown = dict(known, **{{"index": index, "memory.used": f"{{used}} MiB"}})
         print(", ".join(str(shown[name]) for name in asked))

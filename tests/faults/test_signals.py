@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -86,23 +87,37 @@ def test_a_signal_costs_the_step_it_comes_in_alone(number: signal.Signals, tmp_p
 
 
 def on_terminal(directory: Path, options: list[str]) -> tuple[int, bytes]:
-    """Return status and output of a recorded program on a terminal of its own where Ctrl-C is typed."""
+    """Return status and output of a recorded program on a terminal of its own where Ctrl-C is typed.
+
+    The leader of the terminal's session waits until the output was read: when it ends, the kernel discards the rest.
+    """
+    (ended, tell_end), (was_read, tell_read) = os.pipe(), os.pipe()
     pid, terminal = pty.fork()
     if pid == 0:
-        os.chdir(directory)
-        os.execve(sys.executable, [*GPULEDGER, "run", *options, "train.py"], environment())
-    seen, status = b"", 0
+        os.close(tell_read)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.chdir(directory)
+            os.execve(sys.executable, [*GPULEDGER, "run", *options, "train.py"], environment())
+        os.write(tell_end, str(os.waitpid(child, 0)[1]).encode())
+        os.read(was_read, 1)
+        os._exit(0)
     try:
+        seen = b""
         while b"ready" not in seen:
             seen += os.read(terminal, 1024)
         os.write(terminal, b"\x03")
-        while True:
+        while ended not in select.select([terminal, ended], [], [])[0]:
             seen += os.read(terminal, 1024)
-    except OSError:  # the terminal's other end is closed: all have ended
-        _, status = os.waitpid(pid, 0)
+        while select.select([terminal], [], [], 0)[0]:
+            seen += os.read(terminal, 1024)
+        return os.waitstatus_to_exitcode(int(os.read(ended, 64))), seen
     finally:
-        os.close(terminal)
-    return os.waitstatus_to_exitcode(status), seen
+        for one in (tell_read, was_read, ended, tell_end, terminal):
+            os.close(one)
+        os.waitpid(pid, 0)
 
 
 def test_ctrl_c_reaches_the_program_once(tmp_path: Path) -> None:
