@@ -47,7 +47,7 @@ def compare_runs(before: Run, after: Run, compared: int) -> list[str]:
 def own_notes(before: Run, after: Run) -> list[str]:
     """Return the runs' own notes, each with the name of its run, or with both names.
 
-    Runs with the same name, in two directories, are told apart by "before" and "after".
+    If both runs have the same name, "before" or "after" is added to it.
     """
     notes = [dict.fromkeys(note for rank in run.ranks for note in rank_notes(rank)) for run in (before, after)]
     is_same = before.name == after.name

@@ -168,7 +168,7 @@ class FlightRecorder:
         if self._events is not None:
             self._events.take_out()
         if os.getpid() == self._pid and torch_private.ring_is_on():
-            torch_private.stop_history()
+            torch_private.stop_ring()
 
     # -- censuses -------------------------------------------------------------------------------------------------
 

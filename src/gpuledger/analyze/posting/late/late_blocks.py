@@ -78,9 +78,8 @@ class _Reference:
     @classmethod
     def of(cls, history: DeviceHistory, sizes: list[int], blocks: I64, stack_id: I64) -> _Reference:
         """Return a step with the owners of blocks of the recorded steps."""
-        owners = history.owners
-        of_block = (owners.category[blocks], owners.module_id[blocks], owners.phase[blocks])
-        columns = [np.where(blocks >= 0, column, -1).tolist() for column in of_block]
+        of_all = (history.owners.category, history.owners.module_id, history.owners.phase)
+        columns = [np.append(column, -1)[blocks].tolist() for column in of_all]  # -1 where no block is known
         return cls(sizes, blocks, stack_id, list(zip(*columns, stack_id.tolist(), strict=True)))
 
 
