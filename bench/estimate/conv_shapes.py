@@ -5,7 +5,11 @@ grid is followed by ``gpuledger estimate``, so that its convolutions have the pr
 sets that estimates are judged by (``HELD_OUT``, ``NEW``) are left out of the models' list; the first set's own
 convolutions are kept apart, under the name of their training.
 
-Usage: python bench/estimate/conv_shapes.py --out bench/estimate/conv_shapes.npz
+With ``--blind``, the list has the trainings of bench/lib/blind_train.py and nothing else. All are held out of fits.
+
+Usage:
+    python bench/estimate/conv_shapes.py --out bench/estimate/conv_shapes.npz
+    python bench/estimate/conv_shapes.py --blind --out bench/estimate/conv_shapes_blind.npz
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import torch
 LIB = Path(__file__).resolve().parents[1] / "lib"
 sys.path.insert(0, str(LIB))
 
+from blind_train import SETS
 from grid_train import COMBINATIONS, HELD_OUT
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -124,18 +129,19 @@ def list_models() -> dict[str, dict[Row, None]]:
     return found
 
 
-def list_training(name: str) -> dict[Row, None]:
-    """Return the convolutions of one training, as an estimate meets them."""
+def list_training(name: str, script: str) -> dict[Row, None]:
+    """Return the convolutions of one training of a script in bench/lib, as an estimate meets them."""
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory) / "rows.json"
-        done = subprocess.run([sys.executable, __file__, "--follow", name, "--out", str(out)], check=False)
+        command = [sys.executable, __file__, "--follow", script, name, "--out", str(out)]
+        done = subprocess.run(command, check=False)
         if done.returncode or not out.exists():
             print(f"{name}: {done.returncode}", file=sys.stderr)
             return {}
         return {tuple(row): None for row in json.loads(out.read_text(encoding="utf-8"))}
 
 
-def follow(name: str, out: Path) -> None:
+def follow(script: str, name: str, out: Path) -> None:
     """Follow a training on a virtual GPU in this process, and write the rows of its convolutions."""
     from gpuledger.simulate.estimate import child
     from gpuledger.simulate.gpu import kernels, workspaces
@@ -155,30 +161,42 @@ def follow(name: str, out: Path) -> None:
     workspaces.RULES[aten.convolution.default] = keep_forward
     kernels.KERNELS[aten.convolution_backward.default] = keep_backward
     order = {"card": "h200", "settings": {}, "steps": 2, "run_directory": str(out.with_suffix(".ledger"))}
-    place = out.with_name("order.json")
     Path(order["run_directory"]).mkdir()
-    place.write_text(json.dumps(order), encoding="utf-8")
-    sys.argv = ["child", str(place), str(LIB / "grid_train.py"), name]
-    child.main()
+    child.follow_program(order, [str(LIB / f"{script}.py"), name])
     answered = {row[: PLACE["gradient_format"]] for row in backwards}
     rows = [*backwards, *((*row, 0, 1) for row in forwards if row not in answered)]
     out.write_text(json.dumps([row for row in rows if len(row) == len(COLUMNS)]), encoding="utf-8")
 
 
+def list_blind() -> dict[str, dict[Row, None]]:
+    """Return the convolutions of each training that was estimated before it ran."""
+    lists = {}
+    for name in (name for some in SETS.values() for name in some):
+        rows = list_training(name, "blind_train")
+        print(name, len(rows), flush=True)
+        if rows:
+            lists[f"held out:{name}"] = rows
+    return lists
+
+
 def main() -> None:
     """Write every list: rows, and the name of what each row is from."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HERE / "conv_shapes.npz")
-    parser.add_argument("--follow", metavar="TRAINING", help=argparse.SUPPRESS)
+    parser.add_argument("--blind", action="store_true", help="only trainings that were estimated before they ran")
+    parser.add_argument("--follow", nargs=2, metavar=("SCRIPT", "TRAINING"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.follow:
-        follow(arguments.follow, arguments.out)
+        follow(*arguments.follow, arguments.out)
+        return
+    if arguments.blind:
+        write(arguments.out, list_blind())
         return
     lists: dict[str, dict[Row, None]] = {}
     for kind, models, trainings in (("held out", HELD_OUT_MODELS, HELD_OUT), ("grid", GRID_MODELS, COMBINATIONS)):
         for one in trainings:
             if one.model in models and not one.allocator:
-                lists[f"{kind}:{one.name}"] = list_training(one.name)
+                lists[f"{kind}:{one.name}"] = list_training(one.name, "grid_train")
                 print(one.name, len(lists[f"{kind}:{one.name}"]), flush=True)
     lists |= {f"model:{name}": rows for name, rows in list_models().items()}
     write(arguments.out, lists)

@@ -5,7 +5,9 @@ drawn from a wide distribution; and those of the trainings that estimates are ju
 ``aten::convolution_backward`` are called twice each: what the first call alone holds (plans that cuDNN gives up) is
 told from what stays. Blocks come from the allocator's own history, in the order they were taken and given back. With
 ``--dims 3``, all convolutions are drawn and have three dimensions: wide and as networks have them, in turn. With
-``--pointwise``, all of them have a kernel of one element.
+``--pointwise``, all of them have a kernel of one element. ``--set`` draws those of a set of conv_sets.py. With
+it, the convolutions of a file of conv_shapes.py (``--shapes``) come first. ``--limit-s`` ends everything after so many
+seconds. What was measured by then is written.
 
 The result holds, for each case, its row (gpuledger.simulate.convolutions) and four streams of whole numbers (forward
 and backward, first call and second): ``n`` > 0 is a block of so many bytes, ``-k`` gives the stream's k-th block back.
@@ -15,6 +17,7 @@ Usage:
     python bench/estimate/conv_workspaces.py --share 0/4 --workers 4 --seconds 200 --out conv_workspaces_0.npz
     python bench/estimate/conv_workspaces.py --dims 3 --workers 4 --seconds 100 --out conv_workspaces_3d.npz
     python bench/estimate/conv_workspaces.py --dims 3 --pointwise --seconds 100 --out conv_workspaces_pointwise.npz
+    python bench/estimate/conv_workspaces.py --set nets --workers 12 --limit-s 100 --out conv_workspaces_nets.npz
     python bench/estimate/conv_workspaces.py --join conv_workspaces_[0-3].npz --out tests/data/h200/conv_workspaces.npz
 """
 
@@ -35,21 +38,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from conv_rows import arguments_of, gradient_like
+from conv_rows import arguments_of, canonical, gradient_like, is_fit
+from conv_sets import SETS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from environment import describe_environment
 
-from gpuledger.simulate.convolutions.convolution_rows import COLUMNS, FIRST, LAST, OTHER, PLACE, Row, backward_row
+from gpuledger.simulate.convolutions.convolution_rows import COLUMNS, FIRST, LAST, OTHER, PLACE, Row
 
 HERE = Path(__file__).parent
 SHAPES = HERE / "conv_shapes.npz"
-MOST_BYTES, LEAST_BYTES = 2 << 30, 1 << 18
-MOST_OPERATIONS, MOST_GROUPED_OPERATIONS = 2e12, 5e10
 CHUNK = 16
 """So many cases between two looks at the allocator's history."""
 KEEP_EVERY_S = 20.0
+START_S, JOIN_S = 20.0, 4.0
+"""Of a limit, so long for the start of all processes and for joining what they wrote."""
 BEGIN, FORWARD, BACKWARD, END, FAILED = 1913, 1931, 1933, 1949, 1951
 """Sizes of blocks that mark in the history what comes next; no workspace has such a size."""
 RAN, REFUSED, NO_MEMORY = 0, 1, 2
@@ -142,43 +146,6 @@ def vary(row: Sequence[int], dice: random.Random) -> Row:
     return tuple(int(value) for value in changed)
 
 
-def sizes_of(row: Row) -> tuple[float, float]:
-    """Return the bytes of a case's tensors, gradients included, and how many multiplications its forward takes."""
-    got = dict(zip(COLUMNS, row, strict=True))
-    sides = []
-    for axis in range(got["dims"]):
-        reach = got[f"dilation{axis}"] * (got[f"kernel{axis}"] - 1) + 1
-        size, step, edge = got[f"size{axis}"], got[f"stride{axis}"], got[f"padding{axis}"]
-        side = (size - 1) * step - 2 * edge + reach + got[f"more{axis}"]
-        sides.append(side if got["transposed"] else (size + 2 * edge - reach) // step + 1)
-    if min(sides) < 1:
-        return 0.0, 0.0
-    weight = math.prod(max(got[name], 1) for name in ("weight0", "weight1", "kernel0", "kernel1", "kernel2"))
-    made_channels = got["weight1"] * got["groups"] if got["transposed"] else got["weight0"]
-    data = got["batch"] * got["channels"] * math.prod(got[f"size{axis}"] for axis in range(got["dims"]))
-    made = got["batch"] * made_channels * math.prod(sides)
-    places = data / got["channels"] if got["transposed"] else made / made_channels
-    return 2.0 * (4 if got["dtype"] == 0 else 2) * (data + made + weight), float(places * weight)
-
-
-def canonical(row: Row) -> Row:
-    """Return a row with the formats that torch sees, where a size of 1 makes two formats one."""
-    tensors, rest = arguments_of(row, "meta")
-    gradient = gradient_like(aten.convolution(*tensors, *rest), row)
-    bias_sizes = None if tensors[2] is None else list(tensors[2].shape)
-    mask = [bool(row[PLACE["data_gradient"]]), True, bias_sizes is not None]
-    return backward_row((gradient, *tensors[:2], bias_sizes, *rest, mask)) or row
-
-
-def is_fit(row: Row) -> bool:
-    """Return whether a case is neither too large nor too slow, nor one of many too small to matter."""
-    held_bytes, operations = sizes_of(row)
-    grouped = row[PLACE["groups"]] > 1
-    return LEAST_BYTES < held_bytes < MOST_BYTES and operations < (
-        MOST_GROUPED_OPERATIONS if grouped else MOST_OPERATIONS
-    )
-
-
 def draw_usual(dice: random.Random, dims: int) -> Row:
     """Return one convolution as networks have them: no groups, small kernels and batches, even sides."""
     kernel = dice.choices((1, 3, 2, 5, 7), (30, 45, 12, 5, 8))[0]
@@ -219,6 +186,21 @@ def drawn_cases(dims: int, share: int, is_pointwise: bool) -> Iterator[tuple[str
     dice = random.Random(1000 * dims + share)
     makers = (draw_pointwise,) if is_pointwise else (draw_usual, draw_usual, draw)
     for row in (make(dice, dims) for make in itertools.cycle(makers)):
+        if is_fit(row):
+            yield "drawn", canonical(row)
+
+
+def cases_of_set(name: str, shapes: Path | None, share: int, shares: int) -> Iterator[tuple[str, Row]]:
+    """Yield source and row: a share of the listed shapes, then drawn ones of a set, without end."""
+    if shapes:
+        with np.load(shapes) as listed:
+            names, source, rows = listed["sources"].tolist(), listed["source"], listed["rows"].tolist()
+        for place in range(share, len(rows), shares):
+            yield names[source[place]], tuple(rows[place])
+    dice = random.Random(f"{name} {share}")
+    makers, weights = zip(*SETS[name].items(), strict=True)
+    while True:
+        row = dice.choices(makers, weights)[0](dice)
         if is_fit(row):
             yield "drawn", canonical(row)
 
@@ -402,10 +384,26 @@ def run_workers(arguments: argparse.Namespace) -> None:
         own = f"{share * arguments.workers + number}/{shares * arguments.workers}"
         command = [sys.executable, __file__, "--share", own, "--seconds", str(arguments.seconds), "--out", str(part)]
         command += ["--dims", str(arguments.dims), *(["--pointwise"] if arguments.pointwise else [])]
+        command += ["--set", arguments.set] if arguments.set else []
+        command += ["--shapes", str(arguments.shapes)] if arguments.shapes else []
         running.append(subprocess.Popen([*command, "--memory", str(0.95 / arguments.workers)]))
+    end_s = arguments.begin_s + arguments.limit_s - JOIN_S
     for process in running:
-        process.wait()
+        try:
+            process.wait(max(end_s - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:  # what it wrote last is joined
+            process.kill()
+            process.wait()
+            print(f"process {process.pid} was ended after {arguments.limit_s:.0f} s", file=sys.stderr)
     join([part for part in parts if part.exists()], arguments.out)
+
+
+def walk_of(arguments: argparse.Namespace) -> Iterator[tuple[str, Row]]:
+    """Return source and row of the cases that the arguments choose, without end."""
+    share, shares = (int(part) for part in arguments.share.split("/"))
+    if arguments.set:
+        return cases_of_set(arguments.set, arguments.shapes, share, shares)
+    return drawn_cases(arguments.dims, share, arguments.pointwise) if arguments.dims else cases(share, shares)
 
 
 def main() -> None:
@@ -416,18 +414,21 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="processes on this card")
     parser.add_argument("--memory", type=float, default=0.95, help="share of the GPU's memory a process may take")
     parser.add_argument("--seconds", type=float, default=200.0)
+    parser.add_argument("--limit-s", type=float, default=math.inf, help="end all of it, start included, by then")
     parser.add_argument("--dims", type=int, default=0, choices=(0, 1, 2, 3), help="draw only these; 0: the three sets")
     parser.add_argument("--pointwise", action="store_true", help="with --dims, draw only kernels of one element")
+    parser.add_argument("--set", choices=SETS, help="draw the convolutions of this set")
+    parser.add_argument("--shapes", type=Path, help="with --set, measure these first (of conv_shapes.py)")
     parser.add_argument("--join", type=Path, nargs="+", metavar="FILE")
     arguments = parser.parse_args()
+    arguments.begin_s = time.monotonic()
+    arguments.seconds = min(arguments.seconds, arguments.limit_s - START_S - JOIN_S)
     if arguments.join:
         join(arguments.join, arguments.out)
     elif arguments.workers > 1:
         run_workers(arguments)
     else:
-        share, shares = (int(part) for part in arguments.share.split("/"))
-        walk = drawn_cases(arguments.dims, share, arguments.pointwise) if arguments.dims else cases(share, shares)
-        measure(walk, arguments.seconds, arguments.memory, arguments.out)
+        measure(walk_of(arguments), arguments.seconds, arguments.memory, arguments.out)
 
 
 if __name__ == "__main__":

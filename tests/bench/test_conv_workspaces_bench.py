@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import random
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,7 +50,44 @@ def test_sizes_are_those_of_the_tensors(load: Load) -> None:
     for row in (row for row in (bench.draw(dice) for _ in range(100)) if bench.is_fit(row)):
         tensors, rest = bench.arguments_of(row, "meta")
         made = torch.ops.aten.convolution(*tensors, *rest)
-        assert bench.sizes_of(row)[0] == 2 * (tensors[0].nbytes + tensors[1].nbytes + made.nbytes)
+        assert load("conv_rows").sizes_of(row)[0] == 2 * (tensors[0].nbytes + tensors[1].nbytes + made.nbytes)
+
+
+@pytest.mark.parametrize("name", ["volumes", "groups", "lines", "transposed", "images", "nets"])
+def test_a_set_draws_convolutions_that_torch_takes(load: Load, name: str) -> None:
+    bench = load("conv_workspaces")
+    rows = [row for _, row in itertools.islice(bench.cases_of_set(name, None, 0, 1), 80)]
+    assert len(set(rows)) > 75
+    for row in rows:
+        assert bench.canonical(row) == row
+        assert bench.is_fit(row)
+
+
+def test_listed_convolutions_are_measured_once_before_those_of_a_set(load: Load, tmp_path: Path) -> None:
+    bench, shapes, dice = load("conv_workspaces"), load("conv_shapes"), random.Random(3)
+    rows = [bench.draw(dice) for _ in range(7)]
+    shapes.write(tmp_path / "listed.npz", {"held out:one": dict.fromkeys(rows)})
+    walks = [bench.cases_of_set("lines", tmp_path / "listed.npz", share, 2) for share in (0, 1)]
+    first = [case for walk, count in zip(walks, (4, 3), strict=True) for case in itertools.islice(walk, count)]
+    assert sorted(first) == sorted(("held out:one", row) for row in rows)
+    assert [next(walk)[0] for walk in walks] == ["drawn", "drawn"]
+
+
+def test_a_limit_ends_workers_and_joins_what_they_wrote(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, dice = load("conv_workspaces"), random.Random(11)
+    case = bench.Case("drawn", bench.draw(dice), 0, [[4, -1], [], [], []])
+    bench.write(tmp_path / "out.0.npz", [case], {"card": "none"})
+    start, asleep = subprocess.Popen, [sys.executable, "-c", "import time; time.sleep(600)"]
+    started = [start(asleep), start(asleep)]
+    waiting = iter(started)
+    monkeypatch.setattr(bench.subprocess, "Popen", lambda _: next(waiting))
+    names = {"share": "0/1", "workers": 2, "seconds": 60.0, "dims": 0, "pointwise": False, "set": "lines", "shapes": 0}
+    limit = {"begin_s": time.monotonic(), "limit_s": bench.JOIN_S + 0.5}
+    bench.run_workers(argparse.Namespace(out=tmp_path / "out.npz", **names, **limit))
+    assert [process.returncode for process in started] == [-signal.SIGKILL] * 2
+    assert bench.read(tmp_path / "out.npz")[0] == [case]
 
 
 def test_what_is_judged_by_is_not_measured(load: Load) -> None:

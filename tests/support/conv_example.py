@@ -20,7 +20,8 @@ MODES = ("batched", "loop")
 TIMES = ("conv_ms", "overhead_ms", "total_ms")
 _SHORT_NAMES = (
     "convolutions", "network", "measure", "vgg19", "environment", "conv_algorithms",
-    "conv_workspaces", "conv_shapes", "conv_rows", "conv_copies", "grid_train", "grid_models", "models", "new_models",
+    "conv_workspaces", "conv_shapes", "conv_rows", "conv_copies", "conv_sets", "grid_train", "grid_models", "models",
+    "new_models", "blind_train", "blind_convolutions", "blind_parts", "blind_volumes",
 )  # fmt: skip
 
 Load = Callable[[str], Any]
