@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from blind_convolutions import CONVOLUTIONS
 from blind_parts import Training, block, images
+from blind_pictures import PICTURES
+from blind_sequences import SEQUENCES
 from torch import nn
 
 STEPS = 4
@@ -353,7 +355,9 @@ MIXED: dict[str, Training] = {
     ),
 }
 
-SETS = {"layers": LAYERS, "nets": NETS, "mixed": MIXED, "convolutions": CONVOLUTIONS}
+SETS = {
+    "layers": LAYERS, "nets": NETS, "mixed": MIXED, "convolutions": CONVOLUTIONS, "varied": {**PICTURES, **SEQUENCES},
+}  # fmt: skip
 """Name of a set -> its trainings."""
 
 
