@@ -115,6 +115,23 @@ def draw_groups(dice: random.Random) -> Row:
     return _row(dice, sizes, [k] * dims, batch, channels, made, groups, [step] * dims, [far] * dims, transposed)
 
 
+def draw_usual_groups(dice: random.Random) -> Row:
+    """Return a grouped convolution over images as networks have them, with widths that computers like."""
+    side = dice.choice((4, 7, 8, 14, 16, 20, 28, 32, 40, 50, 56, 64, 80, 100, 112, 128, 256))
+    k = dice.choices((1, 3, 5, 7), (24, 58, 13, 5))[0]
+    if dice.random() < 0.6:  # one group for each image
+        groups = dice.choice((2, 4, 6, 8, 8, 10, 12, 16, 16, 20, 24, 28, 32, 32, 48, 64))
+        each = dice.choice(_WIDTHS)
+        after = dice.choice((each, each, each, 2 * each, max(each // 2, 8)))
+        batch, is_up = 1, k > 1 and dice.random() < 0.25
+        step = 2 if is_up else dice.choice((1, 1, 1, 2))
+        return _row(dice, [side, side], [k, k], batch, groups * each, groups * after, groups, [step, step], (), is_up)
+    groups = dice.choice((2, 4, 8, 16, 32, 32, 64))
+    each = dice.choice((2, 4, 4, 8, 8, 16, 16, 24, 32, 40, 48, 56, 64))
+    batch, step = dice.choice((4, 8, 16, 24, 32, 32, 48, 64, 96, 128)), dice.choice((1, 1, 1, 2))
+    return _row(dice, [side, side], [k, k], batch, groups * each, groups * each, groups, [step, step])
+
+
 def draw_lines(dice: random.Random) -> Row:
     """Return a convolution over sounds or sequences: short to very long kernels, dilations, groups and transposes."""
     k = dice.choice((1, 1, 2, 3, 3, 3, 5, 5, 7, 8, 9, 11, 15, 16, 25, 31, 41, 63, 80, 127, 128, 251, 400, 512, 1024))
@@ -159,6 +176,7 @@ SETS: dict[str, dict[Draw, int]] = {
     "lines": {draw_lines: 1},
     "transposed": {draw_transposed: 1},
     "images": {draw_images: 1},
+    "rare": {draw_usual_groups: 45, draw_groups: 20, draw_volumes: 22, draw_lines: 13},
     "nets": {draw_volumes: 35, draw_groups: 25, draw_lines: 12, draw_transposed: 11, draw_images: 17},
 }
 """Name of a set -> how to draw a convolution of it -> how often."""

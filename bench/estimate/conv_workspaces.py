@@ -52,7 +52,7 @@ SHAPES = HERE / "conv_shapes.npz"
 CHUNK = 16
 """So many cases between two looks at the allocator's history."""
 KEEP_EVERY_S = 20.0
-START_S, JOIN_S = 20.0, 4.0
+START_S, JOIN_S = 12.0, 4.0
 """Of a limit, so long for the start of all processes and for joining what they wrote."""
 BEGIN, FORWARD, BACKWARD, END, FAILED = 1913, 1931, 1933, 1949, 1951
 """Sizes of blocks that mark in the history what comes next; no workspace has such a size."""

@@ -53,7 +53,7 @@ def test_sizes_are_those_of_the_tensors(load: Load) -> None:
         assert load("conv_rows").sizes_of(row)[0] == 2 * (tensors[0].nbytes + tensors[1].nbytes + made.nbytes)
 
 
-@pytest.mark.parametrize("name", ["volumes", "groups", "lines", "transposed", "images", "nets"])
+@pytest.mark.parametrize("name", ["volumes", "groups", "lines", "transposed", "images", "rare", "nets"])
 def test_a_set_draws_convolutions_that_torch_takes(load: Load, name: str) -> None:
     bench = load("conv_workspaces")
     rows = [row for _, row in itertools.islice(bench.cases_of_set(name, None, 0, 1), 80)]
