@@ -48,7 +48,8 @@ def find_families(rank: Rank) -> tuple[ModuleFamily, ...]:
             found = set(siblings)
             tops = {number: _sibling_above(number, found, parent) for number in parent}
             subtrees = tuple(tuple(at for at, top in tops.items() if top == sibling) for sibling in siblings)
-            name, depth = _name([paths[number] for number in siblings]), paths[siblings[0]].count(".") + 1
+            name = _name([paths[number] for number in siblings], class_name)
+            depth = paths[siblings[0]].count(".") + 1
             families.append(ModuleFamily(name, depth, class_name, len(siblings), subtrees))
     return tuple(families)
 
@@ -65,8 +66,12 @@ def _sibling_above(number: int, siblings: set[int], parent: dict[int, int | None
     return None
 
 
-def _name(paths: list[str]) -> str:
-    """Return the siblings' common name: ``layers.* (32)`` for ``layers.0`` and so on, ``layer* (4)`` for ``layer1``."""
+def _name(paths: list[str], class_name: str) -> str:
+    """Return the siblings' common name: ``layers.* (32)`` for ``layers.0`` and so on, ``layer* (4)`` for ``layer1``.
+
+    Children of the outermost module without a name in common have their class instead: ``4 × Block``.
+    """
     outer, dot, _ = paths[0].rpartition(".")
     names = {path.rpartition(".")[2].rstrip("0123456789") for path in paths}
-    return f"{outer}{dot}{names.pop() if len(names) == 1 else ''}* ({len(paths)})"
+    pattern = f"{outer}{dot}{names.pop() if len(names) == 1 else ''}*"
+    return f"{len(paths)} × {class_name}" if pattern == "*" else f"{pattern} ({len(paths)})"

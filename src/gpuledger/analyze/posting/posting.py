@@ -186,6 +186,12 @@ NOTHING_COMPILED = (
 )
 
 
+FUNCTIONS_WITHOUT_MODULES = (
+    "The backend of torch.compile reported no modules, as Inductor does, so memory and time of compiled functions are "
+    "outside modules or on the module that calls them."
+)
+
+
 def _notes_on_compiled(journal: Journal) -> list[str]:
     """Return a note if a module that was called is compiled, and its code could not be divided among its modules."""
     called = set(journal.facts.get("called_roots") or [])
@@ -200,8 +206,10 @@ def _notes_on_compiled(journal: Journal) -> list[str]:
         return []
     reasons = set((journal.facts.get("compiled_unread") or {}).values())
     reasons -= {CACHED_CODE, FOUND_BY_LINES, WITHOUT_MODULES}
-    if not count or (not reasons and journal.facts.get("compiled_graphs")):
+    if not reasons and journal.facts.get("compiled_graphs"):
         return []
+    if not count:
+        return [FUNCTIONS_WITHOUT_MODULES] if is_explained and not reasons else []
     modules = "1 module runs" if count == 1 else f"{count} modules run"
     why = f" ({storable(min(reasons))})" if reasons else ""
     return [

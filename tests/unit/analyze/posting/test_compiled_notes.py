@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.analyze.posting.posting import _notes_on_compiled
+from gpuledger.analyze.posting.posting import FUNCTIONS_WITHOUT_MODULES, _notes_on_compiled
 from gpuledger.model.journal.journal import Part
 from gpuledger.model.journal.reading import journal_of
 
@@ -36,3 +36,15 @@ def test_a_note_says_whether_a_module_runs_compiled(facts: dict[str, Any] | None
     found = _notes_on_compiled(journal_of([part]))
     assert len(found) == bool(note)
     assert all(one.startswith(note) for one in found)
+
+
+@pytest.mark.parametrize(
+    ("more", "is_said"),
+    [({}, True), ({"compiled_graphs": 1}, False), ({"compiled_unread": {"": "planted"}}, False)],
+    ids=["no modules reported", "modules reported", "modules lost"],
+)
+def test_a_note_says_that_compiled_functions_are_outside_modules(more: dict[str, Any], *, is_said: bool) -> None:
+    part = Part()
+    part.modules.append({"path": "", "class_name": "Sequential", "parent": -1, "root": 0, "compiled": False})
+    part.facts.update(called_roots=[0], compilation={"graphs": 1, "regions": [{**REGION, "compilations": 1}]}, **more)
+    assert _notes_on_compiled(journal_of([part])) == [FUNCTIONS_WITHOUT_MODULES] * is_said
