@@ -41,7 +41,7 @@ from gpuledger.collect.flight.failures import Failures
 from gpuledger.collect.flight.last_events import EVENT_NS, RING_ENTRIES, LastEvents
 from gpuledger.collect.flight.late_stacks import LateStacks
 from gpuledger.collect.flight.stack_budget import FIRST_NS
-from gpuledger.collect.flight.step_counters import CudaCounters, StepCounters, held_bytes
+from gpuledger.collect.flight.step_counters import HOST_FRAC, CudaCounters, StepCounters, held_bytes
 from gpuledger.collect.passes.outcomes import LaterMeasurement
 
 BLOCK_S = 0.08
@@ -149,7 +149,7 @@ def measure(name: str, directory: Path) -> dict[str, Any]:
     before = allocations()
     steps_of(workload, 2)
     events = allocations() - before  # an allocation and its free, in each of two steps
-    recorder = Recorder(StepCounters(CudaCounters(torch.cuda.device_count())), directory)
+    recorder = Recorder(StepCounters(CudaCounters(torch.cuda.device_count()), host_frac=HOST_FRAC), directory)
     host_before = held_bytes()
     fill_ring(workload, recorder)
     recorder.end()
@@ -213,7 +213,7 @@ def fill_ring(workload: Any, recorder: Recorder) -> None:
 
 
 def _counters_ns() -> float:
-    counters = StepCounters(CudaCounters(torch.cuda.device_count()))
+    counters = StepCounters(CudaCounters(torch.cuda.device_count()), host_frac=HOST_FRAC)
     started_ns = time.perf_counter_ns()
     for step in range(1000):
         counters.read(step, time.time_ns())

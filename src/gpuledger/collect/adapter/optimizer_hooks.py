@@ -174,12 +174,31 @@ def began_compiled() -> bool:
 
     The hooks before the step were compiled with it, so none was called.
     """
-    if not dynamo.is_imported():  # reading frames slows down their return
+    if not dynamo.is_imported():
         return False
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code.co_filename != torch_optimizer.__file__:
-        frame = frame.f_back
+    frame = _frame_of_step()
     return frame is not None and frame.f_code.co_name.startswith(_RESUMED)
+
+
+_frames_inside = [0]
+"""Number of frames from the last time that :func:`_frame_of_step` looked, up to torch's own."""
+
+
+def _frame_of_step() -> FrameType | None:
+    """Return the frame of torch's function that calls the hook at work.
+
+    It is as far up as in the step before: looking at all frames on the way there makes objects of them.
+    """
+    try:
+        frame: FrameType | None = sys._getframe(_frames_inside[0])
+    except ValueError:  # there are fewer
+        frame = None
+    if frame is None or frame.f_code.co_filename != torch_optimizer.__file__:
+        frame, count = sys._getframe(), 0
+        while frame is not None and frame.f_code.co_filename != torch_optimizer.__file__:
+            frame, count = frame.f_back, count + 1
+        _frames_inside[0] = count
+    return frame
 
 
 def is_guarded(register: Callable[..., OptimizerHook]) -> bool:

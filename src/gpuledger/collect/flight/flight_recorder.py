@@ -26,7 +26,7 @@ from gpuledger.collect.flight.failures import Failures
 from gpuledger.collect.flight.host_memory import HostMemory
 from gpuledger.collect.flight.last_events import RING_ENTRIES, LastEvents
 from gpuledger.collect.flight.late_stacks import LateStacks
-from gpuledger.collect.flight.step_counters import CudaCounters, DeviceCounters, StepCounters
+from gpuledger.collect.flight.step_counters import HOST_FRAC, CudaCounters, DeviceCounters, StepCounters
 from gpuledger.collect.flight.tensor_count import TensorCount, referenced_tensors
 from gpuledger.collect.memory.window import MemoryWindow
 from gpuledger.collect.passes.outcomes import LaterMeasurement
@@ -83,7 +83,7 @@ class FlightRecorder:
         self._window = window
         self.failures.module_at_work = self._module_at_work
         devices = CudaCounters(torch.cuda.device_count()) if on_card else _CpuCounters(window)
-        self._counters = StepCounters(devices)
+        self._counters = StepCounters(devices, host_frac=HOST_FRAC if on_card else 1.0)
         if on_card:
             late = LateStacks(self._guard, RING_ENTRIES, self._counters.allocations) if takes_stacks else None
             self._events = LastEvents(self._journal, self.failures, self._counters, self._guard, late)

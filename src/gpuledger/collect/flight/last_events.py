@@ -8,6 +8,9 @@ step (:data:`RING_FRAC`), where memory is scarce, and in a step that begins with
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 
 from gpuledger.collect.adapter import torch_private
@@ -31,6 +34,8 @@ STAYS_FRAC = 2.0
 """The ring stays until its share is so many times as large, so that equal steps do not switch it."""
 SCARCE_FRAC = 0.5
 """Share of the memory that the process may use, above which the ring is on in any case."""
+LIMITS_NS = 1_000_000_000
+"""Time between two looks at what it may use, which the program can change."""
 
 
 class LastEvents:
@@ -55,6 +60,7 @@ class LastEvents:
         """Whether the ring is on, also where no stacks are taken."""
         self._late = late
         self._clock = _StepClock()
+        self._scarce = _Scarce()
 
     def keep(self, measured: LaterMeasurement) -> None:
         """Keep from now on what does not change what is measured, until the program starts a history of its own."""
@@ -113,7 +119,7 @@ class LastEvents:
         if not self._clock.has_settled:
             return True
         most_frac = RING_FRAC[measured] * (STAYS_FRAC if self._has_ring and had_settled else 1.0)
-        return self._clock.ring_frac() <= most_frac or any(map(_is_scarce, self._counters.latest))
+        return self._clock.ring_frac() <= most_frac or self._scarce.any_is(self._counters.latest, end_ns)
 
     def _start(self) -> None:
         torch_private.start_ring(RING_ENTRIES)
@@ -165,10 +171,23 @@ class _StepClock:
         return 2 * self._allocations * EVENT_NS / max(min(self._step_ns), 1)
 
 
-def _is_scarce(one: DeviceCounters) -> bool:
-    """Return whether the process has reserved a large share of the memory that it may use on a device."""
-    if one.device_idx < 0 or one.reserved_bytes < 0:
-        return False
-    limit_frac = torch_private.memory_fraction(one.device_idx)
-    total_bytes = torch.cuda.get_device_properties(one.device_idx).total_memory
-    return one.reserved_bytes > SCARCE_FRAC * total_bytes * (1.0 if limit_frac is None else limit_frac)
+class _Scarce:
+    """Compares what the process has reserved with the memory that it may use. Reads the latter once a second."""
+
+    def __init__(self) -> None:
+        self._read_ns: int | None = None
+        self._from_bytes: dict[int, float] = {}
+
+    def any_is(self, latest: Sequence[DeviceCounters], now_ns: int) -> bool:
+        """Return whether the process has reserved a large share of the memory of one of these devices."""
+        if self._read_ns is None or now_ns - self._read_ns >= LIMITS_NS:
+            self._read_ns = now_ns
+            self._from_bytes = {one.device_idx: _scarce_bytes(one.device_idx) for one in latest if one.device_idx >= 0}
+        return any(one.reserved_bytes > self._from_bytes.get(one.device_idx, math.inf) for one in latest)
+
+
+def _scarce_bytes(device_idx: int) -> float:
+    """Return the bytes from which on the memory of a device is scarce for this process."""
+    limit_frac = torch_private.memory_fraction(device_idx)
+    total_bytes = torch.cuda.get_device_properties(device_idx).total_memory
+    return SCARCE_FRAC * total_bytes * (1.0 if limit_frac is None else limit_frac)

@@ -109,6 +109,8 @@ class LateStacks:
         self._since_ns = 0
         self._counted, self._of_a_step = -1, 0
         """Number of allocations at the end of the last step, -1 without one; and of those in that step."""
+        self._has_skipped = False
+        """Whether nothing was done at the end of the last step."""
         self._steps_ago, self._seen_bytes = 0, 0
         """Number of steps since the last whole step with stacks, and the highest allocated bytes at the end of one."""
         self._largest_input = 0
@@ -130,6 +132,7 @@ class LateStacks:
             is_measured: Whether the time and the energy of the program's steps are measured.
         """
         self.taken, self._kept_with, self._counted = Taken.NEVER, None, -1
+        self._has_skipped = False
         self._keeps_events = keeps_events
         if is_measured != self._is_measured:
             self.budget = StackBudget(self._clock, is_measured=is_measured)
@@ -163,6 +166,10 @@ class LateStacks:
         Args:
             latest: The counters of each device at the end of the step.
         """
+        if self.taken is Taken.NEVER and self._counted >= 0 and self.budget.left_ns() <= 0:
+            self._has_skipped = True
+            self._steps_ago += 1
+            return
         if not self._busy.acquire(blocking=False):
             return
         try:
@@ -170,8 +177,9 @@ class LateStacks:
             on_cards = [one for one in latest if one.device_idx >= 0]
             counted = allocations_of(on_cards)
             self._settle(counted)
-            self._of_a_step = counted - self._counted if self._counted >= 0 else 0
-            self._counted = counted
+            if not self._has_skipped:
+                self._of_a_step = counted - self._counted if self._counted >= 0 else 0
+            self._counted, self._has_skipped = counted, False
             allocated_bytes = sum(max(one.allocated_bytes, 0) for one in on_cards)
             blocks = sum(max(one.blocks, 0) for one in on_cards)
             self._take(self._next(blocks, allocated_bytes), counted)

@@ -19,7 +19,9 @@ from gpuledger.model.journal.step_memory import HOST_UNIT_BYTES, MOST, UNIT_BYTE
 
 UNKNOWN = -1
 HOST_EVERY_NS = 10_000_000
-"""Shortest time between two reads of the process's memory, which take 20 µs."""
+"""Shortest time between two reads of the process's memory."""
+HOST_FRAC = 0.002
+"""Largest share of the time of a program on a GPU that these reads take: one takes 20 to 170 µs."""
 
 
 class DeviceCounters(NamedTuple):
@@ -44,20 +46,26 @@ class StepCounters:
     Args:
         read_devices: Returns the counters of the devices in use.
         read_host: Returns the host memory that the process holds, in bytes, or -1.
+        host_frac: Largest share of the program's time that this takes.
+        clock: Returns a time in ns, to find out how long that takes.
     """
 
     def __init__(
         self,
         read_devices: Callable[[], list[DeviceCounters]],
         read_host: Callable[[], int] | None = None,
+        *,
+        host_frac: float = 1.0,
+        clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self.latest: list[DeviceCounters] = []
         """The counters of the last step."""
         self.host_bytes = UNKNOWN
         self._read_devices = read_devices
         self._read_host = read_host or held_bytes
+        self._host_frac, self._clock = host_frac, clock
         self._from_ns = time.time_ns()
-        self._host_ns = 0
+        self._next_host_ns = 0
         self._values = array("q")
         """Row after row, as they are read: the program waits meanwhile."""
 
@@ -67,9 +75,11 @@ class StepCounters:
         One call of C code appends a row. Python runs signal handlers of the program between bytecodes, so none can
         leave a row incomplete.
         """
-        if end_ns - self._host_ns >= HOST_EVERY_NS:
-            self._host_ns = end_ns
+        if end_ns >= self._next_host_ns:
+            began_ns = self._clock()
             self.host_bytes = self._read_host()
+            took_ns = self._clock() - began_ns
+            self._next_host_ns = end_ns + max(HOST_EVERY_NS, round(took_ns / self._host_frac))
         self.latest = self._read_devices()
         for one in self.latest:
             self._values.extend((step, end_ns, self.host_bytes, *one))

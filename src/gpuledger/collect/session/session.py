@@ -269,12 +269,13 @@ class Session:
     # -- steps ----------------------------------------------------------------------------------------------------
 
     def _before_optimizer(self, optimizer: Any) -> None:
-        if not self.steps.counts_calls:
+        if not (self._flies_alone or self.steps.counts_calls):
             self.calls.see(False)
-        if self.window is not None and self.window.is_open:
+        if self._is_recording and self.window is not None:
             self.window.before_optimizer(optimizer)
-        else:
-            self._late_optimizers.steps(optimizer, self.steps.seen + 1)
+            return
+        self._late_optimizers.steps(optimizer, self.steps.seen + 1)
+        if not self._flies_alone:
             self._later.before_optimizer()
 
     def _after_optimizer(self, optimizer: Any) -> None:
@@ -282,7 +283,7 @@ class Session:
             self._recorders.begin_after_step(self)
         elif self.window.is_open:
             self.window.after_optimizer(optimizer)
-        else:
+        elif not self._flies_alone:
             self._later.after_optimizer()
 
     def _step_ended(self, kind: str, start_ns: int, end_ns: int) -> None:

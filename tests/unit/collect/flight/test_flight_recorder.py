@@ -166,6 +166,23 @@ def test_counters_of_a_step_are_stored_rounded_up(monkeypatch: pytest.MonkeyPatc
     assert len(part.rows["step_memory"]) == 1
 
 
+@pytest.mark.parametrize(("took_ns", "reads"), [(0, 100), (20_000, 100), (200_000, 10), (2_000_000, 1)])
+def test_reading_host_memory_takes_a_small_share_of_the_time(took_ns: int, reads: int) -> None:
+    now_ns, read = 0, []
+
+    def read_host() -> int:
+        nonlocal now_ns
+        now_ns += took_ns
+        read.append(now_ns)
+        return len(read)
+
+    counters = StepCounters(lambda: [DeviceCounters(0)], read_host, host_frac=0.002, clock=lambda: now_ns)
+    for step in range(1_000):
+        counters.read(step, (1 << 60) + step * 1_000_000)
+    assert len(read) == counters.host_bytes == reads
+    assert counters.rows == 1_000
+
+
 @pytest.mark.parametrize(
     ("flags", "of_file"), [(mmap.MAP_SHARED, True), (mmap.MAP_SHARED, False), (mmap.MAP_PRIVATE, False)]
 )

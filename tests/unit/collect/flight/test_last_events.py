@@ -167,6 +167,20 @@ def test_events_are_kept_where_memory_is_scarce(
     process.events.take_out()
 
 
+def test_a_limit_that_the_program_sets_counts_within_a_second(
+    process: Process, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process.events.keep(LaterMeasurement.STEPS)
+    settle(process)
+    process.reserved_bytes = 5 * GIB
+    process.train()
+    monkeypatch.setattr(torch_private, "memory_fraction", lambda _device: 0.1)
+    process.train(steps=99)
+    torch.nn.Identity()(1)
+    assert history.is_plain
+    process.events.take_out()
+
+
 def test_stacks_have_less_time_while_steps_are_measured(process: Process) -> None:
     """Power and clock settle first, and the first steps of a short program are there."""
     process.events.keep(LaterMeasurement.STEPS)

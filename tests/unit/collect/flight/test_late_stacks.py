@@ -159,6 +159,19 @@ def test_no_larger_step_is_taken_whole_without_time_for_it(process: Process) -> 
     assert larger_step(process, nn.Identity(), (8, 20), (8, 40)) == [2, 2]
 
 
+def test_after_steps_without_time_for_stacks_the_size_of_a_step_is_known(process: Process) -> None:
+    model = nn.Identity()
+    process.end_step()
+    process.train(model)
+    process.late.budget.spend(10 * MOST_NS)
+    before = len(process.kept_with)
+    for _ in range(20):
+        process.train(model)
+    assert process.kept_with[before:] == [None]  # those after the last step with time for them
+    process.late.budget.spend(process.late.budget.left_ns() - 500 * STACK_NS)
+    assert larger_step(process, model, (8, 10), (8, 20), (8, 40)) == [0, 2, 102]
+
+
 def test_where_the_ring_is_not_kept_it_is_on_while_stacks_are_taken(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
