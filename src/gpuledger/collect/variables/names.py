@@ -6,6 +6,7 @@ import dis
 import functools
 import inspect
 import re
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import islice
@@ -149,7 +150,13 @@ def _variables(*, of_loops: bool, of_models: Set[int] = frozenset()) -> Iterator
             these objects have no name in their own methods.
     """
     modules: dict[int, dict[str, Any]] = {}
-    for frame in reversed([*program_frames()]) if of_models else program_frames():
+    frames = [*program_frames()]
+    if of_models:
+        frames.reverse()
+        modules = _globals_of_thread(frames)
+        yield from _global_variables(modules.values())
+        modules = dict.fromkeys(modules, {})
+    for frame in frames:
         loops = loop_variables(frame.f_code)
         for name, value in locals_of(frame).items():
             is_own = name == "self" and id(value) in of_models
@@ -159,10 +166,31 @@ def _variables(*, of_loops: bool, of_models: Set[int] = frozenset()) -> Iterator
         modules.setdefault(id(frame.f_globals), frame.f_globals)
         if not is_function:
             modules[id(frame.f_globals)] = {}
-    for variables in () if of_loops else modules.values():
+    yield from _global_variables(() if of_loops else modules.values())
+
+
+def _global_variables(modules: Iterable[dict[str, Any]]) -> Iterator[_Place]:
+    for variables in modules:
         for name, value in list(variables.items()):
             if type(name) is str and not name.startswith("__"):
                 yield name, True, value
+
+
+def _globals_of_thread(frames: Sequence[FrameType]) -> dict[int, dict[str, Any]]:
+    """Return the globals, by ``id``, of the outermost function of a thread that began in one; empty in the main thread.
+
+    There, they are around the function's own variables, as those of a running module are around its functions.
+    """
+    own = (frame for frame in frames if _library_of(frame) not in sys.stdlib_module_names)
+    first = next(own, None)
+    if first is None or not first.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return {}
+    return {id(first.f_globals): first.f_globals}
+
+
+def _library_of(frame: FrameType) -> str:
+    name = dict.get(frame.f_globals, "__name__")
+    return name.partition(".")[0] if type(name) is str else ""
 
 
 def loop_variables(code: CodeType) -> frozenset[str]:

@@ -132,12 +132,16 @@ def place_of(instant: Instant) -> str:
     return " · ".join(part for part in (step, instant.phase, instant.module) if part)
 
 
-def failure_text(manifest: RunManifest, rank: RankManifest) -> str:
-    """Return how a program failed: ``with exit status 1 after 5 steps``; "" if it did not, or if that is unknown."""
+def failure_text(manifest: RunManifest, rank: RankManifest, *, is_only: bool) -> str:
+    """Return how a program failed: ``with exit status 1 (ValueError) after 5 steps``; "" if it did not, or if unknown.
+
+    With several ranks, not only ``rank``, the status can come from the exception of another one, so none is named.
+    """
     if manifest.signal:
         how = f"with {signal_name(manifest.signal)}"
     else:
         how = f"with exit status {manifest.exit_status}" if manifest.exit_status else ""
+        how += f" ({rank.exit_error})" if how and rank.exit_error and is_only else ""
     return " ".join(text for text in (how, after_steps(rank)) if text) if how else ""
 
 

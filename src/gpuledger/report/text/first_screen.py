@@ -73,7 +73,7 @@ def first_screen(view: RunView, terminal: Terminal) -> list[str]:
 
 def _failed(view: RunView) -> list[str]:
     """Return how the program failed; empty if it did not. An out-of-memory error has lines of its own."""
-    text = failure_text(view.run.manifest, view.highest.rank.manifest)
+    text = failure_text(view.run.manifest, view.highest.rank.manifest, is_only=len(view.run.ranks) == 1)
     return [text] if text and not view.out_of_memory else []
 
 

@@ -152,6 +152,19 @@ def test_a_name_of_an_element_is_found_with_those_beside_it() -> None:
     assert found == [(one, "things['first'][0]"), (beside, "things['first'][2]")]
 
 
+SCORER = Thing()
+
+
+def scored(model: Thing) -> list[str]:
+    return [name for _, name in outer_names_of([model, Thing()])]
+
+
+def test_in_a_thread_the_names_of_its_module_come_before_those_of_its_function() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(scored, SCORER).result() == ["SCORER"]
+        assert pool.submit(scored, Thing()).result() == ["model"]
+
+
 class Called(Thing):
     def names(self) -> list[str]:
         return [name for _, name in outer_names_of([self])]

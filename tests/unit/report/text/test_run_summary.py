@@ -123,15 +123,18 @@ def test_host_memory_has_the_peak_of_each_kind(run: Path) -> None:
     ("facts", "expected"),
     [
         ({"exit_status": 1, "has_all_steps": True}, "with exit status 1 after 5 steps"),
+        ({"exit_status": 1, "exit_error": "ValueError"}, "with exit status 1 (ValueError) after at least 5 steps"),
+        ({"exit_status": 0, "exit_error": "ValueError"}, None),
         ({"exit_status": 137, "signal": 9}, "with SIGKILL after at least 5 steps"),
         ({"exit_status": 250, "signal": 122, "has_all_steps": True}, "with signal 122 after 5 steps"),
         ({"exit_status": 0}, None),
     ],
 )
-def test_a_program_that_failed_says_how(run: Path, facts: dict[str, int], expected: str | None) -> None:
-    ended = {key: value for key, value in facts.items() if key != "has_all_steps"}
+def test_a_program_that_failed_says_how(run: Path, facts: dict[str, Any], expected: str | None) -> None:
+    ended = {key: value for key, value in facts.items() if key in ("exit_status", "signal")}
     write_json(run / "manifest.json", read_json(run / "manifest.json") | ended)
-    recorded = changed(run, steps_seen=5, has_all_steps=bool(facts.get("has_all_steps")))
+    of_rank = {"has_all_steps": bool(facts.get("has_all_steps")), "exit_error": facts.get("exit_error")}
+    recorded = changed(run, steps_seen=5, **of_rank)
     line = next((line for line in summary(recorded).splitlines() if line.startswith("Program ended")), None)
     assert line == (None if expected is None else f"Program ended       {expected}")
     document = show_document(build_view(recorded))
