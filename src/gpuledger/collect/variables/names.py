@@ -155,7 +155,7 @@ def _variables(*, of_loops: bool, of_models: Set[int] = frozenset()) -> Iterator
         frames.reverse()
         modules = _globals_of_thread(frames)
         yield from _global_variables(modules.values())
-        modules = dict.fromkeys(modules, {})
+        modules = {key: {} for key in modules}
     for frame in frames:
         loops = loop_variables(frame.f_code)
         for name, value in locals_of(frame).items():

@@ -54,7 +54,10 @@ def first_screen(view: RunView, terminal: Terminal) -> list[str]:
     lines += _largest("Largest categories", _sizes(device.breakdown, "category"), device, terminal)
     modules = _sizes(device.breakdown, "module")
     if modules.keys() - {OUTSIDE_PATH}:
-        lines += _largest("Largest modules", _of_layers(modules, device.classes), device, terminal)
+        layers = _of_layers(modules, device.classes)
+        lines += _largest("Largest modules", layers, device, terminal)
+        if OUTSIDE_PATH in _first(layers):
+            lines += _largest("Outside modules", _named_outside(device), device, terminal)
     elif sizes := {one.label: one.bytes for one in device.source_lines if one.label not in NOT_LINES}:
         lines += _largest("Largest lines", sizes, device, terminal)
     if host := host_memory_text(device.rank.manifest):
@@ -128,11 +131,25 @@ def _sizes(breakdown: Breakdown, word: str) -> dict[str, int]:
     return {group.label: group.bytes for group in groups if group.label not in (ROUNDING, ROUNDING_PATH)}
 
 
+def _named_outside(device: DeviceView) -> dict[str, int]:
+    """Return name, or source line of what has none -> bytes outside modules. Less than 1 % of all is left out."""
+    sizes: dict[str, int] = {}
+    for account in device.tensors.accounts:
+        label = account.name or account.line
+        if not account.module and label and label not in NOT_LINES:
+            sizes[label] = sizes.get(label, 0) + account.bytes
+    return {label: size for label, size in sizes.items() if 100 * size >= device.breakdown.allocated_bytes}
+
+
+def _first(sizes: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(sizes.items(), key=lambda item: -item[1])[:LARGEST])
+
+
 def _largest(label: str, sizes: Mapping[str, int], device: DeviceView, terminal: Terminal) -> list[str]:
     """Return the largest parts, each with its share of the allocated bytes."""
-    ordered = sorted(sizes.items(), key=lambda item: -item[1])[:LARGEST]
-    total = device.breakdown.allocated_bytes
-    return entry(terminal, label, ", ".join(f"{name} {percent(size, total)}" for name, size in ordered), cells=CELLS)
+    total, largest = device.breakdown.allocated_bytes, _first(sizes).items()
+    parts = ", ".join(f"{name} {percent(size, total)}" for name, size in largest)
+    return entry(terminal, label, *([parts] if parts else []), cells=CELLS)
 
 
 def _of_layers(sizes: Mapping[str, int], classes: Mapping[str, str]) -> dict[str, int]:

@@ -1,0 +1,54 @@
+"""The first screen says what memory outside modules is, by name or by source line, if it is among the largest parts."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import gpuledger
+from gpuledger.analyze.view.view import build_view
+from gpuledger.report.base.terminal import Terminal
+from gpuledger.report.text.first_screen import first_screen
+
+pytestmark = pytest.mark.torch
+
+LARGE = 1 << 22
+
+
+def lines_of(path: Path, size: int, *, is_kept: bool) -> list[str]:
+    """Return the line of the first screen about memory outside modules, for calls beside a tensor of ``size`` floats.
+
+    No assert is in it: pytest's code for one calls ``locals``, and no variables are read of a function that does.
+    """
+    with gpuledger.record(out=path, steps=(1, 2), devices="cpu") as recording:
+        model = nn.Sequential(nn.Linear(64, LARGE // 64), nn.ReLU())
+        cache = torch.zeros(size if is_kept else 1)
+        for _ in range(3):
+            with torch.no_grad():
+                model(torch.ones(2, 64))
+                if not is_kept:
+                    torch.ones(size).sum()
+        cache += 1
+    screen = first_screen(build_view(recording.run()), Terminal(200))
+    return [line for line in screen if line.startswith("Outside modules")]
+
+
+def test_a_tensor_outside_modules_is_named(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:  # pytest's own functions, outside of this one, hold thousands of objects
+        (line,) = pool.submit(lines_of, tmp_path / "run", 2 * LARGE, is_kept=True).result()
+    assert line.startswith("Outside modules     cache ")
+    assert line.count("%") == 1
+
+
+def test_one_without_a_name_has_its_source_line(tmp_path: Path) -> None:
+    (line,) = lines_of(tmp_path / "run", 2 * LARGE, is_kept=False)
+    assert line.startswith("Outside modules     test_outside_modules.py:")
+    assert "lines_of" in line
+
+
+def test_little_memory_is_not_mentioned(tmp_path: Path) -> None:
+    assert lines_of(tmp_path / "run", LARGE // 4096, is_kept=True) == []
