@@ -95,5 +95,19 @@ def _notes(rank: Rank, peaks: AllocatorPeaks, device_idx: int) -> tuple[str, ...
         )
     notes += graph_pool_notes(rank, device_idx)
     if device_idx < 0:
+        notes += _later_steps(rank)
         notes = [note for note in notes if not note.startswith(NOTES_WITHOUT_ENERGY)]
     return tuple(dict.fromkeys(notes))
+
+
+def _later_steps(rank: Rank) -> list[str]:
+    """Return a note that nothing counts CPU tensors after the recorded steps, if the program went on after them."""
+    window, seen = rank.manifest.window, rank.manifest.steps_seen or 0
+    if window is None or window.first_step is None or window.last_step is None or seen <= window.last_step:
+        return []
+    first, last = f"{window.first_step:,}", f"{window.last_step:,}"
+    steps = f"in step {first}" if first == last else f"in steps {first} to {last}"
+    return [
+        f"CPU tensors were recorded {steps} only. The peak of the whole program can be higher than shown: use --steps "
+        "to record others."
+    ]
