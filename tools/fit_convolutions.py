@@ -2,9 +2,9 @@
 
 The file holds what was measured for models' convolutions, by a digest of the shape, and for all other shapes a few
 trees an operation (scikit-learn's, needed here alone), written as plain arrays. Each leaf names a sum of terms
-(gpuledger.simulate.convolutions). Shapes with three dimensions have trees of their own. The trainings that estimates
-are judged by have no part in either. ``--judge`` fits without a fifth of the models and of the drawn shapes and says
-how far off those are.
+(gpuledger.simulate.convolutions). Shapes with three dimensions have trees of their own, and so have those with groups.
+The trainings that estimates are judged by have no part in either. ``--judge`` fits without a fifth of the models and of
+the drawn shapes and says how far off those are.
 
 Usage: python tools/fit_convolutions.py [--judge OUT.json]
 """
@@ -35,16 +35,23 @@ from gpuledger.simulate.convolutions.convolution_terms import (
 )
 
 ROOT = Path(__file__).parent.parent
-FILES = ("conv_workspaces", "conv_workspaces_3d", "conv_workspaces_pointwise")
+FILES = (
+    "conv_workspaces",
+    "conv_workspaces_3d",
+    "conv_workspaces_pointwise",
+    "conv_workspaces_nets",
+    "conv_workspaces_rare",
+)
 MEASURED = [ROOT / "tests" / "data" / "h200" / f"{name}.npz" for name in FILES]
 OUT = ROOT / "src" / "gpuledger" / "simulate" / "convolutions" / "measured.npz"
-TREES, LEAST_IN_LEAF, FEATURES_A_SPLIT, SEED = 8, 3, 0.4, 0
-VOLUME_TREES, LEAST_IN_VOLUME_LEAF, FEATURES_A_VOLUME_SPLIT = 30, 2, 0.6
-"""For shapes with three dimensions. There are fewer of them, so the trees are smaller; their splits are random."""
+TREES, VOLUME_TREES, LEAST_IN_LEAF, FEATURES_A_SPLIT, SEED = 16, 30, 2, 0.6, 0
+"""For shapes with three dimensions, the splits of trees are random."""
 USUAL_KERNEL = 27
 NEAR_ENOUGH = 0.003
 """Of sums within this share of data and result, the one that serves most shapes is taken."""
 JUDGES = "held out"
+RAN = 0
+"""State of a case. Where memory ran out, cuDNN took another algorithm than it otherwise does."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +76,8 @@ def main() -> int:
     fitted = [without_judges(one) for one in samples]
     arrays: dict[str, Any] = {**table_of(fitted)}
     for operation, one in enumerate(fitted):
-        for is_volume in (False, True):
-            arrays |= grow(chosen(one, volumes(one) == is_volume), operation, is_volume)
+        for kind in guess.KINDS:
+            arrays |= grow(chosen(one, guess.kinds_of(one.keys) == kind), operation, kind)
     np.savez_compressed(OUT, **arrays)
     print(f"{OUT}: {OUT.stat().st_size:,} bytes, {len(arrays['digests'])} shapes")
     return 0
@@ -106,14 +113,16 @@ def samples_of(operation: int) -> Samples:
 
 
 def cases_in(place: Path) -> list[tuple[str, list[int], list[list[int]]]]:
-    """Return source, row and the first calls' two streams of each case in a file of measurements."""
+    """Return source, row and the first calls' two streams of each case in a file of measurements that had memory."""
     with np.load(place) as kept:
         names, ends = kept["sources"].tolist(), np.cumsum(kept["lengths"]).tolist()
         rows, flat, source = kept["rows"].tolist(), kept["streams"].tolist(), kept["source"].tolist()
+        ran = (kept["state"] == RAN).tolist()
     begins = [0, *ends[:-1]]
     return [
         (names[number], row, [flat[begins[n] : ends[n]] for n in (4 * place, 4 * place + 1)])
         for place, (number, row) in enumerate(zip(source, rows, strict=True))
+        if ran[place]
     ]
 
 
@@ -196,22 +205,14 @@ def targets_of(samples: Samples, operation: int) -> tuple[list[str], NDArray[np.
     return names, target, values, scale
 
 
-def volumes(samples: Samples) -> NDArray[np.bool_]:
-    """Return which shapes have three dimensions."""
-    return np.array([key[PLACE["dims"]] == 3 for key in samples.keys])
-
-
-def grow(samples: Samples, operation: int, is_volume: bool) -> dict[str, NDArray[Any]]:
-    """Return an operation's trees as arrays: those for three dimensions, or those for fewer."""
+def grow(samples: Samples, operation: int, kind: str) -> dict[str, NDArray[Any]]:
+    """Return an operation's trees for a kind of shapes as arrays."""
     from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 
     names, target, _, _ = targets_of(samples, operation)
-    kind, trees, least, split = (
-        (ExtraTreesClassifier, VOLUME_TREES, LEAST_IN_VOLUME_LEAF, FEATURES_A_VOLUME_SPLIT)
-        if is_volume
-        else (RandomForestClassifier, TREES, LEAST_IN_LEAF, FEATURES_A_SPLIT)
-    )
-    forest = kind(trees, min_samples_leaf=least, max_features=split, random_state=SEED)
+    is_random = kind == guess.VOLUME
+    grower, trees = (ExtraTreesClassifier, VOLUME_TREES) if is_random else (RandomForestClassifier, TREES)
+    forest = grower(trees, min_samples_leaf=LEAST_IN_LEAF, max_features=FEATURES_A_SPLIT, random_state=SEED)
     forest.fit(features(describe(samples.keys)), target)
     begins: list[int] = []
     parts: list[Any] = []
@@ -223,9 +224,9 @@ def grow(samples: Samples, operation: int, is_volume: bool) -> dict[str, NDArray
         right = np.where(leaf, 0, tree.children_right - places).astype(np.int32)
         sum_id = np.where(leaf, forest.classes_[tree.value[:, 0].argmax(axis=1)], 0).astype(np.uint8)
         threshold = np.where(leaf, 0, tree.threshold).astype(np.float32)
-        parts.append((feature, rounded(threshold) if is_volume else threshold, right, sum_id))
+        parts.append((feature, rounded(threshold) if is_random else threshold, right, sum_id))
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    name = guess.forest_name(operation, is_volume)
+    name = guess.forest_name(operation, kind)
     fields = dict(zip(("feature", "threshold", "right", "sum_id"), columns, strict=True))
     fields |= {"begins": np.array(begins, dtype=np.int32), "names": np.array(names)}
     return {f"{name}.{field}": values for field, values in fields.items()}
@@ -244,23 +245,27 @@ def judge(samples: Samples, operation: int) -> dict[str, Any]:
     drawn = samples.sources == "drawn"
     aside = left_out | (drawn & (dice.random(len(drawn)) < 0.2))
     judges = np.char.startswith(samples.sources, JUDGES)
-    wide = volumes(samples)
+    kinds = guess.kinds_of(samples.keys)
     forests = {
-        one: forest_in(grow(chosen(samples, ~aside & ~judges & (wide == one)), operation, one), operation, one)
-        for one in (False, True)
+        kind: forest_in(grow(chosen(samples, ~aside & ~judges & (kinds == kind)), operation, kind), operation, kind)
+        for kind in guess.KINDS
     }
-    guess.forest_of = lambda _operation, is_volume: forests[is_volume]  # type: ignore[assignment]
+    guess.forest_of = lambda _operation, kind: forests[kind]  # type: ignore[assignment]
     described = describe(samples.keys)
-    usual = (described["groups"] == 1) & (described["kernel"] <= USUAL_KERNEL)
+    wide, whole = described["dims"] == 3, described["groups"] == 1
+    usual = whole & (described["kernel"] <= USUAL_KERNEL)
     groups = {"other models": aside & ~drawn, "drawn": aside & drawn & ~wide, "drawn, 3-D": aside & drawn & wide}
     groups["drawn, 3-D, no groups, at most 3 x 3 x 3"] = groups["drawn, 3-D"] & usual
     groups["drawn, 3-D, no groups, one element"] = groups["drawn, 3-D"] & usual & (described["kernel"] == 1)
+    groups["drawn, 3-D, no groups, more than 3 x 3 x 3"] = groups["drawn, 3-D"] & whole & ~usual
+    groups["drawn, groups of several channels"] = aside & drawn & (kinds == guess.GROUPED)
+    groups["drawn, 1-D"] = aside & drawn & (described["dims"] == 1)
     return {group: errors_of(chosen(samples, mask), operation) for group, mask in (groups | {"judges": judges}).items()}
 
 
-def forest_in(arrays: dict[str, NDArray[Any]], operation: int, is_volume: bool) -> guess.DecisionTrees:
+def forest_in(arrays: dict[str, NDArray[Any]], operation: int, kind: str) -> guess.DecisionTrees:
     """Return trees that were just grown."""
-    name = guess.forest_name(operation, is_volume)
+    name = guess.forest_name(operation, kind)
     fields = {field: arrays[f"{name}.{field}"] for field in ("begins", "feature", "threshold", "right", "sum_id")}
     return guess.DecisionTrees(tuple(arrays[f"{name}.names"].tolist()), **fields)
 
@@ -269,7 +274,7 @@ def errors_of(samples: Samples, operation: int) -> dict[str, float]:
     """Return errors as shares of the bytes of data and result."""
     described = describe(samples.keys)
     scale = described["X"] + described["Y"]
-    off = np.array([guess.guess_bytes(key, operation) for key in samples.keys]) - samples.size_bytes
+    off = np.array(guess.guess_many(samples.keys, operation)) - samples.size_bytes
     found = {
         "shapes": len(scale),
         "workspace_frac": float(samples.size_bytes.sum() / scale.sum()),

@@ -1,7 +1,8 @@
 """Workspace size of a convolution: measured for this exact shape, or else predicted by trees fitted to other shapes.
 
 ``measured.npz`` is created by tools/fit_convolutions.py from the measurements of bench/estimate/conv_workspaces.py on
-an H200. Convolutions with three dimensions have trees of their own: cuDNN chooses among other algorithms for them.
+an H200. Convolutions with three dimensions have trees of their own, and so have those with groups of several channels:
+cuDNN chooses among other algorithms for them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ OPERATIONS = ("forward", "data_gradient", "weight_gradient")
 LEAF = 255
 UNKNOWN = -1
 _HASH_BYTES = 6
+FLAT, VOLUME, GROUPED = KINDS = ("flat", "volume", "grouped")
+"""Kinds of convolutions with trees of their own: at most two dimensions, three, and groups of several channels."""
 _VOLUME = 3
 """Number of dimensions of a convolution over volumes."""
 _MOST_OFF = 3.0
@@ -69,15 +72,26 @@ def _kept() -> dict[str, NDArray[Any]]:
         return {name: kept[name] for name in kept.files}
 
 
-def forest_name(operation: int, is_volume: bool) -> str:
-    """Return the name of an operation's trees in the file: those for three dimensions, or those for fewer."""
-    return f"{OPERATIONS[operation]}.volume" if is_volume else OPERATIONS[operation]
+def kinds_of(keys: Sequence[Row]) -> NDArray[np.str_]:
+    """Return which trees each key has, of :data:`KINDS`. Depthwise convolutions are not grouped here."""
+    dims, groups, channels = (np.array([key[PLACE[name]] for key in keys]) for name in ("dims", "groups", "channels"))
+    results = np.array([key[PLACE["weight1"]] if key[PLACE["transposed"]] else key[PLACE["weight0"]] for key in keys])
+    transposed = np.array([bool(key[PLACE["transposed"]]) for key in keys])
+    made_each = np.where(transposed, results, results // np.maximum(groups, 1))
+    is_grouped = (groups > 1) & ((channels > groups) | (made_each > 1))
+    found: NDArray[np.str_] = np.where(is_grouped, GROUPED, np.where(dims == _VOLUME, VOLUME, FLAT))
+    return found
+
+
+def forest_name(operation: int, kind: str) -> str:
+    """Return the name in the file of an operation's trees for a kind of convolutions."""
+    return f"{OPERATIONS[operation]}.{kind}"
 
 
 @cache
-def forest_of(operation: int, is_volume: bool) -> DecisionTrees:
-    """Return the trees of an operation: those for three dimensions, or those for fewer."""
-    kept, name = _kept(), forest_name(operation, is_volume)
+def forest_of(operation: int, kind: str) -> DecisionTrees:
+    """Return the trees of an operation for a kind of convolutions."""
+    kept, name = _kept(), forest_name(operation, kind)
     arrays = {field: kept[f"{name}.{field}"] for field in ("begins", "feature", "threshold", "right", "sum_id")}
     return DecisionTrees(tuple(kept[f"{name}.names"].tolist()), **arrays)
 
@@ -126,11 +140,11 @@ def guess_bytes(key: Row, operation: int) -> int:
 
 def guess_many(keys: Sequence[Row], operation: int) -> list[int]:
     """Return the prediction for each key: of the trees' answers, the one with the smallest distance to all others."""
-    volumes = [key[PLACE["dims"]] == _VOLUME for key in keys]
+    kinds = kinds_of(keys)
     found = [0] * len(keys)
-    for is_volume in set(volumes):
-        places = [place for place, one in enumerate(volumes) if one == is_volume]
-        answers = _ask([keys[place] for place in places], operation, forest_of(operation, is_volume))
+    for kind in np.unique(kinds).tolist():
+        places = np.flatnonzero(kinds == kind).tolist()
+        answers = _ask([keys[place] for place in places], operation, forest_of(operation, kind))
         for place, size_bytes in zip(places, answers, strict=True):
             found[place] = size_bytes
     return found

@@ -19,11 +19,13 @@ FORWARD, DATA_GRADIENT, WEIGHT_GRADIENT = 0, 1, 2
 """cuDNN's operations. The forward of a transposed convolution is the data gradient of a normal one, and vice versa."""
 _VECTOR_BYTES, _FLOAT_BYTES, _MIB = 16, 4, float(1 << 20)
 _PROCESSORS, _TILE = 132, 128
+_GROUPS_AT_ONCE = 8
 _SHARES = (
     0.02, 0.05, 0.1, 0.15, 0.2, 0.27, 0.35, 0.43, 0.5, 0.6, 0.75, 0.9, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0,
     5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 14.0,
 )  # fmt: skip
-_PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
+_PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 48, 64, 128)
+_EXTRA_MIB = (1, 2, 4, 8, 16, 24, 32, 48)
 _LIMIT = PLACE["groups"] + 1
 
 
@@ -74,8 +76,13 @@ def describe(keys: Any) -> dict[str, Numbers]:
         "small_places": np.where(transposed, read_places, made_places),
     }
     kernels = [np.maximum(got[f"kernel{axis}"], 1) for axis in range(3)]
+    results = result_sizes(got)
+    by_axis = {f"kernel{axis}": kernels[axis] for axis in range(3)}
+    by_axis |= {f"stride{axis}": np.maximum(got[f"stride{axis}"], 1) for axis in range(3)}
+    by_axis |= {f"size{axis}": np.maximum(got[f"size{axis}"], 1) for axis in range(3)}
+    by_axis |= {f"result{axis}": results[axis] for axis in range(3)}
     widest = {name: np.max([got[f"{name}{axis}"] for axis in range(3)], axis=0) for name in _WIDEST}
-    numbers = {name: got[name] for name in ("batch", "groups", "dims", "transposed")} | sizes | widest
+    numbers = {name: got[name] for name in ("batch", "groups", "dims", "transposed")} | sizes | widest | by_axis
     numbers |= {
         "brain": (got["dtype"] == 2) * 1.0,
         "width": width,
@@ -117,9 +124,11 @@ def sums(n: dict[str, Numbers], operation: int) -> dict[str, Numbers]:
     }  # fmt: skip
     for step in (4, 8, 16, 32, 64):
         found |= _widened(n, step)
+    for step in (1, 4, 8):
+        found |= _some_groups(n, step)
     found |= {f"{share}xy": share * found["xy"] for share in _SHARES}
     for base in ("0", "XY", "XWY"):
-        found |= {f"{base}+{size}M": found[base] + size * _MIB for size in (1, 2, 4, 8, 16)}
+        found |= {f"{base}+{size}M": found[base] + size * _MIB for size in _EXTRA_MIB}
     if operation == WEIGHT_GRADIENT:
         found |= _partial_sums(n, found)
     return found
@@ -135,21 +144,44 @@ def _widened(n: dict[str, Numbers], step: int) -> dict[str, Numbers]:
     return {f"{name}:{step}": value for name, value in named.items()}
 
 
+def _some_groups(n: dict[str, Numbers], step: int) -> dict[str, Numbers]:
+    """Return sums of the groups that cuDNN converts at once, with their channels padded to a multiple of ``step``."""
+    share = _at_once(n)
+    more_large = _up(n["large_each"], step) / n["large_each"]
+    more_small = _up(n["small_each"], step) / n["small_each"]
+    large, small, weight = share * n["X"] * more_large, share * n["Y"] * more_small, n["W"] * more_large * more_small
+    named = {"XY": large + small, "XWY": large + share * weight + small, "XW": large + share * weight}
+    return {f"{name}/g:{step}": value for name, value in named.items()}
+
+
+def _at_once(n: dict[str, Numbers]) -> Numbers:
+    """Return the share of the groups that cuDNN converts at once: at most eight of them.
+
+    Source: 1,300 grouped convolutions on an H200 (bench/estimate/conv_workspaces.py --set nets). With 12 to 256 groups,
+    most workspaces are 8 / groups of the bytes of data, weights and results.
+    """
+    share: Numbers = np.minimum(_GROUPS_AT_ONCE, n["groups"]) / n["groups"]
+    return share
+
+
 def _partial_sums(n: dict[str, Numbers], found: dict[str, Numbers]) -> dict[str, Numbers]:
     """Return workspaces with a weight gradient in several parts: a fixed number, per image, or per multiprocessor."""
     parts: dict[str, Any] = {str(count): float(count) for count in _PARTS}
     parts |= {"N": n["batch"], "2N": 2 * n["batch"], "N/2": n["batch"] / 2, "p": _PROCESSORS // _tiles(n)}
     floats = n["Wf"] / n["width"] * _FLOAT_BYTES
     sums_of = {f"{base}+{name}w": found[base] + count * floats for base in _BASES for name, count in parts.items()}
+    share = _at_once(n)
+    base = share * (n["X"] + n["W"] + n["Y"])
+    sums_of |= {f"XWY/g+{name}w": base + share * count * floats for name, count in parts.items()}
     return sums_of | {f"{name}W": count * n["Wf"] for name, count in parts.items()}
 
 
 _BASES = ("0", "XY", "XWY", "X", "Y")
 
 
-def _tiles(n: dict[str, Numbers]) -> Numbers:
+def _tiles(n: dict[str, Numbers], side: int = _TILE) -> Numbers:
     """Return the number of square tiles of a weight gradient."""
-    return np.ceil(n["small_channels"] / _TILE) * np.ceil(n["large_each"] * n["kernel"] / _TILE)
+    return np.ceil(n["small_channels"] / side) * np.ceil(n["large_each"] * n["kernel"] / side)
 
 
 def features(n: dict[str, Numbers]) -> NDArray[np.float32]:
@@ -158,13 +190,14 @@ def features(n: dict[str, Numbers]) -> NDArray[np.float32]:
     made = n["batch"] * n["small_places"]
     depth = n["large_each"] * n["kernel"]
     several = n["groups"] > 1
-    listed = [n[name] for name in _PLAIN]
+    listed = [n[name] for name in (*_PLAIN, *_BY_AXIS)]
+    listed += [n["Xf"] + n["Yf"], n["Xf"], n["Yf"], n["Wf"], n["W"] / n["groups"], n["groups"] * n["batch"]]
     listed += [n["X"] / n["Y"], n["W"] / (n["X"] + n["Y"]), n["W"] / n["Y"], n["large_channels"] / n["small_channels"]]
     listed += [n["large_each"] % n["vector"], n["small_each"] % n["vector"]]
     listed += [n[name] % step for name in ("large_channels", "small_channels") for step in (2, 8, 64)]
     listed += [n[name] % step for name in ("large_places", "small_places") for step in (4, 8)]
     listed += [_divided(n[name]) for name in _SIZES]
-    listed += [made, read, depth, made / depth, made * n["small_channels"] * depth, _tiles(n)]
+    listed += [made, read, depth, made / depth, made * n["small_channels"] * depth, _tiles(n), _tiles(n, _TILE // 2)]
     listed += [
         np.ceil(made / _TILE) * np.ceil(n["small_channels"] / _TILE) / _PROCESSORS,
         np.ceil(read / _TILE) * np.ceil(n["large_channels"] / _TILE) / _PROCESSORS,
@@ -179,6 +212,7 @@ _PLAIN = (
     "width", "brain", "batch", *_SIZES, "large_each", "small_each", "groups", "kernel", "stride", "dilation", "padding",
     "last", "dims", "transposed", "flat", "X", "Y", "W",
 )  # fmt: skip
+_BY_AXIS = tuple(f"{name}{axis}" for name in ("kernel", "stride", "size", "result") for axis in range(3))
 
 
 def _divided(count: Numbers) -> Numbers:

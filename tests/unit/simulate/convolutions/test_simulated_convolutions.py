@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conv_example import Load, example_modules
 from folders import DATA
@@ -15,12 +16,13 @@ torch = pytest.importorskip("torch")
 import gpuledger  # noqa: E402
 from gpuledger.simulate.convolutions import convolution_guess as guess  # noqa: E402
 from gpuledger.simulate.convolutions.convolution_rows import PLACE  # noqa: E402
-from gpuledger.simulate.convolutions.convolution_terms import describe, key_of, twin_of  # noqa: E402
+from gpuledger.simulate.convolutions.convolution_terms import FORWARD, describe, key_of, sums, twin_of  # noqa: E402
 from gpuledger.simulate.convolutions.convolutions import Held, backward_held, forward_held  # noqa: E402
 
 pytestmark = pytest.mark.torch
 MEASURED = DATA / "h200" / "conv_workspaces.npz"
 MEASURED_3D = DATA / "h200" / "conv_workspaces_3d.npz"
+MEASURED_NETS = DATA / "h200" / "conv_workspaces_nets.npz"
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +112,49 @@ def test_shapes_with_three_dimensions_have_trees_of_their_own(copies: Any, load:
     off = sum(abs(guessed - size) for guessed, size in zip(guess.guess_many(keys, 0), held, strict=True))
     described = describe(keys)
     assert off / float((described["X"] + described["Y"]).sum()) < 0.08
+
+
+def forwards_with_groups(copies: Any, load: Load) -> tuple[list[Any], list[int]]:
+    """Return keys and measured workspaces of forwards with groups of several channels and data in channels first."""
+    cases = [case for case in load("conv_workspaces").read(MEASURED_NETS)[0] if not case.row[PLACE["transposed"]]]
+    keys = [key_of(case.row) for case in cases]
+    wanted = [place for place, kind in enumerate(guess.kinds_of(keys)) if kind == guess.GROUPED and not keys[place][-1]]
+    held = [copies.recorded(cases[place].streams[0]) for place in wanted]
+    return [keys[place] for place in wanted], [sum(found[found.index(0) :]) for found in held]
+
+
+def test_cudnn_converts_eight_groups_at_a_time(copies: Any, load: Load) -> None:
+    """Of grouped convolutions with a workspace, a third has that of eight groups. Those have wide groups."""
+    keys, held = forwards_with_groups(copies, load)
+    described = describe(keys)
+    said = {name: values for name, values in sums(described, FORWARD).items() if "/g" in name}
+    scale = described["X"] + described["Y"]
+    wide = (described["groups"] > 8) & (described["large_each"] >= 64) & (np.array(held) > 0)
+    exact = [np.abs(values - held) < 1e-3 * scale for values in said.values()]
+    assert wide.sum() > 40
+    assert np.any(exact, axis=0)[wide].mean() > 1 / 3
+
+
+def test_shapes_with_groups_have_trees_of_their_own(copies: Any, load: Load) -> None:
+    """The trees were fitted to these shapes. Those without groups of several channels were off by half."""
+    keys, held = forwards_with_groups(copies, load)
+    off = sum(abs(guessed - size) for guessed, size in zip(guess.guess_many(keys, FORWARD), held, strict=True))
+    described = describe(keys)
+    assert len(keys) > 500
+    assert off / float((described["X"] + described["Y"]).sum()) < 0.2
+
+
+def test_the_kind_of_a_shape_is_that_of_its_groups_and_dimensions() -> None:
+    flat = (2, 0, 0, 24, 40, 28, 28, 0, 40, 40, 3, 3, 0, 1, 1, 0, 1, 1, 0, 1, 1, 0, 0, 0, 0, 1, 0)
+    channels, groups, weight = PLACE["channels"], PLACE["groups"], PLACE["weight1"]
+    assert channels == 4
+    depthwise = (*flat[:weight], 1, *flat[weight + 1 : groups], 40, 0)
+    grouped = (*flat[:weight], 10, *flat[weight + 1 : groups], 4, 0)
+    widened = (*flat[:8], 80, 1, *flat[weight + 1 : groups], 40, 0)
+    up = (2, 1, *depthwise[2:weight], 2, *depthwise[weight + 1 :])
+    volume = (3, *flat[1:7], 8, *flat[8:])
+    kinds = guess.kinds_of([flat, depthwise, grouped, widened, up, volume]).tolist()
+    assert kinds == ["flat", "flat", "grouped", "grouped", "grouped", "volume"]
 
 
 def test_shapes_of_several_kinds_are_guessed_together() -> None:
