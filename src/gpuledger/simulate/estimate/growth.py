@@ -20,6 +20,11 @@ from gpuledger.units import counted, format_bytes
 
 _SUSPICIOUS, _CERTAIN = 2, 4
 """Steps in a row with more allocated after each than before, until it may be growth, and until it is."""
+_UNEVEN, _CERTAIN_IF_UNEVEN = 2.0, 8
+"""Ratio of the largest to the smallest gain of these steps above which chance is likely: batches of varied sizes.
+
+Then as many steps in a row must gain.
+"""
 _MANY_STEPS, _NOTABLE = 1000, 1.01
 """Growth is reported if that many more steps need more than this ratio of the peak."""
 _LOOK_NS = 500_000_000
@@ -68,7 +73,7 @@ class GrowthWatch:
 
     def __init__(self, device: SimulatedDevice) -> None:
         self._device = device
-        self._held: deque[int] = deque(maxlen=_CERTAIN + 1)
+        self._held: deque[int] = deque(maxlen=_CERTAIN_IF_UNEVEN + 1)
         self._first_step = self._first_bytes = 0
         self._sizes: dict[Key, int] = {}
         """Sizes of the program's containers after that step."""
@@ -86,12 +91,14 @@ class GrowthWatch:
     @property
     def is_certain(self) -> bool:
         """Return whether each of the last steps has left more than the one before."""
-        return self._grew(_CERTAIN)
+        added = self._added(_CERTAIN)
+        is_even = self._grew(_CERTAIN) and max(added) <= _UNEVEN * min(added)
+        return is_even or self._grew(_CERTAIN_IF_UNEVEN)
 
     @property
     def needs_more(self) -> bool:
         """Return whether more steps are needed to know if the program grows."""
-        return self._grew(_SUSPICIOUS) and len(self._held) <= _CERTAIN
+        return self._grew(_SUSPICIOUS) and not self.is_certain and len(self._held) <= _CERTAIN_IF_UNEVEN
 
     def found(self, step: int) -> StepGrowth | None:
         """Return the growth, at the end of a step; None if one of the last steps has not left more than before."""

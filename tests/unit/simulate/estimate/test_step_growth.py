@@ -13,7 +13,7 @@ import torch
 from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.estimate.fit import Assumed, with_full_buffers
-from gpuledger.simulate.estimate.growth import describe_growth
+from gpuledger.simulate.estimate.growth import GrowthWatch, describe_growth
 from gpuledger.simulate.estimate.step_plan import StepPlan
 from gpuledger.simulate.gpu.card import in_place
 from gpuledger.simulate.gpu.device import SimulatedDevice
@@ -73,6 +73,37 @@ def test_a_list_without_a_limit_is_named_with_the_steps_until_the_gpu_is_full() 
     (said,) = describe_growth(device, plan.growth)
     assert "each step keeps 4.0 KiB more in results (" in said
     assert "1,000 more steps need 3.9 MiB more, and the GPU will be full after about" in said
+
+
+@pytest.mark.parametrize(
+    ("sizes_kib", "is_growth"),
+    [
+        ([9, 2, 3, 5, 6, 9], False),  # batches of varied sizes
+        ([9, 20, 30, 41, 50], True),
+        ([9, 20, 32, 33, 35], False),
+        ([9, 20, 32, 33, 35, 45, 46, 60, 62], True),
+    ],
+)
+def test_growth_is_certain_after_more_steps_if_it_is_uneven(sizes_kib: list[int], *, is_growth: bool) -> None:
+    device, _ = new_plan()
+    watch = GrowthWatch(device)
+    held: list[torch.Tensor] = []
+    with in_place(device, lambda _: None):
+        for step, size in enumerate(sizes_kib, 1):
+            held[:] = [torch.zeros(size * KIB, device="cuda")]
+            watch.see(step)
+    assert watch.is_certain is is_growth
+    assert (watch.found(len(sizes_kib)) is not None) is is_growth
+
+
+def test_uneven_growth_takes_more_steps_to_be_certain() -> None:
+    device, plan = new_plan()
+    held: list[torch.Tensor] = []
+    sizes = iter([3, 9, 1, 4, 2, 8] * 20)
+    assert steps_of(device, plan, lambda: held.append(torch.zeros(next(sizes) * KIB, device="cuda"))) >= 9
+    assert plan.growth is not None
+    assert plan.growth.holder is not None
+    assert plan.growth.holder.name == "held"
 
 
 def test_little_growth_is_not_told() -> None:
