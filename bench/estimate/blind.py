@@ -79,6 +79,7 @@ def main() -> None:
             truth = one["truth"] = run_one(name)
             if "failed" not in truth and "failed" not in one["estimate"]:
                 one["error"] = {figure: round(one["estimate"][figure] / truth[figure] - 1, 5) for figure in FIGURES}
+            write_results(options.out, results)
     if options.again:
         results["again_on"] = describe_environment("cpu")
         for name, one in results["trainings"].items():

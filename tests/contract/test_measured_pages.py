@@ -168,6 +168,8 @@ def test_a_blind_set_is_on_the_pages_once_it_ran(has_run: bool, monkeypatch: pyt
 
     def read(name: str) -> results.Results:
         found = results.read(name)
+        if name == blind.VARIED:
+            return {"estimated_on": found["estimated_on"], "trainings": found["trainings"]}
         if name != blind.CONVOLUTIONS:
             return found
         shown = {"estimated_on": found["estimated_on"]}
