@@ -15,6 +15,7 @@ from gpuledger.simulate.gpu.functions import CPU
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.gpu.sizes import caller
 from gpuledger.simulate.traits import listed_traits
+from gpuledger.units import format_bytes
 
 
 class SimulatedStream:
@@ -206,10 +207,17 @@ class CudaFacade:
             "memory_summary": lambda device=None, abbreviated=False: "simulated GPU",
             "memory_snapshot": lambda *_args, **_kwargs: [],
             "mem_get_info": lambda device=None: self._free_and_total(),
-            "set_per_process_memory_fraction": lambda fraction, device=None: None,
+            "set_per_process_memory_fraction": self._limited,
             "get_allocator_backend": lambda: "native",
             "_record_memory_history": lambda *_args, **_kwargs: None,
         }
+
+    def _limited(self, fraction: float, device: Any = None) -> None:
+        limit = format_bytes(int(fraction * self.device.card.total_bytes))
+        self._say(
+            f"{caller()}: torch.cuda.set_per_process_memory_fraction limits the program to {limit}. The estimate has "
+            "no such limit: it is of the memory that the program needs without out-of-memory errors."
+        )
 
     def _peaks(self) -> tuple[int, int]:
         """Return the peaks since the program has reset them. The estimate keeps those of the whole program."""

@@ -80,6 +80,13 @@ def test_a_script_that_asks_which_gpu_it_has_is_named(device: SimulatedDevice) -
     assert all(sentence.startswith("test_simulated_card.py:") for sentence in SAID)
 
 
+def test_a_limit_that_the_program_sets_is_told(device: SimulatedDevice) -> None:
+    torch.cuda.set_per_process_memory_fraction(8 * 2**30 / device.card.total_bytes)
+    (said,) = SAID
+    assert said.startswith("test_simulated_card.py:")
+    assert "set_per_process_memory_fraction limits the program to 8.0 GiB" in said
+
+
 def test_tensors_say_where_they_are(device: SimulatedDevice) -> None:
     on_cpu = torch.randn(4, 4)
     on_card = on_cpu.to("cuda")
