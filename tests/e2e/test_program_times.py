@@ -41,7 +41,7 @@ session = current()
 session.window.recorder.times = session.window._times = None
 session._recorders.stop_watching()
 seen, dispatch_modes.has_dispatch_mode = dispatch_modes.has_dispatch_mode, lambda: False
-session._later.watch_program()
+session._later.watch_program(lambda: session.window.read_counters("operator"))
 dispatch_modes.has_dispatch_mode = seen
 print("watched", modes())
 """
@@ -108,6 +108,7 @@ def test_the_first_operators_are_on_their_lines(name: str, tmp_path: Path) -> No
     said = run(tmp_path, f"exec(compile(HEAD + PROGRAMS[{name!r}], 'numeric.py', 'exec'), {{}})\n")
     assert said == ["watched 1", "left 1", "end 0 False"]
     rank = load(tmp_path / "run.ledger").rank()
+    assert "operator" in rank.table("counters", ("reason",)).column("reason").to_pylist()
     assert rank.manifest.timed_program is not None
     times = break_down_time(rank)
     assert times is not None

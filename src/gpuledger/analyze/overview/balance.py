@@ -202,9 +202,9 @@ def _measured_lines(rank: Rank) -> list[BalanceLine]:
 
 def _outside_lines(rank: Rank, outside: OutsideBytes) -> list[BalanceLine]:
     """Return context, libraries and NCCL as read in the process, each with the steps in which its memory came."""
-    was_read = any(gain.name == CONTEXT for gain in outside.gains)
+    was_read = bool(outside.context_when)
     with_nccl = outside.nccl_bytes is None and rank.manifest.collectives == "nccl"
-    notes = {CONTEXT: "before the first module call" if was_read else "", LIBRARY: outside.when(LIBRARY)}
+    notes = {CONTEXT: outside.context_when, LIBRARY: outside.when(LIBRARY)}
     sizes = {CONTEXT: outside.context_bytes, LIBRARY: outside.library_bytes, NCCL: outside.nccl_bytes}
     if outside.context_bytes is None:
         notes[LIBRARY] += ", with the CUDA context"

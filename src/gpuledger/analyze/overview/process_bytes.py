@@ -18,7 +18,9 @@ CONTEXT, LIBRARY, NCCL, LATER = "context", "library", "nccl", "later"
 FIRST_STEPS = 3
 """Steps in which libraries are loaded. What a process gains later is not known to be a library's."""
 
-_FIRST_CALL, _BEFORE_COLLECTIVE, _AFTER_COLLECTIVE = "call", "collective_start", "collective_end"
+_CONTEXT_COMES = {"call": "before the first module call", "operator": "until the first operator ended"}
+"""Reason of the sample up to which memory is the context's, the first that there is -> when that memory came."""
+_BEFORE_COLLECTIVE, _AFTER_COLLECTIVE = "collective_start", "collective_end"
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class OutsideBytes:
     library_bytes: int
     nccl_bytes: int | None
     gains: tuple[Gain, ...]
+    context_when: str = ""
+    """When the context's memory came; "" if it was not read in the process."""
 
     @property
     def total_bytes(self) -> int:
@@ -129,38 +133,43 @@ def has_context_reading(rank: Rank) -> bool:
 def read_outside(rank: Rank, device_idx: int, until_ns: int | None = None) -> OutsideBytes | None:
     """Return the process's memory outside the allocator at its last sample until ``until_ns``; None if never read.
 
-    Without a sample before the first module call, the context is the one that was measured separately, if there is one.
+    Without a sample before the first module call, the one after the first operator counts. Without both, the context is
+    the one that was measured separately, if there is one.
 
     Source: NVML process list minus the allocator's reserved bytes of the same time, in the recorded process; exact to
-    the driver's 2 MiB pages. Assumed: memory that comes before the first module call is the context's, memory that
-    comes during the first collective of a process group is NCCL's, and all other is the libraries'.
+    the driver's 2 MiB pages. Assumed: memory that comes before the first module call, or until the first operator has
+    ended, is the context's, memory that comes during the first collective of a process group is NCCL's, and all other
+    is the libraries'.
     """
     if rank.manifest.recorder.is_imported or device_idx < 0:
         return None
-    gains = [gain for t_ns, gain in _gains(rank, device_idx) if until_ns is None or t_ns <= until_ns]
+    rows = _samples(rank, device_idx)
+    read = next((reason for reason in _CONTEXT_COMES if any(row.reason == reason for row in rows)), "")
+    gains = [gain for t_ns, gain in _gains(rank, rows, read) if until_ns is None or t_ns <= until_ns]
     if not gains:
         return None
     sizes = {name: _sum(gains, name) for name in (CONTEXT, LIBRARY, NCCL, LATER)}
     context_bytes: int | None = sizes[CONTEXT]
     library_bytes = sizes[LIBRARY] + min(sizes[LATER], 0)
-    if not any(gain.name == CONTEXT for gain in gains):
+    was_read = any(gain.name == CONTEXT for gain in gains)
+    if not was_read:
         apart = rank.manifest.libraries
         context_bytes = (
             None if apart is None or apart.context_bytes is None else min(apart.context_bytes, library_bytes)
         )
         library_bytes -= context_bytes or 0
     has_nccl = any(gain.name == NCCL for gain in gains)
-    return OutsideBytes(context_bytes, library_bytes, sizes[NCCL] if has_nccl else None, tuple(gains))
+    nccl_bytes, when = sizes[NCCL] if has_nccl else None, _CONTEXT_COMES[read] if was_read else ""
+    return OutsideBytes(context_bytes, library_bytes, nccl_bytes, tuple(gains), when)
 
 
 def _sum(gains: list[Gain], name: str) -> int:
     return sum(gain.bytes for gain in gains if gain.name == name)
 
 
-def _gains(rank: Rank, device_idx: int) -> Iterator[tuple[int, Gain]]:
+def _gains(rank: Rank, rows: list[_Sample], context_read: str) -> Iterator[tuple[int, Gain]]:
     """Yield the time of each sample of the process, and what it gained outside the allocator since the one before."""
-    rows = _samples(rank, device_idx)
-    until_call = next((row.t_ns for row in rows if row.reason == _FIRST_CALL), None)
+    until_call = next((row.t_ns for row in rows if row.reason == context_read), None)
     communications = list(rank.manifest.communications)
     before: _Sample | None = None
     for row in rows:

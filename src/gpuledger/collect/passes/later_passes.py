@@ -106,10 +106,15 @@ class LaterPasses:
         """Record one more step with source lines after the profiled ones, with the ids of ``stacks``."""
         self._time_pass.use_lines(stacks)
 
-    def watch_program(self) -> None:
-        """Measure the times of a GPU program that turns out to have no steps. Ends with :meth:`expect_steps`."""
+    def watch_program(self, first_ended: Callable[[], None]) -> None:
+        """Measure the times of a GPU program that turns out to have no steps. Ends with :meth:`expect_steps`.
+
+        Args:
+            first_ended: Called after its first operator.
+        """
         if self._user_profiler is not None:
-            self._program = ProgramTimes(self._time_pass, self._journal, self._user_profiler, self._guard)
+            journal, watch = self._journal, self._user_profiler
+            self._program = ProgramTimes(self._time_pass, journal, watch, first_ended, self._guard)
             self._program.install()
 
     def expect_steps(self) -> None:

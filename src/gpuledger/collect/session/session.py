@@ -174,7 +174,7 @@ class Session:
         if self.window.may_open():
             self.window.open()
             if self._on_card and self.settings.stacks:
-                self._later.watch_program()
+                self._later.watch_program(partial(self.window.read_counters, "operator"))
         self.calls.see(not self.window.is_open or self.steps.module_name is not None)
 
     # -- ending ---------------------------------------------------------------------------------------------------

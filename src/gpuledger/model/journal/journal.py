@@ -132,11 +132,11 @@ _TYPE_CODES = {"i1": "b", "i4": "i", "i8": "q", "f8": "d"}
 
 REASONS = (
     *("open", "step_end", "drain", "close", "oom", "exit", "scan", "time", "energy"),
-    *("call", "collective_start", "collective_end", "census"),
+    *("call", "collective_start", "collective_end", "census", "operator"),
 )
 """Why a snapshot, a counter reading or a pause was recorded. The stored number is the position.
 
-``call`` is the first module call. ``collective_start`` and ``collective_end`` are the first collective of a process
+``call`` is the first module call, ``operator`` the first operator. ``collective_start`` and ``collective_end`` are the first collective of a process
 group.
 """
 

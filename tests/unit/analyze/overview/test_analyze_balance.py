@@ -417,7 +417,8 @@ def test_lines_outside_the_allocator_say_when_they_came_and_what_they_may_includ
     expected: list[tuple[str, int, str, str]],
 ) -> None:
     rank: Any = SimpleNamespace(manifest=SimpleNamespace(collectives=collectives))
-    outside = OutsideBytes(*sizes, tuple(Gain(name, 2, 1 << 20) for name in [*gains, LIBRARY]))
+    found = tuple(Gain(name, 2, 1 << 20) for name in [*gains, LIBRARY])
+    outside = OutsideBytes(*sizes, found, FIRST if CONTEXT in gains else "")
     assert _outside_lines(rank, outside) == [BalanceLine(name, size, 1, *rest) for name, size, *rest in expected]
 
 

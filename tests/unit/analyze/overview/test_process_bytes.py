@@ -56,6 +56,19 @@ def test_each_line_is_what_came_at_its_time(tmp_path: Path) -> None:
     assert has_context_reading(rank)
 
 
+def test_without_module_calls_the_context_is_what_came_until_the_first_operator(tmp_path: Path) -> None:
+    rank = rank_with(tmp_path / "a.ledger", ("open", 0, 0), ("operator", 0, 510), ("close", 0, 590), ("exit", 0, 590))
+    found = lines(build_balance(rank, at="end"))
+    assert found["context"] == (510, "until the first operator ended")
+    assert found["library"][0] == 80
+    assert has_context_reading(rank)
+
+
+def test_a_module_call_comes_before_the_first_operator(tmp_path: Path) -> None:
+    rank = rank_with(tmp_path / "a.ledger", ("operator", 0, 510), START, ("step_end", 1, 750))
+    assert lines(build_balance(rank, at="end"))["context"] == (518, "before the first module call")
+
+
 def test_the_libraries_of_an_instant_are_those_loaded_by_then(tmp_path: Path) -> None:
     path = tmp_path / "a.ledger"
     rank = rank_with(path, START, ("step_end", 1, 750), ("step_end", 2, 758), ("close", 2, 758))

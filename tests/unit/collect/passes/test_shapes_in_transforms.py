@@ -97,7 +97,8 @@ def test_a_program_without_steps_is_recorded_without_shapes_from_its_first_trans
 
     time_pass = time_pass_of(tmp_path, stacks)
     journal = RankJournal(lambda: tmp_path, [])
-    program = ProgramTimes(time_pass, journal, UserProfiler(lambda: None, lambda _error: False), GUARD)
+    watch = UserProfiler(lambda: None, lambda _error: False)
+    program = ProgramTimes(time_pass, journal, watch, lambda: None, GUARD)
     program.install()
     data = torch.ones(4, 3)
     try:
