@@ -106,15 +106,11 @@ class LaterPasses:
         """Record one more step with source lines after the profiled ones, with the ids of ``stacks``."""
         self._time_pass.use_lines(stacks)
 
-    def watch_program(self, first_ended: Callable[[], None]) -> None:
-        """Measure the times of a GPU program that turns out to have no steps. Ends with :meth:`expect_steps`.
-
-        Args:
-            first_ended: Called after its first operator.
-        """
+    def watch_program(self, began: Callable[[], None]) -> None:
+        """Measure the times of a GPU program that turns out to have no steps. Ends with :meth:`expect_steps`."""
         if self._user_profiler is not None:
             journal, watch = self._journal, self._user_profiler
-            self._program = ProgramTimes(self._time_pass, journal, watch, first_ended, self._guard)
+            self._program = ProgramTimes(self._time_pass, journal, watch, began, self._guard)
             self._program.install()
 
     def expect_steps(self) -> None:

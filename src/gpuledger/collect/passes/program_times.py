@@ -36,22 +36,17 @@ class ProgramTimes:
         time_pass: Records kernels.
         journal: Where facts are written.
         watch: Detects profilers of the program, and must not take this one for one of them.
-        first_ended: Called after the first operator, when the CUDA context exists and few libraries are loaded.
+        began: Called after the first operator, when the CUDA context exists and few libraries are loaded.
         guard: Wraps what is called between two instructions of the program.
     """
 
     def __init__(
-        self,
-        time_pass: TimePass,
-        journal: RankJournal,
-        watch: UserProfiler,
-        first_ended: Callable[[], None],
-        guard: Guard,
+        self, time_pass: TimePass, journal: RankJournal, watch: UserProfiler, began: Callable[[], None], guard: Guard
     ) -> None:
         self._time_pass = time_pass
         self._journal = journal
         self._watch = watch
-        self._first_ended, self._begin_soon = first_ended, guard(self._begin)
+        self._began, self._begin_soon = began, guard(self._begin)
         self._next: tuple[int, Callable[..., None]] = (1, guard(self._await_operators))
         self._delay = 1
         """Number of operators until the next attempt, if one fails."""
@@ -95,7 +90,7 @@ class ProgramTimes:
 
     def _await_operators(self) -> None:
         self._next, self._delay = (max(AWAITED, self._count + 1), self._begin_soon), 1
-        self._first_ended()
+        self._began()
 
     def _begin(self) -> None:
         """Begin if the program has no modules with parameters and no optimizers."""

@@ -136,8 +136,8 @@ REASONS = (
 )
 """Why a snapshot, a counter reading or a pause was recorded. The stored number is the position.
 
-``call`` is the first module call, ``operator`` the first operator. ``collective_start`` and ``collective_end`` are the first collective of a process
-group.
+``call`` is the first module call, ``operator`` the first operator. ``collective_start`` and ``collective_end`` are the
+first collective of a process group.
 """
 
 OWN_ERROR = "an internal error of gpuledger"
