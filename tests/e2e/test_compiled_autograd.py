@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -121,6 +123,21 @@ def first_recorded(compiler_caches: None) -> First:
         return runs[compile_it, of_autograd]
 
     return record_once
+
+
+@pytest.fixture
+def own_cache(compiler_caches: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a cache of the compiler's that holds kernels alone, those of the tests before.
+
+    A kernel with the same name has the same code, and takes longest to compile.
+    """
+    known, own = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]), tmp_path / "inductor"
+    for kernel in known.rglob("*.so"):
+        place = own / kernel.relative_to(known)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(kernel, place)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(own))
+    return own
 
 
 def made_in_backward(run: Recorded) -> Counter[str]:
@@ -249,9 +266,8 @@ def test_a_model_that_is_not_compiled_at_all_is_recorded() -> None:
 
 
 def test_code_of_compiled_autograd_from_a_cache_of_a_bare_run_is_said_to_have_no_modules(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     torch._inductor.utils.clear_caches()
     train(whole, of_autograd=True, blocks=1)
@@ -264,19 +280,18 @@ def test_code_of_compiled_autograd_from_a_cache_of_a_bare_run_is_said_to_have_no
 
 
 @pytest.mark.parametrize("enable", [by_itself, with_own_backend])
-def test_the_compiler_does_what_it_does_alone(enable: Enable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+def test_the_compiler_does_what_it_does_alone(enable: Enable, own_cache: Path) -> None:
     outcomes = []
     for run in (train, recorded):
         torch._inductor.utils.clear_caches()
         torch._dynamo.utils.counters.clear()
         run(whole, of_autograd=True, blocks=1, enable=enable)
         counters = {name: dict(torch._dynamo.utils.counters[name]) for name in ("stats", "compiled_autograd")}
-        made = [file for file in tmp_path.rglob("*") if file.is_file()]
+        made = [file for file in own_cache.rglob("*") if file.is_file()]
         codes = [_NUMBER.sub("", file.read_text(encoding="utf-8")) for file in made if file.suffix == ".py"]
         outcomes.append((counters, sorted(codes)))
         for file in made:
-            if file.suffix != ".so":  # a kernel with the same name has the same code, and takes longest to compile
+            if file.suffix != ".so":
                 file.unlink()
     assert outcomes[0] == outcomes[1]
     assert len(outcomes[0][1]) == 2
