@@ -65,6 +65,8 @@ def train():
         model(torch.ones(rows, 16)).sum().backward()
         optimizer.step()
 
+if sys.argv[1] == "own":
+    ray.init(include_dashboard=False, log_to_driver=False)
 if sys.argv[1] == "variables":
     names = [name for name in os.environ if name.startswith("GPULEDGER_") or name == "PYTHONPATH"]
     ray.init(runtime_env={"env_vars": {name: os.environ[name] for name in names}})
@@ -74,6 +76,8 @@ sys.exit(7)
 """
 INPUTS = [64 * 16 * 4, 128 * 16 * 4]
 HEAD_CPUS = 3
+UNNEEDED = ("RAY_enable_worker_prestart", "RAY_prestart_worker_first_driver", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER")
+"""What Ray starts unless these are 0: processes that wait for a task, and one that waits for the cloud to stop a node."""
 MOST_S = 400
 """Ray takes its time to start on a machine that is busy with other tests."""
 
@@ -93,8 +97,11 @@ def ray() -> Iterator[Ray]:
     library = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    with object_storage() as storage:  # first: the nodes inherit its variables
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": HEAD_CPUS, "include_dashboard": False})
+    needed = {"num_cpus": HEAD_CPUS, "include_dashboard": False, "include_log_monitor": False}
+    with object_storage() as storage, pytest.MonkeyPatch.context() as patch:  # first: the nodes inherit the variables
+        for name in UNNEEDED:
+            patch.setenv(name, "0")
+        cluster = Cluster(initialize_head=True, head_node_args=needed)
         try:
             library.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
             yield Ray(cluster, storage)
