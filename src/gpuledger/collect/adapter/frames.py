@@ -19,6 +19,9 @@ OUTSIDE = tuple(
 )
 """Folders of gpuledger and of torch."""
 
+TEST_RUNNERS = tuple(f"{os.sep}{name}{os.sep}" for name in ("_pytest", "pluggy"))
+"""Folders of pytest. What called a test is no part of the program: its variables lead to thousands of objects."""
+
 _HANDS_OUT_PROXIES = sys.version_info >= (3, 13)
 """Whether ``f_locals`` of a function is a new object each time, and not a dict that its frame keeps (PEP 667)."""
 _USES_THE_DICT = frozenset({"locals", "vars", "exec", "f_locals"})
@@ -46,8 +49,11 @@ def frames_of_other_threads() -> Iterator[FrameType]:
 
 
 def _of_the_program(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield what runs of the program from a frame outwards; of a test, no more than the test itself."""
     while frame is not None:
         file = frame.f_code.co_filename
+        if any(folder in file for folder in TEST_RUNNERS):
+            return
         if not file.startswith(OUTSIDE) and not file.startswith("<frozen"):
             yield frame
         frame = frame.f_back
