@@ -76,8 +76,6 @@ sys.exit(7)
 """
 INPUTS = [64 * 16 * 4, 128 * 16 * 4]
 HEAD_CPUS = 3
-UNNEEDED = ("RAY_enable_worker_prestart", "RAY_prestart_worker_first_driver", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER")
-"""What Ray starts unless these are 0: processes that wait for a task, and one that waits for the cloud to stop a node."""
 MOST_S = 400
 """Ray takes its time to start on a machine that is busy with other tests."""
 
@@ -99,8 +97,7 @@ def ray() -> Iterator[Ray]:
 
     needed = {"num_cpus": HEAD_CPUS, "include_dashboard": False, "include_log_monitor": False}
     with object_storage() as storage, pytest.MonkeyPatch.context() as patch:  # first: the nodes inherit the variables
-        for name in UNNEEDED:
-            patch.setenv(name, "0")
+        patch.setenv("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")  # no cloud takes nodes away here
         cluster = Cluster(initialize_head=True, head_node_args=needed)
         try:
             library.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
