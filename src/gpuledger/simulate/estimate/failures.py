@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import sysconfig
+import threading
 import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -44,6 +46,10 @@ _NEEDS = (
     (OSError, "An estimate needs the files and the network that the program needs"),
 )
 """Kind of error -> what the user can do."""
+OTHER_THREADS = (
+    "The program has other threads, and only the main thread is simulated. If they compute, call their work in the "
+    "main thread"
+)
 
 
 def hint_on(error: BaseException) -> str:
@@ -59,7 +65,19 @@ def hint_on(error: BaseException) -> str:
         return f"Install {missing}, which the program starts"
     if isinstance(error, SystemExit) and error.code:
         return "The program ended itself before a step. Give it what it asks for"
-    return next((hint for kind, hint in _NEEDS if isinstance(error, kind)), "")
+    known = next((hint for kind, hint in _NEEDS if isinstance(error, kind)), "")
+    return known or (OTHER_THREADS if _has_other_threads() else "")
+
+
+def _has_other_threads() -> bool:
+    """Return whether a function of the program's own runs in another thread."""
+    frames = sys._current_frames()
+    frames.pop(threading.get_ident(), None)
+    return any(
+        is_own(frame.f_code.co_filename)
+        for innermost in frames.values()
+        for frame, _ in traceback.walk_stack(innermost)
+    )
 
 
 def is_own(file: str) -> bool:
