@@ -11,6 +11,7 @@ from quick import recorded
 from recorded import read_recorded
 
 from gpuledger.analyze.overview.summary import summarize
+from gpuledger.analyze.posting.posting import FUNCTIONS_WITHOUT_MODULES
 from gpuledger.collect.steps.call_steps import SWITCH_CALLS
 from gpuledger.collect.steps.step_counter import SWITCH_STEPS
 from gpuledger.services.runs import load
@@ -339,6 +340,8 @@ for _ in range(8):
     model(x).square().mean().backward()
     optimizer.step()
 """
+HELPER = "a compiled helper"
+"""Its backend reports no modules, which a note says."""
 FURTHER_MODELS = "a new model and optimizer for each fold"
 PROGRAMS = {
     "a GAN": GAN,
@@ -358,7 +361,7 @@ PROGRAMS = {
     "a teacher that averages the student": EXPONENTIAL_AVERAGE,
     "five steps of the critic for one of the generator": MANY_CRITIC_STEPS,
     "a training in another thread": IN_THREAD,
-    "a compiled helper": COMPILED_HELPER,
+    HELPER: COMPILED_HELPER,
 }
 QUANTIZED = """
 import warnings
@@ -481,7 +484,7 @@ def notes_of(directory: Path) -> tuple[str, ...]:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_steps_are_the_programs_iterations(name: str, tmp_path: Path) -> None:
     assert kinds_of(tmp_path, PROGRAMS[name]) == ["optimizer"] * ITERATIONS
-    assert bool(notes_of(tmp_path)) == (name == FURTHER_MODELS)
+    assert bool(notes_of(tmp_path)) == (name in (FURTHER_MODELS, HELPER))
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -494,7 +497,7 @@ def test_without_an_optimizer_steps_are_calls(name: str, tmp_path: Path) -> None
 def test_steps_of_a_compiled_program_are_those_of_its_optimizer_or_its_calls(name: str, tmp_path: Path) -> None:
     kind = "optimizer" if "optimizer.step()" in COMPILED[name] else "call"
     assert kinds_of(tmp_path, COMPILED[name]) == [kind] * ITERATIONS
-    assert notes_of(tmp_path) == ()
+    assert notes_of(tmp_path) == (FUNCTIONS_WITHOUT_MODULES,)
 
 
 def test_the_memory_of_a_target_model_is_recorded_and_not_only_that_of_its_draft_model(tmp_path: Path) -> None:
