@@ -75,6 +75,7 @@ def cost_of_the_flight_recorder() -> list[str]:
             f"{percent(max(counters_frac), 2)} of one.",
             "Of the last events, each takes the time by which the steps with them in every step are longer:",
             f"{statistics.median(events_ns):,.0f} ns in the median of these models ({span(events_ns, 0)} ns).",
+            *(["A negative time is noise."] if min(events_ns) < 0 else []),
             "The hooks that count steps are not in this table, but in the next figure. Copying the history at an error",
             f"takes {copy_ms} ms.",
         ),
