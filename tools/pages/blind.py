@@ -258,10 +258,14 @@ def coverage() -> list[str]:
     below = count - above
     low, high = interval_of_share(below, count, LEVEL)
     where = "in" if low <= LEVEL <= high else "not in"
+    first_above, first_count = blind_above()
     return wrap(
         f"All {count} trainings that were estimated before they ran have an upper bound with a confidence level of",
         f"{percent(LEVEL, 0)}. {below} of them ({percent(below / count, 0)}) were below it. The binomial interval of",
-        f"this share is {percent(low, 0)} to {percent(high, 0)}, so {percent(LEVEL, 0)} is {where} it. Later estimates",
+        f"this share is {percent(low, 0)} to {percent(high, 0)}, so {percent(LEVEL, 0)} is {where} it.",
+        f"{first_above} of the {above} above their bound are among the {first_count} of the first two sets.",
+        f"The bounds of later sets were made of more errors: of these {count - first_count} trainings,",
+        f"{below - first_count + first_above} were below. Later estimates",
         "of these trainings are not blind, and are not included. By the layers of the model",
         f"({when(read(KINDS), 'estimate/blind_kinds.py')}):",
     )

@@ -222,13 +222,14 @@ def measured_convolutions() -> list[str]:
         shapes = len(kept["digests"])
     files = copies["files"].values()
     count, agree = sum(one["convolutions"] for one in files), sum(one["copies_agree"] for one in files)
-    told = copies["measured_on"]["conv_workspaces"]
+    told, last = copies["measured_on"]["conv_workspaces"], max(one["date"] for one in copies["measured_on"].values())
     return wrap(
         f"The table has {shapes:,} shapes of the {count:,} convolutions that were measured. The model is fitted to",
         "these, except those of trainings by which estimates are judged. The copies and sums of PyTorch itself are",
         "computed.",
         f"They agree with the GPU's in size and order in {agree:,} of the measured convolutions.",
-        f"Measured: {about(told, 'estimate/conv_workspaces.py')}, and later those with three dimensions. Compared:",
+        f"Measured: {about(told, 'estimate/conv_workspaces.py')}, and others until {last[:10]}. A",
+        "third of the rows of 2026-11-29, 05:00 UTC, was lost before it could be used. Compared:",
         f"{when(copies, 'estimate/conv_copies.py')}.",
     )
 

@@ -1,6 +1,6 @@
 """Terms of a convolution's workspace, and features on which cuDNN's choice of algorithm may depend.
 
-Source: 59,243 convolutions on an H200 (bench/estimate/conv_workspaces.py). Nearly every workspace is a sum of a few
+Source: 80,075 convolutions on an H200 (bench/estimate/conv_workspaces.py). Nearly every workspace is a sum of a few
 terms: data, weights and results in channels last, with channels padded to 16 bytes; partial sums of a weight gradient
 in float32; and for groups, data with padded channels per group. cuDNN's heuristics decide which sum it is.
 """

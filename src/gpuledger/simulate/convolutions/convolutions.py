@@ -1,6 +1,6 @@
 """Temporary memory of convolutions, in order: format copies by torch, cuDNN workspaces, sums for a bias gradient.
 
-Source: the allocator's history of 59,243 convolutions on an H200 with torch 2.11 and cuDNN 9.19, November 2026
+Source: the allocator's history of 80,075 convolutions on an H200 with torch 2.11 and cuDNN 9.19, November 2026
 (bench/estimate/conv_workspaces.py). Copies and sums match to the byte, in their order, in all of them
 (bench/estimate/conv_copies.py). Workspaces: :mod:`.convolution_guess`.
 """
