@@ -117,6 +117,23 @@ def of_calls(place: Path) -> Path:
     return place
 
 
+@pytest.mark.parametrize(
+    ("calls", "exit_code"),
+    [
+        ([[1, 1, 4, 128], [2, 80, 4, 1]], 0),  # the cache of a text that is not complete
+        ([[1, 1, 4, 128], [2, 40, 4, 1], [41, 41, 4, 128], [42, 80, 4, 1]], 5),  # it stays when the next one begins
+        ([[1, 80, 4, 128]], 5),
+    ],
+)
+def test_what_a_text_needs_while_it_is_generated_is_no_growth(
+    calls: list[list[int]], exit_code: int, tmp_path: Path
+) -> None:
+    run = of_calls(run_with(tmp_path / "a.ledger", MIB, 80))
+    manifest = read_run(run).ranks[0].directory / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"calls": calls}))
+    assert check(run).exit_code == exit_code
+
+
 def test_calls_that_were_not_counted_are_not_said_to_be_without_growth(tmp_path: Path) -> None:
     enough = check(of_calls(run_with(tmp_path / "a.ledger", 0, 80)))
     text = " ".join(enough.output.split())

@@ -1,9 +1,9 @@
 """Memory that grows step after step: how fast, since when, until when, and what holds it.
 
 Growth is a floor that rises steadily until the last step: the lowest value of each eighth of the later steps is above
-the one before, by similar amounts. On the host, censuses must show what became more, too. A warm-up, a cache that has
-reached its bound and steps of various sizes do not do that. Inputs that grow raise the floor, too, but with the same
-number of blocks, and raise the peak above the floor.
+the one before, by similar amounts. On the host, censuses must show what became more, too. A warm-up, a full cache and
+steps of various sizes do not do that. Inputs that grow raise the floor with the same number of blocks, and the peak
+above the floor. The cache of a text that is generated grows until the text ends.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuledger.analyze.memory.generations import is_one_generation
 from gpuledger.analyze.memory.growth_origin import RetainedBlocks, origin_of
 from gpuledger.analyze.memory.live import distinct_numbers, read_labels
 from gpuledger.analyze.posting.replay import NEVER
@@ -102,11 +103,12 @@ def find_growth(rank: Rank, failed_step: int | None = None) -> tuple[Growth, ...
     values = {name: table.column(name).to_numpy(zero_copy_only=False).astype(np.float64) for name in columns}
     fewest = FEWEST_STEPS if failed_step is None else FEWEST_FAILED_STEPS
     is_seen = values["step"] < (math.inf if failed_step is None else failed_step)
+    calls = rank.manifest.calls if failed_step is None else ()
     found = []
     for device_idx in distinct_numbers(values["device_idx"].astype(np.int64)).tolist():
         mine = {name: column[(values["device_idx"] == device_idx) & is_seen] for name, column in values.items()}
         growth = _of_device(rank, device_idx, mine, fewest) if device_idx >= 0 else _of_host(rank, mine)
-        if growth is not None:
+        if growth is not None and not is_one_generation(calls, growth.since_step):
             found.append(growth)
     return tuple(found)
 
@@ -198,8 +200,7 @@ def _of_host(rank: Rank, values: dict[str, F64]) -> Growth | None:
     is_large = steps.size >= FEWEST_HOST_STEPS and trend.total >= _LEAST_HOST_BYTES and last is None
     if not (confirmed or is_large):
         return None
-    limit = rank.manifest.host_limit_bytes
-    has_ended = any(one.killed for one in rank.manifest.oom)
+    limit, has_ended = rank.manifest.host_limit_bytes, any(one.killed for one in rank.manifest.oom)
     left = None if limit is None or has_ended else max(int((limit - float(host[-1])) / trend.per_step), 0)
     category, module, line = _kept_by_recorded_steps(rank, HOST, trend.per_step)
     return Growth(
@@ -269,8 +270,7 @@ def _still_grows(rank: Rank, last: CensusFacts, holder: Holder, trend: Trend, st
     """
     if holder.bound is not None and holder.length >= holder.bound:
         return False
-    place = holder.name, holder.where
-    more = holder.more
+    place, more = (holder.name, holder.where), holder.more
     for one in rank.manifest.censuses:
         if one.holder is not None and one.step < last.step and (one.holder.name, one.holder.where) == place:
             more, steps = holder.length - one.holder.length, last.step - one.step

@@ -6,11 +6,11 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuledger.analyze.memory.generations import is_generation, keeps_growing
 from gpuledger.analyze.memory.instant import module_paths
 from gpuledger.analyze.step.energy import step_energy
 from gpuledger.analyze.step.gpu_steps import gpu_steps
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 PREFILL, DECODE = "prefill", "decode"
-
-FEWEST_DECODES = 2
-"""Number of single tokens for each longer input from which on the calls are those of a generation loop."""
 
 SAME_FRAC = 0.9
 """Minimum share of steps with the same batch size for samples per second."""
@@ -124,35 +121,6 @@ def _call_kinds(rank: Rank, device_idx: int | None) -> tuple[CallKind, ...]:
         for name in (PREFILL, DECODE)
         if name in named.values()
     )
-
-
-def is_generation(calls: Sequence[Sequence[int]]) -> bool:
-    """Return whether calls are those of a generation loop: several single tokens after each longer input of the rows.
-
-    A classifier of words has single tokens too, but seldom directly after a longer text, and not several.
-
-    Args:
-        calls: First and last step of equal calls, their rows and their length, in order.
-    """
-    prefills = decodes = 0
-    before = (0, 0)
-    for first, last, rows, length in calls:
-        if length > 1:
-            prefills += last - first + 1
-        elif length == 1 and before[1] > 1 and rows % max(before[0], 1) == 0:  # beams multiply the rows
-            decodes += last - first + 1
-        before = rows, length
-    return decodes >= FEWEST_DECODES * prefills > 0
-
-
-def keeps_growing(calls: Sequence[Sequence[int]]) -> bool:
-    """Return whether most calls have one token more than the call before: the same samples, generated without a cache.
-
-    Args:
-        calls: As for :func:`is_generation`.
-    """
-    longer = sum(rows == last and length == shorter + 1 for (*_, last, shorter), (*_, rows, length) in pairwise(calls))
-    return 2 * longer >= sum(last - first + 1 for first, last, *_ in calls) > 1
 
 
 def _kind_of(length: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuledger.analyze.step.rates import is_generation, keeps_growing
+from gpuledger.analyze.memory.generations import is_generation, is_one_generation, keeps_growing
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,18 @@ def test_single_tokens_after_a_longer_input_are_a_generation(calls: list[list[in
 )
 def test_inputs_that_grow_by_one_token_are_the_same_samples(calls: list[list[int]], expected: bool) -> None:
     assert keeps_growing(calls) is expected
+
+
+@pytest.mark.parametrize(
+    ("calls", "since_step", "expected"),
+    [
+        ([[1, 1, 4, 128], [2, 51, 4, 1]], 1, True),
+        ([[1, 1, 4, 128], [2, 51, 4, 1]], 20, True),
+        ([[1, 1, 2, 12], [2, 17, 2, 1], [18, 18, 2, 7], [19, 60, 2, 1]], 18, True),
+        ([[1, 1, 2, 12], [2, 17, 2, 1], [18, 18, 2, 7], [19, 60, 2, 1]], 3, False),  # what the first one keeps
+        ([[1, 60, 256, 8]], 1, False),
+        ([], 1, False),
+    ],
+)
+def test_the_cache_of_one_text_grows_until_it_ends(calls: list[list[int]], since_step: int, expected: bool) -> None:
+    assert is_one_generation(calls, since_step) is expected
