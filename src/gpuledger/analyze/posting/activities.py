@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.module_paths import CompiledKernels
 from gpuledger.analyze.posting.graph_replays import match_captures, match_replays, measured_parents, with_captures
-from gpuledger.analyze.posting.inner_events import rows_around_calls, with_node_sequences
-from gpuledger.analyze.posting.kernels_alone import KernelMatches, match_kernels
+from gpuledger.analyze.posting.host_events import nodes_from_before, rows_around_calls, with_node_sequences
+from gpuledger.analyze.posting.kernels_alone import with_later_steps
 from gpuledger.analyze.posting.lane_scopes import NONE, LaneScopes, Mark, read_mark
 from gpuledger.analyze.posting.launch_lines import place_lines, read_line
 from gpuledger.analyze.posting.launched_work import SpanWork, launchers, span_work
@@ -155,7 +155,10 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
     own = {name: values[:measured_count] for name, values in table.items()}
     names = _read_names(words)
     compiled = CompiledKernels(journal.modules, journal.facts.get("fusions") or [])
-    owners = _Walk(table, names, journal.names, compiled).owners()
+    walk = _Walk(table, names, journal.names, compiled, {})
+    owners, before = walk.owners(), nodes_from_before(table, words)
+    if before:
+        owners = _Walk(table, names, journal.names, compiled, walk.made_like(before)).owners()
     on_device = table["kind"] != ActivityKind.HOST
     pattern_ns = (journal.facts.get("line_step") or {}).get("from_ns")
     measured = np.arange(on_device.size) < measured_count
@@ -163,14 +166,13 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
         measured &= table["start_ns"] < pattern_ns
     chosen = np.flatnonzero(measured & (on_device if on_device.any() else owners.outermost))
     launch = launchers(table, chosen) if on_device.any() else chosen
-    found = _with_later_steps(journal, table, chosen, launch)
+    found = with_later_steps(journal, table, chosen, launch)
     chosen, like, steps_later = found.rows, found.like, found.steps_later
     launch = launchers(table, like) if on_device.any() else like
     replayed = match_replays(table, like, words, journal.facts.get("fusions") or [])[like]
     captured = match_captures(captures, like, owners.parent)[like]
-    placed = launch >= 0
+    placed, is_captured = launch >= 0, captured >= 0
     at = np.where(placed, launch, 0)
-    is_captured = captured >= 0
     is_owned, owner = placed | is_captured, np.where(is_captured, captured, at)
     kind = np.where(table["kind"][chosen] == ActivityKind.KERNEL, SPAN_KINDS.index("kernel"), SPAN_KINDS.index("copy"))
     collective = np.array([name.startswith(_COLLECTIVES) for name in words], dtype=bool)
@@ -202,22 +204,6 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
     )
 
 
-def _with_later_steps(journal: Journal, table: dict[str, NDArray[Any]], chosen: I64, launch: I64) -> KernelMatches:
-    """Return the measured activities, and for steps without operators the equivalent ones of the first step.
-
-    Args:
-        journal: The journal.
-        table: Its activities.
-        chosen: Rows of measured activities.
-        launch: Row of the host event that launched each; -1 if unknown.
-    """
-    alone = journal.facts.get("kernels_alone")
-    if alone is None:
-        return KernelMatches(chosen, chosen, np.zeros(chosen.size, dtype=np.int64))
-    launched_ns = np.where(launch >= 0, table["start_ns"][launch], -1)
-    return match_kernels(table, chosen, launched_ns, int(alone["from_ns"]))
-
-
 def _read_names(words: list[str]) -> _Names:
     return _Names(
         module=[_module_of(word) if word.startswith(MODULE_RANGE) else -1 for word in words],
@@ -242,17 +228,21 @@ def _module_of(word: str) -> int:
     return int(word.removeprefix(MODULE_RANGE).removesuffix(NO_GRAD))
 
 
+_Made = dict[tuple[int, int], tuple[int, int]]
+"""Thread and sequence number of a node -> module and scope in which it was created."""
+
+
 class _Walk:
     """Processes the host events of all threads in order of time, and finds the owner of each."""
 
     def __init__(
-        self, table: dict[str, NDArray[Any]], names: _Names, scope_names: list[str], compiled: CompiledKernels
+        self, table: dict[str, NDArray[Any]], names: _Names, scopes: list[str], compiled: CompiledKernels, made: _Made
     ) -> None:
         count = table["kind"].size
         self._table, self._names, self._compiled = table, names, compiled
-        self._scopes = LaneScopes(scope_names)
+        self._scopes = LaneScopes(scopes)
         self._stacks: dict[int, list[_Around]] = {}
-        self._made: dict[tuple[int, int], tuple[int, int]] = {}
+        self._made = made
         self._last_module: dict[int, int] = {}
         self._in_forward: set[int] = set()
         self._callers: set[int] = set()
@@ -283,6 +273,12 @@ class _Walk:
             else:
                 self._scopes.mark(event.lane, mark, in_backward=around.phase == Phase.BACKWARD)
         return self._found
+
+    def made_like(self, before: dict[tuple[int, int], int]) -> _Made:
+        """Return where nodes from before the profile were created: as their equivalents (:func:`nodes_from_before`)."""
+        return {
+            (lane, node): self._made[lane, like] for (lane, node), like in before.items() if (lane, like) in self._made
+        }
 
     def _around(self, event: _Event) -> _Around:
         """Return the state around an event, after removing events that have ended."""

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuledger.model.journal.reading import Journal
+
 I64 = NDArray[np.int64]
 
 
@@ -26,6 +28,22 @@ class KernelMatches:
     rows: I64
     like: I64
     steps_later: I64
+
+
+def with_later_steps(journal: Journal, table: dict[str, NDArray[Any]], chosen: I64, launch: I64) -> KernelMatches:
+    """Return the measured activities, and for steps without operators the equivalent ones of the first step.
+
+    Args:
+        journal: The journal.
+        table: Its activities.
+        chosen: Rows of measured activities.
+        launch: Row of the host event that launched each; -1 if unknown.
+    """
+    alone = journal.facts.get("kernels_alone")
+    if alone is None:
+        return KernelMatches(chosen, chosen, np.zeros(chosen.size, dtype=np.int64))
+    launched_ns = np.where(launch >= 0, table["start_ns"][launch], -1)
+    return match_kernels(table, chosen, launched_ns, int(alone["from_ns"]))
 
 
 def match_kernels(table: dict[str, NDArray[Any]], device: I64, launched_ns: I64, alone_ns: int) -> KernelMatches:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuledger.analyze.posting.host_events import nodes_from_before
 from gpuledger.model.accounts import Phase
 from gpuledger.model.journal.journal import (
     FUSION_RANGE,
@@ -66,7 +67,7 @@ def place_lines(
     in_pattern = np.zeros(step.size, dtype=bool) if pattern_ns is None else table["start_ns"] >= pattern_ns
     calls = _Calls(table, words, parent, np.where(in_pattern, PATTERN, step))
     calls.compare()
-    return calls.lines()
+    return calls.lines(nodes_from_before(table, words))
 
 
 class _Calls:
@@ -143,10 +144,29 @@ class _Calls:
             if self._found[row] < 0:
                 self._found[row] = self._first[like]
 
-    def lines(self) -> I64:
-        """Return the stack id of each row."""
+    def lines(self, before: dict[tuple[int, int], int]) -> I64:
+        """Return the stack id of each row.
+
+        Args:
+            before: Nodes from before the profile, and the operators like those that created them.
+        """
+        compared, makers = list(self._found), dict[tuple[int, int], int]()
+        self._walk(makers, self._found)
+        if before:
+            known, self._found = self._found, compared
+            like = {(lane, node): makers.get((lane, later)) for (lane, node), later in before.items()}
+            self._walk({node: row for node, row in like.items() if row is not None}, known)
+        return np.array(self._found, dtype=np.int64)
+
+    def _walk(self, makers: dict[tuple[int, int], int], known: list[int]) -> None:
+        """Give each row a line, in order of time.
+
+        Args:
+            makers: Gets the row of the operator with each thread and sequence number. What it has already are rows that
+                come later.
+            known: Lines of these.
+        """
         found = self._found
-        makers: dict[tuple[int, int], int] = {}
         last_node: dict[int, int] = {}
         backward = NONE
         for row in self._order:
@@ -157,7 +177,7 @@ class _Calls:
             if found[row] < 0:
                 found[row] = self._range_above[row] if self._range_above[row] >= 0 else self._first[row]
             if found[row] < 0 and is_node:
-                found[row] = self._line_of_node(row, makers, last_node)
+                found[row] = self._line_of_node(row, makers, last_node, known)
             if found[row] < 0 and above >= 0:
                 found[row] = found[above]
             if found[row] < 0 and is_node and backward >= 0 and self._start_ns[row] < self._end_ns[backward]:
@@ -166,15 +186,18 @@ class _Calls:
                 last_node[lane] = row
             elif self._sequence[row] >= 0 and not self._made_by[row]:
                 makers[lane, self._sequence[row]] = makers[0, self._sequence[row]] = row
-        return np.array(found, dtype=np.int64)
 
-    def _line_of_node(self, row: int, makers: dict[tuple[int, int], int], last_node: dict[int, int]) -> int:
+    def _line_of_node(
+        self, row: int, makers: dict[tuple[int, int], int], last_node: dict[int, int], known: list[int]
+    ) -> int:
         """Return the line of the operator that created a node; without a sequence number, of the node before."""
         if self._sequence[row] < 0:
             before = last_node.get(self._lane[row])
             return NONE if before is None else self._found[before]
         maker = makers.get((self._made_by[row], self._sequence[row]), makers.get((0, self._sequence[row])))
-        return NONE if maker is None else self._found[maker]
+        if maker is None:
+            return NONE
+        return self._found[maker] if self._found[maker] >= 0 else known[maker]
 
 
 def _alike(names: list[int], likes: list[int]) -> Iterator[tuple[int, int]]:
