@@ -233,6 +233,10 @@ UNGUARDED = {
         "gpuledger.collect.adapter.dispatch_modes",
         "InferenceBlocks._left",
     ): "Puts right what would break the program's operators.",
+    (
+        "gpuledger.collect.memory.thread_modes",
+        "_Holder.__del__",
+    ): "Asks whether Python ends, and calls what is guarded.",
     ("gpuledger.collect.launch.ranks", "_end_begun"): "At exit: goes through a list, and what it calls is suppressed.",
 }
 """Modules, and functions of modules, in which an error reaches the program, and why none can be there."""

@@ -171,8 +171,9 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
     launch = launchers(table, like) if on_device.any() else like
     replayed = match_replays(table, like, words, journal.facts.get("fusions") or [])[like]
     captured = match_captures(captures, like, owners.parent)[like]
-    placed, is_captured = launch >= 0, captured >= 0
+    placed = launch >= 0
     at = np.where(placed, launch, 0)
+    is_captured = captured >= 0
     is_owned, owner = placed | is_captured, np.where(is_captured, captured, at)
     kind = np.where(table["kind"][chosen] == ActivityKind.KERNEL, SPAN_KINDS.index("kernel"), SPAN_KINDS.index("copy"))
     collective = np.array([name.startswith(_COLLECTIVES) for name in words], dtype=bool)
