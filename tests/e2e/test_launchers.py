@@ -126,7 +126,7 @@ def after_torchrun(place: Path, source: str) -> Run:
 
 @pytest.mark.parametrize(("how", "said"), [("kill", "killed by SIGKILL"), ("exit", "exit status 7")])
 def test_a_rank_that_fails_after_its_recorded_steps_is_named_first(how: str, said: str, tmp_path: Path) -> None:
-    fails = {"kill": "os.kill(os.getpid(), 9)", "exit": "sys.exit(7)"}[how]
+    fails = {"kill": "os.kill(os.getpid(), 9)", "exit": "dist.destroy_process_group(); sys.exit(7)"}[how]
     source = TRAIN.replace("if sys.argv[1] ==", f"if rank == 1: {fails}\ndist.barrier()\nif sys.argv[1] ==", 1)
     run = after_torchrun(tmp_path, source)
     problem, *_ = present(build_rank_set(run)).problems
