@@ -271,6 +271,17 @@ def memory_stats(device_idx: int) -> dict[str, Any]:
     return _C._cuda_memoryStats(device_idx)
 
 
+def has_allocated(device_idx: int) -> bool:
+    """Return whether the process has allocated memory of a GPU, now or before."""
+    stats = memory_stats(device_idx)
+    return bool(stats) and bool(stats["allocation"]["all"]["allocated"])
+
+
+def has_used_gpu() -> bool:
+    """Return whether the process has allocated memory of any GPU. Does not initialize CUDA."""
+    return torch.cuda.is_initialized() and any(map(has_allocated, range(torch.cuda.device_count())))
+
+
 def is_capturing() -> bool:
     """Return whether the current stream captures a CUDA graph."""
     reader = find("_cuda_isCurrentStreamCapturing")

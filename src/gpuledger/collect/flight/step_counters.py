@@ -171,14 +171,9 @@ class CudaCounters:
     def __call__(self) -> list[DeviceCounters]:
         """Return the counters of the devices in use."""
         if self._reads % self.LOOK_AGAIN == 0 or not self._used:
-            self._used = [one for one in range(self._count) if _has_allocated(one)]
+            self._used = [one for one in range(self._count) if torch_private.has_allocated(one)]
         self._reads += 1
         return [_of_device(one) for one in self._used]
-
-
-def _has_allocated(device_idx: int) -> bool:
-    stats = torch_private.memory_stats(device_idx)
-    return bool(stats) and bool(stats["allocation"]["all"]["allocated"])
 
 
 def _of_device(device_idx: int) -> DeviceCounters:

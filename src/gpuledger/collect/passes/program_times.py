@@ -36,7 +36,7 @@ class ProgramTimes:
         time_pass: Records kernels.
         journal: Where facts are written.
         watch: Detects profilers of the program, and must not take this one for one of them.
-        began: Called after the first operator, when the CUDA context exists and few libraries are loaded.
+        began: Called after the first operator on a GPU, when the CUDA context exists and few libraries are loaded.
         guard: Wraps what is called between two instructions of the program.
     """
 
@@ -47,7 +47,8 @@ class ProgramTimes:
         self._journal = journal
         self._watch = watch
         self._began, self._begin_soon = began, guard(self._begin)
-        self._next: tuple[int, Callable[..., None]] = (1, guard(self._await_operators))
+        self._first_soon = guard(self._await_operators)
+        self._next: tuple[int, Callable[..., None]] = (1, self._first_soon)
         self._delay = 1
         """Number of operators until the next attempt, if one fails."""
         self._end_soon = guard(self.end)
@@ -89,6 +90,10 @@ class ProgramTimes:
         self._delay *= 2
 
     def _await_operators(self) -> None:
+        """Note the first operator, once a tensor was on a GPU: a program can ask for its GPU's name long before."""
+        if self._count < AWAITED // 2 and not torch_private.has_used_gpu():
+            self._try_later(self._first_soon)
+            return
         self._next, self._delay = (max(AWAITED, self._count + 1), self._begin_soon), 1
         self._began()
 
