@@ -28,6 +28,9 @@ LEVELS = 2
 MODULES = 16
 """Maximum number of outermost modules whose inputs are stored."""
 
+CHANNELS = (1, 3)
+"""Channels of an image."""
+
 UNKNOWN_ROWS = 0
 """Stored as the batch size of a call of which the batch's dimension is not known.
 
@@ -125,11 +128,19 @@ def _telling(arguments: tuple[Any, ...]) -> tuple[Shape, bool, bool] | None:
     It is the first one. If that has one dimension of whole numbers, such as the positions of tokens, and others have
     several, such as the tokens, it is the first of these. If others have one dimension and another length, such as the
     offsets of an ``EmbeddingBag`` or of packed sequences, none of them shows the batch for certain.
+
+    Images in a list, such as those of a detector of torchvision, are one sample each. Other tensors in a list can be
+    samples or parts of a batch: if their first sizes differ, none of them shows the batch.
     """
     tensor = next(tensors_in(arguments, LEVELS), None)
     if tensor is None:
         return None
     shape, is_whole = known_sizes(tensor), _is_whole(tensor)
+    listed = _listed(arguments, tensor)
+    if _are_images(listed):
+        return (len(listed), *shape), is_whole, is_batched(tensor)
+    if len({sizes[:1] for sizes in listed}) > 1:
+        return shape, is_whole, True
     if len(shape) == 1 and is_whole:
         others = [known_sizes(one) for one in tensors_in(arguments, LEVELS) if _is_whole(one)]
         several = next((sizes for sizes in others if len(sizes) > 1), None)
@@ -137,6 +148,19 @@ def _telling(arguments: tuple[Any, ...]) -> tuple[Shape, bool, bool] | None:
             return None
         shape = several or shape
     return shape, is_whole, is_batched(tensor)
+
+
+def _listed(arguments: tuple[Any, ...], first: Tensor) -> list[Shape]:
+    """Return the sizes of the tensors in the list or tuple that has the given tensor; empty if it is in neither."""
+    for argument in arguments:
+        if issubclass(type(argument), (list, tuple)) and any(one is first for one in tensors_in(argument, 1)):
+            return [known_sizes(one) for one in tensors_in(argument, 1)]
+    return []
+
+
+def _are_images(listed: list[Shape]) -> bool:
+    """Return whether tensors have the channels of images, and no dimension of a batch before it."""
+    return bool(listed) and all(len(sizes) == 3 and sizes[0] in CHANNELS for sizes in listed)
 
 
 def _is_whole(tensor: Tensor) -> bool:

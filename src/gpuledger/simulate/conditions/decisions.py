@@ -22,6 +22,8 @@ MOST_REPEATS = 1000
 _QUIET = 2
 """Iterations in a row that need no more memory, after which a loop is left."""
 
+_CHECKS = (Role.HOLDS, Role.FAILS)
+
 _MORE = "the way that runs more of the program was taken"
 _BOTH = "both branches were taken alternately"
 _NUMBERS = "placeholder values decided how often the loop runs"
@@ -93,9 +95,9 @@ class Decisions:
             turn = self._turns[use.key] = self._turns.get(use.key, 0) + 1
             self._say(_BOTH)
             return turn % 2 == 1
-        if use.role in (Role.MORE, Role.LESS):
+        if use.role in (Role.MORE, Role.LESS, *_CHECKS):
             self._say(_MORE)
-            return use.role is Role.MORE
+            return use.role in (Role.MORE, Role.HOLDS)
         stays = use.role in (Role.STAY, Role.WITHIN, Role.REPEAT)
         if by_numbers is not None and use.role in (Role.WITHIN, Role.PAST):
             self._assumed()
@@ -103,6 +105,12 @@ class Decisions:
                 self._say(_NUMBERS)
                 return by_numbers
         return self._goes_on(frame, use) == stays
+
+    @staticmethod
+    def is_check(frame: FrameType | None) -> bool:
+        """Return whether a condition decides only if an exception is raised."""
+        use = None if frame is None else use_of(frame)
+        return use is not None and use.role in _CHECKS
 
     def _goes_on(self, frame: FrameType, use: ConditionUse) -> bool:
         """Return whether a loop has another iteration."""

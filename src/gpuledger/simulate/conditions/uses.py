@@ -20,6 +20,8 @@ class Role(Enum):
 
     MORE = "runs more of the program than its opposite"
     LESS = "skips a part, or leaves a function"
+    HOLDS = "passes a check"
+    FAILS = "raises an exception"
     EITHER = "chooses between two branches"
     STAY = "continues a loop that has another end, too"
     LEAVE = "ends a loop that has another end, too"
@@ -42,7 +44,10 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.Module)
 _ENDING = frozenset({"exit", "quit", "_exit"})
 _CONVERSIONS = frozenset({"bool", "item", "any", "all"})
-_PAIRS = ((Role.MORE, Role.LESS), (Role.STAY, Role.LEAVE), (Role.WITHIN, Role.PAST), (Role.REPEAT, Role.END))
+_PAIRS = (
+    (Role.MORE, Role.LESS), (Role.HOLDS, Role.FAILS), (Role.STAY, Role.LEAVE), (Role.WITHIN, Role.PAST),
+    (Role.REPEAT, Role.END),
+)  # fmt: skip
 _OPPOSITE = {role: other for pair in _PAIRS for role, other in (pair, pair[::-1])}
 _MOST_FRAMES = 4
 """Callers of a function that returns a condition, which are looked at."""
@@ -189,7 +194,7 @@ def _role_in(source: _Source, parent: ast.AST | None, test: ast.expr, is_joined:
         return Role.WITHIN if is_joined else Role.REPEAT
     if isinstance(parent, ast.If):
         return _role_of_if(source, parent)
-    return Role.EITHER if isinstance(parent, ast.IfExp) else Role.MORE
+    return Role.EITHER if isinstance(parent, ast.IfExp) else Role.HOLDS
 
 
 def _is_test(node: ast.AST | None, test: ast.expr) -> TypeGuard[ast.If | ast.While | ast.IfExp | ast.Assert]:
@@ -203,7 +208,9 @@ def _role_of_if(source: _Source, node: ast.If) -> Role:
         return Role.EITHER if node.orelse else Role.MORE
     ending = node.body[-1] if leaves else node.orelse[-1]
     loop = _loop_around(source, node)
-    if loop is not None and isinstance(ending, (ast.Break, ast.Return)):
+    if isinstance(ending, ast.Raise):
+        role = Role.FAILS
+    elif loop is not None and isinstance(ending, (ast.Break, ast.Return)):
         role = Role.END if _is_endless(loop) else Role.LEAVE
     elif leaves and isinstance(ending, ast.Return) and _calls(node.body) > _calls([*node.orelse, *_rest(source, node)]):
         role = Role.MORE

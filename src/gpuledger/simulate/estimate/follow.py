@@ -28,6 +28,7 @@ from gpuledger.simulate.ranks.place import RankError, RankPlace
 from gpuledger.simulate.rest.ending import StepsDone
 from gpuledger.simulate.rest.program_source import install_changes
 from gpuledger.simulate.rest.rest import RestOfProgram
+from gpuledger.simulate.rest.side_effects import follow_temporary_files
 
 
 def describe_convolutions(device: SimulatedDevice) -> list[str]:
@@ -104,6 +105,7 @@ def follow(
     with in_place(device, say, order.get("assumption", EXPECTED), install) as mode:
         mode.ran = None if changes is None else _until_rest(changes.count, rest)
         session.start()
+        follow_temporary_files()
         outcome = _run(program, rest, with_ranks=bool(ranks))
         for sentence in (*describe_convolutions(device), *plan.describe(), *(rest.describe() if rest else ())):
             say(sentence)

@@ -292,6 +292,8 @@ class SimulatedMode(TorchDispatchMode):
         if real is not None:
             return self._computed(name, args, kwargs, real)
         if name == "equal":
+            if args[0].shape != args[1].shape:
+                return False
             self.say(f"{caller()}: two tensors were compared and treated as equal, because nothing is computed.")
             return True
         if name == "allclose":
@@ -329,11 +331,15 @@ class SimulatedMode(TorchDispatchMode):
             as_condition: Whether only the truth of the value is needed.
         """
         real = self.values.of(tensor, reads=True)
+        is_condition = as_condition or tensor.dtype == torch.bool
         if real is not None and real.numel() == 1:
-            if self.values.is_assumed(tensor):
+            is_assumed = self.values.is_assumed(tensor)
+            if is_assumed and is_condition and self.decisions.is_check(_calling_frame()):
+                return self._truth()  # values that were assumed would fail most checks
+            if is_assumed:
                 self.say(f"{caller()}: .item() returned a value that was assumed.")
             return bool(real) if as_condition else real.item()
-        if as_condition or tensor.dtype == torch.bool:
+        if is_condition:
             return self._truth()
         self.say(f"{caller()}: .item() returned a placeholder value, because nothing is computed.")
         return self._next_number(tensor) if tensor.is_floating_point() else 1

@@ -99,6 +99,12 @@ def _nonzero(mode: SimulatedMode, args: Any, _kwargs: Any) -> Any:
     return mode.make((_count(mode, data), data.dim()), data, torch.int64)
 
 
+def _where(mode: SimulatedMode, args: Any, _kwargs: Any) -> Any:
+    """Return what ``torch.where`` of one argument returns without autograd, which otherwise calls ``nonzero``."""
+    count = _count(mode, args[0])
+    return tuple(mode.make((count,), args[0], torch.int64) for _ in range(args[0].dim()))
+
+
 def _masked_select(mode: SimulatedMode, args: Any, _kwargs: Any) -> Any:
     data, mask = args[:2]
     copies = math.prod(torch.broadcast_shapes(data.shape, mask.shape)) // max(mask.numel(), 1)
@@ -110,6 +116,12 @@ def _unique(mode: SimulatedMode, args: Any, _kwargs: Any) -> Any:
     values = mode.make((args[0].numel(),), args[0])
     others = [mode.make((args[0].numel(),), args[0], torch.int64) for _ in range(2)]
     return (values, *others)
+
+
+def _nms(mode: SimulatedMode, args: Any, _kwargs: Any) -> Any:
+    """Return the boxes that torchvision keeps: all of them. A detector then takes as many as it needs."""
+    _say_largest(mode, "nms")
+    return mode.make((args[0].shape[0],), args[0], torch.int64)
 
 
 def _index(mode: SimulatedMode, args: Any, kwargs: Any) -> Any:
@@ -157,8 +169,10 @@ def _say_largest(mode: SimulatedMode, name: str) -> None:
 
 SIZES: dict[str, Callable[[SimulatedMode, Any, Any], Any]] = {
     "nonzero": _nonzero,
+    "where": _where,
     "masked_select": _masked_select,
     "_unique2": _unique,
+    "nms": _nms,
     "index": _index,
     "bincount": _bincount,
     "_ctc_loss": _ctc_loss,

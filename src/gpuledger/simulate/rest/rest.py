@@ -204,7 +204,8 @@ class RestOfProgram:
         code = getattr(getattr(function, "__func__", function), "__code__", None)
         module = sys.modules.get(str(getattr(function, "__module__", "")))
         file = getattr(module, "__file__", None) if code is None else code.co_filename
-        is_noticed = function is open or function is torch.save or getattr(function, "__module__", "") == "builtins"
+        home = str(getattr(function, "__module__", "")).partition(".")[0]
+        is_noticed = function is open or function is torch.save or home in ("builtins", "pathlib")
         is_of_stream = isinstance(getattr(function, "__self__", None), io.IOBase)
         return is_noticed or is_of_stream or self._is_own(file or "")
 

@@ -1,9 +1,13 @@
-"""Notice that a program is about to write a file or to start another program, before it does."""
+"""Notice that a program is about to write a file or to start another program, before it does.
+
+Files and directories that the program itself made with ``tempfile`` are not guarded: it may fill and remove them.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -23,8 +27,22 @@ _OTHERS = {
     "os.kill": "sends a signal", "os.killpg": "sends a signal", "signal.pthread_kill": "sends a signal",
 }  # fmt: skip
 
-_state: dict[str, Any] = {"refuse": None, "kept": "", "thread": 0, "installed": False}
+_BOTH = ("os.rename", "os.link")
+"""Events with two paths."""
+_TEMPORARY = ("tempfile.mkdtemp", "tempfile.mkstemp")
+
+_state: dict[str, Any] = {"refuse": None, "kept": "", "thread": 0, "installed": False, "follows": False}
 """A hook of Python cannot be removed: this decides whether it does anything."""
+_temporary: set[str] = set()
+"""Absolute paths of what the program made with ``tempfile``."""
+
+
+def follow_temporary_files() -> None:
+    """Begin to note what the program makes with ``tempfile``, until the guard ends."""
+    _temporary.clear()
+    tempfile.gettempdir()  # it tries to write when it is first asked for
+    _state["follows"] = True
+    _install()
 
 
 def guard_against_effects(refuse: Callable[[str], None] | None, kept: str = "") -> None:
@@ -35,12 +53,21 @@ def guard_against_effects(refuse: Callable[[str], None] | None, kept: str = "") 
         kept: Directory in which files may be written.
     """
     _state.update(refuse=refuse, kept=kept, thread=threading.get_ident())
-    if refuse is not None and not _state["installed"]:
+    if refuse is None:
+        _state["follows"] = False
+    else:
+        _install()
+
+
+def _install() -> None:
+    if not _state["installed"]:
         _state["installed"] = True
         sys.addaudithook(_heard)
 
 
 def _heard(event: str, args: tuple[Any, ...]) -> None:
+    if event in _TEMPORARY and _state["follows"]:
+        _temporary.add(os.path.abspath(os.fsdecode(args[0])))
     refuse = _state["refuse"]
     what = "" if refuse is None else _effect(event, args)
     if not what:
@@ -60,17 +87,37 @@ def _effect(event: str, args: tuple[Any, ...]) -> str:
     if event == "open":
         path, mode, flags = args
         writes = any(sign in mode for sign in "wax+") if isinstance(mode, str) else bool((flags or 0) & _WRITING)
-        return _on_file("writes", path) if writes else ""
+        return "" if not writes or _is_directory(path) else _on_file("writes", path)
     if event == "os.mkdir":
-        return "" if os.path.isdir(args[0]) else _on_file("writes", args[0])
-    return _on_file(_CHANGES[event], args[0]) if event in _CHANGES else ""
+        return "" if os.path.isdir(args[0]) else _on_file("writes", args[0], _directory(args))
+    if event not in _CHANGES:
+        return ""
+    directory = _directory(args) if event in ("os.remove", "os.rmdir") else ""
+    said = _on_file(_CHANGES[event], args[0], directory)
+    return said or (_on_file(_CHANGES[event], args[1]) if event in _BOTH else "")
 
 
-def _on_file(verb: str, path: Any) -> str:
+def _is_directory(path: Any) -> bool:
+    """Return whether ``tempfile`` opens a directory to have a file in it without a name."""
+    return isinstance(path, (str, bytes, os.PathLike)) and os.path.isdir(path)
+
+
+def _directory(args: tuple[Any, ...]) -> str:
+    """Return the directory that a path is relative to, from the descriptor that follows it; "" if none was given."""
+    opened = args[-1]
+    return os.path.realpath(f"/proc/self/fd/{opened}") if isinstance(opened, int) and opened >= 0 else ""
+
+
+def _on_file(verb: str, path: Any, directory: str = "") -> str:
     if not isinstance(path, (str, bytes, os.PathLike)):
         return ""  # a file that is open already
     name = os.fsdecode(path)
     is_harmless = name in _NOWHERE or "__pycache__" in name
-    if is_harmless or (_state["kept"] and os.path.abspath(name).startswith(_state["kept"])):
+    place = os.path.abspath(os.path.join(directory, name))
+    if is_harmless or (_state["kept"] and place.startswith(_state["kept"])) or _is_temporary(place):
         return ""
     return f"{verb} {os.path.basename(name)}"
+
+
+def _is_temporary(place: str) -> bool:
+    return any(place == made or place.startswith(made + os.sep) for made in _temporary)

@@ -41,11 +41,25 @@ def test_positions_before_the_tokens_are_not_the_batch() -> None:
         ((torch.zeros(5, dtype=torch.long), torch.ones(5, dtype=torch.long)), [1, 1, 5, -1]),  # users and items
         ((torch.rand(3, 4), torch.zeros(3, 7, dtype=torch.long)), [1, 1, 3, -1]),
         (([torch.zeros(3, 4)],), [1, 1, 3, -1]),
+        (([torch.zeros(2, 3, 8, 8), torch.zeros(2, 3, 4, 4)],), [1, 1, 2, -1]),
     ],
-    ids=["recurrent", "pairs", "features", "nested"],
+    ids=["recurrent", "pairs", "features", "nested", "scales"],
 )
 def test_otherwise_the_first_tensor_shows_it(arguments: tuple[Any, ...], call: list[int]) -> None:
     assert seen((arguments, {}))[1] == [call]
+
+
+def test_images_in_a_list_are_one_sample_each() -> None:
+    """Detectors of torchvision take a list of images, whose first dimension is that of channels, and of targets."""
+    images = [torch.zeros(3, 8, 8), torch.zeros(3, 8, 6)]
+    about, calls = seen(((images, [{"boxes": torch.zeros(5, 4)}]), {}), ((tuple(images),), {}))
+    assert calls == [[1, 2, 2, -1]]
+    assert about["shape"] == [2, 3, 8, 8]
+
+
+@pytest.mark.parametrize("sizes", [[(30, 3), (50, 3)], [(3, 8, 8), (4, 8, 8)]], ids=["points", "channels"])
+def test_tensors_of_different_lengths_in_a_list_show_no_batch(sizes: list[tuple[int, ...]]) -> None:
+    assert seen((([torch.zeros(size) for size in sizes],), {})) == ({}, [])
 
 
 @pytest.mark.parametrize("nested", [False, True])

@@ -154,3 +154,46 @@ def test_the_float_of_a_value_that_is_not_computed_decides_nothing(mode: Simulat
     assert isinstance(2.0 ** number(unknown) - 1, UnknownNumber)
     assert not isinstance(number(torch.ones(1, device="cuda")), UnknownNumber)
     assert number("2.5") == 2.5
+
+
+def test_a_check_is_passed_where_a_mask_was_assumed(mode: SimulatedMode) -> None:
+    """Half of the mask was assumed to be set, which says nothing about what the program refuses."""
+    scores = router(64, 64)
+    mask = scores > 0
+    assert len(scores[mask]) == pytest.approx(2048, rel=0.05)
+    assert bool(mask.any())
+    if mask.any():
+        raise AssertionError
+    if not mask.all().item():
+        raise AssertionError
+
+
+def test_tensors_of_different_shapes_are_not_equal(mode: SimulatedMode) -> None:
+    scores = router(64, 8)
+    assert not torch.equal(scores, scores[:32])
+    assert not SAID
+    assert torch.equal(scores, scores * 2)
+    assert any("treated as equal" in sentence for sentence in SAID)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_where_has_the_places_of_half_a_mask(mode: SimulatedMode, grad: bool) -> None:
+    with torch.set_grad_enabled(grad), torch.inference_mode(not grad):
+        rows, columns = torch.where(router(64, 64).long() == 1)
+    assert rows.shape == columns.shape
+    assert len(rows) == pytest.approx(2048, rel=0.05)
+
+
+def test_suppression_keeps_all_boxes(mode: SimulatedMode) -> None:
+    """The operator is declared as torchvision declares its own, whose result has an unknown size."""
+
+    @torch.library.custom_op("tests_of_values::nms", mutates_args=())
+    def nms(boxes: torch.Tensor, scores: torch.Tensor, limit: float) -> torch.Tensor:
+        raise AssertionError
+
+    @nms.register_fake
+    def _(boxes: torch.Tensor, scores: torch.Tensor, limit: float) -> torch.Tensor:
+        return boxes.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.long)
+
+    assert nms(router(100, 4), router(100, 1)[:, 0], 0.5).shape == (100,)
+    assert any("nms" in sentence and "largest" in sentence for sentence in SAID)

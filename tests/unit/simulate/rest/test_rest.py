@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 import signal
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ from gpuledger.simulate.rest import rest
 from gpuledger.simulate.rest.ending import StepsDone
 from gpuledger.simulate.rest.program_source import install_changes
 from gpuledger.simulate.rest.rest import MOST_LATER_STEPS, RestOfProgram
+from gpuledger.simulate.rest.side_effects import follow_temporary_files
 
 pytestmark = pytest.mark.torch
 NEEDED = 3
@@ -250,6 +252,42 @@ def test_nothing_is_written_after_the_steps(
     assert program.rest.notes == [
         f"train.py:16: the simulation ended where the program {what}. What follows is not included."
     ]
+
+
+def test_temporary_files_of_the_program_are_written_and_removed(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    follow_temporary_files()
+    with pytest.raises(StepsDone):
+        program.run("""
+            import os
+            import tempfile
+            from pathlib import Path
+
+            with tempfile.TemporaryDirectory() as folder:
+                Path(folder, "data").mkdir()
+                Path(folder, "data", "before").touch()
+                for _ in range(10):
+                    step(1)
+                Path(folder, "data", "after").write_text("not computed")
+                with tempfile.NamedTemporaryFile(dir=folder) as named, tempfile.TemporaryFile() as unnamed:
+                    named.write(b"1")
+                    unnamed.write(b"1")
+            handle, written = tempfile.mkstemp()
+            os.remove(written)
+            use(50)
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder, "a")
+                path.write_text("not computed")
+                path.rename("kept")
+        """)
+    assert program.rest.notes == [
+        "train.py:21: the simulation ended where the program renames kept. What follows is not included."
+    ]
+    assert program.device.counters.peak_allocated_bytes == 50 << 20
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
