@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 pytest.importorskip("torch")
@@ -58,6 +60,41 @@ def test_state_that_the_compiler_initializes_is_recorded() -> None:
     torch._dynamo.reset()
     run = record_own(program, steps=(1, 3))
     assert run.bytes_of("optimizer_state") >= 2 * (64 * 64 + 64) * 4
+    stacks: dict[int, list[str]] = {}
+    for row in run.tables["stacks"]:
+        stacks.setdefault(row["stack_id"], []).append(row["file"])
+    torch_files = os.path.dirname(torch.__file__)
+    made = {row["stack_id"] for row in run.tables["blocks"] if row["category"] == "optimizer_state"}
+    assert {next(file for file in stacks[one] if not file.startswith(torch_files)) for one in made} == {__file__}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("compiler_caches")
+def test_a_step_that_a_compiled_function_contains_is_in_the_phase_of_the_optimizer() -> None:
+    def program(_: object) -> object:
+        net = nn.Linear(64, 64)
+        optimizer = torch.optim.Adam(net.parameters())
+
+        @torch.compile
+        def update() -> torch.Tensor:
+            optimizer.step()
+            return torch.zeros(64)
+
+        kept = []
+        for _step in range(6):
+            net(torch.randn(8, 64)).sum().backward()
+            kept.append(update())
+            optimizer.zero_grad()
+        return net, optimizer, update, kept
+
+    torch._dynamo.reset()
+    run = record_own(program, steps=(1, 2), passes="memory,time")
+    adam = {number for number, one in enumerate(run.manifest.fusions) if "lerp" in one.kernel or "sqrt" in one.kernel}
+    phases = {row["phase"] for row in run.tables["spans"] if row["fusion_id"] in adam}
+    assert phases == {"optimizer"}
+    lines = {row["function"] for row in run.tables["stacks"]}
+    assert "update" in lines
+    assert not any(name.startswith("torch_dynamo_resume") for name in lines)
 
 
 @pytest.mark.filterwarnings("ignore")  # torch reads .grad of tensors that are no leaves

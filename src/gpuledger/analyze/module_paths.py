@@ -210,6 +210,10 @@ class CompiledKernels:
         """Return whether a kernel was compiled for modules. They run in forward, also if nothing calls them."""
         return any(part.get("module_id", OUTSIDE) > OUTSIDE for part in self._parts(number))
 
+    def is_in_optimizer(self, number: int) -> bool:
+        """Return whether a kernel is part of an optimizer's step."""
+        return number < len(self._fusions) and bool(self._fusions[number].get("in_optimizer"))
+
     def of(self, number: int, base: int) -> int:
         """Return the module of a kernel that was launched inside module ``base``: the one that moves most bytes."""
         parts = self._parts(number)

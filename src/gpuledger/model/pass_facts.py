@@ -105,7 +105,10 @@ class FusionPart(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Fusion(JsonObject):
-    """A kernel of compiled code: where it is launched, the nodes it computes and the source lines they come from."""
+    """A kernel of compiled code: where it is launched, the nodes it computes and the source lines they come from.
+
+    ``in_optimizer`` is whether they are those of an optimizer's step.
+    """
 
     file: str
     line: int
@@ -114,3 +117,4 @@ class Fusion(JsonObject):
     nodes: tuple[str, ...] = ()
     parts: tuple[FusionPart, ...] = ()
     sources: tuple[str, ...] = ()
+    in_optimizer: bool = False

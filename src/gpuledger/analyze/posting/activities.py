@@ -336,6 +336,8 @@ class _Walk:
         elif now.phase in (Phase.BETWEEN, Phase.OPTIMIZER) and self._compiled.computes_modules(now.fusion):
             now.phase = int(Phase.FORWARD)
             self._in_forward.add(event.lane)
+        elif now.phase == Phase.BETWEEN and self._compiled.is_in_optimizer(now.fusion):
+            now.phase = int(Phase.OPTIMIZER)
         self._stand_for_surroundings(event.row, around.row)
 
     def _stand_for_surroundings(self, row: int, parent: int) -> None:

@@ -8,6 +8,7 @@ of gpuledger's may be met, and none of torch's that only a recorded program call
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ from torch import nn
 from gpuledger.collect.adapter.program_objects import attributes_of, is_tensor
 
 _C = torch._C
+RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_(\d+)$")
+"""Name of the function with the code after a graph break: that of the function, and the line of the break."""
 
 
 def never_compile(code: CodeType, *, with_callees: bool = False) -> None:
@@ -53,6 +56,14 @@ def _cache_entries(code: CodeType) -> list[Any]:
     """Return what was compiled of a function's code; nothing if torch does not tell."""
     reader = getattr(_C._dynamo.eval_frame, "_debug_get_cache_entry_list", None)
     return [] if reader is None else list(reader(code))
+
+
+def as_written(frame: tuple[str, int, str]) -> tuple[str, int, str]:
+    """Return file, line and function of a frame, with the program's name of a function that goes on after a break."""
+    file, line, name = frame
+    while resumed := RESUMED.match(name):
+        name = resumed.group(1)
+    return file, line, name
 
 
 def is_imported() -> bool:

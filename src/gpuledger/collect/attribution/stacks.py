@@ -10,7 +10,7 @@ import torch
 from torch.autograd import graph
 
 import gpuledger
-from gpuledger.collect.adapter import torch_private
+from gpuledger.collect.adapter import dynamo, torch_private
 from gpuledger.model.journal.journal import Part
 
 MAX_FRAMES = 64
@@ -43,6 +43,8 @@ class StackTable:
         table, and the garbage collector does not look into code: :meth:`forget_code` breaks the cycle.
         """
         self._sources: dict[tuple[str, int], Frames] = {}
+        self._left_out: set[str] = set()
+        """Generated files. A line that nothing is known of belongs to the line that calls the code."""
         self._places: dict[tuple[str, int], Place] = {}
         self._placed: dict[tuple[Frames, Place], int] = {}
         self._told = 0
@@ -54,6 +56,10 @@ class StackTable:
             sources: ``(file, line)`` -> frames, innermost first.
         """
         self._sources |= sources
+
+    def leave_out(self, file: str) -> None:
+        """Show the callers of a generated file where the lines that it was generated from are not known."""
+        self._left_out.add(file)
 
     def add_places(self, places: dict[tuple[str, int], Place]) -> None:
         """Add the modules that lines of generated files compute. Stacks there have ids of their own for each module.
@@ -68,8 +74,11 @@ class StackTable:
         known = self._ids.get(frames)
         if known is not None:
             return known
+        written = (frame for one in frames for frame in self._sources.get(one[:2], (one,)))
         kept = tuple(
-            frame for one in frames for frame in self._sources.get(one[:2], (one,)) if not frame[0].startswith(_OURS)
+            dynamo.as_written(frame)
+            for frame in written
+            if not frame[0].startswith(_OURS) and frame[0] not in self._left_out
         )[:MAX_FRAMES]
         if not kept:
             return -1
@@ -98,7 +107,7 @@ class StackTable:
         if known is None:
             if len(self._seen) >= MAX_SEEN:  # a program that compiles new code again and again
                 self._seen.clear()
-            known = self._seen[key] = (self.intern(_frames_from(frame, len(codes))), codes)
+            known = self._seen[key] = (self.intern(frames_from(frame, len(codes))), codes)
         return known[0]
 
     def forget_code(self) -> None:
@@ -120,13 +129,18 @@ def _is_in_transform(frames: Frames) -> bool:
     return any(file in _TRANSFORMS for file in files) and not any(file.startswith(_COMPILER_FILES) for file in files)
 
 
-def _frames_from(frame: FrameType | None, count: int) -> Frames:
+def frames_from(frame: FrameType | None, count: int = 2 * MAX_FRAMES) -> Frames:
     """Return ``count`` frames, from ``frame`` outwards."""
     frames: list[tuple[str, int, str]] = []
     while frame is not None and len(frames) < count:
         frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
         frame = frame.f_back
     return tuple(frames)
+
+
+def is_within_torch(frames: Frames) -> bool:
+    """Return whether all frames are of torch itself, and there is one."""
+    return bool(frames) and all(frame[0].startswith(_TORCH_FILES) for frame in frames)
 
 
 def is_autograds_own(frame: FrameType | None) -> bool:

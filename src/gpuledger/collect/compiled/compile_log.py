@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpuledger.collect.adapter import dynamo
+
 REASONS = 3
 """Maximum number of different reasons that are kept of a region."""
 
 REGIONS = 200
 """Maximum number of regions and of graph breaks that are kept, those that took longest to compile."""
 
-_RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_(\d+)$")
-"""Name of the function with the code after a graph break."""
 _BRANCH = "generic_jump "
 """Begins Dynamo's reason for a break at ``if`` or ``while`` on the value of a tensor."""
 _COMMENT = re.compile(r"\s{2,}#.*$")
@@ -136,7 +136,7 @@ class CompileLog:
         """Return the region of a function. The code after a graph break is a region of its own."""
         key = file, line, name
         if key not in self._regions:
-            resumed = _RESUMED.match(name)
+            resumed = dynamo.RESUMED.match(name)
             function = f"{resumed.group(1)} after line {resumed.group(2)}" if resumed else name
             self._regions[key] = _Region(f"{file}:{line}", function)
             if resumed:

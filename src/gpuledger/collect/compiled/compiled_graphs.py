@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from torch import nn
@@ -30,7 +31,7 @@ from gpuledger.collect.adapter.compiler.inductor import LOST_WITHOUT, CompilerWa
 from gpuledger.collect.adapter.compiler.traced_code import places_of_traced
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
-from gpuledger.collect.attribution.stacks import StackTable
+from gpuledger.collect.attribution.stacks import Frames, StackTable, frames_from, is_within_torch
 from gpuledger.collect.compiled.compile_log import CompileLog, totals
 from gpuledger.collect.compiled.copied_regions import module_in_copy
 from gpuledger.collect.compiled.sites import Site, below_callers, sites_of
@@ -100,6 +101,8 @@ class CompiledGraphs:
         self._wanted: Callable[[Site], bool] = lambda _site: True
         self._sees_buffers = False
         self._unread: dict[str, str] = {}
+        self._callers: dict[tuple[str, str], Frames] = {}
+        """File and name of a function whose source lines are torch's own -> frames of a call."""
         self._before = totals()
         self._log = CompileLog()
         registry.on_added = self._module_added
@@ -197,6 +200,7 @@ class CompiledGraphs:
             function = ObservedFunction(graph.file, generated, sites, graph.unknown)
             self.functions.append(function)
             self._stacks.add_sources({(graph.file, site.line): site.main.frames for site in sites if site.main.frames})
+            self._stacks.leave_out(graph.file)
             self._observe(function)
         self._journal.fact(compiled_graphs=len({function.file for function in self.functions}))
 
@@ -225,12 +229,22 @@ class CompiledGraphs:
         text = Path(graph.file).read_text(encoding="utf-8")
         return find_modules(graph, statements, text, self._watch.possible) or graph
 
-    def note_called(self, function: ObservedFunction) -> None:
-        """Record that a function runs in the recording, with a note if its modules are unknown."""
+    def note_called(self, function: ObservedFunction, frame: FrameType) -> None:
+        """Record that a function runs in the recording, called in ``frame``, with a note if its modules are unknown."""
+        if any(is_within_torch(place.frames) for site in function.sites for place in site.places):
+            self._callers.setdefault((function.file, function.generated.name), frames_from(frame))
         if function.unknown:
             self._note_unread(function.file, function.unknown)
         if function.unknown in NOTES:
             self._journal.note(NOTES[function.unknown])
+
+    def frames_of(self, function: ObservedFunction, place: NodeOrigin) -> Frames:
+        """Return the source lines of a place, with those that called the function if all others are torch's own.
+
+        After a graph break inside torch, as in an optimizer's step, Dynamo knows none of the program's lines.
+        """
+        callers = self._callers.get((function.file, function.generated.name), ())
+        return place.frames + callers if is_within_torch(place.frames) else place.frames
 
     def _note_unread(self, file: str, why: str) -> None:
         self._unread[Path(file).name] = why
@@ -250,11 +264,12 @@ class CompiledGraphs:
                     "path": place.path,
                     "module_id": self._compiled_id(place),
                     "moved_bytes": moved_bytes,
-                    "stack_id": self._stacks.intern(place.frames) if with_lines else -1,
+                    "stack_id": self._stacks.intern(self.frames_of(function, place)) if with_lines else -1,
                 }
                 for place, moved_bytes in site.parts
             ],
             "sources": [f"{file}:{line}" for file, line, _ in dict.fromkeys(frames)],
+            **({"in_optimizer": True} if site.in_optimizer else {}),
         }
 
     # -- modules ------------------------------------------------------------------------------------------------

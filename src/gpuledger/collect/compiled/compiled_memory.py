@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
@@ -54,8 +55,8 @@ class CompiledMemory:
         self.active = False
         self.graphs.stop_observing()
 
-    def begin_forward(self) -> Phase | None:
-        """Begin the forward of modules that a compiled function contains.
+    def begin(self, phase: Phase) -> Phase | None:
+        """Begin the forward of modules, or the optimizer's step, that a compiled function contains.
 
         Return the phase that goes on afterwards; None if no phase has begun. An optimizer's closure can compute
         modules, too. Gradients are off in generated code, whether the program has turned them off or not.
@@ -64,7 +65,8 @@ class CompiledMemory:
         before = phases.phase
         if before not in (Phase.SETUP, Phase.BETWEEN, Phase.OPTIMIZER):
             return None
-        phases.change(Phase.EVALUATION if torch.is_inference_mode_enabled() else Phase.FORWARD)
+        is_evaluation = phase == Phase.FORWARD and torch.is_inference_mode_enabled()
+        phases.change(Phase.EVALUATION if is_evaluation else phase)
         return Phase.OPTIMIZER if before == Phase.OPTIMIZER else Phase.BETWEEN
 
 
@@ -75,8 +77,8 @@ class _Observer:
         self._recording = recording
         self._function = function
         self._suffixes: dict[tuple[int, int, bool], list[str]] = {}
-        self._contains_modules = False
-        """Whether the function computes modules that nothing has called."""
+        self._contains: Phase | None = None
+        """Forward if the function computes modules that nothing has called; that of an optimizer if it is its step."""
 
     def enter(self, inputs: list[Any]) -> _Call | None:
         """Return the object to call back during this call; None if nothing is recorded."""
@@ -91,10 +93,10 @@ class _Observer:
             key = module_id_of(base), flags_of(base), recording.with_stacks
             suffixes = self._suffixes.get(key)
             if suffixes is None:
-                recording.graphs.note_called(self._function)
+                recording.graphs.note_called(self._function, sys._getframe())
                 suffixes = self._suffixes[key] = self._tokens(*key)
-            contains = key[0] == OUTSIDE and self._contains_modules
-            return _Call(recording, state, suffixes, recording.begin_forward() if contains else None)
+            contains = self._contains if key[0] == OUTSIDE else None
+            return _Call(recording, state, suffixes, None if contains is None else recording.begin(contains))
         except BaseException as error:
             if not recording.guard.absorbs(error):
                 raise
@@ -107,11 +109,16 @@ class _Observer:
         ids = [graphs.resolve(site.main, base) for site in sites]
         if base == OUTSIDE:
             graphs.note_called_inside(ids)
-            self._contains_modules = any(module_id != OUTSIDE for module_id in ids)
+            self._contains = self._phase_of(ids)
         return [
-            suffix(module_id, flags, intern(site.main.frames) if with_stacks else -1)
+            suffix(module_id, flags, intern(graphs.frames_of(self._function, site.main)) if with_stacks else -1)
             for module_id, site in zip(ids, sites, strict=True)
         ]
+
+    def _phase_of(self, module_ids: list[int]) -> Phase | None:
+        if any(module_id != OUTSIDE for module_id in module_ids):
+            return Phase.FORWARD
+        return Phase.OPTIMIZER if any(site.in_optimizer for site in self._function.sites) else None
 
 
 class _Call:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import torch
 
 from gpuledger.collect.adapter.compiler.generated_code import Statement
 from gpuledger.collect.adapter.compiler.graph_nodes import (
     NOWHERE,
     CompiledGraph,
+    Frames,
     Kernel,
     NodeOrigin,
     parts_by_module,
 )
 from gpuledger.collect.adapter.compiler.inductor import frames_at
+
+_OPTIMIZERS = os.path.dirname(torch.optim.__file__) + os.sep
+_NO_OPTIMIZERS = ("lr_scheduler.py", "swa_utils.py")
+"""Files beside the optimizers whose code updates no weights."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,16 @@ class Site:
     def may_allocate(self) -> bool:
         """Return whether memory can be allocated here. Generated kernels get all buffers from the lines before."""
         return not self.kernel.startswith(("triton_", "cpp_fused_"))
+
+    @property
+    def in_optimizer(self) -> bool:
+        """Return whether an optimizer's step computes this."""
+        return any(_are_of_optimizer(place.frames) for place in self.places)
+
+    @property
+    def places(self) -> tuple[NodeOrigin, ...]:
+        """Return the main place and those of the parts."""
+        return (self.main, *(place for place, _ in self.parts))
 
 
 def sites_of(graph: CompiledGraph, statements: Iterable[Statement], lines: list[tuple[int, Any]]) -> Iterable[Site]:
@@ -116,15 +134,14 @@ def below_callers(sites: Mapping[str, Sequence[Site]]) -> dict[str, tuple[Site, 
     found = {}
     for name, own in sites.items():
         calls = [site.main.path for others in sites.values() for site in others if site.kernel == name]
-        paths = [place.path for site in own for place in _places_of(site) if place.path]
+        paths = [place.path for site in own for place in site.places if place.path]
         above = next((call for call in calls if all(_is_below(path, call) for path in paths)), "")
         found[name] = tuple(_in_body(site, above) for site in own) if calls else tuple(own)
     return found
 
 
-def _places_of(site: Site) -> Iterator[NodeOrigin]:
-    yield site.main
-    yield from (place for place, _ in site.parts)
+def _are_of_optimizer(frames: Frames) -> bool:
+    return any(file.startswith(_OPTIMIZERS) and not file.endswith(_NO_OPTIMIZERS) for file, _, _ in frames)
 
 
 def _is_below(path: str, above: str) -> bool:

@@ -580,6 +580,20 @@ def test_modules_that_a_compiled_function_computes_run_in_forward() -> None:
     assert phases == ["BETWEEN", "BETWEEN", "FORWARD", "FORWARD", "OPTIMIZER", "FORWARD"]
 
 
+def test_a_compiled_step_of_an_optimizer_is_in_its_phase_and_in_backward_stays_there() -> None:
+    """No hook of the optimizer runs in compiled code. What a hook of a gradient updates is part of backward."""
+    trace = Trace()
+    kernel = {"file": "c.py", "line": 1, "kernel": "k", "parts": [{"path": "", "module_id": -1}]}
+    trace.part.facts["fusions"] = [kernel, {**kernel, "in_optimizer": True}]
+    trace.host(f"{FUSION_RANGE}0", 10, 20)
+    trace.host(f"{FUSION_RANGE}1", 30, 40)
+    trace.host("aten::mul", 50, 60)
+    trace.host(f"{PHASE_RANGE}{int(Phase.BACKWARD)}", 70, 90)
+    trace.host(f"{FUSION_RANGE}1", 72, 74)
+    phases = [Phase(number).name for number in trace.owned().phase.tolist()]
+    assert phases == ["BETWEEN", "OPTIMIZER", "BETWEEN", "BACKWARD"]
+
+
 def test_an_operator_of_python_counts_and_not_what_it_calls_through_a_line() -> None:
     """Nor the compiler, though it is the first event of all."""
     trace = Trace()

@@ -94,6 +94,24 @@ def test_a_line_of_generated_code_is_shown_as_the_lines_it_was_made_from() -> No
     ]
 
 
+def test_a_line_of_generated_code_that_nothing_is_known_of_belongs_to_the_line_that_calls_the_code() -> None:
+    table = StackTable()
+    table.add_sources({("c1.py", 7): (("net.py", 3, "forward"),)})
+    table.leave_out("c1.py")
+    table.intern((("c1.py", 8, "call"), ("train.py", 2, "<module>")))
+    table.intern((("c1.py", 7, "call"), ("train.py", 2, "<module>")))
+    assert drained(table) == [[("train.py", 2, "<module>")], [("net.py", 3, "forward"), ("train.py", 2, "<module>")]]
+
+
+@pytest.mark.parametrize(
+    "name", ["torch_dynamo_resume_in_fit_at_31", "torch_dynamo_resume_in_torch_dynamo_resume_in_fit_at_31_at_40", "fit"]
+)
+def test_the_code_after_a_graph_break_has_the_name_of_its_function(name: str) -> None:
+    table = StackTable()
+    table.intern((("train.py", 44, name),))
+    assert drained(table) == [[("train.py", 44, "fit")]]
+
+
 @pytest.mark.parametrize(
     "transform",
     [

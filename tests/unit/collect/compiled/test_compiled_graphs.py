@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace as Thing
 from typing import Any, NamedTuple, cast
@@ -279,7 +280,7 @@ def test_a_compiler_of_another_form_is_said_and_nothing_raised(tmp_path: Path) -
     watch._leave_lowering(Thing(), module)
     assert "compiled_unread" not in journal.part.facts  # it does not run in the recording
     (function,) = graphs.functions
-    graphs.note_called(function)
+    graphs.note_called(function, sys._getframe())
     assert "AttributeError" in journal.part.facts["compiled_unread"]["cgenerated.py"]
 
 
@@ -346,3 +347,16 @@ def test_the_kernels_of_bodies_are_read_with_the_places_of_their_own_nodes(tmp_p
         name: [path] for name, path in paths.items()
     }
     assert found.kernels[1].nodes == ("mm",)
+
+
+def test_code_of_an_optimizers_file_is_of_its_step_and_that_of_a_schedule_or_an_average_is_not() -> None:
+    def in_optimizer(name: str) -> bool:
+        file = str(Path(torch.optim.__file__).with_name(name))
+        where = NodeOrigin(0, "", "", ((file, 5, "step"), ("train.py", 3, "fit")))
+        as_part = Site(4, "k", NOWHERE, ((where, 8),)).in_optimizer
+        assert Site(4, "k", where).in_optimizer is as_part
+        return as_part
+
+    found = {name: in_optimizer(name) for name in ("adam.py", "optimizer.py", "lr_scheduler.py", "swa_utils.py")}
+    assert found == {"adam.py": True, "optimizer.py": True, "lr_scheduler.py": False, "swa_utils.py": False}
+    assert not Site(4, "k", place("net")).in_optimizer
