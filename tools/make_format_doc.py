@@ -196,15 +196,15 @@ def journal() -> str:
         (f"`{table}`", JOURNAL_ROWS[table], ", ".join(f"`{name}` {kind}" for name, kind in columns.items()))
         for table, columns in COLUMNS.items()
     ]
-    codes = "; ".join(
-        f"{title}: " + ", ".join(f"{member.value} {member.name.lower()}" for member in enumeration)
+    codes = [
+        (title, f"`{', '.join(f'{member.value} {member.name.lower()}' for member in enumeration)}`")
         for title, enumeration in (
             ("`events.action`", Action),
             ("`snapshot_blocks.state`", BlockState),
             ("`identities.kind`", Identity),
             ("`tags.flags` (bits)", TagFlag),
         )
-    )
+    ]
     return "\n".join(
         [
             "## Raw events\n",
@@ -212,7 +212,8 @@ def journal() -> str:
             "read the tables instead. They are numbered `.npz` files without pickle. An array is named `table.column`,",
             "and `text` contains names, modules, stacks and notes as JSON.\n",
             grid(("table", "row", "columns"), rows),
-            f"{codes}. In columns of ids -1 is none.\n",
+            "In columns of ids, -1 is none. These columns have codes:\n",
+            grid(("column", "codes"), codes),
         ]
     )
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import gpuledger
+from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.view.view import build_view
 from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.text.first_screen import first_screen
@@ -52,3 +53,17 @@ def test_one_without_a_name_has_its_source_line(tmp_path: Path) -> None:
 
 def test_little_memory_is_not_mentioned(tmp_path: Path) -> None:
     assert lines_of(tmp_path / "run", LARGE // 4096, is_kept=True) == []
+
+
+@pytest.mark.parametrize(("step", "phase"), [(0, "setup"), (2, "between")])
+def test_a_peak_between_two_calls_is_in_no_module(step: int, phase: str, tmp_path: Path) -> None:
+    """The block allocated there is the input of the next call, but its module does not run yet."""
+    with gpuledger.record(out=tmp_path / "run", steps=(1, 2), devices="cpu") as recording:
+        model = nn.Linear(LARGE // 64, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for rows in (64, 128 if step else 32):
+            model(torch.ones(rows, LARGE // 64).neg()).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    peak = find_peak(recording.run().rank())
+    assert (peak.step, peak.phase, peak.module) == (step, phase, "")

@@ -179,3 +179,23 @@ def test_parameters_of_an_optimizer_are_of_their_module_although_the_first_call_
 
     recorded = record_own(program)
     assert {(block.name, block.module) for block in recorded.of("optimizer_state")} == {("weight", "Linear")}
+
+
+@pytest.mark.parametrize("with_graph", [False, True])
+def test_data_made_after_a_call_that_tried_shapes_is_no_activation(with_graph: bool) -> None:
+    """A call without a backward leaves the phase "forward". What lasts and has no graph belongs to no forward."""
+
+    def program(_: object) -> object:
+        model = nn.Conv1d(1, 4, 3)
+        width = model(torch.zeros(1, 1, 8)).numel()
+        replay = torch.zeros(1000, width) * model.weight.mean() if with_graph else torch.zeros(1000, width)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(3):
+            model(torch.ones(2, 1, 8)).sum().backward()
+            optimizer.step()
+            replay.detach()[step] = 1.0
+        return model, replay
+
+    (block,) = (one for one in record_own(program).blocks if one.name == "replay")
+    assert (block.bytes, block.category) == (96000, "activation" if with_graph else "other")
+    assert block.phase == ("forward" if with_graph else "setup")

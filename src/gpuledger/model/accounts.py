@@ -95,6 +95,8 @@ class Identity(IntEnum):
     no category, but says that a block belongs to no batch."""
     COMMUNICATION_BUFFER = 13
     """A buffer of collectives that a framework keeps, such as a bucket of gradients."""
+    HELD_OUTSIDE_GRAPHS = 14
+    """A tensor that an attribute or a variable holds, and that no operator with gradients has computed."""
 
 
 IDENTITY_CATEGORY = {

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.breakdown import category_words
-from gpuledger.analyze.memory.instant import Instant, module_paths, resolve_instant
+from gpuledger.analyze.memory.instant import Instant, module_paths, resolve_instant, running_module
 from gpuledger.analyze.memory.live import (
     I64,
     Lives,
@@ -232,7 +232,7 @@ def _place_allocations(rank: Rank, device_idx: int, wanted: I64, found: dict[int
         indices.tolist(), codes[blocks].tolist(), steps.tolist(), modules.tolist(), strict=True
     ):
         phase = words[code] if code >= 0 else ""
-        found[index] = replace(found[index], step=step, phase=phase, module=paths.get(module_id, ""))
+        found[index] = replace(found[index], step=step, phase=phase, module=running_module(phase, paths.get(module_id)))
 
 
 def _phase_places(rank: Rank, device_idx: int, wanted: I64) -> dict[int, tuple[int, str]]:

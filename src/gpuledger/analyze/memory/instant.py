@@ -154,6 +154,14 @@ def module_paths(rank: Rank) -> dict[int, str]:
     return dict(zip(table["module_id"].to_pylist(), table["path"].to_pylist(), strict=True))
 
 
+def running_module(phase: str, path: str | None) -> str:
+    """Return the path of the module of a block that is allocated in a phase; "" if no module can run in it.
+
+    Such a block is of a module that gets it later, as its input or its weight.
+    """
+    return "" if phase in ("setup", "between") else path or ""
+
+
 def module_classes(rank: Rank) -> dict[str, str]:
     """Return ``path -> class name`` of every module."""
     table = rank.table("modules", ("path", "class_name"))
@@ -214,7 +222,8 @@ def _place_of(rank: Rank, lives: Lives, index: int) -> tuple[int, str, str]:
         codes, words = read_labels(rank, "blocks", "phase", device)
         module_id = int(read_numbers(rank, "blocks", "module_id", device)[block])
         step = int(read_numbers(rank, "blocks", "step", device)[block])
-        return step, words[codes[block]] if codes[block] >= 0 else "", module_paths(rank).get(module_id, "")
+        phase = words[codes[block]] if codes[block] >= 0 else ""
+        return step, phase, running_module(phase, module_paths(rank).get(module_id))
     first, last = (read_numbers(rank, "spans", name, device) for name in ("start_index", "end_index"))
     kinds, kind_words = read_labels(rank, "spans", "kind", device)
     is_phase = kinds == kind_words.index("phase") if "phase" in kind_words else np.zeros(kinds.size, dtype=bool)

@@ -26,6 +26,9 @@ _ORDER = {int(identity): place for place, identity in enumerate(IDENTITY_CATEGOR
 _MADE_OUTSIDE = (Identity.INPUT, Identity.LEAF)
 """Identities of blocks that no module has allocated."""
 
+_HELD = (Identity.HELD, Identity.HELD_OUTSIDE_GRAPHS)
+"""Identities that only name a block."""
+
 
 @dataclass(frozen=True)
 class EventTags:
@@ -89,10 +92,12 @@ def find_owners(
     stacks = _stacks(journal, tags, stack_id)
     stack = _pick(stacks, at, before, -1)
     seen = _identities(journal, device_idx, index_of, lives, phase, module_id)
+    fate = _fates(_pick(tags.visit, at, before, -1), tags.visit, lives, _step_ends(journal, device_idx, index_of))
+    phase = _without_lasting_data(phase, fate, (module_id < 0) & seen.outside_graphs)
     features = BlockFeatures(
         identity=seen.kind,
         phase=phase,
-        fate=_fates(_pick(tags.visit, at, before, -1), tags.visit, lives, _step_ends(journal, device_idx, index_of)),
+        fate=fate,
         recomputed=(flags & TagFlag.RECOMPUTED) != 0,
         communicating=(flags & TagFlag.COMMUNICATION) != 0,
         reducing=(flags & TagFlag.REDUCE_SCATTER) != 0,
@@ -112,6 +117,23 @@ def find_owners(
         scope_id=_pick(tags.scope_id, at, before, -1),
         stack_id=stack,
     )
+
+
+def _without_lasting_data(
+    phase: NDArray[np.int8], fate: NDArray[np.int8], is_data: NDArray[np.bool_]
+) -> NDArray[np.int8]:
+    """Return phases in which data of the program is of the setup, although a forward has begun.
+
+    A forward ends with its backward. A call that only tries the shapes of a model has none, so that what the program
+    makes after it, such as a replay buffer, seems to be of that forward.
+
+    Args:
+        phase: Phase of each block's allocation.
+        fate: How each block ends.
+        is_data: Whether a variable holds a block that no module and no operator with gradients has computed.
+    """
+    lasts = is_data & (fate == FATES.index("kept")) & (phase == Phase.FORWARD)
+    return np.where(lasts, np.int8(Phase.SETUP), phase)
 
 
 def _follows_a_result(stacks: I64, born: I64) -> NDArray[np.bool_]:
@@ -249,6 +271,7 @@ class _Seen:
     name_id: I64
     module_id: I64
     of_update: NDArray[np.bool_]
+    outside_graphs: NDArray[np.bool_]
 
 
 def _identities(
@@ -270,7 +293,7 @@ def _identities(
     kind = np.full(lives.address.size, NO_IDENTITY, dtype=np.int8)
     name = np.full(lives.address.size, -1, dtype=np.int64)
     held, holder = name.copy(), name.copy()
-    of_update = np.zeros(lives.address.size, dtype=bool)
+    of_update, outside_graphs = (np.zeros(lives.address.size, dtype=bool) for _ in range(2))
     owner = module_id.copy()
     table = journal.tables["identities"]
     mine = table["device_idx"] == device_idx
@@ -287,8 +310,10 @@ def _identities(
         table["module_id"][mine].tolist(),
         strict=True,
     ):
-        if row >= 0 and what == Identity.HELD and held[row] < 0:
+        if row >= 0 and what in _HELD and held[row] < 0:
             held[row], holder[row] = called, module
+        if row >= 0 and what == Identity.HELD_OUTSIDE_GRAPHS:
+            outside_graphs[row] = True
         if row >= 0 and what == Identity.UPDATE:
             of_update[row] = True
         if row < 0 or what not in _ORDER or (what in _MADE_OUTSIDE and not outside[row]):
@@ -300,7 +325,8 @@ def _identities(
     is_held = (kind == NO_IDENTITY) & (module_id < 0) & (held >= 0)
     is_of_several = (kind == Identity.OPTIMIZER_STATE) & (owner < 0) & (held >= 0)
     is_named = is_held | (((kind == Identity.INPUT) | is_of_several) & (name < 0))
-    return _Seen(kind, np.where(is_named, held, name), np.where(is_held, holder, owner), of_update)
+    names, owners = np.where(is_named, held, name), np.where(is_held, holder, owner)
+    return _Seen(kind, names, owners, of_update, outside_graphs)
 
 
 class _Ancestors:

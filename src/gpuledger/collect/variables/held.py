@@ -9,6 +9,7 @@ import torch
 
 from gpuledger.collect.adapter.program_objects import (
     attributes_of,
+    is_leaf,
     is_tensor,
     local_tensors,
     tensors_in,
@@ -46,10 +47,11 @@ class HeldNames:
             for name_id, module_id, value in found:
                 if registry.is_known(value):
                     continue
+                kind = Identity.HELD_OUTSIDE_GRAPHS if is_leaf(value) else Identity.HELD
                 for tensor in local_tensors(value):
                     place = storage_place(tensor)
                     if place is not None:
-                        sightings.add_row(sightings.row_of(Identity.HELD, name_id, module_id, place))
+                        sightings.add_row(sightings.row_of(kind, name_id, module_id, place))
 
 
 def _plain_tensors(registry: ModuleRegistry) -> Iterator[tuple[int, int, Any]]:

@@ -11,6 +11,7 @@ from gpuledger.analyze.step.line_accounts import lacks_lines, why_no_lines
 from gpuledger.analyze.step.side_by_side import OF_CODE
 from gpuledger.errors import UsageError
 from gpuledger.report.base.kernel_names import short_kernel_names
+from gpuledger.report.base.phrases import device_label
 from gpuledger.report.text.first_screen import first_screen, short_screen
 from gpuledger.report.text.fusion_table import SHARED, fusion_table
 from gpuledger.report.text.ledger_table import OF_A_STEP, Units, ledger_table, units_of_samples
@@ -82,7 +83,7 @@ def closing_lines(view: RunView, path: str, terminal: Terminal) -> list[str]:
         *_line_notes(highest),
     ]
     if len(view.devices) > 1:
-        one = f"--rank {highest.rank.number} --device {highest.device_idx}"
+        one = f"--rank {highest.rank.number} --device {device_label(highest.device_idx)}"
         commands = [f"gpuledger show {path} {one}", f"gpuledger balance {path} {one}"]
     elif highest.options.group_by == highest.place_word:
         commands = [f"gpuledger show {path} --by tensor", f"gpuledger balance {path}"]

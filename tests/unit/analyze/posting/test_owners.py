@@ -329,3 +329,28 @@ def test_a_sighting_is_of_the_last_block_made_at_its_address_that_is_not_freed_y
             for place, at in places
         ]
         assert found.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "module_id", "category"),
+    [
+        (Identity.HELD_OUTSIDE_GRAPHS, -1, "other"),
+        (Identity.HELD, -1, "activation"),
+        (Identity.HELD_OUTSIDE_GRAPHS, 3, "activation"),
+    ],
+    ids=["data", "of a graph", "of a module"],
+)
+def test_data_that_a_variable_holds_for_good_is_no_activation(
+    kind: Identity, module_id: int, category: str, tmp_path: Path
+) -> None:
+    """A second block is freed in a later phase: the first rule of such a block applies."""
+    part = with_events((ALLOC, 64, 0), (ALLOC, 256, 0), (GIVEN_BACK, 256, 1), (DONE, 256, 1))
+    tag(part, 0, Phase.FORWARD, 1, module_id=module_id)
+    tag(part, 1, Phase.OPTIMIZER, 2)
+    for count, address in enumerate((64, 256), 1):
+        see(part, kind, address, count, 0, module_id=-1)
+    sizes = dict.fromkeys(COLUMNS["counters"], 0)
+    ended = {"device_idx": -1, "reason": REASONS.index("step_end"), "alloc_count": 2, "free_count": 1}
+    part.add("counters", **{**sizes, **ended})
+    (history,) = device_histories(written(part, tmp_path))
+    assert categories(history) == [category, "activation"]

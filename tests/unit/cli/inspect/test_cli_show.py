@@ -134,6 +134,15 @@ def test_several_ranks_stand_side_by_side_and_the_imbalance_is_named(runs: Path)
     assert found["recorded_peak_allocated_bytes"] == peaks[highest] == sum(a["bytes"] for a in found["breakdown"])
 
 
+@pytest.mark.parametrize(("cuda", "device"), [(True, "cuda:0"), (False, "cpu")])
+def test_the_next_command_names_rank_and_device(cuda: bool, device: str, tmp_path: Path) -> None:
+    make_run(tmp_path / "two.ledger", ranks=2, blocks=100, cuda=cuda)
+    offered = re.search(r"Next  gpuledger (show .* --rank \d --device (\S+))\n", ask("show", tmp_path / "two").stderr)
+    assert offered is not None
+    assert offered[2] == device
+    assert ask(*offered[1].split()).exit_code == 0
+
+
 def test_one_rank_of_several(runs: Path) -> None:
     found = document("show", runs / "four", "--rank", 2)
     assert found["rank"] == 2
