@@ -166,7 +166,11 @@ def _without_steps(ranks: Sequence[Rank]) -> list[str]:
 
 
 def _counted(ranks: Sequence[Rank]) -> Sequence[Rank]:
-    """Return the ranks with steps to compare: if the steps of some were counted to their end, only these."""
+    """Return the ranks with steps to compare: if the steps of some were counted to their end, only these.
+
+    A process without an optimizer, such as one that evaluates what the others train, has steps of another kind.
+    """
+    ranks = [rank for rank in ranks if rank.manifest.optimizers] or ranks
     to_the_end = [rank for rank in ranks if rank.manifest.has_all_steps or rank.manifest.status == "cut off"]
     return to_the_end if any(rank.manifest.has_all_steps for rank in ranks) else ranks
 

@@ -28,6 +28,10 @@ class PendingEvents:
         self._drained_events = 0
         self._most_events = 0
         self._kept_ns = self._unnoted_ns = 0
+        self._allocations = 0
+        self.step_allocations = 0
+        """Largest number of allocations in a step. The setup is in the first step, which counts if it is the only one.
+        """
 
     def count(self) -> int:
         """Return the number of pending events."""
@@ -40,6 +44,13 @@ class PendingEvents:
     def opened(self) -> None:
         """Leave out the events from before the recording."""
         self._drained_events += self.count()
+        self._allocations = self.all_allocations()
+
+    def step_ended(self, number: int) -> None:
+        """Count the allocations of a step that has ended: the ``number``-th of the program."""
+        before, self._allocations = self._allocations, self.all_allocations()
+        made = self._allocations - before
+        self.step_allocations = made if number == 2 else max(self.step_allocations, made)
 
     def drain(self) -> None:
         """Move pending events into the journal and write it, while the program is paused."""

@@ -139,9 +139,6 @@ class MemoryWindow:
         self._precision = Precision(self._registry, guard)
         self._phases_before: list[Phase] = []
         self._pending = PendingEvents(recorder, journal)
-        self._allocations = 0
-        self.step_allocations = 0
-        """The largest number of allocations in a recorded step."""
 
     def divide_compiled(self, graphs: CompiledGraphs) -> None:
         """Attribute the memory of compiled regions to their modules. Called before the recording is opened."""
@@ -172,7 +169,6 @@ class MemoryWindow:
         living = LiveObjects()
         self.recorder.open(self._journal.part, living)
         self._pending.opened()
-        self._allocations = self._pending.all_allocations()
         if self._limit is not None:
             self._limit.begin(has_steps=bool(self._steps.seen))
         self.is_open = self.was_opened = True
@@ -238,6 +234,11 @@ class MemoryWindow:
         """Return the blocks that were alive at the end of the recording; None if they are not known one by one."""
         return None if self._filling is None else self._filling.kept
 
+    @property
+    def step_allocations(self) -> int:
+        """Return the largest number of allocations in a recorded step."""
+        return self._pending.step_allocations
+
     def is_idle(self) -> bool:
         """Return whether no allocation was recorded."""
         return not any(any(pair) for pair in self.recorder.counts().values())
@@ -252,8 +253,7 @@ class MemoryWindow:
         self._held.see()
         if not self._scanned:
             self.scan()
-        before, self._allocations = self._allocations, self._pending.all_allocations()
-        self.step_allocations = max(self.step_allocations, self._allocations - before)
+        self._pending.step_ended(self._steps.seen)
         if self._steps.seen >= self._settings.last_step:
             self.close("last step")
             return True

@@ -17,8 +17,8 @@ LABELS = {
 }
 """Kind -> what it is called. The shared part of resident memory is in the JSON document only."""
 
-_LEAST_BYTES = 1 << 10
-"""Smallest amount that is shown. A number that PyTorch reads from a GPU takes some bytes of pinned memory."""
+_LEAST_BYTES = 1 << 20
+"""Smallest amount that is shown, beside hundreds of MiB of any process with PyTorch."""
 
 
 def host_memory_text(manifest: RankManifest) -> str:

@@ -31,6 +31,7 @@ def ended(number: int, end_ns: int | None, **facts: Any) -> Rank:
 
 
 HOUR = 3_600_000_000_000
+SGD = {"name": "SGD"}
 
 
 def pause(start_ns: int) -> list[dict[str, Any]]:
@@ -76,6 +77,11 @@ def of_world(size: int, *numbers: int) -> list[Rank]:
         (
             [rank(0, steps_seen=6), rank(1, steps_seen=1_000)],
             ["The ranks took different numbers of steps: from 6 (rank 0) to 1,000 (rank 1)."],
+        ),
+        ([rank(0, optimizers=[SGD]), rank(1, optimizers=[SGD]), rank(2, steps_seen=2)], []),
+        (
+            [rank(0, optimizers=[SGD]), rank(1, optimizers=[SGD], steps_seen=9), rank(2, steps_seen=2)],
+            ["The ranks took different numbers of steps: from 9 (rank 1) to 10 (rank 0)."],
         ),
         ([rank(0, oom_ns=20), rank(1, oom_ns=10)], ["Rank 1 ran out of memory first, then rank 0."]),
         (
