@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from gpuledger.collect.adapter import dynamo
 from gpuledger.collect.adapter.other_threads import gradients_of
-from gpuledger.collect.adapter.program_objects import is_leaf, without_overrides
+from gpuledger.collect.adapter.program_objects import (
+    attributes_of,
+    children_of,
+    holds_tensors,
+    is_leaf,
+    without_overrides,
+)
 
 
 class LiveObjects:
@@ -57,6 +64,25 @@ class LiveObjects:
                 kept.append(thing)
         self._found = tensors, modules
         return self._found
+
+
+def unregistered_of(things: Iterable[Any], numbers: Container[int]) -> list[nn.Module]:
+    """Return the modules with tensors that have no id yet, and that no other module without one contains.
+
+    Args:
+        things: Modules and optimizers.
+        numbers: ``id`` of each registered module.
+    """
+    found = [
+        thing
+        for thing in things
+        if issubclass(type(thing), nn.Module)
+        and id(thing) not in numbers
+        and "_parameters" in attributes_of(thing)
+        and not dynamo.is_compilers_own(thing)
+    ]
+    inner = {id(child) for module in found for _, child in children_of(module)}
+    return [module for module in found if id(module) not in inner and holds_tensors(module)]
 
 
 def _is_leaf(tensor: torch.Tensor) -> bool:

@@ -12,7 +12,6 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from gpuledger.collect.adapter import dynamo
 from gpuledger.collect.adapter.compiler.graph_nodes import common_path
 from gpuledger.collect.adapter.held_tensors import IN_GROUPS, HeldTensor, KeyedReference
 from gpuledger.collect.adapter.other_threads import Exclusive, take_all
@@ -21,16 +20,14 @@ from gpuledger.collect.adapter.program_objects import (
     buffers_of,
     children_of,
     class_name,
-    holds_tensors,
     kind_name,
     known_sizes,
     parameter_groups,
     parameters_of,
     requires_grad,
-    updates_of,
     without_overrides,
 )
-from gpuledger.collect.attribution.live_objects import LiveObjects
+from gpuledger.collect.attribution.live_objects import LiveObjects, unregistered_of
 from gpuledger.collect.attribution.outermost_modules import (
     COMPILED,
     WRAPPED_NAMES,
@@ -38,8 +35,10 @@ from gpuledger.collect.attribution.outermost_modules import (
     NamesOf,
     OutermostModules,
     RootNames,
+    added_later,
     below_path,
     named_modules,
+    versions_of,
 )
 from gpuledger.collect.attribution.tags import NameTable
 from gpuledger.model.journal.journal import Part
@@ -244,16 +243,31 @@ class ModuleRegistry:
         key = (inside, kind_name(module))
         if bare and key in self._passing:
             return self._point(module, self._passing[key])
+        late = self._added_later(module, inside) if inside >= 0 else None
+        if late is not None:
+            above, path, top = late
+            self._add_tree(top, above, path)
+            return self.module_ids[id(module)]
         number = self._add_tree(module, inside)
         if bare:
             self._passing[key] = number
         return number
 
-    def _add_tree(self, top: nn.Module, inside: int) -> int:
-        """Register ``top``, its descendants, and their parameters and buffers."""
+    def _added_later(self, module: nn.Module, inside: int) -> tuple[int, str, nn.Module] | None:
+        """Return the place of a module that was added to the one that calls it, or around that, since registration."""
+        for number in dict.fromkeys((inside, self._places[inside][1])):
+            alive = (one() for key, one in list(self._refs.items()) if self.module_ids.get(key) == number)
+            top = next((one for one in alive if one is not None), None)
+            found = None if top is None else added_later(top, self._places[number][0], module, self.module_ids)
+            if found is not None:
+                return found
+        return None
+
+    def _add_tree(self, top: nn.Module, inside: int, path: str = "") -> int:
+        """Register ``top``, whose path can be given, its descendants, and their parameters and buffers."""
         first = self._count
         root_id = self._places[inside][1] if inside >= 0 else first
-        prefix = f"{self._places[inside][0]}.{kind_name(top)}".lstrip(".") if inside >= 0 else ""
+        prefix = path or (f"{self._places[inside][0]}.{kind_name(top)}".lstrip(".") if inside >= 0 else "")
         found = list(named_modules(top))
         for parent, plain, module in found:
             known = self.module_ids.get(id(module))
@@ -354,36 +368,16 @@ class ModuleRegistry:
         """
         modules = living.modules()
         self.forget_gone()
-        optimizers = [thing for thing in modules if issubclass(type(thing), Optimizer)]
-        found = [
-            thing
-            for thing in modules
-            if issubclass(type(thing), nn.Module)
-            and id(thing) not in self.module_ids
-            and "_parameters" in attributes_of(thing)
-            and not dynamo.is_compilers_own(thing)
-        ]
-        inner = {id(child) for module in found for _, child in children_of(module)}
-        for module in found:
-            if id(module) not in inner and holds_tensors(module):
-                self.register(module)
-        return optimizers
+        for module in unregistered_of(modules, self.module_ids):
+            self.register(module)
+        return [thing for thing in modules if issubclass(type(thing), Optimizer)]
 
     def weights_version(self) -> tuple[int, int]:
         """Return the number of parameters, and a number that changes with every in-place update of one of them.
 
-        The second number also changes if the first does, because a new parameter has been filled in place. Tensors that
-        take the place of parameters for one call, as in ``functional_call``, are not counted.
+        The second number also changes if the first does, because a new parameter has been filled in place.
         """
-        with without_overrides():
-            versions = [
-                updates_of(weight)
-                for reference in self._holders
-                if (module := reference()) is not None
-                for _, weight in parameters_of(module)
-                if isinstance(weight, nn.Parameter)
-            ]
-        return len(versions), sum(versions)
+        return versions_of(module for reference in self._holders if (module := reference()) is not None)
 
     def live_modules(self) -> list[nn.Module]:
         """Return the registered modules that were not freed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from torch import nn
 
@@ -17,6 +17,9 @@ from gpuledger.collect.adapter.program_objects import (
     kind_name,
     module_of_class,
     modules_below,
+    parameters_of,
+    updates_of,
+    without_overrides,
 )
 
 _OBSERVERS = ("torch.ao.quantization.", "torchao.quantization.")
@@ -127,6 +130,39 @@ def named_modules(top: nn.Module) -> Iterator[tuple[nn.Module | None, str, nn.Mo
             plain = below_path(plain, name)
         plain_paths[id(module)] = plain
         yield parent, plain, module
+
+
+def added_later(
+    top: nn.Module, path: str, wanted: nn.Module, numbers: Mapping[int, int]
+) -> tuple[int, str, nn.Module] | None:
+    """Return the module that was added below a registered one after its registration, and is or contains another.
+
+    With it, its parent's id and its path. None if the other module is not below the registered one.
+
+    Args:
+        top: The registered module.
+        path: Its path.
+        wanted: The other module, which is not registered.
+        numbers: ``id`` of a registered module -> its id.
+    """
+    below = {}
+    for parent, plain, module in named_modules(top):
+        below[id(module)] = parent, plain
+    module, (parent, plain) = wanted, below.get(id(wanted), (None, ""))
+    while parent is not None and id(parent) not in numbers:
+        module, (parent, plain) = parent, below[id(parent)]
+    return None if parent is None else (numbers[id(parent)], below_path(path, plain), module)
+
+
+def versions_of(modules: Iterable[nn.Module]) -> tuple[int, int]:
+    """Return the number of parameters, and the sum of their in-place updates.
+
+    Tensors that take the place of parameters for one call, as in ``functional_call``, are not counted.
+    """
+    with without_overrides():
+        weights = (weight for module in modules for _, weight in parameters_of(module))
+        versions = [updates_of(weight) for weight in weights if isinstance(weight, nn.Parameter)]
+    return len(versions), sum(versions)
 
 
 def below_path(path: str, name: str) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpuledger.collect.adapter.program_objects import (
+    attributes_of,
     is_batched,
     is_complex,
     is_floating,
@@ -95,7 +97,7 @@ class InputShapes:
         if (known is None and len(self._modules) >= MODULES) or is_tracing():  # while tracing, sizes are symbolic
             return
         with without_overrides():
-            found = _telling((*args, *kwargs.values()))
+            found = _telling((*args, *kwargs.values()), after_object=bool(args) and _is_object(args[0]))
         if found is None:
             return
         shape, is_whole, is_hidden = found
@@ -120,7 +122,7 @@ class InputShapes:
             part.facts["calls"] = found.calls
 
 
-def _telling(arguments: tuple[Any, ...]) -> tuple[Shape, bool, bool] | None:
+def _telling(arguments: tuple[Any, ...], *, after_object: bool) -> tuple[Shape, bool, bool] | None:
     """Return the sizes of the tensor that shows the batch; None without one.
 
     With it, whether the tensor is of whole numbers, and whether vmap hides one of its sizes.
@@ -130,12 +132,15 @@ def _telling(arguments: tuple[Any, ...]) -> tuple[Shape, bool, bool] | None:
     offsets of an ``EmbeddingBag`` or of packed sequences, none of them shows the batch for certain.
 
     Images in a list, such as those of a detector of torchvision, are one sample each. Other tensors in a list can be
-    samples or parts of a batch: if their first sizes differ, none of them shows the batch.
+    samples or parts of a batch: if their first sizes differ, none of them shows the batch. Nor does a tensor after an
+    object that can have the data itself, such as a graph.
     """
     tensor = next(tensors_in(arguments, LEVELS), None)
     if tensor is None:
         return None
     shape, is_whole = known_sizes(tensor), _is_whole(tensor)
+    if after_object:
+        return shape, is_whole, True
     listed = _listed(arguments, tensor)
     if _are_images(listed):
         return (len(listed), *shape), is_whole, is_batched(tensor)
@@ -148,6 +153,13 @@ def _telling(arguments: tuple[Any, ...]) -> tuple[Shape, bool, bool] | None:
             return None
         shape = several or shape
     return shape, is_whole, is_batched(tensor)
+
+
+def _is_object(argument: object) -> bool:
+    """Return whether an argument is neither a tensor, a plain value nor a container of them."""
+    plain = issubclass(type(argument), (str, bytes, int, float, complex, Enum, nn.Module))
+    has_own = type(argument).__module__ != "builtins" and bool(attributes_of(argument))
+    return has_own and not plain and next(tensors_in(argument, LEVELS), None) is None
 
 
 def _listed(arguments: tuple[Any, ...], first: Tensor) -> list[Shape]:

@@ -27,7 +27,7 @@ from gpuledger.simulate.rest.counters import COMPARED, COUNTED, ITEMS, CounterCh
 _BEGINS, _ENDS, _FLOAT = "__gpuledger_loop_begins__", "__gpuledger_loop_ends__", "__gpuledger_float__"
 _CALLS, _REMAINDER = "__gpuledger_writer_called__", "__gpuledger_remainder__"
 _WRITERS = re.compile(
-    r"(^|_)(save|export|upload|push_to)|(^|_)dump$|write_|_write|^to_(parquet|hdf|feather|file)|^im(save|write)$"
+    r"^(?!(?:is|has|can|should)_)(?:.*_)?(save|export|upload|push_to)|(^|_)dump$|write_|_write|^to_(parquet|hdf|feather|file)|^im(save|write)$"
 )
 """Names of functions that may write files without Python's ``open``."""
 _MODES = re.compile(r"[wax][bt+]*|rb?\+b?")

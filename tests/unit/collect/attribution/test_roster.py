@@ -94,6 +94,23 @@ def test_bare_modules_made_anew_share_a_number_where_they_are_met() -> None:
     assert [entry["path"] for entry in drained(registry).modules] == ["", "MSELoss", "L1Loss", ""]
 
 
+def test_modules_that_a_model_gets_after_its_registration_have_their_place_in_it() -> None:
+    """As when a part of a model is called while the model is built, or a layer is exchanged before a fine-tuning."""
+    model = nn.Sequential(nn.Linear(2, 2))
+    registry = ModuleRegistry()
+    root = registry.register(model)
+    blocks = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+    model.extend([blocks, nn.ReLU(), nn.Linear(2, 2)])
+    last = registry.register(blocks[1], inside=root)
+    assert registry.path_of(last) == "1.1"
+    assert registry.path_of(registry.register(model[2], inside=last)) == "2"
+    assert registry.path_of(registry.register(nn.ReLU(), inside=last)) == "1.1.ReLU"
+    part = drained(registry)
+    assert [entry["path"] for entry in part.modules] == ["", "0", "1", "1.0", "1.1", "2", "1.1.ReLU"]
+    assert [entry["parent"] for entry in part.modules] == [-1, 0, 0, 2, 2, 0, 4]
+    assert part.names[2:] == [f"1.{name}" for name, _ in blocks.named_parameters()]
+
+
 def test_one_walk_finds_tensors_gradients_modules_and_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Linear(2, 2)
     model(torch.ones(1, 2)).sum().backward()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,6 +61,16 @@ def test_images_in_a_list_are_one_sample_each() -> None:
 @pytest.mark.parametrize("sizes", [[(30, 3), (50, 3)], [(3, 8, 8), (4, 8, 8)]], ids=["points", "channels"])
 def test_tensors_of_different_lengths_in_a_list_show_no_batch(sizes: list[tuple[int, ...]]) -> None:
     assert seen((([torch.zeros(size) for size in sizes],), {})) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("first", "rows"), [(SimpleNamespace(x=torch.zeros(100, 4)), 0), (torch.float32, 3), (None, 3), ("train", 3)]
+)
+def test_a_tensor_after_an_object_that_can_have_the_data_shows_no_batch(first: object, rows: int) -> None:
+    """A model of a graph gets the graph, and the numbers of a few of its nodes."""
+    numbers = torch.zeros(3, dtype=torch.long)
+    _, calls = seen(((first, numbers), {}), ((torch.zeros(5, 2),), {}))
+    assert calls[0] == [1, 1, rows, -1]
 
 
 @pytest.mark.parametrize("nested", [False, True])
