@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.ranks.place import RankPlace
 
 _WITHOUT_BYTES = re.compile(r"data is not allocated|data pointer|doesn't have storage|without storage", re.IGNORECASE)
@@ -78,6 +79,25 @@ def _has_other_threads() -> bool:
         for innermost in frames.values()
         for frame, _ in traceback.walk_stack(innermost)
     )
+
+
+class StartedThreads:
+    """Records whether the program has started a thread with a function of its own, which is not simulated."""
+
+    def __init__(self) -> None:
+        self.any_own = False
+
+    def install(self, patches: Patches) -> None:
+        """Watch the starts of threads."""
+        plain_start = threading.Thread.start
+
+        def start(thread: threading.Thread) -> None:
+            function = getattr(thread, "_target", None) or type(thread).run
+            code = getattr(function, "__code__", None)
+            self.any_own = self.any_own or (code is not None and is_own(code.co_filename))
+            plain_start(thread)
+
+        patches.put(threading.Thread, "start", start)
 
 
 def is_own(file: str) -> bool:

@@ -14,7 +14,13 @@ from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.simulate.assumptions import EXPECTED
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.convolutions.convolutions import needs_workspace
-from gpuledger.simulate.estimate.failures import describe_failure, is_own, own_place
+from gpuledger.simulate.estimate.failures import (
+    OTHER_THREADS,
+    StartedThreads,
+    describe_failure,
+    is_own,
+    own_place,
+)
 from gpuledger.simulate.estimate.session import SimulatedSession
 from gpuledger.simulate.estimate.step_plan import StepPlan
 from gpuledger.simulate.gpu.card import in_place, let_torchvision_import
@@ -86,6 +92,7 @@ def follow(
     rest = None if ranks or order["steps"] else RestOfProgram(device, own_place, is_own, str(directory.absolute()))
     session = SimulatedSession(device, plan, directory, rank=ranks["rank"] if ranks else 0, rest=rest)
     said: dict[str, int] = {}
+    threads = StartedThreads()
 
     def say(sentence: str) -> None:
         said[sentence] = said.get(sentence, 0) + 1
@@ -94,6 +101,7 @@ def follow(
 
     def install(patches: Patches, mode: SimulatedMode) -> None:
         plan.install(patches, rest)
+        threads.install(patches)
         install_changes(patches, is_own, rest, float_of(mode))
         if changes is not None:
             changes.install(patches)
@@ -107,6 +115,10 @@ def follow(
         session.start()
         follow_temporary_files()
         outcome = _run(program, rest, with_ranks=bool(ranks))
+        if threads.any_own and not outcome.get("hint"):
+            outcome["hint"] = OTHER_THREADS
+        if threads.any_own:
+            say(f"{OTHER_THREADS}: what they allocate is not included.")
         for sentence in (*describe_convolutions(device), *plan.describe(), *(rest.describe() if rest else ())):
             say(sentence)
         for sentence in said:
