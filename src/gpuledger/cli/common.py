@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gpuledger.cli.scripts import misplaced_options
 from gpuledger.errors import EmptyRunError, InputError, UsageError
 
 if TYPE_CHECKING:
@@ -188,6 +189,14 @@ class ProgramCommand(click.Command):
         with_value = {text for one in options if not one.is_flag for text in one.opts}
         ours, ctx.meta[PROGRAM] = split_line(args, with_value)
         return super().parse_args(ctx, ours)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, after a note on options of it that stand after the program."""
+        options = {text for one in self.params for text in one.opts}
+        misplaced = [] if ctx.params.get("quiet") else misplaced_options(options, script_of(ctx))
+        for word in misplaced:
+            print_notes([f"gpuledger: {word} is an argument of the script here: options of gpuledger stand before it"])
+        return super().invoke(ctx)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """Return the usage line's pieces."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from gpuledger.errors import UsageError
@@ -76,3 +77,45 @@ def _is_of_a_shell(place: Path) -> bool:
     except OSError:
         return False
     return line.startswith(b"#!") and any(one.rpartition(b"/")[2] in _SHELLS for one in line[2:].split()[:2])
+
+
+def misplaced_options(options: Collection[str], program: Sequence[str]) -> list[str]:
+    """Return options of the command that stand after a script which has no such option, in their order.
+
+    A script can have an option of the same name: in a text, or as a parameter or an attribute that a parser reads. If
+    it imports a module beside it, its options are not known.
+
+    Args:
+        options: The command's options, such as ``--out``.
+        program: The script and its arguments.
+    """
+    found = [word for one in program[1:] if (word := one.partition("=")[0]) in options and word.startswith("--")]
+    script = Path(program[0] if program else "")
+    if not found or script.suffix != ".py":
+        return []
+    try:
+        tree = ast.parse(script.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return []
+    names = {name for node in ast.walk(tree) for name in _names_in(node)}
+    modules = {name.partition(".")[0] for node in ast.walk(tree) for name in _modules_in(node)} - {""}
+    if any((script.parent / one).is_dir() or (script.parent / f"{one}.py").is_file() for one in modules):
+        return []
+    return [one for one in dict.fromkeys(found) if one not in names and one[2:].replace("-", "_") not in names]
+
+
+def _names_in(node: ast.AST) -> list[str]:
+    """Return what can be the name of an option: a text, a parameter, or an attribute with a type."""
+    if isinstance(node, ast.Constant):
+        return [node.value] if isinstance(node.value, str) else []
+    if isinstance(node, ast.arg):
+        return [node.arg]
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return [node.target.id]
+    return []
+
+
+def _modules_in(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or "", *(one.name for one in node.names)] if node.level else [node.module or ""]
+    return [one.name for one in node.names] if isinstance(node, ast.Import) else []

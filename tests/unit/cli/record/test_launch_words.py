@@ -10,14 +10,16 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.cli.common import split_line
+from gpuledger.cli.main import main
 from gpuledger.cli.ops.capture import capture_command
 from gpuledger.cli.predict.estimate import estimate_command
 from gpuledger.cli.record.run import run_command
-from gpuledger.cli.scripts import command_of, refuse_other_programs
+from gpuledger.cli.scripts import command_of, misplaced_options, refuse_other_programs
 from gpuledger.collect.launch.bootstrap import bootstrap_directory
 from gpuledger.errors import UsageError
 from gpuledger.redact import HIDDEN, hide_credentials, redact
@@ -211,3 +213,38 @@ def test_the_start_up_file_imports_only_the_standard_library_and_then_what_colle
     assert sources
     ours = [source or "" for source in sources if (source or "").partition(".")[0] not in sys.stdlib_module_names]
     assert all(source.startswith("gpuledger.collect.") for source in ours)
+
+
+OPTIONS = ("--gpu", "--out", "--find-batch", "-q")
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "found"),
+    [
+        ("gpu = 3", ["--gpu", "H100", "--out=x", "-q", "--gpu", "1"], ["--gpu", "--out"]),
+        ("parser.add_argument('--gpu')", ["--gpu", "H100", "--out", "x"], ["--out"]),
+        ("def main(gpu, *, find_batch=1): pass", ["--gpu", "0", "--find-batch", "2"], []),
+        ("class Args:\n  gpu: int = 0", ["--gpu", "0"], []),
+        ("import options\nx: int = 3", ["--gpu", "0"], []),
+        ("from .options import parse", ["--gpu", "0"], []),
+        ("import torch, os.path", ["--epochs", "3", "--gpu"], ["--gpu"]),
+        ("this is no Python", ["--gpu"], []),
+    ],
+)
+def test_options_after_a_script_that_does_not_have_them(
+    source: str, words: list[str], found: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "options.py").touch()
+    script = tmp_path / "train.py"
+    script.write_text(source)
+    assert misplaced_options(OPTIONS, [str(script), *words]) == found
+    assert misplaced_options(OPTIONS, ["-m", "train", *words]) == []
+
+
+def test_an_option_after_the_script_is_told_before_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("raise SystemExit(2)")
+    told = CliRunner().invoke(main, ["estimate", "train.py", "--gpu", "H100"])
+    assert told.stderr.startswith(
+        "gpuledger: --gpu is an argument of the script here: options of gpuledger stand before it\n"
+    )
