@@ -34,6 +34,7 @@ from gpuledger.simulate.ranks.place import RankError, RankPlace
 from gpuledger.simulate.rest.ending import StepsDone
 from gpuledger.simulate.rest.program_source import install_changes
 from gpuledger.simulate.rest.rest import RestOfProgram
+from gpuledger.simulate.rest.saved_weights import install_saving
 from gpuledger.simulate.rest.side_effects import follow_temporary_files
 
 
@@ -103,6 +104,7 @@ def follow(
         plan.install(patches, rest)
         threads.install(patches)
         install_changes(patches, is_own, rest, float_of(mode))
+        install_saving(patches, say)
         if changes is not None:
             changes.install(patches)
         if one_rank is not None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._C._profiler import ProfilerState
 from torch._subclasses.fake_tensor import FakeTensor
 
 from gpuledger.simulate.assumptions import EXPECTED
@@ -73,6 +74,19 @@ def _patch_generator(patches: Patches, numbers: HostNumbers, device: SimulatedDe
         patches.put(nn.init, _BOUNDED, _bounded_later(numbers, device, getattr(nn.init, _BOUNDED)))
 
 
+def _patch_profiler(patches: Patches) -> None:
+    """Let a profiler of the program profile the CPU only. It would try to record each operator on a GPU, and warn."""
+    plain: Callable[..., Any] = torch.autograd.profiler.profile.config
+    without_gpu = (ProfilerState.KINETO_GPU_FALLBACK, ProfilerState.CUDA)
+
+    def config(profiler: Any, *args: Any, **kwargs: Any) -> Any:
+        if profiler.profiler_kind in without_gpu:
+            profiler.profiler_kind = ProfilerState.KINETO
+        return plain(profiler, *args, **kwargs)
+
+    patches.put(torch.autograd.profiler.profile, "config", config)
+
+
 _BOUNDED = "_no_grad_trunc_normal_"
 
 
@@ -109,6 +123,7 @@ def in_place(
     CudaFacade(device, say).install(patches)
     install_choices(patches, functions, say)
     _patch_generator(patches, mode.host_numbers, device)
+    _patch_profiler(patches)
     run_uncompiled(patches, device.uncompiled.setdefault)
     install_more(patches, mode)
     remove_autocast = install_autocast(patches)

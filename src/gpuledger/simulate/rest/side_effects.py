@@ -114,10 +114,11 @@ def _on_file(verb: str, path: Any, directory: str = "") -> str:
     name = os.fsdecode(path)
     is_harmless = name in _NOWHERE or "__pycache__" in name
     place = os.path.abspath(os.path.join(directory, name))
-    if is_harmless or (_state["kept"] and place.startswith(_state["kept"])) or _is_temporary(place):
+    if is_harmless or (_state["kept"] and place.startswith(_state["kept"])) or is_temporary(place):
         return ""
     return f"{verb} {os.path.basename(name)}"
 
 
-def _is_temporary(place: str) -> bool:
+def is_temporary(place: str) -> bool:
+    """Return whether an absolute path is of a file or directory that the program made with ``tempfile``."""
     return any(place == made or place.startswith(made + os.sep) for made in _temporary)

@@ -48,6 +48,15 @@ def test_everything_is_as_before_afterwards() -> None:
         assert torch.softmax(torch.randn(2, 2).bfloat16(), 0).dtype == torch.bfloat16
 
 
+def test_a_profiler_of_the_program_warns_of_nothing(device: SimulatedDevice, capfd: pytest.CaptureFixture[str]) -> None:
+    """It would record a CUDA event for each operator, and write a stack of C++ for each that fails."""
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profiler:
+        torch.ones(2, device="cuda").add(1)
+    assert "aten::add" in {event.key for event in profiler.key_averages()}
+    assert "CUDA event" not in capfd.readouterr().err
+
+
 def test_a_card_is_there(device: SimulatedDevice) -> None:
     assert torch.cuda.device_count() == 1
     assert torch.cuda.get_device_properties(0).total_memory == device.card.total_bytes

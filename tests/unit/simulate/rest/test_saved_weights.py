@@ -1,0 +1,40 @@
+"""Weights that a program saves with safetensors: it can read its temporary files, and no other file changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+from loop_programs import estimate_of
+
+pytestmark = pytest.mark.torch
+
+_SAVES = """
+import tempfile
+import torch
+from safetensors.torch import load_file, save_file, save_model, storage_ptr
+
+model = torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.Linear(1024, 1024).half())
+assert len({{storage_ptr(weight) for weight in model.parameters()}}) == 4
+with tempfile.TemporaryDirectory() as folder:
+    save_file(model.state_dict(), f"{{folder}}/weights", {{"format": "pt"}})
+    loaded = load_file(f"{{folder}}/weights")
+assert {{name: (each.shape, each.dtype) for name, each in loaded.items()}} == {{
+    name: (each.shape, each.dtype) for name, each in model.state_dict().items()
+}}
+for save, what in ((save_model, model), (save_file, model.state_dict())):
+    save(what, {kept!r})
+on_gpu = {{name: weight.cuda() for name, weight in loaded.items()}}
+"""
+
+
+def test_weights_that_were_saved_to_a_temporary_file_are_loaded_from_it(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.safetensors"
+    kept.write_bytes(b"weights of another day")
+    found = estimate_of(tmp_path, _SAVES.format(kept=str(kept)))
+    assert found.peak_allocated_bytes == 1024 * 1024 * (4 + 2) + 1024 * (4 + 2)
+    assert kept.read_bytes() == b"weights of another day"
+    assert any("safetensors: the file was not written" in note for note in found.notes)
