@@ -226,3 +226,9 @@ class CompiledKernels:
 def without_number(component: str) -> str:
     """Return a component of a path with * for its number: ``*`` for ``0``, ``models[*]`` for ``models[0]``."""
     return "*" if component.isdecimal() else _ELEMENT.sub("[*]", component)
+
+
+def common_pattern(paths: Sequence[str]) -> str:
+    """Return paths that differ only in numbers as one, with * for the numbers that differ."""
+    parts = zip(*(path.split(".") for path in paths), strict=True)
+    return ".".join(same[0] if len(set(same)) == 1 else without_number(same[0]) for same in parts)

@@ -11,7 +11,7 @@ from gpuledger.analyze.memory.groups import NO_SCOPE, group_accounts
 from gpuledger.analyze.memory.instant import module_classes
 from gpuledger.analyze.memory.lines.source_lines import NO_LINE
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
-from gpuledger.analyze.module_paths import without_number
+from gpuledger.analyze.module_paths import common_pattern, without_number
 from gpuledger.analyze.step.energy import IDLE, StepEnergy, share_energy, step_energy, work_by_class
 from gpuledger.analyze.step.line_accounts import lacks_lines
 from gpuledger.analyze.step.work import read_work
@@ -121,12 +121,13 @@ def fold_numbers(lines: Sequence[GroupLine], classes: Mapping[str, str]) -> list
         numbered = [".".join(parts[: place + 1]) for place, part in enumerate(parts) if without_number(part) != part]
         kinds = " ".join(classes.get(path, "") for path in numbered)
         groups.setdefault((".".join(map(without_number, parts)), kinds), []).append(line)
-    patterns = Counter(pattern for (pattern, _), group in groups.items() if len(group) > 1)
+    merged = {key: common_pattern([line.label for line in group]) for key, group in groups.items() if len(group) > 1}
+    patterns = Counter(merged.values())
     return [
         group[0]
-        if len(group) == 1
-        else _folded(pattern if patterns[pattern] == 1 else f"{pattern} {kinds}".rstrip(), group)
-        for (pattern, kinds), group in groups.items()
+        if key not in merged
+        else _folded(merged[key] if patterns[merged[key]] == 1 else f"{merged[key]} {key[1]}".rstrip(), group)
+        for key, group in groups.items()
     ]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import group_accounts, module_label
 from gpuledger.analyze.memory.tree import NOT_LINES, OUTSIDE_PATH, ROUNDING_PATH
-from gpuledger.analyze.module_paths import without_number
+from gpuledger.analyze.module_paths import common_pattern, without_number
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.phrases import (
     MISSING_OR_FAILED,
@@ -160,8 +160,10 @@ def _of_layers(sizes: Mapping[str, int], classes: Mapping[str, str]) -> dict[str
         pattern = ".".join([*map(without_number, above), last])
         members.setdefault(module_label(pattern, {pattern: classes.get(path, "")}), []).append(path)
     found: dict[str, int] = {}
-    for label, paths in members.items():
-        name = module_label(paths[0], classes) if len(paths) == 1 else f"{len(paths)} × {label}"
+    for paths in members.values():
+        pattern = common_pattern(paths)
+        label = module_label(pattern, {pattern: classes.get(paths[0], "")})
+        name = label if len(paths) == 1 else f"{len(paths)} × {label}"
         found[name] = sum(sizes[path] for path in paths)
     return found
 

@@ -17,7 +17,7 @@ from gpuledger.simulate.rest.side_effects import is_temporary
 
 
 def install_saving(patches: Patches, say: Callable[[str], None]) -> None:
-    """Let the program save tensors without data. Those that share no memory are told apart by their storages.
+    """Let the program save tensors without data. Their storages show which share memory.
 
     A file that the program made with ``tempfile`` is written, because the program is about to read it. Any other one
     could replace weights that it needs.

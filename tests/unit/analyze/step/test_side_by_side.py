@@ -40,6 +40,11 @@ def test_layers_of_several_models_of_a_list_become_one() -> None:
     assert [(one.label, one.folded) for one in folded] == [("models[*].fc", 8), ("models[0]", 1)]
 
 
+def test_a_number_that_all_have_stays() -> None:
+    folded = fold_numbers([line(f"model.0.layers.{n}.1.fc") for n in range(4)], {})
+    assert [(one.label, one.folded) for one in folded] == [("model.0.layers.*.1.fc", 4)]
+
+
 def test_layers_of_another_class_are_not_identical() -> None:
     classes = {"0": "Linear", "1": "ReLU", "2": "Linear", "3": "ReLU", "4": "Tanh"}
     folded = fold_numbers([line(path) for path in classes], classes)
