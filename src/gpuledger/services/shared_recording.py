@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,10 +14,9 @@ from gpuledger.errors import InputError, UsageError
 from gpuledger.model.run_directory import RANK_PREFIX, SUFFIX, rank_directories
 from gpuledger.model.run_manifest import read_run_manifest
 from gpuledger.model.run_writer import RunWriter
+from gpuledger.processes.identity import identity_of
 
 _OF_JOB = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMI_JOBID")
-_START_TIME = 19
-"""Field of ``/proc/PID/stat`` after the name."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +83,8 @@ def _join(path: Path, job: str, rank: int, *, force: bool) -> OwnPlace | None:
 def _job() -> str:
     """Return what the processes of one job have in common, then the host and its launcher."""
     common = " ".join(os.environ.get(name, "-") for name in _OF_JOB)
-    parent = os.getppid()
-    try:
-        started = Path(f"/proc/{parent}/stat").read_text(errors="replace").rpartition(")")[2].split()[_START_TIME]
-    except (OSError, IndexError):
-        started = "-"
-    return f"{common}|{socket.gethostname()}|{parent} {started}"
+    launcher, _, host = identity_of(os.getppid()).rpartition(" ")
+    return f"{common}|{host}|{launcher}"
 
 
 def _is_same_job(one: str | None, other: str) -> bool:

@@ -96,10 +96,14 @@ class RankSums:
                 int(middle[row]),
                 int(ordered[row, -1]),
                 self.ranks[int(sizes[row].argmax())],
-                int(told[(told.size - 1) // 2]) if told.size else None,
+                _middle(told) if told.size else None,
             )
             found.append((spread, sizes[row]))
         return found
+
+
+def _middle(ordered: NDArray[np.int64]) -> int:
+    return int(ordered[(ordered.size - 1) // 2] + ordered[ordered.size // 2]) // 2
 
 
 def _dense(

@@ -111,11 +111,11 @@ class RankEnds:
 
     def _await(self, place: Path) -> bool:
         """Wait for the process of a rank. Return False if it has not written its id yet."""
-        text = _read(place / PROCESS_ID)
-        if not text.strip().isdigit():
+        number = (_read(place / PROCESS_ID).split() or [b""])[0]
+        if not number.isdigit():
             return False
         self._seen.add(place)
-        pid = int(text)
+        pid = int(number)
         try:
             descriptor = os.pidfd_open(pid)
         except OSError:

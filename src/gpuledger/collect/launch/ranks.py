@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.errors import GpuLedgerError
-from gpuledger.model.run_directory import SUFFIX
+from gpuledger.model.run_directory import SUFFIX, rank_directories
 from gpuledger.model.run_writer import RunWriter, check_run, new_manifest
+from gpuledger.processes.identity import identity_of
 
 RANK = "RANK"
 """Set by torchrun, ``accelerate launch``, DeepSpeed's launcher and Ray Train, and by programs themselves."""
@@ -22,7 +23,11 @@ _OF_LAUNCHERS = (
 )
 """Rank and number of ranks by Open MPI's mpirun, by that of MPICH and Intel MPI, and by srun."""
 PROCESS_ID = "pid"
-"""File in a rank's directory with the id of its process, for who waits for its end."""
+"""File in a rank's directory with the id, start time and host of its process, for who waits for its end."""
+_STARTED_AGAIN = (
+    "Rank {number} of this run is the process of rank {earlier}, which has started a program again with exec. Rank "
+    "{number} began when rank {earlier} ended."
+)
 _RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 """How often torchrun has started all processes again because one of them failed."""
 
@@ -51,11 +56,29 @@ def claim_rank(run_directory: Path) -> Path:
         except FileExistsError:
             number = max(number + 1, free_from)
             continue
-        if variable and number != wanted:
+        own = identity_of(os.getpid())
+        earlier = None if number == wanted or run_directory in _claimed else _rank_with(run_directory, own)
+        _claimed.add(run_directory)
+        if earlier is not None:
+            leave_note(run_directory, _STARTED_AGAIN.format(number=number, earlier=earlier))
+        elif variable and number != wanted:
             which = f", after restart {restarts} by torchrun" if restarts else ""
             leave_note(run_directory, f"Rank {number} of this run is another process with {variable}={wanted}{which}.")
-        (directory / PROCESS_ID).write_text(str(os.getpid()))
+        (directory / PROCESS_ID).write_text(own)
         return directory
+
+
+def _rank_with(run_directory: Path, identity: str) -> int | None:
+    """Return the last rank that a process has claimed; None if it has claimed none."""
+    found = [number for number, place in rank_directories(run_directory) if _read_identity(place) == identity]
+    return max(found, default=None)
+
+
+def _read_identity(place: Path) -> str:
+    try:
+        return (place / PROCESS_ID).read_text()
+    except OSError:  # it is being written
+        return ""
 
 
 def name_of_process(name: str) -> str:
@@ -134,6 +157,8 @@ def _end_begun() -> None:
                 run.close()
 
 
+_claimed: set[Path] = set()
+"""Runs in which the program of this process has a rank. One that the process starts with ``exec`` knows of none."""
 _begun: list[RunWriter] = []
 atexit.register(_end_begun)
 """At import and not in :func:`_begin_run`: a session can create its rank at exit, when it is too late to register."""

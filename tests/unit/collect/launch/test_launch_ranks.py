@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import multiprocessing
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,29 @@ def test_one_more_process_of_a_rank_comes_after_the_world_with_a_note(
     assert note.read_text().splitlines() == [
         f"Rank {number} of this run is another process with RANK=2." for number in (4, 5)
     ]
+
+
+@pytest.mark.parametrize(("rank", "number"), [("", 1), ("2", 4)])
+def test_a_program_that_a_process_starts_again_is_said_to_be_the_same_process(
+    rank: str, number: int, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a rank of its own, but no rank runs beside it."""
+    if rank:
+        monkeypatch.setenv("WORLD_SIZE", "4")
+        monkeypatch.setenv("RANK", rank)
+    imports = "import os, sys; from pathlib import Path; from gpuledger.collect.launch.ranks import claim_rank"
+    claim = f"{imports}; claim_rank(Path({str(run)!r}))"
+    again = f"{claim}; os.execv(sys.executable, [sys.executable, '-c', {claim!r}])"
+    subprocess.run([sys.executable, "-c", again], check=True)
+    (note,) = (run / "notes").iterdir()
+    first = rank or "0"
+    assert note.read_text() == (
+        f"Rank {number} of this run is the process of rank {first}, which has started a program again with exec. "
+        f"Rank {number} began when rank {first} ended.\n"
+    )
+    subprocess.run([sys.executable, "-c", claim], check=True)  # another process
+    said = [line for one in (run / "notes").iterdir() for line in one.read_text().splitlines()]
+    assert [line for line in said if "exec" in line] == note.read_text().splitlines()
 
 
 @pytest.mark.parametrize(("rank", "world"), OTHERS)
