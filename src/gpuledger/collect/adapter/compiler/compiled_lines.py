@@ -120,7 +120,7 @@ def _with_places(
             continue
         known = known_at.get(one.line, [])
         outputs = tuple(name for name in one.names if name.startswith("buf") and name not in assigned | made.keys())
-        possible = by_name[known[-1]] if known else flow.narrowed(traced[one.line], one.names, outputs)
+        possible = flow.narrowed(by_name[known[-1]] if known else traced[one.line], one.names, outputs)
         inferred = {name: captured.nodes[values[name]] for name in outputs if name in values}
         last = max({computed[name] for name in inferred} - {""}, key=order.__getitem__, default="")
         of_copies = {inferred[name] for name in inferred if computed[name] != values[name]}

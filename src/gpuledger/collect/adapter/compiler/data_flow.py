@@ -82,8 +82,11 @@ class DataFlow:
         return self._saved.get(name) or self._only_user(self._nodes.get(name) or self._input(name))
 
     def _only_user(self, node: str) -> NodeOrigin | None:
-        users = self._captured.users.get(node, ())
+        users = self._users(node)
         return self._captured.nodes.get(users[0]) if len(users) == 1 else None
+
+    def _users(self, node: str) -> tuple[str, ...]:
+        return self._captured.inside.get(node) or self._captured.users.get(node, ())
 
     def _input(self, name: str) -> str:
         """Return the name of a graph's input; "" for none."""
@@ -131,7 +134,7 @@ class DataFlow:
             variables = [
                 node.id for node in ast.walk(value) if isinstance(node, ast.Name) and node.id.startswith("buf")
             ]
-            users = self._captured.users.get(name, ())
+            users = self._users(name)
             if len(users) == len(variables) == 1 and users[0] in self._captured.nodes:
                 yield variables[0], self._captured.nodes[users[0]]
 

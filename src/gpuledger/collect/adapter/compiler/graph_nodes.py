@@ -100,7 +100,8 @@ class CapturedGraph:
     Nodes of a body, such as a checkpointed function, have the body's name and "/" before their own.
 
     ``inputs`` are the names of its inputs in order, each with its size if that is constant. ``users`` are the names of
-    the nodes that use a node. ``kinds`` are the number of elements of each tensor, if constant, and its type.
+    the nodes that use a node, and ``inside`` are these with the nodes of a body in the place of its call. ``kinds`` are
+    the number of elements of each tensor, if constant, and its type.
     ``returned`` are the variables that its forward code returns, each with the only place that uses it, if known.
     """
 
@@ -108,6 +109,7 @@ class CapturedGraph:
     nodes: dict[str, NodeOrigin]
     inputs: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
     users: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    inside: dict[str, tuple[str, ...]] = field(default_factory=dict)
     kinds: dict[str, TensorKind] = field(default_factory=dict)
     returned: list[tuple[str, NodeOrigin | None]] = field(default_factory=list)
 

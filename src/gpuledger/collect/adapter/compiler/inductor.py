@@ -214,12 +214,45 @@ def _read_captured(captured: Any, in_copy: Callable[[Any], NodeOrigin | None]) -
         found.nodes[name] = in_copy(node) or place_of_node(node)
         if "/" not in name:
             found.users[name] = tuple(str(user.name) for user in node.users)
+            found.inside[name] = tuple(_users_of(node, captured, ""))
             size = _size_of(node.meta.get("example_value"))
             if node.op == "placeholder":
                 found.inputs[name] = size
             if size is not None:
                 found.kinds[name] = TensorKind(prod(size), str(node.meta["example_value"].dtype).rpartition(".")[2])
     return found
+
+
+def _users_of(node: Any, module: Any, prefix: str) -> Iterator[str]:
+    """Yield the names of the nodes that use a node. In the place of a call of a body, those in the body that use it."""
+    for user in node.users:
+        name, body, operands = _body_of(user, module)
+        if body is None:
+            yield f"{prefix}{user.name}"
+        for operand, placeholder in operands:
+            if operand is node:
+                yield from _users_of(placeholder, body, f"{prefix}{name}/")
+
+
+def _body_of(call: Any, module: Any) -> tuple[str, Any, list[tuple[Any, Any]]]:
+    """Return the body that only this node calls, under its name, and each operand with its input of the body.
+
+    The name is "" and there is no body if the node calls none, or several, as ``torch.cond`` does.
+    """
+    bodies = [
+        one for one in call.args if getattr(one, "op", "") == "get_attr" and hasattr(_attribute(one, module), "graph")
+    ]
+    calls = [one for one in module.graph.nodes if bodies and one.op == "get_attr" and one.target == bodies[0].target]
+    if len(bodies) != 1 or len(calls) != 1 or len(bodies[0].users) != 1:
+        return "", None, []
+    body = _attribute(bodies[0], module)
+    inputs = [one for one in body.graph.nodes if one.op == "placeholder"]
+    operands = list(call.args)[-len(inputs) :] if inputs else []
+    return str(bodies[0].name), body, list(zip(operands, inputs, strict=False))
+
+
+def _attribute(node: Any, module: Any) -> Any:
+    return getattr(module, str(node.target), None)
 
 
 def _size_of(value: Any) -> tuple[int, ...] | None:

@@ -6,7 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from generated import TEXT, line_of, load_generated
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from gpuledger.collect.adapter.compiler import inductor
 from gpuledger.collect.adapter.compiler.compiled_lines import common_place, find_modules
@@ -100,6 +103,45 @@ def test_of_several_modules_on_a_line_the_one_is_found_that_uses_what_is_read(
     graph = found(tmp_path, text, [(1, FC_LINE)], captured)
     assert graph is not None
     assert graph.buffers["buf2"].path == path
+
+
+@pytest.mark.parametrize(
+    ("reader", "path"), [("body_0/fc", "h.0.fc"), ("body_1/fc", "h.1.fc"), ("checkpoint", "h"), ("unknown", "h")]
+)
+def test_a_name_of_nodes_in_several_bodies_is_that_of_the_body_that_uses_what_is_read(
+    tmp_path: Path, reader: str, path: str
+) -> None:
+    """As a checkpoint around each block: Dynamo gives the nodes of both bodies the same names."""
+    nodes = {"body_0/fc": FIRST, "body_1/fc": SECOND}
+    captured = CapturedGraph({}, nodes, INPUTS, {"weight": ("checkpoint",)}, {"weight": (reader,)})
+    text = TEXT.replace("[add, norm], Original", "[fc], Original").replace("run(primals_1, buf0", "run(primals_2, buf0")
+    graph = found(tmp_path, text, captured=captured)
+    assert graph is not None
+    assert graph.buffers["buf0"].path == path
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_weight_that_a_checkpoint_uses_leads_to_the_layer_inside() -> None:
+    layers = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    seen: list[CapturedGraph] = []
+
+    def keep(graph: torch.fx.GraphModule, _inputs: object) -> torch.fx.GraphModule:
+        seen.append(inductor._read_captured(graph, lambda _node: None))
+        return graph
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        for layer in layers:
+            x = checkpoint(layer, x, use_reentrant=False)
+        return x * layers[0].bias
+
+    torch._dynamo.reset()
+    torch.compile(forward, backend=keep)(torch.ones(2, 4))
+    (captured,) = seen
+    readers = {name: [captured.nodes[one] for one in captured.inside[name]] for name in captured.inputs}
+    own = [[place.module_key for place in places] for places in readers.values()]
+    first, second = (id(layer) for layer in layers)
+    assert sorted(own) == sorted([[first], [first], [first, 0], [second], [second]])
+    assert all(captured.users[name] for name in captured.inputs)
 
 
 def test_a_gradient_is_on_the_only_module_that_uses_the_weight(tmp_path: Path) -> None:
