@@ -27,7 +27,7 @@ grad_fn_of: Callable[[Tensor], Any] = _TENSOR["grad_fn"].__get__
 """Reads a tensor attribute from torch's base class, even if the tensor's class overrides it, as do all below."""
 grad_of: Callable[[Tensor], Tensor | None] = _TENSOR["grad"].__get__
 requires_grad: Callable[[Tensor], bool] = _TENSOR["requires_grad"].__get__
-is_leaf: Callable[[Tensor], bool] = _TENSOR["is_leaf"].__get__
+_is_leaf: Callable[[Tensor], bool] = _TENSOR["is_leaf"].__get__
 version_of: Callable[[Tensor], int] = _TENSOR["_version"].__get__
 shape_of: Callable[[Tensor], torch.Size] = _TENSOR["shape"].__get__
 dimensions_of: Callable[[Tensor], int] = _TENSOR["dim"]
@@ -288,6 +288,14 @@ def partition_of(optimizer: Optimizer) -> Any:
     own = attributes_of(optimizer)
     ranks = own.get("world_size")
     return own.get("optim") if type(ranks) is int and ranks > 1 else None
+
+
+def is_leaf(tensor: Tensor) -> bool:
+    """Return whether a tensor is a leaf; False for a view modified in place under no_grad (autograd raises)."""
+    try:
+        return _is_leaf(tensor)
+    except RuntimeError:
+        return False
 
 
 def tensors_in(thing: object, levels: int = CONTAINER_LEVELS) -> Iterator[Tensor]:

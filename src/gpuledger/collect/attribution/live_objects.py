@@ -44,7 +44,7 @@ class LiveObjects:
         tensors = [tensor for tensor in self._walk()[0] if type(tensor).__torch_dispatch__ is plain]
         with without_overrides():
             yield from tensors
-            gradients = gradients_of([tensor for tensor in tensors if _is_leaf(tensor)])
+            gradients = gradients_of([tensor for tensor in tensors if is_leaf(tensor)])
             yield from (gradient for gradient in gradients or () if gradient is not None)
 
     def _walk(self) -> tuple[list[Any], list[Any]]:
@@ -83,11 +83,3 @@ def unregistered_of(things: Iterable[Any], numbers: Container[int]) -> list[nn.M
     ]
     inner = {id(child) for module in found for _, child in children_of(module)}
     return [module for module in found if id(module) not in inner and holds_tensors(module)]
-
-
-def _is_leaf(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is a leaf; False for a view modified in place under no_grad (autograd raises)."""
-    try:
-        return is_leaf(tensor)
-    except RuntimeError:
-        return False
