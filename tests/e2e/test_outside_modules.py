@@ -67,3 +67,24 @@ def test_a_peak_between_two_calls_is_in_no_module(step: int, phase: str, tmp_pat
             optimizer.zero_grad()
     peak = find_peak(recording.run().rank())
     assert (peak.step, peak.phase, peak.module) == (step, phase, "")
+
+
+@pytest.mark.parametrize(("at", "step", "phase"), [("built", 0, "setup"), ("prepared", 2, "between")])
+def test_a_call_without_a_graph_begins_no_forward(at: str, step: int, phase: str, tmp_path: Path) -> None:
+    """A constructor calls an activation to normalize it, and a transform of data is a module: neither is trained."""
+
+    def work(now: str) -> None:
+        nn.ReLU()(torch.ones(4))
+        torch.ones(LARGE if now == at else 1).sum()
+
+    with gpuledger.record(out=tmp_path / "run", steps=(1, 2), devices="cpu") as recording:
+        work("built")
+        model = nn.Linear(64, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for now in ("", "prepared"):
+            work(now)
+            model(torch.ones(2, 64)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    peak = find_peak(recording.run().rank())
+    assert (peak.step, peak.phase, peak.module) == (step, phase, "")

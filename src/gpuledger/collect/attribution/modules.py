@@ -29,11 +29,11 @@ from gpuledger.collect.attribution.tags import suffix
 from gpuledger.collect.attribution.tensor_observations import SeesLeaves
 from gpuledger.model.accounts import Phase
 
-_Call = tuple[int, int, str, int, bool, bool, int]
+_Call = tuple[int, int, str, int, Phase | None, bool, int]
 """A module call in progress.
 
-``(depth, module_id, token before it, sequence number at its start, outermost, hidden, stack_id)``. ``hidden`` means
-that the parent has created nodes that no input leads to.
+``(depth, module_id, token before it, sequence number at its start, phase before, hidden, stack_id)``. The phase is None
+inside another module. ``hidden`` means that the parent has created nodes that no input leads to.
 """
 
 _Backward = tuple[Phase, str, str, bool, bool, Any]
@@ -153,15 +153,16 @@ class ModuleTracker:
                 return None
             module_id = self.registry.register(module, inside=stack[-1][0] if stack else -1)
         start = self._sequence()
-        outermost = hidden = False
+        before: Phase | None = None
+        hidden = False
         state.creates_until(start)
         if stack or phases.phase != Phase.BACKWARD:
             hidden = self._claims.claim_inputs(state, args, kwargs, start)
         if not stack and phases.phase != Phase.BACKWARD:
-            outermost = True
+            before = phases.phase
             self._enter_outermost(module_id, args, kwargs)
         stack_id = -1 if self.intern_stack is None else self._call_stack_id()
-        call = (depth, module_id, state.token, start, outermost, hidden, stack_id)
+        call = (depth, module_id, state.token, start, before, hidden, stack_id)
         stack.append([module_id, start, stack_id])
         if phases.phase == Phase.BACKWARD:
             phases.put(module_id, phases.flags_now())
@@ -188,7 +189,7 @@ class ModuleTracker:
     def _leave(self, call: _Call, result: Any) -> None:
         """Record the end of a module call. ``result`` is None if it raised."""
         try:
-            depth, module_id, token, start, outermost, hidden, stack_id = call
+            depth, module_id, token, start, before, hidden, stack_id = call
             state = self.phases.local.state
             stack = state.stack
             if len(stack) <= depth:
@@ -198,7 +199,7 @@ class ModuleTracker:
             del stack[depth:]  # also drops entries of inner calls whose end was skipped at the recursion limit
             if not self.active:
                 return
-            if outermost:
+            if before is not None:
                 self.phases.put(OUTSIDE)
             else:
                 state.token = token
@@ -207,9 +208,9 @@ class ModuleTracker:
                 stack[-1][1] = end
             if end > start and result is not None:
                 self._claims.claim_outputs(state, result, (start, end), module_id, stack_id, hidden=hidden)
-            if outermost:
-                if self.phases.phase == Phase.EVALUATION:
-                    self.phases.change(Phase.BETWEEN)
+            if before is not None:
+                is_model = end > start or self.registry.holds_tensors(module_id)
+                self.phases.after_call(before, has_graph=end > start, is_model=is_model)
                 self._on_outermost_end(module_id)
         except RecursionError:
             self._guard.lacked_room = True

@@ -184,6 +184,20 @@ class Phases:
         self.optimizer_depth = max(self.optimizer_depth - 1, 0)
         self.change(back_to)
 
+    def after_call(self, before: Phase, *, has_graph: bool, is_model: bool) -> None:
+        """Record the end of a call of an outermost module.
+
+        A forward goes on until its backward. A call that autograd does not follow has none, such as one of a transform
+        of data. In the setup, only the call of a model begins the first step.
+        """
+        if self.phase == Phase.EVALUATION:
+            self.change(Phase.BETWEEN)
+        elif self.phase == Phase.FORWARD and not has_graph and before in (Phase.SETUP, Phase.BETWEEN):
+            if before == Phase.SETUP and not is_model:
+                self.change(before, step=0)
+            else:
+                self.change(Phase.BETWEEN)
+
     def after_backward(self, before: Phase, *, whole: bool) -> None:
         """Record the end of a backward pass.
 

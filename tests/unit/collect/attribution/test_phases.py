@@ -89,6 +89,27 @@ def test_where_backward_returns_to(phases: Phases, before: Phase, depth: int, wh
     assert phases.phase == after
 
 
+@pytest.mark.parametrize(
+    ("before", "during", "has_graph", "is_model", "after"),
+    [
+        (Phase.BETWEEN, Phase.FORWARD, True, True, (1, Phase.FORWARD)),
+        (Phase.BETWEEN, Phase.EVALUATION, False, True, (1, Phase.BETWEEN)),
+        (Phase.BETWEEN, Phase.FORWARD, False, False, (1, Phase.BETWEEN)),  # a transform of data
+        (Phase.FORWARD, Phase.FORWARD, False, False, (1, Phase.FORWARD)),  # a frozen teacher, after the student
+        (Phase.SETUP, Phase.FORWARD, False, False, (0, Phase.SETUP)),
+        (Phase.SETUP, Phase.FORWARD, False, True, (1, Phase.BETWEEN)),
+    ],
+)
+def test_where_a_call_returns_to(
+    phases: Phases, before: Phase, during: Phase, has_graph: bool, is_model: bool, after: tuple[int, Phase]
+) -> None:
+    if before != Phase.SETUP:
+        phases.change(before)
+    phases.change(during)
+    phases.after_call(before, has_graph=has_graph, is_model=is_model)
+    assert (phases.step, phases.phase) == after
+
+
 def test_flags_are_those_of_a_second_computation(phases: Phases) -> None:
     assert phases.flags_now() == 0
     phases.change(Phase.BACKWARD)
