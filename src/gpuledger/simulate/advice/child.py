@@ -15,7 +15,7 @@ from gpuledger.processes.child_job import serve_job
 from gpuledger.simulate.advice.choose import Chooser, Followed
 from gpuledger.simulate.advice.combination import Applied, Combination, describe
 from gpuledger.simulate.assumptions import EXPECTED, LARGEST
-from gpuledger.simulate.estimate.child import load_for_forks, run_as_main
+from gpuledger.simulate.estimate.child import end_with_threads, load_for_forks, run_as_main
 from gpuledger.simulate.estimate.forked import run_forked
 from gpuledger.units import format_bytes
 
@@ -156,4 +156,4 @@ def divided_program(program: tuple[str, ...], place: int, divisor: int) -> tuple
 
 
 if __name__ == "__main__":
-    sys.exit(serve_job(advise))
+    end_with_threads(serve_job(advise))

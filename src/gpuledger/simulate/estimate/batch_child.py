@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from gpuledger.processes.child_job import serve_job
-from gpuledger.simulate.estimate.child import load_for_forks, run_as_main
+from gpuledger.simulate.estimate.child import end_with_threads, load_for_forks, run_as_main
 from gpuledger.simulate.estimate.forked import no_output, run_forked
 from gpuledger.units import format_bytes
 
@@ -69,4 +69,4 @@ def _trials(order: Order, given: dict[str, Any], follow: Callable[..., dict[str,
 
 
 if __name__ == "__main__":
-    sys.exit(serve_job(search))
+    end_with_threads(serve_job(search))

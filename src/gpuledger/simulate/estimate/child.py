@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
+import os
 import runpy
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from gpuledger.processes.child_job import keep_stacks, serve_job
 from gpuledger.simulate.assumptions import LARGEST, LEAST
@@ -81,6 +84,17 @@ def run_as_main(program: list[str]) -> None:
     runpy.run_path(program[0], run_name="__main__")
 
 
+def end_with_threads(status: int) -> NoReturn:
+    """End this process without waiting for the program's other threads, which can wait forever."""
+    alive = [one for one in threading.enumerate() if one is not threading.main_thread() and not one.daemon]
+    if not alive:
+        sys.exit(status)
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
     keep_stacks()
-    sys.exit(serve_job(follow_program))
+    end_with_threads(serve_job(follow_program))

@@ -32,6 +32,7 @@ from gpuledger.simulate.ranks.messages import Messages
 from gpuledger.simulate.ranks.one_rank import OneRank, expect_one_rank
 from gpuledger.simulate.ranks.place import RankError, RankPlace
 from gpuledger.simulate.rest.ending import StepsDone
+from gpuledger.simulate.rest.failed_threads import FailedThreads, failure_of
 from gpuledger.simulate.rest.program_source import install_changes
 from gpuledger.simulate.rest.rest import RestOfProgram
 from gpuledger.simulate.rest.saved_weights import install_saving
@@ -93,7 +94,7 @@ def follow(
     rest = None if ranks or order["steps"] else RestOfProgram(device, own_place, is_own, str(directory.absolute()))
     session = SimulatedSession(device, plan, directory, rank=ranks["rank"] if ranks else 0, rest=rest)
     said: dict[str, int] = {}
-    threads = StartedThreads()
+    threads, failed_threads = StartedThreads(), FailedThreads()
 
     def say(sentence: str) -> None:
         said[sentence] = said.get(sentence, 0) + 1
@@ -103,6 +104,7 @@ def follow(
     def install(patches: Patches, mode: SimulatedMode) -> None:
         plan.install(patches, rest)
         threads.install(patches)
+        failed_threads.install(patches)
         install_changes(patches, is_own, rest, float_of(mode))
         install_saving(patches, say)
         if changes is not None:
@@ -116,7 +118,8 @@ def follow(
         mode.ran = None if changes is None else _until_rest(changes.count, rest)
         session.start()
         follow_temporary_files()
-        outcome = _run(program, rest, with_ranks=bool(ranks))
+        with failed_threads.raising():
+            outcome = _run(program, rest, with_ranks=bool(ranks))
         if threads.any_own and not outcome.get("hint"):
             outcome["hint"] = OTHER_THREADS
         if threads.any_own:
@@ -162,8 +165,9 @@ def _run(program: Callable[[], None], rest: RestOfProgram | None, *, with_ranks:
         return {"ended": "steps"}
     except BaseException as error:
         if rest is None or not rest.began:
-            return _describe_end(error, with_ranks=with_ranks)
-        rest.failed(error)
+            end = _describe_end(failure_of(error), with_ranks=with_ranks)
+            return end if failure_of(error) is error else {**end, "hint": OTHER_THREADS}
+        rest.failed(failure_of(error))
         return {"ended": "steps"}
     finally:
         if rest is not None:
@@ -181,7 +185,7 @@ def _describe_end(error: BaseException, *, with_ranks: bool) -> dict[str, Any]:
     if isinstance(error, RankError):
         return {"ended": "ranks", "message": error.message, "hint": error.hint, "waits": error.waits}
     failure = describe_failure(error, with_ranks=with_ranks)
-    return {"ended": "raised", **failure, "traceback": traceback.format_exc()}
+    return {"ended": "raised", **failure, "traceback": "".join(traceback.format_exception(error))}
 
 
 def _one_rank(ranks: dict[str, Any], say: Callable[[str], None]) -> OneRank:

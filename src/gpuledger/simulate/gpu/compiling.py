@@ -51,6 +51,7 @@ def run_uncompiled(patches: Patches, used: Used) -> None:
         return uncompiled
 
     patches.put(torch, "compile", compile_)
+    patches.put(torch.compiler, "cudagraph_mark_step_begin", lambda: None)  # it looks for CUDA graphs in torch
     frames = sys.modules.get("torch._dynamo.eval_frame")
     if frames is not None:  # otherwise, nothing was compiled yet
         _stop_compiling(patches, frames, used)

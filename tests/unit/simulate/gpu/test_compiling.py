@@ -91,3 +91,8 @@ def test_a_function_that_was_compiled_before_runs_uncompiled() -> None:
     assert not BACKENDS
     doubled(torch.ones(1))
     assert BACKENDS == ["ran"]
+
+
+@pytest.mark.usefixtures("used")
+def test_the_beginning_of_a_step_of_cuda_graphs_needs_no_cuda() -> None:
+    torch.compiler.cudagraph_mark_step_begin()

@@ -1,0 +1,118 @@
+"""End the simulation of a program that waits forever, because one of its other threads has failed.
+
+Only the main thread has the simulated GPU. Another one fails when it uses the GPU, and the main thread can wait for
+what that thread was to compute.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from gpuledger.simulate.gpu.patches import Patches
+
+WAITS_S = 8.0
+"""Time without progress of the main thread and without work of other threads, after which the program waits forever."""
+_LOOK_S, _BUSY_FRAC = 0.5, 0.2
+_STDLIB = sysconfig.get_path("stdlib") + "/"
+_WAITING = ("threading.py", "queue.py", "selectors.py", "concurrent/futures/_base.py", "socket.py")
+"""Files of the standard library in which a thread waits for another one."""
+_SIGNAL = signal.SIGRTMAX - 3
+
+
+class ThreadFailedError(BaseException):
+    """Raised in the main thread while it waits, because another thread has failed. No handler of errors catches it."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class FailedThreads:
+    """Notices errors of the program's other threads, and raises the first one where the main thread waits forever."""
+
+    def __init__(self) -> None:
+        self._main = threading.main_thread()
+        self._error: BaseException | None = None
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+
+    def install(self, patches: Patches) -> None:
+        """Notice errors that end a thread, and those of work that was given to one."""
+        plain_hook, plain_set = threading.excepthook, Future.set_exception
+
+        def hook(arguments: Any) -> None:
+            self._failed(arguments.exc_value)
+            plain_hook(arguments)
+
+        def set_exception(future: Any, error: BaseException | None) -> None:
+            self._failed(error)
+            plain_set(future, error)
+
+        patches.put(threading, "excepthook", hook)
+        patches.put(Future, "set_exception", set_exception)
+
+    @contextmanager
+    def raising(self) -> Iterator[None]:
+        """Raise in the main thread inside the block. Does nothing in another thread, which gets no signals."""
+        if threading.current_thread() is not self._main:
+            yield
+            return
+        before = signal.signal(_SIGNAL, self._raise)
+        try:
+            yield
+        finally:
+            self._is_over.set()
+            signal.signal(_SIGNAL, before)
+
+    def _failed(self, error: BaseException | None) -> None:
+        with self._lock:
+            is_first = self._error is None and error is not None and threading.current_thread() is not self._main
+            if is_first:
+                self._error = error
+        if is_first:
+            threading.Thread(target=self._watch, daemon=True, name="gpuledger").start()
+
+    def _raise(self, _number: int, _frame: FrameType | None) -> None:
+        if self._error is not None and not self._is_over.is_set():
+            raise ThreadFailedError(self._error)
+
+    def _watch(self) -> None:
+        """Look at the main thread until the simulation is over. What it does to end can wait for threads, too."""
+        allowed_s = WAITS_S
+        while self._waits_for(allowed_s):
+            signal.pthread_kill(self._main.ident or 0, _SIGNAL)
+            allowed_s = 2 * _LOOK_S
+
+    def _waits_for(self, allowed_s: float) -> bool:
+        """Return True when the program has done nothing for some time, and False when the simulation is over."""
+        since_s, used_s, place = time.monotonic(), time.process_time(), _place_of(self._main)
+        while not self._is_over.wait(_LOOK_S):
+            now_s, here = time.monotonic(), _place_of(self._main)
+            is_busy = time.process_time() - used_s > _BUSY_FRAC * (now_s - since_s)
+            if here is None or here != place or is_busy:
+                since_s, used_s, place = now_s, time.process_time(), here
+            elif now_s - since_s >= allowed_s:
+                return True
+        return False
+
+
+def _place_of(thread: threading.Thread) -> tuple[int, int] | None:
+    """Return the innermost frame of a thread and where it is; None if it does not wait for another thread."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    if frame is None or not frame.f_code.co_filename.startswith(_STDLIB):
+        return None
+    return (id(frame), frame.f_lasti) if frame.f_code.co_filename.endswith(_WAITING) else None
+
+
+def failure_of(error: BaseException) -> BaseException:
+    """Return the error of the thread that failed, else the error itself."""
+    return error.error if isinstance(error, ThreadFailedError) else error

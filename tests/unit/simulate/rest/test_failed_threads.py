@@ -1,0 +1,113 @@
+"""A simulated program that waits for a thread which has failed ends with the error of the thread."""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from gpuledger.simulate.gpu.patches import Patches
+from gpuledger.simulate.rest import failed_threads
+from gpuledger.simulate.rest.failed_threads import FailedThreads, ThreadFailedError, failure_of
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+]
+
+
+def fail(*_: object) -> None:
+    raise ValueError("no GPU in this thread")
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[FailedThreads]:
+    monkeypatch.setattr(failed_threads, "WAITS_S", 0.02)
+    monkeypatch.setattr(failed_threads, "_LOOK_S", 0.01)
+    monkeypatch.setattr(failed_threads, "_BUSY_FRAC", 1e9)  # whatever else this machine does
+    patches = Patches()
+    found = FailedThreads()
+    found.install(patches)
+    yield found
+    patches.undo()
+
+
+def starts_thread() -> None:
+    threading.Thread(target=fail).start()
+
+
+def gives_work() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(fail)
+
+
+@pytest.mark.parametrize("begin", [starts_thread, gives_work])
+def test_the_main_thread_gets_the_error_where_it_waits(begin: Any, threads: FailedThreads) -> None:
+    def program() -> None:
+        begin()
+        queue.Queue[int]().get()
+
+    with threads.raising(), pytest.raises(ThreadFailedError) as raised:
+        program()
+    assert repr(failure_of(raised.value)) == "ValueError('no GPU in this thread')"
+    assert failure_of(raised.value.error) is raised.value.error
+
+
+def test_what_the_program_does_to_end_can_wait_for_threads_too(threads: FailedThreads) -> None:
+    waited = []
+
+    def program() -> None:
+        starts_thread()
+        try:
+            threading.Event().wait()
+        finally:
+            waited.append("once")
+            threading.Event().wait()
+
+    with threads.raising(), pytest.raises(ThreadFailedError):
+        program()
+    assert waited == ["once"]
+
+
+def test_a_main_thread_that_works_or_has_its_own_error_is_left_alone(threads: FailedThreads) -> None:
+    looks = iter(range(20))
+    with threads.raising():
+        starts_thread()
+        for _ in looks:
+            time.sleep(0.01)  # in the program's own frame
+        Future[int]().set_exception(ValueError("of the main thread"))
+    assert next(looks, None) is None
+
+
+def test_threads_that_work_are_waited_for(threads: FailedThreads, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = iter(range(1_000_000))
+    monkeypatch.setattr(failed_threads, "_BUSY_FRAC", 0.2)
+    monkeypatch.setattr(time, "process_time", lambda: float(next(used)))
+    done = threading.Event()
+    with threads.raising():
+        starts_thread()
+        threading.Timer(0.3, done.set).start()
+        assert done.wait()
+
+
+def test_without_an_error_nothing_watches(threads: FailedThreads) -> None:
+    before = threading.active_count()
+    with threads.raising():
+        assert threading.active_count() == before
+
+
+def test_a_process_does_not_wait_for_threads_that_wait_forever_and_ends_in_order() -> None:
+    program = (
+        "import atexit, threading; from gpuledger.simulate.estimate.child import end_with_threads; "
+        "atexit.register(print, 'at exit'); threading.Thread(target=threading.Event().wait).start(); "
+        "end_with_threads(3)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    assert (ended.returncode, ended.stdout) == (3, "at exit\n")
