@@ -123,11 +123,11 @@ class RestOfProgram:
         """Note that a training step ended.
 
         Raises:
-            StepsDone: it was the last one.
+            StepsDone: it was the last one. A note says that what follows is not included.
         """
         self._device.steps = seen
         if seen - self._steps_before >= MOST_LATER_STEPS:
-            raise StepsDone
+            self._refuse(f"takes {MOST_LATER_STEPS} more steps")
 
     def loop_begins(self, loop: int) -> None:
         """Note that a loop of the program begins."""
@@ -228,7 +228,8 @@ class RestOfProgram:
         frames = traceback.extract_stack(sys._getframe(1))
         place = self._own_place((frame.filename, frame.lineno or 0) for frame in frames)
         said = f"{place or 'The program'}: the simulation ended where the program {what}. What follows is not included."
-        self.notes.append(said)
+        if not self.notes:  # what the program does while it ends is no other reason
+            self.notes.append(said)
         raise StepsDone
 
     def _set_alarm(self, seconds: float) -> None:
@@ -244,7 +245,7 @@ class RestOfProgram:
         if time.monotonic() > self._until_wall_s:
             self._refuse(_LONG)
         if self._device.counters.alloc_count > self._most_requests or time.thread_time() > self._until_s:
-            raise StepsDone
+            self._refuse(_LONG)
 
 
 class QuietLoader:

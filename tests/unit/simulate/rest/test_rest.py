@@ -174,9 +174,20 @@ def test_the_rest_is_limited(program: Program) -> None:
     with pytest.raises(StepsDone):
         program.run("[step(1) for _ in range(1000)]")
     assert len(program.steps) == NEEDED + MOST_LATER_STEPS
+    (note,) = program.rest.notes
+    assert note.endswith("the simulation ended where the program takes 48 more steps. What follows is not included.")
+    program.rest.notes.clear()
     with pytest.raises(StepsDone):
-        program.run("begin(0); [use(1) for _ in range(100_000)]")
+        program.run("""
+            begin(0)
+            try:
+                [use(1) for _ in range(100_000)]
+            finally:
+                use(1)
+        """)
     assert program.device.counters.alloc_count < 10_000
+    (note,) = program.rest.notes
+    assert note.endswith("the simulation ended where the program waits or takes long. What follows is not included.")
 
 
 @pytest.fixture
