@@ -46,6 +46,9 @@ from gpuledger.model.journal.journal import Part
 SCOPES = -2
 """Root id of scope names, in the place of an outermost module's id."""
 
+MOST_STRANGERS = 4
+"""Modules of one class that are in no model, after which none that the same module calls is searched for in one."""
+
 _SHARED = -1
 """Thread id of a module that several threads have called."""
 
@@ -87,6 +90,7 @@ class ModuleRegistry:
         self._counted_places = 0
         self._wrapped: dict[int, int] = {}
         self._passing: dict[tuple[int, str], int] = {}
+        self._strangers = Counter[tuple[int, str]]()
         self._outermost = OutermostModules()
         self._with_sequence_first: set[int] = set()
         self._root_names = RootNames(names_of)
@@ -243,7 +247,7 @@ class ModuleRegistry:
         key = (inside, kind_name(module))
         if bare and key in self._passing:
             return self._point(module, self._passing[key])
-        late = self._added_later(module, inside) if inside >= 0 else None
+        late = self._added_later(module, key) if inside >= 0 else None
         if late is not None:
             above, path, top = late
             self._add_tree(top, above, path)
@@ -253,14 +257,16 @@ class ModuleRegistry:
             self._passing[key] = number
         return number
 
-    def _added_later(self, module: nn.Module, inside: int) -> tuple[int, str, nn.Module] | None:
+    def _added_later(self, module: nn.Module, key: tuple[int, str]) -> tuple[int, str, nn.Module] | None:
         """Return the place of a module that was added to the one that calls it, or around that, since registration."""
-        for number in dict.fromkeys((inside, self._places[inside][1])):
-            alive = (one() for key, one in list(self._refs.items()) if self.module_ids.get(key) == number)
+        searched = (key[0], self._places[key[0]][1]) if self._strangers[key] < MOST_STRANGERS else ()
+        for number in dict.fromkeys(searched):
+            alive = (one() for at, one in list(self._refs.items()) if self.module_ids.get(at) == number)
             top = next((one for one in alive if one is not None), None)
             found = None if top is None else added_later(top, self._places[number][0], module, self.module_ids)
             if found is not None:
                 return found
+        self._strangers[key] += 1
         return None
 
     def _add_tree(self, top: nn.Module, inside: int, path: str = "") -> int:

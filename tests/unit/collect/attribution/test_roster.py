@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from gpuledger.collect.attribution import module_registry
 from gpuledger.collect.attribution.live_objects import LiveObjects
-from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.module_registry import MOST_STRANGERS, ModuleRegistry
 from gpuledger.collect.attribution.outermost_modules import MOST_SEARCHES
 from gpuledger.collect.variables.names import outer_names_of
 from gpuledger.model.journal.journal import Part
@@ -109,6 +110,17 @@ def test_modules_that_a_model_gets_after_its_registration_have_their_place_in_it
     assert [entry["path"] for entry in part.modules] == ["", "0", "1", "1.0", "1.1", "2", "1.1.ReLU"]
     assert [entry["parent"] for entry in part.modules] == [-1, 0, 0, 2, 2, 0, 4]
     assert part.names[2:] == [f"1.{name}" for name, _ in blocks.named_parameters()]
+
+
+def test_no_parent_is_searched_for_modules_that_are_made_in_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, registry = nn.Sequential(nn.Linear(2, 2)), ModuleRegistry()
+    inside = registry.register(model)
+    searches: list[nn.Module] = []
+    monkeypatch.setattr(module_registry, "added_later", lambda top, *_: searches.append(top))
+    made = [nn.Linear(2, 2) for _ in range(50)]
+    numbers = [registry.register(module, inside=inside) for module in made]
+    assert {registry.path_of(number) for number in numbers} == {"Linear"}
+    assert len(searches) == MOST_STRANGERS
 
 
 def test_one_walk_finds_tensors_gradients_modules_and_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
