@@ -262,6 +262,26 @@ for _ in range(8):
     model(torch.randn(4, 8)).square().mean().backward()
     optimizer.step()
 """
+LAZY_PARTS = """
+class Parts(nn.ModuleList):
+    def forward(self, x, part):
+        return self[part](x)
+model = Parts(nn.LazyLinear(4) for _ in range(3))
+with torch.no_grad():
+    for part in range(3):
+        model(torch.randn(1, 8), part)
+"""
+LAZY_TRIED = LAZY_PARTS + """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for number in range(8):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8), number % 3).square().mean().backward()
+    optimizer.step()
+"""
+LAZY_INFERENCE = LAZY_PARTS + """
+    for number in range(5):
+        model(torch.randn(4, 8), number % 3)
+"""
 FOLDS = """
 for _ in range(2):
     model = nn.Linear(8, 4)
@@ -357,6 +377,7 @@ PROGRAMS = {
     "an inner loop of updates by hand": META_LEARNING,
     "an optimizer for each group of weights": TWO_GROUPS,
     "a lazy model, and validation before the training": LAZY_AND_CHECKED,
+    "a lazy model of which each part is tried": LAZY_TRIED,
     FURTHER_MODELS: FOLDS,
     "a teacher that averages the student": EXPONENTIAL_AVERAGE,
     "five steps of the critic for one of the generator": MANY_CRITIC_STEPS,
@@ -401,6 +422,7 @@ CALLS = {
     "an encoder that prepares the data": PREPARED,
     "a pipeline": PIPELINE,
     "a pipeline with gradients": PIPELINE.replace("with torch.no_grad():", "if True:"),
+    "inference with a lazy model": LAZY_INFERENCE,
     "generate": GENERATE_DIRECTLY,
     "generate with a call bound before its loop": GENERATE,
     "generate with the class's call bound": GENERATE_BY_CLASS,

@@ -27,9 +27,10 @@ class LateOptimizers:
         self._known: WeakIdentitySet | None = None
 
     def recording_ended(self, optimizers: Iterable[object]) -> None:
-        """Store the optimizers that took steps until now."""
-        self._known = WeakIdentitySet()
-        self._known.update(optimizers)
+        """Store the optimizers that took steps until now. If there were none, no training was recorded."""
+        known = WeakIdentitySet()
+        known.update(optimizers)
+        self._known = known if list(known) else None
 
     def steps(self, optimizer: object, step: int) -> None:
         """Note an optimizer that steps for the first time, the first one only."""

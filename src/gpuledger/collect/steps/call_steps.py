@@ -88,14 +88,17 @@ class HeldCalls:
         self._awaits_training = awaits_training
         self._times_ns: list[tuple[int, int]] = []
 
-    def holds(self, awaits_larger: Callable[[], bool] = lambda: False) -> bool:
+    def holds(self, awaits_larger: Callable[[], bool] = lambda: False, *, fills: bool = False) -> bool:
         """Return whether a call that ends now is held back.
 
         Args:
             awaits_larger: Returns whether a larger model was not called yet; asked up to SWITCH_CALLS times.
+            fills: Whether the call has given weights their values, as those of a lazy module get in its first call.
         """
         count = len(self._times_ns)
-        return (count < HELD_CALLS and self._awaits_training()) or (count < SWITCH_CALLS and awaits_larger())
+        if count < SWITCH_CALLS and (fills or awaits_larger()):
+            return True
+        return count < HELD_CALLS and self._awaits_training()
 
     def add(self, start_ns: int, end_ns: int) -> None:
         """Hold back a call."""

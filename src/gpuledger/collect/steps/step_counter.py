@@ -271,11 +271,14 @@ class StepCounter:
             self._end_call()
 
     def _call_ends(self, module_id: int, expects_training: Callable[[], bool]) -> None:
+        before, fills = self._version, False
+        if torch.is_grad_enabled() or not self.seen:
+            self._version = self._weights_version()  # a lazy module fills its weights inside its first call
+            fills = before is not None and before != self._version
         if torch.is_grad_enabled():
             self._call_under_way = module_id
-            self._version = self._weights_version()  # a lazy module fills its weights inside its first call
         elif not self._waits_for(expects_training):
-            self._end_call()
+            self._end_call(fills=fills)
 
     def _was_updated(self) -> bool:
         before, self._version = self._version, self._weights_version()
@@ -284,9 +287,9 @@ class StepCounter:
     def _waits_for(self, expects_training: Callable[[], bool]) -> bool:
         return self._step_on == AUTO and expects_training()
 
-    def _end_call(self) -> None:
-        """End a step that is a call, or hold it back."""
-        if self._step_on == AUTO and not self.seen and self._held.holds(self._followed.awaits_larger):
+    def _end_call(self, *, fills: bool = False) -> None:
+        """End a step that is a call, or hold it back. ``fills``: whether the call has given weights their values."""
+        if self._step_on == AUTO and not self.seen and self._held.holds(self._followed.awaits_larger, fills=fills):
             now_ns = time.time_ns()
             self._held.add(self._started_ns, now_ns)
             self._started_ns = now_ns

@@ -52,15 +52,18 @@ def test_a_module_that_is_called_much_more_often_is_followed() -> None:
 class Counted:
     """A counter that is told of calls, and the steps that it counted."""
 
-    def __init__(self, *, awaits_training: bool = False, step_on: str = "auto") -> None:
+    def __init__(self, *, awaits_training: bool = False, step_on: str = "auto", fills: int = 0) -> None:
         self.rows: list[tuple[str, int]] = []
         self.awaits_training = awaits_training
+        self.version, self.fills = 0, fills
+        """The weights' version, and the number of next calls that change it."""
         held = HeldCalls(lambda: self.awaits_training, lambda number, *_: self.rows.append(("held", number)))
         self.counter = StepCounter(
             Guard(_raise),
             before_optimizer=lambda _: None,
             after_optimizer=lambda _: None,
             ended=lambda kind, *_: self.rows.append((kind, self.counter.seen)),
+            weights_version=lambda: (1, self.version),
             step_on=step_on,
             held=held,
         )
@@ -69,6 +72,8 @@ class Counted:
     def call(self, times: int = 1) -> None:
         for _ in range(times):
             self.counter.call_began(FIRST, lambda: False)
+            self.version += self.fills > 0
+            self.fills -= 1
             self.counter.call_ended(FIRST, lambda: False)
 
 
@@ -102,6 +107,25 @@ def test_only_a_limited_number_of_calls_is_held() -> None:
         counted.call(HELD_CALLS + 1)
     counted.counter.remove()
     assert counted.rows[-1] == ("call", HELD_CALLS + 1)
+
+
+def test_calls_that_fill_weights_are_held() -> None:
+    """As a lazy module does, in a call for each part that has no weights yet."""
+    counted = Counted(fills=3)
+    with torch.no_grad():
+        counted.call(3)
+        assert counted.rows == []
+        counted.call()
+    counted.counter.remove()
+    assert counted.rows == [("held", 1), ("held", 2), ("held", 3), ("call", 4)]
+
+
+def test_calls_that_always_change_weights_are_steps() -> None:
+    counted = Counted(fills=SWITCH_CALLS + 9)
+    with torch.no_grad():
+        counted.call(SWITCH_CALLS + 3)
+    counted.counter.remove()
+    assert counted.rows[-2:] == [("call", SWITCH_CALLS + 2), ("call", SWITCH_CALLS + 3)]
 
 
 def test_held_calls_are_dropped_by_a_training() -> None:
