@@ -186,6 +186,23 @@ def test_spawned_functions_run_as_one_rank(tmp_path: Path) -> None:
     assert "torch.multiprocessing.spawn called its function in this process" in result.stderr
 
 
+def test_spawned_processes_that_share_tensors_and_wait_for_each_other(tmp_path: Path) -> None:
+    program = IMPORTS + (
+        "def run(rank, start, done, total):\n"
+        "    start.wait()\n" + "".join(f"    {line}\n" for line in TRAIN.strip().splitlines()) + "    done.wait()\n"
+        "if __name__ == '__main__':\n"
+        "    context = torch.multiprocessing.get_context('spawn')\n"
+        "    start, done, total = context.Barrier(3), context.Event(), torch.zeros(4, device='cuda')\n"
+        "    workers = torch.multiprocessing.spawn(run, (start, done, total), nprocs=2, join=False)\n"
+        "    start.wait()\n"
+        "    while not workers.join(): pass\n"
+    )
+    result = ask(tmp_path, program, "--world-size", 2)
+    assert result.exit_code == 0, result.stderr
+    assert "a barrier of processes was passed at once" in result.stderr
+    assert "Processes that use the same GPU need the sum of their memory" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

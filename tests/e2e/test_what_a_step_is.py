@@ -271,17 +271,23 @@ with torch.no_grad():
     for part in range(3):
         model(torch.randn(1, 8), part)
 """
-LAZY_TRIED = LAZY_PARTS + """
+LAZY_TRIED = (
+    LAZY_PARTS
+    + """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for number in range(8):
     optimizer.zero_grad()
     model(torch.randn(4, 8), number % 3).square().mean().backward()
     optimizer.step()
 """
-LAZY_INFERENCE = LAZY_PARTS + """
+)
+LAZY_INFERENCE = (
+    LAZY_PARTS
+    + """
     for number in range(5):
         model(torch.randn(4, 8), number % 3)
 """
+)
 FOLDS = """
 for _ in range(2):
     model = nn.Linear(8, 4)

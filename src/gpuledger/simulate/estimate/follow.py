@@ -122,6 +122,8 @@ def follow(
             outcome = _run(program, rest, with_ranks=bool(ranks))
         if threads.any_own and not outcome.get("hint"):
             outcome["hint"] = OTHER_THREADS
+        if one_rank is not None and one_rank.is_spawned and not one_rank.initialized:
+            say("Each rank is one spawned process. Processes that use the same GPU need the sum of their memory.")
         if threads.any_own:
             say(f"{OTHER_THREADS}: what they allocate is not included.")
         for sentence in (*describe_convolutions(device), *plan.describe(), *(rest.describe() if rest else ())):
@@ -136,7 +138,7 @@ def follow(
         "optimizers": plan.optimizers[:3],
         "nccl_bytes": 0 if one_rank is None else one_rank.nccl_bytes,
         "communicators": 0 if one_rank is None else len(one_rank.communicators.by_name),
-        "initialized": one_rank is not None and one_rank.initialized,
+        "initialized": one_rank is not None and (one_rank.initialized or one_rank.is_spawned),
         "with_rest": rest is not None and rest.began,
         "varied": plan.varied,
         "still_to_come_bytes": 0 if plan.growth is None else plan.growth.left_bytes,

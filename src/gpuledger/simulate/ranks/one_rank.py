@@ -25,6 +25,7 @@ from gpuledger.simulate.ranks.nccl import Communicators
 from gpuledger.simulate.ranks.objects import ObjectCollectives
 from gpuledger.simulate.ranks.place import RankError, RankPlace
 from gpuledger.simulate.ranks.reducer import install_reducer
+from gpuledger.simulate.ranks.waits import EndedProcesses, end_waits
 
 _FAKE = "fake"
 _WORLD_SIZE = 3
@@ -59,8 +60,8 @@ class OneRank:
 
     def __init__(self, place: RankPlace, messages: Messages, say: Callable[[str], None]) -> None:
         self.place = place
-        self.initialized = False
-        """Whether the program initialized a process group."""
+        self.initialized = self.is_spawned = False
+        """Whether the program initialized a process group, and whether it spawned a process for each rank."""
         self.communicators = Communicators()
         self._say = say
         self._is_eager = False
@@ -95,6 +96,7 @@ class OneRank:
         patches.put(torch.multiprocessing, "spawn", self.spawn)
         patches.put(sys.modules["torch.multiprocessing.spawn"], "spawn", self.spawn)
         patches.put(multiprocessing.process.BaseProcess, "start", _refuse_process)
+        end_waits(patches, self._say)
 
     # -- process groups ---------------------------------------------------------------------------------------------
 
@@ -181,7 +183,9 @@ class OneRank:
 
     # -- processes --------------------------------------------------------------------------------------------------
 
-    def spawn(self, fn: Any, args: Any = (), nprocs: int = 1, *_args: Any, **_how: Any) -> None:
+    def spawn(
+        self, fn: Any, args: Any = (), nprocs: int = 1, join: bool = True, *_args: Any, **_how: Any
+    ) -> EndedProcesses | None:
         """Call a function in this process as this rank, instead of in one process per GPU.
 
         Raises:
@@ -194,7 +198,9 @@ class OneRank:
                 "Start torch.cuda.device_count() processes",
             )
         self._say(f"{caller()}: torch.multiprocessing.spawn called its function in this process.")
+        self.is_spawned = True
         fn(self.place.local_rank, *args)
+        return None if join else EndedProcesses()
 
 
 def expect_one_rank(patches: Patches) -> None:
