@@ -50,8 +50,9 @@ class StepTimes:
 def step_times(rank: Rank) -> StepTimes:
     """Return the steps' end-to-end time in ns, without the recorder's pauses.
 
-    Unprofiled steps outside the timing measurement are preferred, because nothing is installed in them. A program that
-    ends before has recorded and profiled steps. Both are slower, so that the faster ones are closer to it. The first
+    Unprofiled steps outside the timing measurement are preferred, because nothing is installed in them: those after the
+    recorded steps if there are some, because steps before them can be of another training. A program that ends before
+    has recorded and profiled steps. Both are slower, so that the faster ones are closer to it. The first
     step, which warms up, is left out if there are others. If the program contains steps of several kinds, those of
     the kind with measured times are used, and without one those of the last kind.
 
@@ -85,6 +86,8 @@ def _host_times(rank: Rank) -> StepTimes:
     kinds = np.array(table["kind"].to_pylist(), dtype=object)
     chosen = once[~recorded[once] & ~in_time_pass[once]]
     timed = once[in_time_pass[once]]
+    after = chosen[numbers[chosen] > np.max(numbers[recorded | in_time_pass], initial=0)]
+    chosen = after if after.size else chosen
     if chosen.size:
         kind_of_steps = Counter(kinds[timed]).most_common(1)[0][0] if timed.size else kinds[chosen[-1]]
         chosen = chosen[kinds[chosen] == kind_of_steps]

@@ -254,6 +254,28 @@ def test_the_step_time_is_of_the_kind_of_steps_with_measured_times(tmp_path: Pat
     assert step_times(read_run(tmp_path / "eight.ledger").rank()).median_ns == rows[7]["end_ns"] - rows[7]["start_ns"]
 
 
+def test_the_step_time_is_not_of_a_training_before_the_recorded_steps(tmp_path: Path) -> None:
+    """With --steps, another training can come first. Its steps count only if none follow the recorded ones."""
+
+    def recorded_late(rows: Rows) -> Rows:
+        for row in rows:
+            row["recorded"] = row["step"] in (6, 7)
+            row["end_ns"] += 700_000_000 if row["step"] < 6 else 0
+        return rows
+
+    def without_last(rows: Rows) -> Rows:
+        return recorded_late(rows)[:7]
+
+    rank = changed(tmp_path / "after.ledger", "steps", recorded_late)
+    last = rank.table("steps").to_pylist()[7]
+    times = step_times(rank)
+    assert (times.count, times.median_ns) == (1, last["end_ns"] - last["start_ns"] - last["paused_ns"])
+    before = step_times(changed(tmp_path / "before.ledger", "steps", without_last))
+    assert before.count == 4
+    assert before.median_ns is not None
+    assert before.median_ns > 700_000_000
+
+
 def test_a_step_on_two_devices_counts_once(tmp_path: Path) -> None:
     rank = changed(tmp_path / "one.ledger", "steps", lambda rows: rows + [row | {"device_idx": 1} for row in rows])
     assert step_times(rank).count == 5

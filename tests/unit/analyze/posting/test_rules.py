@@ -97,7 +97,7 @@ def test_some_rule_holds_for_everything_and_every_rule_for_something() -> None:
 def test_the_numbers_of_identities_in_written_journals_stay() -> None:
     names = ["weight", "buffer", "gradient", "optimizer_state", "input"]
     names += ["gathered_weight", "sharded_weight", "sharded_gradient", "sharded_optimizer_state"]
-    names += ["leaf", "leaf_gradient", "held", "update", "communication_buffer"]
+    names += ["leaf", "leaf_gradient", "held", "update", "communication_buffer", "held_outside_graphs"]
     assert {one.value: one.name.lower() for one in Identity} == dict(enumerate(names))
 
 
