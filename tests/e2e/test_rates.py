@@ -123,6 +123,14 @@ def test_a_generation_without_a_cache_has_no_samples_per_second(tmp_path: Path) 
     assert rates.kinds == ()
 
 
+def test_a_model_that_checks_proposed_tokens_has_no_samples_per_second(tmp_path: Path) -> None:
+    source = GENERATION.replace("PROMPTS", "1").replace("(16, 1, 1, 1)", "(16, *[5] * 14)")
+    source = source.replace("{16: [], 1: []}", "{16: [], 5: []}")
+    rates, _ = rates_of(tmp_path, source, "--steps", "1:2")
+    assert rates.samples_per_s is None
+    assert rates.kinds == ()
+
+
 def test_a_single_prefill_has_no_rate(tmp_path: Path) -> None:
     source = GENERATION.replace("PROMPTS", "1").replace("(16, 1, 1, 1)", "(16, *[1] * 14)")
     rates, measured = rates_of(tmp_path, source, "--steps", "2:2")

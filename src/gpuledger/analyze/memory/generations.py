@@ -8,6 +8,9 @@ from itertools import pairwise
 FEWEST_DECODES = 2
 """Number of single tokens for each longer input from which on the calls are those of a generation loop."""
 
+MOST_PROPOSED, FEWEST_CHECKS = 16, 4
+"""Most tokens that are checked in one call, with the one before them; fewest such calls for each longer input."""
+
 
 def is_generation(calls: Sequence[Sequence[int]]) -> bool:
     """Return whether calls are those of a generation loop: several single tokens after each longer input of the rows.
@@ -26,6 +29,23 @@ def is_generation(calls: Sequence[Sequence[int]]) -> bool:
             decodes += last - first + 1
         before = rows, length
     return decodes >= FEWEST_DECODES * prefills > 0
+
+
+def checks_proposals(calls: Sequence[Sequence[int]]) -> bool:
+    """Return whether calls are those of a model that checks the tokens which a smaller one proposes.
+
+    These are several equal calls with a few tokens after each longer input of the same rows. How many of the tokens are
+    kept is not known.
+
+    Args:
+        calls: As for :func:`is_generation`.
+    """
+    prefills = checks = 0
+    for (_, _, rows_before, longer), (first, last, rows, length) in pairwise(calls):
+        if 1 < length <= MOST_PROPOSED and length < longer and rows == rows_before:
+            prefills += 1
+            checks += last - first + 1
+    return checks >= FEWEST_CHECKS * prefills > 0
 
 
 def keeps_growing(calls: Sequence[Sequence[int]]) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuledger.analyze.memory.generations import is_generation, keeps_growing
+from gpuledger.analyze.memory.generations import checks_proposals, is_generation, keeps_growing
 from gpuledger.analyze.memory.instant import module_paths
 from gpuledger.analyze.step.energy import step_energy
 from gpuledger.analyze.step.gpu_steps import gpu_steps
@@ -78,7 +78,8 @@ def find_rates(rank: Rank, device_idx: int | None = None) -> Rates | None:
     batch = shape[0]
     path = module_paths(rank).get(inputs.module_id, "") or "the outermost module"
     kinds = _call_kinds(rank, device_idx)
-    is_known = bool(batch) and not kinds and not keeps_growing(rank.manifest.calls) and _has_one_batch(rank)
+    is_of_text = keeps_growing(rank.manifest.calls) or (inputs.tokens and checks_proposals(rank.manifest.calls))
+    is_known = bool(batch) and not kinds and not is_of_text and _has_one_batch(rank)
     samples = batch if is_known else None
     return Rates(
         batch=batch,

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gpuledger.analyze.memory.generations import is_generation, is_one_generation, keeps_growing
+from gpuledger.analyze.memory.generations import (
+    checks_proposals,
+    is_generation,
+    is_one_generation,
+    keeps_growing,
+)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +46,25 @@ def test_single_tokens_after_a_longer_input_are_a_generation(calls: list[list[in
 )
 def test_inputs_that_grow_by_one_token_are_the_same_samples(calls: list[list[int]], expected: bool) -> None:
     assert keeps_growing(calls) is expected
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([[1, 1, 1, 11], [2, 17, 1, 5]], True),
+        ([[1, 1, 2, 40], [2, 9, 2, 5], [10, 10, 2, 31], [11, 20, 2, 5]], True),
+        ([[1, 1, 1, 11], [2, 4, 1, 5]], False),  # too few to tell
+        ([[1, 1, 1, 40], [2, 3, 1, 5], [4, 4, 1, 31], [5, 6, 1, 5]], False),
+        ([[1, 1, 8, 60], [2, 20, 8, 32]], False),  # more than anybody proposes at once
+        ([[1, 1, 8, 60], [2, 20, 7, 5]], False),  # other texts
+        ([[1, 1, 2, 12], [2, 17, 2, 1]], False),
+        ([[1, 20, 256, 5]], False),  # sessions of equal length
+        ([[1, 1, 1, 5], [2, 20, 1, 9]], False),
+        ([], False),
+    ],
+)
+def test_a_few_tokens_again_and_again_after_a_longer_input_are_checks(calls: list[list[int]], expected: bool) -> None:
+    assert checks_proposals(calls) is expected
 
 
 @pytest.mark.parametrize(
