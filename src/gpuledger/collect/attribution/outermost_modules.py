@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from gpuledger.collect.adapter.program_objects import (
     SCRIPTED,
@@ -155,13 +156,13 @@ def added_later(
 
 
 def versions_of(modules: Iterable[nn.Module]) -> tuple[int, int]:
-    """Return the number of parameters, and the sum of their in-place updates.
+    """Return the number of parameters, and the sum of their in-place updates: one is that a lazy one gets its shape.
 
     Tensors that take the place of parameters for one call, as in ``functional_call``, are not counted.
     """
     with without_overrides():
         weights = (weight for module in modules for _, weight in parameters_of(module))
-        versions = [updates_of(weight) for weight in weights if isinstance(weight, nn.Parameter)]
+        versions = [updates_of(one) + (not is_lazy(one)) for one in weights if isinstance(one, nn.Parameter)]
     return len(versions), sum(versions)
 
 

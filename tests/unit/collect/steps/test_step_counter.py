@@ -15,6 +15,7 @@ import gpuledger
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.outermost_modules import versions_of
 from gpuledger.collect.steps.call_steps import HELD_CALLS, SWITCH_CALLS, FollowedModule, HeldCalls
 from gpuledger.collect.steps.compiled_steps import CompiledSteps
 from gpuledger.collect.steps.named_calls import NamedCalls, explain_steps
@@ -118,6 +119,17 @@ def test_calls_that_fill_weights_are_held() -> None:
         counted.call()
     counted.counter.remove()
     assert counted.rows == [("held", 1), ("held", 2), ("held", 3), ("call", 4)]
+
+
+def test_a_lazy_weight_that_gets_its_shape_is_filled() -> None:
+    """On a simulated GPU, nothing writes the weight then."""
+    lazy = nn.LazyLinear(2, bias=False)
+    before = versions_of([lazy])
+    assert isinstance(lazy.weight, nn.UninitializedParameter)
+    lazy.weight.materialize((2, 4))
+    after = versions_of([lazy])
+    assert before[0] == after[0]
+    assert before != after
 
 
 def test_calls_that_always_change_weights_are_steps() -> None:
