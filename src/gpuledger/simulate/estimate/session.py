@@ -10,9 +10,9 @@ from gpuledger.collect.session.session import Session
 from gpuledger.simulate.estimate.recorder import DEVICE_IDX, SimulatedRecorder
 from gpuledger.simulate.estimate.step_plan import StepPlan
 from gpuledger.simulate.gpu.device import SimulatedDevice
-from gpuledger.simulate.gpu.workspaces import CUBLASLT_BYTES, cublas_bytes
 from gpuledger.simulate.rest.ending import StepsDone
 from gpuledger.simulate.rest.rest import MOST_LATER_STEPS, RestOfProgram
+from gpuledger.simulate.temporaries.products import CUBLASLT_BYTES, cublas_bytes
 
 
 class SimulatedRecorders:

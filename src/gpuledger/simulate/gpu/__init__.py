@@ -1,5 +1,5 @@
 """A simulated GPU: fake tensors that report it as their device, and the workspace memory of its kernels.
 
-May import ``allocator`` and ``convolutions``. ``advice``, ``estimate``, ``ranks`` and ``rest`` may import it. Start
+May import ``temporaries`` and ``convolutions``. ``advice``, ``estimate``, ``ranks`` and ``rest`` may import it. Start
 reading at ``device`` and ``dispatch``.
 """

@@ -138,9 +138,9 @@ def _with_dtype(operator: Any, name: str) -> Any:
 
 
 def _fused_softmax(name: str, tensor: Any, dim: int) -> Any:
-    half = tensor.dtype in (torch.float16, torch.bfloat16)
+    """Convert float16 in the kernel; bfloat16 is copied before. Source: aten/src/ATen/native/SoftMax.cpp."""
     operator = torch.ops.aten._softmax if name.startswith("softmax") else torch.ops.aten._log_softmax
-    return operator(tensor, dim, half)
+    return operator(tensor.float() if tensor.dtype == torch.bfloat16 else tensor, dim, tensor.dtype == torch.float16)
 
 
 def _patch_entrances(patches: Patches) -> None:

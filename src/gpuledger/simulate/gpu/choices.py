@@ -13,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
 from gpuledger.collect.adapter.dispatch_modes import run_outside_modes
-from gpuledger.simulate.gpu.functions import SimulatedFunctions, as_device, cast_for_autocast
-from gpuledger.simulate.gpu.fused_kernels import HALVES, patch_attention, patch_flex_attention, patch_norms
+from gpuledger.simulate.gpu.functions import CPU, SimulatedFunctions, as_device, cast_for_autocast
+from gpuledger.simulate.gpu.fused_kernels import patch_attention, patch_flex_attention, patch_norms
 from gpuledger.simulate.gpu.lazy import place_lazy
 from gpuledger.simulate.gpu.patches import Patches
 
@@ -35,6 +35,7 @@ def install_choices(patches: Patches, functions: SimulatedFunctions, say: Callab
     patch_flex_attention(patches, functions)
     _patch_recurrent(patches, functions)
     _patch_softmax(patches, functions)
+    _patch_ctc(patches, functions)
     patch_norms(patches, functions)
     _patch_optimizers(patches)
     _patch_parameters(patches, functions)
@@ -158,16 +159,31 @@ def _pad_packed(functions: SimulatedFunctions, plain: Callable[..., Any]) -> Cal
 
 
 def _patch_softmax(patches: Patches, functions: SimulatedFunctions) -> None:
-    """Convert half precision to float32 in the kernel of softmax, as CUDA does."""
+    """Convert float16 to float32 in the kernel of softmax, as CUDA does. It copies bfloat16 before."""
     for name, operator in (("softmax", aten._softmax), ("log_softmax", aten._log_softmax)):
         plain = getattr(torch, name)
 
         def fused(input: Any, dim: Any = None, dtype: Any = None, *, plain: Any = plain, op: Any = operator) -> Any:  # noqa: A002
-            if dtype == torch.float32 and functions.on_card(input) and input.dtype in HALVES:
+            if dtype == torch.float32 and functions.on_card(input) and input.dtype == torch.float16:
                 return op(input, dim, True)
             return plain(input, dim, dtype=dtype)
 
         patches.put(torch, name, fused)
+
+
+def _patch_ctc(patches: Patches, functions: SimulatedFunctions) -> None:
+    """Pass lengths as tensors, because torch computes with lists of them in C++."""
+    plain = torch.ctc_loss
+
+    def ctc_loss(scores: Any, targets: Any, lengths: Any, target_lengths: Any, *args: Any, **kwargs: Any) -> Any:
+        if functions.on_card(scores):
+            lengths, target_lengths = (
+                one if isinstance(one, torch.Tensor) else torch.tensor(one, device=CPU)
+                for one in (lengths, target_lengths)
+            )
+        return plain(scores, targets, lengths, target_lengths, *args, **kwargs)
+
+    patches.put(torch, "ctc_loss", ctc_loss)
 
 
 def _patch_optimizers(patches: Patches) -> None:

@@ -36,8 +36,8 @@ from gpuledger.simulate.gpu.kernels import KERNELS
 from gpuledger.simulate.gpu.shortcuts import shortcut
 from gpuledger.simulate.gpu.sizes import SIZES, caller, fakes_of
 from gpuledger.simulate.gpu.values import Values, host_targets, tensors_in
-from gpuledger.simulate.gpu.workspaces import COPIES_TO_HOST, host_copy_bytes, workspaces_of
 from gpuledger.simulate.host_numbers import HostNumbers, draws
+from gpuledger.simulate.temporaries.rules import COPIES_TO_HOST, host_copy_bytes, workspaces_of
 
 LARGE_CPU_BYTES = 256 << 20
 """CPU tensors of at least this size are fake as well, so that building a large model needs no memory."""

@@ -266,7 +266,14 @@ class _DenseFlex(torch.autograd.Function):
 
 
 def patch_norms(patches: Patches, functions: SimulatedFunctions) -> None:
-    """Use the fused kernel where CUDA does: if data and weight have the same dtype."""
+    """Use the fused kernel of RMSNorm if data and weight have the same dtype, and contiguous data in GroupNorm."""
+    plain_group = torch.group_norm
+
+    def group_norm(input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
+        # Source: aten/src/ATen/native/group_norm.cpp. The copy is what backward keeps; the CPU keeps channels_last.
+        return plain_group(input.contiguous() if functions.on_card(input) else input, *args, **kwargs)
+
+    patches.put(torch, "group_norm", group_norm)
     plain = torch.rms_norm
     if not hasattr(torch.ops.aten, "_fused_rms_norm"):
         return  # torch before 2.9 has no fused kernel on CUDA either

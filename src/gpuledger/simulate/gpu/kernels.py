@@ -21,13 +21,15 @@ from gpuledger.simulate.gpu.sizes import (
     is_coalesced,
     masked_by_sparse,
     part_of_sparse,
+    positions,
     same_sparse,
     scaled_sparse,
     set_coalesced,
     sparse_tensor,
     sum_of_sparse,
 )
-from gpuledger.simulate.gpu.workspaces import is_dense
+from gpuledger.simulate.temporaries.rules import workspaces_of
+from gpuledger.simulate.temporaries.spaces import is_dense
 
 if TYPE_CHECKING:
     from gpuledger.simulate.gpu.dispatch import SimulatedMode
@@ -48,16 +50,94 @@ def _add(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     first, second = args[0], args[1]
     if parts_of(first) is not None:
         return sum_of_sparse(mode, func, args, kwargs)
-    if not mode.device.in_engine or torch.is_grad_enabled() or kwargs or len(args) > 2:
+    if kwargs or len(args) > 2 or not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
         return NotImplemented
-    if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
+    if first.shape != second.shape or first.dtype != second.dtype:
         return NotImplemented
-    if first.shape != second.shape or first.dtype != second.dtype or first.requires_grad:
+    return _in_place(mode, first)
+
+
+def _in_place(mode: SimulatedMode, first: torch.Tensor) -> Any:
+    """Return ``first`` if the autograd engine, and not Python, runs the operator and needs no copy."""
+    if not mode.device.in_engine or torch.is_grad_enabled() or first.requires_grad:
         return NotImplemented
     if not is_dense(first) or mode.called_from_python():
         return NotImplemented
     with mode.fake_mode:
         return first.detach()
+
+
+def _written(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Write into the zeros that a backward function has made; for a tensor subclass, autograd makes a copy."""
+    if func in _AT_INDICES:
+        args = (args[0], positions(mode, args[1])[0], *args[2:])
+    result = _in_place(mode, args[0])
+    spaces = None if result is NotImplemented else workspaces_of(func, args, kwargs, mode.device)
+    if spaces is not None:
+        with mode.device.borrow((*spaces.before, *spaces.after), spaces.label):
+            pass
+    return result
+
+
+def _selected(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the entries of a mask, as indexing does."""
+    data, mask = args
+    if data.shape != mask.shape:
+        return NotImplemented
+    return index_masked(mode, aten.index.Tensor, (data, [mask]), {})
+
+
+_AT_INDICES = (aten.index_put.default, aten._unsafe_index_put.default)
+_REDUCTION = {aten.mse_loss.default: 2, aten.smooth_l1_loss.default: 2}
+"""Losses whose reduced result keeps the memory of the loss of each element -> position of ``reduction``."""
+
+
+def _loss(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return a loss. Its reduced value is in the first element of a storage for all, and a second one is temporary.
+
+    Source: aten/src/ATen/native/Loss.cpp, whose result has the size of the data before it is reduced.
+    """
+    place = _REDUCTION[func]
+    if not (args[place] if len(args) > place else kwargs.get("reduction", 1)):
+        return NotImplemented
+    result = mode.fake(func, args, kwargs)
+    whole = mode.make(torch.broadcast_shapes(args[0].shape, args[1].shape), result)
+    mode.account(func, whole)
+    with mode.device.borrow((whole.numel() * whole.element_size(),), func):
+        pass
+    with mode.fake_mode:
+        return whole.as_strided((), ())
+
+
+def _log_sigmoid(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the result, and a buffer that only the CPU uses."""
+    result, _ = mode.fake(func, args, kwargs)
+    mode.account(func, result)
+    return result, mode.make((0,), result)
+
+
+def _least_squares(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the solution, and residuals if there are more rows than columns. CUDA tells no rank."""
+    matrix, target = args[0], args[1]
+    rows, columns = matrix.shape[-2:]
+    is_vector = target.dim() == 1 or (target.dim() == matrix.dim() - 1 and target.shape == matrix.shape[:-1])
+    batch = torch.broadcast_shapes(matrix.shape[:-2], target.shape[: -1 if is_vector else -2])
+    width = () if is_vector else target.shape[-1:]
+    made = (
+        mode.make((*batch, columns, *width), target),
+        mode.make((*batch, *width) if rows > columns else (0,), target),
+        mode.make((0,), target, torch.int64),
+        mode.make((0,), target),
+    )
+    with mode.device.borrow((matrix.numel() * matrix.element_size(), target.numel() * target.element_size()), func):
+        mode.account(func, made)
+    return made
+
+
+def _like_data(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
+    result = mode.make(args[1].shape, args[1])
+    mode.account(func, result)
+    return result
 
 
 def _convolution_backward(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -101,6 +181,20 @@ KERNELS: dict[Any, Callable[[SimulatedMode, Any, Any, Any], Any]] = {
     aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
     **RECURRENT,
     aten.add.Tensor: _add,
+    aten.scatter.src: _written,
+    aten.scatter.value: _written,
+    aten.scatter_add.default: _written,
+    aten.index_add.default: _written,
+    aten.index_put.default: _written,
+    aten._unsafe_index_put.default: _written,
+    aten.masked_scatter.default: _written,
+    aten.masked_select.default: _selected,
+    aten.mse_loss.default: _loss,
+    aten.smooth_l1_loss.default: _loss,
+    aten.log_sigmoid_forward.default: _log_sigmoid,
+    aten.linalg_lstsq.default: _least_squares,
+    aten.multi_margin_loss_backward.default: _like_data,
+    aten.multilabel_margin_loss_backward.default: _like_data,
     aten.index.Tensor: index_masked,
     aten._grouped_mm.default: _grouped_product,
     aten.histc.default: histogram,

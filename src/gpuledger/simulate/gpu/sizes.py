@@ -52,7 +52,7 @@ def index_masked(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Return the result of indexing with masks. CUDA keeps the positions of a mask's entries during the operator."""
     if not any(index is not None and index.dtype in MASKS for index in args[1]):
         return NotImplemented
-    places, sizes_bytes = _places(mode, args[1])
+    places, sizes_bytes = positions(mode, args[1])
     with mode.device.borrow(sizes_bytes, func):
         result = mode.fake(aten.index.Tensor, (args[0], places), kwargs)
         mode.account(func, result)
@@ -62,7 +62,7 @@ def index_masked(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     return result
 
 
-def _places(mode: SimulatedMode, indices: Any) -> tuple[list[Any], list[int]]:
+def positions(mode: SimulatedMode, indices: Any) -> tuple[list[Any], list[int]]:
     """Return indices with the positions of each mask's entries in its place, and the bytes of all positions."""
     places: list[Any] = []
     sizes_bytes: list[int] = []
@@ -125,7 +125,7 @@ def _nms(mode: SimulatedMode, args: Any, _kwargs: Any) -> Any:
 
 
 def _index(mode: SimulatedMode, args: Any, kwargs: Any) -> Any:
-    places, _ = _places(mode, args[1])
+    places, _ = positions(mode, args[1])
     return mode.fake(aten.index.Tensor, (args[0], places), kwargs)
 
 

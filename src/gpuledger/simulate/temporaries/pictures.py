@@ -1,0 +1,44 @@
+"""Operators on pictures that need a contiguous copy of data in channels_last."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gpuledger.simulate.temporaries.spaces import Rule, Spaces, contiguous_copy
+
+if TYPE_CHECKING:
+    from gpuledger.simulate.gpu.device import SimulatedDevice
+
+aten = torch.ops.aten
+
+
+def _copy_of_first(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
+    copied = contiguous_copy(args[0])
+    return Spaces("contiguous copy", before=copied) if copied else None
+
+
+def _copy_of_data(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
+    copied = contiguous_copy(args[1])
+    return Spaces("contiguous copy", before=copied) if copied else None
+
+
+def _resampled(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
+    """A contiguous copy of the data, and a contiguous result before it is channels_last."""
+    data, (height, width) = args[0], args[1]
+    copied = contiguous_copy(data)
+    result_bytes = data.shape[0] * data.shape[1] * height * width * data.element_size()
+    return Spaces("contiguous copy", before=(*copied, result_bytes)) if copied else None
+
+
+RULES: dict[Any, Rule] = {
+    aten.adaptive_max_pool2d.default: _copy_of_first,
+    aten.adaptive_max_pool2d_backward.default: _copy_of_data,
+    aten.upsample_bicubic2d_backward.default: _copy_of_first,
+    aten._upsample_bilinear2d_aa.default: _resampled,
+    aten._upsample_bilinear2d_aa_backward.default: _copy_of_first,
+    aten._upsample_bicubic2d_aa.default: _resampled,
+    aten._upsample_bicubic2d_aa_backward.default: _copy_of_first,
+    aten.reflection_pad2d.default: _copy_of_first,
+}

@@ -1,0 +1,98 @@
+"""Sums and what is made of them: partial results, copies in another dtype, and losses before they are reduced."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gpuledger.simulate.convolutions.sums import sum_bytes
+from gpuledger.simulate.temporaries.spaces import Rule, Spaces, argument, bytes_of, is_dense
+
+if TYPE_CHECKING:
+    from gpuledger.simulate.gpu.device import SimulatedDevice
+    from gpuledger.simulate.traits import Traits
+
+aten = torch.ops.aten
+_FLOAT_BYTES = 4
+
+
+def _sum(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
+    """A sum or mean: a copy of integers in the dtype of the sum, and partial sums of thread blocks in global memory.
+
+    Source: make_reduction_from_out_ty in aten/src/ATen/native/ReduceOpsUtils.h, and Reduce.cuh. Partial sums are those
+    of results that are adjacent in memory, as of a bias gradient or a mean over pictures in channels_last.
+    """
+    tensor = args[0]
+    copied = _converted(tensor, argument(args, kwargs, 3, "dtype"))
+    held = _partial_sums(tensor, argument(args, kwargs, 1, "dim"), device)
+    return Spaces("sum", before=copied, after=held) if copied or held else None
+
+
+def _sum_of_all(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
+    copied = _converted(args[0], kwargs.get("dtype"))
+    return Spaces("sum", before=copied) if copied else None
+
+
+def _converted(tensor: torch.Tensor, dtype: torch.dtype | None) -> tuple[int, ...]:
+    """Return the bytes of a copy in the dtype of the sum. Half precision is converted in the kernel."""
+    if dtype is None:
+        dtype = tensor.dtype if tensor.is_floating_point() or tensor.is_complex() else torch.int64
+    if dtype == tensor.dtype or (tensor.dtype in (torch.float16, torch.bfloat16) and dtype == torch.float32):
+        return ()
+    return (tensor.numel() * dtype.itemsize,)
+
+
+def _partial_sums(tensor: torch.Tensor, dims: Any, device: SimulatedDevice) -> tuple[int, ...]:
+    """Return the bytes of partial sums and of counters; none if reduced values are adjacent in memory."""
+    if not dims or tensor.dim() < 2 or not is_dense(tensor):
+        return ()
+    reduced = {dim % tensor.dim() for dim in ([dims] if isinstance(dims, int) else dims)}
+    wide = [dim for dim in range(tensor.dim()) if tensor.shape[dim] > 1]
+    if len(reduced) == tensor.dim() or not wide or min(wide, key=lambda dim: tensor.stride()[dim]) in reduced:
+        return ()
+    inputs = math.prod(tensor.shape[dim] for dim in reduced)
+    outputs = tensor.numel() // inputs if inputs else 0
+    wider = max(tensor.element_size(), _FLOAT_BYTES) // _FLOAT_BYTES
+
+    def sizes(gpu: Traits) -> tuple[int, ...]:
+        held = sum_bytes(inputs, outputs, gpu.multiprocessors, along_inputs=False)
+        return (held[0] * wider, *held[1:]) if held else ()
+
+    return device.sizing.many(sizes)
+
+
+def _logsumexp(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
+    """The exponentials. Source: aten/src/ATen/native/ReduceOps.cpp."""
+    return Spaces("logsumexp", before=(bytes_of(args[0]),))
+
+
+def _huber(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
+    """The loss of each element. Source: aten/src/ATen/native/Loss.cpp."""
+    reduction = argument(args, kwargs, 2, "reduction", 1)
+    return Spaces("loss", before=(bytes_of(args[0]),)) if reduction else None
+
+
+def _binary_cross_entropy(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
+    """The logarithms, and the loss of each element. Source: aten/src/ATen/native/Loss.cpp."""
+    weighted = argument(args, kwargs, 3, "pos_weight") is not None
+    reduced = argument(args, kwargs, 4, "reduction", 1) != 0
+    return Spaces("loss", before=(bytes_of(args[0]),) * (1 + weighted + reduced))
+
+
+def _absolute(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
+    """A complex result, from which real numbers are copied. Source: aten/src/ATen/native/UnaryOps.cpp."""
+    return Spaces("complex result", before=(bytes_of(args[0]),)) if args[0].is_complex() else None
+
+
+RULES: dict[Any, Rule] = {
+    aten.abs.default: _absolute,
+    aten.angle.default: _absolute,
+    aten.sum.dim_IntList: _sum,
+    aten.sum.default: _sum_of_all,
+    aten.mean.dim: _sum,
+    aten.logsumexp.default: _logsumexp,
+    aten.huber_loss.default: _huber,
+    aten.binary_cross_entropy_with_logits.default: _binary_cross_entropy,
+}
