@@ -271,7 +271,10 @@ def patch_norms(patches: Patches, functions: SimulatedFunctions) -> None:
 
     def group_norm(input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
         # Source: aten/src/ATen/native/group_norm.cpp. The copy is what backward keeps; the CPU keeps channels_last.
-        return plain_group(input.contiguous() if functions.on_card(input) else input, *args, **kwargs)
+        if not functions.on_card(input):
+            return plain_group(input, *args, **kwargs)
+        (data,) = _for_autocast(input)  # alive until the result is there
+        return plain_group(data.contiguous(), *args, **kwargs)
 
     patches.put(torch, "group_norm", group_norm)
     plain = torch.rms_norm

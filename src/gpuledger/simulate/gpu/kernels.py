@@ -28,8 +28,11 @@ from gpuledger.simulate.gpu.sizes import (
     sparse_tensor,
     sum_of_sparse,
 )
+from gpuledger.simulate.temporaries.mathematics import ORTHOGONAL_BYTES
+from gpuledger.simulate.temporaries.pictures import CONTIGUOUS_RESULTS
+from gpuledger.simulate.temporaries.products import cublas_workspace
 from gpuledger.simulate.temporaries.rules import workspaces_of
-from gpuledger.simulate.temporaries.spaces import is_dense
+from gpuledger.simulate.temporaries.spaces import bytes_of, is_dense
 
 if TYPE_CHECKING:
     from gpuledger.simulate.gpu.dispatch import SimulatedMode
@@ -88,22 +91,27 @@ def _selected(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 _AT_INDICES = (aten.index_put.default, aten._unsafe_index_put.default)
-_REDUCTION = {aten.mse_loss.default: 2, aten.smooth_l1_loss.default: 2}
-"""Losses whose reduced result keeps the memory of the loss of each element -> position of ``reduction``."""
+_REDUCTION = {
+    aten.mse_loss.default: (2, 1),
+    aten.smooth_l1_loss.default: (2, 1),
+    aten.binary_cross_entropy.default: (3, 0),
+    aten.soft_margin_loss.default: (2, 0),
+}
+"""Losses whose result keeps the memory of the loss of each element -> position of ``reduction``, more copies."""
 
 
 def _loss(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Return a loss. Its reduced value is in the first element of a storage for all, and a second one is temporary.
+    """Return a loss. Its reduced value is in the first element of a storage for all elements.
 
     Source: aten/src/ATen/native/Loss.cpp, whose result has the size of the data before it is reduced.
     """
-    place = _REDUCTION[func]
+    place, copies = _REDUCTION[func]
     if not (args[place] if len(args) > place else kwargs.get("reduction", 1)):
         return NotImplemented
     result = mode.fake(func, args, kwargs)
     whole = mode.make(torch.broadcast_shapes(args[0].shape, args[1].shape), result)
     mode.account(func, whole)
-    with mode.device.borrow((whole.numel() * whole.element_size(),), func):
+    with mode.device.borrow((whole.numel() * whole.element_size(),) * copies, func):
         pass
     with mode.fake_mode:
         return whole.as_strided((), ())
@@ -129,9 +137,40 @@ def _least_squares(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> An
         mode.make((0,), target, torch.int64),
         mode.make((0,), target),
     )
-    with mode.device.borrow((matrix.numel() * matrix.element_size(), target.numel() * target.element_size()), func):
+    mode.device.keep(*cublas_workspace(mode.device), func)
+    with mode.device.borrow((bytes_of(matrix), bytes_of(target), ORTHOGONAL_BYTES * (matrix.dim() == 2)), func):
         mode.account(func, made)
     return made
+
+
+def _contiguous(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return a contiguous result where the CPU has one in channels_last."""
+    made = mode.fake(func, args, kwargs)
+    if made.is_contiguous():
+        return NotImplemented
+    spaces = workspaces_of(func, args, kwargs, mode.device)
+    with mode.device.borrow(() if spaces is None else spaces.before, func):
+        result = mode.make(made.shape, made)
+        mode.account(func, result)
+    return result
+
+
+_BY_PARTS = "BinaryCrossEntropyWithLogitsBackward0"
+"""A function of autograd that computes in place, but not for tensor subclasses."""
+
+
+def _computed_in_place(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
+    if not mode.device.in_engine or not all(isinstance(one, torch.Tensor) for one in args):
+        return NotImplemented
+    if torch.broadcast_shapes(args[0].shape, args[1].shape) != args[0].shape:
+        return NotImplemented
+    node = torch._C._current_autograd_node()
+    return _in_place(mode, args[0]) if node is not None and node.name() == _BY_PARTS else NotImplemented
+
+
+def _scaled(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
+    result = scaled_sparse(mode, func, args, kwargs)
+    return _computed_in_place(mode, func, args, kwargs) if result is NotImplemented else result
 
 
 def _like_data(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -191,6 +230,9 @@ KERNELS: dict[Any, Callable[[SimulatedMode, Any, Any, Any], Any]] = {
     aten.masked_select.default: _selected,
     aten.mse_loss.default: _loss,
     aten.smooth_l1_loss.default: _loss,
+    aten.binary_cross_entropy.default: _loss,
+    aten.soft_margin_loss.default: _loss,
+    **dict.fromkeys(CONTIGUOUS_RESULTS, _contiguous),
     aten.log_sigmoid_forward.default: _log_sigmoid,
     aten.linalg_lstsq.default: _least_squares,
     aten.multi_margin_loss_backward.default: _like_data,
@@ -213,7 +255,8 @@ KERNELS: dict[Any, Callable[[SimulatedMode, Any, Any, Any], Any]] = {
     aten._embedding_bag_backward.default: bag_gradient,
     aten.sparse_mask.default: masked_by_sparse,
     aten.add_.Tensor: sum_of_sparse,
-    aten.mul.Tensor: scaled_sparse,
+    aten.mul.Tensor: _scaled,
+    aten.sub.Tensor: _computed_in_place,
     aten.div.Tensor: scaled_sparse,
 }
 """Operator -> its fake kernel. If that returns ``NotImplemented``, torch's own fake kernel is used."""

@@ -25,7 +25,7 @@ def _flash_backward(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
     """
     gradient, query, key, out = args[0], args[1], args[2], args[4]
     batch, heads, length, width = query.shape
-    rows = batch * heads * (-(-length // 128) * 128)
+    rows, padded_rows = batch * heads * length, batch * heads * (-(-length // 128) * 128)
     whole_bytes = batch * heads * key.shape[2] * width * key.element_size()
     expanded = (whole_bytes, whole_bytes) if key.shape[1] != heads else (0, 0)
     copied = [sum(contiguous_copy(one.transpose(1, 2))) for one in (gradient, out)]
@@ -33,7 +33,7 @@ def _flash_backward(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
     def sizes(gpu: Traits) -> tuple[int, ...]:
         if gpu.compute_capability >= _CUDNN_FROM:
             return rows * 4 * (width + 1) + 256, *expanded
-        return rows * 4 * (-(-width // 32) * 32 + 1) + 256, *expanded, *copied
+        return padded_rows * 4 * (-(-width // 32) * 32 + 1) + 256, *expanded, *copied
 
     return Spaces("attention backward", after=device.sizing.many(sizes))
 

@@ -56,12 +56,14 @@ def _solved_with_factors(args: Any, kwargs: Any, device: SimulatedDevice) -> Spa
     return Spaces("cuSOLVER", after=(bytes_of(args[0]),), kept=kept)
 
 
-_ORTHOGONAL_BYTES, _EXPONENTIAL_COPIES = 3 << 20, 12
+ORTHOGONAL_BYTES = 3 << 20
+"""A workspace of cuSOLVER for a QR decomposition of a single matrix."""
+_EXPONENTIAL_COPIES = 12
 
 
 def _orthogonal(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
     size_bytes = bytes_of(args[0])
-    return Spaces("cuSOLVER", after=(size_bytes, _ORTHOGONAL_BYTES) if args[0].dim() == 2 else (size_bytes // 4,))
+    return Spaces("cuSOLVER", after=(size_bytes, ORTHOGONAL_BYTES) if args[0].dim() == 2 else (size_bytes // 4,))
 
 
 def _exponential(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
@@ -70,19 +72,43 @@ def _exponential(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
     return Spaces("matrix_exp", before=(bytes_of(args[0]),) * _EXPONENTIAL_COPIES, kept=kept)
 
 
-_SMALL_MATRIX, _SMALL_EIGENVALUES_BYTES = 32, 70 << 20
+_SMALL_MATRIX, _MIDDLE_MATRIX = 32, 512
+_EACH_SMALL_BYTES, _EACH_COLUMN_BYTES = 258_000, 3553
 
 
 def _eigenvalues(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
-    """About one more matrix; for batches of small matrices, a workspace that was 70 MiB for 256 of 8 x 8."""
+    """One to three more matrices; for batches of small ones, a workspace fitted to 256 of 8 x 8 and 64 of 32 x 32."""
     tensor = args[0]
-    if tensor.dim() > 2 and math.prod(tensor.shape[:-2]) > 1 and tensor.shape[-1] <= _SMALL_MATRIX:
-        return Spaces("cuSOLVER", after=(_SMALL_EIGENVALUES_BYTES,))
-    return Spaces("cuSOLVER", after=(bytes_of(tensor) if tensor.dim() == 2 else 0,))
+    matrices, columns = math.prod(tensor.shape[:-2]), tensor.shape[-1]
+    if matrices == 1:
+        return Spaces("cuSOLVER", after=(bytes_of(tensor),) * (1 if columns <= _MIDDLE_MATRIX else 3))
+    small_bytes = matrices * (_EACH_SMALL_BYTES + _EACH_COLUMN_BYTES * columns)
+    return Spaces("cuSOLVER", after=(small_bytes if columns <= _SMALL_MATRIX else 0,))
+
+
+_DIRECT_FACTOR = 127
+
+
+def _transformed(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
+    """A workspace if a length has a prime factor above 127, for which cuFFT uses Bluestein's algorithm."""
+    tensor, dims = args[0], args[1]
+    if all(_largest_factor(tensor.shape[dim]) <= _DIRECT_FACTOR for dim in dims):
+        return None
+    return Spaces("cuFFT", after=(2 * bytes_of(tensor),))
+
+
+def _largest_factor(number: int) -> int:
+    factor, largest = 2, 1
+    while factor * factor <= number:
+        while number % factor == 0:
+            largest, number = factor, number // factor
+        factor += 1
+    return max(largest, number)
 
 
 RULES: dict[Any, Rule] = {
     aten.roll.default: _roll,
+    aten._fft_r2c.default: _transformed,
     aten._fft_c2r.default: _to_real,
     aten._euclidean_dist.default: _distances,
     aten._cdist_backward.default: _distances_backward,

@@ -1,4 +1,4 @@
-"""Operators on pictures that need a contiguous copy of data in channels_last."""
+"""Operators that need a contiguous copy of their data, such as those on pictures in channels_last."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ def _copy_of_data(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | N
     return Spaces("contiguous copy", before=copied) if copied else None
 
 
+def _copies_of_both(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
+    copied = (*contiguous_copy(args[0]), *contiguous_copy(args[1]))
+    return Spaces("contiguous copy", before=copied) if copied else None
+
+
 def _resampled(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
     """A contiguous copy of the data, and a contiguous result before it is channels_last."""
     data, (height, width) = args[0], args[1]
@@ -33,6 +38,8 @@ def _resampled(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None
 
 
 RULES: dict[Any, Rule] = {
+    aten.native_layer_norm.default: _copy_of_first,
+    aten.native_layer_norm_backward.default: _copies_of_both,
     aten.adaptive_max_pool2d.default: _copy_of_first,
     aten.adaptive_max_pool2d_backward.default: _copy_of_data,
     aten.upsample_bicubic2d_backward.default: _copy_of_first,
@@ -42,3 +49,11 @@ RULES: dict[Any, Rule] = {
     aten._upsample_bicubic2d_aa_backward.default: _copy_of_first,
     aten.reflection_pad2d.default: _copy_of_first,
 }
+
+CONTIGUOUS_RESULTS = (
+    aten.pixel_shuffle.default,
+    aten.pixel_unshuffle.default,
+    aten.reflection_pad2d.default,
+    aten.replication_pad2d.default,
+)
+"""Operators whose result is contiguous on CUDA where the CPU keeps channels_last."""
