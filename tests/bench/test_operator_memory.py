@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import sys
 from collections.abc import Iterator
@@ -60,10 +61,8 @@ def bench() -> Iterator[ModuleType]:
     places = [str(BENCH / "estimate"), str(BENCH / "lib")]
     sys.path[:0] = places
     try:
-        import operator_memory
-
         gc.freeze()  # each measurement collects garbage
-        yield operator_memory
+        yield importlib.import_module("operator_memory")
     finally:
         gc.unfreeze()
         for place in places:

@@ -30,9 +30,10 @@ def memory_of_operators() -> list[str]:
     measured, estimated = (about({"environment": results[f"{what}_on"]}, script) for what in ("measured", "estimated"))
     return [
         *wrap(
-            "The share of operators whose memory, forward and backward, is within 2 % and 0.6 MiB of the GPU's: the peak",
-            "beside the inputs, what is held afterwards, and what a library keeps. An operator in two dtypes counts",
-            f"twice. Measured: {measured}. Estimated without a GPU: {estimated}.",
+            "The share of operators with an estimate within 2 % and 0.6 MiB of the GPU. Compared are the peak beside",
+            "the inputs and the memory held afterwards, forward and backward, and the workspaces that a library",
+            f"keeps. An operator in two dtypes counts twice. Measured: {measured}.",
+            f"Estimated without a GPU: {estimated}.",
         ),
         "",
         *table(["operators", "n", *COLUMNS.values()], rows),

@@ -7,7 +7,8 @@ import re
 from pages.blocks import block
 from pages.results import GIB, MIB, Results, about, files_like, percent, read, table, when, wrap
 
-SHARDED = tuple(f"memory/results/h200/sharded_{name}.json" for name in ("4", "4_7b", "4_7b_more", "2", "2_more"))
+NAMES = ("4", "4_7b", "4_7b_more", "2", "2_more", "2_7b")
+SHARDED = tuple(f"memory/results/h200/sharded_{name}.json" for name in NAMES)
 WAITS = (*SHARDED[:1], SHARDED[3], *files_like("memory/results/h200/sharded_waits_*.json"))
 """Trainings in which one rank sleeps."""
 HARDLY_NS = 1e6

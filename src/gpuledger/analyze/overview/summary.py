@@ -88,10 +88,11 @@ def recording_notes(rank: Rank) -> list[str]:
 def _notes(rank: Rank, peaks: AllocatorPeaks, device_idx: int) -> tuple[str, ...]:
     """Return the notes on a device, without the note on missing energy for CPU tensors."""
     notes = recording_notes(rank)
-    if peaks.peak_allocated_bytes > peaks.recorded_peak_allocated_bytes:
+    more_bytes = peaks.peak_allocated_bytes - peaks.recorded_peak_allocated_bytes
+    if more_bytes > 0:
         notes.append(
-            f"Outside the recorded steps, up to {format_bytes(peaks.peak_allocated_bytes)} were allocated, more than "
-            f"the {format_bytes(peaks.recorded_peak_allocated_bytes)} in them."
+            f"Outside the recorded steps, up to {format_bytes(peaks.peak_allocated_bytes)} were allocated, "
+            f"{format_bytes(more_bytes)} more than in them."
         )
     notes += graph_pool_notes(rank, device_idx)
     if device_idx < 0:

@@ -1,4 +1,5 @@
 """Workspace sizes of convolutions: measured values, and a model for the rest.
 
-``temporaries`` and what imports it may import it. Start reading at ``convolutions``.
+``advice``, ``estimate``, ``ranks``, ``rest``, ``gpu`` and ``temporaries`` may import it. Start reading at
+``convolutions``.
 """

@@ -97,13 +97,13 @@ _REDUCTION = {
     aten.binary_cross_entropy.default: (3, 0),
     aten.soft_margin_loss.default: (2, 0),
 }
-"""Losses whose result keeps the memory of the loss of each element -> position of ``reduction``, more copies."""
+"""Losses that keep the memory of the loss of each element -> position of ``reduction``, more copies."""
 
 
 def _loss(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Return a loss. Its reduced value is in the first element of a storage for all elements.
 
-    Source: aten/src/ATen/native/Loss.cpp, whose result has the size of the data before it is reduced.
+    Source: aten/src/ATen/native/Loss.cpp. The result has the size of the data before it is reduced.
     """
     place, copies = _REDUCTION[func]
     if not (args[place] if len(args) > place else kwargs.get("reduction", 1)):
@@ -125,7 +125,7 @@ def _log_sigmoid(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _least_squares(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Return the solution, and residuals if there are more rows than columns. CUDA tells no rank."""
+    """Return the solution, and residuals if there are more rows than columns. CUDA returns no rank."""
     matrix, target = args[0], args[1]
     rows, columns = matrix.shape[-2:]
     is_vector = target.dim() == 1 or (target.dim() == matrix.dim() - 1 and target.shape == matrix.shape[:-1])

@@ -29,7 +29,7 @@ def _to_real(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
 
 
 def _distances(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
-    """Points with their lengths, whose product has the distances. Source: native/Distance.cpp. Exact."""
+    """Points with their lengths: the product of these has the distances. Source: native/Distance.cpp. Exact."""
     wider = tuple(bytes_of(one) // one.shape[-1] * (one.shape[-1] + 2) for one in args[:2])
     return Spaces("cdist", before=wider, kept=(cublas_workspace(device),))
 

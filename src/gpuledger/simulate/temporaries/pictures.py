@@ -56,4 +56,4 @@ CONTIGUOUS_RESULTS = (
     aten.reflection_pad2d.default,
     aten.replication_pad2d.default,
 )
-"""Operators whose result is contiguous on CUDA where the CPU keeps channels_last."""
+"""Operators with a contiguous result on CUDA where the CPU keeps channels_last."""
