@@ -263,8 +263,10 @@ def test_memory_of_a_branch_is_on_its_modules() -> None:
         return net
 
     run = record_run(program, step_on="module", steps=(1, 3))
-    sizes = Counter((one.module, one.step) for one in run.of("temporary") if one.bytes == 64 * WIDTH * 4)
-    assert sizes == {("two", 1): 2, ("one", 2): 1, ("two", 3): 2}
+    of_modules = [one for one in run.blocks if one.phase == "forward" and one.bytes == 64 * WIDTH * 4]
+    assert Counter((one.module, one.step) for one in of_modules) == {("two", 1): 2, ("one", 2): 1, ("two", 3): 2}
+    # the result of each call outlives it, and no backward follows
+    assert Counter(one.category for one in of_modules) == {"activation": 3, "temporary": 2}
 
 
 def test_a_compiled_loss_in_an_optimizers_closure_is_forward() -> None:

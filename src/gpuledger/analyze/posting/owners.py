@@ -93,7 +93,7 @@ def find_owners(
     stack = _pick(stacks, at, before, -1)
     seen = _identities(journal, device_idx, index_of, lives, phase, module_id)
     fate = _fates(_pick(tags.visit, at, before, -1), tags.visit, lives, _step_ends(journal, device_idx, index_of))
-    phase = _without_lasting_data(phase, fate, (module_id < 0) & seen.outside_graphs)
+    phase = _without_lasting_data(phase, fate, (module_id < 0) & seen.outside_graphs & (step <= 1))
     features = BlockFeatures(
         identity=seen.kind,
         phase=phase,
@@ -130,7 +130,8 @@ def _without_lasting_data(
     Args:
         phase: Phase of each block's allocation.
         fate: How each block ends.
-        is_data: Whether a variable holds a block that no module and no operator with gradients has computed.
+        is_data: Whether a variable holds a block from before the second step that no module and no operator with
+            gradients has computed. In later steps, results of a function can be such blocks.
     """
     lasts = is_data & (fate == FATES.index("kept")) & (phase == Phase.FORWARD)
     return np.where(lasts, np.int8(Phase.SETUP), phase)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -59,7 +60,8 @@ class RankSet:
     ``why_highest`` is where the rank with the highest peak exceeds ranks with the same coordinates, largest first.
     ``energy_j`` is the energy of a step on all ranks; None unless every rank has one.
     ``failed`` are the ranks that failed, the first one first. ``whole_states`` is optimizer state that every rank holds
-    whole although the weights that it belongs to are sharded.
+    whole although the weights that it belongs to are sharded. ``devices`` is the number of devices by their name, the
+    most frequent first; several ranks can share one.
 
     Source: summaries of the ranks, from the caching allocator's history at each rank's own peak; waits from the
     profiled steps.
@@ -77,6 +79,7 @@ class RankSet:
     waits: Waits | None
     problems: tuple[str, ...]
     failed: tuple[FailedRank, ...]
+    devices: tuple[tuple[str, int], ...]
 
     @property
     def highest(self) -> RankLine:
@@ -125,7 +128,16 @@ def build_rank_set(run: Run, ranks: Sequence[Rank] | None = None) -> RankSet | N
             waits=find_waits(chosen, lines),
             problems=problems,
             failed=failures_of(chosen),
+            devices=_devices(chosen, lines),
         )
+
+
+def _devices(ranks: Sequence[Rank], lines: Sequence[RankLine]) -> tuple[tuple[str, int], ...]:
+    """Return the number of devices by name. A device without an identifier counts once per rank."""
+    identifiers = {(rank.number, one.device_idx): one.uuid for rank in ranks for one in rank.manifest.devices}
+    places = ((line.rank, line.device_idx) for line in lines)
+    different = {identifiers.get(place) or place: line.device_name for place, line in zip(places, lines, strict=True)}
+    return tuple(Counter(different.values()).most_common())
 
 
 def choose_sample(ranks: RankSet, count: int) -> list[tuple[int, int]]:

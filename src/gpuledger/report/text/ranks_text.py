@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 CELLS = 20
 """Column of the texts after the labels, as in the first screen."""
-MOST_OUTLIERS, MOST_TIMES, MOST_ENERGIES = 8, 8, 8
+MOST_OUTLIERS, MOST_TIMES, MOST_ENERGIES, MOST_DEVICES = 8, 8, 8, 3
 
 
 def rank_set_lines(ranks: RankSet, terminal: Terminal) -> list[str]:
@@ -45,8 +44,7 @@ def rank_set_entries(ranks: RankSet) -> list[tuple[str, tuple[str, ...]]]:
     ]
     found.append(("Not sharded", tuple(whole)))
     found.append(("Energy", _energy(ranks)))
-    names = Counter(line.device_name for line in ranks.lines)
-    devices = ", ".join(f"{count} × {name}" for name, count in names.most_common(3))
+    devices = ", ".join(f"{count} × {name}" for name, count in ranks.devices[:MOST_DEVICES])
     found.append(("Ranks", (f"{counted(len({line.rank for line in ranks.lines}), 'rank')} on {devices}",)))
     return [(label, texts) for label, texts in found if texts]
 

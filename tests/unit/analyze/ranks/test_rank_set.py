@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,19 @@ def test_planted_outliers_are_found_and_no_others(tmp_path: Path) -> None:
     assert ranks.highest.rank == 5
     assert (ranks.why_highest[0].category, ranks.why_highest[0].module) == ("activation", "layers.1")
     assert ranks.energy_j == 1_600.0
+
+
+def test_a_device_of_several_ranks_counts_once(tmp_path: Path) -> None:
+    path = make_summaries(tmp_path / "run", 4, 30)
+    assert [count for _, count in rank_set(path).devices] == [4]
+    for number in range(4):
+        place = path / f"rank-{number}" / "manifest.json"
+        manifest = json.loads(place.read_text())
+        manifest["devices"] = [{"device_idx": index, "uuid": f"GPU-{number // 2}"} for index in (-1, 0)]
+        place.write_text(json.dumps(manifest))
+    ((name, count),) = rank_set(path).devices
+    assert count == 2
+    assert ("Ranks", (f"4 ranks on 2 × {name}",)) in rank_set_entries(rank_set(path))
 
 
 def test_outliers_that_differ_equally_are_in_the_order_of_their_names(tmp_path: Path) -> None:
