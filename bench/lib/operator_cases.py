@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 Make, Call = Callable[[], list[torch.Tensor]], Callable[..., Any]
 Cases = dict[str, tuple[Make, Call]]
 gpu = "cuda"
+SETTLE_S = 0.003
 f32, bf16, f16, i64 = torch.float32, torch.bfloat16, torch.float16, torch.int64
 
 
@@ -89,14 +91,24 @@ def measure(make: Make, call: Call) -> dict[str, Any]:
             found["layouts"] += [layout_of(one) for one in gradients if one is not None]
             del gradients, given
         del made, results
+    _settle()
     found["kept"] = torch.cuda.memory_allocated() - begin
     return found
 
 
 def _begin() -> int:
+    _settle()
     torch.cuda.reset_peak_memory_stats()
     return torch.cuda.memory_allocated()
 
 
+def _settle() -> None:
+    """Wait until autograd's thread has freed what it used: it does so after backward has returned."""
+    if torch.version.cuda is not None:
+        torch.cuda.synchronize()
+        time.sleep(SETTLE_S)
+
+
 def _since(before: int) -> list[int]:
+    _settle()
     return [torch.cuda.max_memory_allocated() - before, torch.cuda.memory_allocated() - before]
