@@ -80,7 +80,8 @@ def parse_step_on(text: str) -> str:
     Raises:
         UsageError: it does not.
     """
-    if text not in (AUTO, MODULE, OPTIMIZER, MARK) and not (text.startswith(CALL) and text.removeprefix(CALL).strip()):
+    is_call = isinstance(text, str) and text.startswith(CALL) and text.removeprefix(CALL).strip()
+    if text not in (AUTO, MODULE, OPTIMIZER, MARK) and not is_call:
         raise UsageError(
             f"step-on {text!r}: expected {AUTO}, {MODULE}, {OPTIMIZER}, {MARK} or {CALL}NAME",
             hint=f"For example --step-on {OPTIMIZER}, or --step-on {CALL}UNet2DConditionModel",
@@ -104,8 +105,11 @@ def parse_passes(text: str) -> dict[str, int]:
     """Return measurement -> number of steps from a list such as ``memory,time:4``; 0 if the list has no number.
 
     Raises:
-        UsageError: a name is unknown, ``memory`` is missing, or a number of steps is not a whole number above 0.
+        UsageError: it is no text, a name is unknown, ``memory`` is missing, or a number of steps is not a whole number
+            above 0.
     """
+    if not isinstance(text, str):
+        raise UsageError(f"passes {text!r}: not a text", hint="For example passes='memory,energy,time'")
     words = (word.strip().partition(":") for word in text.split(",") if word.strip())
     wanted = {}
     for name, colon, steps in words:

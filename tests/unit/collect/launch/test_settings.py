@@ -78,15 +78,17 @@ def test_orders_and_their_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("memory:3,time", "those of --steps"),
         ("memory,time:0", "expected time:STEPS"),
         ("memory,energy:1.5", "expected energy:STEPS"),
+        (("memory", "time"), "not a text"),
+        (None, "passes None: not a text"),
     ],
 )
-def test_passes_that_are_none(text: str, words: str) -> None:
+def test_passes_that_are_none(text: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         parse_passes(text)
 
 
-@pytest.mark.parametrize("text", ["", "step", "call", "call:", "call: ", "Optimizer", "mark,module"])
-def test_what_ends_no_step(text: str) -> None:
+@pytest.mark.parametrize("text", ["", "step", "call", "call:", "call: ", "Optimizer", "mark,module", None, ("mark",)])
+def test_what_ends_no_step(text: Any) -> None:
     with pytest.raises(UsageError, match=re.escape(f"step-on {text!r}")):
         parse_step_on(text)
 
