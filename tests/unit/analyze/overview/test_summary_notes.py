@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 from synthetic import make_run
+from synthetic_work import load_timed
 
 from gpuledger.analyze.overview.summary import summarize
+from gpuledger.model.imported import rows_to_table
 from gpuledger.model.manifest import read_json
-from gpuledger.model.run import read_run
+from gpuledger.model.run import read_run, write_table
 from gpuledger.model.run_directory import write_json
 
+MIB = 1 << 20
 WINDOW = {"first_step": 1, "last_step": 3, "asked": [1, 3]}
 
 
@@ -37,3 +40,14 @@ def test_later_steps_of_cpu_tensors_are_unknown(
     found = [note for note in summarize(rank, 0 if cuda else -1).notes if "peak of the whole program" in note]
     assert len(found) == (words is not None)
     assert all(f"were recorded {words}" in note for note in found)
+
+
+def test_memory_outside_the_recorded_steps_is_told_with_the_difference(tmp_path: Path) -> None:
+    """Two peaks can have the same digits."""
+    rank = load_timed(tmp_path / "one.ledger").rank()
+    recorded_bytes = summarize(rank, 0).recorded_peak_allocated_bytes
+    rows = rank.table("counters").to_pylist()
+    higher = rows[-1] | {"peak_allocated_bytes": recorded_bytes + 3 * MIB}
+    write_table(rank.directory, rows_to_table("counters", [*rows[:-1], higher]), "counters")
+    notes = summarize(read_run(tmp_path / "one.ledger").rank(), 0).notes
+    assert [note for note in notes if note.endswith("were allocated, 3.0 MiB more than in them.")]
