@@ -175,13 +175,15 @@ def _patch_ctc(patches: Patches, functions: SimulatedFunctions) -> None:
     """Pass lengths as tensors, because torch computes with lists of them in C++."""
     plain = torch.ctc_loss
 
-    def ctc_loss(scores: Any, targets: Any, lengths: Any, target_lengths: Any, *args: Any, **kwargs: Any) -> Any:
-        if functions.on_card(scores):
-            lengths, target_lengths = (
+    def ctc_loss(
+        log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if functions.on_card(log_probs):
+            input_lengths, target_lengths = (
                 one if isinstance(one, torch.Tensor) else torch.tensor(one, device=CPU)
-                for one in (lengths, target_lengths)
+                for one in (input_lengths, target_lengths)
             )
-        return plain(scores, targets, lengths, target_lengths, *args, **kwargs)
+        return plain(log_probs, targets, input_lengths, target_lengths, *args, **kwargs)
 
     patches.put(torch, "ctc_loss", ctc_loss)
 

@@ -72,10 +72,12 @@ def _in_place(mode: SimulatedMode, first: torch.Tensor) -> Any:
 
 def _written(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Write into the zeros that a backward function has made; for a tensor subclass, autograd makes a copy."""
+    result = _in_place(mode, args[0])
+    if result is NotImplemented:
+        return result
     if func in _AT_INDICES:
         args = (args[0], positions(mode, args[1])[0], *args[2:])
-    result = _in_place(mode, args[0])
-    spaces = None if result is NotImplemented else workspaces_of(func, args, kwargs, mode.device)
+    spaces = workspaces_of(func, args, kwargs, mode.device)
     if spaces is not None:
         with mode.device.borrow((*spaces.before, *spaces.after), spaces.label):
             pass
@@ -114,7 +116,9 @@ def _loss(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     with mode.device.borrow((whole.numel() * whole.element_size(),) * copies, func):
         pass
     with mode.fake_mode:
-        return whole.as_strided((), ())
+        loss = whole.as_strided((), ())
+    mode.values.follow(func, args, kwargs, loss)
+    return loss
 
 
 def _log_sigmoid(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:

@@ -491,3 +491,11 @@ def test_a_lazy_module_on_the_cpu_stays_there(device: SimulatedDevice) -> None:
     model = nn.LazyLinear(64)
     assert model(torch.zeros(8, 32)).device.type == "cpu"
     assert sizes_of(device, lambda: model) == []
+
+
+def test_functions_with_a_choice_keep_the_names_of_their_arguments(device: SimulatedDevice) -> None:
+    scores = torch.randn(5, 2, 4, device="cuda").log_softmax(-1)
+    targets = torch.ones(2, 3, dtype=torch.long, device="cuda")
+    lengths: dict[str, Any] = {"input_lengths": (5, 5), "target_lengths": (3, 3)}
+    assert torch.ctc_loss(log_probs=scores, targets=targets, reduction=0, **lengths).shape == (2,)
+    assert torch.group_norm(input=torch.randn(2, 4, 3, device="cuda"), num_groups=2).shape == (2, 4, 3)

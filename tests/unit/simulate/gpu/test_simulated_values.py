@@ -197,3 +197,9 @@ def test_suppression_keeps_all_boxes(mode: SimulatedMode) -> None:
 
     assert nms(router(100, 4), router(100, 1)[:, 0], 0.5).shape == (100,)
     assert any("nms" in sentence and "largest" in sentence for sentence in SAID)
+
+
+def test_a_loss_of_real_data_has_its_value(mode: SimulatedMode) -> None:
+    ones = torch.ones(2, 3, dtype=torch.long).cuda()
+    assert nn.functional.mse_loss(ones.double(), (ones * 3).double()).item() == 4.0
+    assert SAID == []
