@@ -87,6 +87,8 @@ class ScopeEnergy:
 class EnergyBreakdown:
     """Energy of one step, the mean of ``steps`` steps. The accounts sum to ``step_energy_j``, and so do the scopes.
 
+    Without a timing measurement, both are empty: only the energy of the whole step is known.
+
     Source: NVML's energy counter for the sum; ``method`` describes the attribution.
     """
 
@@ -209,12 +211,13 @@ def break_down_energy(rank: Rank, device_idx: int | None = None) -> EnergyBreakd
 def share_energy(rank: Rank, step: StepEnergy, by: Sequence[str], depth: int | None = None) -> tuple[Shared, ...]:
     """Return the energy of one step by any of module, phase, scope, line, function, kernel, operator and kind.
 
-    The values sum to the step's energy. Idle energy has the phase ``idle`` and no other words.
+    The values sum to the step's energy. Idle energy has the phase ``idle`` and no other words. Empty without a timing
+    measurement, because nothing divides the energy.
     """
     work = read_work(rank, step.device_idx)
     idle_key = _idle_key(by)
     if work is None:
-        return (Shared(("",) * len(by), step.energy_j, step.uncertainty_j),)
+        return ()
     keys, durations_s = work_by_class(rank, work, by, depth)
     busy_s = work.busy_ns / 1e9
     weights = weigh(durations_s, busy_s, step, table_of(rank), model_of(rank))

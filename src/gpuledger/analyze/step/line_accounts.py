@@ -57,11 +57,8 @@ def why_no_lines(rank: Rank) -> str:
     manifest = rank.manifest
     if manifest.stacks is False:
         return "Times have no source lines: the run was recorded without Python stacks."
-    left_out = "Times have no source lines: the step that records them is left out if the program"
-    if manifest.fusions:
-        return f"{left_out} runs code that torch.compile has generated on a GPU."
     if manifest.world is not None and manifest.world.size > 1:
-        return f"{left_out} has several ranks."
+        return "Times have no source lines: the step that records them is left out if the program has several ranks."
     return "Times have no source lines: the run has no step in which they were recorded."
 
 

@@ -27,11 +27,6 @@ class CompiledRanges:
         self._journal = journal
         self._kernels: list[dict[str, Any]] = []
 
-    @property
-    def has_code(self) -> bool:
-        """Return whether this process has generated code."""
-        return bool(self._graphs.functions)
-
     def install(self) -> None:
         """Observe all generated functions."""
         self.active = True

@@ -8,7 +8,10 @@ from gpuledger.collect.attribution.rank_journal import RankJournal
 
 OWN_PROFILER = "the program uses its own profiler, and only one can run at a time"
 
-USES_GRAPHS = "the program uses CUDA graphs, and CUPTI can break those when it starts and stops"
+USES_GRAPHS = (
+    "the program uses CUDA graphs, and CUPTI can break those when it starts and stops; "
+    "--passes memory,time measures it anyway"
+)
 
 PROFILED_ENERGY = "The program's own profiler ran during the energy measurement, so the energy includes its overhead."
 

@@ -152,12 +152,11 @@ class TimePass:
     def begin_lines(self, step: int) -> bool:
         """Record operators with the source lines that call them from now on, in the step after the measured ones.
 
-        Return False if that is not wanted, or could affect the program: it has its own dispatch modes, compiled code on
-        a GPU, or other ranks that wait for it.
+        Return False if that is not wanted, or could affect the program: it has its own dispatch modes, or other ranks
+        that wait for it.
         """
         is_free = not (dispatch_modes.has_dispatch_mode() or energy_cards.runs_with_others())
-        has_compiled = self._compiled is not None and self._compiled.has_code and _is_on_card()
-        if self._lines is None or self._profiler is None or has_compiled or not (is_free and self.is_of_this_thread):
+        if self._lines is None or self._profiler is None or not (is_free and self.is_of_this_thread):
             return False
         started_ns = time.time_ns()
         energy_cards.wait_for(energy_cards.cards_in_use())

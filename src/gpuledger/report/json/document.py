@@ -176,7 +176,10 @@ def _time_document(times: TimeBreakdown) -> dict[str, Any]:
 
 
 def _energy_document(energy: EnergyBreakdown) -> dict[str, Any]:
-    """Return the energy of one step; the breakdown sums to ``step_energy_j``, and so do the scopes."""
+    """Return the energy of one step; the breakdown sums to ``step_energy_j``, and so do the scopes.
+
+    Both are empty without a timing measurement.
+    """
     accounts = [{**asdict(account), "module": account.module or None} for account in energy.accounts]
     scopes = [{**asdict(one), "scope": one.scope or None} for one in energy.scopes]
     fields = {name: value for name, value in asdict(energy).items() if name != "accounts"}

@@ -23,10 +23,14 @@ from folders import DATA, RECORDINGS
 from present import present
 
 from gpuledger.analyze.compare.metrics import headline
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.instant import resolve_instant
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.operator_work.power_model import PowerModel, model_to_json
 from gpuledger.analyze.step.energy import EnergyBreakdown, break_down_energy
+from gpuledger.analyze.step.line_accounts import energies_by_line
 from gpuledger.analyze.step.overhead import find_overhead
+from gpuledger.analyze.step.side_by_side import lines_by
 from gpuledger.analyze.step.times import TimeBreakdown, break_down_time
 from gpuledger.analyze.view.report_tree import IDLE_PATH
 from gpuledger.analyze.view.view import build_view
@@ -34,6 +38,7 @@ from gpuledger.cli.main import main
 from gpuledger.model.manifest import read_json
 from gpuledger.model.run import KeptRank, Rank
 from gpuledger.model.run_directory import write_json
+from gpuledger.model.schema.tables import TABLES
 from gpuledger.ops.predict.power import find_power_model
 from gpuledger.ops.predict.watts import shipped
 from gpuledger.report.html.payload import build_payload
@@ -259,3 +264,20 @@ def test_a_module_has_the_same_milliseconds_and_joules_in_every_view(name: str, 
     assert figures["step_energy_j"] == pytest.approx(math.fsum(joules.values()))
     assert figures["gpu_busy_frac"] == pytest.approx(document["time"]["busy_ns"] / document["step_time_ns"])
     assert figures["sample_energy_j"] == document["rates"]["sample_energy_j"]
+
+
+def test_energy_that_nothing_divides_is_on_no_module_and_no_line() -> None:
+    whole = rank_of("neumf-training")
+    names = [name for name in TABLES if name != "spans"]
+    manifest = replace(whole.manifest, time_steps=None)
+    rank = KeptRank(whole.number, whole.directory, manifest, tables={name: whole.table(name) for name in names})
+    found = break_down_energy(rank)
+    assert found is not None
+    assert found.step_energy_j == joules_of("neumf-training").step_energy_j
+    assert (found.accounts, found.scopes) == ((), ())
+    assert "Energy is known for whole steps only" in found.notes[0]
+    assert energies_by_line(rank, None, "line") == ()
+    for word in ("module", "line", "phase"):
+        lines = lines_by(rank, break_down(rank, resolve_instant(rank, "peak")), word)
+        assert lines
+        assert {line.energy_j for line in lines} == {None}

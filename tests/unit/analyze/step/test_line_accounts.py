@@ -20,7 +20,6 @@ from gpuledger.analyze.step.times import break_down_time
 from gpuledger.analyze.view.options import ViewOptions
 from gpuledger.analyze.view.view import build_view
 from gpuledger.model.manifest import World
-from gpuledger.model.pass_facts import Fusion
 from gpuledger.model.run import KeptRank, Rank
 from gpuledger.model.schema.tables import TABLES
 from gpuledger.report.base.terminal import Terminal
@@ -103,7 +102,6 @@ def test_a_view_with_lines_needs_no_reason(rank: Rank) -> None:
     ("facts", "reason"),
     [
         ({"stacks": False}, "without Python stacks"),
-        ({"fusions": (Fusion(file="f.py", line=1, kernel="k"),)}, "code that torch.compile has generated"),
         ({"world": World(size=2, rank=0)}, "several ranks"),
         ({"stacks": True}, "no step in which they were recorded"),
     ],
