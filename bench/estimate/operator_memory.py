@@ -1,4 +1,4 @@
-"""Measures the memory of operators beside their inputs on a GPU, and compares it with what an estimate counts.
+r"""Measures the memory of operators beside their inputs on a GPU, and compares it with what an estimate counts.
 
 Each operator runs on its own stream, twice, and the second call is measured, forward and backward: the peak above what
 was allocated before, what is held after it, and ``kept``, what stays when all results are gone. An estimate is good if
@@ -6,8 +6,11 @@ each of these is within 2 % and 0.6 MiB. Layouts are compared, too, but not coun
 
 ``first`` are the operators with which the rules were made, ``second`` others, which were chosen and estimated before
 they were measured. A later estimate of ``second`` is no longer blind: some rules were made after the comparison.
+``third`` has operators, dtypes and layouts that both lack. Its results are in a file of their own.
 
 Usage: python bench/estimate/operator_memory.py measure --out bench/estimate/results/h200/operator_memory.json
+       python bench/estimate/operator_memory.py measure --sets third \
+           --out bench/estimate/results/h200/operator_memory_third.json
        python bench/estimate/operator_memory.py estimate --out bench/estimate/results/h200/operator_memory.json
            [--as estimated] [--sets first,second]   # needs no GPU; adds a column to the file
        python bench/estimate/operator_memory.py differences --out … [--as estimated]   # prints them
@@ -30,13 +33,14 @@ from environment import describe_environment, write_results
 from operator_cases import List, measure
 from operators_first import FIRST
 from operators_second import SECOND
+from operators_third import THIRD
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.gpu.card import in_place
 from gpuledger.simulate.gpu.device import SimulatedDevice
 
-SETS = {"first": FIRST, "second": SECOND}
+SETS = {"first": FIRST, "second": SECOND, "third": THIRD}
 SHARE, MIB = 0.02, 1 << 20
 SLACK_BYTES = 0.6 * MIB
 PARTS = ("forward", "backward")
