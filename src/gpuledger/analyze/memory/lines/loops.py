@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuledger.analyze.memory.lines.source_lines import Stack, line_text, program_directory, read_stacks
-from gpuledger.analyze.memory.live import I64, allocated_curve, distinct_numbers, read_labels, read_lives, read_numbers
+from gpuledger.analyze.memory.live import I64, allocated_curve, read_labels, read_lives, read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +22,8 @@ FEWEST_ITERATIONS = 4
 LEAST_SHARE = 0.5
 """A loop with a smaller share of the allocations is not the program's main loop."""
 MOST_LEVELS = 24
+_ONE_CALL = "backward", "optimizer"
+"""Phases that are one call of the program."""
 _CALL = "_call_impl"
 """The function of PyTorch that calls a module's forward."""
 
@@ -91,8 +93,9 @@ def find_iterations(rank: Rank, device_idx: int) -> Iterations | None:
 def find_loop(rank: Rank, device_idx: int) -> Loop | None:
     """Return the loop of the program's own code with most of the allocations; None if no line repeats.
 
-    An iteration begins when a function returns to an earlier line. A loop with a body of one line is not found. The
-    last iteration ends at the first allocation in a later line of the function, or outside of it.
+    A function that returns to an earlier line has a loop, and each arrival at that line begins an iteration, also where
+    the function enters the loop again. A loop with a body of one line is not found. The last iteration ends at the first
+    allocation in a later line of the function, or outside of it.
 
     Source: stacks and times of the allocations; exact if every iteration allocates in two lines or more.
     """
@@ -120,18 +123,23 @@ def _read(rank: Rank, device_idx: int) -> _Allocations:
     order = np.argsort(index, kind="stable")
     order = order[(index[order] >= 0) & (stack_id[order] >= 0)]
     codes, phases = read_labels(rank, "blocks", "phase", device_idx)
-    in_backward = codes[order] == phases.index("backward") if "backward" in phases else np.zeros(order.size, dtype=bool)
-    return _Allocations(index[order], t_ns[order], size[order], _where_it_begins(stack_id[order], in_backward))
+    for phase in _ONE_CALL:
+        if phase in phases:
+            stack_id = _where_it_begins(stack_id, order, codes == phases.index(phase))
+    return _Allocations(index[order], t_ns[order], size[order], stack_id[order])
 
 
-def _where_it_begins(stack_id: I64, in_backward: NDArray[np.bool_]) -> I64:
-    """Return stacks in which all allocations of a backward pass have that of the first one.
+def _where_it_begins(stack_id: I64, order: I64, is_inside: NDArray[np.bool_]) -> I64:
+    """Return stacks in which all allocations of one call have that of its first one.
 
-    The others have lines of forward, of which the program runs none again.
+    Those of a backward pass have lines of forward, of which the program runs none again. Those of an optimizer's step
+    are in its loop over the weights.
     """
-    places = np.arange(stack_id.size)
-    is_first = ~in_backward | ~np.concatenate(([False], in_backward[:-1]))
-    return stack_id[np.maximum.accumulate(np.where(is_first, places, 0))]
+    inside = is_inside[order]
+    is_first = ~inside | ~np.concatenate(([False], inside[:-1]))
+    found = stack_id.copy()
+    found[order] = stack_id[order][np.maximum.accumulate(np.where(is_first, np.arange(order.size), 0))]
+    return found
 
 
 def _own_frames(stacks: Mapping[int, Stack]) -> dict[int, tuple[Frame, ...]]:
@@ -168,11 +176,10 @@ def _loops_at(stack_id: I64, paths: Mapping[int, tuple[Frame, ...]], level: int)
     loops = []
     pairs, counts = np.unique(np.stack([group[returns], lines[returns]], axis=1), axis=0, return_counts=True)
     for one, header in pairs[counts >= FEWEST_ITERATIONS - 1].tolist():
-        again = returns[(group[returns] == one) & (lines[returns] == header)]
         low, high = np.searchsorted(group, [one, one + 1])
-        first = low + int(np.flatnonzero(lines[low : again[0] + 1] == header)[0])
-        starts = distinct_numbers(np.concatenate(([first], again)))
-        last = int(starts[-1])
+        is_header = lines[low:high] == header
+        starts = low + np.flatnonzero(is_header & ~np.concatenate(([False], is_header[:-1])))
+        first, last = int(starts[0]), int(starts[-1])
         later = np.flatnonzero(lines[last:high] > lines[first : last + 1].max())
         left = int(changes[np.searchsorted(changes, places[last], side="right")])
         end = min(left, int(places[last + later[0]])) if later.size else left

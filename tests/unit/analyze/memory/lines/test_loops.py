@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -105,6 +106,45 @@ def big_in_the_last() -> None:
         x = y + z[:64]
 
 
+def powers(matrix: torch.Tensor) -> torch.Tensor:
+    found = matrix + 1
+    for _ in range(3):
+        scaled = found / 2
+        found = matrix @ scaled
+    return found - matrix
+
+
+def powers_thrice() -> None:
+    matrix = torch.randn(16, 16)
+    for _ in range(3):
+        assert powers(matrix).shape == matrix.shape
+
+
+class BlockMomentum(torch.optim.Optimizer):
+    """Allocates in a loop over the weights, and fails at the last of them."""
+
+    def __init__(self, weights: list[torch.nn.Parameter]) -> None:
+        super().__init__(weights, {})
+
+    @torch.no_grad()
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        for weight in self.param_groups[0]["params"]:
+            assert weight.grad is not None
+            momentum = weight.grad * 0.9
+            outer = momentum[:, None] * momentum
+            for name in ("left", "right", "middle"):
+                self.state[weight][name] = outer + 1
+            if len(weight) == 9:
+                raise ValueError("no such block")
+
+
+def step_that_fails() -> None:
+    weights = [torch.nn.Parameter(torch.ones(size)) for size in range(2, 10)]
+    sum(weight.sum() for weight in weights).backward()  # type: ignore[union-attr]
+    with contextlib.suppress(ValueError):
+        BlockMomentum(weights).step()
+
+
 def straight() -> None:
     x = torch.randn(64, 64)
     y = x + 1
@@ -166,6 +206,17 @@ def test_the_last_iteration_can_be_the_highest(tmp_path: Path) -> None:
     assert loop is not None
     assert (loop.iterations, loop.peak_iteration) == (6, 6)
     assert loop.peak_bytes >= 4 * BIG
+
+
+def test_a_loop_that_is_entered_again_begins_another_iteration(tmp_path: Path) -> None:
+    loop = loop_of(tmp_path / "run", powers_thrice)
+    assert loop is not None
+    assert loop.iterations == 9
+    assert loop.line.endswith(line_of(powers, "scaled = "))  # type: ignore[arg-type]
+
+
+def test_the_loop_of_an_optimizer_over_its_weights_is_none_of_the_programs(tmp_path: Path) -> None:
+    assert loop_of(tmp_path / "run", step_that_fails) is None
 
 
 @pytest.mark.parametrize("work", [straight, few])
