@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from gpuledger.analyze.step.work import StepWork
     from gpuledger.model.run import Rank
 
+LEAST_FRAC = 0.1
+"""Smallest part of the profiled time with which the lines are shown. Below, the step that records them was cut short."""
+
 
 def times_by_line(rank: Rank, device_idx: int | None, word: str) -> tuple[TimeAccount, ...]:
-    """Return the time of a step in ns by line and phase; empty without a timing measurement, or if none has a line.
+    """Return the time of a step in ns by line and phase; empty without a timing measurement, or if little has a line.
 
     Args:
         rank: One process.
@@ -23,7 +26,7 @@ def times_by_line(rank: Rank, device_idx: int | None, word: str) -> tuple[TimeAc
         word: ``line`` or ``function``. It stands in place of the module.
     """
     work = read_work(rank, device_idx)
-    if work is None or not _has_line(work):
+    if work is None or not _has_line(work, rank):
         return ()
     texts = line_texts(read_stacks(rank), word)
     return tuple(TimeAccount(row[0] or NO_LINE, *row[1:]) for row in sums_of(texts, work.stack_id, work))
@@ -47,9 +50,9 @@ def energies_by_line(rank: Rank, device_idx: int | None, word: str) -> tuple[Ene
 
 
 def lacks_lines(rank: Rank, device_idx: int | None) -> bool:
-    """Return whether the work of a step was profiled, and none of it has a source line."""
+    """Return whether the work of a step was profiled, and too little of it has a source line."""
     work = read_work(rank, device_idx)
-    return work is not None and not _has_line(work)
+    return work is not None and not _has_line(work, rank)
 
 
 def why_no_lines(rank: Rank) -> str:
@@ -59,11 +62,16 @@ def why_no_lines(rank: Rank) -> str:
         return "Times have no source lines: the run was recorded without Python stacks."
     if manifest.world is not None and manifest.world.size > 1:
         return "Times have no source lines: the step that records them is left out if the program has several ranks."
+    if manifest.line_step is not None:
+        return "Times have no source lines: the step that records them ended early, or has other operators."
     return "Times have no source lines: the run has no step in which they were recorded."
 
 
-def _has_line(work: StepWork) -> bool:
-    return bool((work.stack_id >= 0).any())
+def _has_line(work: StepWork, rank: Rank) -> bool:
+    """Return whether enough of the time has a line. Code that torch.compile has generated has none."""
+    has_line = work.stack_id >= 0
+    least_frac = 0.0 if rank.manifest.fusions else LEAST_FRAC
+    return bool(has_line.any()) and int(work.duration_ns[has_line].sum()) >= least_frac * int(work.duration_ns.sum())
 
 
 def _label(shared: Shared) -> str:

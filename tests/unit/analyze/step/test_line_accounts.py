@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from gpuledger.analyze.step.times import break_down_time
 from gpuledger.analyze.view.options import ViewOptions
 from gpuledger.analyze.view.view import build_view
 from gpuledger.model.manifest import World
+from gpuledger.model.pass_facts import Fusion, LineStep
 from gpuledger.model.run import KeptRank, Rank
 from gpuledger.model.schema.tables import TABLES
 from gpuledger.report.base.terminal import Terminal
@@ -31,11 +33,14 @@ PLACES = (("train.py", 3, "loss"), ("train.py", 8, "loss"), ("train.py", 12, "ma
 @pytest.fixture
 def rank(tmp_path: Path) -> Rank:
     """Return a rank in which every fourth kernel has no line, and the others have one of three."""
-    run = load_timed(tmp_path / "run.ledger")
-    found = run.rank()
+    return with_lines(load_timed(tmp_path / "run.ledger").rank(), lambda place: None if place % 4 == 3 else place % 4)
+
+
+def with_lines(found: Rank, stack_of: Callable[[int], int | None]) -> Rank:
+    """Return a rank whose row ``place`` of work has the stack ``stack_of(place)``."""
     tables = {name: found.table(name) for name in TABLES}
     spans, column = tables["spans"], TABLES["spans"].column_names.index("stack_id")
-    ids = [None if place % 4 == 3 else place % 4 for place in range(spans.num_rows)]
+    ids = [stack_of(place) for place in range(spans.num_rows)]
     tables["spans"] = spans.set_column(column, spans.schema.field(column), pa.array(ids, pa.int32()))
     rows = [
         {"stack_id": number, "frame_idx": 0, "file": file, "line": line, "function": function}
@@ -94,6 +99,21 @@ def test_times_without_any_line_are_unknown_and_the_view_says_why(tmp_path: Path
     assert not any("source lines" in line for line in closing_lines(by_module, "run", Terminal()))
 
 
+def test_times_of_which_little_has_a_line_are_shown_without_lines(tmp_path: Path) -> None:
+    found = load_timed(tmp_path / "run.ledger").rank()
+    starts, ends = (found.table("spans").column(name).to_pylist() for name in ("start_ns", "end_ns"))
+    durations = [end - start for start, end in zip(starts, ends, strict=True)]
+    shortest = durations.index(min(durations))
+    cut_short = with_lines(found, lambda place: 0 if place == shortest else None)
+    assert lacks_lines(cut_short, 0)
+    assert times_by_line(cut_short, 0, "line") == ()
+    assert energies_by_line(cut_short, 0, "line") == ()
+    with_tables = {name: cut_short.table(name) for name in TABLES}
+    fusions = (Fusion(file="f.py", line=1, kernel="k"),)  # generated code has no lines in any step
+    compiled = KeptRank(0, cut_short.directory, replace(cut_short.manifest, fusions=fusions), tables=with_tables)
+    assert not lacks_lines(compiled, 0)
+
+
 def test_a_view_with_lines_needs_no_reason(rank: Rank) -> None:
     assert not lacks_lines(rank, 0)
 
@@ -103,6 +123,7 @@ def test_a_view_with_lines_needs_no_reason(rank: Rank) -> None:
     [
         ({"stacks": False}, "without Python stacks"),
         ({"world": World(size=2, rank=0)}, "several ranks"),
+        ({"line_step": LineStep(step=7, from_ns=1)}, "ended early"),
         ({"stacks": True}, "no step in which they were recorded"),
     ],
 )
