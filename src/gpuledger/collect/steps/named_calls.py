@@ -107,6 +107,8 @@ def explain_steps(steps: StepCounter, registry: ModuleRegistry, step_on: str, *,
         return "No step was counted: no call of a model was seen."
     if failed:
         return "No step was counted: the program failed before the end of its first step."
+    if steps.failed_in_optimizer:
+        return "No step was counted: the first step of the optimizer failed."
     calls = f" Use --step-on {MODULE} to count calls of the model." if registry.called_roots else ""
     return f"No step was counted: no step of an optimizer was seen.{calls}"
 

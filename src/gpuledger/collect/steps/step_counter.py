@@ -144,6 +144,11 @@ class StepCounter:
         self._compiled_calls.remove()
 
     @property
+    def failed_in_optimizer(self) -> bool:
+        """Return whether a step of an optimizer began and did not end, as one that raises."""
+        return any(count > 0 for count in self._begun.values())
+
+    @property
     def has_seen_all(self) -> bool:
         """Return whether everything was seen until now that can be a step."""
         return self._is_counting and not self._misses_calls

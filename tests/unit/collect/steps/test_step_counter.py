@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -264,6 +265,24 @@ def test_a_chosen_step_that_never_comes_is_explained(step_on: str, has_model: bo
     missing = "step of an optimizer" if step_on == "optimizer" else "call of a model"
     assert said.startswith(f"No step was counted: no {missing} was seen.")
     assert ("--step-on module" in said) is has_model
+
+
+class TooLarge(torch.optim.SGD):
+    """An optimizer that cannot make its state."""
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        raise MemoryError
+
+
+def test_a_first_step_of_the_optimizer_that_fails_is_explained() -> None:
+    registry, counted = ModuleRegistry(), Counted()
+    model = nn.Linear(2, 2)
+    registry.note_called(registry.register(model))
+    with contextlib.suppress(MemoryError):  # the program handles it, and ends with a status of its own
+        TooLarge(model.parameters()).step()
+    said = explain_steps(counted.counter, registry, "optimizer")
+    counted.counter.remove()
+    assert said == "No step was counted: the first step of the optimizer failed."
 
 
 def test_a_mark_without_a_recording_does_nothing_and_loads_nothing() -> None:
