@@ -175,9 +175,9 @@ def _kept_activations(facts: PeakFacts) -> Finding | None:
     action, advice = kept_advice(facts, kept)
     total, steps = format_bytes(sum(kept.sizes)), f"steps {kept.first_step} to {kept.last_step}"
     return Finding(
-        f"Every step keeps {format_bytes(kept.each_bytes)} more",
-        f"tensors of {steps} are still allocated at the end, {total} in total, most of it {owner}"
+        f"Every step keeps {format_bytes(kept.each_bytes)} more"
         + (f", the largest part allocated at {line}" if line else ""),
+        f"tensors of {steps} are still allocated at the end, {total} in total, most of it {owner}",
         action,
         advice,
         facts.saving(kept.blocks),

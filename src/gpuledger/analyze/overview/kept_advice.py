@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuledger.analyze.memory.groups import module_label
-from gpuledger.analyze.memory.live import distinct_numbers, read_numbers
+from gpuledger.analyze.memory.live import distinct_numbers, read_labels, read_numbers
 
 if TYPE_CHECKING:
     from gpuledger.analyze.overview.kept_steps import KeptSteps
@@ -38,7 +38,13 @@ def kept_advice(facts: PeakFacts, kept: KeptSteps) -> tuple[str, str]:
             "every step also keeps a scalar: if that is the loss, its autograd graph keeps these tensors; otherwise "
             f"detach() what you need, {fewer}{_MAY_END}",
         )
-    fewer = "keep fewer tensors of each step" + ("" if facts.device_idx < 0 else ", move them to the CPU")
+    fewer = "keep fewer tensors of each step"
+    if _has_no_graph(facts, kept):
+        return (
+            fewer if facts.device_idx < 0 else f"{fewer}, or move them to the CPU",
+            f"something keeps tensors of every step, such as a list of outputs or a cache{_MAY_END}",
+        )
+    fewer += "" if facts.device_idx < 0 else ", move them to the CPU"
     return (
         f"{fewer}, or detach() those with a graph",
         "something keeps tensors of every step, such as a list of outputs; a tensor that was not detached also keeps "
@@ -51,3 +57,9 @@ def _has_scalars(facts: PeakFacts, kept: KeptSteps) -> bool:
     steps = read_numbers(facts.rank, "blocks", "step", facts.device_idx)
     small = kept.blocks & (facts.lives.requested_bytes <= _SCALAR_BYTES)
     return distinct_numbers(steps[small]).size == len(kept.sizes)
+
+
+def _has_no_graph(facts: PeakFacts, kept: KeptSteps) -> bool:
+    """Return whether all blocks were allocated in an evaluation, of which autograd keeps nothing."""
+    codes, phases = read_labels(facts.rank, "blocks", "phase", facts.device_idx)
+    return "evaluation" in phases and bool((codes[kept.blocks] == phases.index("evaluation")).all())
