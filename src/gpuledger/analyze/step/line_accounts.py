@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 LEAST_FRAC = 0.1
-"""Smallest part of the profiled time with which the lines are shown. Below, the step that records them was cut short."""
+"""Smallest part of the profiled time with which lines are shown. Below, the step that records them ended early."""
 
 
 def times_by_line(rank: Rank, device_idx: int | None, word: str) -> tuple[TimeAccount, ...]:

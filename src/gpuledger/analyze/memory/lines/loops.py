@@ -94,8 +94,8 @@ def find_loop(rank: Rank, device_idx: int) -> Loop | None:
     """Return the loop of the program's own code with most of the allocations; None if no line repeats.
 
     A function that returns to an earlier line has a loop, and each arrival at that line begins an iteration, also where
-    the function enters the loop again. A loop with a body of one line is not found. The last iteration ends at the first
-    allocation in a later line of the function, or outside of it.
+    the function enters the loop again. A loop with a body of one line is not found. The last iteration ends at the
+    first allocation in a later line of the function, or outside of it.
 
     Source: stacks and times of the allocations; exact if every iteration allocates in two lines or more.
     """
