@@ -6,6 +6,7 @@ does not stop for a profiler.
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.torch
 
 START = """
 import sys
+import threading
 import torch
 sys.path.insert(0, {lib!r})
 import gpuledger
@@ -138,6 +140,17 @@ def test_a_program_with_modules_is_left_to_the_measurement_of_its_steps(tmp_path
     assert said == ["watched 1", "left 0", "end 0 False"]
     manifest = load(tmp_path / "run.ledger").rank().manifest
     assert (manifest.timed_program, manifest.time_steps) == (None, (4, 6))
+
+
+@pytest.mark.parametrize("waits", ["thread.join()", "while thread.is_alive(): thread.join(0.001)"])
+def test_a_training_in_another_thread_is_measured_there(waits: str, tmp_path: Path) -> None:
+    """The mode of the main thread is removed in that thread: as soon as it runs, or before its next operators."""
+    training = "x = torch.ones(4, 64)\ndef train():\n" + textwrap.indent(TRAINING, "    ")
+    said = run(tmp_path, f"{training}thread = threading.Thread(target=train)\nthread.start()\n{waits}\n")
+    assert said == ["watched 1", "left 0", "end 0 False"]
+    manifest = load(tmp_path / "run.ledger").rank().manifest
+    assert (manifest.timed_program, manifest.time_steps) == (None, (4, 6))
+    assert not any("profiler" in sentence for sentence in manifest.left_out)
 
 
 @pytest.mark.parametrize("most", [100, 5_000])

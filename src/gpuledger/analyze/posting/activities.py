@@ -174,7 +174,10 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
     placed = launch >= 0
     at = np.where(placed, launch, 0)
     is_captured = captured >= 0
-    is_owned, owner = placed | is_captured, np.where(is_captured, captured, at)
+    is_owned, operator = placed | is_captured, np.where(is_captured, captured, at)
+    # A capture outside of modules and phases, as in compiled code, runs where it is replayed.
+    is_nowhere = (owners.module[operator] < 0) & (owners.phase[operator] == int(Phase.BETWEEN))
+    owner = np.where(is_nowhere & placed, at, operator)
     kind = np.where(table["kind"][chosen] == ActivityKind.KERNEL, SPAN_KINDS.index("kernel"), SPAN_KINDS.index("copy"))
     collective = np.array([name.startswith(_COLLECTIVES) for name in words], dtype=bool)
     kind[collective[table["name_id"][chosen]]] = SPAN_KINDS.index("collective")
@@ -192,9 +195,9 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
         module_id=np.where(is_owned, owners.module[owner], -1),
         phase=np.where(is_owned, owners.phase[owner], int(Phase.BETWEEN)).astype(np.int8),
         step=np.where(step > 0, step + steps_later, 0),
-        operator_id=np.where(is_owned & ~names.is_ours[table["name_id"][owner]], table["name_id"][owner], -1).astype(
-            np.int64
-        ),
+        operator_id=np.where(
+            is_owned & ~names.is_ours[table["name_id"][operator]], table["name_id"][operator], -1
+        ).astype(np.int64),
         scope_id=np.where(is_owned, owners.scope[owner], NONE),
         launched_ns=np.where(placed & (steps_later == 0), table["start_ns"][at], -1),
         work=span_work(own, journal.facts, chosen, launch, parent, steps_later),

@@ -241,7 +241,8 @@ def full_snapshot() -> dict[str, Any]:
 
 def light_snapshot() -> dict[str, Any]:
     """Return segments and blocks only; adds a SNAPSHOT event to the history. Takes 0.1–1 ms."""
-    return _C._cuda_memorySnapshot((0, 0, False))
+    with without_importing_compiler():  # blocks can have stacks
+        return _C._cuda_memorySnapshot((0, 0, False))
 
 
 def has_cuda_context() -> bool:

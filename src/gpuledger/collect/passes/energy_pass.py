@@ -106,7 +106,9 @@ class EnergyPass:
         if not self.is_open:
             return
         if "start_ns" not in self._facts or self._steps.seen < self._facts["first_step"]:
-            self._say("No energy measurement: the program ended before its first step.")
+            settle_s = SETTLE_NS / 1e9
+            begins = f"it begins after {settle_s:.1f} s of unprofiled steps"
+            self._say(f"No energy measurement: {begins}, and the program ended first.")
             self._journal.fact(energy_pass=None)
             self.take_out()
             return

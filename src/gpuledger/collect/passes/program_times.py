@@ -142,9 +142,10 @@ class ProgramTimes:
         self._remove()
 
     def _remove(self) -> None:
-        """Remove the dispatch mode. If that is not possible now, try again later."""
+        """Remove the dispatch mode. If that is not possible now, try again later, in the main thread that has it."""
         self._try_later(self._remove_soon)
-        self._time_pass.stop_counting()
+        if not self._time_pass.stop_counting() and threading.current_thread() is not threading.main_thread():
+            call_soon(self._begin_or_end)
 
 
 def _is_trained(one: Any) -> bool:

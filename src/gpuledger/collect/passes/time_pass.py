@@ -156,7 +156,9 @@ class TimePass:
         that wait for it.
         """
         is_free = not (dispatch_modes.has_dispatch_mode() or energy_cards.runs_with_others())
-        if self._lines is None or self._profiler is None or not (is_free and self.is_of_this_thread):
+        if self._profiler is None or not (is_free and self.is_of_this_thread):
+            return False
+        if self._lines is None or self._lines.is_in_another_thread:
             return False
         started_ns = time.time_ns()
         energy_cards.wait_for(energy_cards.cards_in_use())
@@ -229,7 +231,7 @@ class TimePass:
         if not keep:
             self._held = []
         if self._profiler is None:
-            return self._lines is None or self._lines.remove()
+            return self._lines is None or self._lines.is_in_another_thread or self._lines.remove()
         while self._optimizer_ranges.get(threading.get_ident()):
             self.leave_optimizer()
         self.is_open = False

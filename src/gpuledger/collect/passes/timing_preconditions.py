@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 
 import torch
 
@@ -38,8 +37,6 @@ def why_no_time_pass(step_allocations: int) -> str | None:
 
     Source: the GPU's free bytes from CUDA; the allocator's pools; the environment.
     """
-    if threading.get_ident() != kineto.REGISTERED_THREAD and torch_private.has_cuda_context():
-        return "its steps end in another thread than the one that imported torch, which is not supported on a GPU"
     if not kineto.starts_silently():
         return "its steps end in another thread than the one that imported torch, where torch's profiler prints errors"
     if not kineto.can_end_thread():

@@ -89,6 +89,18 @@ def test_work_of_a_replay_is_on_the_captured_operators() -> None:
     assert (spans.end_ns - spans.start_ns).tolist() == [10] * 4
 
 
+def test_work_that_was_captured_outside_of_modules_is_where_it_is_replayed() -> None:
+    trace = Captured()
+    trace.capture(0, ActivityKind.HOST, "aten::addmm", -990, end=-980, launch_id=2, sequence=5)
+    trace.capture(0, KERNEL, "", -985, launch_id=2)
+    trace.host(f"{MODULE_RANGE}3", 95, 125)
+    trace.replay(0, 100, [KERNEL])
+    trace.replay(0, 200, [KERNEL])
+    spans = trace.owned()
+    assert owners(spans) == [(3, Phase.FORWARD, 4), (-1, Phase.BETWEEN, 4)]
+    assert operators(trace, spans) == ["aten::addmm"] * 2
+
+
 def test_every_replay_is_of_its_own_capture() -> None:
     trace = Captured()
     a_capture(trace, 0, module=3, at=-2000)
