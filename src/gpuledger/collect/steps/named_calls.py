@@ -18,6 +18,8 @@ from gpuledger.collect.steps.step_counter import StepCounter
 
 NEAREST = 3
 """Maximum number of similar names in a message."""
+FEWEST_UPDATES, CALLS_PER_UPDATE = 2, 1.5
+"""Number of updates of the weights, and of calls for each of them, with which calls are probably not the steps."""
 
 
 class NamedCalls(CallObserver):
@@ -97,6 +99,11 @@ def explain_steps(steps: StepCounter, registry: ModuleRegistry, step_on: str, *,
             f"{first if steps.calls_before_training == 1 else last} of a module before the training. Use "
             f"--step-on {OPTIMIZER} to count only steps of the optimizer."
         )
+    if steps.seen and steps.counts_calls and step_on == AUTO and _accumulates(steps):
+        return (
+            f"Each call of the model is a step, but its weights changed after {steps.calls_with_update:,} of "
+            f"{steps.calls_with_graph:,} calls only. Call gpuledger.step() after each change to make these the steps."
+        )
     if steps.seen or (step_on == AUTO and not steps.has_called):
         return ""
     if steps.module_name is not None:
@@ -111,6 +118,12 @@ def explain_steps(steps: StepCounter, registry: ModuleRegistry, step_on: str, *,
         return "No step was counted: the first step of the optimizer failed."
     calls = f" Use --step-on {MODULE} to count calls of the model." if registry.called_roots else ""
     return f"No step was counted: no step of an optimizer was seen.{calls}"
+
+
+def _accumulates(steps: StepCounter) -> bool:
+    """Return whether a program without an optimizer updates its weights again and again, but not after each call."""
+    updates = steps.calls_with_update
+    return updates >= FEWEST_UPDATES and steps.calls_with_graph >= CALLS_PER_UPDATE * updates
 
 
 def _why_never_called(name: str, registry: ModuleRegistry) -> str:

@@ -73,6 +73,8 @@ class StepCounter:
         self.trained = False
         self.calls_before_training = 0
         """Number of calls that were counted as steps before the first step of an optimizer."""
+        self.calls_with_graph = self.calls_with_update = 0
+        """Number of calls that autograd follows, and number of these after which weights were updated."""
         self.optimizers = WeakIdentitySet()
         self.module_name = name_of_call(step_on)
         """Name of the modules with the calls that are steps; None without ``call:NAME``."""
@@ -272,6 +274,8 @@ class StepCounter:
         was_updated = self._was_updated()
         used_graph = self._call_under_way == module_id
         self._call_under_way = -1
+        self.calls_with_graph += used_graph
+        self.calls_with_update += used_graph and was_updated
         if used_graph and (was_updated or not self._waits_for(expects_training)):
             self._end_call()
 

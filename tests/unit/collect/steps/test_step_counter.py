@@ -267,6 +267,19 @@ def test_a_chosen_step_that_never_comes_is_explained(step_on: str, has_model: bo
     assert ("--step-on module" in said) is has_model
 
 
+@pytest.mark.parametrize(("each", "is_noted"), [(1, False), (2, True), (4, True)])
+def test_weights_that_change_after_few_calls_are_noted(each: int, is_noted: bool) -> None:
+    """As in gradient accumulation with an optimizer that is no ``torch.optim.Optimizer``."""
+    counted = Counted()
+    for number in range(1, 10):
+        counted.call()
+        counted.version += number % each == 0
+    said = explain_steps(counted.counter, ModuleRegistry(), "auto")
+    counted.counter.remove()
+    assert ("Call gpuledger.step()" in said) is is_noted
+    assert not is_noted or f"changed after {8 // each} of 8 calls only" in said
+
+
 class TooLarge(torch.optim.SGD):
     """An optimizer that cannot make its state."""
 
