@@ -271,6 +271,11 @@ def parameter_groups(optimizer: Optimizer) -> list[list[Any]]:
     return [list(_items(options.get("params"))) for options in group_options(optimizer)]
 
 
+def parameter_ids(optimizer: Optimizer) -> set[int]:
+    """Return the ids of the parameters that an optimizer updates."""
+    return {id(one) for group in parameter_groups(optimizer) for one in group}
+
+
 def group_options(optimizer: Optimizer) -> list[dict[Any, Any]]:
     """Return the options of each group of an optimizer, such as ``lr`` and ``fused``, and its ``params``."""
     return [dict(entries_of(group)) for group in _items(attributes_of(optimizer).get("param_groups"))]

@@ -19,7 +19,13 @@ from gpuledger.collect.adapter.optimizer_hooks import (
     began_compiled,
     is_guarded,
 )
-from gpuledger.collect.adapter.program_objects import WeakIdentitySet, parameter_groups, updates_of, without_overrides
+from gpuledger.collect.adapter.program_objects import (
+    WeakIdentitySet,
+    parameter_groups,
+    parameter_ids,
+    updates_of,
+    without_overrides,
+)
 from gpuledger.collect.launch.settings import AUTO, MARK, MODULE, OPTIMIZER, name_of_call
 from gpuledger.collect.steps.call_steps import FollowedModule, HeldCalls
 from gpuledger.collect.steps.compiled_steps import CompiledCalls, CompiledSteps
@@ -101,6 +107,7 @@ class StepCounter:
         A step that raises has no end.
         """
         self._started_ns = time.time_ns()
+        self._awaits_call = True
         self._ending = threading.RLock()
         """A model can be called in several threads at once."""
         self._before = before_optimizer
@@ -207,7 +214,8 @@ class StepCounter:
     def call_began(self, module_id: int, expects_training: Callable[[], bool]) -> None:
         """Record the entry of an outermost module.
 
-        Everything since its previous call was a step, unless an optimizer follows.
+        Everything since its previous call was a step, unless an optimizer follows. The first step begins with the first
+        call: what is before makes the model.
         """
         if self.module_name is None and self.counts_calls and not self._compiled.updates:
             self._compiled.module_called()
@@ -271,7 +279,9 @@ class StepCounter:
         return count + len(versions), version + sum(versions)
 
     def _call_begins(self, module_id: int, expects_training: Callable[[], bool]) -> None:
-        was_updated = self._was_updated()
+        if self._awaits_call and not self.seen:
+            self.restart_clock()
+        self._awaits_call, was_updated = False, self._was_updated()
         used_graph = self._call_under_way == module_id
         self._call_under_way = -1
         self.calls_with_graph += used_graph
@@ -367,7 +377,7 @@ class StepCounter:
 
     def _is_remade(self, first: Any, optimizer: Any) -> bool:
         """Return whether the program makes new optimizers for the same parameters: this is the second one, or later."""
-        if self._is_new and _parameters_of(first) & _parameters_of(optimizer):
+        if self._is_new and parameter_ids(first) & parameter_ids(optimizer):
             self._remade += 1
             return self._remade > 1
         return False
@@ -380,11 +390,6 @@ class StepCounter:
             started_ns, self._started_ns = self._started_ns, now_ns
             self.seen += 1
             self._ended(kind, started_ns, now_ns)
-
-
-def _parameters_of(optimizer: Any) -> set[int]:
-    """Return the ids of the parameters that an optimizer updates."""
-    return {id(one) for group in parameter_groups(optimizer) for one in group}
 
 
 def _never() -> bool:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.outermost_modules import versions_of
+from gpuledger.collect.steps import step_counter
 from gpuledger.collect.steps.call_steps import HELD_CALLS, SWITCH_CALLS, FollowedModule, HeldCalls
 from gpuledger.collect.steps.compiled_steps import CompiledSteps
 from gpuledger.collect.steps.named_calls import NamedCalls, explain_steps
@@ -278,6 +280,28 @@ def test_weights_that_change_after_few_calls_are_noted(each: int, is_noted: bool
     counted.counter.remove()
     assert ("Call gpuledger.step()" in said) is is_noted
     assert not is_noted or f"changed after {8 // each} of 8 calls only" in said
+
+
+@pytest.mark.parametrize("step_on", ["auto", "module"])
+@pytest.mark.parametrize("trains", [True, False])
+def test_the_first_step_begins_with_the_first_call(step_on: str, trains: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program makes its model and its data before."""
+    clock_ns = [1_000]
+    monkeypatch.setattr(step_counter, "time", SimpleNamespace(time_ns=lambda: clock_ns[0]))
+    counted, times_ns = Counted(step_on=step_on), list[tuple[int, int]]()
+    counted.counter._ended = lambda _kind, *times: times_ns.append(times)
+    weight = nn.Parameter(torch.ones(2))
+    weight.grad = torch.ones(2)
+    optimizer = torch.optim.SGD([weight])
+    for _ in range(3):
+        clock_ns[0] += 5_000
+        counted.call()
+        clock_ns[0] += 10
+        if trains:
+            optimizer.step()
+    counted.counter.remove()
+    ends_ns = [6_010, 11_020, 16_030] if trains and step_on == "auto" else [11_010, 16_020]  # when the next call begins
+    assert times_ns == list(zip([6_000, *ends_ns], ends_ns, strict=False))
 
 
 class TooLarge(torch.optim.SGD):
