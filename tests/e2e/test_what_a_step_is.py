@@ -72,6 +72,19 @@ for _ in range(8):
     (model(torch.randn(4, 8)) - shift).square().mean().backward()
     optimizer.step()
 """
+PREDICTIONS_BEFORE = """
+model = nn.Linear(8, 4)
+with torch.no_grad():
+    model(torch.randn(4, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for number in range(28):
+    with torch.no_grad():
+        model(torch.randn(4, 8))
+    if number >= 20:
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+"""
 VALIDATION = """
 model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(), nn.Linear(8, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -513,6 +526,10 @@ def notes_of(directory: Path) -> tuple[str, ...]:
 def test_steps_are_the_programs_iterations(name: str, tmp_path: Path) -> None:
     assert kinds_of(tmp_path, PROGRAMS[name]) == ["optimizer"] * ITERATIONS
     assert bool(notes_of(tmp_path)) == (name in (FURTHER_MODELS, HELPER))
+
+
+def test_no_call_between_a_new_optimizer_and_its_first_step_is_a_step(tmp_path: Path) -> None:
+    assert kinds_of(tmp_path, PREDICTIONS_BEFORE) == ["call", *["optimizer"] * ITERATIONS]
 
 
 @pytest.mark.parametrize("name", CALLS)

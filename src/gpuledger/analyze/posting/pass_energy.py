@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpuledger.model.energy_window import NVML_COUNTER, EnergyCounter, Tick, WindowEnergy, edge_at, measure_window
 from gpuledger.model.journal.reading import Journal
 from gpuledger.model.pass_facts import EnergyEdges, PassEnergy
-from gpuledger.units import format_ns
+from gpuledger.units import counted, format_ns
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -209,7 +209,7 @@ def _notes_on_counted(device_idx: int, readings: CardReadings, window: WindowEne
     name = _name(device_idx)
     if window.energy_j is None:
         return [
-            f"The energy measurement is too short for {name}'s counter: it has {window.ticks} updates in "
+            f"The energy measurement is too short for {name}'s counter: it has {counted(window.ticks, 'update')} in "
             f"{format_ns(window.end_ns - window.start_ns)}, and two are needed."
         ]
     inside = readings.power_w[(readings.t_ns >= window.start_ns) & (readings.t_ns < window.end_ns)]

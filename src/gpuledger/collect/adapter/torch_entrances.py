@@ -25,6 +25,7 @@ _MODULE_CALL: Callable[..., Any] = getattr(nn.Module, "_wrapped_call_impl", nn.M
 _EVALUATE: Callable[..., Any] = nn.Module.eval
 _BACKWARD: Callable[..., Any] = torch.autograd.backward
 _GRAD: Callable[..., Any] = torch.autograd.grad
+_OPTIMIZER_INIT: Callable[..., Any] = torch.optim.Optimizer.__init__
 _ENTER_AUTOCAST: Callable[..., Any] = torch.amp.autocast_mode.autocast.__enter__
 _RECORD_MEMORY_HISTORY: Callable[..., Any] = torch.cuda.memory._record_memory_history
 
@@ -150,6 +151,11 @@ def set_memory_tags() -> Callable[..., Any] | None:
     """Return ``torch.cuda.memory._set_memory_metadata``; None if this torch has no such Python function."""
     function = getattr(torch.cuda.memory, "_set_memory_metadata", None)
     return None if function is None else torchs_own(function)
+
+
+def optimizer_init() -> Callable[..., Any]:
+    """Return ``torch.optim.Optimizer.__init__``, which the constructor of each optimizer calls."""
+    return torchs_own(_OPTIMIZER_INIT)
 
 
 def is_tracing() -> bool:

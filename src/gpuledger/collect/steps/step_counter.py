@@ -29,6 +29,7 @@ from gpuledger.collect.adapter.program_objects import (
 from gpuledger.collect.launch.settings import AUTO, MARK, MODULE, OPTIMIZER, name_of_call
 from gpuledger.collect.steps.call_steps import FollowedModule, HeldCalls
 from gpuledger.collect.steps.compiled_steps import CompiledCalls, CompiledSteps
+from gpuledger.collect.steps.made_optimizers import MadeOptimizers
 from gpuledger.collect.steps.replayed_steps import ReplayedSteps
 
 SWITCH_STEPS = 8
@@ -118,6 +119,7 @@ class StepCounter:
         self._replays = ReplayedSteps(guard(self._end_optimizer_step), guard)
         self._compiled = CompiledSteps(self._all_weights)
         self._compiled_calls = CompiledCalls(self._compiled_call_began, guard)
+        self._made = MadeOptimizers(self.optimizers.add, guard)
         self._expects_training: Callable[[], bool] = _never
         self._is_counting = False
         self._misses_calls = False
@@ -125,6 +127,7 @@ class StepCounter:
     def install(self) -> None:
         """Start counting."""
         self._is_counting = True
+        self._made.install()
         for register, called in ((before_steps, self._before_step), (after_steps, self._after_step)):
             if not is_guarded(register):
                 self._hooks.append(register(self._guard(called), self._guard.absorbs))
@@ -165,6 +168,7 @@ class StepCounter:
     def remove(self) -> None:
         """Remove the hooks. A hook that cannot be removed yet becomes a no-op, and a second call removes it."""
         self._is_counting = False
+        self._made.remove()
         self._replays.remove()
         self._compiled_calls.remove()
         for hook in list(self._hooks):
@@ -335,6 +339,7 @@ class StepCounter:
         if self._step_on == AUTO and not self._marked:
             self.calls_before_training = self.seen
         self.trained = True
+        self._made.remove()
         self._held.release()
         if not self.counts_calls:
             self._compiled_calls.remove()
@@ -367,8 +372,7 @@ class StepCounter:
 
     def _replaces(self, first: Any, optimizer: Any) -> bool:
         """Return whether an optimizer is followed from now on, in the place of the first."""
-        was_followed = self._replaced is not None and self._replaced() is optimizer
-        is_long = self._in_a_row >= SWITCH_STEPS
+        is_long, was_followed = self._in_a_row >= SWITCH_STEPS, self._replaced and self._replaced() is optimizer
         if was_followed or (self._is_new and is_long):
             # An optimizer that has stepped a few times only was no training of its own: it steps beside the first.
             self._replaced = weakref.ref(first) if is_long else None
