@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
+from quick import quick_python
 from recorded import read_recorded
 
 from gpuledger.model.run import read_run
@@ -40,15 +41,14 @@ OTHER = """call = torch.compile(model, backend="eager")
 """
 
 
-def run(path: Path, backend: str, more: str = "") -> subprocess.CompletedProcess[str]:
-    """Run in a Python without the compiler, which a quick one has imported."""
+def run(python: str, path: Path, backend: str, more: str = "") -> subprocess.CompletedProcess[str]:
     program = PROGRAM.replace("BACKEND", backend) + more
-    return subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+    return subprocess.run([python, "-c", program, str(path)], capture_output=True, text=True, check=True)
 
 
 @pytest.mark.parametrize("backend", [IMPORTED, NOT_IMPORTED], ids=["imported", "not imported"])
 def test_a_backend_of_the_programs_own_that_calls_inductor(backend: str, tmp_path: Path) -> None:
-    run(tmp_path / "own", backend)
+    run(quick_python(), tmp_path / "own", backend)
     found = read_recorded(read_run(tmp_path / "own.ledger").rank())
     made = {block.module for block in found.blocks if block.phase in ("forward", "backward") and block.step == 3}
     assert {"0", "1", "2"} - made <= {"0"}, made  # its output is changed in place by the ReLU
@@ -56,5 +56,6 @@ def test_a_backend_of_the_programs_own_that_calls_inductor(backend: str, tmp_pat
 
 
 def test_inductor_is_not_imported_for_another_backend(tmp_path: Path) -> None:
-    done = run(tmp_path / "other", OTHER, "print('torch._inductor.compile_fx' in sys.modules)")
+    """In a Python of its own: with Dynamo, a fork has all of the compiler."""
+    done = run(sys.executable, tmp_path / "other", OTHER, "print('torch._inductor.compile_fx' in sys.modules)")
     assert done.stdout.splitlines()[-1] == "False"

@@ -116,10 +116,12 @@ def make_cheap_to_fork() -> None:
 
     Else each collection in a fork would walk, and copy, a million objects. And in pages of 2 MiB, there is 512 times
     less for a fork to note and to let go of; a kernel that has no such pages does without. Torch has hundreds of
-    finalizers that take its libraries of operators apart at the end of a process, which comes by 9,000 pages.
+    finalizers that take its libraries of operators apart at the end of a process, which comes by 9,000 pages. Where
+    Python looks for modules, it has found out for hundreds of folders, each in a page to be written in a fork.
     """
     for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
         finalizer.atexit = False
+    sys.path_importer_cache.clear()
     gc.collect()
     gc.freeze()
     madvise = ctypes.CDLL(None).madvise

@@ -32,9 +32,13 @@ import sys, types
 import torch
 compiler = types.ModuleType("torch._dynamo")
 compiler.disable, compiler.graph_break = (lambda function, *_, **__: function), (lambda: None)
+compiler.trace_rules = types.SimpleNamespace(clear_lru_cache=lambda: None)
 sys.modules["torch._dynamo"] = torch._dynamo = compiler
 """
-"""Stands in for torch's compiler, which every optimizer loads only to be left alone by it: as long as torch itself."""
+"""Stands in for torch's compiler, which takes as long to load as torch itself.
+
+Every optimizer and process group loads it, only to be left alone by it.
+"""
 
 MODEL = """
 model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))

@@ -15,33 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from built import build
 from folders import TESTS
 from programs import Ended, execute
-
-_STANDS_FOR_PYTHON = """#!{python} -IS
-import _socket, marshal, os, sys
-words, environment = sys.argv[1:], dict(os.environ)
-others = {{int(name) for name in os.listdir("/proc/self/fd")}} - {{0, 1, 2}}
-others = [number for number in others if os.path.exists(f"/proc/self/fd/{{number}}")]
-begin = (words[words[:1] in (["-u"], ["-P"]):] or ["-"])[0]
-if begin[:1] == "-" and begin not in ("-m", "-c") or others:
-    os.execv({python!r}, [{python!r}, *words])
-server = _socket.socket(_socket.AF_UNIX)
-server.connect({place!r})
-order = marshal.dumps((words, environment, os.getcwd()))
-streams = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
-server.sendmsg([len(order).to_bytes(4, "little")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
-while order:
-    order = order[server.send(order):]
-told = server.recv(2)
-status = int.from_bytes(told, "little", signed=True) if told else 70
-if status < 0:
-    import signal
-    signal.signal(-status, signal.SIG_DFL) if -status != signal.SIGKILL else None
-    os.kill(os.getpid(), -status)
-os._exit(status)
-"""
-"""Hands its words to the server and ends as the fork did. What a fork cannot be, it becomes itself: a fresh Python."""
 
 
 @cache
@@ -54,8 +30,7 @@ def quick_python() -> str:
     with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not _keep_at_work(place):
-            command.write_text(_STANDS_FOR_PYTHON.format(python=sys.executable, place=str(place)))
-            command.chmod(0o755)
+            build(TESTS / "support" / "quick_python.c", command, PYTHON=sys.executable, PLACE=str(place))
             kept = {name: value for name, value in os.environ.items() if not name.startswith("GPULEDGER_")}
             kept["OMP_NUM_THREADS"] = "1"
             words = [sys.executable, str(TESTS / "support" / "quick_server.py"), str(place), str(command)]

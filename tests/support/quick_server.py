@@ -1,8 +1,9 @@
 """Python in forks of an interpreter that has loaded what programs here import: a tenth of the time of a fresh one.
 
-``quick.py`` starts it with the place of its socket and of a command that stands for Python. The command hands over its
-words, environment, directory and streams, waits, and ends as the fork ended. In a fork ``sys.modules`` holds the
-standard library alone, so that gpuledger's own bootstrap meets ``import torch`` as it does in a fresh interpreter.
+``quick.py`` starts it with the place of its socket and of a command that stands for Python (``quick_python.c``). The
+command hands over its words, environment, directory and streams, waits, and ends as the fork ended. In a fork
+``sys.modules`` holds the standard library alone, so that gpuledger's own bootstrap meets ``import torch`` as it does in
+a fresh interpreter.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import gc
-import importlib
-import marshal
 import os
 import runpy
 import selectors
@@ -127,11 +126,17 @@ def _take_order(customer: socket.socket, command: str) -> int:
             os.dup2(stream, number)
         _open_streams()
         os.closerange(3, LARGEST_DESCRIPTOR)
-        words, environment, directory = marshal.loads(text)
-        run(words, environment, directory, command)
+        run(*_read_order(text), command)
     for stream in streams:
         os.close(stream)
     return child or 0
+
+
+def _read_order(text: bytes) -> tuple[list[str], dict[str, str], str]:
+    """Return the words, the environment and the directory of an order, as ``quick_python.c`` writes them."""
+    count, *texts, directory, _ = map(os.fsdecode, text.split(b"\0"))
+    words, variables = texts[: int(count)], texts[int(count) :]
+    return words, dict(one.split("=", 1) for one in variables if "=" in one), directory
 
 
 def _open_streams() -> None:
@@ -153,7 +158,6 @@ def run(words: list[str], environment: dict[str, str], directory: str, command: 
     sys.orig_argv = [command, *words]
     paths = [os.path.abspath(path) for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = [*paths, *sys.path[1:]]
-    importlib.invalidate_caches()
     _load_libraries(environment.get("LD_LIBRARY_PATH", ""))
     sys.modules.pop("sitecustomize", None)  # this server's own: Python of Debian and Ubuntu has one
     site.execsitecustomize()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
 import psutil
+from built import build
 from folders import TESTS
 from programs import SETTINGS_OF_OTHERS, Ended
 from quick import quick_gpuledger
@@ -20,12 +20,9 @@ SOURCE = TESTS / "stub_nvml" / "nvml.c"
 @cache
 def library_directory() -> Path:
     """Return a directory with the stub as ``libnvidia-ml.so.1``."""
-    compiler = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
-    assert compiler is not None, "these tests build a small C library: install a C compiler (apt-get install gcc)"
     directory = Path(mkdtemp(prefix="stub-nvml-"))
     target = directory / "libnvidia-ml.so.1"
-    named = f"-Wl,-soname,{target.name}"
-    subprocess.run([compiler, "-O1", "-Wall", "-shared", "-fPIC", named, "-o", str(target), str(SOURCE)], check=True)
+    build(SOURCE, target, "-shared", "-fPIC", f"-Wl,-soname,{target.name}")
     return directory
 
 
