@@ -114,8 +114,9 @@ def step_range(rank: Rank, device_idx: int, step: int) -> tuple[int, int]:
     numbers, first, last = _step_bounds(rank, device_idx)
     place = np.flatnonzero((numbers == step) & (first >= 0))
     if not place.size:
-        known = ", ".join(str(number) for number in numbers[first >= 0].tolist()) or "none"
-        raise UsageError(f"{title(rank)}: step {step} was not recorded", hint=f"Choose a recorded step: {known}")
+        known = ", ".join(str(number) for number in numbers[first >= 0].tolist())
+        hint = f"Choose a recorded step: {known}" if known else "The run has no recorded step: leave --step out"
+        raise UsageError(f"{title(rank)}: step {step} was not recorded", hint=hint)
     return int(first[place[0]]), int(max(first[place[0]], last[place[0]]))
 
 

@@ -11,7 +11,7 @@ from gpuledger.analyze.memory.groups import Group, group_accounts
 from gpuledger.analyze.memory.instant import Instant, module_classes, resolve_instant
 from gpuledger.analyze.memory.tree import NOT_LINES
 from gpuledger.analyze.overview.summary import Summary, summarize
-from gpuledger.analyze.step.side_by_side import lines_by
+from gpuledger.analyze.step.side_by_side import WITH_BYTES, lines_by
 from gpuledger.analyze.view.options import ViewOptions
 from gpuledger.errors import UsageError
 from gpuledger.model.accounts import ROUNDING
@@ -233,11 +233,13 @@ class DeviceView:
         """Return memory, time and energy side by side; empty for tensors.
 
         Raises:
-            UsageError: ``group_by`` needs a timing measurement, and the run has none.
+            UsageError: ``group_by`` needs a timing measurement, and the run has none. Or nothing is allocated.
         """
         asked = self.options
         lines = lines_by(self.rank, self.breakdown, group_by, depth=asked.depth, sort=asked.sort, fold=asked.fold)
         if not lines and group_by != "tensor":
+            if group_by in WITH_BYTES:
+                raise UsageError(f"--at {asked.at}: no memory is allocated at this moment", hint="Use --at peak")
             _refuse_estimate(self.rank, group_by)
             hint = "gpuledger run --passes memory,energy,time"
             raise UsageError(f"--by {group_by}: the run has no timing measurement", hint=hint)

@@ -143,6 +143,23 @@ def test_what_tells_nothing_apart_is_refused(run: Run) -> None:
         build_view(run, ViewOptions(group_by="kernel")).devices[0].lines  # noqa: B018
 
 
+@pytest.mark.torch
+def test_a_moment_at_which_nothing_is_allocated_is_named(tmp_path: Path) -> None:
+    import torch
+
+    from gpuledger import record
+
+    with record(out=tmp_path / "run", devices="cpu") as recording:
+        torch.ones(1000).sum()
+    for word in ("category", "line"):
+        options = ViewOptions(group_by=word, at="end")
+        with pytest.raises(UsageError, match="--at end: no memory is allocated"):
+            build_view(recording.run(), options).devices[0].lines  # noqa: B018
+    with pytest.raises(UsageError, match="step 2 was not recorded") as raised:
+        build_view(recording.run(), ViewOptions(step=2)).devices[0].breakdown  # noqa: B018
+    assert raised.value.hint == "The run has no recorded step: leave --step out"
+
+
 def test_a_run_without_compiled_code_has_no_fusions(timed: Run) -> None:
     with pytest.raises(UsageError, match="no profiled kernels of compiled code"):
         show_lines(build_view(timed, ViewOptions(group_by="fusion")), TableOptions(), Terminal())
