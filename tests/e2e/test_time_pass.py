@@ -228,6 +228,14 @@ def test_a_profiler_made_inside_ours_or_after_it_sees_what_it_sees_bare(
     assert (break_down_time(rank) is not None) == times
 
 
+def test_without_a_gpu_no_profiler_is_said_to_add_energy(tmp_path: Path) -> None:
+    write_script(tmp_path, TRAIN_WITH_COMPILER + PROFILED.format(wait=6))
+    recorded(tmp_path, options=("--passes", "memory,time,energy"))
+    notes = rank_of(tmp_path).manifest.notes
+    assert WITHOUT_ENERGY in notes
+    assert not any("energy includes" in note for note in notes)
+
+
 def test_a_child_forked_inside_the_time_pass_inherits_no_profiler(tmp_path: Path) -> None:
     write_script(tmp_path, TRAIN + FORKED)
     assert_unchanged(tmp_path)

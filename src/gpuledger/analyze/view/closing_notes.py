@@ -19,14 +19,15 @@ def closing_notes(view: RunView) -> tuple[str, ...]:
     reached are named only if other steps than the first were requested.
     """
     left_out = [(rank.number, note) for rank in view.ranks for note in rank.manifest.left_out]
-    notes = [(rank, note) for rank, note in left_out if note.startswith(NOTES_WITHOUT_ENERGY)]
+    asked = [(rank.number, note) for rank in view.ranks for note in rank.manifest.notes]
+    notes = [(rank, note) for rank, note in (*left_out, *asked) if note.startswith(NOTES_WITHOUT_ENERGY)]
     not_shown = {note for _, note in left_out}
     notes += [(rank, note) for rank, note in view.rank_notes if note not in not_shown]
     if view.devices:
         with_steps = [rank for rank in view.ranks if rank.manifest.steps_seen or not _asks_for_the_first(rank)]
         notes += [(rank.number, reason) for rank in with_steps if (reason := steps_not_reached(rank))]
     else:
-        notes += [(rank.number, note) for rank in view.ranks for note in rank.manifest.notes]
+        notes += asked
     of_run = (*view.run.manifest.notes, *([STILL_WRITTEN] if view.run.manifest.status == "running" else []))
     of_ranks = ((rank, note) for rank, note in notes if note not in of_run)
     return (*dict.fromkeys(of_run), *view.label_notes(of_ranks))

@@ -66,6 +66,11 @@ class EnergyPass:
         self._began_ns = self._began_step = self._out_ns = self._last_end_ns = 0
         self._work: energy_cards.WorkEnd | None = None
 
+    @property
+    def reads_cards(self) -> bool:
+        """Return whether the energy of a GPU is being measured, and not only the time of steps."""
+        return self.is_open and bool(self._cards)
+
     def begin(self) -> None:
         """Begin after the step that has just ended."""
         self.is_open = True

@@ -176,7 +176,7 @@ class LaterPasses:
         if self._may_measure_energy():
             self._wanted.remove("energy")
             self._energy_pass.begin()
-            if torch_private.is_profiling():
+            if torch_private.is_profiling() and self._energy_pass.reads_cards:
                 self._journal.note(PROFILED_ENERGY)
 
     def _end_profiled_step(self) -> bool:
@@ -382,7 +382,7 @@ class LaterPasses:
     def _give_way(self) -> None:
         """Stop the timing measurement and drop its data, because the program starts its own profiler."""
         self._drop_capture()
-        if self._energy_pass.is_open:
+        if self._energy_pass.reads_cards:
             self._journal.note(PROFILED_ENERGY)
         self._end_early(OWN_PROFILER)
 

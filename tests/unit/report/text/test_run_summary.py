@@ -19,6 +19,7 @@ from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.view.chosen_devices import highest_devices
 from gpuledger.analyze.view.closing_notes import closing_notes
 from gpuledger.analyze.view.view import build_view
+from gpuledger.model.energy_window import WITHOUT_ENERGY
 from gpuledger.model.manifest import read_json
 from gpuledger.model.run import Run, read_run, write_table
 from gpuledger.model.run_directory import write_json
@@ -70,6 +71,12 @@ def test_equal_modules_of_several_models_are_one_of_the_largest(run: Path) -> No
     write_table(run / "rank-0", table.set_column(place, table.schema.field(place), pa.array(paths)), "modules")
     line = next(line for line in summary(read_run(run)).splitlines() if line.startswith("Largest modules"))
     assert re.search(r"modules     \d\d × models\[\*\]\.fc \d", line)
+
+
+@pytest.mark.parametrize("kind", ["notes", "left_out"])
+def test_that_no_energy_was_measured_is_said_whether_it_was_requested_or_not(kind: str, tmp_path: Path) -> None:
+    run = changed(make_run(tmp_path / "cpu.ledger", blocks=200, cuda=False), **{kind: [WITHOUT_ENERGY]})
+    assert closing_notes(build_view(run)).count(WITHOUT_ENERGY) == 1
 
 
 def test_it_ends_with_commands_that_can_be_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
