@@ -98,9 +98,7 @@ def test_the_answer_in_words_and_as_exit_status() -> None:
 def test_a_compiled_program_has_a_note() -> None:
     Path("compiled.py").write_text(TRAIN.replace("for step", "model = torch.compile(model)\nfor step"))
     said = gpuledger.advise("compiled.py", memory="24GiB", gpu="h200")
-    assert said.notes[0] == (
-        "torch.compile is not simulated (compiled.py:15). The estimate is of the uncompiled program."
-    )
+    assert said.notes[0] == ("The memory of compiled code is approximated (compiled.py:15). Nothing is compiled.")
 
 
 def test_advice_from_python() -> None:

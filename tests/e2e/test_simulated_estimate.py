@@ -225,7 +225,7 @@ def test_a_script_is_followed_unchanged(tmp_path: Path, monkeypatch: pytest.Monk
     assert Path("train-on-t4.ledger").is_dir()
 
 
-def test_a_compiled_script_is_estimated_uncompiled_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_script_is_approximated_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     made = "optimizer = torch.optim.Adam"
     Path("plain.py").write_text(TRAIN)
@@ -240,14 +240,14 @@ def test_a_compiled_script_is_estimated_uncompiled_and_says_so(tmp_path: Path, m
     )
     assert compiled["uncompiled"] == [f"train.py:{line}"]
     assert (plain["uncompiled"], plain["lower_bytes"]) == ([], plain["peak_process_bytes"])
-    assert compiled["upper_bytes"] > plain["upper_bytes"]
-    assert compiled["lower_bytes"] < compiled["peak_process_bytes"] == plain["peak_process_bytes"]
+    assert compiled["lower_bytes"] < compiled["peak_process_bytes"] < compiled["upper_bytes"]
+    assert compiled["peak_allocated_bytes"] <= plain["peak_allocated_bytes"]
     assert any("CUDA graphs is not included" in note for note in compiled["notes"])
     told = ask("estimate", "-q", *options, "train.py", "--batch-size", "65536").stdout.splitlines()
-    assert " GiB at the peak, -1.4 +" in told[0]
-    assert told[1].startswith(f"estimated without torch.compile (train.py:{line}); the compiled program may need ")
+    assert " GiB at the peak, -" in told[0]
+    assert told[1].startswith(f"compiled code is approximated (train.py:{line}); the program may need ")
     assert any(
-        "torch.compile" in note for note in json.loads(Path(compiled["run"], "manifest.json").read_text())["notes"]
+        "compiled code" in note for note in json.loads(Path(compiled["run"], "manifest.json").read_text())["notes"]
     )
 
 

@@ -1,4 +1,4 @@
-"""What was measured of compiled trainings, and the file from which ``gpuledger estimate`` takes their changes."""
+"""What was measured of compiled trainings, and the file from which ``gpuledger estimate`` takes its errors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ COMPILED = "time/results/h200/compiled.json"
 AGAIN = ("time/results/h200/compiled_again.json", "time/results/h200/compiled_more.json")
 """Some of the trainings again, at later commits."""
 BY_HAND = "time/results/h200/compiled_by_hand.json"
-CHANGES = ROOT / "src" / "gpuledger" / "simulate" / "estimate" / "compiled_changes.toml"
-CHANGING = ("activation", "activation_gradient", "temporary")
-"""Categories of which a compiled program can keep more or less, as in ``gpuledger.simulate.estimate.fit``."""
+ESTIMATED = "estimate/results/h200/compiled_peaks.json"
+ERRORS = ROOT / "src" / "gpuledger" / "simulate" / "estimate" / "compiled_errors.toml"
 LARGEST = 3
 """Number of modules that a row names."""
 LEAST_BYTES = MIB
@@ -24,32 +23,28 @@ NUMBER = re.compile(r"(?<![^._])\d+(?![^.])")
 """A number in a module's path that is all of a part, or what follows the last underscore of one."""
 
 
-def changes_toml() -> str:
-    """Return the peaks of each training, eager and compiled."""
-    results = read(COMPILED)
-    machine = results["environment"]
+def errors_toml() -> str:
+    """Return the estimated and the measured peak of each compiled training."""
+    results = read(ESTIMATED)
+    machine = results["measured_on"]
     lines = [
-        "# Peak allocated bytes of the same training, eager and compiled in the default mode, and the bytes of the",
-        f"# eager peak in the categories {', '.join(CHANGING)}.",
-        f"# One {machine['card']}, torch {machine['versions']['torch']}, bench/{COMPILED}.",
+        "# Peak allocated bytes of compiled trainings, estimated and measured, and the estimated bytes of activations,",
+        "# their gradients and temporary memory.",
+        f"# One {machine['card']}, torch {machine['versions']['torch']}, bench/{ESTIMATED}.",
         "# Made by tools/make_pages.py.",
     ]
-    models = measured(results["models"])
-    names = sorted(one.partition(" ")[0] for one in models if one.endswith(" eager"))
-    for name in (name for name in names if f"{name} compiled" in models):
-        eager, compiled = (models[f"{name} {mode}"]["recorded"]["memory"] for mode in ("eager", "compiled"))
-        changing = sum(eager["by_category_bytes"].get(category, 0) for category in CHANGING)
+    for name, one in sorted(results["trainings"].items()):
         lines += [
             "",
             f"[{name}]",
-            f"eager_bytes = {eager['peak_allocated_bytes']:_}",
-            f"compiled_bytes = {compiled['peak_allocated_bytes']:_}",
-            f"eager_changing_bytes = {changing:_}",
+            f"estimated_bytes = {one['estimated_bytes']:_}",
+            f"compiled_bytes = {one['measured_bytes']:_}",
+            f"changing_bytes = {one['changing_bytes']:_}",
         ]
     return "\n".join(lines) + "\n"
 
 
-FILES[CHANGES] = changes_toml
+FILES[ERRORS] = errors_toml
 
 
 def measured(models: Results) -> Results:

@@ -20,6 +20,7 @@ COPIES = RESULTS + "conv_copies.json"
 SHAPES = ROOT / "src" / "gpuledger" / "simulate" / "convolutions" / "measured.npz"
 SPEED = "estimate/results/cpu/estimate_speed.json"
 EAGER = RESULTS + "eager_peaks.json"
+COMPILED = RESULTS + "compiled_peaks.json"
 WITHOUT_WORKSPACES = "without workspaces"
 """How the memory of the other GPUs is estimated, and by which verdicts are counted."""
 STRANGERS = "estimate/results/cpu/strangers.json"
@@ -366,6 +367,31 @@ def _within(found: Results) -> list[str]:
     sizes = [abs(one["difference_frac"]) for one in found.values() if "difference_frac" in one]
     counts = [len(found) - len(sizes), *(sum(size <= limit for size in sizes) for limit in (0.001, NEAR))]
     return [str(len(found)), *map(str, counts), percent(worst(sizes))]
+
+
+@block("estimates of compiled trainings")
+def estimates_of_compiled_trainings() -> list[str]:
+    """Return the errors of estimates of compiled trainings, and those of estimates that ignore the compiling."""
+    results, eager = read(COMPILED), read(EAGER)["trainings"]
+    trainings = results["trainings"]
+    errors, ignoring = [], []
+    rows = []
+    for name, one in trainings.items():
+        errors.append(one["error_frac"])
+        ignoring.append(eager[name]["estimated_bytes"] / one["measured_bytes"] - 1)
+        shown = [f"{error:+.1%}".replace("%", " %") for error in (errors[-1], ignoring[-1])]
+        rows.append([name, f"{one['measured_bytes'] / GIB:.2f} GiB", *shown])
+    return [
+        *wrap(
+            "Trainings that were compiled in the default mode, estimated and compared with PyTorch's peak of allocated",
+            f"bytes: {percent(middle(errors), 1)} (median) and {percent(worst(errors), 1)} (worst) off. The last",
+            "column ignores the compiling. The rules were made with these trainings in sight.",
+            f"Measured: {about({'environment': results['measured_on']}, 'time/compiled.py')}.",
+            f"Estimated without a GPU: {about({'environment': results['estimated_on']}, 'estimate/eager_peaks.py')}.",
+        ),
+        "",
+        *table(["training", "peak", "estimate", "of the eager program"], rows),
+    ]
 
 
 @block("estimates of eager trainings")

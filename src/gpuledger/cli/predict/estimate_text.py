@@ -29,7 +29,7 @@ def verdict_line(found: Estimate) -> str:
 def interval(found: Estimate) -> str:
     """Return the interval of the process's peak in GiB: ``±1.4``.
 
-    That of a program that uses ``torch.compile`` has what this may save and add: ``-20.3 +11.4``.
+    That of a program that uses ``torch.compile`` has both ends: ``-20.3 +21.4``.
     """
     peaks = found.peaks
     spread = f"{(peaks.upper_bytes - peaks.process_bytes) / _GIB:.1f}"
@@ -66,7 +66,7 @@ def estimate_lines(found: Estimate, terminal: Terminal, rows: int) -> list[str]:
 
 def _uncompiled_line(found: Estimate) -> str:
     sizes = f"{format_bytes(found.lower_bytes)} to {format_bytes(found.upper_bytes)}"
-    return f"estimated without torch.compile ({some_of(found.uncompiled)}); the compiled program may need {sizes}"
+    return f"compiled code is approximated ({some_of(found.uncompiled)}); the program may need {sizes}"
 
 
 def breakdown_table(found: Estimate, word: str, rows: int) -> TextTable:
@@ -182,7 +182,7 @@ def search_lines(found: Search, card: GpuModel, name: str, terminal: Terminal) -
     rows = tuple((str(trial.value), format_bytes(trial.process_bytes), trial.verdict) for trial in found.trials)
     table = TextTable((TextColumn(flag, right=True), TextColumn("peak", right=True), TextColumn("verdict")), rows)
     if any(trial.is_uncompiled for trial in found.trials):
-        first += " (estimated without torch.compile)"
+        first += " (compiled code is approximated)"
     return [terminal.styled(terminal.text(first), "bold"), "", *table.lines(terminal)]
 
 

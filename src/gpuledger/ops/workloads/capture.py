@@ -26,7 +26,7 @@ from gpuledger.ops.workloads.reuse import ReuseMeter
 from gpuledger.ops.workloads.tally import LayerCall, Tally
 from gpuledger.simulate.gpu.compiling import run_uncompiled
 from gpuledger.simulate.gpu.patches import Patches
-from gpuledger.simulate.gpu.values import tensors_in
+from gpuledger.simulate.gpu.shortcuts import tensors_in
 
 NO_KERNEL = frozenset(
     {

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gpuledger.operator_key import KEYWORDS, OperatorKey
-from gpuledger.simulate.gpu.values import tensors_in
+from gpuledger.simulate.gpu.shortcuts import tensors_in
 
 IsOnCard = Callable[[torch.Tensor], bool]
 """Returns whether a tensor is on the captured device."""

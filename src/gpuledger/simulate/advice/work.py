@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from gpuledger.simulate.gpu.values import tensors_in
+from gpuledger.simulate.gpu.shortcuts import tensors_in
 
 _CONVOLUTIONS = (torch.ops.aten.convolution, torch.ops.aten.convolution_backward)
 

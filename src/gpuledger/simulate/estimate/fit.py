@@ -62,7 +62,7 @@ class Peaks:
     kind: str = GUESSED
     assumed: Assumed | None = None
     compiled: CompiledChange = NO_CHANGE
-    """What ``torch.compile`` may change. ``upper_bytes`` includes it; the peaks are of the uncompiled program."""
+    """How wrong the estimate of compiled code may be. ``upper_bytes`` includes it."""
 
     @property
     def lower_bytes(self) -> int:
@@ -139,27 +139,24 @@ def category_spread() -> dict[str, float]:
 
 
 def compiled_change(by_category: Mapping[str, int]) -> CompiledChange:
-    """Return the bytes that ``torch.compile`` may save of a peak, and those that it may add.
+    """Return the bytes by which a compiled program's peak may be below its estimate, and above it.
 
-    These are the largest measured changes, relative to activations, their gradients and temporary memory. Weights,
-    gradients, optimizer state and inputs are the same in a compiled program.
+    This is the largest error of the estimates of compiled trainings, in both directions. It is relative to activations,
+    their gradients and temporary memory. Weights, gradients, optimizer state and inputs are the same when compiled.
 
-    Source: ``bench/time/compiled.py`` on an H200, stored in ``compiled_changes.toml``.
+    Source: ``bench/estimate/eager_peaks.py`` with peaks of an H200, stored in ``compiled_errors.toml``.
     """
     changing_bytes = sum(by_category.get(name, 0) for name in CHANGING)
-    changes = measured_changes().values()
-    return CompiledChange(int(changing_bytes * max(0.0, *changes)), int(changing_bytes * -min(0.0, *changes)))
+    error_bytes = int(changing_bytes * max(map(abs, compiled_errors().values())))
+    return CompiledChange(error_bytes, error_bytes)
 
 
 @cache
-def measured_changes() -> dict[str, float]:
-    """Return training -> bytes that ``torch.compile`` saved at its peak, relative to those of :data:`CHANGING`.
-
-    Negative where the compiled training needs more.
-    """
-    text = files("gpuledger.simulate.estimate").joinpath("compiled_changes.toml").read_text(encoding="utf-8")
+def compiled_errors() -> dict[str, float]:
+    """Return training -> bytes that its estimate is too high, relative to those of :data:`CHANGING`."""
+    text = files("gpuledger.simulate.estimate").joinpath("compiled_errors.toml").read_text(encoding="utf-8")
     return {
-        name: (one["eager_bytes"] - one["compiled_bytes"]) / one["eager_changing_bytes"]
+        name: (one["estimated_bytes"] - one["compiled_bytes"]) / one["changing_bytes"]
         for name, one in tomllib.loads(text).items()
     }
 

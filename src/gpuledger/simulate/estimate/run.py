@@ -32,10 +32,10 @@ from gpuledger.simulate.estimate.fit import (
     Peaks,
     Requests,
     compiled_change,
+    compiled_errors,
     fit_card,
     fit_catalogue,
     kind_of,
-    measured_changes,
     peaks_on,
     with_full_buffers,
 )
@@ -60,7 +60,7 @@ class Estimate:
     notes: tuple[str, ...]
     run: Run
     uncompiled: tuple[str, ...] = ()
-    """Places in the program that use ``torch.compile``, as FILE:LINE. The estimate is of the uncompiled program."""
+    """Places in the program that use ``torch.compile``, as FILE:LINE. Nothing is compiled for the estimate."""
     rank: int = 0
 
     def __repr__(self) -> str:
@@ -242,19 +242,19 @@ def notes_on_uncompiled(journal: Journal) -> tuple[str, ...]:
 
 def note_on_uncompiled(uncompiled: Mapping[str, str]) -> str:
     """Return where a program uses ``torch.compile``, and what that means for the estimate."""
-    return f"torch.compile is not simulated ({some_of(tuple(uncompiled))}). The estimate is of the uncompiled program."
+    return f"The memory of compiled code is approximated ({some_of(tuple(uncompiled))}). Nothing is compiled."
 
 
 def _notes_on_uses(uncompiled: Mapping[str, str]) -> Iterator[str]:
     if not uncompiled:
         return
     yield note_on_uncompiled(uncompiled)
-    changes = measured_changes()
-    least, most = min(changes, key=changes.__getitem__), max(changes, key=changes.__getitem__)
+    errors = compiled_errors()
+    name = max(errors, key=lambda one: abs(errors[one]))
     yield (
-        f"The bounds assume the largest changes that torch.compile made to {len(changes)} trainings on an H200. "
-        f"Activations and temporary memory were {100 * changes[most]:.0f} % smaller in {most} and "
-        f"{-100 * changes[least]:.0f} % larger in {least}."
+        f"The bounds include the largest error of estimates of {len(errors)} compiled trainings: in {name}, "
+        f"activations and temporary memory were {100 * abs(errors[name]):.0f} % "
+        f"{'higher' if errors[name] < 0 else 'lower'} on an H200."
     )
     modes = sorted({mode for mode in uncompiled.values() if mode in _WITH_GRAPHS})
     if modes:

@@ -16,7 +16,7 @@ from gpuledger.simulate.estimate.growth import GrowthWatch, StepGrowth, describe
 from gpuledger.simulate.estimate.waiting_optimizers import WaitingOptimizers
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.patches import Patches
-from gpuledger.simulate.gpu.values import tensors_in
+from gpuledger.simulate.gpu.shortcuts import tensors_in
 from gpuledger.simulate.rest.rest import QuietLoader, RestOfProgram
 
 LEAST_STEPS, MOST_STEPS = 3, 24

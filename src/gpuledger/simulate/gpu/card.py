@@ -124,7 +124,7 @@ def in_place(
     install_choices(patches, functions, say)
     _patch_generator(patches, mode.host_numbers, device)
     _patch_profiler(patches)
-    run_uncompiled(patches, device.uncompiled.setdefault)
+    run_uncompiled(patches, device.uncompiled.setdefault, device.fusion)
     install_more(patches, mode)
     remove_autocast = install_autocast(patches)
     try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +21,7 @@ from gpuledger.simulate.gpu.lazy import place_lazy
 from gpuledger.simulate.gpu.patches import Patches
 
 aten = torch.ops.aten
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 _RNN_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 _RNN_GATES = (1, 1, 4, 3)
 _AUTOCAST_DTYPE = torch.float16
@@ -42,7 +45,29 @@ def install_choices(patches: Patches, functions: SimulatedFunctions, say: Callab
     _patch_devices(patches, functions)
     _patch_engine(patches, functions)
     _patch_programs(patches, say)
+    patches.put(torch, "_subclasses", _Subclasses(torch._subclasses))
     place_lazy(patches)
+
+
+class _NeverFake:
+    """A class of which no tensor is an instance."""
+
+
+class _Subclasses(types.ModuleType):
+    """``torch._subclasses`` with another ``FakeTensor`` for the callers outside torch.
+
+    Libraries such as transformers choose other code for fake tensors. The tensors of a simulated GPU are those of an
+    ordinary run.
+    """
+
+    def __init__(self, plain: types.ModuleType) -> None:
+        super().__init__(plain.__name__)
+        self.__dict__["_plain"] = plain
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "FakeTensor" and not sys._getframe(1).f_code.co_filename.startswith(_TORCH):
+            return _NeverFake
+        return getattr(self.__dict__["_plain"], name)
 
 
 def _patch_dropout(patches: Patches, functions: SimulatedFunctions) -> None:

@@ -1,9 +1,13 @@
-"""Run programs that use ``torch.compile`` uncompiled, and remember where they use it."""
+"""Follow programs that use ``torch.compile`` without compiling, and remember where they use it.
+
+What compiled code keeps in memory is approximated by :mod:`.fusion`.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -11,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gpuledger.simulate.gpu.fusion import FusedTensors
 from gpuledger.simulate.gpu.patches import Patches
 
 COMPILED_BEFORE = "a function that was compiled before"
@@ -19,19 +24,36 @@ COMPILED_BEFORE = "a function that was compiled before"
 Used = Callable[[str, str], object]
 """Gets the place of a use of ``torch.compile``, as FILE:LINE, and its mode."""
 
+_CALL = "_compiled_call_impl"
+"""Attribute of a module with the function that is called in its place."""
 _WITHOUT_FUSION = ("eager", "aot_eager")
 """Backends that run the program's own operators."""
 _LIBRARY = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
 
 
-def run_uncompiled(patches: Patches, used: Used) -> None:
+def run_uncompiled(patches: Patches, used: Used, fusion: FusedTensors | None = None) -> None:
     """Have ``torch.compile`` return what it is given, and run functions uncompiled that were compiled before.
+
+    ``torch.compiler.is_compiling()`` is True in them, as while the compiler traces them.
 
     Args:
         patches: Receives the replaced functions of torch.
         used: Called when a model is compiled, and when a compiled function is called. A function that a library
             compiles and nobody calls is not in use.
+        fusion: Follows where compiled code begins and ends; None to run it as the program's own operators.
     """
+
+    def in_region(function: Any) -> Any:
+        if fusion is None:
+            return function
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with fusion.region((args, kwargs)) as leave:
+                found = function(*args, **kwargs)
+                leave(found)
+            return found
+
+        return call
 
     def compile_(model: Any = None, *, mode: str | None = None, **how: Any) -> Any:
         if model is None:
@@ -41,20 +63,35 @@ def run_uncompiled(patches: Patches, used: Used) -> None:
         place = _callers_place()
         if isinstance(model, nn.Module):
             used(place, mode or "")
+            called = weakref.ref(model)  # a model must not keep itself alive
+            if fusion is not None and not isinstance(model, torch.jit.ScriptModule):
+                call = in_region(lambda *args, **kwargs: _call(called, args, kwargs))
+                patches.put(weakref.proxy(model), _CALL, call)
             return model
+
+        fused = in_region(model)
 
         @wraps(model)
         def uncompiled(*args: Any, **kwargs: Any) -> Any:
             used(place, mode or "")
-            return model(*args, **kwargs)
+            return fused(*args, **kwargs)
 
         return uncompiled
 
+    plainly = torch.compiler.is_compiling
     patches.put(torch, "compile", compile_)
+    if fusion is not None:
+        patches.put(torch.compiler, "is_compiling", lambda: fusion.is_in_function or plainly())
     patches.put(torch.compiler, "cudagraph_mark_step_begin", lambda: None)  # it looks for CUDA graphs in torch
     frames = sys.modules.get("torch._dynamo.eval_frame")
     if frames is not None:  # otherwise, nothing was compiled yet
         _stop_compiling(patches, frames, used)
+
+
+def _call(called: weakref.ref[nn.Module], args: Any, kwargs: Any) -> Any:
+    model = called()
+    assert model is not None, "a module that is called exists"
+    return model._call_impl(*args, **kwargs)
 
 
 def _is_compiled(backend: object = "inductor", disable: bool = False, **_how: Any) -> bool:

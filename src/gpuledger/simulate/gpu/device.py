@@ -17,6 +17,7 @@ from gpuledger.simulate.catalogue import GpuModel
 from gpuledger.simulate.conditions.decisions import ProgramProgress
 from gpuledger.simulate.convolutions.convolutions import Held
 from gpuledger.simulate.gpu.elsewhere import Elsewhere
+from gpuledger.simulate.gpu.fusion import FusedTensors
 from gpuledger.simulate.traits import Size, Sizing, traits_of
 
 Event = tuple[int, int, int, int, int, str, int]
@@ -69,6 +70,7 @@ class SimulatedDevice:
         """Shape of a convolution -> whether all its cuDNN workspaces were measured."""
         self.uncompiled: dict[str, str] = {}
         """Place of a use of ``torch.compile``, as FILE:LINE -> its mode (:mod:`.compiling`)."""
+        self.fusion = FusedTensors(self)
         self.module_now: Callable[[], str] = str
         """Returns the path of the running module; "" outside modules."""
         self.at_first_bytes: Callable[[], None] | None = None
@@ -140,6 +142,19 @@ class SimulatedDevice:
         reference = weakref.ref(storage, lambda _, key=key: self._drop(key))  # type: ignore[misc]
         self._live[key] = (reference, address, size_bytes)
 
+    def adopt_later(self, tensor: torch.Tensor) -> None:
+        """Hold a tensor on the GPU without memory, which is allocated later, if at all."""
+        storage = _storage_of(tensor)
+        key = storage._cdata
+        reference = weakref.ref(storage, lambda _, key=key: self._drop(key))  # type: ignore[misc]
+        self._live[key] = (reference, 0, storage.nbytes())
+
+    def allocate(self, key: int, operator: Any) -> None:
+        """Allocate a storage that was held without memory."""
+        reference, address, size_bytes = self._live[key]
+        if not address and size_bytes:
+            self._live[key] = (reference, self.malloc(size_bytes, operator), size_bytes)
+
     def resize(self, storage: torch.UntypedStorage) -> None:
         """Follow a storage on the GPU that was resized without an operator: the new memory comes before the free."""
         key, size_bytes = storage._cdata, storage.nbytes()
@@ -170,6 +185,7 @@ class SimulatedDevice:
             self._gone.append(key)
             return
         known = self._live.pop(key, None)
+        self.fusion.forget(key)
         if key in self._copied:
             self.copies.pop(key, None)
             self.copied_bytes -= self._copied.pop(key)

@@ -33,9 +33,9 @@ from gpuledger.simulate.conditions.decisions import Decisions
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.hints import function_for
 from gpuledger.simulate.gpu.kernels import KERNELS
-from gpuledger.simulate.gpu.shortcuts import shortcut
+from gpuledger.simulate.gpu.shortcuts import is_view, shortcut, tensors_in
 from gpuledger.simulate.gpu.sizes import SIZES, caller, fakes_of
-from gpuledger.simulate.gpu.values import Values, host_targets, tensors_in
+from gpuledger.simulate.gpu.values import Values, host_targets
 from gpuledger.simulate.host_numbers import HostNumbers, draws
 from gpuledger.simulate.temporaries.rules import COPIES_TO_HOST, host_copy_bytes, workspaces_of
 
@@ -178,6 +178,14 @@ class SimulatedMode(TorchDispatchMode):
             with self.device.borrow(self._host_copy(func, args) if any_card else (), func):
                 result, self._sized = self.fake(func, args, kwargs), None
             return result
+        return self._run_there(func, args, kwargs)
+
+    def _run_there(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Return the fake result of an operator on the GPU: in compiled code, by our fake kernel, or by torch's."""
+        if self.device.fusion.takes(func):
+            return self._fused(func, args, kwargs)
+        if not is_view(func):
+            self.device.fusion.write_arguments(args, kwargs)
         kernel = KERNELS.get(func)
         if kernel is not None:
             result = kernel(self, func, args, kwargs)
@@ -240,6 +248,13 @@ class SimulatedMode(TorchDispatchMode):
             self.values.follow(func, args, kwargs, result)
         else:
             self.values.keep(result, *sized)
+        return result
+
+    def _fused(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Return the fake result of an operator in compiled code, which may have no memory."""
+        result, self._sized = self.fake(func, args, kwargs), None
+        self.device.fusion.made(func, args, kwargs, result)
+        self.values.follow(func, args, kwargs, result)
         return result
 
     def run_instead(self, function: Callable[..., Any], func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 _ABSENT = object()
@@ -22,7 +23,8 @@ class Patches:
         """Restore the previous values."""
         while self._before:
             place, name, value = self._before.pop()
-            if value is _ABSENT:
-                delattr(place, name)
-            else:
-                setattr(place, name, value)
+            with suppress(ReferenceError):  # a weak reference to an object that is gone
+                if value is _ABSENT:
+                    delattr(place, name)
+                else:
+                    setattr(place, name, value)

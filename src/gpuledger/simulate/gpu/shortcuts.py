@@ -6,7 +6,7 @@ takes longer than to create a view, and far longer for a list of all parameters 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -34,10 +34,29 @@ _VIEWS = frozenset(
 """Operators with one tensor argument, and one result that shares its storage."""
 
 
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of arguments or results, in nested lists, tuples and dictionaries."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for inner in value:
+            yield from tensors_in(inner)
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from tensors_in(inner)
+
+
 def shortcut(mode: FakeTensorMode, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Return an operator's fake result; NotImplemented if torch has to compute it."""
     way = _way_of(func)
     return NotImplemented if way is None else way(mode, func, args, kwargs)
+
+
+@cache
+def is_view(func: Any) -> bool:
+    """Return whether an operator's results share the storage of an argument, which it does not read."""
+    returns = func._schema.returns
+    return func in _VIEWS or any(one.alias_info is not None and not one.alias_info.is_write for one in returns)
 
 
 @cache

@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from gpuledger.simulate.assumptions import EXPECTED, LARGEST
 from gpuledger.simulate.conditions.assumed import ASSUMED
 from gpuledger.simulate.gpu.device import SimulatedDevice
+from gpuledger.simulate.gpu.shortcuts import tensors_in
 
 aten = torch.ops.aten
 MOST_NUMBERS, MOST_FLOATS = 1 << 22, 1 << 18
@@ -71,18 +72,6 @@ def _kind_of(func: Any) -> _Kind:
     )
     own = func._schema.name.startswith("aten::") and not name.startswith(("_foreach", "_fused", "_cudnn", "_scaled"))
     return _Kind(name, own and name not in _NEVER | _MADE_EMPTY, _RANDOM in func.tags, writes)
-
-
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of arguments or results, in nested lists, tuples and dictionaries."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for inner in value:
-            yield from tensors_in(inner)
-    elif isinstance(value, dict):
-        for inner in value.values():
-            yield from tensors_in(inner)
 
 
 def host_targets(func: Any, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:

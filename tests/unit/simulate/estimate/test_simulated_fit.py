@@ -32,12 +32,12 @@ from gpuledger.simulate.estimate.fit import (
     Requests,
     category_spread,
     compiled_change,
+    compiled_errors,
     excess_factor,
     fit_card,
     fit_catalogue,
     grid_errors,
     kind_of,
-    measured_changes,
     peaks_of,
     peaks_on,
     tail_excess,
@@ -369,13 +369,18 @@ def test_the_upper_bound_decides_whether_a_program_fits() -> None:
 def test_a_compiled_program_changes_activations_and_temporary_memory() -> None:
     by_category = {"weight": 10 * GIB, "optimizer_state": 10 * GIB, "activation": 4 * GIB, "temporary": GIB}
     change = compiled_change(by_category)
-    assert 0 < change.growth_bytes < change.saving_bytes < 5 * GIB
-    measured = measured_changes().values()
-    assert change == CompiledChange(int(5 * GIB * max(measured)), int(5 * GIB * -min(measured)))
+    worst = max(abs(error) for error in compiled_errors().values())
+    assert change == CompiledChange(int(5 * GIB * worst), int(5 * GIB * worst))
     assert change == compiled_change({"activation": 5 * GIB})
     assert compiled_change({"weight": GIB}) == NO_CHANGE
-    assert all(-1 < frac < 1 for frac in measured_changes().values())
-    assert {"gpt2", "bert", "resnet50"} <= set(measured_changes())
+
+
+def test_estimates_of_compiled_trainings_are_near_those_of_a_gpu() -> None:
+    """All but bert: the transformers that was measured makes a mask for compiled code, which this one does not."""
+    errors = dict(compiled_errors())
+    assert {"gpt2", "resnet50", "vit", "llama", "moe"} <= set(errors)
+    assert abs(errors.pop("bert")) < 0.34
+    assert all(abs(error) < 0.06 for error in errors.values())
 
 
 @pytest.mark.parametrize(("saving_bytes", "verdict"), [(0, TOO_LARGE), (1 * GIB, TOO_LARGE), (8 * GIB, EDGE)])

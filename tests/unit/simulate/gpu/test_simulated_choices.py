@@ -499,3 +499,15 @@ def test_functions_with_a_choice_keep_the_names_of_their_arguments(device: Simul
     lengths: dict[str, Any] = {"input_lengths": (5, 5), "target_lengths": (3, 3)}
     assert torch.ctc_loss(log_probs=scores, targets=targets, reduction=0, **lengths).shape == (2,)
     assert torch.group_norm(input=torch.randn(2, 4, 3, device="cuda"), num_groups=2).shape == (2, 4, 3)
+
+
+@pytest.mark.usefixtures("device")
+def test_a_library_that_asks_for_fake_tensors_finds_none() -> None:
+    """As transformers does, which builds masks differently if it is traced."""
+    data = torch.ones(2, device="cuda")
+    assert not isinstance(data, torch._subclasses.FakeTensor)
+    assert isinstance(data, FakeTensor)
+
+
+def test_the_class_of_fake_tensors_is_restored() -> None:
+    assert torch._subclasses.FakeTensor is FakeTensor
