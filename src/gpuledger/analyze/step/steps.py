@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.step.gpu_steps import gpu_steps, synchronized_step_ns
+from gpuledger.analyze.step.gpu_steps import GpuSteps, gpu_steps, synchronized_step_ns
 from gpuledger.model.arrow_numbers import to_numbers
 from gpuledger.units import counted
 
@@ -21,13 +21,17 @@ FEWEST_STEPS = 5
 BUSY_FRAC = 0.25
 """A host counts as busy if its slowest or its fastest steps differ from the median by more than this share."""
 
+FAST_FRAC, WAITS_RATIO = 0.2, 1.25
+"""A host waits in some steps only if the GPU's work in a step takes this many times as long as the fast steps."""
+
 
 @dataclass(frozen=True)
 class StepTimes:
     """Median, 95th and 5th percentile of the steps' own time in ns; None without steps.
 
-    The percentiles are None for fewer than FEWEST_STEPS steps. On the GPU's clock, they are None, and ``median_ns`` is
-    a mean.
+    The percentiles are None for fewer than FEWEST_STEPS steps. On the GPU's clock, and if the host waits for the GPU in
+    some steps only, they are None, and ``median_ns`` is a mean. ``mean_ns`` is that of unprofiled steps, and
+    ``fast_ns`` their quantile FAST_FRAC.
     """
 
     count: int
@@ -35,6 +39,8 @@ class StepTimes:
     p95_ns: int | None
     source: str
     p5_ns: int | None = None
+    mean_ns: int | None = None
+    fast_ns: int | None = None
 
     @property
     def spread_ns(self) -> int | None:
@@ -58,18 +64,42 @@ def step_times(rank: Rank) -> StepTimes:
 
     Source: host clock. A step ends when the host returns from it, not when the GPU has finished its work. If the host
     runs ahead of the GPU by more than a step, the time is that of the GPU: between the two synchronizations of the
-    energy measurement, or else of the kernels in the profiled steps.
+    energy measurement, or else of the kernels in the profiled steps. If it waits for the GPU in some steps only, such
+    as those that print a loss, the others are too short, and the time is the mean of all.
     """
     by_host = _host_times(rank)
     on_gpu = gpu_steps(rank) if by_host.count else None
-    if on_gpu is None or not on_gpu.runs_ahead:
+    if on_gpu is None:
         return by_host
+    if not on_gpu.runs_ahead:
+        return _with_waits(rank, by_host, on_gpu)
     synchronized = synchronized_step_ns(rank)
     if synchronized is not None and synchronized[0] >= on_gpu.busy_ns:  # else it was cut short without waiting
         mean_ns, count = synchronized
         return StepTimes(count, round(mean_ns), None, f"GPU, {counted(count, 'step')} between two synchronizations")
+    return _of_kernels(on_gpu)
+
+
+def _of_kernels(on_gpu: GpuSteps) -> StepTimes:
     count = len(on_gpu.steps)
     return StepTimes(count, round(on_gpu.mean_ns), None, f"GPU, kernels of {counted(count, 'profiled step')}")
+
+
+def _with_waits(rank: Rank, by_host: StepTimes, on_gpu: GpuSteps) -> StepTimes:
+    """Return the times of steps of which the host waits for the GPU in some only, or those of the host.
+
+    The waits of few steps say little, so that the profiled steps are better. With several ranks, a kernel also waits
+    for ranks that record.
+    """
+    median_ns, mean_ns, fast_ns, world = by_host.median_ns, by_host.mean_ns, by_host.fast_ns, rank.manifest.world
+    if median_ns is None or mean_ns is None or fast_ns is None or on_gpu.busy_ns < WAITS_RATIO * fast_ns:
+        return by_host
+    if by_host.count < FEWEST_STEPS:
+        return _of_kernels(on_gpu) if len(on_gpu.steps) > 1 and (world is None or world.size == 1) else by_host
+    own_ns = round(min(mean_ns, on_gpu.busy_ns))
+    if 1 / WAITS_RATIO < own_ns / median_ns < WAITS_RATIO:
+        return by_host
+    return StepTimes(by_host.count, own_ns, None, f"host clock, mean of {by_host.count} unprofiled steps")
 
 
 def _host_times(rank: Rank) -> StepTimes:
@@ -104,7 +134,10 @@ def _host_times(rank: Rank) -> StepTimes:
     own_ns = own_ns[chosen]
     source = f"host clock, {chosen.size} {kind} step{'s' if chosen.size > 1 else ''}"
     p95_ns, p5_ns = (_quantile_ns(own_ns, share) if chosen.size >= FEWEST_STEPS else None for share in (0.95, 0.05))
-    return StepTimes(int(chosen.size), round(np.median(own_ns)), p95_ns, source, p5_ns)
+    if kind != "unprofiled":
+        return StepTimes(int(chosen.size), round(np.median(own_ns)), p95_ns, source, p5_ns)
+    mean_ns, fast_ns = round(own_ns.mean()), _quantile_ns(own_ns, FAST_FRAC)
+    return StepTimes(int(chosen.size), round(np.median(own_ns)), p95_ns, source, p5_ns, mean_ns, fast_ns)
 
 
 def _warm(rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:

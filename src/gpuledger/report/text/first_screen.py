@@ -219,7 +219,7 @@ def _step_time(device: DeviceView) -> list[str]:
     if steps.median_ns is None:
         return [f"not measured: {steps.source}"]
     source = steps.source.removeprefix("host clock, ")
-    spread = " median" if steps.count > 1 and steps.source.startswith("host") else ""
+    spread = " median" if steps.count > 1 and source != steps.source and not source.startswith("mean") else ""
     spread += "" if steps.p95_ns is None else f", {format_ns(steps.p95_ns)} p95"
     texts = [f"{format_ns(steps.median_ns)}{spread} ({source})"]
     if device.times is None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from folders import RECORDINGS
 from hypothesis import given
@@ -38,16 +40,19 @@ class SimulatedGpu:
         kernel_ns: Time of a kernel.
         queue: Number of launches that can be pending.
         waits: Whether the host waits for the GPU at the end of each step.
+        waits_every: Number of steps after which the host waits for the GPU; 0 for never.
     """
 
     launch_ns: int
     kernel_ns: int
     queue: int = 1000
     waits: bool = False
+    waits_every: int = 0
 
     def __post_init__(self) -> None:
         self.host_ns = BASE_NS
         self.ends: list[int] = [BASE_NS]
+        self.steps = 0
 
     def step(self, kernel_ns: int | None = None) -> list[tuple[int, int]]:
         """Return start and end of the step's kernels."""
@@ -59,7 +64,8 @@ class SimulatedGpu:
             start = max(self.host_ns, self.ends[-1])
             self.ends.append(start + (kernel_ns or self.kernel_ns))
             found.append((start, self.ends[-1]))
-        if self.waits:
+        self.steps += 1
+        if self.waits or (self.waits_every and self.steps % self.waits_every == 0):
             self.synchronize()
         return found
 
@@ -95,6 +101,11 @@ def recorded(gpu: SimulatedGpu, *, energy: bool, profiled_ns: int | None = None)
     return KeptRank(0, base.directory, manifest, tables=tables)
 
 
+def of_step(rank: KeptRank, number: int) -> pa.Array:
+    """Return which spans are of a step: kernels of other shapes cannot be matched, and one profiled step is left."""
+    return pc.equal(rank.table("spans")["step"], number)
+
+
 def _spans(step: int, kernels: list[tuple[int, int]]) -> Iterator[dict[str, Any]]:
     missing = dict.fromkeys(
         ("start_index", "end_index", "module_id", "operator_id", "scope_id", "flops", "moved_bytes")
@@ -127,6 +138,26 @@ def test_a_profiled_step_of_such_a_program_is_compared_on_the_gpu() -> None:
     assert present(find_overhead(recorded(gpu, energy=True)).profiled_step_frac) == pytest.approx(1, rel=0.01)
     gpu = SimulatedGpu(launch_ns=MS // 100, kernel_ns=2 * MS)
     assert find_overhead(recorded(gpu, energy=False)).profiled_step_frac is None
+
+
+@pytest.mark.parametrize("every", [4, 5])
+def test_a_program_that_waits_in_some_steps_has_the_mean_of_its_steps(every: int) -> None:
+    """It prints its loss in every fourth step. The host ends the others before the GPU."""
+    rank = recorded(SimulatedGpu(launch_ns=MS // 100, kernel_ns=2 * MS, waits_every=every), energy=True)
+    rank = replace(rank, tables=rank.tables | {"spans": rank.table("spans").filter(of_step(rank, PROFILED[0]))})
+    times = step_times(rank)
+    assert not present(gpu_steps(rank)).runs_ahead
+    assert times.source == "host clock, mean of 35 unprofiled steps"
+    assert times.p95_ns is None
+    assert present(times.median_ns) == pytest.approx(KERNELS * 2 * MS, rel=0.2)  # waits between steps are in none
+
+
+def test_a_program_that_ends_before_the_host_waits_has_the_time_of_its_profiled_steps() -> None:
+    rank = recorded(SimulatedGpu(launch_ns=MS // 100, kernel_ns=2 * MS, waits_every=PROFILED[1]), energy=False)
+    steps = rank.table("steps")
+    rank = replace(rank, tables=rank.tables | {"steps": steps.slice(0, PROFILED[1] + 1)})
+    assert step_times(rank).source == "GPU, kernels of 2 profiled steps"
+    assert present(step_times(rank).median_ns) == pytest.approx(KERNELS * 2 * MS, rel=0.01)
 
 
 @pytest.mark.parametrize("waits", [True, False])
