@@ -25,6 +25,7 @@ import gpuledger  # noqa: E402
 from gpuledger.analyze.memory.breakdown import break_down  # noqa: E402
 from gpuledger.analyze.memory.instant import find_peak, resolve_instant  # noqa: E402
 from gpuledger.analyze.memory.lines.source_lines import WITHOUT_LINE  # noqa: E402
+from gpuledger.analyze.view.view import build_view  # noqa: E402
 
 
 def record(tmp_path: Path, work: Any, **options: Any) -> Any:
@@ -322,21 +323,70 @@ def test_out_of_memory_is_the_programs_own_and_is_explained(tmp_path: Path) -> N
     assert held["weight"] == 8192 * 8193 * 4
 
 
-def test_the_programs_own_history_goes_first(tmp_path: Path) -> None:
+def test_a_history_that_the_program_starts_is_its_own_and_the_recording_reads_it(tmp_path: Path) -> None:
     def work(_: Any) -> None:
         train(net(), torch.optim.SGD(net().parameters(), 0.1), steps=1)
         torch.cuda.memory._record_memory_history(max_entries=1000)
-        torch.randn(1000, device="cuda")
+        kept.append(torch.randn(1000, device="cuda"))
         snapshots.append(torch.cuda.memory._snapshot())
         torch.cuda.memory._record_memory_history(enabled=None)
 
     snapshots: list[Any] = []
+    kept: list[Any] = []
     with gpuledger.record("t", out=tmp_path / "t.ledger") as recording:
         work(recording)
     rank = recording.run().rank(0)
-    assert any("its own memory history" in note for note in rank.manifest.notes)
+    assert any("changed PyTorch's memory history" in note for note in rank.manifest.notes)
     (mine,) = [e for e in snapshots[0]["device_traces"][0] if e["action"] == "alloc"]
     assert mine["frames"], "the program's own history lost its stacks"
+    assert not [check for check in rank.manifest.checks if not check.ok]
+    assert kept[0].nbytes in rank.table("blocks", ("requested_bytes",))["requested_bytes"].to_pylist()
+
+
+OWN_HISTORY = """
+import pickle
+import torch
+torch.manual_seed(0)
+torch.cuda.memory._record_memory_history(max_entries=100_000)
+model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(16):
+    loss = model(torch.randn(256, 512, device="cuda")).square().mean()  # loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+torch.cuda.memory._dump_snapshot("own.pickle")
+torch.cuda.memory._record_memory_history(enabled=None)
+with open("own.pickle", "rb") as file:
+    traces = pickle.load(file)["device_traces"]
+events = [(event["action"], event["size"]) for trace in traces for event in trace if event["action"] != "snapshot"]
+print(loss.item(), len(events), hash(tuple(events)), torch.cuda.max_memory_allocated())
+"""
+
+
+def test_a_program_that_keeps_its_own_history_is_recorded_from_it(tmp_path: Path) -> None:
+    program, out = tmp_path / "train.py", tmp_path / "own.ledger"
+    program.write_text(OWN_HISTORY)
+    recorded = [sys.executable, "-m", "gpuledger", "run", "-q", "--out", str(out), str(program)]
+    printed = []
+    for command in ([sys.executable, str(program)], recorded):
+        environment = {**os.environ, "PYTHONHASHSEED": "0"}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180, check=False
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        printed.append(done.stdout)
+    assert printed[0] == printed[1]
+    rank = gpuledger.load(out).rank(0)
+    assert [check for check in rank.manifest.checks if not check.ok] == []
+    assert rank.manifest.time_steps is not None
+    view = build_view(gpuledger.load(out)).highest
+    assert view.breakdown.allocated_bytes == int(printed[0].split()[-1])
+    assert categories(rank)["weight"] == 4 * (2 * 512 * 2048 + 2048 + 512)
+    by_line = {line.label.rpartition("/")[2]: line.bytes for line in view.line_amounts}
+    assert sum(size or 0 for label, size in by_line.items() if label.startswith("train.py:")) > 0.9 * sum(
+        size or 0 for size in by_line.values()
+    )
 
 
 def test_nothing_stays_installed_and_peaks_are_the_programs_own(tmp_path: Path) -> None:

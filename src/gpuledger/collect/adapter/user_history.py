@@ -19,18 +19,31 @@ from gpuledger.collect.adapter.torch_entrances import (
 class UserHistory:
     """Detects when the program starts its own memory history or sets its own allocation metadata.
 
-    The recording ends before that. A snapshot that the program takes before it contains no event and no stack of
-    gpuledger. Blocks keep their stacks after the recording, so keep this until the measurements have ended.
+    The recording ends before that, or reads the program's history from then on. A snapshot that the program takes
+    before it contains no event and no stack of gpuledger. Blocks keep their stacks after the recording, so keep this
+    until the measurements have ended.
+
+    Args:
+        give_way: Called before the program starts, changes or stops its history, or sets metadata.
+        absorbs: Handles an exception raised in gpuledger's code.
+        starts: Called instead before the program starts a history of all events. Returns whether it was handled.
+        has_own: Whether the program keeps a history already.
     """
 
-    def __init__(self, give_way: Callable[[], None], absorbs: Absorbs) -> None:
-        has_own = False
-
-        def enter(*_: Any) -> None:
+    def __init__(
+        self,
+        give_way: Callable[[], None],
+        absorbs: Absorbs,
+        *,
+        starts: Callable[[], bool] = lambda: False,
+        has_own: bool = False,
+    ) -> None:
+        def enter(enabled: Any, *_: Any) -> None:
             nonlocal has_own
             if not torch_private.history_is_ours():
                 has_own = True
-                give_way()
+                if not (enabled == "all" and starts()):
+                    give_way()
 
         def give_way_to_tags(*_: Any) -> None:
             give_way()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
@@ -14,7 +15,7 @@ from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.attribution.tensor_observations import storage_place
 from gpuledger.collect.memory.captured_pools import captured_pools
-from gpuledger.collect.memory.history_columns import HistoryStacks, event_columns, signed
+from gpuledger.collect.memory.history_columns import Entry, HistoryStacks, event_columns, signed
 from gpuledger.model.journal.journal import REASONS, TORCH_STATES, BlockState, Part
 from gpuledger.model.pools import pool_number
 
@@ -33,19 +34,27 @@ class CudaRecorder:
 
     Call :meth:`open` only after CUDA is initialized (from ``torch.cuda._lazy_call``), because it would initialize CUDA
     itself.
+
+    There is one history in a process. One that the program keeps itself is read, and neither cleared nor stopped.
+
+    Args:
+        stacks: Assigns ids to Python stacks.
+        tags: Assigns ids to the tokens of allocations.
+        reads_programs: Whether the program keeps a history already.
     """
 
     kind = "cuda-history"
     place_of = staticmethod(storage_place)
 
-    def __init__(self, stacks: StackTable, tags: TagTable) -> None:
+    def __init__(self, stacks: StackTable, tags: TagTable, *, reads_programs: bool = False) -> None:
         self.set_token: Callable[[str], None] = torch_private.set_memory_metadata()
         self._stacks = HistoryStacks(stacks)
         self._tags = tags
         self._open = False
         self._snapshots = 0
-        self._with_stacks = False
+        self._with_stacks = reads_programs
         self._blocks_kept = False
+        self._programs = _ProgramsHistory() if reads_programs else None
 
     def can_open(self) -> bool:
         """Return True: the allocator's history can start at any time."""
@@ -53,13 +62,16 @@ class CudaRecorder:
 
     def open(self, part: Part, living: LiveObjects) -> None:
         """Start the history and record the live allocations."""
-        torch_private.start_history(stacks=False, max_entries=MAX_ENTRIES, clear=True)
+        if self._programs is None:
+            torch_private.start_history(stacks=False, max_entries=MAX_ENTRIES, clear=True)
+        else:
+            self._programs.take_new(torch_private.full_snapshot())
         self._open = True
         part.facts["allocator_settings"] = self._note_snapshot(part, torch_private.light_snapshot(), "open")
 
     def set_stacks(self, on: bool) -> None:
         """Start or stop recording Python stacks of allocations. Recorded stacks are kept."""
-        if self._open and on != self._with_stacks:
+        if self._open and on != self._with_stacks and self._programs is None:
             torch_private.start_history(stacks=on, max_entries=MAX_ENTRIES, clear=False)
             self._with_stacks = on
 
@@ -109,7 +121,10 @@ class CudaRecorder:
         written at each step.
         """
         snapshot = torch_private.full_snapshot()
-        torch_private.start_history(stacks=self._with_stacks, max_entries=MAX_ENTRIES, clear=True)
+        if self._programs is None:
+            torch_private.start_history(stacks=self._with_stacks, max_entries=MAX_ENTRIES, clear=True)
+        else:
+            self._programs.take_new(snapshot)
         if reason != "step_end" or not self._blocks_kept:
             self._blocks_kept = True
             self._note_snapshot(part, snapshot, reason)
@@ -121,12 +136,29 @@ class CudaRecorder:
             try:
                 snapshot = torch_private.full_snapshot()
             finally:
-                torch_private.stop_history()
+                if self._programs is None:
+                    torch_private.stop_history()
                 self._open = False
             self.set_token("")
+            if self._programs is not None:
+                self._programs.take_new(snapshot)
             self._note_snapshot(part, snapshot, reason)
             self._note_events(part, snapshot)
         return True
+
+    def read_programs(self, part: Part) -> None:
+        """Read the history that the program is about to start, or to change, from now on."""
+        if not self._open:
+            return
+        snapshot = torch_private.full_snapshot()
+        if self._programs is None:
+            torch_private.stop_history()
+            self._note_events(part, snapshot)
+            self._programs, self._with_stacks = _ProgramsHistory(), True
+            self._programs.take_new(snapshot)
+        else:  # it may be cleared
+            self._programs.take_new(snapshot)
+            self._note_events(part, snapshot)
 
     # -- snapshots into columns -----------------------------------------------------------------------------------
 
@@ -157,6 +189,39 @@ class CudaRecorder:
             part.add("snapshot_blocks", snapshot_id=number, **block_columns(segments))
         settings: dict[str, Any] = snapshot.get("allocator_settings") or {}
         return settings
+
+
+class _ProgramsHistory:
+    """Knows what was read of a history that is never cleared: per device the time of its last event, in µs.
+
+    Several events can have the same time, so the number of those that were read is known, too.
+    """
+
+    def __init__(self) -> None:
+        self._read: dict[int, tuple[int, int]] = {}
+
+    def take_new(self, snapshot: dict[str, Any]) -> None:
+        """Remove the events from a snapshot that an earlier one had."""
+        for device_idx, trace in enumerate(snapshot["device_traces"]):
+            last_us, count = self._read.get(device_idx, (-1, 0))
+            del trace[: bisect_left(trace, last_us, key=_time_us)]
+            del trace[: min(count, _count_at(trace, last_us))]
+            if trace:
+                now_us = _time_us(trace[-1])
+                same = sum(_time_us(entry) == now_us for entry in trace)
+                self._read[device_idx] = now_us, same + (count if now_us == last_us else 0)
+
+
+def _time_us(entry: Entry) -> int:
+    return int(entry["time_us"])
+
+
+def _count_at(trace: list[Entry], time_us: int) -> int:
+    """Return how many events at the beginning of a history have a time."""
+    count = 0
+    while count < len(trace) and _time_us(trace[count]) == time_us:
+        count += 1
+    return count
 
 
 def segment_columns(segments: list[dict[str, Any]]) -> dict[str, Any]:

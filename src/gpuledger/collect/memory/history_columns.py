@@ -5,6 +5,7 @@ The program is paused meanwhile. ``bench/time/recording_parts.py`` measures how 
 
 from __future__ import annotations
 
+import re
 from operator import itemgetter
 from typing import Any
 
@@ -17,6 +18,8 @@ from gpuledger.model.journal.journal import TORCH_ACTIONS, Action
 _ACTIONS = {name: int(action) for name, action in TORCH_ACTIONS.items()}
 _OTHER = int(Action.OTHER)
 _FRAME = itemgetter("filename", "line", "name")
+_COMPILED = re.compile(r"(\?\?|.*\.(c|cc|cpp|cu|cuh|h|hpp|S|so[.\d]*))?")
+"""File names of frames of compiled code, which a history of the program's own can have."""
 
 Entry = dict[str, Any]
 """One event of torch's history."""
@@ -105,5 +108,6 @@ class HistoryStacks:
         key = tuple(map(frame_ids.__getitem__, map(id, frames)))
         number = self._stack_ids.get(key)
         if number is None:
-            number = self._stack_ids[key] = self._table.intern(tuple(map(_FRAME, frames)))
+            read = (_FRAME(frame) for frame in frames if not _COMPILED.fullmatch(frame["filename"]))
+            number = self._stack_ids[key] = self._table.intern(tuple(read))
         return number

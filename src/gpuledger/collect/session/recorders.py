@@ -90,17 +90,18 @@ class ProcessRecorders:
         if why_not is not None:
             self._adopt_dispatch(session, why_not)
             return
-        if torch_private.history_enabled():
-            session.journal.note(
-                "Nothing was recorded: the program keeps its own memory history, and only one can be active."
-            )
-            session.end()
-            return
-        recorder, card = CudaRecorder(session.stacks, session.tags), CardReader()
+        has_own = torch_private.history_enabled()
+        recorder, card = CudaRecorder(session.stacks, session.tags, reads_programs=has_own), CardReader()
         reads_blocks = session.flight is None  # the flight recorder has a snapshot of its own
         out_of_memory.watch(session.guard.for_good, session.ran_out_of_memory, reads_blocks=reads_blocks)
         describe_cuda(session.journal, recorder, card)
-        self._user_history = UserHistory(session.guard(session.give_way), session.guard.absorbs)
+
+        def starts() -> bool:
+            recorder.read_programs(session.journal.part)
+            return True
+
+        guarded = session.guard(session.give_way), session.guard.absorbs
+        self._user_history = UserHistory(*guarded, starts=starts, has_own=has_own)
         session.adopt(recorder, card)
 
     def _begin_dispatch(self, session: Session, why_not_cuda: str | None = None) -> None:

@@ -393,8 +393,8 @@ class Session:
             self._begin_later_passes(with_times=False)
 
     def give_way(self) -> None:
-        """Stop recording, because the program starts its own memory history."""
+        """Stop recording, because the program stops its own memory history, or sets metadata of allocations."""
         if self._is_recording:
-            self.journal.note("The program started its own memory history, so the recording ended there.")
+            self.journal.note("The program changed PyTorch's memory history, so the recording ended there.")
             self._close_window("program's own history")
             self.end()

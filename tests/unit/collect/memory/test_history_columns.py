@@ -66,6 +66,15 @@ def test_only_allocations_have_stacks() -> None:
     assert event_columns(trace, TagTable(), HistoryStacks(StackTable()))["stack_id"] == [-1, -1, 0, -1]
 
 
+def test_frames_of_compiled_code_are_left_out() -> None:
+    """A history of the program's own has them by default."""
+    table = StackTable()
+    compiled = ("", "??", "/pytorch/c10/core/Allocator.cpp", "Python/ceval.c", "/lib/libc.so.6", "a.cuh", "b.h")
+    frames = [{"filename": file, "line": 1, "name": "f"} for file in (*compiled, "train", "a.cpp.py", "<stdin>")]
+    (number,) = HistoryStacks(table).numbers([entry_of(frames=frames)])
+    assert table.intern((("train", 1, "f"), ("a.cpp.py", 1, "f"), ("<stdin>", 1, "f"))) == number
+
+
 def test_a_stack_is_read_once_in_all_snapshots() -> None:
     table = CountingTable()
     stacks = HistoryStacks(table)
