@@ -151,6 +151,9 @@ def test_a_training_in_another_thread_is_measured_there(waits: str, tmp_path: Pa
     manifest = load(tmp_path / "run.ledger").rank().manifest
     assert (manifest.timed_program, manifest.time_steps) == (None, (4, 6))
     assert not any("profiler" in sentence for sentence in manifest.left_out)
+    times = break_down_time(load(tmp_path / "run.ledger").rank())
+    assert times is not None
+    assert sum(line.time_ns for line in times.lines if "train.py:" in line.line) >= 0.9 * times.work_ns
 
 
 @pytest.mark.parametrize("most", [100, 5_000])

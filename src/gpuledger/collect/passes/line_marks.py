@@ -46,7 +46,6 @@ class LineMarks:
         self.stacks = stacks
         self._guard = guard
         self._mode: _LineMode | None = None
-        self._mode_thread = 0
         self._texts: dict[int, str] = {}
         self._on_operator: Callable[[], None] | None = None
         self.is_on = False
@@ -69,7 +68,6 @@ class LineMarks:
         module = Observer(self._enter_module, self._leave_module, self._leave_module, absorbs=absorbs)
         self._observations.append(Observation(torch_entrances.module_call(), module))
         self.is_on = True
-        self._mode_thread = threading.get_ident()
         self._mode = _LineMode(self).__enter__()  # type: ignore[no-untyped-call]  # torch has not annotated it
 
     def _suspend(self, *_: Any) -> bool | None:
@@ -112,11 +110,6 @@ class LineMarks:
         if self._mode is None:
             self.install()
             self.is_on = False
-
-    @property
-    def is_in_another_thread(self) -> bool:
-        """Return whether a mode is installed that the calling thread cannot remove."""
-        return self._mode is not None and self._mode_thread != threading.get_ident()
 
     @staticmethod
     def is_in_operator() -> bool:

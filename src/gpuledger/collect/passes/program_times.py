@@ -55,6 +55,9 @@ class ProgramTimes:
         self._leave_out_shapes_soon = guard(self._leave_out_shapes)
         self._remove_soon = guard(self._remove)
         self._count = self._begun = self._operators = 0
+        self._stop_counting = time_pass.stop_counting
+        self._is_left = False
+        """Whether another thread than the main one measures steps, with other line marks."""
 
     def install(self) -> None:
         """Start counting operators, unless something prevents it."""
@@ -144,7 +147,10 @@ class ProgramTimes:
     def _remove(self) -> None:
         """Remove the dispatch mode. If that is not possible now, try again later, in the main thread that has it."""
         self._try_later(self._remove_soon)
-        if not self._time_pass.stop_counting() and threading.current_thread() is not threading.main_thread():
+        if threading.current_thread() is threading.main_thread():
+            self._stop_counting()
+        elif not self._is_left:
+            self._is_left, self._stop_counting = True, self._time_pass.leave_counting()
             call_soon(self._begin_or_end)
 
 

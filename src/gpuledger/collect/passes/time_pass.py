@@ -156,9 +156,7 @@ class TimePass:
         that wait for it.
         """
         is_free = not (dispatch_modes.has_dispatch_mode() or energy_cards.runs_with_others())
-        if self._profiler is None or not (is_free and self.is_of_this_thread):
-            return False
-        if self._lines is None or self._lines.is_in_another_thread:
+        if self._lines is None or self._profiler is None or not (is_free and self.is_of_this_thread):
             return False
         started_ns = time.time_ns()
         energy_cards.wait_for(energy_cards.cards_in_use())
@@ -208,6 +206,17 @@ class TimePass:
         """Stop counting operators. Return False if that is not possible now; then call it again."""
         return self._lines is None or self._lines.remove()
 
+    def leave_counting(self) -> Callable[[], bool]:
+        """Leave the counting to its thread, which must remove it, and use other line marks from now on.
+
+        Returns:
+            What stops counting there; returns False if that is not possible now.
+        """
+        if self._lines is None:
+            return lambda: True
+        counting, self._lines = self._lines, LineMarks(self._lines.stacks, self._guard)
+        return counting.remove
+
     def take_held(self) -> list[Any]:
         """Return the events that :meth:`end` has held back, once."""
         held, self._held = self._held, []
@@ -231,7 +240,7 @@ class TimePass:
         if not keep:
             self._held = []
         if self._profiler is None:
-            return self._lines is None or self._lines.is_in_another_thread or self._lines.remove()
+            return self._lines is None or self._lines.remove()
         while self._optimizer_ranges.get(threading.get_ident()):
             self.leave_optimizer()
         self.is_open = False

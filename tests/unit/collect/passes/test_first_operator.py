@@ -26,7 +26,7 @@ def test_the_first_operator_is_the_first_one_with_memory_of_a_gpu(
     monkeypatch.setattr(program_times, "call_soon", lambda action: action())
     monkeypatch.setattr(torch_private, "has_used_gpu", lambda: len(done) >= first_on_gpu)
     monkeypatch.setattr(ProgramTimes, "_begin", lambda _self: begun.append(len(done)))
-    time_pass: Any = SimpleNamespace(keeps_tensors=False, is_in_operator=False)
+    time_pass: Any = SimpleNamespace(keeps_tensors=False, is_in_operator=False, stop_counting=lambda: True)
     watch = UserProfiler(lambda: None, lambda _error: False)
     guard = Guard(lambda error: pytest.fail(str(error)))
     program = ProgramTimes(time_pass, RankJournal(lambda: tmp_path, []), watch, lambda: seen.append(len(done)), guard)
