@@ -5,7 +5,8 @@ rounding, small and large pool, best fit by size then address, splitting, mergin
 other streams, release of cached segments when the GPU is full, garbage collection. With the recorded requests and frees
 of a real GPU, it reproduces the recorded segments.
 
-Not simulated: private pools (CUDA graphs), ``cudaMallocAsync``, several threads at once.
+Private pools, as of CUDA graphs, are streams here: blocks of one stream serve no other. Not simulated:
+``cudaMallocAsync``, several threads at once.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class CachingAllocator:
         self.counters = self.memory.counters
         self.live: dict[int, Block] = {}
         self.pools = {True: Pool(small=True), False: Pool(small=False)}
+        self.private: set[int] = set()
+        """Streams that stand for private pools. Their segments are not released while they are in use."""
         self._awaiting: list[Block] = []
         self._expandable = ExpandableSegments(self.memory)
 
@@ -110,6 +113,8 @@ class CachingAllocator:
         self.finish_streams()
         for pool in (self.pools[False], self.pools[True]):
             for block in pool.blocks():
+                if block.stream in self.private:
+                    continue
                 if block.expandable:
                     self._expandable.unmap(block)
                 elif block.is_whole:

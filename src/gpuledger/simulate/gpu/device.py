@@ -62,6 +62,8 @@ class SimulatedDevice:
         self.events: list[Event] = []
         self.token = ""
         self.stream = 0
+        self.pool: int | None = None
+        """The stream that stands for the private pool of the CUDA graph that is captured."""
         self.in_backward = False
         self.in_engine = False
         self.operators: dict[str, int] = {}
@@ -212,7 +214,7 @@ class SimulatedDevice:
             self.requested_bytes += size_bytes
             if isinstance(size_bytes, Size):
                 self.elsewhere.replace(self._requests, size_bytes)
-            return self.allocator.malloc(size_bytes, self.stream)
+            return self.allocator.malloc(size_bytes, self.stream if self.pool is None else self.pool)
         finally:
             self._busy = False
             while self._gone:

@@ -52,10 +52,58 @@ class SimulatedStream:
         """Do nothing: no work is running."""
 
     def is_capturing(self) -> bool:
-        """Return False: no CUDA graph is captured."""
-        return False
+        """Return whether a CUDA graph is captured."""
+        return torch.cuda.is_current_stream_capturing()
 
     wait_event = wait_stream = lambda self, other: None
+
+
+def graph_class(device: SimulatedDevice, say: Callable[[str], None]) -> type:
+    """Return what stands for ``torch.cuda.CUDAGraph``: what is captured runs once, in a private pool.
+
+    Source: aten/src/ATen/cuda/CUDAGraph.cpp. What is freed in a pool serves later requests of the same pool only. A
+    replay allocates nothing.
+    """
+
+    class CapturedGraph:
+        def __init__(self, keep_graph: bool = False) -> None:
+            self._pool = 0
+
+        def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **_how: Any) -> None:
+            self._pool = pool[1] if pool else new_pool()[1]
+            device.pool = self._pool
+            device.allocator.private.add(self._pool)
+            say(
+                f"{caller()}: a CUDA graph is captured. Its operators are counted once, with memory of their own that "
+                "is kept. Replays need none."
+            )
+
+        def capture_end(self) -> None:
+            device.pool = None
+
+        def reset(self) -> None:
+            device.allocator.private.discard(self._pool)
+
+        def pool(self) -> tuple[int, int]:
+            return 0, self._pool
+
+        def _nothing(self, *_args: Any) -> None:
+            return
+
+        __del__ = reset
+        replay = instantiate = enable_debug_mode = debug_dump = _nothing
+
+    return CapturedGraph
+
+
+_FIRST_POOL = 1 << 20
+"""Larger than the numbers of streams."""
+
+
+def new_pool() -> tuple[int, int]:
+    """Return the handle of a new private pool."""
+    SimulatedStream._count += 1
+    return 0, _FIRST_POOL + SimulatedStream._count
 
 
 class SimulatedEvent:
@@ -113,6 +161,16 @@ class CudaFacade:
                 patches.put(torch.accelerator, name, answer)
         if hasattr(torch._C, "_get_accelerator"):  # FSDP places parameters on this device
             patches.put(torch._C, "_get_accelerator", lambda *_check: torch.device("cuda"))
+        captured = graph_class(self.device, self._say)
+        for name, answer in (
+            ("CUDAGraph", captured),
+            ("graph_pool_handle", new_pool),
+            ("is_current_stream_capturing", lambda: self.device.pool is not None),
+        ):
+            for place in (torch.cuda, torch.cuda.graphs):
+                patches.put(place, name, answer)
+        if not hasattr(torch._C, "_host_emptyCache"):  # a PyTorch for the CPU has none
+            patches.put(torch._C, "_host_emptyCache", lambda: None)
         patches.put(subprocess.Popen, "__init__", self._noting_nvidia_smi(subprocess.Popen.__init__))
         patches.put(torch, "get_device_module", lambda device=None: torch.cuda)
         patches.put(torch, "Generator", _Generator)
@@ -180,7 +238,7 @@ class CudaFacade:
             "get_device_properties": lambda device=None: properties,
             "get_arch_list": lambda: ["sm_{}{}".format(*card.compute_capability)],
             "is_bf16_supported": lambda *_args, **_kwargs: card.compute_capability >= (8, 0),
-            "is_current_stream_capturing": lambda: False,
+            "is_current_stream_capturing": lambda: self.device.pool is not None,
             "can_device_access_peer": lambda *_: False,
             "utilization": lambda device=None: 0,
             "device": lambda device=None: nullcontext(),

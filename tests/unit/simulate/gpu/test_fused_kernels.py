@@ -118,3 +118,17 @@ def test_attention_uses_only_the_kernels_that_the_program_has_switched_on(
         scores_bytes = 2 * 4 * 512 * 512 * 4
         assert (torch.cuda.memory_allocated() - before > scores_bytes) is keeps_scores
         assert made.shape == data.shape
+
+
+def test_grouped_queries_with_a_mask_use_cudnn_on_recent_gpus() -> None:
+    """Neither flash nor memory-efficient attention takes both. The scores would be 48 MiB."""
+    peaks = {}
+    for name in ("h200", "a100-80gb"):
+        device = SimulatedDevice(find_card(name), CachingAllocator())
+        with in_place(device, lambda _: None):
+            query = torch.ones(4, 8, 512, 64, device="cuda", dtype=torch.bfloat16)
+            key = torch.ones(4, 2, 512, 64, device="cuda", dtype=torch.bfloat16)
+            mask = torch.ones(512, 512, dtype=torch.bool, device="cuda")
+            nn.functional.scaled_dot_product_attention(query, key, key, attn_mask=mask, enable_gqa=True)
+            peaks[name] = device.counters.peak_allocated_bytes
+    assert peaks["h200"] < 10 << 20 < 32 << 20 < peaks["a100-80gb"]
