@@ -54,11 +54,11 @@ test:
 	@$(PYTHON) tools/prepare.py test
 	$(MAKE) --jobs=2 lint tested
 
-# The tests run from an environment that holds the wheel, so what is tested is what is installed. Two cores have three
+# The tests run from an environment that holds the wheel, so what is tested is what is installed. Two cores have four
 # workers, as some tests wait for signals, samples or browsers. A worker gets whole files: what the tests of a file
 # share is made once. In the order of their folders, which end with quick ones, no worker is left with a long file.
 tested: compiled
-	@$(TESTED)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	@$(TESTED)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 # Not part of the tests, which plant an error in every eighth function only: ten minutes on two cores.
 entrances: wheel

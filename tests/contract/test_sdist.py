@@ -20,8 +20,11 @@ READING = (
     "tests/contract/test_layout.py",
 )
 """Tests that read the package, recordings, old files, results, pages and tools."""
-ELSEWHERE = "test_any or test_they_are_shown or test_a_module_has_the_same"
-"""Tests among them that read no other files than the rest: of texts that are made up, and other views of recordings."""
+ELSEWHERE = "test_any or test_they_are_shown or test_a_module_has_the_same or test_the_kind_of_a_blind_training"
+"""Tests among them that read no other files than the rest: of texts that are made up, and other views of recordings.
+
+And one that makes models: it takes as long as all others.
+"""
 OF_A_CHECKOUT = "tests/contract/test_measured_pages.py::test_results_name_commits_of_the_history"
 """A test among them that reads the history."""
 

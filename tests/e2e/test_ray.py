@@ -98,6 +98,7 @@ def ray() -> Iterator[Ray]:
     needed = {"num_cpus": HEAD_CPUS, "include_dashboard": False, "include_log_monitor": False}
     with object_storage() as storage, pytest.MonkeyPatch.context() as patch:  # first: the nodes inherit the variables
         patch.setenv("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")  # no cloud takes nodes away here
+        patch.setenv("RAY_prestart_worker_first_driver", "0")  # each node would start a worker for each processor
         cluster = Cluster(initialize_head=True, head_node_args=needed)
         try:
             library.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 from object_storage import SCHEMES, Storage, object_storage
-from programs import TRAIN, Ended, environment, execute, recorded, write_script
-from quick import quick_gpuledger
-from quick import recorded as quickly_recorded
+from programs import TRAIN, Ended, environment, execute, write_script
+from quick import quick_gpuledger, recorded, recorded_alone
 
 from gpuledger.model.run_directory import MANIFEST
 
@@ -35,8 +34,8 @@ def gpuledger(words: list[str], directory: Path) -> Ended:
 @pytest.mark.parametrize(
     ("ending", "status", "record"),
     [
-        ("sys.exit(7)", 7, quickly_recorded),
-        ("import os; os.kill(os.getpid(), 15)", -signal.SIGTERM, recorded),
+        ("sys.exit(7)", 7, recorded),
+        ("import os; os.kill(os.getpid(), 15)", -signal.SIGTERM, recorded_alone),
     ],
 )
 def test_a_run_is_uploaded_after_the_program_has_ended(
@@ -56,7 +55,7 @@ def test_a_run_is_uploaded_after_the_program_has_ended(
 def test_without_storage_the_local_run_stays_and_merge_uploads_it(storage: Storage, tmp_path: Path) -> None:
     write_script(tmp_path, PROGRAM + "sys.exit(7)")
     url, storage.left = f"{storage.url}/job/host-a", 0
-    ended = quickly_recorded(["train.py"], tmp_path, options=("--devices", "cpu", "-q", "--out", url))
+    ended = recorded(["train.py"], tmp_path, options=("--devices", "cpu", "-q", "--out", url))
     lines = ended.stderr.decode().splitlines()
     assert (ended.status, ended.stdout) == (7, b"[]\n")
     assert lines[1] == "gpuledger: the program runs, and the upload is tried when it has ended"
@@ -67,7 +66,7 @@ def test_without_storage_the_local_run_stays_and_merge_uploads_it(storage: Stora
     merged = gpuledger(command.split()[1:], tmp_path)
     assert (merged.status, merged.stdout.decode()) == (0, f"{url}.ledger\n")
     assert f"job/host-a.ledger/{MANIFEST}" in storage.names()
-    refused = quickly_recorded(["train.py"], tmp_path, options=("--devices", "cpu", "--out", url))
+    refused = recorded(["train.py"], tmp_path, options=("--devices", "cpu", "--out", url))
     assert (refused.status, refused.stdout) == (2, b"")
     assert "already exists" in refused.stderr.decode()
 
@@ -75,7 +74,7 @@ def test_without_storage_the_local_run_stays_and_merge_uploads_it(storage: Stora
 def test_repeats_are_uploaded_one_by_one(storage: Storage, tmp_path: Path) -> None:
     write_script(tmp_path, PROGRAM)
     options = ("--devices", "cpu", "-q", "--repeat", "2", "--out", f"{storage.url}/train")
-    assert quickly_recorded(["train.py"], tmp_path, options=options).status == 0
+    assert recorded(["train.py"], tmp_path, options=options).status == 0
     assert [name for name in storage.names() if name.count("/") == 1] == [
         f"train-1.ledger/{MANIFEST}",
         f"train-2.ledger/{MANIFEST}",

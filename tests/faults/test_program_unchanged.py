@@ -81,7 +81,7 @@ for width in (4, 5, 4, 5, 4, 5):
 def both(source: str, directory: Path, words: tuple[str, ...] = (), **how: Any) -> tuple[Ended, Ended]:
     """Return how the program ended bare and recorded, each in the same directory and an interpreter of its own."""
     write_script(directory, source)
-    return bare(["train.py", *words], directory, **how), recorded(["train.py", *words], directory, **how)
+    return bare(["train.py", *words], directory, **how), quick.recorded_alone(["train.py", *words], directory, **how)
 
 
 def both_quick(source: str, directory: Path, words: tuple[str, ...] = (), **how: Any) -> tuple[Ended, Ended]:
@@ -96,7 +96,7 @@ def test_status_stdout_and_stderr_are_the_programs_own(name: str, tmp_path: Path
     env = environment(GPULEDGER_PASSES="")
     write_script(tmp_path, (ENDS | IN_STEPS)[name])
     alone = quick.bare(["train.py"], tmp_path, env=env)
-    below = (recorded if name in ENDS else quick.recorded)(["train.py"], tmp_path, env=env)
+    below = (quick.recorded_alone if name in ENDS else quick.recorded)(["train.py"], tmp_path, env=env)
     assert below == alone
     run = manifest(tmp_path / "train.ledger")
     assert run["status"] == "complete"

@@ -17,7 +17,7 @@ from typing import Any
 
 from built import build
 from folders import TESTS
-from programs import Ended, execute
+from programs import Ended, environment, execute
 
 
 @cache
@@ -77,3 +77,9 @@ def bare(words: list[str], directory: Path, **how: Any) -> Ended:
 def recorded(words: list[str], directory: Path, options: tuple[str, ...] = ("-q",), **how: Any) -> Ended:
     """Return how the program ends below ``gpuledger run``."""
     return execute([*quick_gpuledger(), "run", *options, *words], directory, **how)
+
+
+def recorded_alone(words: list[str], directory: Path, options: tuple[str, ...] = ("-q",), **how: Any) -> Ended:
+    """Return how a program in an interpreter of its own ends below ``gpuledger run``: only the launcher is a fork."""
+    env = {**(how.pop("env", None) or environment()), "QUICK_PROGRAMS_PYTHON": sys.executable}
+    return recorded(words, directory, options, env=env, **how)

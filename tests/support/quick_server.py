@@ -32,6 +32,8 @@ COMMANDS = ("cli", "report", "services", "analyze", "model", "processes", "files
 """The packages of gpuledger's that commands load, and what they start beside a program."""
 
 FLAGS = ("-u", "-P")
+PROGRAMS_PYTHON = "QUICK_PROGRAMS_PYTHON"
+"""The variable with what the fork takes for its own Python, with which it starts programs."""
 LARGEST_DESCRIPTOR = 256
 
 
@@ -43,6 +45,7 @@ def _threads() -> set[str]:
 def _groups() -> Iterator[tuple[str, ...]]:
     """Yield what is loaded beforehand."""
     yield from (("numpy",), ("numpy.random",), ("numpy.ma",), ("pynvml",), ("torch",), ("torch._dynamo",), RECORDER)
+    yield from (("fsspec",), ("s3fs",), ("gcsfs",))
     yield "click", "rich.console", "rich.table", "psutil", "pyarrow", "pyarrow.parquet", "pyarrow.compute"
     yield modules_of(*COMMANDS)
     yield modules_of("simulate")
@@ -151,10 +154,11 @@ def _open_streams() -> None:
 
 def run(words: list[str], environment: dict[str, str], directory: str, command: str) -> NoReturn:
     """Be ``python WORDS``: ``-m MODULE``, ``-c TEXT`` or a script, with ``-u`` and ``-P`` or without."""
+    python = environment.pop(PROGRAMS_PYTHON, command)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(directory)
-    sys.executable = command
+    sys.executable = python
     sys.orig_argv = [command, *words]
     paths = [os.path.abspath(path) for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = [*paths, *sys.path[1:]]
