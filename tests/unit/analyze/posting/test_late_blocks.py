@@ -15,6 +15,7 @@ from gpuledger.analyze.memory.failures.failed_request import read_failed_state
 from gpuledger.analyze.memory.failures.oom import explain_oom
 from gpuledger.analyze.posting.device import DeviceHistory, device_histories
 from gpuledger.analyze.posting.late.late_blocks import (
+    BY_ADDRESS,
     BY_ORDER,
     BY_SIZE,
     BY_STACK,
@@ -22,9 +23,10 @@ from gpuledger.analyze.posting.late.late_blocks import (
     find_owners_of_late_blocks,
 )
 from gpuledger.analyze.posting.posting import post_journal
+from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.model.accounts import CATEGORIES, Phase
 from gpuledger.model.journal.columns import COLUMNS
-from gpuledger.model.journal.journal import Action
+from gpuledger.model.journal.journal import REASONS, Action
 from gpuledger.model.journal.reading import Journal, read_journal
 from gpuledger.report.json.document import oom_document
 from gpuledger.report.text.oom_text import memory_texts, request_text
@@ -45,6 +47,25 @@ def table(name: str, **columns: Any) -> dict[str, np.ndarray]:
         column: np.broadcast_to(np.asarray(columns[column]), count).astype(kind)
         for column, kind in COLUMNS[name].items()
     }
+
+
+def failing_after(journal: Journal, history: DeviceHistory, index: int) -> tuple[Journal, Any]:
+    """Return a journal with a failure after an event of the recorded steps, and the blocks that were allocated then."""
+    lives, counts = history.lives, history.counts
+    alive = np.flatnonzero((lives.alloc_index <= index) & (lives.free_requested_index > index))
+    counters = {name: np.append(values, values[-1]) for name, values in journal.tables["counters"].items()}
+    counters["alloc_count"][-1] = counts.alloc_base + np.searchsorted(counts.alloc_at, index, "right")
+    counters["free_count"][-1] = counts.free_base + np.searchsorted(counts.free_at, index, "right")
+    counters["device_idx"][-1], counters["reason"][-1] = history.device_idx, REASONS.index("oom")
+    fact = {"failure_id": 0, "device_idx": history.device_idx, "step": 2, "t_ns": int(counters["t_ns"][-1])}
+    blocks = table(
+        "failure_blocks",
+        **{"failure_id": 0, "device_idx": history.device_idx, "segment_address": 0, "state": 1},
+        **{"address": lives.address[alive], "bytes": lives.requested_bytes[alive]},
+        requested_bytes=lives.requested_bytes[alive],
+    )
+    tables = {**journal.tables, "counters": counters, "failure_blocks": blocks}
+    return replace(journal, tables=tables, facts={**journal.facts, "oom": [fact]}), alive
 
 
 def failing_in_step_5(journal: Journal, blocks: Any, history: DeviceHistory, scale: int) -> Journal:
@@ -76,6 +97,20 @@ def failing_with(journal: Journal, sizes: Any, history: DeviceHistory) -> Journa
         ),
     }
     return replace(journal, tables=tables, facts={**journal.facts, "oom": [fact]})
+
+
+@pytest.mark.parametrize("name", ["gpt2", "resnet50", "lstm"])
+def test_blocks_of_an_error_in_the_recorded_steps_are_known_although_it_freed_them(name: str, tmp_path: Path) -> None:
+    journal, history = recorded(name, tmp_path)
+    lives, owners = history.lives, history.owners
+    middle = int(np.sort(lives.alloc_index)[lives.alloc_index.size // 2])
+    failing, alive = failing_after(journal, history, middle)
+    assert (lives.free_requested_index[alive] != NEVER).any()
+    found = find_owners_of_late_blocks(failing, history, failing.facts["oom"][0], np.arange(alive.size))
+    assert (found.known_by == BY_ADDRESS).all()
+    for ours, theirs in ((found.category, owners.category), (found.module_id, owners.module_id)):
+        assert ours.tolist() == theirs[alive].tolist()
+    assert found.stack_id.tolist() == owners.stack_id[alive].tolist()
 
 
 @pytest.mark.parametrize("name", ["gpt2", "resnet50", "lstm"])

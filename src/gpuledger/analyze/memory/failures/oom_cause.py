@@ -23,6 +23,8 @@ _MUCH_FRAC = 0.1
 """Share of the GPU from which on other processes are named."""
 _LARGE_FRAC = 0.5
 """Share of the limit from which on a single request is the cause by itself."""
+_MANY_TIMES = 10
+"""Size of a request relative to the limit, from which on it is not shown as a percentage."""
 _PART_FRAC, _MOST_FRAC = 0.2, 0.5
 """Share of the allocated memory from which on growth is the cause: over many steps, and over few."""
 _SMALL_FRAC, _PIECES_FRAC = 0.01, 0.05
@@ -148,8 +150,9 @@ def _one_large_request(of: Evidence) -> str:
     limit = of.limit_bytes
     if not limit or of.tried_bytes < _LARGE_FRAC * limit:
         return ""
-    tried, share = format_bytes(of.tried_bytes), format_frac(of.tried_bytes / limit, 0)
-    return f"One request of {tried} is {share} of the {format_bytes(limit)} that the process may use"
+    tried, ratio = format_bytes(of.tried_bytes), of.tried_bytes / limit
+    share = f"{ratio:,.0f} times" if ratio >= _MANY_TIMES else f"{format_frac(ratio, 0)} of"
+    return f"One request of {tried} is {share} the {format_bytes(limit)} that the process may use"
 
 
 def _memory_fraction(of: Evidence) -> str:

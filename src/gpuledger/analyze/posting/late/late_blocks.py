@@ -1,10 +1,10 @@
 """Owners of blocks that were allocated after the recorded steps, where no thread was tagged any more.
 
 A block's line is known from its own Python stack, if one was taken. The rest comes from another block. A block is known
-by its address if it is allocated since the recorded steps. It is known by order if it is the same allocation of its
-step as one of a recorded step, or of a step of which all stacks were taken. These steps can have another batch. It is
-known by size if the allocations of its step are not known, and all blocks of that size in a recorded step have one
-owner.
+by its address if it is allocated since the recorded steps, or if the error happened in them. It is known by order if it
+is the same allocation of its step as one of a recorded step, or of a step of which all stacks were taken. These steps
+can have another batch. It is known by size if the allocations of its step are not known, and all blocks of that size in
+a recorded step have one owner.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from gpuledger.analyze.posting.late.kept_allocations import KeptAllocations, own
 from gpuledger.analyze.posting.late.step_orders import StepMatch, match_step
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.model.accounts import CATEGORIES, Phase
+from gpuledger.model.journal.journal import REASONS
 from gpuledger.model.journal.reading import Journal
 from gpuledger.model.source_files import is_framework
 
@@ -123,27 +124,49 @@ def _compare(
     with_live = set(kept.step[[last_at[place] for place in live.values() if place in last_at]].tolist())
     failed_step = int(failure.get("step") or -1)
     block, stack, was_compared = _compare_steps(history, kept, recorded, lines, failed_step, with_live)
-    alive = np.flatnonzero(history.lives.free_requested_index == NEVER)
-    at_close = {int(history.lives.address[one]): int(one) for one in alive.tolist()}
+    error_index = _index_of_error(journal, history, failure)
+    at_address = {int(history.lives.address[one]): int(one) for one in _alive(history, error_index).tolist()}
     by_size, of_one_line = _owners_by_size(history, step)
     for row, place in live.items():
         size = int(requested[row])
         number = last_at.get(place)
-        at = at_close.get(place)
-        if number is not None:
+        at = at_address.get(place)
+        is_same = at is not None and int(history.lives.requested_bytes[at]) == size
+        if at is not None and is_same and error_index is not None:
+            _own(found, row, history, at, BY_ADDRESS)
+            found.step[row] = history.owners.step[at]
+        elif number is not None:
             found.step[row] = kept.step[number]
             if block[number] >= 0 or stack[number] >= 0:
                 _own(found, row, history, int(block[number]), BY_ORDER)
                 found.stack_id[row] = stack[number]
-        elif (
-            at is not None
-            and int(history.lives.requested_bytes[at]) == size
-            and (not kept.address.size or history.owners.category[at] in _LASTING)
-        ):
+        elif at is not None and is_same and (not kept.address.size or history.owners.category[at] in _LASTING):
             _own(found, row, history, at, BY_ADDRESS)
             found.step[row] = history.owners.step[at]
         if found.known_by[row] < 0 and not (number is not None and was_compared[number]):
             _own_by_size(found, row, history, by_size.get(size, -1), has_line=size in of_one_line)
+
+
+def _index_of_error(journal: Journal, history: DeviceHistory, failure: Mapping[str, Any]) -> int | None:
+    """Return the allocator's event before an error; None if it happened after the recorded steps.
+
+    The counters are read right after an error in these steps.
+    """
+    table = journal.tables["counters"]
+    read = (table["device_idx"] == history.device_idx) & (table["reason"] == REASONS.index("oom"))
+    later = np.flatnonzero(read & (table["t_ns"] >= int(failure.get("t_ns") or 0)))
+    if not later.size:
+        return None
+    at = later[:1]
+    return int(history.counts.index_of(table["alloc_count"][at], table["free_count"][at])[0])
+
+
+def _alive(history: DeviceHistory, index: int | None) -> I64:
+    """Return the blocks that were allocated after an event, or at the end of the recorded steps."""
+    lives = history.lives
+    if index is None:
+        return np.flatnonzero(lives.free_requested_index == NEVER)
+    return np.flatnonzero((lives.alloc_index <= index) & (lives.free_requested_index > index))
 
 
 def find_module_of_request(journal: Journal, history: DeviceHistory, failure: Mapping[str, Any]) -> int:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from present import present
 
 from gpuledger.analyze.memory.failures.failed_request import FailedState, FreeBytes
 from gpuledger.analyze.memory.failures.oom_cause import RULES, Evidence, find_cause
@@ -158,3 +159,8 @@ def test_every_rule_has_a_case() -> None:
 )
 def test_what_is_usual_is_no_cause(evidence: Evidence) -> None:
     assert find_cause(evidence).kind == "full"
+
+
+def test_a_request_of_many_times_the_limit_has_no_percentage() -> None:
+    cause = present(find_cause(failing(tried_bytes=32_000 * GIB)))
+    assert cause.sentence == "One request of 31.2 TiB is 400 times the 80.0 GiB that the process may use"
