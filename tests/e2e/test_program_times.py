@@ -133,6 +133,7 @@ def test_it_ends_after_enough_operators_and_the_mode_is_removed(tmp_path: Path) 
     timed = load(tmp_path / "run.ledger").rank().manifest.timed_program
     assert timed is not None
     assert 100 <= timed.operators <= 110
+    assert AWAITED <= timed.before <= AWAITED + 10
 
 
 def test_a_program_with_modules_is_left_to_the_measurement_of_its_steps(tmp_path: Path) -> None:

@@ -74,10 +74,14 @@ class LineStep(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class TimedProgram(JsonObject):
-    """Operators of a program without steps that were timed; ``is_whole`` is False if they are only the first ones."""
+    """Operators of a program without steps that were timed. ``is_whole`` is False if there were others.
+
+    ``before`` is the number of operators before the first timed one.
+    """
 
     operators: int
     is_whole: bool
+    before: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -135,7 +135,8 @@ class ProgramTimes:
         self.end()
         if self._operators:
             self._time_pass.write_held()
-            self._journal.fact(timed_program={"operators": self._operators, "is_whole": False})
+            timed = {"operators": self._operators, "is_whole": False, "before": self._begun}
+            self._journal.fact(timed_program=timed)
             self._journal.write()
 
     def drop(self) -> None:

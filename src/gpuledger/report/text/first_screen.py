@@ -85,8 +85,9 @@ def _timed_program(device: DeviceView) -> list[str]:
     timed, times = device.rank.manifest.timed_program, device.times
     if timed is None or times is None:
         return []
-    which = "" if timed.is_whole else "the first "
-    return [f"{format_ns(times.work_ns)} for {which}{counted(timed.operators, 'operator')} of the program"]
+    which = "" if timed.is_whole or timed.before else "the first "
+    after = f", after its first {timed.before:,}" if timed.before else ""
+    return [f"{format_ns(times.work_ns)} for {which}{counted(timed.operators, 'operator')} of the program{after}"]
 
 
 def short_screen(view: RunView, terminal: Terminal) -> list[str]:

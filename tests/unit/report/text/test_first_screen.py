@@ -13,6 +13,7 @@ from synthetic import make_run
 from gpuledger.analyze.view.view import build_view
 from gpuledger.cli.main import main
 from gpuledger.model.manifest import read_json
+from gpuledger.model.pass_facts import TimedProgram
 from gpuledger.model.run import read_run
 from gpuledger.model.run_directory import write_json
 from gpuledger.report.base.phrases import overhead_parts
@@ -66,6 +67,22 @@ def test_a_profiled_step_and_overlapping_kernels_are_named(monkeypatch: pytest.M
         "GPU busy 3.02 ms (75 %; of a profiled step of 4.00 ms; kernels sum to 6.03 ms, some at the same time; copies"
     )
     assert busy in text
+
+
+@pytest.mark.parametrize(
+    ("timed", "words"),
+    [
+        (TimedProgram(operators=108, is_whole=True), "for 108 operators of the program"),
+        (TimedProgram(operators=100_000, is_whole=False), "for the first 100,000 operators of the program"),
+        (TimedProgram(operators=48, is_whole=False, before=64), "for 48 operators of the program, after its first 64"),
+    ],
+)
+def test_it_says_which_operators_of_a_program_without_steps_were_timed(timed: TimedProgram, words: str) -> None:
+    view = build_view(read_run(TRAINING))
+    manifest = replace(view.highest.rank.manifest, timed_program=timed)
+    view.highest.__dict__["rank"] = replace(view.highest.rank, manifest=manifest)
+    (line,) = (line for line in first_screen(view, Terminal(200)) if line.startswith("Operators"))
+    assert line.endswith(words)
 
 
 def test_run_and_show_begin_with_the_same_screen() -> None:
