@@ -171,7 +171,7 @@ def _kept_activations(facts: PeakFacts) -> Finding | None:
     kept = find_kept(facts)
     if kept is None:
         return None
-    line, owner = facts.line_of(kept.blocks), kept_module(facts, kept)
+    line, owner = facts.line_at_any_time(kept.blocks), kept_module(facts, kept)
     action, advice = kept_advice(facts, kept)
     total, steps = format_bytes(sum(kept.sizes)), f"steps {kept.first_step} to {kept.last_step}"
     return Finding(

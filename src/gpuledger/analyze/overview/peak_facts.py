@@ -168,7 +168,10 @@ class PeakFacts:
 
     def line_of(self, blocks: Mask) -> str:
         """Return the source line that allocates most of these blocks' bytes at the peak; "" if it is not known."""
-        found = blocks & self.at_peak
+        return self.line_at_any_time(blocks & self.at_peak)
+
+    def line_at_any_time(self, found: Mask) -> str:
+        """Return the source line that allocates most of these blocks' bytes; "" if it is not known."""
         codes, texts = self._lines
         sizes = np.bincount(codes[found], weights=self.lives.allocated_bytes[found], minlength=len(texts))
         line = texts[int(sizes.argmax())] if found.any() else ""

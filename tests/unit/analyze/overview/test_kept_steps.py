@@ -52,6 +52,12 @@ def outputs_with_their_graphs(trainer: Trainer, _: int) -> None:
     trainer.kept.append(trainer.evaluate())
 
 
+def outputs_after_the_peak(trainer: Trainer, number: int) -> None:
+    if number == 0:
+        torch.ones(1 << 22).sum()
+    outputs_with_their_graphs(trainer, number)
+
+
 def outputs_without_graphs(trainer: Trainer, _: int) -> None:
     trainer.step()
     with torch.no_grad():
@@ -138,7 +144,7 @@ def _an_average_of_weights(trainer: Trainer, number: int) -> None:
 
 LEAKS = (
     *(outputs_with_their_graphs, outputs_without_graphs, losses_whose_graphs_keep_all, a_sum_whose_graph_keeps_all),
-    *(copies_of_outputs, outputs_of_the_step, batches),
+    *(copies_of_outputs, outputs_of_the_step, batches, outputs_after_the_peak),
 )
 HEALTHY = (
     *(_double_buffer, _batches_prepared_ahead, _last_outputs, _last_two_graphs, _a_mean_of_outputs),
