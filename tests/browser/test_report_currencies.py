@@ -8,6 +8,8 @@ import pytest
 from opened import Opened
 from synthetic_work import load_timed
 
+from gpuledger.analyze.overview import summary
+from gpuledger.analyze.step.steps import StepTimes
 from gpuledger.analyze.step.times import TimeBreakdown, break_down_time
 from gpuledger.units import format_ns
 
@@ -153,3 +155,20 @@ def test_the_time_of_a_program_without_steps_is_not_that_of_a_step(
     assert "mean of" not in opened.text("#instant-where")
     assert opened.text("#bars-section h2") == "Time of the program"
     assert "step" not in opened.text("[data-card=busy]")
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ("host clock, 5 unprofiled steps", "median"),
+        ("host clock, mean of 5 unprofiled steps", "mean"),
+        ("GPU, kernels of 3 profiled steps", "mean"),
+    ],
+)
+def test_a_step_time_says_whether_it_is_a_mean(
+    source: str, kind: str, open_report: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(summary, "step_times", lambda _rank: StepTimes(5, 1_000_000, None, source))
+    opened = open_report(ledger=load_timed(tmp_path / "run.ledger", blocks=50).path)
+    first = opened.page.locator('[data-card="step_time_ns"] .card-line').first
+    assert first.inner_text() == kind

@@ -90,7 +90,7 @@ function stepCard(view, base) {
     value: formatNs(time.median_ns),
     exact: `${groupDigits(time.median_ns)} ns`,
     lines: [
-      time.p95_ns !== null ? `median; p95 ${formatNs(time.p95_ns)}` : time.source.startsWith("GPU") ? "mean" : "median",
+      time.p95_ns !== null ? `median; p95 ${formatNs(time.p95_ns)}` : /^GPU|mean of/.test(time.source) ? "mean" : "median",
       time.source || null,
       ...rateLines(view.rates),
     ],
