@@ -62,6 +62,10 @@ def why_no_lines(rank: Rank) -> str:
         return "Times have no source lines: the run was recorded without Python stacks."
     if manifest.world is not None and manifest.world.size > 1:
         return "Times have no source lines: the step that records them is left out if the program has several ranks."
+    if manifest.time_steps is not None and manifest.steps_seen == manifest.time_steps[1]:
+        asked = () if manifest.window is None else manifest.window.asked or ()
+        advice = " Use --steps 1:1 to record fewer steps before it." if asked[-1:] > (1,) else ""
+        return f"Times have no source lines: the program ended before the step that records them.{advice}"
     if manifest.line_step is not None:
         return "Times have no source lines: the step that records them ended early, or has other operators."
     return "Times have no source lines: the run has no step in which they were recorded."

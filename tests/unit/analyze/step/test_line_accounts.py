@@ -123,8 +123,12 @@ def test_a_view_with_lines_needs_no_reason(rank: Rank) -> None:
     [
         ({"stacks": False}, "without Python stacks"),
         ({"world": World(size=2, rank=0)}, "several ranks"),
-        ({"line_step": LineStep(step=7, from_ns=1)}, "ended early"),
-        ({"stacks": True}, "no step in which they were recorded"),
+        ({"line_step": LineStep(step=7, from_ns=1), "steps_seen": 20}, "ended early"),
+        (
+            {"time_steps": (4, 6), "steps_seen": 6},
+            "the program ended before the step that records them. Use --steps 1:1",
+        ),
+        ({"stacks": True, "steps_seen": 20}, "no step in which they were recorded"),
     ],
 )
 def test_the_reason_for_times_without_lines(rank: Rank, facts: dict[str, Any], reason: str) -> None:
