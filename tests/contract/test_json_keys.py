@@ -127,6 +127,7 @@ def test_compare(run: Path) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("quick_children")
 def test_doctor() -> None:
     result = CliRunner().invoke(main, ["doctor", "--json"])
     found = json.loads(result.stdout)
