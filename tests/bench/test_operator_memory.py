@@ -41,6 +41,12 @@ FIRST = """
     lstsq 256x8x8; attention 80 bfloat16; attention 32 float32; attention grouped bfloat16; autocast softmax; ctc
     ctc cpu lengths; multi margin bfloat16
 """
+THIRD = """
+    columns float32; columns last bfloat16; columns and back float32; channels softmax last float32
+    loss of pixels last bfloat16; distance of all float32; mean of rows float32; attend plainly bfloat16
+    attend plainly with mask bfloat16; attend by hand float32; swiglu bfloat16; product of rows float32; lstm cell
+    cross product; rotary halves float32; 1x1 convolution last bfloat16
+"""
 SECOND = """
     bce; bce weighted float32; max of pictures last float32; norm over channels float32; sort vocabulary float32
     sort many long rows; sort mid rows; attend short bfloat16; attend one key bfloat16; under autocast cumsum bfloat16
@@ -53,7 +59,8 @@ def names_of(text: str) -> list[str]:
     return [name.strip() for line in text.split("\n") for name in line.split(";") if name.strip()]
 
 
-CASES = [("first", name) for name in names_of(FIRST)] + [("second", name) for name in names_of(SECOND)]
+SETS = {"first": FIRST, "second": SECOND, "third": THIRD}
+CASES = [(group, name) for group, names in SETS.items() for name in names_of(names)]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +78,9 @@ def bench() -> Iterator[ModuleType]:
 
 @pytest.fixture(scope="module")
 def measured() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))["sets"]
+    found: dict[str, Any] = {}
+    for file in (FILE, FILE.with_stem(f"{FILE.stem}_third")):
+        found |= json.loads(file.read_text(encoding="utf-8"))["sets"]
     return found
 
 

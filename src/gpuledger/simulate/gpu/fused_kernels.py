@@ -186,7 +186,7 @@ def plain_attention(
     if dtype in HALVES:
         query, key, value = query.float(), key.float(), value.float()
     factor = math.sqrt(abs(scale) if scale else 1 / math.sqrt(query.shape[-1]))
-    query = query * factor
+    converted, query = query, query * factor  # both are there until the end
     if causal:
         mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
     if gqa and query.shape[-3] != key.shape[-3]:
@@ -199,7 +199,9 @@ def plain_attention(
     del scores
     if dropout_p > 0.0:
         weights = aten.native_dropout(weights, dropout_p, True)[0]
-    return torch.matmul(weights, value).to(dtype)
+    made = torch.matmul(weights, value).to(dtype)
+    del converted
+    return made
 
 
 def patch_flex_attention(patches: Patches, functions: SimulatedFunctions) -> None:

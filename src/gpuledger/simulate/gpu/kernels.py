@@ -159,6 +159,18 @@ def _contiguous(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     return result
 
 
+def _from_columns(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return a result in a storage that is as large as the columns, because it has their size before it is resized.
+
+    Source: aten/src/ATen/native/cuda/Col2Im.cu.
+    """
+    made = mode.fake(func, args, kwargs)
+    whole = mode.make((max(args[0].numel(), made.numel()),), made)
+    mode.account(func, whole)
+    with mode.fake_mode:
+        return whole.as_strided(made.shape, made.stride())
+
+
 _BY_PARTS = "BinaryCrossEntropyWithLogitsBackward0"
 """A function of autograd that computes in place, but not for tensor subclasses."""
 
@@ -238,6 +250,7 @@ KERNELS: dict[Any, Callable[[SimulatedMode, Any, Any, Any], Any]] = {
     aten.soft_margin_loss.default: _loss,
     **dict.fromkeys(CONTIGUOUS_RESULTS, _contiguous),
     aten.log_sigmoid_forward.default: _log_sigmoid,
+    aten.col2im.default: _from_columns,
     aten.linalg_lstsq.default: _least_squares,
     aten.multi_margin_loss_backward.default: _like_data,
     aten.multilabel_margin_loss_backward.default: _like_data,

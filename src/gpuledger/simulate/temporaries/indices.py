@@ -80,6 +80,16 @@ def _scatter_at_mask(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
     return Spaces("masked_scatter", before=(max(args[0].numel(), args[1].numel()) * _INDEX_BYTES,))
 
 
+def _mean_at_indices(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
+    """Counts for a mean: one per entry of the result, to which ones of the values' shape are added.
+
+    Source: native/cuda/Indexing.cu and native/TensorAdvancedIndexing.cpp.
+    """
+    if argument(args, kwargs, 4, "reduce") != "mean":
+        return None
+    return Spaces("counts of a mean", after=(bytes_of(args[0]), bytes_of(args[3])))
+
+
 # -- order --------------------------------------------------------------------------------------------------------
 
 _FEW_ROWS_SORTED, _SHORT_ROW = 128, 4096
@@ -167,6 +177,8 @@ def _largest_of(rows: tuple[int, int], element_bytes: int, device: SimulatedDevi
 
 
 RULES: dict[Any, Rule] = {
+    aten.index_reduce.default: _mean_at_indices,
+    aten.scatter_reduce.two: _mean_at_indices,
     aten.embedding_dense_backward.default: _embedding_backward,
     aten._embedding_bag_backward.default: _bag_backward,
     aten.index_put.default: _put,

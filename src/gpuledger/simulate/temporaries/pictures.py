@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpuledger.simulate.temporaries.spaces import Rule, Spaces, contiguous_copy
+from gpuledger.simulate.temporaries.spaces import Rule, Spaces, bytes_of, contiguous_copy
 
 if TYPE_CHECKING:
     from gpuledger.simulate.gpu.device import SimulatedDevice
@@ -37,7 +37,15 @@ def _resampled(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None
     return Spaces("contiguous copy", before=(*copied, result_bytes)) if copied else None
 
 
+def _columns(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
+    """A contiguous copy, and a result of the data's size before it is resized. Source: native/cuda/Im2Col.cu."""
+    return Spaces("unfold", before=(*contiguous_copy(args[0]), bytes_of(args[0])))
+
+
 RULES: dict[Any, Rule] = {
+    aten._softmax.default: _copy_of_first,
+    aten._log_softmax.default: _copy_of_first,
+    aten.im2col.default: _columns,
     aten.native_layer_norm.default: _copy_of_first,
     aten.native_layer_norm_backward.default: _copies_of_both,
     aten.adaptive_max_pool2d.default: _copy_of_first,

@@ -104,7 +104,13 @@ def _absolute(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
     return Spaces("complex result", before=(bytes_of(args[0]),)) if args[0].is_complex() else None
 
 
+def _distance(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
+    """The difference. Source: aten/src/ATen/native/Distance.cpp."""
+    return Spaces("dist", before=(bytes_of(args[0]),))
+
+
 RULES: dict[Any, Rule] = {
+    aten.dist.default: _distance,
     aten.abs.default: _absolute,
     aten.angle.default: _absolute,
     aten.sum.dim_IntList: _sum,
