@@ -83,6 +83,9 @@ class GrowthWatch:
 
         Requested bytes are read: allocated bytes also depend on how the allocator splits blocks.
         """
+        if self._device.decodes:
+            self._held.clear()
+            return
         self._held.append(self._device.counters.requested_bytes)
         if not self._first_step and self._grew(_SUSPICIOUS):
             self._first_step, self._first_bytes = step, self._held[-1]

@@ -82,6 +82,10 @@ class SimulatedDevice:
         self.copies: dict[int, Any] = {}
         """Storage -> its values, where they are known (:mod:`.values`)."""
         self.copied_bytes = 0
+        self.decodes = False
+        """Whether tokens are generated. The cache of a decoder grows, but not forever."""
+        self.high_bytes = 0
+        """The most allocated bytes since this was set to 0."""
         self.requested_bytes = 0
         """Bytes of all requests until now."""
         self.steps = 0
@@ -216,6 +220,7 @@ class SimulatedDevice:
                 self.elsewhere.replace(self._requests, size_bytes)
             return self.allocator.malloc(size_bytes, self.stream if self.pool is None else self.pool)
         finally:
+            self.high_bytes = max(self.high_bytes, self.counters.allocated_bytes)
             self._busy = False
             while self._gone:
                 self._drop(self._gone.pop(0))

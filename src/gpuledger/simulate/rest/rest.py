@@ -126,6 +126,7 @@ class RestOfProgram:
             StepsDone: it was the last one. A note says that what follows is not included.
         """
         self._device.steps = seen
+        self._steps_before += self._device.decodes  # a call that generates tokens is shortened elsewhere
         if seen - self._steps_before >= MOST_LATER_STEPS:
             self._refuse(f"takes {MOST_LATER_STEPS} more steps")
 
