@@ -10,7 +10,7 @@ THIRD = "estimate/results/h200/operator_memory_third.json"
 SETS = {
     "first": "those that the rules were made with",
     "second": "others, chosen afterwards",
-    "third": "others, dtypes and layouts that these lack",
+    "third": "others, in more dtypes and layouts",
 }
 ESTIMATES = {
     ("first", "before"): "without the rules",

@@ -29,11 +29,12 @@ def verdict_line(found: Estimate) -> str:
 def interval(found: Estimate) -> str:
     """Return the interval of the process's peak in GiB: ``±1.4``.
 
-    That of a program that uses ``torch.compile`` has both ends: ``-20.3 +21.4``.
+    With compiled code or assumed values, it has both ends: ``-20.3 +21.4``.
     """
     peaks = found.peaks
     spread = f"{(peaks.upper_bytes - peaks.process_bytes) / _GIB:.1f}"
-    return f"-{peaks.compiled.saving_bytes / _GIB:.1f} +{spread}" if found.uncompiled else f"±{spread}"
+    less_bytes = peaks.process_bytes - peaks.lower_bytes
+    return f"-{less_bytes / _GIB:.1f} +{spread}" if less_bytes else f"±{spread}"
 
 
 def steps_text(found: Estimate) -> str:

@@ -42,9 +42,27 @@ def _assume_draw(values: Values, args: Any, result: Any) -> None:
     values.assume(result, values.choice(result.shape, args[0].shape[-1]))
 
 
-def _assume_half(values: Values, args: Any, result: Any) -> None:
-    if result.numel() > 1:
-        values.assume(result, values.half(result))
+_UNIFORM = "_gpuledger_uniform"
+"""Attribute of a tensor with random numbers between 0 and 1."""
+
+
+def note_uniform(tensor: Any) -> None:
+    """Remember that a tensor has random numbers between 0 and 1, also if it is too large for values."""
+    setattr(tensor, _UNIFORM, True)
+
+
+def _assume_share(is_below: bool) -> Callable[[Values, Any, Any], None]:
+    """Return a function that assumes a comparison's result: half of it, or as much as of uniform random numbers."""
+
+    def assume(values: Values, args: Any, result: Any) -> None:
+        if result.numel() < 2:
+            return
+        data, bound = args[:2]
+        known = isinstance(bound, (int, float)) and getattr(data, _UNIFORM, False)
+        share = min(max(float(bound if is_below else 1 - bound), 0.0), 1.0) if known else None
+        values.assume(result, values.half(result, share))
+
+    return assume
 
 
 def _finite(comparison: str) -> Callable[[Values, Any, Any], None]:
@@ -61,9 +79,11 @@ def _finite(comparison: str) -> Callable[[Values, Any, Any], None]:
     return know
 
 
-_COMPARISONS = tuple(
-    getattr(getattr(aten, name), kind) for name in ("lt", "le", "gt", "ge") for kind in ("Scalar", "Tensor")
-)
+_COMPARISONS = {
+    getattr(getattr(aten, name), kind): _assume_share(name in ("lt", "le"))
+    for name in ("lt", "le", "gt", "ge")
+    for kind in ("Scalar", "Tensor")
+}
 ASSUMED: dict[Any, Callable[[Values, Any, Any], None]] = {
     aten.topk.default: _assume_topk,
     aten.sort.default: _assume_sort,
@@ -76,6 +96,6 @@ ASSUMED: dict[Any, Callable[[Values, Any, Any], None]] = {
     aten.isnan.default: _finite("isnan"),
     aten.isinf.default: _finite("isinf"),
     **{getattr(getattr(aten, name), kind): _finite(name) for name in ("eq", "ne") for kind in ("Scalar", "Tensor")},
-    **dict.fromkeys(_COMPARISONS, _assume_half),
+    **_COMPARISONS,
 }
 """Operator -> function that assumes values of its result if those of its arguments are not known."""

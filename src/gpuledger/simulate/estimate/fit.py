@@ -66,8 +66,9 @@ class Peaks:
 
     @property
     def lower_bytes(self) -> int:
-        """Return the process's peak if ``torch.compile`` saves as much as it may."""
-        return self.process_bytes - self.compiled.saving_bytes
+        """Return the process's peak with the least of the values that were assumed, and of compiled code."""
+        more_bytes = self.reserved_bytes - min(self.reserved_bytes, *bounds_of(self.assumed, self.reserved_bytes))
+        return self.process_bytes - more_bytes - self.compiled.saving_bytes
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,13 @@ class Assumed:
 
     least_reserved_bytes: int | None
     largest_reserved_bytes: int | None
+
+
+def bounds_of(assumed: Assumed | None, reserved_bytes: int) -> tuple[int, int]:
+    """Return the reserved bytes with the least and the largest possible values; those of the estimate if unknown."""
+    if assumed is None:
+        return reserved_bytes, reserved_bytes
+    return assumed.least_reserved_bytes or reserved_bytes, assumed.largest_reserved_bytes or reserved_bytes
 
 
 def with_full_buffers(assumed: Assumed | None, outcome: Mapping[str, Any]) -> Assumed | None:
@@ -221,7 +229,7 @@ def peaks_on(
     The upper bound is for its kind of program, for assumed values, and for what ``torch.compile`` may add.
     """
     process_bytes = reserved_bytes + card.outside_bytes
-    largest_bytes = max(reserved_bytes, (assumed and assumed.largest_reserved_bytes) or 0) + card.outside_bytes
+    largest_bytes = max(reserved_bytes, *bounds_of(assumed, reserved_bytes)) + card.outside_bytes
     upper_bytes = int(largest_bytes * upper_factor(level, kind_on(card, kind))) + compiled.growth_bytes
     return Peaks(allocated_bytes, reserved_bytes, process_bytes, upper_bytes, kind, assumed, compiled)
 
@@ -294,7 +302,7 @@ class Requests:
 def fit_card(card: GpuModel, peaks: Peaks, requests: Requests, level: float) -> Fit:
     """Return whether a program with known peaks and requests fits a GPU.
 
-    A program that may fit because of what ``torch.compile`` saves is on the edge.
+    A program that fits with the least of values that were assumed, or of compiled code, is on the edge.
     """
     measured = (peaks.allocated_bytes, peaks.reserved_bytes)
     own = peaks_on(card, *measured, level, peaks.kind, peaks.assumed, peaks.compiled)
@@ -303,7 +311,7 @@ def fit_card(card: GpuModel, peaks: Peaks, requests: Requests, level: float) -> 
     room = card.usable_bytes - card.outside_bytes
     full = requests.replay(capacity_bytes=room)
     if full is None:
-        may_fit = own.compiled.saving_bytes and own.lower_bytes <= card.usable_bytes
+        may_fit = own.lower_bytes < own.process_bytes and own.lower_bytes <= card.usable_bytes
         return Fit(card, EDGE if may_fit else TOO_LARGE, own.process_bytes, own.upper_bytes)
     # Near the limit, the allocator returns cached memory to the driver, so that less is reserved.
     reserved_bytes = full.counters.peak_reserved_bytes

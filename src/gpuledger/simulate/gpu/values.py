@@ -9,6 +9,7 @@ uniform routing, and half of a mask. ``simulate/assumptions.py`` lists the alter
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from gpuledger.simulate.assumptions import EXPECTED, LARGEST
-from gpuledger.simulate.conditions.assumed import ASSUMED
+from gpuledger.simulate.conditions.assumed import ASSUMED, note_uniform
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.shortcuts import tensors_in
 
@@ -29,8 +30,11 @@ MOST_NUMBERS, MOST_FLOATS = 1 << 22, 1 << 18
 MOST_BYTES = 512 << 20
 """Limit of all values together."""
 
+_DEVIATIONS = 4
+"""Standard deviations between the expected and the largest number of random entries of a mask."""
 _RANDOM = torch.Tag.nondeterministic_seeded
 _LIKE = frozenset({"zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"})
+_UNIFORM = frozenset({"rand", "rand_like"})
 _NEW = frozenset({"new_zeros", "new_ones", "new_full"})
 _OVERWRITES = frozenset({"fill_", "zero_", "copy_", "uniform_", "normal_", "random_", "bernoulli_", "exponential_"})
 _MADE_EMPTY = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
@@ -167,8 +171,12 @@ class Values:
         if kind.writes:
             self._follow_writes(kind, func, args, kwargs)
             return
-        if not kind.computes:
-            return
+        if kind.name in _UNIFORM:
+            note_uniform(result)
+        if kind.computes:
+            self._follow_computed(kind, func, args, kwargs, result)
+
+    def _follow_computed(self, kind: _Kind, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
         first = args[0] if args else None
         if kind.name in _LIKE or kind.name in _NEW:
             if isinstance(result, torch.Tensor) and _is_small(result):
@@ -283,8 +291,12 @@ class Values:
         """Keep assumed values of a tensor on the GPU."""
         self._keep(tensor, value, True)
 
-    def half(self, mask: torch.Tensor) -> torch.Tensor:
-        """Return values of a mask: half of it on average."""
+    def half(self, mask: torch.Tensor, share: float | None = None) -> torch.Tensor:
+        """Return values of a mask: half of it on average, or a share that follows from a probability."""
+        if share is not None:
+            deviation = _DEVIATIONS * math.sqrt(share * (1 - share) / max(mask.numel(), 1))
+            more = {EXPECTED: 0.0, LARGEST: deviation}.get(self.assumption, -deviation)
+            return torch.rand(mask.shape, generator=self._generator) < share + more
         if self.assumption == EXPECTED:
             return torch.rand(mask.shape, generator=self._generator) < 0.5
         return torch.full((), self.assumption == LARGEST)

@@ -284,7 +284,26 @@ def test_the_upper_bound_is_for_the_largest_assumed_values_and_the_errors_on_tha
     upper_bytes = int((largest_bytes + card.outside_bytes) * excess_factor(grid_errors(errors), 0.95)) + 9
     expected = Peaks(3, GIB, GIB + card.outside_bytes, upper_bytes, kind, assumed, change)
     assert peaks_on(card, 3, GIB, 0.95, kind, assumed, change) == expected
-    assert expected.lower_bytes == GIB + card.outside_bytes - 7
+    least_bytes = GIB if assumed is None else 1
+    assert expected.lower_bytes == least_bytes + card.outside_bytes - 7
+
+
+@pytest.mark.parametrize(
+    ("assumed", "least_bytes"),
+    [(None, GIB), (Assumed(None, None), GIB), (Assumed(MIB, 2 * GIB), MIB), (Assumed(2 * GIB, MIB), MIB)],
+)
+def test_the_lower_bound_is_for_the_least_assumed_values(assumed: Assumed | None, least_bytes: int) -> None:
+    """Less memory can also be that of the largest values, such as of the boxes that a sampler then leaves out."""
+    card = find_card("h200")
+    assert peaks_on(card, GIB, GIB, 0.95, FOLLOWED, assumed).lower_bytes == least_bytes + card.outside_bytes
+
+
+def test_a_program_that_fits_with_the_least_assumed_values_is_on_the_edge() -> None:
+    card = find_card("t4")
+    size_bytes = card.usable_bytes + GIB
+    for least_bytes, verdict in ((GIB, EDGE), (size_bytes, TOO_LARGE)):
+        peaks = peaks_on(card, size_bytes, size_bytes, 0.95, FOLLOWED, Assumed(least_bytes, None))
+        assert fit_card(card, peaks, requests_of(size_bytes), 0.95).verdict == verdict
 
 
 def test_a_program_without_matrix_products_holds_no_handles() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from torch import nn
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.model.journal.journal import Action
-from gpuledger.simulate.assumptions import EXPECTED, LARGEST, LEAST
+from gpuledger.simulate.assumptions import ASSUMPTIONS, EXPECTED, LARGEST, LEAST
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.conditions.numbers import UnknownNumber
 from gpuledger.simulate.gpu.card import in_place
@@ -203,3 +204,16 @@ def test_a_loss_of_real_data_has_its_value(mode: SimulatedMode) -> None:
     ones = torch.ones(2, 3, dtype=torch.long).cuda()
     assert nn.functional.mse_loss(ones.double(), (ones * 3).double()).item() == 4.0
     assert SAID == []
+
+
+@pytest.mark.parametrize(("share", "keep"), [(0.9, lambda data: data >= 0.1), (0.25, lambda data: data < 0.25)])
+def test_a_mask_of_uniform_random_numbers_has_the_share_of_its_bound(share: float, keep: Any) -> None:
+    """As of ``dropout_edge``, also where there are too many numbers to have values."""
+    count = 1 << 20
+    found = {}
+    for assumption in ASSUMPTIONS:
+        with in_place(SimulatedDevice(find_card("h200"), CachingAllocator()), lambda _: None, assumption):
+            found[assumption] = int(keep(torch.rand(count, device="cuda")).nonzero().shape[0])
+    least, expected, largest = found[LEAST], found[EXPECTED], found[LARGEST]
+    assert least < expected < largest < least * 1.05
+    assert expected == pytest.approx(share * count, rel=0.01)
