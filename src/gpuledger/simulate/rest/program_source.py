@@ -27,9 +27,10 @@ from gpuledger.simulate.rest.counters import COMPARED, COUNTED, ITEMS, CounterCh
 _BEGINS, _ENDS, _FLOAT = "__gpuledger_loop_begins__", "__gpuledger_loop_ends__", "__gpuledger_float__"
 _CALLS, _REMAINDER = "__gpuledger_writer_called__", "__gpuledger_remainder__"
 _WRITERS = re.compile(
-    r"^(?!(?:is|has|can|should)_)(?:.*_)?(save|export|upload|push_to)|(^|_)dump$|write_|_write|^to_(parquet|hdf|feather|file)|^im(save|write)$"
+    r"^(?!(?:is|has|can|should)_|save_for_(?:back|for)ward|save_on_cpu)(?:.*_)?(save|export|upload|push_to)"
+    r"|(^|_)dump$|write_|_write|^to_(parquet|hdf|feather|file)|^im(save|write)$"
 )
-"""Names of functions that may write files without Python's ``open``."""
+"""Names of functions that may write files without Python's ``open``. Those of autograd save in memory."""
 _MODES = re.compile(r"[wax][bt+]*|rb?\+b?")
 """Modes of files that are written, as in ``h5py.File(path, "w")``."""
 _REPORTS = re.compile(

@@ -28,9 +28,9 @@ from gpuledger.simulate.rest.later import LaterWork
 from gpuledger.simulate.rest.periodic import PeriodicWork
 from gpuledger.simulate.rest.side_effects import guard_against_effects
 
-MOST_LATER_STEPS = 48
+MOST_LATER_STEPS = 96
 """Steps that are simulated after those that were needed."""
-_LEAST_REQUESTS, _LEAST_CPU_S = 4000, 5.0
+_LEAST_REQUESTS, _LEAST_CPU_S = 40_000, 20.0
 """The rest may request as much memory, and take as much time, as the program did until then, and at least this."""
 _WALL_RATIO = 3
 """The rest may take this much more time on the clock, as it can wait: for a server, a key or another thread."""
