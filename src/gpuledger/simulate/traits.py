@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from gpuledger.simulate.catalogue import REFERENCE, GpuModel, catalogue
 
+CAPTURE = "capture of a CUDA graph"
+"""What stands for an operator if a graph is captured."""
+
 
 class Traits(NamedTuple):
     """The figures of a GPU that decide how many bytes an operator requests."""

@@ -21,7 +21,7 @@ from gpuledger.model.journal.reading import Journal
 from gpuledger.simulate.catalogue import HANDLES, GpuModel, catalogue
 from gpuledger.simulate.convolutions.convolutions import CUDNN
 from gpuledger.simulate.estimate.requests_elsewhere import RequestsElsewhere, Row
-from gpuledger.simulate.traits import traits_of
+from gpuledger.simulate.traits import CAPTURE, traits_of
 
 FITS, EDGE, TOO_LARGE = "fits", "on the edge", "does not fit"
 
@@ -37,7 +37,8 @@ _ROUNDING = 1e-9
 """Rounding error of products such as 20 x 0.95."""
 CHANGING = ("activation", "activation_gradient", "temporary")
 """Categories of memory of which a program needs more or less with ``torch.compile``."""
-_GUESSED = ("aten.convolution", "aten._cudnn_rnn")
+_GUESSED = ("aten.convolution", "aten._cudnn_rnn", CAPTURE)
+"""Beginnings of names of operators with predicted memory. A captured graph's pool counts as such."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from gpuledger.simulate.conditions.decisions import ProgramProgress
 from gpuledger.simulate.convolutions.convolutions import Held
 from gpuledger.simulate.gpu.elsewhere import Elsewhere
 from gpuledger.simulate.gpu.fusion import FusedTensors
-from gpuledger.simulate.traits import Size, Sizing, traits_of
+from gpuledger.simulate.traits import CAPTURE, Size, Sizing, traits_of
 
 Event = tuple[int, int, int, int, int, str, int]
 """Action, address, bytes, stream, time, token and operator number."""
@@ -224,6 +224,12 @@ class SimulatedDevice:
             self._busy = False
             while self._gone:
                 self._drop(self._gone.pop(0))
+
+    def capture(self, pool: int) -> None:
+        """Allocate in a private pool from now on, as a CUDA graph does that is captured."""
+        self.pool = pool
+        self.allocator.private.add(pool)
+        self._number(CAPTURE)
 
     def keep(self, key: object, size_bytes: int, operator: Any) -> None:
         """Allocate a library's workspace once per key. It is never freed."""

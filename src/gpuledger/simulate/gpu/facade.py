@@ -71,8 +71,7 @@ def graph_class(device: SimulatedDevice, say: Callable[[str], None]) -> type:
 
         def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **_how: Any) -> None:
             self._pool = pool[1] if pool else new_pool()[1]
-            device.pool = self._pool
-            device.allocator.private.add(self._pool)
+            device.capture(self._pool)
             say(
                 f"{caller()}: a CUDA graph is captured. Its operators are counted once, with memory of their own that "
                 "is kept. Replays need none."

@@ -47,6 +47,7 @@ from gpuledger.simulate.estimate.fit import (
 )
 from gpuledger.simulate.estimate.search import Trial, find_largest
 from gpuledger.simulate.gpu.elsewhere import REPLACE
+from gpuledger.simulate.traits import CAPTURE
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -264,6 +265,7 @@ def test_a_program_with_convolutions_has_the_wider_interval() -> None:
         (["aten.mm.default", "a convolution"], FOLLOWED),
         (["aten.mm.default", "aten.convolution_backward.default"], GUESSED),
         (["aten._cudnn_rnn.default", "aten.mm.default"], GUESSED),
+        (["aten.mm.default", CAPTURE], GUESSED),
     ],
 )
 def test_algorithms_are_guessed_for_convolutions_and_recurrent_layers(operators: list[str], kind: str) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
+from gpuledger.simulate.estimate.fit import GUESSED, kind_of
 from gpuledger.simulate.gpu.card import in_place
 from gpuledger.simulate.gpu.device import SimulatedDevice
 
@@ -51,6 +52,7 @@ def test_what_a_graph_frees_serves_the_same_pool_only(device: SimulatedDevice) -
     assert device.counters.reserved_bytes == 160 * MIB  # one more: the other one is free in the pool
     assert other.shape == result.shape == again[1].shape
     assert any("a CUDA graph is captured" in sentence for sentence in SAID)
+    assert kind_of(device.operators) == GUESSED  # the interval is wider
 
 
 def test_replays_need_no_memory_and_a_graph_that_is_gone_keeps_none(device: SimulatedDevice) -> None:
