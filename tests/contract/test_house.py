@@ -24,6 +24,7 @@ CALLED_BY_OTHERS = {
     "gpuledger.collect.adapter.calls.OutermostCalls": {"_enter", "_leave"},
     "PyTorch's dispatch modes": {"_should_skip_dynamo", "ignore_compile_internals"},
     "programs on a simulated GPU": {"record_event"},
+    "pickle": {"persistent_id", "persistent_load"},
     "PyTorch's DistributedDataParallel": {"get_future"},
     "Lightning": {"on_exception", "on_train_batch_end", "on_train_end", "on_train_start"},
     "Transformers": {"on_step_end", "on_train_begin"},

@@ -31,12 +31,12 @@ from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.ranks.messages import Messages
 from gpuledger.simulate.ranks.one_rank import OneRank, expect_one_rank
 from gpuledger.simulate.ranks.place import RankError, RankPlace
-from gpuledger.simulate.rest.checkpoints import install_checkpoints
 from gpuledger.simulate.rest.decoding import ShortenedDecoding
 from gpuledger.simulate.rest.ending import StepsDone
 from gpuledger.simulate.rest.failed_threads import FailedThreads, failure_of
 from gpuledger.simulate.rest.program_source import install_changes
 from gpuledger.simulate.rest.rest import RestOfProgram
+from gpuledger.simulate.rest.saved_objects import SavedObjects
 from gpuledger.simulate.rest.saved_weights import install_saving
 from gpuledger.simulate.rest.side_effects import follow_temporary_files
 
@@ -109,7 +109,7 @@ def follow(
         failed_threads.install(patches)
         install_changes(patches, is_own, rest, float_of(mode))
         install_saving(patches, say)
-        install_checkpoints(patches, mode)
+        SavedObjects(say).install(patches)
         ShortenedDecoding(device, say).install(patches)
         if changes is not None:
             changes.install(patches)

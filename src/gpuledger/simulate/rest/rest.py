@@ -194,8 +194,8 @@ class RestOfProgram:
     def writer_called(self, function: Any) -> Any:
         """Return a function that may write, as its name says. In the rest, one of a library ends the program instead.
 
-        Functions of the program are simulated themselves, ``torch.save`` writes nothing here, and ``open`` is noticed
-        anyway. What is written to open files stays, as in the steps before.
+        Functions of the program are simulated themselves, ``torch.save`` writes no file of the program's, and
+        ``open`` is noticed anyway. What is written to open files stays, as in the steps before.
         """
         if self.began and not self._writes_nothing(function):
             self._refuse(f"calls {getattr(function, '__name__', 'a function that may write')}")

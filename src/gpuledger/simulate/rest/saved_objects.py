@@ -1,0 +1,226 @@
+"""What a program saves with ``torch.save``: a description of each tensor, from which ``torch.load`` makes a new one.
+
+No file is written by its name: it could be a checkpoint that the program needs. A file that the program has opened for
+writing, or made with ``tempfile``, gets the description, because the program is about to read it. A file that was not
+saved here is loaded on the CPU, and its tensors are then moved to the simulated GPU.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpuledger.simulate.gpu.patches import Patches
+from gpuledger.simulate.rest.side_effects import is_temporary
+
+_MARK = b"gpuledger: tensors without data\n"
+"""Begins a description."""
+_MOST_ELEMENTS = 4096
+"""Largest number of elements of a tensor that is saved with its values, if they are known."""
+
+_Tensor = tuple[int, int, tuple[bool, bool], torch.dtype, tuple[Any, ...], str, Any]
+"""Describes a tensor: its number and that of its storage in the file; whether it is a parameter, and needs gradients;
+type; elements of the storage, sizes, strides and offset; device; values, None if they are not known.
+"""
+
+
+class SavedObjects:
+    """Replaces ``torch.save`` and ``torch.load``, and what asks for, or removes, a file that was saved.
+
+    Args:
+        say: Called with sentences about the estimate.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._saved: dict[str, bytes | None] = {}
+        """Absolute path -> description; None if there is none, because the object cannot be pickled."""
+        self._load: Callable[..., Any] = torch.load
+
+    def install(self, patches: Patches) -> None:
+        """Replace the functions."""
+        patches.put(torch, "save", self._save)
+        patches.put(torch, "load", self._load_saved)
+        for place, name in ((os.path, "exists"), (os.path, "isfile"), (Path, "exists"), (Path, "is_file")):
+            patches.put(place, name, self._knowing(getattr(place, name)))
+        for name in ("remove", "unlink"):
+            patches.put(os, name, self._forgetting(getattr(os, name)))
+
+    def _save(self, obj: Any, f: Any, *_args: Any, **_kwargs: Any) -> None:
+        place, content = _place_of(f), _described(obj)
+        if place is None:
+            f.write(content or _MARK)
+            return
+        self._saved[place] = content
+        if is_temporary(place):
+            Path(place).write_bytes(content or _MARK)
+        else:
+            self._say("torch.save: the file was not written, because nothing is computed.")
+
+    def _load_saved(self, f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        content = None if (place := _place_of(f)) is None else self._saved.get(place)
+        if place is None and f.seekable():
+            began = f.tell()
+            content = f.read() if f.read(len(_MARK)) == _MARK else None
+            if content is None:
+                f.seek(began)
+        if content is not None:
+            return _Loader(content.removeprefix(_MARK), map_location).load()
+        devices: dict[int, str] = {}
+
+        def keep(storage: Any, saved: str) -> Any:
+            devices[storage._cdata] = _device(map_location, saved)
+            return storage
+
+        loaded = self._load(f, keep, *args, **kwargs)
+        return _moved(loaded, lambda tensor: devices.get(tensor.untyped_storage()._cdata, "cpu"), {})
+
+    def _knowing(self, exists: Callable[..., bool]) -> Callable[..., bool]:
+        def knows(path: Any, *args: Any, **kwargs: Any) -> bool:
+            return exists(path, *args, **kwargs) or _place_of(path) in self._saved
+
+        return knows
+
+    def _forgetting(self, remove: Callable[..., None]) -> Callable[..., None]:
+        def forget(path: Any, *args: Any, **kwargs: Any) -> None:
+            was_saved = self._saved.pop(_place_of(path) or "", b"") != b""
+            if not was_saved or os.path.lexists(path):
+                remove(path, *args, **kwargs)
+
+        return forget
+
+
+def _place_of(path: Any) -> str | None:
+    """Return the absolute path of a file; None for one that is open."""
+    return os.path.abspath(os.fsdecode(path)) if isinstance(path, (str, bytes, os.PathLike)) else None
+
+
+def _described(obj: Any) -> bytes | None:
+    """Return the description of an object; None if it cannot be pickled."""
+    file = io.BytesIO(_MARK)
+    file.seek(0, io.SEEK_END)
+    try:
+        _Describer(file).dump(obj)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return None
+    return file.getvalue()
+
+
+class _Describer(pickle.Pickler):
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self._numbers: dict[int, int] = {}
+        self._kept: list[Any] = []
+        """Tensors and their storages, so that no id is used again."""
+
+    def persistent_id(self, obj: Any) -> _Tensor | None:
+        """Return the description of a tensor; None for other objects, which are pickled as usual."""
+        if not isinstance(obj, torch.Tensor):
+            return None
+        storage = obj.untyped_storage()
+        self._kept += [obj, storage]
+        number = self._numbers.setdefault(id(obj), len(self._numbers))
+        of_storage = self._numbers.setdefault(storage._cdata, len(self._numbers))
+        is_known = type(obj) is torch.Tensor and obj.device.type == "cpu" and obj.numel() <= _MOST_ELEMENTS
+        whole = int(storage.nbytes()) // obj.element_size()
+        sizes, strides = tuple(map(int, obj.shape)), tuple(map(int, obj.stride()))
+        kind = isinstance(obj, torch.nn.Parameter), obj.requires_grad
+        layout = whole, sizes, strides, int(obj.storage_offset())
+        values = obj.tolist() if is_known else None
+        return number, of_storage, kind, obj.dtype, layout, str(obj.device), values
+
+
+class _Loader(pickle.Unpickler):
+    """Reads a description of this process."""
+
+    def __init__(self, content: bytes, map_location: Any) -> None:
+        super().__init__(io.BytesIO(content))
+        self._map_location = map_location
+        self._made: dict[int, torch.Tensor] = {}
+        self._storages: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+
+    def persistent_load(self, pid: _Tensor) -> torch.Tensor:
+        """Return the tensor with a description. Those that shared a storage share one, as tied weights do."""
+        number, storage, (is_parameter, requires_grad), dtype, layout, device, values = pid
+        if number not in self._made:
+            where = _device(self._map_location, device)
+            if values is None:
+                made = self._with_storage((storage, dtype), layout, where)
+            else:
+                made = torch.tensor(values, dtype=dtype, device=where)
+            self._made[number] = (
+                torch.nn.Parameter(made, requires_grad) if is_parameter else made.requires_grad_(requires_grad)
+            )
+        return self._made[number]
+
+    def _with_storage(self, key: tuple[int, torch.dtype], layout: tuple[Any, ...], where: str) -> torch.Tensor:
+        whole, sizes, strides, offset = layout
+        if key not in self._storages:
+            self._storages[key] = torch.empty(whole, dtype=key[1], device=where)
+        return self._storages[key].as_strided(sizes, strides, offset).detach()
+
+
+class _Storage:
+    """Stands for a storage on the CPU that a ``map_location`` function gets, which returns the one to use."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        self.device = device
+
+    def cuda(self, device: int | str | torch.device | None = None, **_how: Any) -> _Storage:
+        """Return a storage on a GPU, by default the first one."""
+        return _Storage(f"cuda:{device or 0}" if isinstance(device, (int, type(None))) else str(device))
+
+    def cpu(self) -> _Storage:
+        """Return a storage on the CPU."""
+        return _Storage()
+
+
+def _device(map_location: Any, saved: str) -> str:
+    """Return the device on which a tensor is loaded that was saved from a device."""
+    if map_location is None:
+        return saved
+    if isinstance(map_location, Mapping):
+        return str(map_location.get(saved, saved))
+    if callable(map_location) and not isinstance(map_location, (str, torch.device)):
+        chosen = map_location(_Storage(), saved)
+        return saved if chosen is None else str(getattr(chosen, "device", "cpu"))
+    return str(map_location)
+
+
+def _moved(loaded: Any, device_of: Callable[[torch.Tensor], str], known: dict[int, torch.Tensor]) -> Any:
+    """Return a loaded object with its tensors on their devices.
+
+    Args:
+        loaded: Tensors, modules, and dictionaries, lists and tuples of them.
+        device_of: Returns the device of a tensor.
+        known: By id, the tensors that were moved.
+    """
+    if isinstance(loaded, torch.Tensor):
+        if device_of(loaded) == "cpu":
+            return loaded
+        if id(loaded) not in known:
+            moved = loaded.detach().to(device_of(loaded))
+            is_parameter = isinstance(loaded, torch.nn.Parameter)
+            known[id(loaded)] = (
+                torch.nn.Parameter(moved, loaded.requires_grad)
+                if is_parameter
+                else moved.requires_grad_(loaded.requires_grad)
+            )
+        return known[id(loaded)]
+    if isinstance(loaded, torch.nn.Module):
+        for module in loaded.modules():
+            _moved(module._parameters, device_of, known)
+            _moved(module._buffers, device_of, known)
+    elif isinstance(loaded, dict):
+        loaded.update({key: _moved(value, device_of, known) for key, value in loaded.items()})
+    elif isinstance(loaded, list):
+        loaded[:] = [_moved(value, device_of, known) for value in loaded]
+    elif type(loaded) is tuple:
+        return tuple(_moved(value, device_of, known) for value in loaded)
+    return loaded

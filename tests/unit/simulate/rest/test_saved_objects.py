@@ -1,0 +1,127 @@
+"""What a program saves with ``torch.save`` it can load again, and no file of its own changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+import torch
+from loop_programs import estimate_of
+
+pytestmark = pytest.mark.torch
+
+_BEFORE = """
+import io
+import os
+import tempfile
+from pathlib import Path
+import torch
+
+class Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(1024, 1024)
+        self.second = torch.nn.Linear(1024, 1024)
+        self.second.weight = self.first.weight
+
+model = Tied().cuda()
+kept = Path({kept!r})
+"""
+_CHECKPOINT = """
+assert not (kept.exists() or os.path.isfile(kept))
+torch.save({"model": model.state_dict(), "steps": torch.arange(3), "epoch": 7}, kept)
+assert kept.is_file() and os.path.exists(kept)
+del model
+loaded = torch.load(kept, map_location="cpu", weights_only=True)
+assert (loaded["epoch"], loaded["steps"].tolist()) == (7, [0, 1, 2])
+assert {weight.device.type for weight in loaded["model"].values()} == {"cpu"}
+new = Tied()
+new.load_state_dict(loaded["model"])
+del loaded
+new.cuda()
+kept.unlink()
+assert not kept.exists()
+"""
+_WITH_AN_OPTIMIZER = """
+optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+before = torch.cuda.memory_allocated()
+torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 7}, kept)
+assert torch.cuda.memory_allocated() == before
+found = torch.load(str(kept))
+model.load_state_dict(found["model"])
+optimizer.load_state_dict(found["optimizer"])
+assert found["step"] == 7
+"""
+_ON_THE_GPU = """
+torch.save(model.state_dict(), kept)
+loaded = torch.load(str(kept))
+assert loaded["first.weight"].untyped_storage()._cdata == loaded["second.weight"].untyped_storage()._cdata
+assert loaded["first.weight"].is_cuda
+torch.load(kept, map_location=lambda storage, _place: storage)
+torch.load(kept, map_location={"cuda:0": "cpu"})
+"""
+_IN_MEMORY = """
+file = io.BytesIO()
+torch.save(model, file)
+file.seek(0)
+again = torch.load(file, weights_only=False)
+assert again.first.weight is again.second.weight and isinstance(again.first.weight, torch.nn.Parameter)
+"""
+_OPENED = """
+with tempfile.TemporaryFile() as file:
+    file.write(b"before")
+    torch.save(model.state_dict(), file)
+    file.seek(6)
+    loaded = torch.load(file)
+"""
+_TEMPORARY = """
+with tempfile.TemporaryDirectory() as folder:
+    torch.save(model.state_dict(), f"{folder}/weights.pt")
+    assert os.listdir(folder) == ["weights.pt"]
+    loaded = torch.load(f"{folder}/weights.pt")
+"""
+MODEL = 4 * (1024 * 1024 + 2 * 1024)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [_WITH_AN_OPTIMIZER, _ON_THE_GPU, _IN_MEMORY, _OPENED, _TEMPORARY],
+    ids=["with an optimizer", "on the GPU", "in memory", "an open file", "a temporary file"],
+)
+def test_what_was_saved_is_loaded(after: str, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.pt"
+    kept.write_bytes(b"a checkpoint of another day")
+    found = estimate_of(tmp_path, _BEFORE.format(kept=str(kept)) + after)
+    assert found.peak_allocated_bytes == 2 * MODEL
+    assert kept.read_bytes() == b"a checkpoint of another day"
+
+
+def test_a_checkpoint_is_there_until_the_program_removes_it(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.pt"
+    found = estimate_of(tmp_path, _BEFORE.format(kept=str(kept)) + _CHECKPOINT)
+    assert found.peak_allocated_bytes == MODEL
+    assert not kept.exists()
+    assert any("torch.save: the file was not written" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("where", "kib"),
+    [
+        ("'cpu'", 0),
+        ("'cuda'", 1024),
+        ("torch.device('cuda', 0)", 1024),
+        ("lambda storage, _saved: storage", 0),
+        ("lambda storage, _saved: storage.cuda(0)", 1024),
+        ("{'cpu': 'cuda:0'}", 1024),
+        ("None", 0),
+    ],
+)
+def test_a_file_of_another_program_is_loaded(where: str, kib: int, tmp_path: Path) -> None:
+    kept, weight = tmp_path / "kept.pt", torch.ones(256, 1024)
+    torch.save({"model": {"weight": weight, "tied": weight}, "history": [(1, torch.ones(3))]}, kept)
+    load = f"other = torch.load(kept, map_location={where})\n"
+    read = "assert other['model']['weight'] is other['model']['tied'] and other['history'][0][0] == 1\n"
+    found = estimate_of(tmp_path, _BEFORE.format(kept=str(kept)) + load + read)
+    assert found.peak_allocated_bytes == MODEL + kib * 1024 + (512 if kib else 0)
