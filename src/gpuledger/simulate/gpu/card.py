@@ -121,7 +121,7 @@ def in_place(
     functions = SimulatedFunctions(mode)
     patches = Patches()
     CudaFacade(device, say).install(patches)
-    install_choices(patches, functions)
+    install_choices(patches, functions, say)
     _patch_generator(patches, mode.host_numbers, device)
     _patch_profiler(patches)
     run_uncompiled(patches, device.uncompiled.setdefault, device.fusion)

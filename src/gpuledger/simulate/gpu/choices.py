@@ -31,7 +31,7 @@ Source: aten/src/ATen/cudnn/AutocastRNN.cpp.
 """
 
 
-def install_choices(patches: Patches, functions: SimulatedFunctions) -> None:
+def install_choices(patches: Patches, functions: SimulatedFunctions, say: Callable[[str], None]) -> None:
     """Install CUDA's choices."""
     _patch_dropout(patches, functions)
     patch_attention(patches, functions)
@@ -44,7 +44,7 @@ def install_choices(patches: Patches, functions: SimulatedFunctions) -> None:
     _patch_parameters(patches, functions)
     _patch_devices(patches, functions)
     _patch_engine(patches, functions)
-    _patch_programs(patches)
+    _patch_programs(patches, say)
     patches.put(torch, "_subclasses", _Subclasses(torch._subclasses))
     place_lazy(patches)
 
@@ -338,8 +338,12 @@ def _flatten_weights(functions: SimulatedFunctions, module: Any) -> None:
             start += weight.numel()
 
 
-def _patch_programs(patches: Patches) -> None:
-    """Disable worker processes of data loaders, and checks of values in distributions."""
+def _patch_programs(patches: Patches, say: Callable[[str], None]) -> None:
+    """Disable saving, worker processes of data loaders, and checks of values in distributions."""
+
+    def save(*_args: Any, **_kwargs: Any) -> None:
+        say("torch.save: the file was not written, because nothing is computed.")
+
     from torch.utils.data import DataLoader
 
     plain_init = DataLoader.__init__
@@ -353,5 +357,6 @@ def _patch_programs(patches: Patches) -> None:
             kwargs.pop(name, None)
         plain_init(self, *given, **kwargs)
 
+    patches.put(torch, "save", save)
     patches.put(torch.distributions.Distribution, "_validate_args", False)
     patches.put(DataLoader, "__init__", init)
