@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ import torch
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.rest.side_effects import is_temporary
 
-_MARK = b"gpuledger: tensors without data\n"
-"""Begins a description."""
+_MARK = b"gpuledger: tensors without data\n" + secrets.token_hex(16).encode() + b"\n"
+"""Begins a description. No file from elsewhere can have it: reading a description can execute what it contains."""
 _MOST_ELEMENTS = 4096
 """Largest number of elements of a tensor that is saved with its values, if they are known."""
 
@@ -89,8 +90,9 @@ class SavedObjects:
 
     def _forgetting(self, remove: Callable[..., None]) -> Callable[..., None]:
         def forget(path: Any, *args: Any, **kwargs: Any) -> None:
-            was_saved = self._saved.pop(_place_of(path) or "", b"") != b""
-            if not was_saved or os.path.lexists(path):
+            place = _place_of(path) or ""
+            was_saved = self._saved.pop(place, b"") != b""
+            if not was_saved or is_temporary(place):  # another file of this name is of an earlier run: it stays
                 remove(path, *args, **kwargs)
 
         return forget

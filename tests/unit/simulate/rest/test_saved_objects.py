@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ import pytest
 pytest.importorskip("torch")
 import torch
 from loop_programs import estimate_of
+
+from gpuledger.simulate.rest import saved_objects
 
 pytestmark = pytest.mark.torch
 
@@ -104,6 +108,38 @@ def test_a_checkpoint_is_there_until_the_program_removes_it(tmp_path: Path) -> N
     assert found.peak_allocated_bytes == MODEL
     assert not kept.exists()
     assert any("torch.save: the file was not written" in note for note in found.notes)
+
+
+def test_a_checkpoint_of_an_earlier_run_stays_if_the_program_removes_its_own(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.pt"
+    kept.write_bytes(b"a checkpoint of another day")
+    estimate_of(tmp_path, _BEFORE.format(kept=str(kept)) + "torch.save(model.state_dict(), kept)\nos.remove(kept)\n")
+    assert kept.read_bytes() == b"a checkpoint of another day"
+
+
+class Hostile:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, made: Path) -> None:
+        self.made = made
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (self.made,)
+
+
+def test_a_file_that_looks_like_a_description_is_not_executed(tmp_path: Path) -> None:
+    kept, made = tmp_path / "kept.pt", tmp_path / "made"
+    mark, _, _ = saved_objects._MARK.partition(b"\n")
+    kept.write_bytes(mark + b"\n" + pickle.dumps(Hostile(made)))
+    load = """
+with open(kept, "rb") as file:
+    try:
+        torch.load(file, weights_only=True)
+    except Exception as error:
+        print(type(error))
+"""
+    estimate_of(tmp_path, _BEFORE.format(kept=str(kept)) + load)
+    assert not made.exists()
 
 
 @pytest.mark.parametrize(
