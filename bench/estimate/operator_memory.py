@@ -6,11 +6,12 @@ each of these is within 2 % and 0.6 MiB. Layouts are compared, too, but not coun
 
 ``first`` are the operators with which the rules were made, ``second`` others, which were chosen and estimated before
 they were measured. A later estimate of ``second`` is no longer blind: some rules were made after the comparison.
-``third`` has operators, dtypes and layouts that both lack. Its results are in a file of their own.
+``third`` has operators, dtypes and layouts that both lack, ``fourth`` other sizes and options. Each of the two has a
+file of its own.
 
 Usage: python bench/estimate/operator_memory.py measure --out bench/estimate/results/h200/operator_memory.json
        python bench/estimate/operator_memory.py measure --sets third \
-           --out bench/estimate/results/h200/operator_memory_third.json
+           --out bench/estimate/results/h200/operator_memory_third.json   # and fourth, in the same way
        python bench/estimate/operator_memory.py estimate --out bench/estimate/results/h200/operator_memory.json
            [--as estimated] [--sets first,second]   # needs no GPU; adds a column to the file
        python bench/estimate/operator_memory.py differences --out … [--as estimated]   # prints them
@@ -32,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 from environment import describe_environment, write_results
 from operator_cases import List, measure
 from operators_first import FIRST
+from operators_fourth import FOURTH
 from operators_second import SECOND
 from operators_third import THIRD
 
@@ -40,7 +42,7 @@ from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.gpu.card import in_place
 from gpuledger.simulate.gpu.device import SimulatedDevice
 
-SETS = {"first": FIRST, "second": SECOND, "third": THIRD}
+SETS = {"first": FIRST, "second": SECOND, "third": THIRD, "fourth": FOURTH}
 SHARE, MIB = 0.02, 1 << 20
 SLACK_BYTES = 0.6 * MIB
 PARTS = ("forward", "backward")
