@@ -42,7 +42,7 @@ StoragePlace = tuple[int, int]
 Row = tuple[int, int, int, int, int, int, int]
 """An observation as it is written: device, address, identity, ids of name and module, allocations and frees so far."""
 
-Sighting = tuple[Identity, int, int, Any]
+ObservedTensor = tuple[Identity, int, int, Any]
 """What a tensor is, the ids of its name and of its module, and the tensor."""
 
 _SHARDED = {
@@ -245,9 +245,9 @@ class TensorObservations:
         """Record the addresses of the tensors that an outermost module was called with."""
         self._note((Identity.INPUT, -1, module_id, tensor, None) for tensor in tensors_in(arguments))
 
-    def see(self, sightings: Iterable[Sighting]) -> None:
+    def see(self, observed: Iterable[ObservedTensor]) -> None:
         """Record the addresses of tensors that a framework of sharded training holds."""
-        self._note((*sighting, None) for sighting in sightings)
+        self._note((*one, None) for one in observed)
 
     def row_of(self, kind: Identity, name_id: int, module_id: int, place: StoragePlace) -> Row:
         """Return an observation of this time, which :meth:`add_row` can add later."""

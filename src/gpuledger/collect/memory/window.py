@@ -36,7 +36,7 @@ from gpuledger.collect.memory.optimizer_facts import describe_optimizers
 from gpuledger.collect.memory.pending_events import PendingEvents
 from gpuledger.collect.memory.precision import Precision
 from gpuledger.collect.sharding.layouts import Layouts
-from gpuledger.collect.sharding.marked_calls import ShardingObserver
+from gpuledger.collect.sharding.marked_calls import ShardingContext
 from gpuledger.collect.sharding.sharded_training import ShardedTraining
 from gpuledger.collect.steps.step_counter import StepCounter
 from gpuledger.collect.variables.held import HeldNames
@@ -92,15 +92,15 @@ class MemoryWindow:
         self.recorder = recorder
         self.is_open = self.was_opened = False
         self.phases = Phases(recorder.set_token, tags)
-        self.sightings = TensorObservations(self._registry, recorder.counts, recorder.place_of, names_of)
+        self.observed = TensorObservations(self._registry, recorder.counts, recorder.place_of, names_of)
         self.inputs = InputShapes(self._registry.may_have_sequence_first)
         self._sharded = ShardedTraining(
-            ShardingObserver(self.phases, self._registry, self.sightings, recorder.see_resized, guard, journal.note)
+            ShardingContext(self.phases, self._registry, self.observed, recorder.see_resized, guard, journal.note)
         )
         self._layouts = Layouts(
-            self._registry, self.sightings, self._sharded.flat_layouts, lambda: self._steps.optimizers
+            self._registry, self.observed, self._sharded.flat_layouts, lambda: self._steps.optimizers
         )
-        journal.sources += [self.sightings, self.inputs, self._layouts]
+        journal.sources += [self.observed, self.inputs, self._layouts]
         self._tracker = ModuleTracker(
             self.phases,
             self._registry,
@@ -109,10 +109,10 @@ class MemoryWindow:
             on_backward_end=self.on_backward_end,
             guard=guard,
         )
-        updates = WeightUpdates(self.sightings, self.phases)
-        self.sightings.on_gradients = partial(updates.gradients_seen, registered=True)
-        self._held = HeldNames(self.sightings)
-        self._tracker.leaves = LooseLeaves(self.sightings, updates, self._held)
+        updates = WeightUpdates(self.observed, self.phases)
+        self.observed.on_gradients = partial(updates.gradients_seen, registered=True)
+        self._held = HeldNames(self.observed)
+        self._tracker.leaves = LooseLeaves(self.observed, updates, self._held)
         self._followed = FollowedOperators(updates, guard, steps.optimizers, self.scan)
         self._compiled: CompiledMemory | None = None
         self._times: OperatorTimes | None = None
@@ -292,21 +292,21 @@ class MemoryWindow:
         self._phases_before.append(self.phases.phase)
         self._meet(optimizer)
         if self.phases.phase == Phase.BACKWARD:
-            self.sightings.see_gradients(of=optimizer)
+            self.observed.see_gradients(of=optimizer)
         self.phases.enter_optimizer()
 
     def after_optimizer(self, optimizer: Any) -> None:
         """Record the end of an optimizer step."""
-        self.sightings.see_optimizer(optimizer)
+        self.observed.see_optimizer(optimizer)
         before = self._phases_before.pop() if self._phases_before else Phase.BETWEEN
         self.phases.leave_optimizer(Phase.BACKWARD if before == Phase.BACKWARD else Phase.BETWEEN)
 
     def _meet(self, optimizer: Any) -> None:
         """Find the modules of the parameters that an optimizer updates, if they were not called yet."""
-        self.sightings.meet(optimizer)
-        if not self.sightings.knows(optimizer):
+        self.observed.meet(optimizer)
+        if not self.observed.knows(optimizer):
             self.scan()
-            self.sightings.see_loose_parameters(optimizer)
+            self.observed.see_loose_parameters(optimizer)
 
     def _on_outermost(self, module_id: int, args: Any, kwargs: Any) -> None:
         self._followed.end()
@@ -321,9 +321,9 @@ class MemoryWindow:
             if not self.is_open and torch.is_grad_enabled():  # it ended here, so this call's end is not observed
                 self._steps.call_ended(module_id, partial(self.expects_training, module_id))
             self.inputs.see(module_id, self._steps.seen + 1, args, kwargs)
-        self.sightings.see_new_weights()
-        self.sightings.see_stand_ins()
-        self.sightings.see_inputs(module_id, args, kwargs)
+        self.observed.see_new_weights()
+        self.observed.see_stand_ins()
+        self.observed.see_inputs(module_id, args, kwargs)
 
     def can_take_steps(self, module_id: int) -> bool:
         """Return whether calls of an outermost module can be steps. Finds modules that were not called yet."""
@@ -338,8 +338,8 @@ class MemoryWindow:
 
     def on_backward_end(self) -> None:
         """Record the end of a backward pass."""
-        self.sightings.see_weights()
-        self.sightings.see_gradients()
+        self.observed.see_weights()
+        self.observed.see_gradients()
         if self._pending.count() > 2 * DRAIN_EVENTS:  # a long step, or steps that are not counted
             self.drain()
 
@@ -366,15 +366,15 @@ class MemoryWindow:
 
     def see_again(self) -> None:
         """Record the current addresses of all weights, buffers, gradients and optimizer states."""
-        self.sightings.see_weights()
+        self.observed.see_weights()
         for optimizer in self._steps.optimizers:
-            self.sightings.meet(optimizer)
-        is_too_early = self.sightings.has_stand_ins()  # the parameters seem to be in no module until the call ends
+            self.observed.meet(optimizer)
+        is_too_early = self.observed.has_stand_ins()  # the parameters seem to be in no module until the call ends
         for optimizer in self._steps.optimizers:
-            if not (is_too_early or self.sightings.knows(optimizer)):
-                self.sightings.see_loose_parameters(optimizer)
-            self.sightings.see_optimizer(optimizer, again=True)
-        self.sightings.see_gradients()
+            if not (is_too_early or self.observed.knows(optimizer)):
+                self.observed.see_loose_parameters(optimizer)
+            self.observed.see_optimizer(optimizer, again=True)
+        self.observed.see_gradients()
         self._layouts.see()
 
     # -- reading and writing ----------------------------------------------------------------------------------------

@@ -11,12 +11,12 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from gpuledger.collect.adapter.instrument import CannotInstrumentError
 from gpuledger.collect.adapter.program_objects import WeakIdentitySet, attributes_of, grad_of, is_tensor
 from gpuledger.collect.attribution.phases import OUTSIDE
-from gpuledger.collect.attribution.tensor_observations import Sighting
+from gpuledger.collect.attribution.tensor_observations import ObservedTensor
 from gpuledger.collect.sharding.layouts import FlatLayout
-from gpuledger.collect.sharding.marked_calls import MarkedCalls, ShardingObserver
+from gpuledger.collect.sharding.library_observer import LibraryObserver
+from gpuledger.collect.sharding.marked_calls import MarkedCalls, ShardingContext
 from gpuledger.model.accounts import Identity
 from gpuledger.model.journal.journal import TagFlag
 
@@ -37,41 +37,30 @@ SIZES = ("_unpadded_unsharded_size", "_sharded_size")
 """Attributes of a flat parameter: the whole shape without padding, and the shape of a part."""
 
 
-class FlatParameters:
+class FlatParameters(LibraryObserver):
     """Observes the handles of ``FullyShardedDataParallel``, between :meth:`install` and :meth:`remove`.
 
     Args:
-        watch: What is written to.
+        context: What it writes to.
     """
 
-    def __init__(self, watch: ShardingObserver) -> None:
-        self._asked = False
-        self._watch = watch
-        self._calls = MarkedCalls(watch, self._module_of)
+    module, unsupported = RUNTIME_MODULE, UNKNOWN_TORCH
+
+    def __init__(self, context: ShardingContext) -> None:
+        super().__init__(context, MarkedCalls(context, self._module_of))
         self._handles = WeakIdentitySet()
 
-    def install(self) -> None:
-        """Observe the handles if the program has imported FSDP1 and they are not observed yet."""
-        if self._asked or RUNTIME_MODULE not in sys.modules:
-            return
-        self._asked = True
-        runtime, storages = sys.modules[RUNTIME_MODULE], sys.modules.get(STORAGE_MODULE)
-        handle = getattr(sys.modules.get(HANDLE_MODULE), "FlatParamHandle", None)
+    def _observe(self) -> None:
+        """Observe what gathers, frees and reduces flat parameters."""
+        runtime, storages = sys.modules[RUNTIME_MODULE], sys.modules[STORAGE_MODULE]
+        handle = sys.modules[HANDLE_MODULE].FlatParamHandle
         gathers, reduces = int(TagFlag.COMMUNICATION), int(TagFlag.REDUCE_SCATTER)
-        try:
-            for name in ("_alloc_storage", "_free_storage"):
-                self._calls.call_after(getattr(storages, name), lambda tensor: self._watch.resized([tensor]))
-            self._calls.mark(handle.pre_unshard, gathers, self._meet)  # type: ignore[union-attr]
-            self._calls.mark(handle.unshard, gathers, after=self._see_gathered)  # type: ignore[union-attr]
-            self._calls.mark(runtime._post_backward_reshard, gathers, self._see_gradient, place=1)
-            self._calls.mark(runtime._reduce_grad, reduces, self._see_gradient, self._see_reduced, place=1)
-        except (AttributeError, CannotInstrumentError) as error:
-            self._watch.note(UNKNOWN_TORCH.format(error))
-            self.remove()
-
-    def remove(self) -> None:
-        """Stop observing."""
-        self._calls.remove()
+        for name in ("_alloc_storage", "_free_storage"):
+            self._calls.call_after(getattr(storages, name), lambda tensor: self._context.resized([tensor]))
+        self._calls.mark(handle.pre_unshard, gathers, self._see_shard)
+        self._calls.mark(handle.unshard, gathers, after=self._see_gathered)
+        self._calls.mark(runtime._post_backward_reshard, gathers, self._see_gradient, place=1)
+        self._calls.mark(runtime._reduce_grad, reduces, self._see_gradient, self._see_reduced, place=1)
 
     def layouts(self) -> Iterator[FlatLayout]:
         """Yield the part of each flat parameter that this rank has to hold."""
@@ -88,14 +77,14 @@ class FlatParameters:
 
     # -- what a handle holds ----------------------------------------------------------------------------------------
 
-    def _meet(self, handle: Any) -> None:
+    def _see_shard(self, handle: Any) -> None:
         """Record the shard of a flat parameter, and that the parameters in it are parts."""
         if self._is_whole(handle):
             return
         self._handles.add(handle)
         flat = self._flat(handle)
         views = attributes_of(flat).get("_params")
-        self._watch.sightings.parts.update([flat, *(views if isinstance(views, list) else ())])
+        self._context.observed.parts.update([flat, *(views if isinstance(views, list) else ())])
         self._see(handle, Identity.SHARDED_WEIGHT, self._shard(handle))
 
     def _see_gathered(self, handle: Any) -> None:
@@ -117,8 +106,8 @@ class FlatParameters:
 
     def _see(self, handle: Any, identity: Identity, tensor: Any) -> None:
         if is_tensor(tensor):
-            sighting: Sighting = (identity, *self._place(handle), tensor)
-            self._watch.sightings.see([sighting])
+            found: ObservedTensor = (identity, *self._place(handle), tensor)
+            self._context.observed.see([found])
 
     # -- parts of a handle ------------------------------------------------------------------------------------------
 
@@ -135,9 +124,9 @@ class FlatParameters:
 
     def _module_of(self, handle: Any) -> int:
         """Return the id of the module that was wrapped."""
-        return self._watch.registry.module_ids.get(id(attributes_of(handle).get("_fully_sharded_module")), OUTSIDE)
+        return self._context.registry.module_ids.get(id(attributes_of(handle).get("_fully_sharded_module")), OUTSIDE)
 
     def _place(self, handle: Any) -> tuple[int, int]:
         """Return the ids of name and module of a flat parameter."""
         module = attributes_of(handle).get("_fully_sharded_module")
-        return (-1, OUTSIDE) if module is None else self._watch.registry.named(module, NAME)
+        return (-1, OUTSIDE) if module is None else self._context.registry.named(module, NAME)

@@ -16,11 +16,11 @@ from typing import Any
 from weakref import ref
 
 from gpuledger.collect.adapter.distributed_tensors import is_sharded
-from gpuledger.collect.adapter.instrument import CannotInstrumentError
 from gpuledger.collect.adapter.program_objects import attributes_of, grad_of, is_tensor, local_part, module_of_class
 from gpuledger.collect.attribution.phases import OUTSIDE
-from gpuledger.collect.attribution.tensor_observations import Sighting
-from gpuledger.collect.sharding.marked_calls import MarkedCalls, ShardingObserver, never, nothing
+from gpuledger.collect.attribution.tensor_observations import ObservedTensor
+from gpuledger.collect.sharding.library_observer import LibraryObserver
+from gpuledger.collect.sharding.marked_calls import MarkedCalls, ShardingContext, never, nothing
 from gpuledger.model.accounts import Identity
 from gpuledger.model.journal.journal import TagFlag
 
@@ -43,25 +43,22 @@ class _Group:
     """Each parameter, with the ids of its name and its module."""
 
 
-class FullyShardedGroups:
+class FullyShardedGroups(LibraryObserver):
     """Observes the groups of ``fully_shard``, between :meth:`install` and :meth:`remove`.
 
     Args:
-        watch: What is written to.
+        context: What it writes to.
     """
 
-    def __init__(self, watch: ShardingObserver) -> None:
-        self._asked = False
-        self._watch = watch
-        self._calls = MarkedCalls(watch, lambda group: self._known(group).module_id)
+    module, unsupported = GROUP_MODULE, UNKNOWN_TORCH
+
+    def __init__(self, context: ShardingContext) -> None:
+        super().__init__(context, MarkedCalls(context, lambda group: self._known(group).module_id))
         self._groups: dict[int, _Group] = {}
 
-    def install(self) -> None:
-        """Observe the groups if the program has imported FSDP2 and they are not observed yet."""
-        if self._asked or GROUP_MODULE not in sys.modules:
-            return
-        self._asked = True
-        group = getattr(sys.modules[GROUP_MODULE], "FSDPParamGroup", None)
+    def _observe(self) -> None:
+        """Observe the methods of a group that gather, free and reduce its parameters."""
+        group = sys.modules[GROUP_MODULE].FSDPParamGroup
         gathers, reduces = int(TagFlag.COMMUNICATION), int(TagFlag.REDUCE_SCATTER)
         methods = (
             ("unshard", gathers, nothing, nothing, never),
@@ -69,45 +66,37 @@ class FullyShardedGroups:
             ("post_backward", reduces, self._see_gradients, self._see_reduced, never),
             ("reshard", gathers, nothing, self._see_resharded, never),
         )
-        try:
-            for name, flag, before, after, does_nothing in methods:
-                self._calls.mark(getattr(group, name), flag, before, after, does_nothing=does_nothing)
-        except (AttributeError, CannotInstrumentError) as error:
-            self._watch.note(UNKNOWN_TORCH.format(error))
-            self.remove()
-
-    def remove(self) -> None:
-        """Stop observing."""
-        self._calls.remove()
+        for name, flag, before, after, does_nothing in methods:
+            self._calls.mark(getattr(group, name), flag, before, after, does_nothing=does_nothing)
 
     # -- what a group holds -----------------------------------------------------------------------------------------
 
     def _see_gathered(self, group: Any) -> None:
         """Record the gathered weights."""
         self._tell_resized(group)
-        self._watch.sightings.see(self._of_parameters(group, Identity.GATHERED_WEIGHT, "all_gather_outputs"))
+        self._context.observed.see(self._of_parameters(group, Identity.GATHERED_WEIGHT, "all_gather_outputs"))
 
     def _see_gradients(self, group: Any) -> None:
         """Record the gradients of gathered weights, before they are reduced."""
-        self._watch.sightings.see(self._gradients(group, "_unsharded_param"))
+        self._context.observed.see(self._gradients(group, "_unsharded_param"))
 
     def _see_reduced(self, group: Any) -> None:
         """Record the shards of the gradients, and gradients that wait for a later reduction."""
         self._tell_resized(group)
         waiting = self._of_parameters(group, Identity.GRADIENT, "unsharded_accumulated_grad")
-        self._watch.sightings.see(chain(self._gradients(group, "sharded_param"), waiting))
+        self._context.observed.see(chain(self._gradients(group, "sharded_param"), waiting))
 
     def _see_resharded(self, group: Any) -> None:
         """Record the weights that are kept between forward and backward on fewer ranks."""
         self._tell_resized(group)
         kept = "_sharded_post_forward_param_data"
-        self._watch.sightings.see(self._of_parameters(group, Identity.GATHERED_WEIGHT, kept))
+        self._context.observed.see(self._of_parameters(group, Identity.GATHERED_WEIGHT, kept))
 
     def _tell_resized(self, group: Any) -> None:
         gathered = self._of_parameters(group, Identity.GATHERED_WEIGHT, "all_gather_outputs")
-        self._watch.resized(tensor for *_, tensor in gathered)
+        self._context.resized(tensor for *_, tensor in gathered)
 
-    def _of_parameters(self, group: Any, identity: Identity, attribute: str) -> Iterator[Sighting]:
+    def _of_parameters(self, group: Any, identity: Identity, attribute: str) -> Iterator[ObservedTensor]:
         """Yield the tensors in an attribute of a group's parameters."""
         for held, name_id, module_id in self._known(group).parameters:
             parameter = held()
@@ -118,7 +107,7 @@ class FullyShardedGroups:
                 if is_tensor(tensor):
                     yield identity, name_id, module_id, tensor
 
-    def _gradients(self, group: Any, attribute: str) -> Iterator[Sighting]:
+    def _gradients(self, group: Any, attribute: str) -> Iterator[ObservedTensor]:
         """Yield the gradients of the tensors in an attribute of a group's parameters."""
         for identity, name_id, module_id, tensor in self._of_parameters(group, Identity.GRADIENT, attribute):
             gradient = grad_of(tensor)
@@ -140,7 +129,7 @@ class FullyShardedGroups:
 
     def _module_of(self, group: dict[str, Any]) -> int:
         """Return the id of the module that ``fully_shard`` was called with."""
-        known = self._watch.registry.module_ids
+        known = self._context.registry.module_ids
         return next((known[id(one)] for one in group.get("modules") or () if id(one) in known), OUTSIDE)
 
     def _parameters(self, group: dict[str, Any]) -> Iterator[tuple[ref[Any], int, int]]:
@@ -150,7 +139,7 @@ class FullyShardedGroups:
             module, name = where.get("module"), where.get("param_name")
             is_torchs = module_of_class(type(parameter)).startswith("torch.")
             if is_torchs and module is not None and isinstance(name, str):
-                yield ref(parameter), *self._watch.registry.named(module, name)
+                yield ref(parameter), *self._context.registry.named(module, name)
 
 
 def _gathers_nothing(group: Any) -> bool:

@@ -57,7 +57,7 @@ class Layouts:
 
     Args:
         registry: The modules and their parameters.
-        sightings: Knows the plain tensors that are parts of flat parameters.
+        observed: Knows the plain tensors that are parts of flat parameters.
         flat: Yields the layouts of flat parameters.
         optimizers: Returns the program's optimizers.
     """
@@ -65,11 +65,11 @@ class Layouts:
     def __init__(
         self,
         registry: ModuleRegistry,
-        sightings: TensorObservations,
+        observed: TensorObservations,
         flat: Callable[[], Iterable[FlatLayout]],
         optimizers: Callable[[], Iterable[Any]],
     ) -> None:
-        self._registry, self._sightings, self._flat, self._optimizers = registry, sightings, flat, optimizers
+        self._registry, self._observed, self._flat, self._optimizers = registry, observed, flat, optimizers
         self._rows: list[LayoutRow] = []
         self._mesh: MeshPlace | None = None
         self._world: tuple[int, int] | None = None
@@ -83,7 +83,7 @@ class Layouts:
             return
         self._world = ranks, rank
         with without_overrides():
-            parts, states = self._sightings.part_ids(), States(self._optimizers(), self._sightings.divides, ranks)
+            parts, states = self._observed.part_ids(), States(self._optimizers(), self._observed.divides, ranks)
             rows = (self._row(*known, parts, states) for known in self._registry.parameters[:MOST_PARAMETERS])
             flat = (_flat_row(one, states) for one in self._flat())
             self._rows = [*(row for row in rows if row is not None), *flat]

@@ -16,13 +16,13 @@ from gpuledger.collect.attribution.tensor_observations import TensorObservations
 
 
 @dataclass(frozen=True)
-class ShardingObserver:
+class ShardingContext:
     """What observers of sharded training write to.
 
     Args:
         phases: The tokens of each thread.
         registry: Ids of modules.
-        sightings: Records the addresses of tensors.
+        observed: Records the addresses of tensors.
         resized: Called with tensors that got or lost their memory without an operator.
         guard: Handles exceptions of gpuledger's code.
         note: Called with a sentence for the user.
@@ -30,7 +30,7 @@ class ShardingObserver:
 
     phases: Phases
     registry: ModuleRegistry
-    sightings: TensorObservations
+    observed: TensorObservations
     resized: Callable[[Iterable[object]], None]
     guard: Guard
     note: Callable[[str], None]
@@ -53,18 +53,18 @@ class MarkedCalls:
     """Observes functions in place, until :meth:`remove`.
 
     Args:
-        watch: The tokens of each thread, and the guard.
+        context: The tokens of each thread, and the guard.
         module_of: Returns the module id of a group of parameters.
         own: Returns the function to observe from inside wrappers around it, or raises ``CannotInstrumentError``.
     """
 
     def __init__(
         self,
-        watch: ShardingObserver,
+        context: ShardingContext,
         module_of: Callable[[Any], int],
         own: Callable[[Callable[..., Any]], Callable[..., Any]] = torchs_own,
     ) -> None:
-        self._phases, self._guard, self._module_of, self._own = watch.phases, watch.guard, module_of, own
+        self._phases, self._guard, self._module_of, self._own = context.phases, context.guard, module_of, own
         self._observations: list[Observation] = []
 
     def remove(self) -> None:

@@ -8,7 +8,7 @@ from gpuledger.collect.adapter.guard import take_out_all
 from gpuledger.collect.sharding.flat_parameters import FlatParameters
 from gpuledger.collect.sharding.fully_shard import FullyShardedGroups
 from gpuledger.collect.sharding.layouts import FlatLayout
-from gpuledger.collect.sharding.marked_calls import ShardingObserver
+from gpuledger.collect.sharding.marked_calls import ShardingContext
 from gpuledger.collect.sharding.zero_partitions import ZeroPartitions
 
 
@@ -16,22 +16,21 @@ class ShardedTraining:
     """Observes FSDP1, FSDP2 and DeepSpeed's ZeRO, between :meth:`install` and :meth:`remove`.
 
     Args:
-        watch: What is written to.
+        context: What the observers write to.
     """
 
-    def __init__(self, watch: ShardingObserver) -> None:
-        self._groups, self._flat = FullyShardedGroups(watch), FlatParameters(watch)
-        self._zero = ZeroPartitions(watch)
+    def __init__(self, context: ShardingContext) -> None:
+        self._flat, self._zero = FlatParameters(context), ZeroPartitions(context)
+        self._observers = (FullyShardedGroups(context), self._flat, self._zero)
 
     def install(self) -> None:
         """Observe what the program has imported since the last call."""
-        self._groups.install()
-        self._flat.install()
-        self._zero.install()
+        for observer in self._observers:
+            observer.install()
 
     def remove(self) -> None:
         """Stop observing."""
-        take_out_all([self._groups.remove, self._flat.remove, self._zero.remove])
+        take_out_all([observer.remove for observer in self._observers])
 
     def flat_layouts(self) -> Iterator[FlatLayout]:
         """Yield the part of each flat or partitioned parameter that this rank has to hold."""

@@ -15,7 +15,6 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from gpuledger.collect.adapter.instrument import CannotInstrumentError
 from gpuledger.collect.adapter.program_objects import (
     WeakIdentitySet,
     attributes_of,
@@ -27,9 +26,10 @@ from gpuledger.collect.adapter.program_objects import (
 )
 from gpuledger.collect.adapter.torch_entrances import own_function
 from gpuledger.collect.attribution.phases import OUTSIDE
-from gpuledger.collect.attribution.tensor_observations import Sighting
+from gpuledger.collect.attribution.tensor_observations import ObservedTensor
 from gpuledger.collect.sharding.layouts import FlatLayout
-from gpuledger.collect.sharding.marked_calls import MarkedCalls, ShardingObserver
+from gpuledger.collect.sharding.library_observer import LibraryObserver
+from gpuledger.collect.sharding.marked_calls import MarkedCalls, ShardingContext
 from gpuledger.model.accounts import Identity
 from gpuledger.model.journal.journal import TagFlag
 
@@ -62,31 +62,21 @@ GROUPS = ("fp16_groups", "bit16_groups")
 """Attributes of an optimizer with its groups of parameters, in any dtype, in stage 3 and below."""
 
 
-class ZeroPartitions:
+class ZeroPartitions(LibraryObserver):
     """Observes the optimizers of DeepSpeed's ZeRO, between :meth:`install` and :meth:`remove`.
 
     Args:
-        watch: What is written to.
+        context: What it writes to.
     """
 
-    def __init__(self, watch: ShardingObserver) -> None:
-        self._asked = False
+    module, unsupported = WHOLE_MODULE, UNKNOWN_DEEPSPEED
+
+    def __init__(self, context: ShardingContext) -> None:
+        super().__init__(context, MarkedCalls(context, self._module_of, _deepspeeds_own))
         self._unknown = ""
         """What cannot be observed, until the program is seen to use ZeRO: others import DeepSpeed as well."""
-        self._watch = watch
-        self._calls = MarkedCalls(watch, self._module_of, _deepspeeds_own)
         self._optimizers = WeakIdentitySet()
         self._owners: dict[int, tuple[int, int]] = {}
-
-    def install(self) -> None:
-        """Observe the optimizers if the program has imported DeepSpeed and they are not observed yet."""
-        if self._asked or WHOLE_MODULE not in sys.modules:
-            return
-        self._asked = True
-        try:
-            self._observe()
-        except (AttributeError, KeyError, CannotInstrumentError) as error:
-            self._unknown = UNKNOWN_DEEPSPEED.format(error)
 
     def _observe(self) -> None:
         """Observe DeepSpeed's methods. The steps come first: they show whether the program uses ZeRO at all."""
@@ -106,9 +96,9 @@ class ZeroPartitions:
             handle = getattr(sys.modules[WAITS_MODULE], name)
             self._calls.call_after(handle.wait, partial(self._see_gathered, attribute))
 
-    def remove(self) -> None:
-        """Stop observing."""
-        self._calls.remove()
+    def _failed(self, note: str) -> None:
+        """Keep what could be observed, and the note for a program that uses ZeRO."""
+        self._unknown = note
 
     def layouts(self) -> Iterator[FlatLayout]:
         """Yield the part of each parameter of stage 3 that this rank has to hold."""
@@ -130,35 +120,35 @@ class ZeroPartitions:
     def _see_gathered(self, attribute: str, handle: Any) -> None:
         """Record the weights that a gather has gathered."""
         gathered = tensors_in(attributes_of(handle).get(attribute))
-        self._watch.sightings.see((Identity.GATHERED_WEIGHT, *self._owner(one), one) for one in gathered)
+        self._context.observed.see((Identity.GATHERED_WEIGHT, *self._owner(one), one) for one in gathered)
 
     def _see_gradient(self, parameter: Any) -> None:
         """Record the gradient of a whole parameter, before it is reduced."""
         gradient = grad_of(parameter)
         if gradient is not None:
-            self._watch.sightings.see([(Identity.GRADIENT, *self._owner(parameter), gradient)])
+            self._context.observed.see([(Identity.GRADIENT, *self._owner(parameter), gradient)])
 
     def _see_optimizer(self, optimizer: Any) -> None:
         """Record what an optimizer holds: this rank's parts, and the buckets of its collectives."""
         if self._unknown:
-            self._watch.note(self._unknown)
+            self._context.note(self._unknown)
             self._unknown = ""
         self._optimizers.add(optimizer)
-        self._owners = self._watch.sightings.owners()
+        self._owners = self._context.observed.owners()
         groups = _groups(optimizer)
         masters, parts = list(_tensors_of(optimizer, MASTERS)), [one for group in groups for one in _partitioned(group)]
-        self._watch.sightings.parts.update([*masters, *parts])
-        self._watch.sightings.of_frameworks.update(masters)
+        self._context.observed.parts.update([*masters, *parts])
+        self._context.observed.of_frameworks.update(masters)
         shards = [attributes_of(one)["ds_tensor"] for one in parts]
         found = (
             self._of_parameters(Identity.SHARDED_WEIGHT, masters, groups),
             self._of_parameters(Identity.SHARDED_GRADIENT, _tensors_of(optimizer, GRADIENTS), groups),
             self._of_parameters(Identity.SHARDED_WEIGHT, shards, [[one] for one in parts]),
         )
-        self._watch.sightings.see(chain(*found, self._of_states(optimizer, masters, groups)))
+        self._context.observed.see(chain(*found, self._of_states(optimizer, masters, groups)))
         self._see_buckets(optimizer)
 
-    def _of_states(self, optimizer: Any, masters: list[Any], groups: list[list[Any]]) -> Iterator[Sighting]:
+    def _of_states(self, optimizer: Any, masters: list[Any], groups: list[list[Any]]) -> Iterator[ObservedTensor]:
         """Yield the state that the optimizer inside has of each master."""
         inside: Any = attributes_of(optimizer).get("optimizer")
         states = {id(master): values for master, values in state_of(inside)}
@@ -170,9 +160,11 @@ class ZeroPartitions:
     def _see_buckets(self, optimizer: Any) -> None:
         """Record the buffers in which gradients are collected before they are reduced."""
         buckets = _tensors_of(optimizer, ("ipg_buckets",))
-        self._watch.sightings.see(self._of_parameters(Identity.COMMUNICATION_BUFFER, buckets, _groups(optimizer)))
+        self._context.observed.see(self._of_parameters(Identity.COMMUNICATION_BUFFER, buckets, _groups(optimizer)))
 
-    def _of_parameters(self, kind: Identity, tensors: Iterable[Any], groups: list[list[Any]]) -> Iterator[Sighting]:
+    def _of_parameters(
+        self, kind: Identity, tensors: Iterable[Any], groups: list[list[Any]]
+    ) -> Iterator[ObservedTensor]:
         """Yield tensors that are each of one group of parameters, or that are all of the only one or of all groups.
 
         A tensor of several parameters is seen as of the first and of the last of them: its module is the one that has
@@ -189,7 +181,7 @@ class ZeroPartitions:
     def _owner(self, parameter: Any) -> tuple[int, int]:
         """Return the ids of name and module of a parameter."""
         if id(parameter) not in self._owners:
-            self._owners = self._watch.sightings.owners()
+            self._owners = self._context.observed.owners()
         return self._owners.get(id(parameter), (-1, OUTSIDE))
 
     def _module_of(self, parameters: Any) -> int:

@@ -28,11 +28,11 @@ class HeldNames:
     """Records which attribute of a module, or which variable, holds a tensor.
 
     Args:
-        sightings: Gets the names. One that knows a tensor as something else keeps that.
+        observed: Gets the names. One that knows a tensor as something else keeps that.
     """
 
-    def __init__(self, sightings: TensorObservations) -> None:
-        self._sightings = sightings
+    def __init__(self, observed: TensorObservations) -> None:
+        self._observed = observed
         self._searches = 0
 
     def see(self) -> None:
@@ -40,7 +40,7 @@ class HeldNames:
         self._searches += 1
         if self._searches > MOST_SEARCHES:
             return
-        sightings, registry = self._sightings, self._sightings.registry
+        observed, registry = self._observed, self._observed.registry
         with without_overrides(), torch._C._DisableTorchDispatch():
             found = list(_plain_tensors(registry))
             found += [(registry.name_id(name), -1, value) for name, value in held_tensors()]
@@ -51,7 +51,7 @@ class HeldNames:
                 for tensor in local_tensors(value):
                     place = storage_place(tensor)
                     if place is not None:
-                        sightings.add_row(sightings.row_of(kind, name_id, module_id, place))
+                        observed.add_row(observed.row_of(kind, name_id, module_id, place))
 
 
 def _plain_tensors(registry: ModuleRegistry) -> Iterator[tuple[int, int, Any]]:

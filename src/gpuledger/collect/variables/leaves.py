@@ -52,13 +52,13 @@ class LooseLeaves:
     """Finds the leaves of backward passes that are not registered, and the gradients of leaves.
 
     Args:
-        sightings: Knows the registered tensors, and records what others are.
+        observed: Knows the registered tensors, and records what others are.
         updates: Gets the gradients of leaves after each backward pass.
         held: Names other tensors after each pass.
     """
 
-    def __init__(self, sightings: TensorObservations, updates: WeightUpdates, held: HeldNames) -> None:
-        self._sightings = sightings
+    def __init__(self, observed: TensorObservations, updates: WeightUpdates, held: HeldNames) -> None:
+        self._observed = observed
         self._updates = updates
         self._held = held
         self._places: dict[tuple[int, int], _Place] = {}
@@ -69,7 +69,7 @@ class LooseLeaves:
         """Return the leaves below nodes of a graph that are not registered. Later ones of modules are not searched."""
         if self._in_vain >= MOST_IN_VAIN:
             return []
-        leaves = [leaf for leaf in _leaves_below(nodes) if not self._sightings.registry.is_known(leaf)]
+        leaves = [leaf for leaf in _leaves_below(nodes) if not self._observed.registry.is_known(leaf)]
         self._in_vain = 0 if leaves else self._in_vain + 1
         return leaves
 
@@ -82,10 +82,8 @@ class LooseLeaves:
             gradients = gradients_of(leaves) or ()
         pairs = [(leaf, gradient) for leaf, gradient in zip(leaves, gradients, strict=False) if gradient is not None]
         places = self._places_of([leaf for leaf, _ in pairs])
-        self._sightings.see((Identity.LEAF, *place, leaf) for place, (leaf, _) in zip(places, pairs, strict=True))
-        self._sightings.see(
-            (Identity.LEAF_GRADIENT, *place, one) for place, (_, one) in zip(places, pairs, strict=True)
-        )
+        self._observed.see((Identity.LEAF, *place, leaf) for place, (leaf, _) in zip(places, pairs, strict=True))
+        self._observed.see((Identity.LEAF_GRADIENT, *place, one) for place, (_, one) in zip(places, pairs, strict=True))
         self._pass_ended(places, pairs)
 
     def differentiated(self, inputs: Any, result: Any) -> None:
@@ -103,9 +101,7 @@ class LooseLeaves:
                 if is_tensor(leaf) and is_leaf(leaf) and is_tensor(one) and (final := _without_graph(one)) is not None
             ]
         places = self._places_of([leaf for leaf, _ in pairs])
-        self._sightings.see(
-            (Identity.LEAF_GRADIENT, *place, one) for place, (_, one) in zip(places, pairs, strict=True)
-        )
+        self._observed.see((Identity.LEAF_GRADIENT, *place, one) for place, (_, one) in zip(places, pairs, strict=True))
         self._pass_ended(places, pairs)
 
     def _pass_ended(self, places: list[_Place], pairs: list[_Pair]) -> None:
@@ -121,10 +117,10 @@ class LooseLeaves:
         """
         with without_overrides():
             keys = [(id(leaf), storage_address(leaf)) for leaf in leaves]
-        registered = self._sightings.owners()
+        registered = self._observed.owners()
         known = [registered.get(key[0]) or self._places.get(key) for key in keys]
         if None in known:
-            alike = self._sightings.owners_by_place()
+            alike = self._observed.owners_by_place()
             with without_overrides():
                 found = [place_in_memory(leaf) for leaf in leaves]
             known = [place or alike.get(key) for key, place in zip(found, known, strict=True)]
@@ -132,13 +128,13 @@ class LooseLeaves:
         names: dict[int, str] = {}
         if unknown:
             names = names_of(unknown)
-            self._sightings.see_weights()
+            self._observed.see_weights()
         places = [place or (self._name_id(names.get(key[0])), -1) for key, place in zip(keys, known, strict=True)]
         self._places = dict(zip(keys, places, strict=True))
         return places
 
     def _name_id(self, name: str | None) -> int:
-        return -1 if name is None else self._sightings.registry.name_id(name)
+        return -1 if name is None else self._observed.registry.name_id(name)
 
 
 def _leaves_below(nodes: Iterable[Any]) -> list[Any]:

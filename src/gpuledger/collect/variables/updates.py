@@ -100,14 +100,14 @@ class WeightUpdates:
     """Follows gradients through a program's own updates of its weights.
 
     Args:
-        sightings: Records what tensors are.
+        observed: Records what tensors are.
         phases: The current phase, and the modules that are running.
     """
 
-    def __init__(self, sightings: TensorObservations, phases: Phases) -> None:
+    def __init__(self, observed: TensorObservations, phases: Phases) -> None:
         self.on_kept: Callable[[Tensor], None] = lambda _: None
         """Called with each tensor that is followed from now on. Its end has to be told: :meth:`forget`."""
-        self._sightings = sightings
+        self._observed = observed
         self._phases = phases
         self._weights: dict[int, _Weight] = {}
         self._contents: dict[int, _Content] = {}
@@ -134,12 +134,12 @@ class WeightUpdates:
         for name_id, module_id, leaf, gradient in found:
             if gradient is None:
                 continue
-            place, place_of_gradient = self._sightings.place_of(leaf), self._sightings.place_of(gradient)
+            place, place_of_gradient = self._observed.place_of(leaf), self._observed.place_of(gradient)
             if place is None or place_of_gradient is None or place == place_of_gradient:
                 continue
             weight = self._weights.get(place[1]) or self._renewed(leaf, place, registered)
             if weight is None:
-                row = None if registered else self._sightings.row_of(Identity.LEAF, name_id, module_id, place)
+                row = None if registered else self._observed.row_of(Identity.LEAF, name_id, module_id, place)
                 weight = self._weights[place[1]] = _Weight(place, (name_id, module_id), _elements(leaf), row)
             self.forget(place_of_gradient[1])
             self._keep(gradient, place_of_gradient[1], frozenset({(weight, weight.updates)}), _NOTHING, _NOTHING)
@@ -212,7 +212,7 @@ class WeightUpdates:
         if weights and storage.row is None:
             first = next(iter(weights))
             name = first.name if len(weights) == 1 else _NO_NAME
-            storage.row = self._sightings.row_of(Identity.OPTIMIZER_STATE, *name, (first.place[0], address))
+            storage.row = self._observed.row_of(Identity.OPTIMIZER_STATE, *name, (first.place[0], address))
         return frozenset((storage, weight) for weight in weights)
 
     def _note_left(self) -> None:
@@ -223,7 +223,7 @@ class WeightUpdates:
                 storage.is_left = True
                 weight, _ = next(iter(content.gradients or content.parts))
                 place = (weight.place[0], address)
-                self._sightings.add_row(self._sightings.row_of(Identity.UPDATE, *_NO_NAME, place))
+                self._observed.add_row(self._observed.row_of(Identity.UPDATE, *_NO_NAME, place))
 
     def _keep(self, tensor: Tensor, address: int, gradients: _Gradients, carried: _Carried, parts: _Gradients) -> None:
         known = self._contents.get(address)
@@ -250,7 +250,7 @@ class WeightUpdates:
         weight.place = place
         self._weights[place[1]] = weight
         if not registered:
-            self._sightings.add_row(self._sightings.row_of(Identity.LEAF, *weight.name, place))
+            self._observed.add_row(self._observed.row_of(Identity.LEAF, *weight.name, place))
         return weight
 
     def _updated(self, weight: _Weight, gradients: _Gradients, carried: _Carried) -> None:
@@ -260,10 +260,10 @@ class WeightUpdates:
         for storage, of in carried:
             if of is weight and storage.row is not None and storage not in self._states:
                 self._states.add(storage)
-                self._sightings.add_row(storage.row)
+                self._observed.add_row(storage.row)
         weight.updates += 1
         if weight.row is not None:
-            self._sightings.add_row(weight.row)
+            self._observed.add_row(weight.row)
             weight.row = None
 
 

@@ -2,5 +2,3 @@
 
 No other package of ``simulate`` imports it. Start reading at ``advise``.
 """
-
-from __future__ import annotations

@@ -3,5 +3,3 @@
 ``advice``, ``estimate``, ``ranks``, ``rest``, ``gpu`` and ``temporaries`` may import it. Start reading at
 ``decisions``.
 """
-
-from __future__ import annotations

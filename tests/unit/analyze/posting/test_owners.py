@@ -1,4 +1,4 @@
-"""Owners: the tag in force at each event, and sightings placed by the allocator's counts."""
+"""Owners: the tag in force at each event, and observed tensors placed by the allocator's counts."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_without_tags_every_event_is_of_the_setup(tmp_path: Path) -> None:
     assert (tags.phase.tolist(), tags.step.tolist(), tags.module_id.tolist()) == ([Phase.SETUP] * 2, [0] * 2, [-1] * 2)
 
 
-def test_a_sighting_belongs_to_the_block_that_was_there_then(tmp_path: Path) -> None:
+def test_an_observed_tensor_belongs_to_the_block_that_was_there_then(tmp_path: Path) -> None:
     again = [(ALLOC, 64, 0), (GIVEN_BACK, 64, 0), (DONE, 64, 0)]
     part = with_events(*again, *again, (ALLOC, 64, 0))
     tag(part, 0, Phase.FORWARD, 0, module_id=1)
@@ -91,7 +91,7 @@ def test_a_sighting_belongs_to_the_block_that_was_there_then(tmp_path: Path) -> 
     assert history.owners.name_id.tolist() == [-1, 0, -1]
 
 
-def test_of_several_sightings_the_lowest_kind_wins_then_the_first(tmp_path: Path) -> None:
+def test_of_several_observed_tensors_the_lowest_kind_wins_then_the_first(tmp_path: Path) -> None:
     part = with_events((ALLOC, 64, 0))
     tag(part, 0, Phase.SETUP, 0)
     for kind, name_id in ((Identity.OPTIMIZER_STATE, 3), (Identity.WEIGHT, 1), (Identity.WEIGHT, 2)):
@@ -310,7 +310,7 @@ def test_a_workspace_of_an_operator_outside_the_model_is_one(
     assert categories(history)[-1] == category
 
 
-def test_a_sighting_is_of_the_last_block_made_at_its_address_that_is_not_freed_yet() -> None:
+def test_an_observed_tensor_is_of_the_last_block_made_at_its_address_that_is_not_freed_yet() -> None:
     """Held to a search of all blocks, for random blocks that do not overlap."""
     random = np.random.default_rng(5)
     for _ in range(20):

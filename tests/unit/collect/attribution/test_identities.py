@@ -28,14 +28,14 @@ Pair = namedtuple("Pair", "left right")
 
 
 @pytest.fixture
-def sightings() -> TensorObservations:
+def observed() -> TensorObservations:
     return TensorObservations(ModuleRegistry(), lambda _devices: {-1: (3, 2)})
 
 
-def rows(sightings: TensorObservations) -> list[tuple[int, int, int]]:
+def rows(observed: TensorObservations) -> list[tuple[int, int, int]]:
     """Return kind, address and module of what was seen."""
     part = Part()
-    sightings.drain(part)
+    observed.drain(part)
     found = part.arrays()
     if not found:
         return []
@@ -56,10 +56,10 @@ def rows(sightings: TensorObservations) -> list[tuple[int, int, int]]:
         lambda x: x[2:].view(2, 1),
     ],
 )
-def test_inputs_are_found_in_what_a_module_is_called_with(sightings: TensorObservations, wrap: Any) -> None:
+def test_inputs_are_found_in_what_a_module_is_called_with(observed: TensorObservations, wrap: Any) -> None:
     x = torch.zeros(4)
-    sightings.see_inputs(7, (wrap(x),), {"flag": True})
-    assert rows(sightings) == [(Identity.INPUT, x.data_ptr(), 7)]
+    observed.see_inputs(7, (wrap(x),), {"flag": True})
+    assert rows(observed) == [(Identity.INPUT, x.data_ptr(), 7)]
 
 
 @pytest.mark.parametrize(
@@ -67,49 +67,49 @@ def test_inputs_are_found_in_what_a_module_is_called_with(sightings: TensorObser
     [torch.zeros(3).to_sparse(), torch.zeros(3, device="meta"), torch.zeros(0), torch.zeros(2, 2).to_mkldnn(), "text"],
     ids=["sparse", "meta", "empty", "mkldnn", "text"],
 )
-def test_what_has_no_storage_of_its_own_is_passed_by(sightings: TensorObservations, strange: Any) -> None:
-    sightings.see_inputs(0, (strange,))
-    assert rows(sightings) == []
+def test_what_has_no_storage_of_its_own_is_passed_by(observed: TensorObservations, strange: Any) -> None:
+    observed.see_inputs(0, (strange,))
+    assert rows(observed) == []
     assert isinstance(strange, str) or storage_place(strange) is None
 
 
-def test_weights_are_noted_once_and_again_where_they_move(sightings: TensorObservations) -> None:
+def test_weights_are_noted_once_and_again_where_they_move(observed: TensorObservations) -> None:
     model = nn.BatchNorm1d(4)
-    sightings.registry.register(model)
-    sightings.see_weights()
-    sightings.see_new_weights()
-    sightings.see_new_weights()
-    assert sorted(kind for kind, _, _ in rows(sightings)) == [Identity.WEIGHT] * 2 + [Identity.BUFFER] * 3
-    sightings.see_weights()
-    assert rows(sightings) == []
+    observed.registry.register(model)
+    observed.see_weights()
+    observed.see_new_weights()
+    observed.see_new_weights()
+    assert sorted(kind for kind, _, _ in rows(observed)) == [Identity.WEIGHT] * 2 + [Identity.BUFFER] * 3
+    observed.see_weights()
+    assert rows(observed) == []
     model.weight.data = torch.ones(4)
-    sightings.see_weights()
-    assert rows(sightings) == [(Identity.WEIGHT, model.weight.data_ptr(), 0)]
+    observed.see_weights()
+    assert rows(observed) == [(Identity.WEIGHT, model.weight.data_ptr(), 0)]
 
 
-def test_an_optimizer_s_state_has_its_parameter_s_name(sightings: TensorObservations) -> None:
+def test_an_optimizer_s_state_has_its_parameter_s_name(observed: TensorObservations) -> None:
     model, loose = nn.Linear(2, 2), nn.Parameter(torch.ones(2))
-    sightings.registry.register(model)
+    observed.registry.register(model)
     optimizer = torch.optim.Adam([*model.parameters(), loose])
-    assert not sightings.knows(optimizer)
+    assert not observed.knows(optimizer)
     for parameter in (*model.parameters(), loose):
         parameter.grad = torch.ones_like(parameter)
-    sightings.see_loose_parameters(optimizer)
-    assert sightings.knows(optimizer)
-    assert sum(kind == Identity.GRADIENT for kind, _, _ in rows(sightings)) == 3
-    sightings.see_optimizer(optimizer)
-    assert rows(sightings) == []
+    observed.see_loose_parameters(optimizer)
+    assert observed.knows(optimizer)
+    assert sum(kind == Identity.GRADIENT for kind, _, _ in rows(observed)) == 3
+    observed.see_optimizer(optimizer)
+    assert rows(observed) == []
     optimizer.step()
-    sightings.see_optimizer(optimizer)
-    seen = rows(sightings)
+    observed.see_optimizer(optimizer)
+    seen = rows(observed)
     assert [module for _, _, module in seen] == [0] * 6 + [-1] * 3
-    sightings.see_optimizer(optimizer)
-    assert rows(sightings) == []
-    sightings.see_optimizer(optimizer, again=True)
-    assert rows(sightings) == seen
+    observed.see_optimizer(optimizer)
+    assert rows(observed) == []
+    observed.see_optimizer(optimizer, again=True)
+    assert rows(observed) == seen
 
 
 def test_a_device_nobody_records_is_passed_by() -> None:
-    sightings = TensorObservations(ModuleRegistry(), lambda _devices: {0: (0, 0)})
-    sightings.see_inputs(0, torch.zeros(3))
-    assert rows(sightings) == []
+    observed = TensorObservations(ModuleRegistry(), lambda _devices: {0: (0, 0)})
+    observed.see_inputs(0, torch.zeros(3))
+    assert rows(observed) == []

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 from gpuledger.collect.adapter.guard import Guard
-from gpuledger.collect.sharding.marked_calls import ShardingObserver
+from gpuledger.collect.sharding.marked_calls import ShardingContext
 from gpuledger.collect.sharding.zero_partitions import (
     PARTS_CLASS,
     PARTS_MODULE,
@@ -43,11 +43,11 @@ def test_an_unknown_version_is_noted_at_the_first_step_of_zero(monkeypatch: pyte
         setattr(module, kind, found)
         monkeypatch.setitem(sys.modules, name, module)
     notes: list[str] = []
-    sightings: Any = types.SimpleNamespace(owners=dict, see=list, parts=set(), of_frameworks=set())
+    observed: Any = types.SimpleNamespace(owners=dict, see=list, parts=set(), of_frameworks=set())
     other: Any = types.SimpleNamespace()
     errors: list[BaseException] = []
-    watch = ShardingObserver(other, other, sightings, lambda _: None, Guard(errors.append), notes.append)
-    zero = ZeroPartitions(watch)
+    context = ShardingContext(other, other, observed, lambda _: None, Guard(errors.append), notes.append)
+    zero = ZeroPartitions(context)
     zero.install()
     try:
         assert notes == []

@@ -1,0 +1,56 @@
+"""The common part of the observers of FSDP1, FSDP2 and DeepSpeed: when they begin, and what happens if they cannot."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from gpuledger.collect.adapter.instrument import CannotInstrumentError
+from gpuledger.collect.sharding.marked_calls import MarkedCalls, ShardingContext
+
+
+class LibraryObserver(ABC):
+    """Observes one library of sharded training, between :meth:`install` and :meth:`remove`. Imports nothing.
+
+    Attributes:
+        module: Module of the library that a program has imported if it uses the library.
+        unsupported: Note for the user on a version that cannot be observed, with a place for the reason.
+    """
+
+    module: ClassVar[str]
+    unsupported: ClassVar[str]
+
+    def __init__(self, context: ShardingContext, calls: MarkedCalls) -> None:
+        self._context = context
+        self._calls = calls
+        self._has_begun = False
+
+    def install(self) -> None:
+        """Observe the library if the program has imported it and it is not observed yet."""
+        if self._has_begun or self.module not in sys.modules:
+            return
+        self._has_begun = True
+        try:
+            self._observe()
+        except (AttributeError, KeyError, CannotInstrumentError) as error:
+            self._failed(self.unsupported.format(error))
+
+    def remove(self) -> None:
+        """Stop observing."""
+        self._calls.remove()
+
+    @abstractmethod
+    def _observe(self) -> None:
+        """Observe the library's functions.
+
+        Raises:
+            AttributeError: a function is missing from this version of the library.
+            KeyError: a module is missing from it.
+            CannotInstrumentError: a function cannot be observed.
+        """
+
+    def _failed(self, note: str) -> None:
+        """Give up after a function could not be observed."""
+        self._context.note(note)
+        self.remove()
