@@ -23,10 +23,12 @@ TESTED := build/tested/bin
 
 demo:
 	@$(PYTHON) tools/prepare.py run
+	echo "$$ gpuledger run --out demo examples/gpt_text.py"
 	$(BIN)/gpuledger run --out demo --force examples/gpt_text.py
-	$(BIN)/gpuledger show demo.ledger
+	printf '\n$$ %s\n' "gpuledger show demo.ledger --by module --fold"
+	$(BIN)/gpuledger show demo.ledger --by module --fold
+	printf '\n$$ %s\n' "gpuledger report demo.ledger -o demo.html"
 	$(BIN)/gpuledger report demo.ledger -o demo.html --force > /dev/null
-	echo "The report is one file, open it in a browser: $$PWD/demo.html"
 
 lint:
 	@$(PYTHON) tools/prepare.py test

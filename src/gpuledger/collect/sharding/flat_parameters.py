@@ -50,7 +50,7 @@ class FlatParameters(LibraryObserver):
         super().__init__(context, MarkedCalls(context, self._module_of))
         self._handles = WeakIdentitySet()
 
-    def _observe(self) -> None:
+    def observe(self) -> None:
         """Observe what gathers, frees and reduces flat parameters."""
         runtime, storages = sys.modules[RUNTIME_MODULE], sys.modules[STORAGE_MODULE]
         handle = sys.modules[HANDLE_MODULE].FlatParamHandle

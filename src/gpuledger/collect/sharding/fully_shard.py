@@ -56,7 +56,7 @@ class FullyShardedGroups(LibraryObserver):
         super().__init__(context, MarkedCalls(context, lambda group: self._known(group).module_id))
         self._groups: dict[int, _Group] = {}
 
-    def _observe(self) -> None:
+    def observe(self) -> None:
         """Observe the methods of a group that gather, free and reduce its parameters."""
         group = sys.modules[GROUP_MODULE].FSDPParamGroup
         gathers, reduces = int(TagFlag.COMMUNICATION), int(TagFlag.REDUCE_SCATTER)

@@ -32,16 +32,16 @@ class LibraryObserver(ABC):
             return
         self._has_begun = True
         try:
-            self._observe()
+            self.observe()
         except (AttributeError, KeyError, CannotInstrumentError) as error:
-            self._failed(self.unsupported.format(error))
+            self.give_up(self.unsupported.format(error))
 
     def remove(self) -> None:
         """Stop observing."""
         self._calls.remove()
 
     @abstractmethod
-    def _observe(self) -> None:
+    def observe(self) -> None:
         """Observe the library's functions.
 
         Raises:
@@ -50,7 +50,7 @@ class LibraryObserver(ABC):
             CannotInstrumentError: a function cannot be observed.
         """
 
-    def _failed(self, note: str) -> None:
+    def give_up(self, note: str) -> None:
         """Give up after a function could not be observed."""
         self._context.note(note)
         self.remove()

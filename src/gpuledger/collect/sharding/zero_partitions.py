@@ -78,7 +78,7 @@ class ZeroPartitions(LibraryObserver):
         self._optimizers = WeakIdentitySet()
         self._owners: dict[int, tuple[int, int]] = {}
 
-    def _observe(self) -> None:
+    def observe(self) -> None:
         """Observe DeepSpeed's methods. The steps come first: they show whether the program uses ZeRO at all."""
         gathers, reduces = int(TagFlag.COMMUNICATION), int(TagFlag.REDUCE_SCATTER)
         whole = getattr(sys.modules[WHOLE_MODULE], WHOLE_CLASS)
@@ -96,7 +96,7 @@ class ZeroPartitions(LibraryObserver):
             handle = getattr(sys.modules[WAITS_MODULE], name)
             self._calls.call_after(handle.wait, partial(self._see_gathered, attribute))
 
-    def _failed(self, note: str) -> None:
+    def give_up(self, note: str) -> None:
         """Keep what could be observed, and the note for a program that uses ZeRO."""
         self._unknown = note
 
