@@ -44,7 +44,7 @@ TYPED = {
     "docs/groups.md": ["5 %"],
     "docs/jobs/layer-cost.md": ["100 %", "101.81 µs", "46.23 mJ", "90 %"],
     "docs/jobs/out-of-memory.md": [
-        *("0.1 %", "0.5 %", "1 KiB", "2 %", "2.5 ms", "20 ms", "24 GB", "50 ms"),
+        *("0.1 %", "0.2 %", "0.5 %", "1 KiB", "2 %", "2.5 ms", "20 ms", "24 GB", "50 ms"),
     ],
     "docs/numbers.md": ["10 %", "2 MiB", "200,000 operators", "3 %", "64 operators", "8 times"],
     "docs/operator-costs.md": ["1.5 s", "10 ms", "20 operators", "20 µs", "3 %", "5 ms", "90 %", "95 %"],

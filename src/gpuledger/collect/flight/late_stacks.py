@@ -113,6 +113,8 @@ class LateStacks:
         """Whether nothing was done at the end of the last step."""
         self._steps_ago, self._seen_bytes = 0, 0
         """Number of steps since the last whole step with stacks, and the highest allocated bytes at the end of one."""
+        self._first_bytes = 0
+        """Allocated bytes at the end of the first step."""
         self._largest_input = 0
         """The largest number of elements with which the first call of a step began."""
         self._busy = threading.Lock()
@@ -182,6 +184,8 @@ class LateStacks:
             self._counted, self._has_skipped = counted, False
             allocated_bytes = sum(max(one.allocated_bytes, 0) for one in on_cards)
             blocks = sum(max(one.blocks, 0) for one in on_cards)
+            self._first_bytes = self._first_bytes or allocated_bytes
+            self.budget.is_growing = allocated_bytes > _GROWN_FRAC * self._first_bytes
             self._take(self._next(blocks, allocated_bytes), counted)
             self.budget.spend(self._clock() - began_ns)
         finally:

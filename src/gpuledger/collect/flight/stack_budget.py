@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-SHARE_FRAC = 0.005
-"""Share of the program's time."""
+SHARE_FRAC, GROWING_FRAC = 0.002, 0.005
+"""Share of the program's time; the second one while its memory grows."""
 FIRST_NS = 20_000_000
 """Time that may be spent at once in the beginning."""
 MOST_NS = 100_000_000
@@ -26,8 +26,9 @@ class StackBudget:
 
     def __init__(self, clock: Callable[[], int], *, is_measured: bool = False) -> None:
         self.spent_ns = 0
-        self._clock = clock
-        self._share_frac = MEASURED_FRAC if is_measured else SHARE_FRAC
+        self.is_growing = False
+        """Whether the memory of the program grows."""
+        self._clock, self._is_measured = clock, is_measured
         self._left_ns = float(FIRST_NS)
         self._at_ns = clock()
         self._measured_from_ns = self._at_ns + SETTLING_NS if is_measured else None
@@ -37,7 +38,8 @@ class StackBudget:
         now_ns = self._clock()
         is_measured = self._measured_from_ns is not None and now_ns >= self._measured_from_ns
         most_ns = MEASURED_MOST_NS if is_measured else MOST_NS
-        self._left_ns = min(self._left_ns + self._share_frac * (now_ns - self._at_ns), most_ns)
+        share_frac = MEASURED_FRAC if self._is_measured else GROWING_FRAC if self.is_growing else SHARE_FRAC
+        self._left_ns = min(self._left_ns + share_frac * (now_ns - self._at_ns), most_ns)
         self._at_ns = now_ns
         return self._left_ns
 

@@ -20,7 +20,7 @@ from gpuledger.model.journal.step_memory import HOST_UNIT_BYTES, MOST, UNIT_BYTE
 UNKNOWN = -1
 HOST_EVERY_NS = 10_000_000
 """Shortest time between two reads of the process's memory."""
-HOST_FRAC = 0.002
+HOST_FRAC = 0.001
 """Largest share of the time of a program on a GPU that these reads take: one takes 20 to 170 µs."""
 
 

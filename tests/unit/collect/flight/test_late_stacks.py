@@ -16,7 +16,7 @@ from gpuledger.collect.adapter.observer import Observer
 from gpuledger.collect.adapter.torch_entrances import evaluate, module_call
 from gpuledger.collect.flight import late_stacks
 from gpuledger.collect.flight.late_stacks import MOST_BLOCKS, MOST_OF_A_STEP, LateStacks, Taken
-from gpuledger.collect.flight.stack_budget import FIRST_NS, MOST_NS, SHARE_FRAC, StackBudget
+from gpuledger.collect.flight.stack_budget import FIRST_NS, GROWING_FRAC, MOST_NS, SHARE_FRAC, StackBudget
 from gpuledger.collect.flight.step_counters import DeviceCounters
 
 RING = 100_000
@@ -324,9 +324,13 @@ def test_the_budget_is_a_share_of_the_time_and_saves_up_to_a_limit() -> None:
     assert budget.left_ns() == -1_000
     now_ns = 1_000_000
     assert budget.left_ns() == SHARE_FRAC * 1_000_000 - 1_000
+    budget.spend(budget.left_ns())
+    budget.is_growing = True
+    now_ns = 2_000_000
+    assert budget.left_ns() == GROWING_FRAC * 1_000_000
     now_ns = 1 << 62
     assert budget.left_ns() == MOST_NS
-    assert budget.spent_ns == FIRST_NS + 1_000
+    assert budget.spent_ns == FIRST_NS + round(SHARE_FRAC * 1_000_000)
 
 
 def test_the_estimate_of_a_stack_is_more_than_it_takes() -> None:
