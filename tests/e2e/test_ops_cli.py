@@ -169,7 +169,7 @@ def test_a_program_is_followed_to_its_second_step(tmp_path: Path) -> None:
     script = write_script(tmp_path, TRAIN)
     found = capture_program([str(script), "1000000"], "h200")
     assert (found.name, found.mode) == ("train-training", "training")
-    assert found.settings["device"] == "NVIDIA H200 (virtual)"
+    assert found.settings["device"] == "NVIDIA H200 (simulated)"
     calls: Counter[str] = Counter()
     for use in found.uses:
         calls[use.key.name] += use.count

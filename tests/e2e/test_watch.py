@@ -119,6 +119,7 @@ def test_without_a_card_the_command_is_not_started(
     ended = watch([*words, "--", "touch", "started"], tmp_path, **script)
     assert ended.status == 4
     assert message in ended.stderr
+    assert b"sampling every" not in ended.stderr
     assert not (tmp_path / "started").exists()
     assert not list(tmp_path.glob("*.ledger"))
 

@@ -87,6 +87,7 @@ def watch_command(
         OSError: the command cannot be executed; no run is left.
     """
     run, watcher = _begin(directory, command, settings, replace=replace)
+    say(sampling_line(settings, directory))
     window, lifetime = -1, Lifetime()
 
     def started(pid: int) -> None:
@@ -124,9 +125,15 @@ def _unhurried() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
+def sampling_line(settings: WatchSettings, directory: Path) -> str:
+    """Return the line for the user at the beginning of a watched run."""
+    return f"gpuledger: sampling every {settings.interval_ns / 1e6:g} ms into {directory}"
+
+
 def watch_until(
     directory: Path,
     settings: WatchSettings,
+    say: Callable[[str], None],
     ended: Callable[[], bool],
     pid: int | None = None,
     *,
@@ -134,7 +141,7 @@ def watch_until(
 ) -> None:
     """Watch the GPUs into ``directory`` until ``ended``; ``pid`` is the process with its own memory line.
 
-    With ``replace``, an existing run is replaced once the GPUs have been read.
+    ``say`` is called with a line for the user once sampling begins. With ``replace``, an existing run is replaced then.
 
     Raises:
         NoDeviceError: no GPU can be read.
@@ -142,6 +149,7 @@ def watch_until(
     """
     run, watcher = _begin(directory, (), settings, pid, replace=replace)
     run.take_place()
+    say(f"{sampling_line(settings, directory)}; stop with Ctrl-C")
     lifetime = Lifetime(time.time_ns())
     window = watcher.begin(at_ns=lifetime.started_ns)
     if pid is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH, ROUNDING_PATH
+from gpuledger.analyze.module_paths import common_pattern, without_number
 from gpuledger.model.accounts import ROUNDING
 
 if TYPE_CHECKING:
@@ -68,6 +69,36 @@ def module_label(path: str, classes: Mapping[str, str]) -> str:
     """
     class_name = classes.get(path, "") if path.rpartition(".")[2].isdecimal() else ""
     return f"{path} ({class_name})" if class_name else path or OUTSIDE_PATH
+
+
+def combine_layers(sizes: Mapping[str, int], classes: Mapping[str, str]) -> dict[str, int]:
+    """Return module -> bytes. Equal modules of several layers are combined: ``4 × blocks.*.mlp.0 (Linear)``.
+
+    The layers themselves are combined if all of a list have one class: ``4 × blocks.*``.
+
+    Args:
+        sizes: Module path -> bytes.
+        classes: Module path -> class.
+    """
+    in_lists: dict[str, set[str]] = {}
+    for path in sizes:
+        above, _, last = path.rpartition(".")
+        if last.isdecimal():
+            in_lists.setdefault(above, set()).add(classes.get(path, ""))
+    members: dict[str, list[str]] = {}
+    for path in sizes:
+        above, _, last = path.rpartition(".")
+        is_layer = last.isdecimal() and len(in_lists[above]) == 1 and "" not in in_lists[above]
+        parts = [*map(without_number, above.split(".")), "*" if is_layer else last] if above else [last]
+        pattern = ".".join(parts)
+        members.setdefault(module_label(pattern, {pattern: classes.get(path, "")}), []).append(path)
+    found: dict[str, int] = {}
+    for paths in members.values():
+        pattern = common_pattern(paths)
+        label = module_label(pattern, {pattern: classes.get(paths[0], "")})
+        name = label if len(paths) == 1 else f"{len(paths)} × {label}"
+        found[name] = sum(sizes[path] for path in paths)
+    return found
 
 
 def _largest_first(part: dict[str, int]) -> tuple[tuple[str, int], ...]:

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 def closing_notes(view: RunView) -> tuple[str, ...]:
     """Return the notes for the end of a recording, without those on parts that are left out by default.
 
-    The note that no energy was measured stays. The step time says if a program has no steps: steps that were not
-    reached are named only if other steps than the first were requested.
+    The note that no energy was measured stays if anything was recorded. The step time says if a program has no steps:
+    steps that were not reached are named only if other steps than the first were requested.
     """
     left_out = [(rank.number, note) for rank in view.ranks for note in rank.manifest.left_out]
     asked = [(rank.number, note) for rank in view.ranks for note in rank.manifest.notes]
-    notes = [(rank, note) for rank, note in (*left_out, *asked) if note.startswith(NOTES_WITHOUT_ENERGY)]
+    of_energy = (*(left_out if view.devices else ()), *asked)
+    notes = [(rank, note) for rank, note in of_energy if note.startswith(NOTES_WITHOUT_ENERGY)]
     not_shown = {note for _, note in left_out}
     notes += [(rank, note) for rank, note in view.rank_notes if note not in not_shown]
     if view.devices:

@@ -150,11 +150,13 @@ def _print(workload: Workload) -> None:
     """Print what was captured; its notes go to stderr."""
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.text.text import note_lines
+    from gpuledger.units import counted
 
     settings = workload.settings
+    operators, layers = len(workload.uses), len(workload.layers)
     counts = (
-        f"{len(workload.uses):,} distinct operators in {workload.calls:,} calls, "
-        f"{len(workload.layers):,} distinct layers"
+        f"{counted(operators, 'distinct operator')} in {counted(workload.calls, 'call')}, "
+        f"{counted(layers, 'distinct layer')}"
     )
     print_safe([f"{workload.name}: {counts}; {settings['device']}"])
     print_notes(note_lines(settings["notes"], Terminal.of(sys.stderr)))

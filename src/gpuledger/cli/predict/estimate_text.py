@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from gpuledger.analyze.memory.breakdown import Account, break_down
-from gpuledger.analyze.memory.instant import find_peak
-from gpuledger.analyze.memory.tree import OUTSIDE_PATH
-from gpuledger.model.accounts import ROUNDING
+from gpuledger.analyze.memory.breakdown import break_down
+from gpuledger.analyze.memory.groups import combine_layers, group_accounts
+from gpuledger.analyze.memory.instant import find_peak, module_classes
 from gpuledger.report.base.terminal import Terminal, TextColumn, TextTable
 from gpuledger.simulate.catalogue import GpuModel
 from gpuledger.simulate.estimate.fit import FITS, Fit, category_spread, kind_on
@@ -71,19 +70,18 @@ def _uncompiled_line(found: Estimate) -> str:
 
 
 def breakdown_table(found: Estimate, word: str, rows: int) -> TextTable:
-    """Return what was alive at the peak by one word; the rows sum to the allocated bytes."""
+    """Return what was alive at the peak by one word, equal layers in one row. The rows sum to the allocated bytes."""
     rank = found.run.rank(found.rank)
     breakdown = break_down(rank, find_peak(rank), by=(word,))
-    entries = [(_label(account, word), format_bytes(account.bytes)) for account in breakdown.accounts[:rows]]
-    rest = sum(account.bytes for account in breakdown.accounts[rows:])
-    if rest:
-        entries.append((f"{len(breakdown.accounts) - rows} more", format_bytes(rest)))
+    sizes = {group.label: group.bytes for group in group_accounts(breakdown.accounts, word)}
+    if word == "module":
+        sizes = combine_layers(sizes, module_classes(rank))
+    largest = sorted(sizes.items(), key=lambda item: -item[1])
+    entries = [(label, format_bytes(size)) for label, size in largest[:rows]]
+    if rest := sum(size for _, size in largest[rows:]):
+        entries.append((f"{len(largest) - rows} more", format_bytes(rest)))
     entries.append(("allocated at the peak", format_bytes(breakdown.allocated_bytes)))
     return TextTable((TextColumn(word, shrinks=True), TextColumn("bytes", right=True)), tuple(entries))
-
-
-def _label(account: Account, word: str) -> str:
-    return account.category if account.category == ROUNDING else getattr(account, word) or OUTSIDE_PATH
 
 
 def _cards(fits: tuple[Fit, ...]) -> TextTable:

@@ -52,8 +52,8 @@ def gpus_command(as_json: bool) -> None:
         )
         for card in cards
     )
-    absent = ", ".join(NOT_MODELLED)
-    print_lines([*TextTable(columns, rows).lines(Terminal.of(sys.stdout)), "", f"Not modelled: {absent}"])
+    legend = ("m measured, d data sheet, = from another GPU", f"Not modelled: {', '.join(NOT_MODELLED)}")
+    print_lines([*TextTable(columns, rows).lines(Terminal.of(sys.stdout)), "", *legend])
 
 
 def _document(card: GpuModel) -> dict[str, Any]:

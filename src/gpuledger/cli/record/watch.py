@@ -142,7 +142,6 @@ def _watched(
     """Watch a command and print its run. Return the command's exit status."""
     from gpuledger.services.watching import watch_command as watch
 
-    say(f"gpuledger: sampling every {settings.interval_ns / 1e6:g} ms into {directory}")
     status = watch(command, directory, settings, say, replace=replace)
     _print_result(directory, say)
     return status
@@ -162,9 +161,8 @@ def _watch_until(
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _: interrupted.append(received))
     directory = choose_directory(out, force=force, stem="watch" if pid is None else f"pid-{pid}")
-    say(f"gpuledger: sampling every {settings.interval_ns / 1e6:g} ms into {directory}; stop with Ctrl-C")
     ended = lambda: bool(interrupted) or (pid is not None and not is_alive(pid))  # noqa: E731
-    watch_until(directory, settings, ended, pid, replace=force)
+    watch_until(directory, settings, say, ended, pid, replace=force)
     _print_result(directory, say)
 
 

@@ -12,7 +12,7 @@ from gpuledger.ops.database.readable import ExportedDatabase, ReadableDatabase, 
 
 SHIPPED = "gpuledger's own database"
 SHIPPED_NOTE = (
-    f"there is no {DEFAULT_DATABASE} here: this uses the measurements of an NVIDIA H200 that come with gpuledger"
+    f"There is no {DEFAULT_DATABASE} here: this uses the measurements of an NVIDIA H200 that come with gpuledger."
 )
 FILE = "nvidia_h200.parquet"
 

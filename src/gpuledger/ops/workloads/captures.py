@@ -14,6 +14,7 @@ from torch import nn
 from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.errors import InputError, UsageError
+from gpuledger.model.simulated import SIMULATED
 from gpuledger.operator_key import OperatorKey
 from gpuledger.ops.workloads.capture import Capture, why_compiled
 from gpuledger.ops.workloads.card_names import as_on_card
@@ -122,7 +123,7 @@ def device_named(gpu: str | None, say: Callable[[str], None]) -> Iterator[Captur
     card = find_card(gpu)
     device = SimulatedDevice(card, CachingAllocator(AllocatorSettings()))
     with in_place(device, say):
-        yield CapturedDevice(CUDA, f"{card.name} (virtual)", device)
+        yield CapturedDevice(CUDA, f"{card.name}{SIMULATED}", device)
 
 
 def default_gpu() -> str | None:

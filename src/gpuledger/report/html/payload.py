@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpuledger.analyze.memory.empty import why_empty
 from gpuledger.errors import EmptyRunError
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.colors import (
@@ -76,7 +77,7 @@ def build_payload(view: RunView, sections: Sequence[Section] = SECTIONS) -> dict
     if not view.devices and not view.cards:
         raise EmptyRunError(
             f"{view.run.path.name}: no allocation was recorded and no GPU was read, there is nothing to report",
-            hint="gpuledger doctor says what can be recorded here",
+            hint=why_empty(view.run.ranks),
         )
     power = view.power
     view.compute(REPORT_PARTS)

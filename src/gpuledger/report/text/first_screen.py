@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuledger.analyze.memory.groups import group_accounts, module_label
+from gpuledger.analyze.memory.groups import combine_layers, group_accounts
 from gpuledger.analyze.memory.tree import NOT_LINES, OUTSIDE_PATH, ROUNDING_PATH
-from gpuledger.analyze.module_paths import common_pattern, without_number
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.phrases import (
     MISSING_OR_FAILED,
@@ -54,7 +53,7 @@ def first_screen(view: RunView, terminal: Terminal) -> list[str]:
     lines += _largest("Largest categories", _sizes(device.breakdown, "category"), device, terminal)
     modules = _sizes(device.breakdown, "module")
     if modules.keys() - {OUTSIDE_PATH}:
-        layers = _of_layers(modules, device.classes)
+        layers = combine_layers(modules, device.classes)
         lines += _largest("Largest modules", layers, device, terminal)
         if OUTSIDE_PATH in _first(layers):
             lines += _largest("Outside modules", _named_outside(device), device, terminal)
@@ -151,22 +150,6 @@ def _largest(label: str, sizes: Mapping[str, int], device: DeviceView, terminal:
     total, largest = device.breakdown.allocated_bytes, _first(sizes).items()
     parts = ", ".join(f"{name} {percent(size, total)}" for name, size in largest)
     return entry(terminal, label, *([parts] if parts else []), cells=CELLS)
-
-
-def _of_layers(sizes: Mapping[str, int], classes: Mapping[str, str]) -> dict[str, int]:
-    """Return module -> bytes. Equal modules of several layers are combined: ``4 × blocks.*.mlp.0 (Linear)``."""
-    members: dict[str, list[str]] = {}
-    for path in sizes:
-        *above, last = path.split(".")
-        pattern = ".".join([*map(without_number, above), last])
-        members.setdefault(module_label(pattern, {pattern: classes.get(path, "")}), []).append(path)
-    found: dict[str, int] = {}
-    for paths in members.values():
-        pattern = common_pattern(paths)
-        label = module_label(pattern, {pattern: classes.get(paths[0], "")})
-        name = label if len(paths) == 1 else f"{len(paths)} × {label}"
-        found[name] = sum(sizes[path] for path in paths)
-    return found
 
 
 def _loop(device: DeviceView) -> list[str]:

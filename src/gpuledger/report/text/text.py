@@ -11,7 +11,7 @@ from gpuledger.analyze.memory.empty import why_empty
 from gpuledger.analyze.view.chosen_devices import highest_devices
 from gpuledger.analyze.view.closing_notes import closing_notes
 from gpuledger.analyze.view.view import build_view
-from gpuledger.report.base.phrases import MISSING_OR_FAILED, entry
+from gpuledger.report.base.phrases import MISSING_OR_FAILED, entry, failure_text
 from gpuledger.report.base.terminal import BOLD, Terminal
 from gpuledger.report.text.first_screen import first_screen
 from gpuledger.report.text.oom_text import CELLS, failure_lines
@@ -35,13 +35,22 @@ def run_summary_lines(run: Run, terminal: Terminal) -> list[str]:
         problems = view.problems if view.rank_set is not None else ()
         lines = [*entry(terminal, MISSING_OR_FAILED, *problems, cells=CELLS), *first_screen(view, terminal)]
     else:
-        lines = entry(terminal, "Nothing recorded", why_empty(run.ranks))
+        lines = entry(terminal, "Nothing recorded", why_empty(run.ranks), cells=CELLS)
+        lines += entry(terminal, "Program ended", *_failed(view), cells=CELLS)
         lines += failure_lines(view, terminal)
     return [
         *lines,
         *note_lines(closing_notes(view), terminal),
         *(_next_lines(view, terminal) if view.devices else []),
     ]
+
+
+def _failed(view: RunView) -> list[str]:
+    """Return how the program failed before anything was recorded; empty if it did not, or if memory was out."""
+    if not view.run.ranks or view.out_of_memory:
+        return []
+    text = failure_text(view.run.manifest, view.run.ranks[0].manifest, is_only=len(view.run.ranks) == 1)
+    return [text] if text else []
 
 
 def _next_lines(view: RunView, terminal: Terminal) -> list[str]:

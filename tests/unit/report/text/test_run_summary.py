@@ -175,13 +175,25 @@ def test_out_of_memory_before_any_block(run: Path) -> None:
 def test_steps_that_were_not_reached_are_named(run: Path, seen: int, asked: list[int], words: str) -> None:
     facts = {"steps_seen": seen, "window": {"asked": asked}}
     assert f"Note  {words}" in summary(changed(run, **facts))
-    assert f"Nothing recorded  {words}" in summary(changed(empty(run), **facts))
+    assert f"Nothing recorded    {words}" in summary(changed(empty(run), **facts))
 
 
 def test_a_program_without_steps_is_told_so_once(run: Path) -> None:
     facts = {"steps_seen": 0, "window": {"asked": [1, 3]}}
     assert "not reached" not in summary(changed(run, **facts))
-    assert "Nothing recorded  steps 1 to 3 were not reached: no step was seen" in summary(changed(empty(run), **facts))
+    words = "steps 1 to 3 were not reached: no step was seen"
+    assert f"Nothing recorded    {words}" in summary(changed(empty(run), **facts))
+
+
+def test_a_program_that_failed_before_it_was_recorded_says_how(run: Path) -> None:
+    write_json(run / "manifest.json", read_json(run / "manifest.json") | {"exit_status": 1})
+    facts = {"steps_seen": 0, "window": {"asked": [1, 3]}, "exit_error": "ValueError", "left_out": [WITHOUT_ENERGY]}
+    lines = summary(changed(empty(run), **facts)).splitlines()
+    assert lines[:2] == [
+        "Nothing recorded    steps 1 to 3 were not reached: no step was seen",
+        "Program ended       with exit status 1 (ValueError)",
+    ]
+    assert not any(WITHOUT_ENERGY in line for line in lines)
 
 
 @pytest.mark.parametrize("asked", [[1, 3], [1, 1 << 62], []])
@@ -195,7 +207,7 @@ def test_a_run_without_a_process_says_so(tmp_path: Path, run: Path) -> None:
     write_json(bare / "manifest.json", read_json(run / "manifest.json") | {"notes": ["sh: no Python was started"]})
     text = summary(read_run(bare))
     assert text.splitlines() == [
-        "Nothing recorded  no process of the program used PyTorch",
+        "Nothing recorded    no process of the program used PyTorch",
         "Note  sh: no Python was started",
     ]
 
