@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import signal
+from collections.abc import Sequence
 
 from gpuledger.errors import UsageError
 
@@ -18,6 +19,8 @@ _PARSED_BYTES = {
 }  # fmt: skip
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Zµμ]*)\s*", re.ASCII)
 _LARGEST = 1 << 62
+MOST_NAMED = 8
+"""Number of ranks that a sentence names one by one."""
 MISSING = "n/a"
 
 
@@ -150,3 +153,12 @@ def _whole(text: str, value: float) -> int:
 def signal_name(number: int) -> str:
     """Return the name of a signal, such as SIGTERM; ``signal 40`` for one without a name."""
     return {int(one): one.name for one in signal.Signals}.get(number, f"signal {number}")
+
+
+def name_ranks(numbers: Sequence[int]) -> str:
+    """Return ``rank 3``, ``ranks 1 and 2``, or the first ranks and how many more there are."""
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    if len(numbers) > MOST_NAMED:
+        return f"ranks {', '.join(map(str, numbers[:MOST_NAMED]))} and {len(numbers) - MOST_NAMED} more"
+    return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"

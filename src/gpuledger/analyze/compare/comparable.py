@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.analyze.step.steps import BUSY_FRAC, StepTimes, step_times
-from gpuledger.units import format_frac
+from gpuledger.units import format_frac, name_ranks
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank, Run
@@ -45,22 +45,31 @@ def compare_runs(before: Run, after: Run, compared: int) -> list[str]:
 
 
 def own_notes(before: Run, after: Run) -> list[str]:
-    """Return the runs' own notes, each with the name of its run, or with both names.
+    """Return the runs' own notes, each with the name of its run, or with both names, and with the ranks that have it.
 
     If both runs have the same name, "before" or "after" is added to it.
     """
-    notes = [dict.fromkeys(note for rank in run.ranks for note in rank_notes(rank)) for run in (before, after)]
+    notes = [_notes_by_ranks(run) for run in (before, after)]
     is_same = before.name == after.name
     both = before.name if is_same else f"{before.name} and {after.name}"
     names = [f"{before.name} (before)", f"{after.name} (after)"] if is_same else [before.name, after.name]
-    shared = [f"{both}: {note}" for note in notes[0] if note in notes[1]]
+    shared = [f"{both}{who}: {note}" for note, who in notes[0].items() if notes[1].get(note) == who]
     alone = [
-        f"{name}: {note}"
+        f"{name}{who}: {note}"
         for name, mine, other in ((names[0], notes[0], notes[1]), (names[1], notes[1], notes[0]))
-        for note in mine
-        if note not in other
+        for note, who in mine.items()
+        if other.get(note) != who
     ]
     return [*shared, *alone]
+
+
+def _notes_by_ranks(run: Run) -> dict[str, str]:
+    """Return each note with the ranks that have it, such as ``, rank 1``; "" where all have it."""
+    have: dict[str, list[int]] = {}
+    for rank in run.ranks:
+        for note in dict.fromkeys(rank_notes(rank)):
+            have.setdefault(note, []).append(rank.number)
+    return {note: "" if len(who) == len(run.ranks) else f", {name_ranks(who)}" for note, who in have.items()}
 
 
 def rank_notes(rank: Rank) -> list[str]:

@@ -68,8 +68,9 @@ class PeakFacts:
 
     @cached_property
     def is_sharded(self) -> bool:
-        """Return whether the model is sharded over the ranks already: FSDP and DeepSpeed show it in their classes."""
-        return any(name.startswith(_SHARDED) for name in self.classes.values())
+        """Return whether the model is sharded over the ranks already: some wrappers show it in their classes."""
+        shards = self._most_held("sharded_weight", "sharded_optimizer_state")
+        return shards > 0 or any(name.startswith(_SHARDED) for name in self.classes.values())
 
     @cached_property
     def has_small_state(self) -> bool:

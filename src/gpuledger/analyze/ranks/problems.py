@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.failures.oom import first_error_ns
 from gpuledger.analyze.ranks.failures import KILLED, FailedRank, by_attempt, find_failed
-from gpuledger.units import counted, format_ns
+from gpuledger.units import MOST_NAMED, counted, format_ns, name_ranks
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
-MOST_NAMED = 8
 NOTHING: Mapping[int, str] = MappingProxyType({})
 FAR_APART_NS = 1_800_000_000_000
 """Ranks of one job begin within this time: a process group waits no longer for a rank, with PyTorch's defaults."""
@@ -29,15 +28,6 @@ def list_problems(ranks: Sequence[Rank], damaged: Mapping[int, str] = NOTHING) -
     rules = (who_ran_out, _failed, partial(_missing, damaged=damaged), _worlds, _without_steps, _unequal_steps)
     found = [problem for rule in (*rules, _versions, _devices, _clocks) for problem in rule(ranks)]
     return (*found, *(f"Rank {number} cannot be read: {reason}." for number, reason in damaged.items()))
-
-
-def name_ranks(numbers: Sequence[int]) -> str:
-    """Return ``rank 3``, ``ranks 1 and 2``, or the first ranks and how many more there are."""
-    if len(numbers) == 1:
-        return f"rank {numbers[0]}"
-    if len(numbers) > MOST_NAMED:
-        return f"ranks {', '.join(map(str, numbers[:MOST_NAMED]))} and {len(numbers) - MOST_NAMED} more"
-    return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
 def _missing(ranks: Sequence[Rank], damaged: Mapping[int, str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from gpuledger.analyze.ranks.problems import name_ranks
+from gpuledger.units import name_ranks
 
 
 def label_notes(notes: Iterable[tuple[int, str]], ranks: Collection[int]) -> tuple[str, ...]:

@@ -204,11 +204,15 @@ def children_of(module: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def kind_name(module: nn.Module) -> str:
-    """Return the name of a module's class. For a scripted module, it is the class that was scripted."""
+    """Return the name of a module's class: the one that was scripted, or that ``fully_shard`` has replaced."""
     scripted = attributes_of(module).get("_c")
     if scripted is not None and is_exactly(scripted, torch._C.ScriptModule):
         return str(scripted._type().name())
-    return class_name(type(module))
+    name, bases = class_name(type(module)), _bases_of(type(module))
+    if module_of_class(bases[1]).startswith("torch.distributed."):  # FSDPBlock, which derives from FSDPModule and Block
+        plain = next(class_name(one) for one in bases[1:] if not module_of_class(one).startswith("torch.distributed."))
+        return plain if name.endswith(plain) else name
+    return name
 
 
 def modules_below(top: nn.Module) -> Iterator[tuple[nn.Module | None, str, nn.Module]]:

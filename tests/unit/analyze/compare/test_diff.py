@@ -291,6 +291,18 @@ def test_notes_of_two_runs_with_the_same_name_are_told_apart(runs: Path, tmp_pat
     )
 
 
+def test_a_note_of_some_ranks_names_them(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "four.ledger", tmp_path / "new.ledger")
+    for rank in range(4):
+        notes = [*(["No times."] if rank in (1, 2) else []), "All of them."]
+        changed(tmp_path / "new.ledger", rank, notes=notes)
+    new = read_run(tmp_path / "new.ledger")
+    assert diff_runs(read_run(runs / "four.ledger"), new).notes == (
+        "new: All of them.",
+        "new, ranks 1 and 2: No times.",
+    )
+
+
 @pytest.mark.parametrize(
     ("varies", "said"), [(0.4, "40 % longer than the median"), (20.401, "21.4 times as long as the median")]
 )

@@ -397,10 +397,17 @@ def test_a_finding_says_what_the_peak_would_be(name: str, tmp_path: Path) -> Non
         assert finding.peak_after_bytes == (peak - finding.saving_bytes if finding.is_replayed else None)
 
 
-def test_a_sharded_model_is_not_told_to_shard(tmp_path: Path) -> None:
+SHARDED = {
+    "wrappers": ("modules", lambda row: {"class_name": f"FSDP{row['class_name']}"}),
+    "shards": ("blocks", lambda row: {"category": "sharded_weight"} if row["category"] == "weight" else {}),
+}
+
+
+@pytest.mark.parametrize("shown_by", SHARDED)
+def test_a_sharded_model_is_not_told_to_shard(shown_by: str, tmp_path: Path) -> None:
     rank = post_recording("lstm", tmp_path)
     before = named(rank, "Optimizer state")
-    sharded = changed(rank, "modules", lambda row: {"class_name": f"FSDP{row['class_name']}"})
+    sharded = changed(rank, *SHARDED[shown_by])
     after = named(sharded, "Optimizer state")
     assert before
     assert after

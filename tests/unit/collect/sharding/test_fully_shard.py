@@ -20,6 +20,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
 from gpuledger.collect.adapter import distributed_tensors
+from gpuledger.collect.adapter.program_objects import kind_name
 from gpuledger.collect.adapter.torch_entrances import torchs_own
 from gpuledger.collect.sharding import fully_shard as adapter
 from gpuledger.collect.sharding.fully_shard import FullyShardedGroups
@@ -80,6 +81,28 @@ def test_every_block_of_a_step_has_its_category_and_module() -> None:
     assert run.bytes_of("sharded_optimizer_state") == 2 * MODEL // 4
     for absent in ("weight", "other"):
         assert [block for block in run.of(absent) if block.bytes > 16] == []
+
+
+def test_sharded_modules_have_the_names_of_the_programs_classes() -> None:
+    """``FSDPBlock`` would not fit the same training on one GPU."""
+    kinds = {row["path"]: row["class_name"] for row in record_training(steps=1).tables["modules"]}
+    assert [kinds[path] for path in ("Net", "blocks.0", "blocks.1", "blocks.0.up")] == [
+        "Net",
+        "Block",
+        "Block",
+        "Linear",
+    ]
+
+
+def test_a_class_of_the_program_keeps_its_name() -> None:
+    class Wrapped(FSDPModule, nn.Identity):  # type: ignore[misc]
+        pass
+
+    class FSDPLike(nn.Identity):
+        pass
+
+    assert [kind_name(nn.Module.__new__(kind)) for kind in (FSDPLike, nn.Identity)] == ["FSDPLike", "Identity"]
+    assert kind_name(object.__new__(Wrapped)) == "Wrapped"
 
 
 @pytest.mark.parametrize("reshard", [True, False])
