@@ -59,23 +59,6 @@ def import_each(
         )
 
 
-def choose_places(
-    format_name: str, paths: Sequence[Path], out: str | None = None, *, force: bool = False
-) -> list[tuple[tuple[Path, ...], Path]]:
-    """Return the files of each run with its output directory. Writes and removes nothing.
-
-    Args:
-        format_name: One of :data:`gpuledger.formats.readers.FORMATS`. For some, each file is a run.
-        paths: The files, or folders of files.
-        out: The run, or the folder of several runs. By default a free name after the file, in the current directory.
-        force: Whether existing runs will be replaced.
-
-    Raises:
-        UsageError: no such format, two runs would have the same name, or a run exists and ``force`` is False.
-    """
-    return _places_of(_groups(format_name, paths)[0], out, force=force)
-
-
 def _groups(format_name: str, paths: Sequence[Path]) -> tuple[list[tuple[Path, ...]], tuple[str, ...]]:
     """Return the files of each run, and what in the folders given cannot be read."""
     alone = format_of(format_name).one_run_each
@@ -84,7 +67,7 @@ def _groups(format_name: str, paths: Sequence[Path]) -> tuple[list[tuple[Path, .
 
 
 def _places_of(groups: list[tuple[Path, ...]], out: str | None, *, force: bool) -> list[tuple[tuple[Path, ...], Path]]:
-    """Return the directory of each run; see :func:`choose_places`."""
+    """Return the files of each run with its directory. Writes and removes nothing."""
     if len(groups) == 1 and out is None:
         return [(groups[0], choose_directory(None, force=False, stem=groups[0][0].stem))]
     places: dict[Path, tuple[Path, ...]] = {}

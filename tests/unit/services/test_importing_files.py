@@ -9,7 +9,7 @@ import pytest
 from folders import DATA
 
 from gpuledger.errors import InputError, UsageError
-from gpuledger.services.imports import choose_places, import_each
+from gpuledger.services.imports import import_each
 from gpuledger.services.runs import runs_inside
 
 LOGS = DATA / "nvidia_smi"
@@ -31,18 +31,21 @@ def test_a_file_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
 
 
 def test_places_are_chosen_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def imported(*paths: Path, out: str | None = None, force: bool = False) -> list[str]:
+        return [run.path.name for run in import_each("nvidia-smi", paths, {}, out=out, force=force, not_read=[])]
+
     monkeypatch.chdir(tmp_path)
     log = LOGS / "memory_fft.txt"
-    assert choose_places("nvidia-smi", [log]) == [((log,), Path("memory_fft.ledger"))]
-    assert [place.name for _, place in choose_places("nvidia-smi", [LOGS])] == [f"{name}.ledger" for name in NAMES]
     with pytest.raises(UsageError, match="would have the same name"):
-        choose_places("nvidia-smi", [log, tmp_path / log.name])
+        imported(log, tmp_path / log.name)
     Path("out.ledger").mkdir()
     (tmp_path / "out.ledger" / "manifest.json").write_text("{}")
     with pytest.raises(UsageError, match="already exists"):
-        choose_places("nvidia-smi", [log], "out")
-    assert choose_places("nvidia-smi", [log], "out", force=True) == [((log,), Path("out.ledger"))]
+        imported(log, out="out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.ledger"]
+    assert imported(log, out="out", force=True) == ["out.ledger"]
+    assert imported(log) == ["memory_fft.ledger"]
+    assert imported(LOGS, out="all") == [f"{name}.ledger" for name in NAMES]
 
 
 def test_a_folder_stands_for_what_is_in_it(tmp_path: Path) -> None:

@@ -38,11 +38,13 @@ def program_frames() -> Iterator[FrameType]:
 def frames_of_other_threads() -> Iterator[FrameType]:
     """Yield the frames of the program's functions that are running in its other threads, as far as Python started them.
 
-    Only functions of the program itself, in the thread's outermost frames.
+    Only functions of the program itself, in the thread's outermost frames. This thread's frame is removed first. It is
+    this generator's own: a variable that refers to it is a reference cycle, which from Python 3.12 on keeps all callers
+    and their tensors alive until the next garbage collection.
     """
     known = {thread.ident for thread in threading.enumerate()}
     frames = sys._current_frames()
-    frames.pop(threading.get_ident(), None)  # its own: a cycle, see other_threads.frames_of_others
+    frames.pop(threading.get_ident(), None)
     for ident, frame in frames.items():
         if ident in known:
             yield from _of_the_program(frame)

@@ -105,21 +105,6 @@ def undisturbed() -> Iterator[bool]:
         yield nobody_else
 
 
-def frames_of_others() -> Iterator[FrameType]:
-    """Yield all frames of all other threads.
-
-    Removes this thread's frame first. That frame is this generator's own: a variable that refers to it is a reference
-    cycle, which from Python 3.12 on keeps all callers and their tensors alive until the next garbage collection.
-    """
-    frames = sys._current_frames()
-    frames.pop(threading.get_ident(), None)
-    for innermost in frames.values():
-        frame: FrameType | None = innermost
-        while frame is not None:
-            yield frame
-            frame = frame.f_back
-
-
 def gradients_of(leaves: Sequence[Any], read: Callable[[Any], Any] = grad_of) -> list[Any] | None:
     """Return the gradients of leaf tensors, None for a leaf without one; None if another thread could write gradients.
 
@@ -145,7 +130,7 @@ def gradients_of(leaves: Sequence[Any], read: Callable[[Any], Any] = grad_of) ->
         found = list(map(read, readable))
         return found if len(found) == len(leaves) else None
     finally:
-        before.clear()  # it contains this frame: see frames_of_others
+        before.clear()  # it contains this frame: see frames.frames_of_other_threads
 
 
 def _may_write_gradients(innermost: FrameType) -> bool:
