@@ -29,13 +29,13 @@ _CARD_COLOR = "#4e79a7"
 class ScreenChoice:
     """What the reader has chosen."""
 
-    word: str = "category"
+    group_by: str = "category"
     by_name: bool = False
 
     def press(self, key: str) -> bool:
         """Change the choice by a key; return whether the view goes on."""
         if key == "b":
-            self.word = "module" if self.word == "category" else "category"
+            self.group_by = "module" if self.group_by == "category" else "category"
         elif key == "s":
             self.by_name = not self.by_name
         return key not in ("q", "\x03", "\x04")
@@ -150,7 +150,7 @@ def _growth_lines(run: RunNow | None, terminal: Terminal) -> list[str]:
 def _account_lines(run: RunNow, choice: ScreenChoice, room: int, terminal: Terminal) -> list[str]:
     if run.breakdown is None:
         return terminal.paragraph(run.note)
-    groups = list(group_accounts(run.breakdown.accounts, choice.word))
+    groups = list(group_accounts(run.breakdown.accounts, choice.group_by))
     if choice.by_name:
         groups.sort(key=lambda group: group.label)
     shown, rest = groups[:room], groups[room:]
@@ -163,7 +163,7 @@ def _account_lines(run: RunNow, choice: ScreenChoice, room: int, terminal: Termi
         left = sum(group.bytes for group in rest)
         body.append((f"… {len(rest):,} more", unit.amount(left), percent(left, total), ""))
     columns = (
-        TextColumn(f"by {choice.word}", shrinks=True),
+        TextColumn(f"by {choice.group_by}", shrinks=True),
         TextColumn(unit.name, right=True),
         TextColumn("share", right=True),
         TextColumn(bar=True, optional=1),

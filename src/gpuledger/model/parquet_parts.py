@@ -100,8 +100,7 @@ def read_part(part: Path, table: str, schema: pa.Schema, place: str, sizes: Unpa
         with open_regular(part) as stream, pq.ParquetFile(stream, read_dictionary=texts, pre_buffer=False) as file:
             sizes.add(part, file.metadata)
             have = set(file.schema_arrow.names)
-            # Read in this thread only (and without pre_buffer): one of pyarrow's threads that still holds the stream at
-            # exit
+            # Read in this thread only, and without pre_buffer: a thread of pyarrow that still holds the stream at exit
             # aborts the process.
             raw = file.read(columns=[name for name in schema.names if name in have], use_threads=False)
         return _checked(raw, table, schema, part.stat().st_size)

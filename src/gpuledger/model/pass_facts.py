@@ -12,7 +12,7 @@ TIME_STEPS = 3
 """Number of profiled steps, if the user gives none. One more can follow, with the lines of operators."""
 
 UNPROFILED_STEPS = 10
-"""Minimum number of steps after those, if the user gives none: for step times and energy."""
+"""Minimum number of unprofiled steps after those, if the user gives none: for step times and energy."""
 
 
 @dataclass(frozen=True, kw_only=True)

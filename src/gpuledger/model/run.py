@@ -177,7 +177,7 @@ class Run(Shown):
 
         Raises:
             InputError: the rank is damaged.
-        UsageError: the run has no such rank.
+            UsageError: the run has no such rank.
         """
         for rank in self.ranks:
             if rank.number == number:

@@ -137,7 +137,7 @@ def test_columns_stay_where_they_are_while_numbers_change() -> None:
 def test_keys_change_the_choice_and_q_ends() -> None:
     choice = ScreenChoice()
     assert [choice.press(key) for key in "bsx"] == [True] * 3
-    assert (choice.word, choice.by_name) == ("module", True)
+    assert (choice.group_by, choice.by_name) == ("module", True)
     assert not choice.press("q")
 
 

@@ -78,16 +78,16 @@ class PlaceDiff:
         pairs = ((name, self.before.metrics.get(name), self.after.metrics.get(name)) for name in KINDS)
         return tuple(metric_change(name, old, new) for name, old, new in pairs if _value(old) != _value(new))
 
-    def changes(self, word: str | None = None) -> tuple[Change, ...]:
+    def changes(self, group_by: str | None = None) -> tuple[Change, ...]:
         """Return the sums that differ, the largest change first. Their deltas add up to that of allocated bytes.
 
         Args:
-            word: ``category``, ``module``, ``phase``, ``tensor``, ``scope``, ``line`` or ``function`` sums by that
-                word; None keeps every combination.
+            group_by: ``category``, ``module``, ``phase``, ``tensor``, ``scope``, ``line`` or ``function`` sums by that;
+                None keeps every combination.
         """
         if self.before.breakdown is None or self.after.breakdown is None:
             return ()
-        key_of = _key_of(word)
+        key_of = _key_of(group_by)
         before, after = _parts(self.before.breakdown, key_of), _parts(self.after.breakdown, key_of)
         noise = _noise((self.before, self.after), key_of)
         return sorted_changes(before, after, lambda key, _: Noise(None if noise is None else noise(key)))
@@ -255,7 +255,7 @@ def _read_side(run: Run, rank: Rank, device_idx: int, how: tuple[tuple[str, ...]
     name = device_name(rank, device_idx)
     metrics = _with_spread(measure(rank, device_idx), step_breakdowns)
     time = break_down_time(rank, device_idx)
-    work_by = next((word for word in ("line", "function") if word in by), "module")
+    work_by = next((name for name in ("line", "function") if name in by), "module")
     times, energies = _work(rank, device_idx, time, work_by, depth)
     return Side(
         run.name,
@@ -331,10 +331,10 @@ def _value(metric: Metric | None) -> float | None:
     return metric.value if metric else None
 
 
-def _key_of(word: str | None) -> KeyOf:
-    if word is None:
+def _key_of(group_by: str | None) -> KeyOf:
+    if group_by is None:
         return lambda account: (account.category, account.module, account.phase, account.name, account.scope)
-    return lambda account: (label_of(account, word),)
+    return lambda account: (label_of(account, group_by),)
 
 
 def _parts(breakdown: Breakdown, key_of: KeyOf) -> Parts:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.memory.breakdown import category_words
+from gpuledger.analyze.memory.breakdown import coded_categories
 from gpuledger.analyze.memory.instant import Instant, module_paths, resolve_instant, running_module
 from gpuledger.analyze.memory.live import (
     I64,
@@ -84,17 +84,17 @@ def build_account_series(rank: Rank, device_idx: int, instants: tuple[Instant, .
     points = np.array([instant.index for instant in instants], dtype=np.int64)
     born, died = np.searchsorted(points, lives.alloc_index), np.searchsorted(points, lives.free_requested_index)
     seen = born < died
-    codes, words = category_words(rank, device_idx)
+    codes, labels = coded_categories(rank, device_idx)
     modules = read_numbers(rank, "blocks", "module_id", device_idx, OUTSIDE)
-    keys, place = distinct((modules[seen] - OUTSIDE) * len(words) + codes[seen])
+    keys, place = distinct((modules[seen] - OUTSIDE) * len(labels) + codes[seen])
     runs = _runs(place, born[seen], died[seen], lives.requested_bytes[seen], points.size)
     reserved = reserved_curve(rank, device_idx)
     rounded = (lives.allocated_bytes - lives.requested_bytes)[seen]
     return AccountSeries(
         instants=instants,
-        categories=tuple(words),
-        module_id=keys // len(words) + OUTSIDE,
-        category=keys % len(words),
+        categories=tuple(labels),
+        module_id=keys // len(labels) + OUTSIDE,
+        category=keys % len(labels),
         run_count=np.bincount(runs[0], minlength=keys.size).astype(np.int64),
         first=runs[1],
         last=runs[2],
@@ -171,13 +171,13 @@ def _step_peaks(rank: Rank, device_idx: int) -> list[tuple[int, str]]:
 
 def _phase_ends(rank: Rank, device_idx: int) -> list[tuple[int, str]]:
     """Return index and label of each phase's last event."""
-    codes, words = read_labels(rank, "spans", "phase", device_idx)
+    codes, labels = read_labels(rank, "spans", "phase", device_idx)
     kinds, kind_words = read_labels(rank, "spans", "kind", device_idx)
     last, steps = (read_numbers(rank, "spans", name, device_idx) for name in ("end_index", "step"))
     ends: dict[tuple[int, str], int] = {}
     for code, kind, index, step in zip(codes.tolist(), kinds.tolist(), last.tolist(), steps.tolist(), strict=True):
         if index >= 0 and code >= 0 and kind >= 0 and kind_words[kind] == "phase":
-            ends[step, words[code]] = max(index, ends.get((step, words[code]), -1))
+            ends[step, labels[code]] = max(index, ends.get((step, labels[code]), -1))
     return [
         (index, f"end of {phase}" + (f", step {step}" if step > 0 else "")) for (step, phase), index in ends.items()
     ]
@@ -225,18 +225,18 @@ def _blocks_at(rank: Rank, device_idx: int, column: str, wanted: I64) -> tuple[N
 def _place_allocations(rank: Rank, device_idx: int, wanted: I64, found: dict[int, Instant]) -> None:
     """Set step, phase and module of an instant from the block allocated there."""
     blocks, indices = _blocks_at(rank, device_idx, "alloc_index", wanted)
-    codes, words = read_labels(rank, "blocks", "phase", device_idx)
+    codes, labels = read_labels(rank, "blocks", "phase", device_idx)
     steps, modules = (read_numbers(rank, "blocks", name, device_idx)[blocks] for name in ("step", "module_id"))
     paths = module_paths(rank)
     for index, code, step, module_id in zip(
         indices.tolist(), codes[blocks].tolist(), steps.tolist(), modules.tolist(), strict=True
     ):
-        phase = words[code] if code >= 0 else ""
+        phase = labels[code] if code >= 0 else ""
         found[index] = replace(found[index], step=step, phase=phase, module=running_module(phase, paths.get(module_id)))
 
 
 def _phase_places(rank: Rank, device_idx: int, wanted: I64) -> dict[int, tuple[int, str]]:
-    codes, words = read_labels(rank, "spans", "phase", device_idx)
+    codes, labels = read_labels(rank, "spans", "phase", device_idx)
     first, last, steps = (
         read_numbers(rank, "spans", name, device_idx) for name in ("start_index", "end_index", "step")
     )
@@ -244,7 +244,7 @@ def _phase_places(rank: Rank, device_idx: int, wanted: I64) -> dict[int, tuple[i
     for code, begin, end, step in zip(codes.tolist(), first.tolist(), last.tolist(), steps.tolist(), strict=True):
         if begin >= 0 and code >= 0:
             inside = wanted[(wanted >= begin) & (wanted <= end)].tolist()
-            places.update({index: (step, words[code]) for index in inside if index not in places})
+            places.update({index: (step, labels[code]) for index in inside if index not in places})
     return places
 
 

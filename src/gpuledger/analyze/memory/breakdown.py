@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuledger.analyze.memory.instant import Instant, module_paths
-from gpuledger.analyze.memory.lines.source_lines import FUNCTION, line_words
+from gpuledger.analyze.memory.lines.source_lines import FUNCTION, coded_lines
 from gpuledger.analyze.memory.live import I64, distinct, read_labels, read_lives, read_numbers, reserved_curve
 from gpuledger.errors import UsageError
 from gpuledger.model.accounts import ROUNDING
@@ -17,7 +17,7 @@ from gpuledger.model.accounts import ROUNDING
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
-Words = tuple[I64, list[str]]
+CodedTexts = tuple[I64, list[str]]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def break_down(
         depth: Truncate module paths and scopes to their first ``depth`` components.
 
     Raises:
-        UsageError: ``by`` has an unknown word, or ``depth`` is below 1.
+        UsageError: ``by`` has an unknown name, or ``depth`` is below 1.
 
     Source: caching allocator's history, exact.
     """
@@ -72,8 +72,8 @@ def break_down(
     lives = read_lives(rank, instant.device_idx)
     live = lives.allocated_at(instant.index)
     requested, allocated = lives.requested_bytes[live], lives.allocated_bytes[live]
-    words = {word: _READERS[word](rank, instant.device_idx, depth) for word in dict.fromkeys(by)}
-    accounts = _accounts({word: (codes[live], texts) for word, (codes, texts) in words.items()}, requested)
+    coded = {name: _READERS[name](rank, instant.device_idx, depth) for name in dict.fromkeys(by)}
+    accounts = _accounts({name: (codes[live], texts) for name, (codes, texts) in coded.items()}, requested)
     rounded = int(allocated.sum() - requested.sum())
     if rounded:
         accounts.append(Account(ROUNDING, "", "", "", rounded, int((allocated != requested).sum())))
@@ -101,7 +101,7 @@ def fold_scope(path: str, depth: int | None) -> str:
     return path if depth is None else "/".join(path.split("/")[:depth])
 
 
-def module_words(rank: Rank, device_idx: int, depth: int | None = None) -> Words:
+def coded_modules(rank: Rank, device_idx: int, depth: int | None = None) -> CodedTexts:
     """Return each block's module as a position in the list of paths, and that list.
 
     Position 0 is "", outside modules.
@@ -110,28 +110,28 @@ def module_words(rank: Rank, device_idx: int, depth: int | None = None) -> Words
     return _coded(ids, {key: fold_path(path, depth) for key, path in module_paths(rank).items()}, "module")
 
 
-def category_words(rank: Rank, device_idx: int, depth: int | None = None) -> Words:
+def coded_categories(rank: Rank, device_idx: int, depth: int | None = None) -> CodedTexts:
     """Return each block's category as a position in the list of categories, and that list."""
     return _labelled(rank, "category", device_idx)
 
 
-def _phase_words(rank: Rank, device_idx: int, depth: int | None) -> Words:
+def _coded_phases(rank: Rank, device_idx: int, depth: int | None) -> CodedTexts:
     return _labelled(rank, "phase", device_idx)
 
 
-def text_words(rank: Rank, device_idx: int, column: str) -> Words:
+def coded_texts(rank: Rank, device_idx: int, column: str) -> CodedTexts:
     """Return each block's text in a ``column`` of name ids (``name_id``, ``scope_id``), as positions and texts."""
     table = rank.table("names", ("name_id", "name"))
     names = dict(zip(table["name_id"].to_pylist(), table["name"].to_pylist(), strict=True))
     return _coded(read_numbers(rank, "blocks", column, device_idx), names, column.removesuffix("_id"))
 
 
-def _name_words(rank: Rank, device_idx: int, depth: int | None) -> Words:
-    return text_words(rank, device_idx, "name_id")
+def _coded_names(rank: Rank, device_idx: int, depth: int | None) -> CodedTexts:
+    return coded_texts(rank, device_idx, "name_id")
 
 
-def _scope_words(rank: Rank, device_idx: int, depth: int | None) -> Words:
-    codes, texts = text_words(rank, device_idx, "scope_id")
+def _coded_scopes(rank: Rank, device_idx: int, depth: int | None) -> CodedTexts:
+    codes, texts = coded_texts(rank, device_idx, "scope_id")
     if depth is None:
         return codes, texts
     folded = [fold_scope(text, depth) for text in texts]
@@ -139,31 +139,31 @@ def _scope_words(rank: Rank, device_idx: int, depth: int | None) -> Words:
     return np.array([positions[text] for text in folded], dtype=np.int64)[codes], list(positions)
 
 
-def _line_words(rank: Rank, device_idx: int, depth: int | None) -> Words:
-    return line_words(rank, device_idx)
+def _coded_lines(rank: Rank, device_idx: int, depth: int | None) -> CodedTexts:
+    return coded_lines(rank, device_idx)
 
 
-def _function_words(rank: Rank, device_idx: int, depth: int | None) -> Words:
-    return line_words(rank, device_idx, FUNCTION)
+def _coded_functions(rank: Rank, device_idx: int, depth: int | None) -> CodedTexts:
+    return coded_lines(rank, device_idx, FUNCTION)
 
 
-_READERS: dict[str, Callable[[Rank, int, int | None], Words]] = {
-    "category": category_words,
-    "module": module_words,
-    "phase": _phase_words,
-    "scope": _scope_words,
-    "tensor": _name_words,
-    "line": _line_words,
-    "function": _function_words,
+_READERS: dict[str, Callable[[Rank, int, int | None], CodedTexts]] = {
+    "category": coded_categories,
+    "module": coded_modules,
+    "phase": _coded_phases,
+    "scope": _coded_scopes,
+    "tensor": _coded_names,
+    "line": _coded_lines,
+    "function": _coded_functions,
 }
 
 
-def _labelled(rank: Rank, column: str, device_idx: int) -> Words:
-    codes, words = read_labels(rank, "blocks", column, device_idx)
-    return codes + 1, ["other" if column == "category" else "", *words]
+def _labelled(rank: Rank, column: str, device_idx: int) -> CodedTexts:
+    codes, labels = read_labels(rank, "blocks", column, device_idx)
+    return codes + 1, ["other" if column == "category" else "", *labels]
 
 
-def _coded(ids: I64, texts: dict[int, str], kind: str) -> Words:
+def _coded(ids: I64, texts: dict[int, str], kind: str) -> CodedTexts:
     """Return ``ids`` as positions in a list of distinct texts, and that list.
 
     An id without a text is shown as a number.
@@ -175,10 +175,10 @@ def _coded(ids: I64, texts: dict[int, str], kind: str) -> Words:
     return codes[place], list(positions)
 
 
-def sum_by_words(words: Sequence[Words], sizes: I64) -> list[tuple[tuple[str, ...], int, int]]:
+def sum_by_texts(coded: Sequence[CodedTexts], sizes: I64) -> list[tuple[tuple[str, ...], int, int]]:
     """Return ``(one text of each list, sum of sizes, number of blocks)`` for every combination that occurs."""
     combined = np.zeros(sizes.size, dtype=np.int64)
-    for codes, texts in words:
+    for codes, texts in coded:
         _, combined = distinct(combined * len(texts) + codes)
     count = int(combined.max()) + 1 if combined.size else 0
     total = np.zeros(count, dtype=np.int64)
@@ -186,15 +186,15 @@ def sum_by_words(words: Sequence[Words], sizes: I64) -> list[tuple[tuple[str, ..
     blocks = np.bincount(combined, minlength=count)
     example = np.zeros(count, dtype=np.int64)
     example[combined] = np.arange(combined.size)
-    columns = [[texts[code] for code in codes[example].tolist()] for codes, texts in words]
+    columns = [[texts[code] for code in codes[example].tolist()] for codes, texts in coded]
     return list(zip(zip(*columns, strict=True), total.tolist(), blocks.tolist(), strict=True))
 
 
-def _accounts(words: dict[str, Words], sizes: I64) -> list[Account]:
-    """Return the accounts by ``words``; a text that is not one of them is empty: the last element of each row."""
-    place = {word: position for position, word in enumerate(words)}
+def _accounts(coded: dict[str, CodedTexts], sizes: I64) -> list[Account]:
+    """Return one account per combination of texts. What is not in ``coded`` is empty: the last element of each row."""
+    place = {name: position for position, name in enumerate(coded)}
     wanted = ("category", "module", "phase", "tensor", "scope", "line", "function")
-    category, module, phase, tensor, scope, line, function = (place.get(word, -1) for word in wanted)
+    category, module, phase, tensor, scope, line, function = (place.get(name, -1) for name in wanted)
     return [
         Account(
             category=texts[category],
@@ -207,13 +207,13 @@ def _accounts(words: dict[str, Words], sizes: I64) -> list[Account]:
             line=texts[line],
             function=texts[function],
         )
-        for row, size, blocks in sum_by_words(list(words.values()), sizes)
+        for row, size, blocks in sum_by_texts(list(coded.values()), sizes)
         for texts in ((*row, ""),)
     ]
 
 
 def _check(by: tuple[str, ...], depth: int | None) -> None:
-    unknown = [word for word in by if word not in _READERS]
+    unknown = [name for name in by if name not in _READERS]
     if unknown or not by:
         raise UsageError(
             f"--by {','.join(by) or '(nothing)'}: unknown grouping", hint=f"Use one or more of {', '.join(_READERS)}"

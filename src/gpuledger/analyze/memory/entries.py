@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuledger.analyze.memory.breakdown import Words, category_words, module_words, sum_by_words, text_words
+from gpuledger.analyze.memory.breakdown import CodedTexts, coded_categories, coded_modules, coded_texts, sum_by_texts
 from gpuledger.analyze.memory.live import read_lives
 from gpuledger.model.accounts import ROUNDING
 
@@ -46,7 +46,7 @@ def list_entries(rank: Rank, instant: Instant) -> tuple[Entry, ...]:
     words = [(codes[live], texts) for codes, texts in (read(rank, device) for read in _READERS)]
     requested, allocated = lives.requested_bytes[live], lives.allocated_bytes[live]
     tagged = is_tagged(rank)
-    entries = [_entry(texts, size, count, tagged=tagged) for texts, size, count in sum_by_words(words, requested)]
+    entries = [_entry(texts, size, count, tagged=tagged) for texts, size, count in sum_by_texts(words, requested)]
     rounded = int(allocated.sum() - requested.sum())
     if rounded:
         entries.append(_entry((ROUNDING, "", "", ""), rounded, int((allocated != requested).sum()), tagged=False))
@@ -82,12 +82,17 @@ def classes_by_path(rank: Rank) -> dict[str, frozenset[str]]:
     return found
 
 
-def _scope_words(rank: Rank, device_idx: int) -> Words:
-    return text_words(rank, device_idx, "scope_id")
+def _coded_scopes(rank: Rank, device_idx: int) -> CodedTexts:
+    return coded_texts(rank, device_idx, "scope_id")
 
 
-def _tensor_words(rank: Rank, device_idx: int) -> Words:
-    return text_words(rank, device_idx, "name_id")
+def _tensor_words(rank: Rank, device_idx: int) -> CodedTexts:
+    return coded_texts(rank, device_idx, "name_id")
 
 
-_READERS: tuple[Callable[[Rank, int], Words], ...] = (category_words, module_words, _scope_words, _tensor_words)
+_READERS: tuple[Callable[[Rank, int], CodedTexts], ...] = (
+    coded_categories,
+    coded_modules,
+    _coded_scopes,
+    _tensor_words,
+)

@@ -28,16 +28,16 @@ class Group:
     by_category: tuple[tuple[str, int], ...]
 
 
-def group_accounts(accounts: Iterable[Account], word: str) -> tuple[Group, ...]:
-    """Return one group per distinct ``word``, largest first.
+def group_accounts(accounts: Iterable[Account], group_by: str) -> tuple[Group, ...]:
+    """Return one group per distinct ``group_by``, largest first.
 
-    ``word`` is one of those of :func:`~gpuledger.analyze.memory.breakdown.break_down`. The groups' bytes sum to the
+    ``group_by`` is one of those of :func:`~gpuledger.analyze.memory.breakdown.break_down`. The groups' bytes sum to the
     accounts'.
     """
     parts: dict[str, dict[str, int]] = {}
     blocks: dict[str, int] = {}
     for account in accounts:
-        label = label_of(account, word)
+        label = label_of(account, group_by)
         part = parts.setdefault(label, {})
         part[account.category] = part.get(account.category, 0) + account.bytes
         blocks[label] = blocks.get(label, 0) + account.blocks
@@ -45,19 +45,19 @@ def group_accounts(accounts: Iterable[Account], word: str) -> tuple[Group, ...]:
     return tuple(sorted(groups, key=lambda group: (-group.bytes, group.label)))
 
 
-def label_of(account: Account, word: str) -> str:
-    """Return the label of an account in a table by ``word``."""
-    if word == "category":
+def label_of(account: Account, group_by: str) -> str:
+    """Return the label of an account in a table by ``group_by``."""
+    if group_by == "category":
         return account.category
     if account.category == ROUNDING:
         return ROUNDING_PATH
-    if word == "module":
+    if group_by == "module":
         return account.module or OUTSIDE_PATH
-    if word == "scope":
+    if group_by == "scope":
         return account.scope or NO_SCOPE
-    if word in ("line", "function"):
+    if group_by in ("line", "function"):
         return account.line or account.function
-    return account.phase or "(no phase)" if word == "phase" else account.name or UNNAMED
+    return account.phase or "(no phase)" if group_by == "phase" else account.name or UNNAMED
 
 
 def module_label(path: str, classes: Mapping[str, str]) -> str:

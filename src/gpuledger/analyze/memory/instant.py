@@ -122,9 +122,9 @@ def step_range(rank: Rank, device_idx: int, step: int) -> tuple[int, int]:
 
 def opened_ns(rank: Rank, device_idx: int) -> int:
     """Return the host time of the start of the recording; of the first allocation if no counter reading has it."""
-    reasons, words = read_labels(rank, "counters", "reason", device_idx)
+    reasons, labels = read_labels(rank, "counters", "reason", device_idx)
     times = read_numbers(rank, "counters", "t_ns", device_idx)
-    opening = times[reasons == words.index("open")] if "open" in words else times[:0]
+    opening = times[reasons == labels.index("open")] if "open" in labels else times[:0]
     if opening.size:
         return int(opening.min())
     known = read_numbers(rank, "blocks", "alloc_ns", device_idx, NEVER)
@@ -220,18 +220,18 @@ def _place_of(rank: Rank, lives: Lives, index: int) -> tuple[int, str, str]:
     born = np.flatnonzero(lives.alloc_index == index) if index >= 0 else np.zeros(0, dtype=np.int64)
     if born.size:
         block = int(born[0])
-        codes, words = read_labels(rank, "blocks", "phase", device)
+        codes, labels = read_labels(rank, "blocks", "phase", device)
         module_id = int(read_numbers(rank, "blocks", "module_id", device)[block])
         step = int(read_numbers(rank, "blocks", "step", device)[block])
-        phase = words[codes[block]] if codes[block] >= 0 else ""
+        phase = labels[codes[block]] if codes[block] >= 0 else ""
         return step, phase, running_module(phase, module_paths(rank).get(module_id))
     first, last = (read_numbers(rank, "spans", name, device) for name in ("start_index", "end_index"))
     kinds, kind_words = read_labels(rank, "spans", "kind", device)
     is_phase = kinds == kind_words.index("phase") if "phase" in kind_words else np.zeros(kinds.size, dtype=bool)
     inside = np.flatnonzero(is_phase & (first >= 0) & (first <= index) & (last >= index))
     if inside.size:
-        codes, words = read_labels(rank, "spans", "phase", device)
-        return int(read_numbers(rank, "spans", "step", device)[inside[0]]), words[codes[inside[0]]], ""
+        codes, labels = read_labels(rank, "spans", "phase", device)
+        return int(read_numbers(rank, "spans", "step", device)[inside[0]]), labels[codes[inside[0]]], ""
     numbers, begin, end = _step_bounds(rank, device)
     within = numbers[(begin >= 0) & (begin <= index) & (end >= index)]
     if within.size:

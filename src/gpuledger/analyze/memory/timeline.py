@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.memory.breakdown import category_words
+from gpuledger.analyze.memory.breakdown import coded_categories
 from gpuledger.analyze.memory.instant import opened_ns
 from gpuledger.analyze.memory.live import (
     I64,
@@ -173,7 +173,7 @@ def event_times_ns(rank: Rank, lives: Lives) -> I64:
 
 def _by_category(rank: Rank, lives: Lives, index: I64) -> tuple[tuple[str, ...], I64]:
     """Return the categories that occur, in display order, then rounding, and their bytes at ``index``."""
-    codes, words = category_words(rank, lives.device_idx)
+    codes, words = coded_categories(rank, lives.device_idx)
     present = {words[code] for code in np.flatnonzero(np.bincount(codes, minlength=len(words)))}
     names = [name for name in CATEGORIES if name in present] + sorted(present - set(CATEGORIES))
     group_of = np.array([names.index(word) if word in present else 0 for word in words], dtype=np.int64)

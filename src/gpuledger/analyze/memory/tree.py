@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.memory.breakdown import category_words
+from gpuledger.analyze.memory.breakdown import coded_categories
 from gpuledger.analyze.memory.lines.source_lines import WITHOUT_LINE
 from gpuledger.analyze.memory.live import I64, distinct, read_lives, read_numbers
 from gpuledger.model.accounts import ROUNDING
@@ -61,15 +61,15 @@ def module_tree(rank: Rank, instant: Instant) -> ModuleNode:
 def _own_bytes(rank: Rank, device_idx: int, live: NDArray[np.bool_], sizes: I64) -> dict[int, dict[str, int]]:
     """Return ``module_id -> category -> bytes``; :data:`_OUTSIDE` for blocks outside modules."""
     ids = read_numbers(rank, "blocks", "module_id", device_idx, _OUTSIDE)[live]
-    codes, words = category_words(rank, device_idx)
-    keys, place = distinct(ids * len(words) + codes[live])
+    codes, labels = coded_categories(rank, device_idx)
+    keys, place = distinct(ids * len(labels) + codes[live])
     total = np.zeros(keys.size, dtype=np.int64)
     np.add.at(total, place, sizes)
     own: dict[int, dict[str, int]] = {}
     for key, size in zip(keys.tolist(), total.tolist(), strict=True):
-        module_id, code = divmod(key, len(words))
+        module_id, code = divmod(key, len(labels))
         category = own.setdefault(module_id, {})
-        category[words[code]] = category.get(words[code], 0) + size
+        category[labels[code]] = category.get(labels[code], 0) + size
     return own
 
 

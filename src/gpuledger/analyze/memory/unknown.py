@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuledger.analyze.memory.breakdown import category_words, sum_by_words, text_words
+from gpuledger.analyze.memory.breakdown import coded_categories, coded_texts, sum_by_texts
 from gpuledger.analyze.memory.entries import is_tagged
 from gpuledger.analyze.memory.lines.source_lines import Stack, own_frame, read_stacks
 from gpuledger.analyze.memory.live import I64, read_labels, read_lives, read_numbers
@@ -70,16 +70,16 @@ def list_unknown(rank: Rank, instant: Instant) -> Unknowns:
     steps = np.where(lives.alloc_index < 0, BEFORE, read_numbers(rank, "blocks", "step", device))
     codes, phases = read_labels(rank, "blocks", "phase", device)
     words = [
-        category_words(rank, device),
+        coded_categories(rank, device),
         (codes + 1, ["", *phases]),
-        text_words(rank, device, "name_id"),
+        coded_texts(rank, device, "name_id"),
         _as_words(steps),
         _as_words(read_numbers(rank, "blocks", "stack_id", device)),
     ]
     stacks = read_stacks(rank)
     foreign_advice = _foreign_advice(rank)
     items = []
-    for texts, size, blocks in sum_by_words([(code[nameless], text) for code, text in words], requested):
+    for texts, size, blocks in sum_by_texts([(code[nameless], text) for code, text in words], requested):
         category, phase, name, step, stack_id = texts
         stack = stacks.get(int(stack_id), ())
         tag = name if is_tagged(rank) else ""
@@ -91,7 +91,7 @@ def list_unknown(rank: Rank, instant: Instant) -> Unknowns:
 
 
 def _nameless(rank: Rank, device_idx: int) -> NDArray[np.bool_]:
-    codes, texts = text_words(rank, device_idx, "name_id")
+    codes, texts = coded_texts(rank, device_idx, "name_id")
     if is_tagged(rank):
         return np.array([not text or NAMELESS_TAG.search(text) is not None for text in texts], dtype=bool)[codes]
     lines = rank.manifest.recorder.has_lines_as_names

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.memory.breakdown import category_words
+from gpuledger.analyze.memory.breakdown import coded_categories
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.memory.live import (
     I64,
@@ -113,7 +113,7 @@ def _on_device(rank: Rank, device: int, own_modules: Collection[int]) -> Iterati
 
 def _own_words(rank: Rank, device: int, own_modules: Collection[int]) -> NDArray[np.str_]:
     """Return each block's category, with a separate one for weights and gradients of other modules."""
-    codes, texts = category_words(rank, device)
+    codes, texts = coded_categories(rank, device)
     folded = [UNSHARDED_CATEGORY.get(text, text) for text in texts]
     words = np.array(folded, dtype=np.str_)[codes].astype("U40")
     other = ~np.isin(read_numbers(rank, "blocks", "module_id", device), list(own_modules))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.instant import find_peak, module_classes, module_paths
-from gpuledger.analyze.memory.lines.source_lines import WITHOUT_LINE, line_words, read_stacks
+from gpuledger.analyze.memory.lines.source_lines import WITHOUT_LINE, coded_lines, read_stacks
 from gpuledger.analyze.memory.live import I64, allocated_curve, read_labels, read_lives, read_numbers, running_sum
 from gpuledger.analyze.memory.small_states import LARGE_BYTES, LEAST_ELEMENTS, SMALL_BYTES, number_bytes
 from gpuledger.units import format_frac
@@ -186,7 +186,7 @@ class PeakFacts:
 
     @cached_property
     def _lines(self) -> tuple[I64, list[str]]:
-        return line_words(self.rank, self.device_idx)
+        return coded_lines(self.rank, self.device_idx)
 
     def saving(self, blocks: Mask, fraction: float = 1.0, during: Mask | None = None) -> int:
         """Return by how much the peak falls without ``fraction`` of these blocks' bytes (only at events ``during``)."""

@@ -58,16 +58,18 @@ class RankSums:
         places = np.searchsorted(np.array(self.ranks), rows["rank"]).astype(np.int32)
         return rows["key"] - 1, places, np.asarray(rows[name])
 
-    def spreads(self, word: str, most: int | None = None) -> tuple[tuple[RankSpread, ...], tuple[tuple[int, ...], ...]]:
+    def spreads(
+        self, group_by: str, most: int | None = None
+    ) -> tuple[tuple[RankSpread, ...], tuple[tuple[int, ...], ...]]:
         """Return the spread of each category, largest first, or of the ``most`` modules with the widest spread.
 
         Args:
-            word: ``category`` or ``module``.
+            group_by: ``category`` or ``module``.
             most: Maximum number; None returns all, with the bytes of each on every rank.
         """
-        numbers = self._keys[f"{word}_no"].astype(np.int64) - 1
+        numbers = self._keys[f"{group_by}_no"].astype(np.int64) - 1
         names = np.empty(int(numbers.max(initial=-1)) + 1, dtype=object)
-        names[numbers] = self._keys[word]
+        names[numbers] = self._keys[group_by]
         found: list[tuple[RankSpread, NDArray[Any]]] = []
         count = max(1, MOST_CELLS // max(1, len(self.ranks)))
         for first in range(0, len(names), count):

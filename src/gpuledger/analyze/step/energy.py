@@ -211,7 +211,7 @@ def break_down_energy(rank: Rank, device_idx: int | None = None) -> EnergyBreakd
 def share_energy(rank: Rank, step: StepEnergy, by: Sequence[str], depth: int | None = None) -> tuple[Shared, ...]:
     """Return the energy of one step by any of module, phase, scope, line, function, kernel, operator and kind.
 
-    The values sum to the step's energy. Idle energy has the phase ``idle`` and no other words. Empty without a timing
+    The values sum to the step's energy. Idle energy has the phase ``idle`` and no other texts. Empty without a timing
     measurement, because nothing divides the energy.
     """
     work = read_work(rank, step.device_idx)
@@ -236,7 +236,7 @@ def _idle_key(by: Sequence[str]) -> Key:
 def work_by_class(rank: Rank, work: StepWork, by: Sequence[str], depth: int | None = None) -> tuple[list[Key], F64]:
     """Return the keys of ``by``, and float64[keys, columns]: seconds of one step in each column of :class:`Weights`."""
     names, paths = names_of(rank), module_paths(rank)
-    words: dict[str, tuple[NDArray[Any], Callable[[Any], str]]] = {
+    readers: dict[str, tuple[NDArray[Any], Callable[[Any], str]]] = {
         "module": (work.module_id, lambda one: fold_path(paths.get(one, ""), depth)),
         "phase": (work.phase, str),
         "kernel": (work.name_id, lambda one: names.get(one, "")),
@@ -244,10 +244,10 @@ def work_by_class(rank: Rank, work: StepWork, by: Sequence[str], depth: int | No
         "kind": (work.kind, str),
         "scope": (work.scope_id, lambda one: fold_scope(names.get(one, ""), depth)),
     }
-    for word in TEXTS.keys() & set(by):
-        words[word] = work.stack_id, partial(_text_of, line_texts(read_stacks(rank), word))
-    first, which = alike(*(words[word][0] for word in by))
-    texts = [[words[word][1](one) for one in words[word][0][first].tolist()] for word in by]
+    for name in TEXTS.keys() & set(by):
+        readers[name] = work.stack_id, partial(_text_of, line_texts(read_stacks(rank), name))
+    first, which = alike(*(readers[name][0] for name in by))
+    texts = [[readers[name][1](one) for one in readers[name][0][first].tolist()] for name in by]
     places: dict[Key, int] = {}
     place = np.array([places.setdefault(key, len(places)) for key in zip(*texts, strict=True)], dtype=np.int64)
     table, model = table_of(rank), model_of(rank)

@@ -17,35 +17,35 @@ LEAST_FRAC = 0.1
 """Smallest part of the profiled time with which lines are shown. Below, the step that records them ended early."""
 
 
-def times_by_line(rank: Rank, device_idx: int | None, word: str) -> tuple[TimeAccount, ...]:
+def times_by_line(rank: Rank, device_idx: int | None, group_by: str) -> tuple[TimeAccount, ...]:
     """Return the time of a step in ns by line and phase; empty without a timing measurement, or if little has a line.
 
     Args:
         rank: One process.
         device_idx: torch's index; None selects the busiest device.
-        word: ``line`` or ``function``. It stands in place of the module.
+        group_by: ``line`` or ``function``. It stands in place of the module.
     """
     work = read_work(rank, device_idx)
     if work is None or not _has_line(work, rank):
         return ()
-    texts = line_texts(read_stacks(rank), word)
+    texts = line_texts(read_stacks(rank), group_by)
     return tuple(TimeAccount(row[0] or NO_LINE, *row[1:]) for row in sums_of(texts, work.stack_id, work))
 
 
-def energies_by_line(rank: Rank, device_idx: int | None, word: str) -> tuple[EnergyAccount, ...]:
+def energies_by_line(rank: Rank, device_idx: int | None, group_by: str) -> tuple[EnergyAccount, ...]:
     """Return the energy of a step in J by line and phase; empty without an energy measurement, or without lines.
 
     Args:
         rank: One process.
         device_idx: torch's index; None selects the GPU that used the most energy.
-        word: ``line`` or ``function``. It stands in place of the module.
+        group_by: ``line`` or ``function``. It stands in place of the module.
     """
     step = step_energy(rank, device_idx)
     if step is None or lacks_lines(rank, device_idx):
         return ()
     return tuple(
         EnergyAccount(_label(one), one.key[-1], one.energy_j, one.uncertainty_j)
-        for one in share_energy(rank, step, (word, "phase"))
+        for one in share_energy(rank, step, (group_by, "phase"))
     )
 
 

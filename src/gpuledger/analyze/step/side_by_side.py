@@ -61,32 +61,34 @@ class GroupLine:
 def lines_by(
     rank: Rank,
     breakdown: Breakdown,
-    word: str,
+    group_by: str,
     *,
     depth: int | None = None,
     sort: str | None = None,
     fold: bool = False,
 ) -> tuple[GroupLine, ...]:
-    """Return one line per ``word``, largest first.
+    """Return one line per ``group_by``, largest first.
 
     Bytes sum to allocated bytes, times to the work, energies to the step's. If no work has a source line, times and
     energies by line or function are unknown.
 
     Args:
         rank: One process.
-        breakdown: The bytes at one instant, broken down by ``word``.
-        word: category, module, phase, scope, line, function, operator, kernel or kind.
+        breakdown: The bytes at one instant, broken down by ``group_by``.
+        group_by: category, module, phase, scope, line, function, operator, kernel or kind.
         depth: Truncate module paths and scopes to this number of components.
         sort: One of SORTS; None selects the first one available.
         fold: Merge modules with paths that differ only in a number.
     """
     device_idx = breakdown.instant.device_idx
     sizes = (
-        {group.label: group.bytes for group in group_accounts(breakdown.accounts, word)} if word in WITH_BYTES else {}
+        {group.label: group.bytes for group in group_accounts(breakdown.accounts, group_by)}
+        if group_by in WITH_BYTES
+        else {}
     )
-    has_work = word in WITH_WORK and not (word in OF_CODE and lacks_lines(rank, device_idx))
-    times = _times(rank, device_idx, word, depth) if has_work else {}
-    joules = _joules(rank, step_energy(rank, device_idx), word, depth) if has_work else {}
+    has_work = group_by in WITH_WORK and not (group_by in OF_CODE and lacks_lines(rank, device_idx))
+    times = _times(rank, device_idx, group_by, depth) if has_work else {}
+    joules = _joules(rank, step_energy(rank, device_idx), group_by, depth) if has_work else {}
     lines = []
     for label in dict.fromkeys((*sizes, *times, *joules)):
         total, forward, backward, optimizer = times.get(label, _NO_TIME) if times else _UNKNOWN_TIME
@@ -148,22 +150,24 @@ def _folded(label: str, group: list[GroupLine]) -> GroupLine:
     )
 
 
-def _label(text: str, word: str) -> str:
+def _label(text: str, group_by: str) -> str:
     if text:
         return text
-    return _WITHOUT.get(word, NO_NAME)
+    return _WITHOUT.get(group_by, NO_NAME)
 
 
-def _times(rank: Rank, device_idx: int, word: str, depth: int | None) -> dict[str, tuple[float, float, float, float]]:
+def _times(
+    rank: Rank, device_idx: int, group_by: str, depth: int | None
+) -> dict[str, tuple[float, float, float, float]]:
     """Return label -> ns of one step: in total, forward, backward and optimizer; empty without a timing measurement."""
     work = read_work(rank, device_idx)
     if work is None:
         return {}
-    by = (word, "phase") if word != "phase" else ("phase",)
+    by = (group_by, "phase") if group_by != "phase" else ("phase",)
     keys, durations_s = work_by_class(rank, work, by, depth)
     found: dict[str, tuple[float, float, float, float]] = {}
     for key, seconds in zip(keys, durations_s.sum(axis=1).tolist(), strict=True):
-        label, phase, time_ns = _label(key[0], word), key[-1], seconds * 1e9
+        label, phase, time_ns = _label(key[0], group_by), key[-1], seconds * 1e9
         total, forward, backward, optimizer = found.get(label, _NO_TIME)
         found[label] = (
             total + time_ns,
@@ -174,14 +178,14 @@ def _times(rank: Rank, device_idx: int, word: str, depth: int | None) -> dict[st
     return found
 
 
-def _joules(rank: Rank, step: StepEnergy | None, word: str, depth: int | None) -> dict[str, tuple[float, float]]:
+def _joules(rank: Rank, step: StepEnergy | None, group_by: str, depth: int | None) -> dict[str, tuple[float, float]]:
     """Return label -> energy of one step in J, and its uncertainty; empty without an energy measurement."""
     if step is None:
         return {}
-    shares = share_energy(rank, step, (word, "phase") if word != "phase" else ("phase",), depth)
+    shares = share_energy(rank, step, (group_by, "phase") if group_by != "phase" else ("phase",), depth)
     found: dict[str, tuple[float, float]] = {}
     for one in shares:
-        label = IDLE_LABEL if one.key[-1] == IDLE else _label(one.key[0], word)
+        label = IDLE_LABEL if one.key[-1] == IDLE else _label(one.key[0], group_by)
         before = found.get(label, (0.0, 0.0))
         found[label] = (before[0] + one.energy_j, before[1] + one.uncertainty_j)
     return found

@@ -119,7 +119,7 @@ class DeviceView:
         return any(account.module for account in break_down(self.rank, self.instant, by=("module",)).accounts)
 
     @property
-    def place_word(self) -> Literal["module", "line"]:
+    def places_by(self) -> Literal["module", "line"]:
         """Return what shows where memory is: modules, or source lines in a program without modules."""
         has_lines = not self.uses_modules and any(one.label not in NOT_LINES for one in self.source_lines)
         return "line" if has_lines else "module"

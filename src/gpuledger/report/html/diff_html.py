@@ -30,23 +30,23 @@ ROWS = 200
 BAR_WIDTH, BAR_HEIGHT = 240, 12
 
 
-def render_diff(diff: Diff, words: tuple[str, ...]) -> str:
+def render_diff(diff: Diff, tables_by: tuple[str, ...]) -> str:
     """Return a diff as the text of one HTML file with all devices, the one with the highest peak first."""
     places = sorted(diff.places, key=lambda place: place is not diff.main)
-    return static_page(f"{diff.before} → {diff.after}", diff_fragment(diff, words, places))
+    return static_page(f"{diff.before} → {diff.after}", diff_fragment(diff, tables_by, places))
 
 
-def diff_fragment(diff: Diff, words: tuple[str, ...], places: Iterable[PlaceDiff]) -> str:
+def diff_fragment(diff: Diff, tables_by: tuple[str, ...], places: Iterable[PlaceDiff]) -> str:
     """Return a diff as markup without a page around it."""
     parts = [element("h1", html_text(f"{diff.before} → {diff.after}"))]
     for place in places:
-        parts += _place_parts(place, words, named=len(diff.places) > 1)
+        parts += _place_parts(place, tables_by, named=len(diff.places) > 1)
     if diff.notes:
         parts += [element("h2", "Notes"), element("ul", *(element("li", html_text(note)) for note in diff.notes))]
     return "\n".join(parts)
 
 
-def _place_parts(place: PlaceDiff, words: tuple[str, ...], *, named: bool) -> list[str]:
+def _place_parts(place: PlaceDiff, tables_by: tuple[str, ...], *, named: bool) -> list[str]:
     where = f"Rank {place.before.rank}, {device_label(place.before.device_idx)}"
     sides = element("div", _side("before", place.before), _side("after", place.after), class_="sides")
     parts = [element("h2", html_text(where)), sides] if named else [sides]
@@ -54,9 +54,12 @@ def _place_parts(place: PlaceDiff, words: tuple[str, ...], *, named: bool) -> li
         return [*parts, element("p", "No difference.")]
     if place.figures:
         parts += [element("h2", "Metrics"), _figures(place)]
-    for word in words:
-        if place.changes(word):
-            parts += [element("h2", f"Change of allocated bytes by {word}"), _changes(word, place.changes(word), "B")]
+    for group_by in tables_by:
+        if place.changes(group_by):
+            parts += [
+                element("h2", f"Change of allocated bytes by {group_by}"),
+                _changes(group_by, place.changes(group_by), "B"),
+            ]
     by = place.after.work_by
     if place.time_changes():
         parts += [element("h2", f"Change of a step's time by {by}"), _changes(by, place.time_changes(), "ns")]
@@ -71,8 +74,8 @@ def _side(label: str, side: Side) -> str:
         size = side.breakdown.allocated_bytes
         lines.append(element("p", format_bytes(size), class_="value", title=exactly(size, "B")))
         lines.append(element("p", html_text(place_of(side.breakdown.instant))))
-    words = [device_label(side.device_idx), side.device_name, *(["compiled"] if side.is_compiled else [])]
-    lines.append(element("p", html_text(" · ".join(words)), class_="muted"))
+    texts = [device_label(side.device_idx), side.device_name, *(["compiled"] if side.is_compiled else [])]
+    lines.append(element("p", html_text(" · ".join(texts)), class_="muted"))
     return element("div", *lines, class_="side")
 
 
@@ -90,7 +93,7 @@ def _figures(place: PlaceDiff) -> str:
     return _table(("", "before", "after", "change", "", ""), rows)
 
 
-def _changes(word: str, changes: tuple[Change, ...], unit: str) -> str:
+def _changes(group_by: str, changes: tuple[Change, ...], unit: str) -> str:
     largest = max(abs(change.delta or 0) for change in changes)
     rows = [
         _row(
@@ -107,7 +110,7 @@ def _changes(word: str, changes: tuple[Change, ...], unit: str) -> str:
     if changes[ROWS:]:
         rows.append(_sum_row(f"{len(changes) - ROWS:,} more", changes[ROWS:], unit))
     rows.append(_sum_row("total change", changes, unit))
-    return _table((word, "before", "after", "change", "", "", ""), rows)
+    return _table((group_by, "before", "after", "change", "", "", ""), rows)
 
 
 def _sum_row(label: str, changes: tuple[Change, ...], unit: str) -> str:

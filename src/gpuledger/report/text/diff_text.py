@@ -38,12 +38,12 @@ Row = tuple[str | Cell | Bar, ...]
 NO_DIFFERENCE = "no difference"
 
 
-def diff_lines(diff: Diff, words: tuple[str, ...], rows: int, terminal: Terminal) -> list[str]:
+def diff_lines(diff: Diff, tables_by: tuple[str, ...], rows: int, terminal: Terminal) -> list[str]:
     """Return the lines of a diff. Of several devices: a table, and the one with the highest peak in full.
 
     Args:
         diff: The difference.
-        words: One table for each of these words, such as ``module``.
+        tables_by: One table for each of these tables_by, such as ``module``.
         rows: Maximum rows of a table; the others are summed.
         terminal: The destination.
     """
@@ -56,9 +56,9 @@ def diff_lines(diff: Diff, words: tuple[str, ...], rows: int, terminal: Terminal
         return [*lines, "", terminal.text(NO_DIFFERENCE)]
     if place.figures:
         lines += ["", *figure_table(place).lines(terminal)]
-    for word in words:
-        if place.changes(word):
-            lines += ["", *change_table(place, word, rows).lines(terminal)]
+    for group_by in tables_by:
+        if place.changes(group_by):
+            lines += ["", *change_table(place, group_by, rows).lines(terminal)]
     if place.time_changes():
         lines += ["", *time_table(place, rows).lines(terminal)]
     if place.energy_changes():
@@ -108,13 +108,13 @@ def figure_table(place: PlaceDiff) -> TextTable:
     return TextTable(columns, tuple(_figure_row(change) for change in place.figures))
 
 
-def change_table(place: PlaceDiff, word: str, rows: int) -> TextTable:
-    """Return the rows that differ, summed by ``word``, and the change of allocated bytes as the total."""
-    changes = place.changes(word)
+def change_table(place: PlaceDiff, group_by: str, rows: int) -> TextTable:
+    """Return the rows that differ, summed by ``group_by``, and the change of allocated bytes as the total."""
+    changes = place.changes(group_by)
     sizes = [abs(size) for change in changes for size in (change.before, change.after, change.delta) if size]
     largest = max((side.breakdown.allocated_bytes for side in (place.before, place.after) if side.breakdown), default=0)
     unit = column_unit(largest or int(max(sizes)), int(max(abs(change.delta or 0) for change in changes)))
-    return _change_table(f"by {word}", changes, unit, rows, _classes(place) if word == "module" else {})
+    return _change_table(f"by {group_by}", changes, unit, rows, _classes(place) if group_by == "module" else {})
 
 
 def time_table(place: PlaceDiff, rows: int) -> TextTable:

@@ -45,13 +45,17 @@ def units_of_samples(batch: int, step_ns: float = 0.0, step_j: float = 0.0) -> U
 
 
 def ledger_table(
-    lines: Sequence[GroupLine], word: str, rows: int, units: Units = OF_A_STEP, names: Mapping[str, str] | None = None
+    lines: Sequence[GroupLine],
+    group_by: str,
+    rows: int,
+    units: Units = OF_A_STEP,
+    names: Mapping[str, str] | None = None,
 ) -> TextTable:
     """Return the first ``rows`` lines as a table, then the sum of the others and a total. Omits columns without values.
 
     ``names`` replaces some labels: label -> text.
     """
-    columns = [TextColumn(f"by {word}", shrinks=True)]
+    columns = [TextColumn(f"by {group_by}", shrinks=True)]
     cells: list[Callable[[Sequence[GroupLine]], list[str]]] = []
     if any(line.bytes is not None for line in lines):
         total_bytes = sum(line.bytes or 0 for line in lines)

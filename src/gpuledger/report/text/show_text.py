@@ -85,10 +85,10 @@ def closing_lines(view: RunView, path: str, terminal: Terminal) -> list[str]:
     if len(view.devices) > 1:
         one = f"--rank {highest.rank.number} --device {device_label(highest.device_idx)}"
         commands = [f"gpuledger show {path} {one}", f"gpuledger balance {path} {one}"]
-    elif highest.options.group_by == highest.place_word:
+    elif highest.options.group_by == highest.places_by:
         commands = [f"gpuledger show {path} --by tensor", f"gpuledger balance {path}"]
     else:
-        commands = [f"gpuledger show {path} --by {highest.place_word} -n 50", f"gpuledger report {path} --open"]
+        commands = [f"gpuledger show {path} --by {highest.places_by} -n 50", f"gpuledger report {path} --open"]
     return ["", *note_lines(notes, terminal), *next_lines(commands, terminal)]
 
 
@@ -117,8 +117,8 @@ def _kernel_notes(view: DeviceView) -> list[str]:
 
 def _line_notes(view: DeviceView) -> list[str]:
     """Return why a table by line or function has no times; empty if it has some, or if nothing was timed."""
-    word = view.options.group_by or view.place_word
-    return [why_no_lines(view.rank)] if word in OF_CODE and lacks_lines(view.rank, view.device_idx) else []
+    group_by = view.options.group_by or view.places_by
+    return [why_no_lines(view.rank)] if group_by in OF_CODE and lacks_lines(view.rank, view.device_idx) else []
 
 
 def _table_lines(view: DeviceView, tables: TableOptions, terminal: Terminal) -> list[str]:
@@ -131,27 +131,29 @@ def _table_lines(view: DeviceView, tables: TableOptions, terminal: Terminal) -> 
     if group_by == "fusion":
         return ["", *fusion_table(view.fusions, tables.rows or ROWS, OUTSIDE_PATH).lines(terminal)]
     lines: list[str] = []
-    for word in (group_by,) if group_by else ("category", view.place_word):
+    for one in (group_by,) if group_by else ("category", view.places_by):
         rows = tables.rows or (ROWS if group_by else ROWS_OF_TWO)
-        lines += ["", *_table(view, word, rows, units).lines(terminal)]
+        lines += ["", *_table(view, one, rows, units).lines(terminal)]
     return lines
 
 
-def _table(view: DeviceView, word: str, rows: int, units: Units) -> TextTable:
+def _table(view: DeviceView, group_by: str, rows: int, units: Units) -> TextTable:
     """Return a table of bytes with bars if nothing else was measured, otherwise a table of all values."""
-    lines = view.lines or (view.line_amounts if word == "line" else view.lines_by(word))
-    names = _names([line.label for line in lines], word, view)
+    lines = view.lines or (view.line_amounts if group_by == "line" else view.lines_by(group_by))
+    names = _names([line.label for line in lines], group_by, view)
     bytes_alone = all(line.time_ns is None and line.energy_j is None for line in lines)
     if bytes_alone and not view.options.fold:
-        return group_table(view.breakdown_by_line if word == "line" else view.breakdown, word, rows, view.classes)
-    return ledger_table(lines, word, rows, units, names)
+        return group_table(
+            view.breakdown_by_line if group_by == "line" else view.breakdown, group_by, rows, view.classes
+        )
+    return ledger_table(lines, group_by, rows, units, names)
 
 
-def _names(labels: list[str], word: str, view: DeviceView) -> dict[str, str]:
+def _names(labels: list[str], group_by: str, view: DeviceView) -> dict[str, str]:
     """Return label -> text for rows that are not shown with their label."""
-    if word == "module":
+    if group_by == "module":
         return {label: module_label(label, view.classes) for label in labels if label in view.classes}
-    return short_kernel_names(labels) if word in ("kernel", "operator") else {}
+    return short_kernel_names(labels) if group_by in ("kernel", "operator") else {}
 
 
 def _units_of_a_sample(view: DeviceView) -> Units:

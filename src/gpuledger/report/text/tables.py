@@ -67,17 +67,17 @@ class Scale:
         return Cell(amount, style), Cell(fraction, style)
 
 
-def group_table(breakdown: Breakdown, word: str, rows: int, classes: Mapping[str, str]) -> TextTable:
-    """Return a breakdown as a table with one row per ``word`` and a total. ``classes`` is module path -> class."""
-    groups = group_accounts(breakdown.accounts, word)
+def group_table(breakdown: Breakdown, group_by: str, rows: int, classes: Mapping[str, str]) -> TextTable:
+    """Return a breakdown as a table with one row per ``group_by`` and a total. ``classes`` is module path -> class."""
+    groups = group_accounts(breakdown.accounts, group_by)
     shown, rest = groups[:rows], groups[rows:]
     total = breakdown.allocated_bytes
     scale, largest = Scale(column_unit(total), total), max([1, *(group.bytes for group in groups)])
-    blanks = ("",) if word == "category" else ("", "")
-    named = classes if word == "module" else {}
+    blanks = ("",) if group_by == "category" else ("", "")
+    named = classes if group_by == "module" else {}
     body: list[Row] = [
         _category_row(group, scale, largest)
-        if word == "category"
+        if group_by == "category"
         else _stacked_row(group, module_label(group.label, named), scale, largest)
         for group in shown
     ]
@@ -86,10 +86,10 @@ def group_table(breakdown: Breakdown, word: str, rows: int, classes: Mapping[str
         body.append((Cell(f"… {len(rest):,} more", DIM), *scale.cells(left, DIM), *blanks))
     body.append((Cell("total", BOLD), *scale.cells(total, BOLD), *blanks))
     columns = (
-        TextColumn(f"by {word}", shrinks=True),
+        TextColumn(f"by {group_by}", shrinks=True),
         TextColumn(scale.unit.name, right=True),
         TextColumn("share", right=True),
-        *(() if word == "category" else (TextColumn("mostly", optional=1),)),
+        *(() if group_by == "category" else (TextColumn("mostly", optional=1),)),
         TextColumn(bar=True, optional=2),
     )
     return TextTable(columns, tuple(body))
@@ -194,8 +194,8 @@ def _stacked_row(group: Group, label: str, scale: Scale, largest: int) -> Row:
     bar = Bar(tuple((size / largest, category_color(name)) for name, size in group.by_category))
     name, size = group.by_category[0]
     mostly = name if len(group.by_category) == 1 else f"{name} {percent(size, group.bytes)}"
-    words = "" if name == ROUNDING else mostly
-    return (label, *scale.cells(group.bytes), Cell(words, color=category_color(name)), bar)
+    text = "" if name == ROUNDING else mostly
+    return (label, *scale.cells(group.bytes), Cell(text, color=category_color(name)), bar)
 
 
 def _tensor_row(account: Account, scale: Scale, classes: Mapping[str, str]) -> Row:

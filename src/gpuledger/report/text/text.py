@@ -56,7 +56,7 @@ def _failed(view: RunView) -> list[str]:
 def _next_lines(view: RunView, terminal: Terminal) -> list[str]:
     here, run = Path.cwd(), view.run
     path = shlex.quote(run.url or str(run.path.relative_to(here) if run.path.is_relative_to(here) else run.path))
-    commands = [f"gpuledger show {path} --by {view.highest.place_word}", f"gpuledger report {path} --open"]
+    commands = [f"gpuledger show {path} --by {view.highest.places_by}", f"gpuledger report {path} --open"]
     return next_lines(commands, terminal)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuledger.analyze.memory.breakdown import category_words, sum_by_words
+from gpuledger.analyze.memory.breakdown import coded_categories, sum_by_texts
 from gpuledger.analyze.memory.lines.source_lines import (
     BEFORE_RECORDING,
     NO_STACK,
@@ -86,9 +86,9 @@ def build_flame(rank: Rank, instant: Instant) -> tuple[FlameNode, ...]:
     stack_ids = read_numbers(rank, "blocks", "stack_id", device_idx)
     stack_ids = np.where((stack_ids < 0) & (lives.alloc_index < 0), _BEFORE, stack_ids)[live]
     paths, tree = _paths(stacks), _Tree()
-    codes, categories = category_words(rank, device_idx)
+    codes, categories = coded_categories(rank, device_idx)
     words = [(codes[live], categories), _numbers(stack_ids)]
-    for (category, number), size, _ in sum_by_words(words, lives.requested_bytes[live]):
+    for (category, number), size, _ in sum_by_texts(words, lives.requested_bytes[live]):
         tree.add(paths.get(int(number), paths[_NONE]), category, size)
     return _nodes(tree)
 

@@ -119,13 +119,13 @@ def function_text(frame: Frame, directory: str) -> str:
     return f"{short_file(frame.file, directory)} {frame.function}".rstrip()
 
 
-def line_words(rank: Rank, device_idx: int, word: str = LINE) -> tuple[I64, list[str]]:
+def coded_lines(rank: Rank, device_idx: int, group_by: str = LINE) -> tuple[I64, list[str]]:
     """Return each block's source line as a position in a list of texts, and that list.
 
-    A block without a stack has one of :data:`WITHOUT_LINE`. ``word`` is one of :data:`TEXTS`.
+    A block without a stack has one of :data:`WITHOUT_LINE`. ``group_by`` is one of :data:`TEXTS`.
     """
     stacks = read_stacks(rank)
-    texts = line_texts(stacks, word)
+    texts = line_texts(stacks, group_by)
     none = NO_STACK if stacks else NO_STACKS
     stack_ids = read_numbers(rank, "blocks", "stack_id", device_idx)
     before = (stack_ids < 0) & (read_numbers(rank, "blocks", "alloc_index", device_idx) < 0)
@@ -140,9 +140,9 @@ TEXTS = {LINE: line_text, FUNCTION: function_text}
 """What rows are made of -> the text of a frame."""
 
 
-def line_texts(stacks: Mapping[int, Stack], word: str = LINE) -> dict[int, str]:
-    """Return the text of each stack's source line, or of its function; ``word`` is one of :data:`TEXTS`."""
-    directory, text = program_directory(stacks.values()), TEXTS[word]
+def line_texts(stacks: Mapping[int, Stack], group_by: str = LINE) -> dict[int, str]:
+    """Return the text of each stack's source line, or of its function; ``group_by`` is one of :data:`TEXTS`."""
+    directory, text = program_directory(stacks.values()), TEXTS[group_by]
     return {
         number: text(frame, directory) for number, stack in stacks.items() if (frame := source_frame(stack)) is not None
     }

@@ -20,8 +20,8 @@ from gpuledger.analyze.memory.lines.source_lines import (
     NO_STACKS,
     WITHOUT_LINE,
     Frame,
+    coded_lines,
     line_text,
-    line_words,
     own_frame,
     program_directory,
     read_stacks,
@@ -110,7 +110,7 @@ def test_without_the_main_file_paths_are_relative_to_all_files_of_the_program() 
 
 def test_blocks_without_a_stack_say_why(tmp_path: Path) -> None:
     rank = load_run(tmp_path / "one.ledger").rank()
-    codes, texts = line_words(rank, 0)
+    codes, texts = coded_lines(rank, 0)
     has_stack, before = (read_numbers(rank, "blocks", name, 0) >= 0 for name in ("stack_id", "alloc_index"))
     expected = {(False, False): BEFORE_RECORDING, (False, True): NO_STACK}
     for code, *known in zip(codes.tolist(), has_stack.tolist(), before.tolist(), strict=True):
@@ -120,7 +120,7 @@ def test_blocks_without_a_stack_say_why(tmp_path: Path) -> None:
 
 def test_a_run_without_stacks_says_so(tmp_path: Path) -> None:
     rank = rank_with_stacks(tmp_path, [])
-    assert set(line_words(rank, 0)[1]) <= {BEFORE_RECORDING, NO_STACKS}
+    assert set(coded_lines(rank, 0)[1]) <= {BEFORE_RECORDING, NO_STACKS}
 
 
 def test_lines_sum_to_the_allocated_bytes(tmp_path: Path) -> None:
