@@ -21,7 +21,7 @@ from gpuledger.collect.attribution.stacks import MAX_FRAMES, StackTable
 from gpuledger.collect.flight.backward_module import module_in_backward
 from gpuledger.collect.flight.census import Census
 from gpuledger.collect.memory.cuda_history import block_columns, segment_columns
-from gpuledger.collect.memory.history_columns import HistoryStacks, signed
+from gpuledger.collect.memory.history_columns import HistoryStacks, signed, sizes_of
 from gpuledger.collect.memory.out_of_memory import largest_free_block_bytes
 from gpuledger.model.journal.journal import TORCH_ACTIONS, TORCH_STATES, Action, BlockState, Part
 
@@ -184,7 +184,7 @@ def add_snapshot(part: Part, number: int, device_idx: int, snapshot: dict[str, A
             device_idx=device_idx,
             action=[TORCH_ACTIONS.get(entry["action"], Action.OTHER) for entry in trace],
             address=[entry.get("addr", 0) for entry in trace],
-            bytes=[entry["size"] for entry in trace],
+            bytes=sizes_of(trace),
             stream=[signed(entry["stream"]) for entry in trace],
         )
 

@@ -21,6 +21,9 @@ _FRAME = itemgetter("filename", "line", "name")
 _COMPILED = re.compile(r"(\?\?|.*\.(c|cc|cpp|cu|cuh|h|hpp|S|so[.\d]*))?")
 """File names of frames of compiled code, which a history of the program's own can have."""
 
+MOST_BYTES = 1 << 44
+"""More than any GPU has. A part of the journal with larger sizes, or with larger sums of them, is damaged."""
+
 Entry = dict[str, Any]
 """One event of torch's history."""
 
@@ -31,6 +34,15 @@ TorchFrames = list[dict[str, Any]]
 def signed(number: int) -> int:
     """Return a 64-bit number as the journal stores it, with a sign."""
     return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def sizes_of(trace: list[Entry]) -> list[int]:
+    """Return the bytes of each event, at most MOST_BYTES: a failed request can be of any size.
+
+    The error itself is stored with the size that was requested.
+    """
+    sizes = [entry["size"] for entry in trace]
+    return sizes if max(sizes) <= MOST_BYTES else [min(size, MOST_BYTES) for size in sizes]
 
 
 def event_columns(trace: list[Entry], tags: TagTable, stacks: HistoryStacks | None) -> dict[str, Any]:
@@ -47,7 +59,7 @@ def event_columns(trace: list[Entry], tags: TagTable, stacks: HistoryStacks | No
     return {
         "action": [_ACTIONS.get(entry["action"], _OTHER) for entry in trace],
         "address": [entry.get("addr", 0) for entry in trace],
-        "bytes": [entry["size"] for entry in trace],
+        "bytes": sizes_of(trace),
         "stream": streams if max(streams) < 1 << 63 else list(map(signed, streams)),
         "time_ns": np.array([entry["time_us"] for entry in trace], dtype=np.int64) * 1000,
         "tag_id": list(map(tag_ids.__getitem__, tokens)),

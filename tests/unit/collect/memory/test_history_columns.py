@@ -8,8 +8,11 @@ import pytest
 
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import TagTable
-from gpuledger.collect.memory.history_columns import HistoryStacks, event_columns
+from gpuledger.collect.flight.failures import add_snapshot
+from gpuledger.collect.flight.last_events import RING_ENTRIES
+from gpuledger.collect.memory.history_columns import MOST_BYTES, HistoryStacks, event_columns
 from gpuledger.model.accounts import Phase
+from gpuledger.model.bounds import check_bounds
 from gpuledger.model.journal.journal import Action, Part
 
 Frames = list[dict[str, Any]]
@@ -58,6 +61,17 @@ def test_events_become_columns() -> None:
     tags.drain(part)
     assert part.arrays()["events.bytes"].tolist() == [4, 4, 9, 4]
     assert part.arrays()["tags.module_id"].tolist() == [4]
+
+
+def test_requests_of_any_size_leave_a_part_valid() -> None:
+    """A program that halves its batch until it fits can begin with petabytes, and can try again for a long time."""
+    failed = {"action": "oom", "device_free": 1, "size": (1 << 63) - 1, "stream": 0, "time_us": 8}
+    part = Part()
+    part.add("events", device_idx=0, **event_columns([entry_of(), *[failed] * RING_ENTRIES], TagTable(), None))
+    add_snapshot(part, 0, 0, {"segments": [], "device_traces": [[failed] * RING_ENTRIES]})
+    for column in ("events.bytes", "failure_events.bytes"):
+        check_bounds(part.arrays()[column], column)
+    assert part.arrays()["events.bytes"].tolist()[:2] == [4, MOST_BYTES]
 
 
 def test_only_allocations_have_stacks() -> None:
