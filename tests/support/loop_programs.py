@@ -54,10 +54,11 @@ class LoopProgram:
     def _work(self, what: object = "") -> None:
         self.worked.append((self.steps, what))
 
-    def run(self, source: str) -> list[tuple[int, object]]:
-        """Return the work that was done."""
+    def run(self, source: str, **more: Any) -> list[tuple[int, object]]:
+        """Return the work that was done. ``more`` are names that the script gets, too."""
         self._file.write_text(textwrap.dedent(source), encoding="utf-8")
         given: dict[str, Any] = {"step": self.step, "work": self._work, "use": self._use, "keep": self._keep}
+        given |= more
         try:
             runpy.run_path(str(self._file), init_globals=given)
         except StepsDone:

@@ -13,7 +13,7 @@ from gpuledger.simulate.catalogue import GpuModel
 from gpuledger.simulate.estimate.fit import FITS, Fit, category_spread, kind_on
 from gpuledger.simulate.estimate.run import Estimate, some_of
 from gpuledger.simulate.estimate.search import Search
-from gpuledger.units import format_bytes
+from gpuledger.units import counted, format_bytes
 
 _GIB = 1 << 30
 
@@ -21,7 +21,12 @@ _GIB = 1 << 30
 def verdict_line(found: Estimate) -> str:
     """Return the answer in one line: ``fits on h200 (71.2 of 139.8 GiB at the peak, ±1.4)``."""
     card, peaks = found.card, found.peaks
-    sizes = f"{peaks.process_bytes / _GIB:.1f} of {card.usable_bytes / _GIB:.1f} GiB at the peak, {interval(found)}"
+    full_after, when = found.fit.full_after_steps, "at the peak"
+    if full_after is not None:
+        when = f"after {counted(found.steps, 'step')}"
+    sizes = f"{peaks.process_bytes / _GIB:.1f} of {card.usable_bytes / _GIB:.1f} GiB {when}, {interval(found)}"
+    if full_after is not None:
+        sizes += f", full after about {counted(full_after, 'step')}"
     return f"{found.fit.verdict} on {card.key} ({sizes})"
 
 
@@ -133,6 +138,7 @@ def _gpu_documents(fits: tuple[Fit, ...]) -> list[dict[str, Any]]:
             "upper_bytes": fit.upper_bytes,
             "capacity_bytes": fit.card.usable_bytes,
             "approximate": fit.approximate,
+            "full_after_steps": fit.full_after_steps,
         }
         for fit in fits
     ]
@@ -168,6 +174,7 @@ def peaks_document(found: Estimate, rank: int) -> dict[str, Any]:
         "peak_process_bytes": peaks.process_bytes,
         "lower_bytes": peaks.lower_bytes,
         "upper_bytes": peaks.upper_bytes,
+        "full_after_steps": found.fit.full_after_steps,
         "steps": found.steps,
         "peak_step": found.peak_step,
         "by_category": {account.category: account.bytes for account in breakdown.accounts},

@@ -88,8 +88,9 @@ class _Followers:
         from gpuledger.simulate.advice.changes import Changes
         from gpuledger.simulate.advice.work import least_time_s
         from gpuledger.simulate.catalogue import find_card
+        from gpuledger.simulate.estimate.failures import refuse_failure
         from gpuledger.simulate.estimate.follow import follow
-        from gpuledger.simulate.estimate.run import Order, note_on_uncompiled, refuse_failure
+        from gpuledger.simulate.estimate.run import note_on_uncompiled
 
         order, place = self._order, self._order["batch_place"]
         words = divided_program(self._program, place, combination.divisor)
@@ -99,7 +100,7 @@ class _Followers:
             names = ("card", "steps", "settings")
             given = {name: order[name] for name in names} | {"run_directory": directory, "assumption": assumption}
             outcome = follow(given, lambda: run_as_main(list(words)), gc.unfreeze, changes)
-            refuse_failure(Order(words, card), outcome)
+            refuse_failure(words, outcome)
             journal = read_journal(Path(directory) / "rank-0" / "journal")
             sizes = _sizes_of(journal, order)
         uncompiled = journal.facts.get("uncompiled", {})

@@ -18,11 +18,11 @@ from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.errors import InputError, UsageError
 from gpuledger.model.run_writer import RunWriter, new_manifest
 from gpuledger.simulate.catalogue import find_card
+from gpuledger.simulate.estimate.failures import WHAT_TO_TELL
 from gpuledger.simulate.estimate.follow import describe_convolutions
 from gpuledger.simulate.estimate.run import (
     DEFAULT_CONFIDENCE,
     DEFAULT_STEPS,
-    WHAT_TO_TELL,
     Estimate,
     Order,
     finish,

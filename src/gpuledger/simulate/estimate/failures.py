@@ -9,10 +9,12 @@ import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpuledger.errors import InputError
+from gpuledger.processes.child_job import ProgramTraceback
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.ranks.place import RankPlace
 
@@ -20,6 +22,7 @@ _WITHOUT_BYTES = re.compile(r"data is not allocated|data pointer|doesn't have st
 DISTRIBUTED = ("FSDP", "torch.distributed", "torch.multiprocessing.spawn")
 """Parts that need several ranks."""
 JAGGED = "a nested tensor with jagged layout"
+WHAT_TO_TELL = "Declare the shape of its result with gpuledger.fake_output (docs/estimate.md), or run it on a GPU"
 CRASHED_HINT = "C++ code failed in this line without a GPU. Remove the call"
 _FOREIGN = (
     ("/torch/distributed/fsdp/", DISTRIBUTED[0]),
@@ -148,3 +151,53 @@ def _unmodelled(error: BaseException, frames: traceback.StackSummary, with_ranks
     if isinstance(error, RuntimeError) and _WITHOUT_BYTES.search(str(error)):
         return "C++ code reads the values of a tensor, and an estimate computes none"
     return ""
+
+
+def _hint_on(unmodelled: str) -> str:
+    if "C++" in unmodelled:
+        return WHAT_TO_TELL
+    if any(name in unmodelled for name in DISTRIBUTED):
+        return "Name the number of ranks with --world-size N"
+    if JAGGED in unmodelled:
+        return "Estimate the program with padded tensors, which need at least as much memory"
+    return "Estimate the program without it"
+
+
+def _first_line(message: str) -> str:
+    return next((line.strip() for line in message.splitlines() if line.strip()), "")
+
+
+def refuse_failure(program: Sequence[str], outcome: dict[str, Any]) -> None:
+    """Raise the failure of a program as an error.
+
+    Raises:
+        InputError: the program raised, ran no step, or uses something that cannot be simulated.
+    """
+    ended = outcome["ended"]
+    name = program[1] if program[0] == "-m" else program[0]
+    place = outcome.get("place") or name
+    if ended == "ranks":
+        raise InputError(outcome["message"], hint=outcome["hint"])
+    if ended == "not modelled":
+        raise InputError(f"{place}: {outcome['message']}", hint=WHAT_TO_TELL)
+    if ended == "raised" and outcome.get("unmodelled"):
+        raise InputError(
+            f"{place}: {outcome['unmodelled']} ({outcome['kind']}: {_first_line(outcome['message'])})",
+            hint=_hint_on(outcome["unmodelled"]),
+        ) from ProgramTraceback(outcome["traceback"])
+    if ended == "raised":
+        shown = "The program raised this on the simulated GPU. Show where with: gpuledger -v estimate …"
+        raise InputError(
+            f"{place}: {outcome['kind']}: {_first_line(outcome['message'])}", hint=outcome.get("hint") or shown
+        ) from ProgramTraceback(outcome["traceback"])
+    if outcome["steps"] and not outcome["allocations"]:
+        where = (outcome.get("optimizers") or [name])[0]
+        raise InputError(f"{where}: did not use the GPU", hint="Move the model and its inputs there with .to('cuda')")
+    status = outcome.get("status")
+    if not outcome["steps"] and (status or not outcome["allocations"]):
+        how = f" (exit status {status})" if status else ""
+        why = "" if outcome.get("message", "").isdecimal() else _first_line(outcome.get("message", ""))
+        raise InputError(
+            f"{place}: no training step was seen{how}{f': {why}' if why else ''}",
+            hint=outcome.get("hint") or "Check that the script calls an optimizer's step(), or its model",
+        )

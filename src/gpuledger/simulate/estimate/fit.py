@@ -53,6 +53,21 @@ NO_CHANGE = CompiledChange()
 
 
 @dataclass(frozen=True)
+class EndlessGrowth:
+    """Memory that each step keeps, for an unknown number of steps after those that were simulated; 0 if none."""
+
+    steps: int = 0
+    bytes_per_step: int = 0
+
+    def full_after(self, free_bytes: int) -> int | None:
+        """Return the step after which the free bytes are used up; None without growth."""
+        return self.steps + max(free_bytes, 0) // self.bytes_per_step if self.bytes_per_step else None
+
+
+NO_GROWTH = EndlessGrowth()
+
+
+@dataclass(frozen=True)
 class Peaks:
     """Peak bytes of a step: allocated, reserved, and of the whole process on the GPU."""
 
@@ -64,6 +79,8 @@ class Peaks:
     assumed: Assumed | None = None
     compiled: CompiledChange = NO_CHANGE
     """How wrong the estimate of compiled code may be. ``upper_bytes`` includes it."""
+    endless: EndlessGrowth = NO_GROWTH
+    """Growth that no peak includes, because its end is not known."""
 
     @property
     def lower_bytes(self) -> int:
@@ -109,6 +126,8 @@ class Fit:
     upper_bytes: int
     approximate: bool = False
     """Whether the program may run other operators on this GPU than those that were followed."""
+    full_after_steps: int | None = None
+    """The step after which the GPU is full, if memory grows for an unknown number of steps; None if it does not."""
 
     @property
     def free_bytes(self) -> int:
@@ -303,8 +322,17 @@ class Requests:
 def fit_card(card: GpuModel, peaks: Peaks, requests: Requests, level: float) -> Fit:
     """Return whether a program with known peaks and requests fits a GPU.
 
-    A program that fits with the least of values that were assumed, or of compiled code, is on the edge.
+    A program that fits with the least of values that were assumed, or of compiled code, is on the edge. So is one that
+    fits, but needs more with each step, for an unknown number of steps.
     """
+    found = _fit_card(card, peaks, requests, level)
+    full_after = peaks.endless.full_after(card.usable_bytes - found.upper_bytes)
+    if full_after is None or found.verdict == TOO_LARGE:
+        return found
+    return replace(found, verdict=EDGE, full_after_steps=full_after)
+
+
+def _fit_card(card: GpuModel, peaks: Peaks, requests: Requests, level: float) -> Fit:
     measured = (peaks.allocated_bytes, peaks.reserved_bytes)
     own = peaks_on(card, *measured, level, peaks.kind, peaks.assumed, peaks.compiled)
     if own.upper_bytes <= card.usable_bytes:

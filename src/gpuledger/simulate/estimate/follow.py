@@ -21,6 +21,7 @@ from gpuledger.simulate.estimate.failures import (
     is_own,
     own_place,
 )
+from gpuledger.simulate.estimate.growth import is_endless, is_little, still_to_come_bytes
 from gpuledger.simulate.estimate.session import SimulatedSession
 from gpuledger.simulate.estimate.step_plan import StepPlan
 from gpuledger.simulate.gpu.card import in_place, let_torchvision_import
@@ -94,6 +95,7 @@ def follow(
     plan = StepPlan(order["steps"], device)
     ranks, directory = order.get("ranks"), Path(order["run_directory"])
     rest = None if ranks or order["steps"] else RestOfProgram(device, own_place, is_own, str(directory.absolute()))
+    longer = None if rest is None else rest.longer
     session = SimulatedSession(device, plan, directory, rank=ranks["rank"] if ranks else 0, rest=rest)
     said: dict[str, int] = {}
     threads, failed_threads = StartedThreads(), FailedThreads()
@@ -124,16 +126,20 @@ def follow(
         follow_temporary_files()
         with failed_threads.raising():
             outcome = _run(program, rest, with_ranks=bool(ranks))
+        if rest is not None and not rest.is_shortened and outcome["ended"] == "exit":
+            plan.growth = None  # all steps were simulated
         if threads.any_own and not outcome.get("hint"):
             outcome["hint"] = OTHER_THREADS
         if one_rank is not None and one_rank.is_spawned and not one_rank.initialized:
             say("Each rank is one spawned process. Processes that use the same GPU need the sum of their memory.")
         if threads.any_own:
             say(f"{OTHER_THREADS}: what they allocate is not included.")
-        for sentence in (*describe_convolutions(device), *plan.describe(), *(rest.describe() if rest else ())):
+        for sentence in (*describe_convolutions(device), *plan.describe(longer), *(rest.describe() if rest else ())):
             say(sentence)
         for sentence in said:
             session.journal.note(sentence)
+        if plan.growth is not None and is_endless(plan.growth, longer) and not is_little(device, plan.growth):
+            session.journal.fact(endless_bytes_per_step=plan.growth.bytes_per_step)
         steps = session.steps.seen
         session.finish(outcome["ended"])
     return {
@@ -145,7 +151,7 @@ def follow(
         "initialized": one_rank is not None and (one_rank.initialized or one_rank.is_spawned),
         "with_rest": rest is not None and rest.began,
         "varied": plan.varied,
-        "still_to_come_bytes": 0 if plan.growth is None else plan.growth.left_bytes,
+        "still_to_come_bytes": still_to_come_bytes(plan.growth, longer),
         "assumed": mode.values.was_assumed,
         "peak_reserved_bytes": device.counters.peak_reserved_bytes,
         "allocations": device.counters.alloc_count,

@@ -16,6 +16,7 @@ from gpuledger.collect.flight.holders import Key, Named, named_objects
 from gpuledger.collect.flight.time_limit import TimeLimit
 from gpuledger.collect.flight.weights import last_elements
 from gpuledger.simulate.gpu.device import SimulatedDevice
+from gpuledger.simulate.rest.longer import LongerLoops
 from gpuledger.units import counted, format_bytes
 
 _SUSPICIOUS, _CERTAIN = 2, 4
@@ -25,6 +26,8 @@ _UNEVEN, _CERTAIN_IF_UNEVEN = 2.0, 8
 
 Then as many steps in a row must gain.
 """
+_STEADY = 1.1
+"""Ratio of the largest to the smallest gain of the steps up to which the other steps are taken to gain as much."""
 _MANY_STEPS, _NOTABLE = 1000, 1.01
 """Growth is reported if that many more steps need more than this ratio of the peak."""
 _LOOK_NS = 500_000_000
@@ -33,6 +36,8 @@ _SAMPLE, _MOST_OBJECTS = 4, 256
 """Elements of a container that are looked into, and objects of one element."""
 _EXPLAINED = 0.25
 """Smallest part of the growth that a container has to explain to be named."""
+_BLOCKS_KEPT = 4
+"""Steps after which a block is still there if it is kept, and one more."""
 _NOT_FOLLOWED = (type, ModuleType, FrameType, FunctionType)
 
 
@@ -54,6 +59,8 @@ class StepGrowth:
     step: int
     bytes_per_step: int
     holder: GrowingContainer | None
+    kept_blocks: tuple[tuple[int, int], ...] = ()
+    """Address and bytes of what one of the last steps has kept; empty if the steps have kept different amounts."""
 
     @property
     def steps_left(self) -> int | None:
@@ -61,6 +68,11 @@ class StepGrowth:
         if self.holder is None or self.holder.bound is None:
             return None
         return max(int((self.holder.bound - self.holder.length) / self.holder.more_per_step), 0)
+
+    @property
+    def kept_in(self) -> str:
+        """Return the last name of the container, such as ``buffer`` of ``agent.buffer``; "" if it is not known."""
+        return "" if self.holder is None else self.holder.name.partition("[")[0].rpartition(".")[2]
 
     @property
     def left_bytes(self) -> int:
@@ -77,6 +89,8 @@ class GrowthWatch:
         self._first_step = self._first_bytes = 0
         self._sizes: dict[Key, int] = {}
         """Sizes of the program's containers after that step."""
+        self._blocks: deque[dict[int, int]] = deque(maxlen=_BLOCKS_KEPT)
+        """What was on the GPU after the last steps, from that step on."""
 
     def see(self, step: int) -> None:
         """Note what is allocated after a step. Must be called where the program's frames are those that run.
@@ -87,9 +101,14 @@ class GrowthWatch:
             self._held.clear()
             return
         self._held.append(self._device.counters.requested_bytes)
+        if not self._grew(1):
+            self._first_step = 0
+            self._blocks.clear()
         if not self._first_step and self._grew(_SUSPICIOUS):
             self._first_step, self._first_bytes = step, self._held[-1]
             self._sizes = {key: one.size for key, one in _kept().items()}
+        if self._first_step:
+            self._blocks.append(self._device.live_blocks())
 
     @property
     def is_certain(self) -> bool:
@@ -108,7 +127,24 @@ class GrowthWatch:
         if not self._first_step or not self.is_certain:
             return None
         added = sorted(self._added(_CERTAIN))
-        return StepGrowth(step, added[len(added) // 2], self._holder(step - self._first_step))
+        each_bytes, holder = added[len(added) // 2], self._holder(step - self._first_step)
+        gains = self._added(_CERTAIN_IF_UNEVEN)
+        is_steady = min(gains) > 0 and max(gains) <= _STEADY * min(gains)
+        return StepGrowth(step, each_bytes, holder, self._kept_blocks(each_bytes) if is_steady else ())
+
+    def _kept_blocks(self, each_bytes: int) -> tuple[tuple[int, int], ...]:
+        """Return the blocks that a step has kept, as long as is known: those are of that step that are still there.
+
+        If they are not all, there is one with the address of such a block, and the bytes that a step keeps.
+        """
+        if len(self._blocks) < _BLOCKS_KEPT:
+            return ()
+        before, after, *_, now = self._blocks
+        kept = [(address, size) for address, size in after.items() if before.get(address) != size == now.get(address)]
+        total_bytes = sum(size for _, size in kept)
+        if kept and abs(total_bytes - each_bytes) > (_STEADY - 1) * each_bytes:
+            return ((kept[0][0], each_bytes),)
+        return tuple(kept)
 
     def _holder(self, steps: int) -> GrowingContainer | None:
         """Return the container that has gained most bytes; None if there is none that explains the growth."""
@@ -159,24 +195,56 @@ def _kept() -> dict[Key, Named]:
         return named_objects(TimeLimit(_LOOK_NS))[0]
 
 
-def describe_growth(device: SimulatedDevice, growth: StepGrowth) -> list[str]:
-    """Return a sentence on memory that still grew when the program was ended, unless it is little."""
-    peak_bytes, many_bytes = device.counters.peak_reserved_bytes, _MANY_STEPS * growth.bytes_per_step
-    if peak_bytes + max(many_bytes, growth.left_bytes) < peak_bytes * _NOTABLE:
+def still_to_come_bytes(growth: StepGrowth | None, longer: LongerLoops | None) -> int:
+    """Return what the upper bound includes: growth of later steps that is not in the estimate, as far as it is known.
+
+    Args:
+        growth: That of the last steps; None if there was none.
+        longer: Which of the later steps are in the estimate.
+    """
+    if growth is None or (longer is not None and longer.has_all):
+        return 0
+    left, added = (None, 0) if longer is None else (longer.steps_left, longer.steps)
+    known = [steps for steps in (growth.steps_left, left) if steps is not None]
+    return max(min(known) - added, 0) * growth.bytes_per_step if known else 0
+
+
+def is_endless(growth: StepGrowth | None, longer: LongerLoops | None) -> bool:
+    """Return whether memory grows for an unknown number of steps."""
+    has_end = longer is not None and (longer.has_all or longer.steps_left is not None)
+    return growth is not None and growth.steps_left is None and not has_end
+
+
+def is_little(device: SimulatedDevice, growth: StepGrowth) -> bool:
+    """Return whether the growth of many steps changes the peak by very little."""
+    peak_bytes = device.counters.peak_reserved_bytes
+    more_bytes = max(_MANY_STEPS * growth.bytes_per_step, growth.left_bytes)
+    return peak_bytes + more_bytes < peak_bytes * _NOTABLE
+
+
+def describe_growth(device: SimulatedDevice, growth: StepGrowth, longer: LongerLoops | None = None) -> list[str]:
+    """Return a sentence on memory that still grew at the last simulated step, unless it is little."""
+    if is_little(device, growth):
         return []
-    holder = growth.holder
+    peak_bytes, holder, each_bytes = device.counters.peak_reserved_bytes, growth.holder, growth.bytes_per_step
     kept = "" if holder is None else f" in {holder.name} ({holder.where})"
-    more = format_bytes(growth.bytes_per_step)
-    said = f"Memory still grows after step {growth.step}: each step keeps {more} more{kept}."
+    said = f"Memory still grows after step {growth.step}: each step keeps {format_bytes(each_bytes)} more{kept}."
+    if longer is not None and longer.steps and longer.has_all:
+        return [f"{said} The memory of {counted(longer.steps, 'more step')} follows from this growth."]
+    more_bytes = still_to_come_bytes(growth, longer)
+    more_steps, more = counted(more_bytes // each_bytes, "more step"), format_bytes(more_bytes)
     if holder is not None and holder.bound is not None:
-        steps, left = counted(growth.steps_left or 0, "more step"), format_bytes(growth.left_bytes)
+        full = "It will be full after about" if more_bytes == growth.left_bytes else "The loop has"
         return [
-            f"{said} It has {holder.length:,} of at most {holder.bound:,} elements. It will be full after about "
-            f"{steps}, with {left} more. The upper bound includes them."
+            f"{said} It has {holder.length:,} of at most {holder.bound:,} elements. {full} {more_steps}, with {more} "
+            "more. The upper bound includes them."
         ]
+    first = f"The estimate is of the first {growth.step} steps."
+    if more_bytes:
+        return [f"{said} {first} The loops have {more_steps}, with {more} more. The upper bound includes them."]
     left_bytes = max(device.card.usable_bytes - device.card.outside_bytes - peak_bytes, 0)
     return [
-        f"{said} The estimate and its upper bound are of the first {growth.step} steps. {_MANY_STEPS:,} more steps "
-        f"need {format_bytes(many_bytes)} more, and the GPU will be full after about "
-        f"{counted(left_bytes // growth.bytes_per_step, 'more step')}."
+        f"{said} {first} How many follow is not known. {_MANY_STEPS:,} more steps need "
+        f"{format_bytes(_MANY_STEPS * each_bytes)} more, and the GPU will be full after about "
+        f"{counted(left_bytes // each_bytes, 'more step')}."
     ]

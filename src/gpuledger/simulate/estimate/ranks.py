@@ -14,6 +14,7 @@ from gpuledger.errors import GpuLedgerError, InputError, UsageError
 from gpuledger.model.journal.reading import read_journal
 from gpuledger.model.run import Run, read_run
 from gpuledger.model.run_writer import RunWriter, new_manifest
+from gpuledger.simulate.estimate.failures import refuse_failure
 from gpuledger.simulate.estimate.fit import EDGE, FITS, TOO_LARGE
 from gpuledger.simulate.estimate.run import (
     Estimate,
@@ -23,7 +24,6 @@ from gpuledger.simulate.estimate.run import (
     follow_in_child,
     notes_on_uncompiled,
     read_estimate,
-    refuse_failure,
 )
 from gpuledger.simulate.ranks.messages import mark_ended, wanted_ranks
 from gpuledger.units import counted, format_bytes
@@ -205,7 +205,7 @@ def _refuse(order: Order, world_size: int, outcomes: Outcomes) -> None:
         if outcome["ended"] == "ranks":
             raise InputError(f"{outcome['message']} (rank {rank} of {world_size})", hint=outcome["hint"])
         try:
-            refuse_failure(order, outcome)
+            refuse_failure(order.program, outcome)
         except InputError as error:
             raise InputError(f"{error.message} (rank {rank} of {world_size})", hint=error.hint or "") from error
         if not outcome["initialized"] and world_size > 1:

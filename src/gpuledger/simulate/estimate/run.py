@@ -20,14 +20,15 @@ from gpuledger.model.journal.reading import Journal, read_journal
 from gpuledger.model.run import Rank, Run, read_run
 from gpuledger.model.run_writer import RunWriter, new_manifest
 from gpuledger.model.simulated import SIMULATED
-from gpuledger.processes.child_job import ChildJobError, ProgramTraceback, run_program_job
+from gpuledger.processes.child_job import ChildJobError, run_program_job
 from gpuledger.simulate.assumptions import EXPECTED, LARGEST, LEAST
 from gpuledger.simulate.catalogue import HANDLES, GpuModel, find_card
-from gpuledger.simulate.estimate.failures import CRASHED_HINT, DISTRIBUTED, JAGGED, reserved_bytes_of
+from gpuledger.simulate.estimate.failures import CRASHED_HINT, refuse_failure, reserved_bytes_of
 from gpuledger.simulate.estimate.fit import (
     NO_CHANGE,
     Assumed,
     CompiledChange,
+    EndlessGrowth,
     Fit,
     Peaks,
     Requests,
@@ -44,7 +45,6 @@ from gpuledger.units import format_bytes
 DEFAULT_STEPS = 3
 DEFAULT_CONFIDENCE, LOWEST_CONFIDENCE, HIGHEST_CONFIDENCE = 0.95, 0.5, 0.999
 _WITH_GRAPHS = {"reduce-overhead", "max-autotune"}  # modes of torch.compile that use CUDA graphs
-WHAT_TO_TELL = "Declare the shape of its result with gpuledger.fake_output (docs/estimate.md), or run it on a GPU"
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def estimate_program(
     with writer.placing():
         follower = follower or follow_in_child
         outcome = follower(order, writer.directory, output, EXPECTED)
-        refuse_failure(order, outcome)
+        refuse_failure(order.program, outcome)
         assumed = _follow_assumed(order, outcome, follower) if outcome["assumed"] else None
         notes = (*outcome["notes"], *_describe(outcome, assumed))
         found = finish(order, writer, notes, with_full_buffers(assumed, outcome))
@@ -203,13 +203,15 @@ def read_estimate(
         _compiled_change(run.rank(rank)) if uncompiled else NO_CHANGE,
     )
     requests = Requests(journal, order.settings)
+    steps = int(journal.facts.get("steps_seen", 0))
+    endless = EndlessGrowth(steps, int(journal.facts.get("endless_bytes_per_step", 0)))
+    peaks = dataclasses.replace(peaks, endless=endless)
     fit = fit_card(card, peaks, requests, order.confidence)
     others = fit_catalogue(peaks, requests, order.confidence, handles, card.nccl_bytes, cards=order.others)
     if fit.process_bytes < peaks.process_bytes:
         peaks = dataclasses.replace(
             peaks, process_bytes=fit.process_bytes, reserved_bytes=fit.process_bytes - card.outside_bytes
         )
-    steps = int(journal.facts.get("steps_seen", 0))
     return Estimate(
         card,
         peaks,
@@ -348,53 +350,3 @@ def follow_in_child(
         if not error.place:
             raise
         raise InputError(error.message, hint=CRASHED_HINT) from error
-
-
-def _hint_on(unmodelled: str) -> str:
-    if "C++" in unmodelled:
-        return WHAT_TO_TELL
-    if any(name in unmodelled for name in DISTRIBUTED):
-        return "Name the number of ranks with --world-size N"
-    if JAGGED in unmodelled:
-        return "Estimate the program with padded tensors, which need at least as much memory"
-    return "Estimate the program without it"
-
-
-def _first_line(message: str) -> str:
-    return next((line.strip() for line in message.splitlines() if line.strip()), "")
-
-
-def refuse_failure(order: Order, outcome: dict[str, Any]) -> None:
-    """Raise the failure of a program as an error.
-
-    Raises:
-        InputError: the program raised, ran no step, or uses something that cannot be simulated.
-    """
-    ended = outcome["ended"]
-    name = order.program[1] if order.program[0] == "-m" else order.program[0]
-    place = outcome.get("place") or name
-    if ended == "ranks":
-        raise InputError(outcome["message"], hint=outcome["hint"])
-    if ended == "not modelled":
-        raise InputError(f"{place}: {outcome['message']}", hint=WHAT_TO_TELL)
-    if ended == "raised" and outcome.get("unmodelled"):
-        raise InputError(
-            f"{place}: {outcome['unmodelled']} ({outcome['kind']}: {_first_line(outcome['message'])})",
-            hint=_hint_on(outcome["unmodelled"]),
-        ) from ProgramTraceback(outcome["traceback"])
-    if ended == "raised":
-        shown = "The program raised this on the simulated GPU. Show where with: gpuledger -v estimate …"
-        raise InputError(
-            f"{place}: {outcome['kind']}: {_first_line(outcome['message'])}", hint=outcome.get("hint") or shown
-        ) from ProgramTraceback(outcome["traceback"])
-    if outcome["steps"] and not outcome["allocations"]:
-        where = (outcome.get("optimizers") or [name])[0]
-        raise InputError(f"{where}: did not use the GPU", hint="Move the model and its inputs there with .to('cuda')")
-    status = outcome.get("status")
-    if not outcome["steps"] and (status or not outcome["allocations"]):
-        how = f" (exit status {status})" if status else ""
-        why = "" if outcome.get("message", "").isdecimal() else _first_line(outcome.get("message", ""))
-        raise InputError(
-            f"{place}: no training step was seen{how}{f': {why}' if why else ''}",
-            hint=outcome.get("hint") or "Check that the script calls an optimizer's step(), or its model",
-        )

@@ -65,11 +65,11 @@ class SimulatedSession(Session):
     ) -> None:
         def end_after(seen: int) -> None:
             if rest is not None and rest.began:
-                rest.step_ended(seen)
+                rest.step_ended(seen, plan.see_later(seen))
             elif plan.is_last(seen) and ends_program:
                 if rest is None:
                     raise StepsDone
-                rest.begin(seen)
+                rest.begin(seen, plan.growth)
 
         super().__init__(
             RecordSettings(run_directory, 1, plan.longest + MOST_LATER_STEPS, stacks=False),

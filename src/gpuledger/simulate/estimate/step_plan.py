@@ -17,6 +17,7 @@ from gpuledger.simulate.estimate.waiting_optimizers import WaitingOptimizers
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.gpu.shortcuts import tensors_in
+from gpuledger.simulate.rest.longer import LongerLoops
 from gpuledger.simulate.rest.rest import QuietLoader, RestOfProgram
 
 LEAST_STEPS, MOST_STEPS = 3, 24
@@ -87,6 +88,15 @@ class StepPlan:
             self.has_ended, self.growth = True, self._growth.found(seen)
         return ends
 
+    def see_later(self, seen: int) -> StepGrowth | None:
+        """Return steady growth that began after the steps that were needed, when it is first known."""
+        self._growth.see(seen)
+        found = self._growth.found(seen) if self.growth is None else None
+        if found is None or not found.kept_blocks:
+            return None
+        self.growth = found
+        return found
+
     @property
     def optimizers(self) -> list[str]:
         """Return the lines of the program that made optimizers, as FILE:LINE."""
@@ -97,14 +107,14 @@ class StepPlan:
         """Return the largest number of steps or calls that can be simulated."""
         return self.most if self._steps is not None else max(self.most, MOST_CALLS)
 
-    def describe(self) -> list[str]:
+    def describe(self, longer: LongerLoops | None = None) -> list[str]:
         """Return sentences on what is missing after the last step: growth, and the state of optimizers.
 
-        Nothing is missing of a program that ended by itself.
+        Nothing is missing of a program that ended by itself. ``longer`` has the steps that follow from growth.
         """
         if not self.has_ended:
             return []
-        growing = [] if self.growth is None else describe_growth(self._device, self.growth)
+        growing = [] if self.growth is None else describe_growth(self._device, self.growth, longer)
         return [*growing, *self._waiting.describe(self._device.steps)]
 
     @property

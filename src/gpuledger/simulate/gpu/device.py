@@ -94,6 +94,8 @@ class SimulatedDevice:
         self._requests = 0
         self._operator = -1
         self._live: dict[int, tuple[weakref.ref[Any], int, int]] = {}
+        self._held_with: dict[int, list[int]] = {}
+        """Address -> those that are freed with it."""
         self._busy = False
         self._gone: list[int] = []
         allocator.memory.listen = self._heard
@@ -173,6 +175,21 @@ class SimulatedDevice:
             self._operator = -1
             self.allocator.free(before)
 
+    def live_blocks(self) -> dict[int, int]:
+        """Return address -> bytes of the storages on the GPU."""
+        return {address: size_bytes for _, address, size_bytes in self._live.values() if address}
+
+    def hold_with(self, address: int, sizes_bytes: Iterable[int], operator: Any) -> None:
+        """Allocate blocks that stay as long as the storage with that address."""
+        checked, self.before_request = self.before_request, None
+        held = self._held_with.setdefault(address, [])
+        held.extend([self.malloc(size, operator) for size in sizes_bytes])
+        self.before_request = checked
+
+    def holds_more(self, address: int) -> bool:
+        """Return whether blocks stay as long as the storage with that address, which is still there."""
+        return address in self._held_with
+
     def keep_copy(self, key: int, copy: Any, size_bytes: int) -> None:
         """Keep the values of a storage until it is freed."""
         self.copied_bytes += size_bytes - self._copied.get(key, 0)
@@ -197,7 +214,8 @@ class SimulatedDevice:
             self.copied_bytes -= self._copied.pop(key)
         if known is not None and known[1]:
             self._operator = -1
-            self.allocator.free(known[1])
+            for address in (known[1], *self._held_with.pop(known[1], ())):
+                self.allocator.free(address)
 
     # -- bytes ------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from gpuledger.simulate.rest.later import COMPARISONS
 
 ITEMS, COUNTED, COMPARED = "__gpuledger_items__", "__gpuledger_counted__", "__gpuledger_compared__"
+LEAVES = "__gpuledger_leaves__"
 """Names of the functions that changed code calls."""
 _MIRRORED = {"Lt": "Gt", "LtE": "GtE", "Gt": "Lt", "GtE": "LtE", "Eq": "Eq", "NotEq": "NotEq"}
 _PLAIN = (
@@ -23,6 +24,8 @@ _PLAIN = (
 """Parts of expressions that can be evaluated twice."""
 _NUMBERS = (ast.Constant, ast.Name)
 """What a counter may be increased by."""
+_ENDING, _GOING_ON = ("GtE", "Gt", "Eq"), ("Lt", "LtE", "NotEq")
+"""Comparisons of a counter that end a loop, and those with which it goes on."""
 
 
 class CounterChanges:
@@ -41,6 +44,11 @@ class CounterChanges:
         sides = [name for node in nodes for side in (node.left, node.comparators[0]) for name in _names_in(side)]
         self._names = counted.intersection(sides)
 
+    @property
+    def around(self) -> int | None:
+        """Return the loop that is changed; None outside of loops."""
+        return next((loop for loop in reversed(self._loops) if loop is not None), None)
+
     @contextmanager
     def inside(self, loop: int | None) -> Iterator[None]:
         """Note that a loop's body is changed."""
@@ -51,15 +59,19 @@ class CounterChanges:
             self._loops.pop()
 
     def of_loop(self, node: ast.For | ast.While, loop: int) -> list[ast.stmt]:
-        """Return the statement that counts an iteration, and change what the loop iterates over."""
-        name = _counter_in(node)
-        if not isinstance(node, ast.For) or name not in self._names:
+        """Return the statement that counts an iteration, and tell what the loop iterates over."""
+        if not isinstance(node, ast.For):
             return []
-        of_items = [ast.Constant(loop), ast.Constant(name)]
-        if isinstance(node.iter, ast.Call) and getattr(node.iter.func, "id", "") == "enumerate" and node.iter.args:
-            node.iter.args[0] = _call(ITEMS, [*of_items, node.iter.args[0]], node.iter)
+        name = _counter_in(node)
+        of_items = [ast.Constant(loop), ast.Constant(name if name in self._names else "")]
+        function = getattr(node.iter.func, "id", "") if isinstance(node.iter, ast.Call) else ""
+        if isinstance(node.iter, ast.Call) and function in ("enumerate", "zip") and node.iter.args:
+            shown = node.iter.args if function == "zip" else node.iter.args[:1]
+            node.iter.args[: len(shown)] = [_of_items(of_items, one) for one in shown]
         else:
-            node.iter = _call(ITEMS, [*of_items, node.iter], node.iter)
+            node.iter = _of_items(of_items, node.iter)
+        if name not in self._names:
+            return []
         target = node.target.elts[0] if isinstance(node.target, ast.Tuple) else node.target
         return [_set_to(target, [*map(copy.deepcopy, of_items), _read(target)], node)]
 
@@ -91,6 +103,28 @@ class CounterChanges:
             node.left = call
         return node
 
+    def end_loop(self, node: ast.If | ast.While) -> None:
+        """Let the comparisons of counters tell when they end a loop: those of a ``while``, and those before a break.
+
+        One that returns counts inside of a loop only, and one that raises does not count.
+        """
+        ends = isinstance(node, ast.If)
+        if ends and not (isinstance(node.body[0], ast.Break) or (isinstance(node.body[0], ast.Return) and self._loops)):
+            return
+        both = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
+        if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And) == ends:
+            return
+        for one in both:
+            side = self._side_of(one) if isinstance(one, ast.Compare) else None
+            if isinstance(one, ast.Compare) and side is not None:
+                how = type(one.ops[0]).__name__
+                how = _MIRRORED.get(how, how) if side else how
+                if how in (_ENDING if ends else _GOING_ON):
+                    own, other = (one.comparators[0], one.left) if side else (one.left, one.comparators[0])
+                    (name,) = self._counters_in(own)
+                    call = _call(LEAVES, [ast.Constant(name), own, ast.Constant(how), copy.deepcopy(other)], own)
+                    one.left, one.comparators[0] = (one.left, call) if side else (call, one.comparators[0])
+
     def _side_of(self, node: ast.Compare) -> int | None:
         how = type(node.ops[0]).__name__
         if len(node.ops) != 1 or how not in COMPARISONS:
@@ -105,6 +139,14 @@ class CounterChanges:
 
     def _counters_in(self, side: ast.expr) -> list[str]:
         return [name for name in _names_in(side) if name in self._names]
+
+
+def compared_lengths(tree: ast.AST) -> set[str]:
+    """Return the last names of containers with a length that is compared: ``buffer`` of ``len(self.buffer) > 100``."""
+    compared = (node for node in ast.walk(tree) if isinstance(node, ast.Compare))
+    calls = (part for node in compared for part in ast.walk(node) if isinstance(part, ast.Call) and part.args)
+    measured = (call.args[0] for call in calls if getattr(call.func, "id", "") == "len")
+    return {str(getattr(one, "attr", getattr(one, "id", ""))) for one in measured} - {""}
 
 
 def _counter_in(node: ast.AST) -> str:
@@ -129,6 +171,12 @@ def _is_sum(side: ast.expr) -> bool:
     if isinstance(side, ast.BinOp):
         return isinstance(side.op, (ast.Add, ast.Sub)) and _is_sum(side.left)
     return isinstance(side, (ast.Name, ast.Attribute))
+
+
+def _of_items(of_items: list[ast.Constant], items: ast.expr) -> ast.expr:
+    if isinstance(items, ast.Starred):
+        return items
+    return _call(ITEMS, [*map(copy.deepcopy, of_items), items], items)
 
 
 def _read(target: ast.expr) -> ast.expr:

@@ -137,6 +137,19 @@ class LaterWork:
         known.reached.update(bound for bound, value in known.changes.items() if value == counter.value)
         return left
 
+    def left_until(self, name: str, left: object, how: str, right: object) -> tuple[int, int] | None:
+        """Return the loop that a comparison of its counter ends, and its iterations until then; None if not known.
+
+        A counter that is increased later in the same iteration has one more.
+        """
+        counter = self._counters.get(name)
+        if counter is None or counter.value is None or type(left) is not int or not isinstance(right, (int, float)):
+            return None
+        if not math.isfinite(right) or not counter.change:
+            return None
+        last = math.ceil(right) if how in ("Lt", "GtE", "Eq", "NotEq") else math.floor(right) + 1
+        return counter.loop, max(-(-(last - left) // counter.change), 0)
+
     def is_over(self, loop: int) -> bool:
         """Return whether a loop has had its last number, because its counter was set."""
         counters = (counter for counter in self._counters.values() if counter.loop == loop and counter.more)

@@ -22,7 +22,7 @@ from types import CodeType
 from typing import Any, Protocol
 
 from gpuledger.simulate.gpu.patches import Patches
-from gpuledger.simulate.rest.counters import COMPARED, COUNTED, ITEMS, CounterChanges
+from gpuledger.simulate.rest.counters import COMPARED, COUNTED, ITEMS, LEAVES, CounterChanges, compared_lengths
 
 _BEGINS, _ENDS, _FLOAT = "__gpuledger_loop_begins__", "__gpuledger_loop_ends__", "__gpuledger_float__"
 _CALLS, _REMAINDER = "__gpuledger_writer_called__", "__gpuledger_remainder__"
@@ -39,7 +39,7 @@ _REPORTS = re.compile(
 )
 """Names of functions that report, and of those with which a report is made. They need little memory."""
 _AFTERWARDS: dict[str, Callable[..., Any]] = {
-    _BEGINS: lambda _loop: None,
+    _BEGINS: lambda _loop, _around=None: None,
     _ENDS: lambda _loop: False,
     _CALLS: lambda function: function,
     _FLOAT: float,
@@ -47,6 +47,7 @@ _AFTERWARDS: dict[str, Callable[..., Any]] = {
     ITEMS: lambda _loop, _name, items: items,
     COUNTED: lambda _loop, _name, value, _by=None: value,
     COMPARED: lambda _number, _place, _name, left, _how, _right: left,
+    LEAVES: lambda _name, left, _how, _right: left,
 }
 """What the names in changed code mean without a watch."""
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -59,8 +60,8 @@ _COMPILED_BY_OTHERS = ("jit", "numba", "script", "kernel")
 class ProgramWatch(Protocol):
     """Decides whether loops end, and whether a function that writes is called."""
 
-    def loop_begins(self, loop: int) -> None:
-        """Note that a loop begins."""
+    def loop_begins(self, loop: int, around: int | None = None) -> None:
+        """Note that a loop begins, and the loop around it in the same function."""
 
     def loop_ends(self, loop: int) -> bool:
         """Return whether a loop ends before its next iteration."""
@@ -79,6 +80,12 @@ class ProgramWatch(Protocol):
 
     def compared(self, number: int, place: str, name: str, left: object, how: str, right: object) -> object:
         """Return a counter that is compared, or the sum of one and another number."""
+
+    def compares_lengths(self, names: set[str]) -> None:
+        """Note the names of containers with a length that a file compares."""
+
+    def leaves(self, name: str, left: object, how: str, right: object) -> object:
+        """Return the left side of a comparison of a counter that ends its loop."""
 
 
 def install_changes(
@@ -102,7 +109,7 @@ def install_changes(
         if mode == "exec" and not flags & ast.PyCF_ONLY_AST and isinstance(source, (str, bytes)):
             name = str(filename)
             if is_own(name) and Path(name).is_file():
-                source = _changed(source, filename, None if watch is None else numbers)
+                source = _changed(source, filename, None if watch is None else numbers, watch)
         return plain_compile(source, filename, mode, flags, *args, **kwargs)
 
     def get_code(loader: Any, fullname: str) -> CodeType | None:
@@ -122,17 +129,22 @@ def install_changes(
         patches.put(builtins, ITEMS, watch.items)
         patches.put(builtins, COUNTED, watch.counted)
         patches.put(builtins, COMPARED, watch.compared)
+        patches.put(builtins, LEAVES, watch.leaves)
     patches.put(builtins, _FLOAT, number)
     patches.put(builtins, "compile", compiled)
     patches.put(SourceFileLoader, "get_code", get_code)
 
 
-def _changed(source: str | bytes, filename: Any, numbers: itertools.count[int] | None) -> Any:
+def _changed(
+    source: str | bytes, filename: Any, numbers: itertools.count[int] | None, watch: ProgramWatch | None
+) -> Any:
     """Return the changed tree of a program's source; the source if it is not valid. Without numbers, no loop asks."""
     try:
         tree = ast.parse(source, str(filename))
     except (SyntaxError, ValueError):
         return source  # compiling it raises this, as without gpuledger
+    if watch is not None:
+        watch.compares_lengths(compared_lengths(tree))
     return _Changes(numbers, not _has_own_float(tree), CounterChanges(tree, Path(str(filename)).name)).visit(tree)
 
 
@@ -175,7 +187,9 @@ class _Changes(ast.NodeTransformer):
         return node
 
     def _unasked(self, node: ast.If | ast.While) -> Any:
-        """Return a statement with its changes, but with conditions of its own that are as before."""
+        """Return a statement with its changes, but with conditions of its own that only tell when they end a loop."""
+        if self._numbers is not None and (isinstance(node, ast.While) or _only_leaves(node)):
+            self._counters.end_loop(node)
         numbers, self._numbers = self._numbers, None
         node.test = self.visit(node.test)
         self._numbers = numbers
@@ -209,7 +223,9 @@ class _Changes(ast.NodeTransformer):
                 self.generic_visit(node)
         if number is None:
             return node
-        begins, ends = (ast.Call(ast.Name(name, ast.Load()), [ast.Constant(number)], []) for name in (_BEGINS, _ENDS))
+        own, around = ast.Constant(number), ast.Constant(self._counters.around)
+        begins = ast.Call(ast.Name(_BEGINS, ast.Load()), [own, around], [])
+        ends = ast.Call(ast.Name(_ENDS, ast.Load()), [own], [])
         before, question = ast.Expr(begins), ast.If(ends, [ast.Break()], [])
         for made in (before, question):
             ast.copy_location(made, node)

@@ -25,6 +25,8 @@ import torch
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.rest.ending import StepsDone
 from gpuledger.simulate.rest.later import LaterWork
+from gpuledger.simulate.rest.longer import LongerLoops, SteadyGrowth
+from gpuledger.simulate.rest.loop_lengths import LoopLengths
 from gpuledger.simulate.rest.periodic import PeriodicWork
 from gpuledger.simulate.rest.side_effects import guard_against_effects
 
@@ -77,6 +79,8 @@ class RestOfProgram:
         self, device: SimulatedDevice, own_place: Callable[[Any], str], is_own: Callable[[str], bool], kept: str = ""
     ) -> None:
         self.began = False
+        self.is_shortened = False
+        """Whether a loop or a data loader ended early."""
         self.notes: list[str] = []
         """Why the rest ended before the program, if that is to be said."""
         self._device = device
@@ -89,6 +93,10 @@ class RestOfProgram:
         self._periodic = PeriodicWork(lambda: device.steps, self._later.times)
         self.remainder = self._periodic.remainder
         self.compared = self._later.compared
+        self.lengths = LoopLengths()
+        """The loops that run, and their numbers of iterations."""
+        self.longer = LongerLoops(device)
+        """Adds the memory of steps that are not simulated."""
         self._innermost = 0
         """The loop that asked last whether it ends."""
         self._steps_before = 0
@@ -98,8 +106,10 @@ class RestOfProgram:
         self._before_alarm: Any = None
         """The handler of the signal, if it was replaced."""
 
-    def begin(self, seen: int) -> None:
-        """Start with the rest, after the last step that was needed."""
+    def begin(self, seen: int, growth: SteadyGrowth | None = None) -> None:
+        """Start with the rest, after the last step that was needed, with the growth that the program had until then."""
+        if growth is not None:
+            self.longer.begin(growth, self.lengths.with_steps(seen))
         counters = self._device.counters
         self.began, self._steps_before = True, seen
         self._most_requests = counters.alloc_count + max(counters.alloc_count, _LEAST_REQUESTS)
@@ -119,35 +129,52 @@ class RestOfProgram:
         self._device.before_request = None
         guard_against_effects(None)
 
-    def step_ended(self, seen: int) -> None:
-        """Note that a training step ended.
+    def step_ended(self, seen: int, growth: SteadyGrowth | None = None) -> None:
+        """Note that a training step ended, and that steps keep memory, when that is known.
 
         Raises:
             StepsDone: it was the last one. A note says that what follows is not included.
         """
         self._device.steps = seen
+        if growth is not None:
+            self.longer.begin(growth, self.lengths.with_steps(seen))
+        self.longer.step_ended()
         self._steps_before += self._device.decodes  # a call that generates tokens is shortened elsewhere
         if seen - self._steps_before >= MOST_LATER_STEPS:
             self._refuse(f"takes {MOST_LATER_STEPS} more steps")
 
-    def loop_begins(self, loop: int) -> None:
-        """Note that a loop of the program begins."""
+    def loop_begins(self, loop: int, around: int | None = None) -> None:
+        """Note that a loop of the program begins, and the loop around it in the same function."""
         self._loops[loop] = _Loop(self._device.steps, self.peak_bytes if self.began else None, self._ended)
+        self.lengths.begins(loop, self._device.steps, around, sys._getframe(1))
         self._periodic.loop_begins(loop)
 
     def items(self, loop: int, name: str, items: object) -> object:
-        """Return what a loop iterates over, with a counter of the given name."""
-        self._later.loop_begins(loop, name, items)
+        """Return what a loop iterates over, with a counter of the given name; "" if nothing is compared with it."""
+        self.lengths.has(loop, items)
+        if name:
+            self._later.loop_begins(loop, name, items)
         return items
 
     def counted(self, loop: int | None, name: str, value: object, by: object = None) -> object:
         """Return the value of a counter of a loop; of the innermost one if it is None."""
         return self._later.counted(self._innermost if loop is None else loop, name, value, by)
 
+    def compares_lengths(self, names: set[str]) -> None:
+        """Note the names of containers with a length that the program compares."""
+        self.longer.compared_lengths.update(names)
+
+    def leaves(self, name: str, left: object, how: str, right: object) -> object:
+        """Return the left side of a comparison that ends the loop of a counter, and note when."""
+        until = self._later.left_until(name, left, how, right)
+        if until is not None:
+            self.lengths.ends_after(*until)
+        return left
+
     @property
     def is_open(self) -> bool:
         """Return whether the innermost loop has more iterations for work that begins later."""
-        return self._later.is_open(self._innermost)
+        return self._later.is_open(self._innermost) or self.longer.is_open
 
     def describe(self) -> list[str]:
         """Return sentences on why the rest ended before the program, and on what it did not reach."""
@@ -163,9 +190,11 @@ class RestOfProgram:
         work, and some for what it does later.
         """
         self._innermost = loop
+        self.lengths.iterates(loop, self._device.steps)
         if not self.began:
             return False
         self._check()
+        self.longer.iterates(loop, is_last=self.lengths.is_last(loop))
         known = self._loops[loop]
         if known.steps == self._device.steps:
             known.peak_bytes = self.peak_bytes
@@ -179,10 +208,13 @@ class RestOfProgram:
         elif ends and self._gives(loop):
             return False
         self._ended += ends
+        self.is_shortened |= ends
         return ends
 
     def _gives(self, loop: int) -> bool:
         """Return whether a loop that would end has another iteration for periodic or later work."""
+        if self.longer.goes_on(loop):
+            return True
         kept_bytes = self._device.counters.requested_bytes
         if self._periodic.gives(loop, kept_bytes, self.peak_bytes) or self._later.goes_on(loop):
             return True
@@ -212,8 +244,8 @@ class RestOfProgram:
 
     @property
     def peak_bytes(self) -> int:
-        """Return the peak until now."""
-        return self._device.counters.peak_allocated_bytes
+        """Return the peak until now, without what each step is known to keep."""
+        return self._device.counters.peak_allocated_bytes - self.longer.grown_bytes
 
     def failed(self, error: BaseException) -> None:
         """Note that the program failed after the needed steps. Values and shortened loops can be the reason."""
@@ -268,4 +300,6 @@ class QuietLoader:
         peak_bytes = self._rest.peak_bytes
         self._quiet = 0 if peak_bytes > self._peak_bytes * _MORE else self._quiet + 1
         self._peak_bytes = peak_bytes
-        return self._quiet >= _QUIET_BATCHES and caller.f_code.co_code[caller.f_lasti] == _FOR_ITER
+        ends = self._quiet >= _QUIET_BATCHES and caller.f_code.co_code[caller.f_lasti] == _FOR_ITER
+        self._rest.is_shortened |= ends
+        return ends

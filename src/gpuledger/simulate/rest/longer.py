@@ -1,0 +1,139 @@
+"""Add the memory of steps that are not simulated, if each step keeps as much as the one before.
+
+The blocks that a step has kept are allocated again for each of the other steps, before the last simulated step. They
+stay as long as those of that step: a program that drops what it has collected drops them, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gpuledger.simulate.gpu.device import SimulatedDevice
+from gpuledger.simulate.rest.loop_lengths import LoopLeft
+
+STEPS_LEFT = "steps that are not simulated"
+"""Name of their memory in a run."""
+_MOST_BLOCKS = 4096
+"""Blocks that are allocated; with more, each is larger."""
+
+
+class SteadyGrowth(Protocol):
+    """Memory that each step keeps."""
+
+    @property
+    def kept_blocks(self) -> tuple[tuple[int, int], ...]:
+        """Address and bytes of what one of the last steps has kept; empty if the steps differ."""
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Bytes that a step keeps."""
+
+    @property
+    def steps_left(self) -> int | None:
+        """Steps after which no more is kept; None without a limit."""
+
+    @property
+    def kept_in(self) -> str:
+        """Name of the container that keeps it; "" if that is not known."""
+
+
+class LongerLoops:
+    """Gives loops one more iteration, in which the memory of all their other steps is allocated.
+
+    Args:
+        device: The GPU.
+    """
+
+    def __init__(self, device: SimulatedDevice) -> None:
+        self.steps = 0
+        """Steps that are not simulated, but the memory of which is."""
+        self.steps_left: int | None = None
+        """Steps that the loops have after those that were needed; None if that is not known."""
+        self.compared_lengths: set[str] = set()
+        """Names of containers with a length that the program compares, as it does with a limit."""
+        self._device = device
+        self._loops: list[LoopLeft] = []
+        self._blocks: tuple[tuple[int, int], ...] = ()
+        self._most_steps: int | None = None
+        self._open: int | None = None
+        """The loop that has another iteration."""
+        self._innermost: int | None = None
+        self._waits = False
+        """Whether a loop is in its last iteration, and waits for a step of it."""
+        self._is_unknown = False
+        self._begun_at = 0
+        self._bytes_per_step = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether a loop has another iteration, and its data loader another batch."""
+        return self._open is not None
+
+    @property
+    def grown_bytes(self) -> int:
+        """Return by how much steps have raised the peak since their growth was known. No loop goes on for that."""
+        return self._bytes_per_step * (self.steps + self._device.steps - self._begun_at) if self._bytes_per_step else 0
+
+    @property
+    def has_all(self) -> bool:
+        """Return whether the memory of all steps is simulated, as far as the program still keeps that of the first."""
+        return bool(self._blocks) and not self._is_unknown and not (self._loops and self._is_kept())
+
+    def begin(self, growth: SteadyGrowth, loops: Sequence[LoopLeft]) -> None:
+        """Add the steps of the innermost loop. Those of the loops around it follow in their last iterations."""
+        left = [one.steps_left for one in loops if one.steps_left is not None]
+        self.steps_left = sum(left) if left and len(left) == len(loops) else None
+        self._most_steps = growth.steps_left
+        self._begun_at, self._bytes_per_step = self._device.steps, growth.bytes_per_step
+        if growth.kept_in not in self.compared_lengths:
+            self._blocks, self._loops = growth.kept_blocks, list(loops)
+        self._innermost = loops[0].loop if loops else None
+        if self._blocks:
+            self._add_next()
+
+    def iterates(self, loop: int, *, is_last: bool) -> None:
+        """Note that an iteration of a loop begins. In the last one, the memory of its other steps is added."""
+        self._waits |= is_last and self._is_next(loop)
+
+    def goes_on(self, loop: int) -> bool:
+        """Return whether a loop that would end has another iteration, with the memory of its other steps."""
+        if loop == self._open:
+            self._open = None
+            return True
+        if self._waits or not self._is_next(loop):
+            return False
+        self._waits = True
+        return True
+
+    def step_ended(self) -> None:
+        """Add the memory of a loop's other steps, unless its iteration has dropped what was kept."""
+        if self._waits:
+            self._waits = False
+            if self._is_kept():
+                self._add_next()
+
+    def _is_next(self, loop: int) -> bool:
+        """Return whether the steps of a loop are the next to be added, and it still keeps what they would keep."""
+        return bool(self._loops) and loop == self._loops[0].loop and self._is_kept()
+
+    def _is_kept(self) -> bool:
+        return self._device.holds_more(self._blocks[0][0])
+
+    def _add_next(self) -> None:
+        left = self._loops.pop(0) if self._loops else None
+        if left is None or left.steps_left is None:
+            self._is_unknown, self._loops = True, []
+            return
+        self._open = self._innermost if left.steps_left else None
+        simulated = max(self._device.steps - self._begun_at - 1, 0)  # in the loops that follow the innermost one
+        most = left.steps_left - simulated
+        if self._most_steps is not None:
+            most = min(most, self._most_steps - simulated - self.steps)
+        steps = max(most - 1, 0)  # the last one is simulated
+        self.steps += steps
+        sizes = [size for _, size in self._blocks]
+        larger = -(-steps // max(_MOST_BLOCKS // len(sizes), 1)) or 1
+        wanted = [size * larger for size in sizes] * (steps // larger)
+        wanted += [size * (steps % larger) for size in sizes if steps % larger]
+        self._device.hold_with(self._blocks[0][0], wanted, STEPS_LEFT)

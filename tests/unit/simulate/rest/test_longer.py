@@ -1,0 +1,180 @@
+"""A program keeps as much with every step: the memory of steps that are not simulated follows from their number."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+from loop_programs import LoopProgram, estimate_of
+
+from gpuledger.cli.predict.estimate_text import estimate_document, verdict_line
+from gpuledger.simulate.estimate.run import Estimate
+
+pytestmark = pytest.mark.torch
+MIB = 1 << 20
+BEGIN = """
+import torch
+weight = torch.zeros(64, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+data = torch.utils.data.TensorDataset(torch.zeros(200, 1))
+def endless():
+    while True:
+        yield 0
+def step(kept=None, mib=4):
+    weight.sum().backward()
+    optimizer.step()
+    if kept is not None:
+        kept.append(torch.zeros(mib << 18, device="cuda"))
+history = []
+"""
+
+
+def of(tmp_path: Path, loops: str) -> Estimate:
+    return estimate_of(tmp_path, BEGIN + textwrap.dedent(loops))
+
+
+@pytest.mark.parametrize(
+    "loops",
+    [
+        "for number in range(200): step(history)",
+        "for _ in torch.utils.data.DataLoader(data): step(history)",
+        "for number, (item,) in enumerate(torch.utils.data.DataLoader(data)): step(history)",
+        "for one, other in zip(range(1000), range(200)): step(history)",
+        """
+        number = 0
+        while number < 200:
+            step(history)
+            number += 1
+        """,
+        """
+        number = 0
+        for _ in endless():
+            step(history)
+            number += 1
+            if number >= 200:
+                break
+        """,
+        """
+        def train(loader):
+            for number in loader:
+                for _ in range(4):
+                    weight.exp()
+                step(history)
+        for epoch in range(10):
+            train(range(20))
+        """,
+        """
+        for trial in range(3):
+            for number in range(4):
+                step()
+        for epoch in range(4):
+            for number in range(50):
+                step(history)
+        """,
+    ],
+)
+def test_the_memory_of_all_steps_is_in_the_estimate(tmp_path: Path, loops: str) -> None:
+    found = of(tmp_path, loops)
+    assert found.peak_allocated_bytes == pytest.approx(200 * 4 * MIB, rel=0.02)
+    assert found.steps < 40
+    assert found.fits
+    assert any("more steps follows from this growth" in note for note in found.notes)
+
+
+def test_what_each_epoch_drops_is_not_kept_in_the_next(tmp_path: Path) -> None:
+    found = of(
+        tmp_path,
+        """
+        for epoch in range(10):
+            history.clear()
+            for number in range(50):
+                step(history)
+        """,
+    )
+    assert found.peak_allocated_bytes == pytest.approx(50 * 4 * MIB, rel=0.03)
+    assert found.fits
+
+
+@pytest.mark.parametrize("limit", ["len(history) > 100", "100 < len(history)"])
+def test_a_container_with_a_limit_of_the_program_is_in_the_upper_bound_only(tmp_path: Path, limit: str) -> None:
+    found = of(
+        tmp_path,
+        f"""
+        for number in range(200):
+            step(history)
+            if {limit}:
+                history.pop(0)
+        """,
+    )
+    assert found.peak_allocated_bytes < 30 * 4 * MIB
+    assert found.upper_bytes - found.peak_process_bytes > 170 * 4 * MIB
+
+
+def test_a_deque_is_filled_as_far_as_the_loop_goes(tmp_path: Path) -> None:
+    loops = """
+    from collections import deque
+    history = deque(maxlen={})
+    for number in range(200):
+        step(history)
+    """
+    assert of(tmp_path, loops.format(60)).peak_allocated_bytes == pytest.approx(60 * 4 * MIB, rel=0.03)
+    assert of(tmp_path, loops.format(900)).peak_allocated_bytes == pytest.approx(200 * 4 * MIB, rel=0.02)
+
+
+def test_steps_that_keep_different_amounts_are_in_the_upper_bound_only(tmp_path: Path) -> None:
+    found = of(tmp_path, "for number in range(200): step(history, 2 + number % 3)")
+    assert found.peak_allocated_bytes < 30 * 4 * MIB
+    assert found.upper_bytes - found.peak_process_bytes > 170 * 2 * MIB
+
+
+def test_growth_without_a_known_end_is_on_the_edge_with_the_step_at_which_the_gpu_is_full(tmp_path: Path) -> None:
+    found = of(tmp_path, "for _ in endless(): step(history)")
+    free_bytes = found.card.usable_bytes - found.upper_bytes
+    assert (found.fits, found.fit.verdict) == (False, "on the edge")
+    assert found.fit.full_after_steps == found.steps + free_bytes // (4 * MIB)
+    assert all(fit.verdict != "fits" for fit in found.others)
+    said = f"after {found.steps} steps, ±0.0, full after about {found.fit.full_after_steps:,} steps)"
+    assert verdict_line(found).endswith(said)
+    assert estimate_document(found)["full_after_steps"] == found.fit.full_after_steps
+
+
+def test_a_program_that_was_simulated_to_its_end_has_no_growth_to_come(tmp_path: Path) -> None:
+    found = of(
+        tmp_path,
+        """
+        import asyncio
+        async def train():
+            for number in range(26):
+                step(history)
+        asyncio.run(train())
+        """,
+    )
+    assert found.fits
+    assert not any("still grows" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("source", "left"),
+    [
+        ("for number in range(10):\n    step()\n    look()", [7]),
+        ("for epoch in range(5):\n    for number in range(10):\n        step()\n        look()", [7, 40]),
+        ("for number in range(10):\n    step()\n    step()\n    look()", [16]),
+        ("while True:\n    step()\n    look()", [None]),
+        ("for a in range(7):\n    len([])\nfor number in range(10):\n    step()\n    look()", [7]),
+        ("number = 0\nwhile 20 >= number:\n    number += 1\n    step()\n    look()", [18]),
+        ("for number in range(10):\n    step()\n    look()\n    if number == 5: break", [3]),
+        ("for number in range(10):\n    step()\n    look()\n    if number < 5: continue", [7]),
+    ],
+)
+def test_steps_left_in_the_loops_around_a_step(program: LoopProgram, source: str, left: list[int | None]) -> None:
+    found: list[list[int | None]] = []
+
+    def look() -> None:
+        if program.steps == 3 or (program.steps == 4 and not found):
+            found.append([one.steps_left for one in program.rest.lengths.with_steps(program.steps)])
+
+    program.run(source, look=look)
+    assert found[0] == left
