@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,20 @@ from gpuledger.processes.memory_groups import host_limit_bytes
 EVERY_NS = 2_000_000_000
 """Time between two reads."""
 
+_HIGHEST = re.compile(r"\nVmHWM:\s*(\d+)")
+
 
 class HostMemory:
-    """Keeps the latest value and the peak of each kind of host memory, in bytes."""
+    """Keeps the latest value and the peak of each kind of host memory, in bytes.
+
+    The kernel keeps the highest resident memory of a process. It is the peak if it has risen since the beginning.
+    The other kinds, and a process that had used more before, have the highest of the values that were read.
+    """
 
     def __init__(self) -> None:
         self._kinds: dict[str, dict[str, int]] = {}
         self._read_ns = 0
+        self._highest_before_bytes = _highest_resident_bytes()
 
     def read_now_and_then(self, now_ns: int) -> None:
         """Read if the last time is :data:`EVERY_NS` ago."""
@@ -41,6 +49,10 @@ class HostMemory:
             if size is not None:
                 before = self._kinds.get(kind, {"peak_bytes": 0})
                 self._kinds[kind] = {"bytes": size, "peak_bytes": max(size, before["peak_bytes"])}
+        highest_bytes = _highest_resident_bytes()
+        if "resident" in self._kinds and highest_bytes > self._highest_before_bytes:
+            resident = self._kinds["resident"]
+            resident["peak_bytes"] = max(highest_bytes, resident["peak_bytes"])
 
 
 def _of_process(pid: int) -> dict[str, int | None]:
@@ -51,6 +63,15 @@ def _of_process(pid: int) -> dict[str, int | None]:
         return {}
     page_bytes = os.sysconf("SC_PAGE_SIZE")
     return {"resident": int(fields[1]) * page_bytes, "shared": int(fields[2]) * page_bytes}
+
+
+def _highest_resident_bytes() -> int:
+    """Return the highest resident memory of this process until now; 0 if the system does not report it."""
+    try:
+        found = _HIGHEST.search(Path("/proc/self/status").read_text())
+    except OSError:
+        return 0
+    return int(found[1]) << 10 if found else 0
 
 
 def _of_children() -> int | None:

@@ -24,7 +24,7 @@ from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.flight import census, flight_recorder, step_counters
 from gpuledger.collect.flight.flight_recorder import FlightRecorder
-from gpuledger.collect.flight.host_memory import resident_bytes
+from gpuledger.collect.flight.host_memory import HostMemory, resident_bytes
 from gpuledger.collect.flight.step_counters import CudaCounters, DeviceCounters, StepCounters, held_bytes
 from gpuledger.model.journal.columns import COLUMNS
 from gpuledger.model.journal.journal import Part
@@ -181,6 +181,28 @@ def test_reading_host_memory_takes_a_small_share_of_the_time(took_ns: int, reads
         counters.read(step, (1 << 60) + step * 1_000_000)
     assert len(read) == counters.host_bytes == reads
     assert counters.rows == 1_000
+
+
+@pytest.mark.parametrize("rises", [True, False])
+def test_the_peak_of_resident_memory_is_that_of_the_whole_time(rises: bool, tmp_path: Path) -> None:
+    """A program without steps has two reads of it, or one. What was used before the recording is no part of it."""
+    journal = RankJournal(lambda: tmp_path, [])
+    Path("/proc/self/clear_refs").write_text("5")  # the highest value is the present one from now on
+    if not rises:
+        _use_and_free()
+    memory, before = HostMemory(), present(resident_bytes(os.getpid()))
+    if rises:
+        _use_and_free()
+    memory.write_facts(journal)
+    resident = next(one for one in journal.part.facts["host_memory"] if one["kind"] == "resident")
+    assert (resident["peak_bytes"] - before > 48 * MIB) is rises
+    assert resident["bytes"] - before < 32 * MIB
+
+
+def _use_and_free() -> None:
+    with mmap.mmap(-1, 64 * MIB) as pages:
+        for start in range(0, 64 * MIB, mmap.PAGESIZE):
+            pages[start] = 1
 
 
 @pytest.mark.parametrize(
