@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -117,20 +116,25 @@ def fold_numbers(lines: Sequence[GroupLine], classes: Mapping[str, str]) -> list
         lines: One per module.
         classes: Module path -> class.
     """
-    groups: dict[tuple[str, str], list[GroupLine]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], list[GroupLine]] = {}
     for line in lines:
         parts = line.label.split(".")
         numbered = [".".join(parts[: place + 1]) for place, part in enumerate(parts) if without_number(part) != part]
-        kinds = " ".join(classes.get(path, "") for path in numbered)
+        kinds = tuple(classes.get(path, "") for path in numbered)
         groups.setdefault((".".join(map(without_number, parts)), kinds), []).append(line)
     merged = {key: common_pattern([line.label for line in group]) for key, group in groups.items() if len(group) > 1}
-    patterns = Counter(merged.values())
+    alike: dict[str, list[tuple[str, ...]]] = {}
+    for key, pattern in merged.items():
+        alike.setdefault(pattern, []).append(key[1])
     return [
-        group[0]
-        if key not in merged
-        else _folded(merged[key] if patterns[merged[key]] == 1 else f"{merged[key]} {key[1]}".rstrip(), group)
+        _folded(f"{merged[key]} {_apart(key[1], alike[merged[key]])}".rstrip(), group) if key in merged else group[0]
         for key, group in groups.items()
     ]
+
+
+def _apart(kinds: tuple[str, ...], alike: Sequence[tuple[str, ...]]) -> str:
+    """Return the classes that distinguish a group from others with the same pattern."""
+    return " ".join(kind for kind, others in zip(kinds, zip(*alike, strict=True), strict=True) if len(set(others)) > 1)
 
 
 def _folded(label: str, group: list[GroupLine]) -> GroupLine:

@@ -30,8 +30,6 @@ from gpuledger.collect.adapter.program_objects import (
 from gpuledger.collect.attribution.live_objects import LiveObjects, unregistered_of
 from gpuledger.collect.attribution.outermost_modules import (
     COMPILED,
-    WRAPPED_NAMES,
-    WRAPPERS,
     NamesOf,
     OutermostModules,
     RootNames,
@@ -39,6 +37,7 @@ from gpuledger.collect.attribution.outermost_modules import (
     below_path,
     named_modules,
     versions_of,
+    wrapped_name,
 )
 from gpuledger.collect.attribution.tags import NameTable
 from gpuledger.model.journal.journal import Part
@@ -299,10 +298,10 @@ class ModuleRegistry:
         self._point(module, number)
         if attributes_of(module).get("batch_first") is False:
             self._with_sequence_first.add(root_id)
-        if class_name(type(module)) in WRAPPERS:
-            for name, inner in children_of(module):
-                if name in WRAPPED_NAMES and id(inner) in self.module_ids:  # a model with a path of its own
-                    self._wrapped[number] = self.module_ids[id(inner)]
+        wrapped = wrapped_name(module)
+        for name, inner in children_of(module) if wrapped else ():
+            if name == wrapped and id(inner) in self.module_ids:  # a model with a path of its own
+                self._wrapped[number] = self.module_ids[id(inner)]
         self.class_names.add(kind_name(module))
         compiled = class_name(type(module)) == COMPILED or attributes_of(module).get("_compiled_call_impl") is not None
         self.has_compiled |= compiled

@@ -27,9 +27,17 @@ _OBSERVERS = ("torch.ao.quantization.", "torchao.quantization.")
 """Modules of torch whose classes are called while a model is quantized."""
 
 COMPILED = "OptimizedModule"
-WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", COMPILED, "FullyShardedDataParallel"})
-"""Wrapper classes with the user's model as their only child. The path of a module does not include them."""
-WRAPPED_NAMES = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module"})
+_WRAPPED_NAMES = {
+    "DistributedDataParallel": "module",
+    "DataParallel": "module",
+    COMPILED: "_orig_mod",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+    "OffloadWrapper": "_checkpoint_wrapped_module",
+}
+"""Wrapper class with the user's module as its only child -> name of that child. The path of a module has neither."""
+_SHARDED = "FSDP"
+"""What ``fully_shard`` puts before the name of a module's class."""
 
 
 class OutermostModules:
@@ -121,12 +129,17 @@ class RootNames:
             self.names.setdefault(root_id, last[1] + last[2])
 
 
+def wrapped_name(module: nn.Module) -> str | None:
+    """Return the name of the child that a module wraps; None for a module that is no wrapper."""
+    return _WRAPPED_NAMES.get(class_name(type(module)).removeprefix(_SHARDED))
+
+
 def named_modules(top: nn.Module) -> Iterator[tuple[nn.Module | None, str, nn.Module]]:
     """Yield ``(parent, path, module)`` from ``top`` down, with paths that do not include wrapper classes."""
     plain_paths: dict[int, str] = {}
     for parent, name, module in modules_below(top):
         plain = "" if parent is None else plain_paths[id(parent)]
-        is_wrapped = parent is not None and class_name(type(parent)) in WRAPPERS and name in WRAPPED_NAMES
+        is_wrapped = parent is not None and name == wrapped_name(parent)
         if parent is not None and name != SCRIPTED and not is_wrapped:
             plain = below_path(plain, name)
         plain_paths[id(module)] = plain

@@ -51,6 +51,13 @@ def test_layers_of_another_class_are_not_identical() -> None:
     assert [(one.label, one.folded) for one in folded] == [("* Linear", 2), ("* ReLU", 2), ("4", 1)]
 
 
+def test_only_the_classes_that_differ_tell_folded_modules_apart() -> None:
+    """The others would repeat the classes of what the modules are in, such as those of a sequence of sequences."""
+    layers = {f"net.0.0.{n}": "Linear" if n % 2 == 0 else "Tanh" for n in range(5)}
+    folded = fold_numbers([line(path) for path in layers], {"net.0": "Policy", "net.0.0": "Sequential", **layers})
+    assert [(one.label, one.folded) for one in folded] == [("net.0.0.* Linear", 3), ("net.0.0.* Tanh", 2)]
+
+
 @pytest.mark.parametrize(
     ("sort", "first"), [("bytes", "a"), ("time", "b"), ("energy", "c"), ("forward", "b"), (None, "a")]
 )

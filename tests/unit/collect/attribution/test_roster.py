@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
 
 from gpuledger.collect.attribution import module_registry
 from gpuledger.collect.attribution.live_objects import LiveObjects
@@ -56,6 +57,20 @@ def test_only_a_wrapper_s_own_pieces_are_left_out() -> None:
     assert [entry["path"] for entry in part.modules] == ["", "", "", "module", "module._orig_mod"]
     assert part.names == ["module._orig_mod.weight", "module._orig_mod.bias"]
     assert [entry["compiled"] for entry in part.modules] == [True, False, False, False, False]
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_paths_do_not_include_the_wrappers_of_activation_checkpointing(sharded: bool) -> None:
+    """As in the ``state_dict`` of such a model. ``fully_shard`` gives each module a class of its own."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    apply_activation_checkpointing(model, check_fn=lambda one: isinstance(one, nn.Linear))
+    for one in model if sharded else ():
+        one.__class__ = type(f"FSDP{type(one).__name__}", (type(one),), {})
+    registry = ModuleRegistry()
+    registry.register(model)
+    part = drained(registry)
+    assert [entry["path"] for entry in part.modules] == ["", "0", "0", "1", "1"]
+    assert part.names == list(model.state_dict()) == ["0.weight", "0.bias", "1.weight", "1.bias"]
 
 
 def test_tied_parameters_are_listed_once_and_names_belong_to_their_root() -> None:
