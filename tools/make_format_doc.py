@@ -94,6 +94,7 @@ Keys of `rank-N/manifest.json`:
 | `host_waits` | gaps between kernels on each device, and the part in which the GPU waited for the CPU |
 | `status`, `closed_by` | closed or cut off, and by which event |
 | `window` | first_step and last_step of the memory recording, and whether they were requested |
+| `trainings` | if another optimizer takes over: the first step of each training, and its number; otherwise empty |
 | `steps_seen`, `has_all_steps` | number of steps; whether they were counted until the program ended |
 | `exit_began_ns`, `exit_error` | when the process began to exit, null if it did not; the type of its last exception |
 | `exit_lost_peer` | whether that exception came from another rank, which had closed the connection |

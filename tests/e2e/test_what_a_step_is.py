@@ -13,7 +13,7 @@ from recorded import read_recorded
 from gpuledger.analyze.overview.summary import summarize
 from gpuledger.analyze.posting.posting import FUNCTIONS_WITHOUT_MODULES
 from gpuledger.collect.steps.call_steps import SWITCH_CALLS
-from gpuledger.collect.steps.step_counter import SWITCH_STEPS
+from gpuledger.collect.steps.followed_optimizer import SWITCH_STEPS
 from gpuledger.services.runs import load
 
 pytestmark = pytest.mark.torch
@@ -530,6 +530,14 @@ def test_steps_are_the_programs_iterations(name: str, tmp_path: Path) -> None:
 
 def test_no_call_between_a_new_optimizer_and_its_first_step_is_a_step(tmp_path: Path) -> None:
     assert kinds_of(tmp_path, PREDICTIONS_BEFORE) == ["call", *["optimizer"] * ITERATIONS]
+
+
+def test_the_step_with_which_another_training_begins_is_known(tmp_path: Path) -> None:
+    trained = TEACHER.replace("teacher, student = nn.Linear(8, 4).eval(), nn.Linear(8, 4)", "student = make()")
+    trained = trained.replace("        wanted = teacher(x)", "        wanted = x[:, :4]")
+    larger = "make = lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))"
+    kinds_of(tmp_path, "make = lambda: nn.Linear(8, 4)" + trained + larger + trained)
+    assert load(tmp_path / "train.ledger").rank(0).manifest.trainings == ((1, 0), (9, 1))
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -209,6 +209,7 @@ class RecordedFacts(JsonObject):
     program ended, so that it can have taken more than ``steps_seen``. ``exit_began_ns`` is when the process began to
     exit (None if it did not, as one that is killed), and ``exit_error`` the type of its last exception.
     ``cpu_wait_frac`` is the share of time after the recorded steps in which the thread of the steps waited for a CPU.
+    ``trainings`` are rows of a step and a number: of which training the steps from that one on are.
     ``exit_lost_peer`` is True if that exception came from another rank, which had closed the connection.
     """
 
@@ -216,6 +217,7 @@ class RecordedFacts(JsonObject):
     allocator_settings: Mapping[str, Any] | None = None
     recorder: RecorderKind = RecorderKind.UNKNOWN
     steps_seen: int | None = None
+    trainings: tuple[tuple[int, int], ...] = ()
     has_all_steps: bool = False
     exit_began_ns: int | None = None
     exit_error: str | None = None
@@ -260,6 +262,10 @@ class RecordedFacts(JsonObject):
     def recorder_name(self) -> str:
         """Return the name of the recorder as stored; "" if none is."""
         return str(self.as_read.get("recorder") or "") if self.recorder is RecorderKind.UNKNOWN else self.recorder.value
+
+    def training_of(self, step: int) -> int:
+        """Return the number of the training that a step is of. It is 0 for all steps of a program with one."""
+        return next((number for first, number in reversed(self.trainings) if first <= step), 0)
 
     def device(self, device_idx: int) -> DeviceFacts:
         """Return the facts of a device; only its index if it is not described."""

@@ -10,7 +10,7 @@ from gpuledger.analyze.posting.pass_energy import CardReadings, measure_pass, re
 from gpuledger.model.energy_window import ENERGY_JOURNAL, ENERGY_PASS
 from gpuledger.model.journal.checks import read_checked
 from gpuledger.model.journal.reading import Journal
-from gpuledger.model.manifest import with_notes, write_rank_manifest
+from gpuledger.model.manifest import RankManifest, with_notes, write_rank_manifest
 from gpuledger.model.pass_facts import PassEnergy
 from gpuledger.model.run import read_ranks, write_table
 from gpuledger.model.run_directory import SAMPLE_JOURNALS
@@ -41,11 +41,24 @@ def post_energy(run_directory: Path) -> list[Path]:
             continue
         found = [measure_pass(device_idx, edges, _readings(journal, uuid)) for device_idx, uuid in edges.cards]
         write_table(directory, _window_rows(found), "windows", _PART)
-        manifest = with_notes(manifest, *(note for one in found for note in one.notes))
+        manifest = with_notes(manifest, *(note for one in found for note in one.notes), *_of_other_training(manifest))
         write_rank_manifest(directory, replace(manifest, energy=tuple(found)))
         if any(one.energy_j is not None for one in found):
             posted.append(directory)
     return posted
+
+
+def _of_other_training(manifest: RankManifest) -> list[str]:
+    """Return a note if other steps than those of the profiled training were measured, too."""
+    edges, times = manifest.energy_pass, manifest.time_steps
+    if edges is None or edges.first_step is None or edges.last_step is None:
+        return []
+    first, last = edges.first_step, edges.last_step
+    mine = manifest.training_of(first if times is None else times[0])
+    other = next((step for step in range(first, last + 1) if manifest.training_of(step) != mine), None)
+    if other is None:
+        return []
+    return [f"The energy of steps {first} to {last} was measured. From step {other} on, another optimizer steps."]
 
 
 def _readings(journal: Journal | None, uuid: str) -> CardReadings | None:

@@ -75,12 +75,18 @@ def gpu_steps(rank: Rank, device_idx: int | None = None) -> GpuSteps | None:
 def synchronized_step_ns(rank: Rank) -> tuple[float, int] | None:
     """Return the mean time of the steps of the energy measurement in ns, and their number; None without one on a GPU.
 
+    It is also None if another training was measured than in the profiled steps, at least in part.
+
     Source: host clock, after waiting for the GPU before and after all of them.
     """
     found = rank.manifest.energy_pass
     if found is None or not found.cards or found.first_step is None or found.last_step is None:
         return None
     if found.start_ns is None or found.end_ns is None or found.last_step < found.first_step:
+        return None
+    steps = {found.first_step, found.last_step, *(rank.manifest.time_steps or ())}
+    steps |= {first for first, _ in rank.manifest.trainings if found.first_step <= first <= found.last_step}
+    if len({rank.manifest.training_of(step) for step in steps}) > 1:
         return None
     count = found.last_step - found.first_step + 1
     return (found.end_ns - found.start_ns) / count, count

@@ -59,8 +59,9 @@ def step_times(rank: Rank) -> StepTimes:
     Unprofiled steps outside the timing measurement are preferred, because nothing is installed in them: those after the
     recorded steps if there are some, because steps before them can be of another training. A program that ends before
     has recorded and profiled steps. Both are slower, so that the faster ones are closer to it. The first
-    step, which warms up, is left out if there are others. If the program contains steps of several kinds, those of
-    the kind with measured times are used, and without one those of the last kind.
+    step of the program and of each training, which warms up, is left out if there are others. If the program contains
+    steps of several kinds or trainings, those of the kind and training with measured times are used, and without one
+    those of the last.
 
     Source: host clock. A step ends when the host returns from it, not when the GPU has finished its work. If the host
     runs ahead of the GPU by more than a step, the time is that of the GPU: between the two synchronizations of the
@@ -113,7 +114,7 @@ def _host_times(rank: Rank) -> StepTimes:
     first, last = profiled_steps(rank)
     in_time_pass = (numbers >= first) & (numbers <= last)
     once = once[end[once] > start[once]]  # iterations of an older log have no times
-    kinds = np.array(table["kind"].to_pylist(), dtype=object)
+    kinds = _kinds_of(rank, numbers, table["kind"].to_pylist())
     chosen = once[~recorded[once] & ~in_time_pass[once]]
     timed = once[in_time_pass[once]]
     after = chosen[numbers[chosen] > np.max(numbers[recorded | in_time_pass], initial=0)]
@@ -124,10 +125,12 @@ def _host_times(rank: Rank) -> StepTimes:
     own_ns, kind = end - start - paused, "unprofiled"
     if not chosen.size:
         slower = {"recorded": once[recorded[once]], "profiled": timed}
-        medians_ns = {name: np.median(own_ns[_warm(steps, numbers)]) for name, steps in slower.items() if steps.size}
+        medians_ns = {
+            name: np.median(own_ns[_warm(rank, steps, numbers)]) for name, steps in slower.items() if steps.size
+        }
         kind = min(medians_ns, key=lambda name: medians_ns[name], default="recorded")
         chosen = slower[kind] if slower[kind].size else once
-    chosen = _warm(chosen, numbers)
+    chosen = _warm(rank, chosen, numbers)
     if not chosen.size:
         seen = "no step was seen" if not numbers.size else "the steps have no times"
         return StepTimes(0, None, None, seen)
@@ -140,9 +143,22 @@ def _host_times(rank: Rank) -> StepTimes:
     return StepTimes(int(chosen.size), round(np.median(own_ns)), p95_ns, source, p5_ns, mean_ns, fast_ns)
 
 
-def _warm(rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the rows of steps without that of the first step, if there are others."""
-    return rows[numbers[rows] > 1] if rows.size > 1 else rows
+def _warm(rank: Rank, rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows of steps without those of the first steps of a training, if there are others."""
+    warm = rows[~np.isin(numbers[rows], [1, *(step for step, _ in rank.manifest.trainings)])]
+    return warm if warm.size else rows
+
+
+def _kinds_of(rank: Rank, numbers: NDArray[np.int64], kinds: list[str | None]) -> NDArray[np.object_]:
+    """Return what distinguishes steps with different times: their kind, and the training of the optimizer."""
+    trainings = [rank.manifest.training_of(number) for number in numbers.tolist()]
+    return np.array(
+        [
+            f"{kind} {number}" if kind == "optimizer" else str(kind)
+            for kind, number in zip(kinds, trainings, strict=True)
+        ],
+        dtype=object,
+    )
 
 
 def _quantile_ns(times_ns: NDArray[np.int64], share: float) -> int:

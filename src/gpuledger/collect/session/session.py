@@ -301,7 +301,7 @@ class Session:
         self._on_step(self.steps.seen)
 
     def _add_step(self, kind: str, number: int, start_ns: int, end_ns: int) -> None:
-        self.journal.fact(steps_seen=number)
+        self.journal.fact(steps_seen=number, trainings=self.steps.optimizer.trainings)
         self.journal.part.add(
             "steps",
             step=number,

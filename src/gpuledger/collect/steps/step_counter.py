@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -22,21 +21,15 @@ from gpuledger.collect.adapter.optimizer_hooks import (
 from gpuledger.collect.adapter.program_objects import (
     WeakIdentitySet,
     parameter_groups,
-    parameter_ids,
     updates_of,
     without_overrides,
 )
 from gpuledger.collect.launch.settings import AUTO, MARK, MODULE, OPTIMIZER, name_of_call
 from gpuledger.collect.steps.call_steps import FollowedModule, HeldCalls
 from gpuledger.collect.steps.compiled_steps import CompiledCalls, CompiledSteps
+from gpuledger.collect.steps.followed_optimizer import FollowedOptimizer
 from gpuledger.collect.steps.made_optimizers import MadeOptimizers
 from gpuledger.collect.steps.replayed_steps import ReplayedSteps
-
-SWITCH_STEPS = 8
-"""Number of steps of another optimizer, without one of the followed one, after which the other one is followed.
-
-Also the number of steps in a row after which a new optimizer is followed at once, because another training begins.
-"""
 
 NAMED = 0
 """Stands for the modules that the user has named, as the id of one."""
@@ -46,10 +39,7 @@ class StepCounter:
     """Counts steps: marked by the program, or else steps of the first optimizer, or else calls of the first module.
 
     A replay of a CUDA graph in which a step of the optimizer was captured is a step.
-    A second optimizer (of a GAN), one optimizer per parameter, and steps that GradScaler skips do not add steps. If the
-    first optimizer no longer exists, or another one has stepped SWITCH_STEPS times since, that one is followed. A new
-    one is followed at once if the first has made SWITCH_STEPS steps in a row. If the first goes on, it is followed
-    again. If the program makes a new optimizer for the same parameters again and again, the newest one is followed.
+    :class:`FollowedOptimizer` decides which optimizer that is. Steps that GradScaler skips do not add steps.
     Counts between :meth:`install` and :meth:`remove`.
 
     Args:
@@ -87,21 +77,14 @@ class StepCounter:
         """Name of the modules with the calls that are steps; None without ``call:NAME``."""
         self._step_on = step_on
         self._marked = step_on == MARK
+        self.optimizer = FollowedOptimizer()
         self._followed = followed or FollowedModule()
         self._held = held or HeldCalls(lambda: False, lambda *_: None)
         self._call_under_way = -1
         self._weights_version = weights_version
         self._version: tuple[int, int] | None = None
-        self._first: weakref.ref[Any] | None = None
-        self._replaced: weakref.ref[Any] | None = None
-        """The optimizer that was followed before, and is followed again if it steps; None if there is none."""
-        self._in_a_row = 0
-        """Number of steps of the followed optimizer since one of another."""
-        self._other_steps: Counter[int] = Counter()
         self._is_new = False
         """Whether the optimizer that steps now has not stepped before."""
-        self._remade = 0
-        """Number of optimizers for parameters of the followed one that came after it."""
         self._begun: Counter[int] = Counter()
         """Id of an optimizer -> number of its steps of which the beginning was seen and the end was not.
 
@@ -349,42 +332,13 @@ class StepCounter:
             self._before_step(optimizer)
         self._begun[id(optimizer)] -= 1
         self._after(optimizer)
-        if self._is_followed(optimizer):
+        if self.optimizer.has_stepped(optimizer, self.seen + 1, is_new=self._is_new):
             self._replays.optimizer_stepped()
             self._end_optimizer_step()
 
     def _end_optimizer_step(self) -> None:
         if not self._marked and self._step_on in (AUTO, OPTIMIZER):
             self._end("optimizer")
-
-    def _is_followed(self, optimizer: Any) -> bool:
-        """Return whether steps of this optimizer are counted."""
-        first = None if self._first is None else self._first()
-        if first is not optimizer:
-            self._other_steps[id(optimizer)] += 1
-            if first is not None and not self._replaces(first, optimizer):
-                self._in_a_row = 0
-                return False
-            self._first, self._in_a_row = weakref.ref(optimizer), 0
-        self._in_a_row += 1
-        self._other_steps.clear()
-        return True
-
-    def _replaces(self, first: Any, optimizer: Any) -> bool:
-        """Return whether an optimizer is followed from now on, in the place of the first."""
-        is_long, was_followed = self._in_a_row >= SWITCH_STEPS, self._replaced and self._replaced() is optimizer
-        if was_followed or (self._is_new and is_long):
-            # An optimizer that has stepped a few times only was no training of its own: it steps beside the first.
-            self._replaced = weakref.ref(first) if is_long else None
-            return True
-        return self._other_steps[id(optimizer)] > SWITCH_STEPS or self._is_remade(first, optimizer)
-
-    def _is_remade(self, first: Any, optimizer: Any) -> bool:
-        """Return whether the program makes new optimizers for the same parameters: this is the second one, or later."""
-        if self._is_new and parameter_ids(first) & parameter_ids(optimizer):
-            self._remade += 1
-            return self._remade > 1
-        return False
 
     def _end(self, kind: str) -> None:
         with self._ending:

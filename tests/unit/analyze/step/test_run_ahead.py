@@ -213,3 +213,27 @@ def test_rates_of_such_a_program_use_the_gpus_time() -> None:
     rank = recorded(SimulatedGpu(launch_ns=MS // 100, kernel_ns=2 * MS), energy=True)
     rates = present(find_rates(rank))
     assert rates.samples_per_s == pytest.approx(rates.batch / (KERNELS * 2e-3), rel=0.01)
+
+
+def test_steps_of_another_training_are_not_in_the_step_time() -> None:
+    """In a notebook, another optimizer takes over during the unprofiled steps. Its steps are twice as fast."""
+    gpu = SimulatedGpu(launch_ns=2 * MS, kernel_ns=MS, waits=True)
+    rank = recorded(gpu, energy=True)
+    steps = rank.table("steps").to_pylist()
+    for row in steps[8:]:
+        row["end_ns"] = row["start_ns"] + (row["end_ns"] - row["start_ns"]) // 2
+    changed = replace(rank, tables=rank.tables | {"steps": rows_to_table("steps", steps)})
+    assert present(step_times(changed).median_ns) == pytest.approx(KERNELS * MS, rel=0.1)
+    of_two = replace(changed, manifest=replace(rank.manifest, trainings=((1, 0), (9, 1))))
+    assert step_times(of_two).source == "host clock, 3 unprofiled steps"
+    assert present(step_times(of_two).median_ns) == pytest.approx(KERNELS * 2 * MS, rel=0.1)
+    none_left = replace(changed, manifest=replace(rank.manifest, trainings=((1, 0), (6, 1))))
+    assert step_times(none_left).source == "host clock, 2 recorded steps"
+
+
+@pytest.mark.parametrize("begins", [9, 11, 20])
+def test_an_energy_measurement_of_another_training_gives_no_step_time(begins: int) -> None:
+    rank = recorded(SimulatedGpu(launch_ns=MS // 100, kernel_ns=2 * MS), energy=True)
+    two = replace(rank, manifest=replace(rank.manifest, trainings=((1, 0), (begins, 1))))
+    assert step_times(rank).source == "GPU, 29 steps between two synchronizations"
+    assert step_times(two).source == "GPU, kernels of 2 profiled steps"

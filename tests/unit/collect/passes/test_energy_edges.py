@@ -134,6 +134,21 @@ def test_a_program_that_was_killed_inside_is_told_and_has_no_joules(opened: Any)
     assert break_down_energy(Rank(0, place, manifest)) is None
 
 
+@pytest.mark.parametrize(("trainings", "from_step"), [([], None), ([[1, 0], [9, 1]], 9), ([[1, 0], [7, 1]], 8)])
+def test_a_note_says_from_which_step_on_another_training_was_measured(
+    trainings: list[list[int]], from_step: int | None, tmp_path: Path
+) -> None:
+    place = tmp_path / "rank-0"
+    place.mkdir()
+    edges = {"cards": [[-1, "GPU-none"]], "first_step": 8, "last_step": 12, "start_ns": 1, "end_ns": 2, "idle_ns": []}
+    facts = {"energy_pass": edges, "time_steps": [4, 6], "trainings": trainings}
+    write_json(place / "manifest.json", {"schema_version": 1, "notes": [], **facts})
+    post_energy(tmp_path)
+    told = [note for note in read_rank_manifest(place).notes if "another optimizer" in note]
+    text = f"The energy of steps 8 to 12 was measured. From step {from_step} on, another optimizer steps."
+    assert told == ([] if from_step is None else [text])
+
+
 def test_waiting_for_the_programs_own_work_is_not_a_pause(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     one, steps, journal, place = opened
     waits_ns: list[int] = []

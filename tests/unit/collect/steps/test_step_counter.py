@@ -22,8 +22,9 @@ from gpuledger.collect.attribution.outermost_modules import versions_of
 from gpuledger.collect.steps import step_counter
 from gpuledger.collect.steps.call_steps import HELD_CALLS, SWITCH_CALLS, FollowedModule, HeldCalls
 from gpuledger.collect.steps.compiled_steps import CompiledSteps
+from gpuledger.collect.steps.followed_optimizer import SWITCH_STEPS
 from gpuledger.collect.steps.named_calls import NamedCalls, explain_steps
-from gpuledger.collect.steps.step_counter import SWITCH_STEPS, StepCounter
+from gpuledger.collect.steps.step_counter import StepCounter
 
 pytestmark = pytest.mark.torch
 FIRST, SECOND, LARGER = 0, 1, 2
