@@ -90,7 +90,7 @@ def overhead() -> list[str]:
             "Three steps are recorded by default, with a Python stack for each block. Where the CPU is the limit, most",
             "of their cost is that of the dispatch mode that sees the operators. The last one includes a pause.",
             "`pauses` is the total of a recording. `gpuledger run` adds its",
-            "[flight recorder](docs/jobs/out-of-memory.md#after-the-recorded-steps) to `later steps`.",
+            "[flight recorder](docs/flight-recorder.md) to `later steps`.",
             short_runs(),
         ),
     ]
@@ -150,7 +150,7 @@ def ranges_of_overhead() -> list[str]:
         "",
         *wrap(
             "Steps after the recording are those of `gpuledger.record`. With `gpuledger run`, the",
-            "[flight recorder](jobs/out-of-memory.md#after-the-recorded-steps) adds to them.",
+            "[flight recorder](flight-recorder.md) adds to them.",
         ),
     ]
 

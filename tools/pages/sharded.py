@@ -182,7 +182,7 @@ def estimates_of_sharded_training() -> list[str]:
     return [
         *wrap(
             "Estimates compared with PyTorch's counters, of the trainings in",
-            "[Measured on four and two GPUs](ranks.md#measured-on-four-and-two-gpus). Each figure is the largest error",
+            "[Measured on four and two GPUs](ranks-accuracy.md). Each figure is the largest error",
             "of the ranks, relative to the measurement. Outside the allocator are context, libraries and NCCL. The",
             "memory of NCCL's communicators was measured on two GPUs, without these trainings, by",
             "`bench/memory/nccl_memory.py`.",

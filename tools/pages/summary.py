@@ -12,7 +12,7 @@ from pages.memory import BALANCE, RECORDED, is_same, peak_difference, unaccounte
 from pages.operators import AGAINST, GRAPH, PAIRS, errors_of
 from pages.results import environment_of, middle, percent, read, table, worst, wrap
 
-ACCURACY = "docs/accuracy.md#operators"
+ACCURACY = "docs/operator-accuracy.md"
 _FILES = (RECORDED, BALANCE, PASSES, *BLIND, *PAIRS.values())
 
 

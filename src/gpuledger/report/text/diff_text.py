@@ -43,7 +43,7 @@ def diff_lines(diff: Diff, tables_by: tuple[str, ...], rows: int, terminal: Term
 
     Args:
         diff: The difference.
-        tables_by: One table for each of these tables_by, such as ``module``.
+        tables_by: What the rows of each table are, such as ``module``.
         rows: Maximum rows of a table; the others are summed.
         terminal: The destination.
     """
