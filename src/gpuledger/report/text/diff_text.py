@@ -151,11 +151,16 @@ def _classes(place: PlaceDiff) -> Mapping[str, str]:
 def _change_table(
     title: str, changes: tuple[Change, ...], unit: Unit, rows: int, classes: Mapping[str, str]
 ) -> TextTable:
-    shown, rest = changes[:rows], changes[rows:]
-    largest = max(abs(change.delta or 0) for change in changes)
+    """Return a table of changes, and their sum. Those within noise have one row together."""
+    noise = tuple(change for change in changes if change.within_noise)
+    beyond = tuple(change for change in changes if not change.within_noise)
+    shown, rest = beyond[:rows], beyond[rows:]
+    largest = max((abs(change.delta or 0) for change in beyond), default=0)
     body: list[Row] = [_change_row(change, module_label(change.key[0], classes), unit, largest) for change in shown]
     if rest:
         body.append(_sum_row(f"… {len(rest):,} more", rest, unit, DIM))
+    if noise:
+        body.append(_sum_row(f"… {len(noise):,} within noise", noise, unit, DIM))
     body.append(_sum_row("total change", changes, unit, BOLD))
     columns = (
         TextColumn(title, shrinks=True),
