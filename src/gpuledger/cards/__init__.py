@@ -1,6 +1,6 @@
 """GPUs of this machine: memory, processes, power, energy and clocks, through one protocol for every vendor.
 
-May import ``model`` only; needs no torch. Every other package but ``report``, ``analyze``, ``model``, ``processes`` and
-``files`` may import it. Start reading at ``card`` (the protocol) and ``opening`` (the list of vendors, and the only
-place that opens GPUs). To add a vendor, copy ``nvidia``.
+Needs no torch. Every other package but ``report``, ``analyze``, ``model``, ``processes`` and ``files`` may import it.
+Start reading at ``card`` (the protocol) and ``opening`` (the list of vendors, and the only place that opens GPUs). To
+add a vendor, copy ``nvidia``.
 """

@@ -1,5 +1,4 @@
 """Export a run's tables for other tools: CSV, Parquet, JSON, SQL and PyTorch's memory snapshot.
 
-May import ``model`` and ``files``. ``cli``, ``live``, ``integrations``, ``services`` and ``ops`` may import it. Start
-reading at ``tables``.
+``cli``, ``live``, ``integrations``, ``services`` and ``ops`` may import it. Start reading at ``tables``.
 """

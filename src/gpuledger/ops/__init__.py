@@ -1,7 +1,7 @@
 """Operator costs: list a model's operators, measure them into a database, sum them up and predict others.
 
-From Python: ``from gpuledger import ops``. May import ``simulate`` and ``collect``; needs torch. ``cli``, ``live``,
-``integrations`` and ``services`` may import it. Start reading at ``workloads`` and ``database``.
+From Python: ``from gpuledger import ops``. Needs torch. ``cli``, ``live``, ``integrations`` and ``services`` may import
+it. Start reading at ``workloads`` and ``database``.
 
 >>> from gpuledger import ops
 >>> workload = ops.capture(step, name="my model")  # doctest: +SKIP

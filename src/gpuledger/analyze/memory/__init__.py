@@ -1,5 +1,5 @@
 """Memory in use at each instant, attributed to categories, modules and steps.
 
-May import ``posting``. Every other package of ``analyze`` but ``allocator``, ``posting`` and ``operator_work`` may
-import it. Start reading at ``instant`` and ``breakdown``.
+Every other package of ``analyze`` but ``allocator``, ``posting`` and ``operator_work`` may import it. Start reading at
+``instant`` and ``breakdown``.
 """

@@ -1,5 +1,4 @@
 """Headline figures of a run: summary, GPU memory balance, and suggestions that would lower the peak.
 
-May import ``memory`` and ``step``. ``view``, ``ranks``, ``compare`` and ``keywords`` may import it. Start reading at
-``summary``.
+``view``, ``ranks``, ``compare`` and ``keywords`` may import it. Start reading at ``summary``.
 """

@@ -1,5 +1,5 @@
 """Time, energy and samples of a step, attributed to categories and modules.
 
-May import ``memory``. ``view``, ``ranks``, ``compare``, ``keywords``, ``overview`` and ``samples`` may import it. Start
-reading at ``times`` and ``energy``.
+``view``, ``ranks``, ``compare``, ``keywords``, ``overview`` and ``samples`` may import it. Start reading at ``times``
+and ``energy``.
 """

@@ -1,5 +1,5 @@
 """Track the current step, phase, module and scope while recording, and the owner of each tensor.
 
-May import ``adapter``. Every other package of ``collect`` but ``adapter``, ``launch`` and ``sampling`` may import it.
-Start reading at ``modules`` and ``tags``.
+Every other package of ``collect`` but ``adapter``, ``launch`` and ``sampling`` may import it. Start reading at
+``modules`` and ``tags``.
 """

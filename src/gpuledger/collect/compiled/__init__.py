@@ -1,5 +1,4 @@
 """Code of ``torch.compile``: modules and source lines of its allocations and kernels.
 
-May import ``attribution`` and ``adapter``. ``session``, ``flight``, ``memory`` and ``passes`` may import it. Start
-reading at ``compiled_graphs``.
+``session``, ``flight``, ``memory`` and ``passes`` may import it. Start reading at ``compiled_graphs``.
 """

@@ -1,5 +1,5 @@
 """Flight recorder: counters of every step, censuses of what grows, and the GPU at an out-of-memory error.
 
-May import ``memory``, ``passes``, ``attribution`` and ``adapter``. ``session`` may import it. Start reading at
-``flight_recorder``; ``last_events`` says what is kept beside which measurement.
+``session`` may import it. Start reading at ``flight_recorder``; ``last_events`` says what is kept beside which
+measurement.
 """

@@ -1,5 +1,4 @@
 """Memory recording: the allocations of the recorded steps, from the CUDA allocator's history or from a dispatch mode.
 
-May import ``adapter``, ``attribution`` and ``launch``. ``session`` and ``flight`` may import it. Start reading at
-``window``.
+``session`` and ``flight`` may import it. Start reading at ``window``.
 """

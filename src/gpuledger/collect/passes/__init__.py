@@ -1,5 +1,4 @@
 """Measurements that follow the memory recording: unprofiled steps, their energy, and the time of kernels.
 
-May import ``adapter``, ``attribution`` and ``launch``. ``session`` and ``flight`` may import it. Start reading at
-``later_passes``.
+``session`` and ``flight`` may import it. Start reading at ``later_passes``.
 """

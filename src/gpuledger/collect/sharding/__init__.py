@@ -1,5 +1,5 @@
 """Sharded training: which memory a framework holds for shards, gathered weights and collectives.
 
-May import ``collect.attribution`` and ``collect.adapter``. ``session``, ``flight``, ``memory`` and ``passes`` may
-import it. Start reading at ``sharded_training`` and ``library_observer``.
+``session``, ``flight``, ``memory`` and ``passes`` may import it. Start reading at ``sharded_training`` and
+``library_observer``.
 """

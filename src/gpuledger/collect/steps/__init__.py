@@ -1,5 +1,4 @@
 """Steps of the program: what ends one, and how calls are counted if no optimizer steps.
 
-May import ``attribution``, ``adapter`` and ``launch``. ``session``, ``flight``, ``memory`` and ``passes`` may import
-it. Start reading at ``step_counter``.
+``session``, ``flight``, ``memory`` and ``passes`` may import it. Start reading at ``step_counter``.
 """

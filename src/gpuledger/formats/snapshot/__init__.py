@@ -1,5 +1,4 @@
 """Parts of the reader of PyTorch's memory snapshots: pickles (never executed), columns, blocks and tables.
 
-May import ``formats`` and ``model``; needs no torch. Whatever may import ``formats`` may import it. Start reading at
-``pickle_reader``.
+Needs no torch. Whatever may import ``formats`` may import it. Start reading at ``pickle_reader``.
 """

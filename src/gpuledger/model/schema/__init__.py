@@ -1,5 +1,4 @@
 """Tables of a run: columns with type, unit, meaning and source.
 
-May import ``accounts``. Whatever may import ``model`` may import it. Start reading at ``tables``, which lists all of
-them.
+Whatever may import ``model`` may import it. Start reading at ``tables``, which lists all of them.
 """

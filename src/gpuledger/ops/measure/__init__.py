@@ -1,5 +1,4 @@
 """Measure operators on this machine's GPU or CPU, on one device or several.
 
-May import ``database``, ``workloads`` and ``totals``. ``predict`` and ``exchange`` may import it. Start reading at
-``measure``.
+``predict`` and ``exchange`` may import it. Start reading at ``measure``.
 """

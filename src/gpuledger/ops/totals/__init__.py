@@ -1,5 +1,4 @@
 """Time and energy of a workload, summed over its operators.
 
-May import ``database`` and ``workloads``. ``predict``, ``exchange`` and ``measure`` may import it. Start reading at
-``sum``.
+``predict``, ``exchange`` and ``measure`` may import it. Start reading at ``sum``.
 """

@@ -1,4 +1,4 @@
 """Views as JSON documents.
 
-May import ``base``. ``html``, ``plots``, ``trace`` and ``text`` may import it. Start reading at ``document``.
+``html``, ``plots``, ``trace`` and ``text`` may import it. Start reading at ``document``.
 """

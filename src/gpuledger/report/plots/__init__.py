@@ -1,4 +1,4 @@
 """Views as matplotlib figures.
 
-May import ``base``. No other package of ``report`` imports it. Start reading at ``line_plot``.
+No other package of ``report`` imports it. Start reading at ``line_plot``.
 """

@@ -1,4 +1,4 @@
 """Export a run as a trace for Perfetto and chrome://tracing.
 
-May import ``base``. No other package of ``report`` imports it. Start reading at ``trace``.
+No other package of ``report`` imports it. Start reading at ``trace``.
 """

@@ -1,5 +1,4 @@
 """A simulated GPU: fake tensors that report it as their device, and the workspace memory of its kernels.
 
-May import ``temporaries`` and ``convolutions``. ``advice``, ``estimate``, ``ranks`` and ``rest`` may import it. Start
-reading at ``device`` and ``dispatch``.
+``advice``, ``estimate``, ``ranks`` and ``rest`` may import it. Start reading at ``device`` and ``dispatch``.
 """

@@ -1,4 +1,4 @@
 """One rank of sharded training in one process: a process group without communication, and objects of other ranks.
 
-May import ``simulate.gpu``. ``advice`` and ``estimate`` may import it. Start reading at ``one_rank``.
+``advice`` and ``estimate`` may import it. Start reading at ``one_rank``.
 """

@@ -1,4 +1,4 @@
 """What a program does after the simulated steps: evaluations, later epochs and stages, with shorter loops.
 
-May import ``simulate.gpu``. ``advice`` and ``estimate`` may import it. Start reading at ``rest``.
+``advice`` and ``estimate`` may import it. Start reading at ``rest``.
 """

@@ -1,5 +1,5 @@
 """Temporary memory of CUDA operators: what a kernel, cuBLAS or cuDNN allocates beside the results.
 
-May import ``convolutions`` and ``traits``. ``advice``, ``estimate``, ``ranks``, ``rest`` and ``gpu`` may import it.
-Start reading at ``spaces``, and find an operator's rule in ``rules``.
+``advice``, ``estimate``, ``ranks``, ``rest`` and ``gpu`` may import it. Start reading at ``spaces``, and find an
+operator's rule in ``rules``.
 """

@@ -1,5 +1,4 @@
 """Out-of-memory errors: what failed and why, what would have helped, and a map of the GPU's segments.
 
-May import the other modules of ``memory``. Whatever may import ``analyze.memory`` may import it. Start reading at
-``oom_cause``.
+Whatever may import ``analyze.memory`` may import it. Start reading at ``oom_cause``.
 """

@@ -1,5 +1,4 @@
 """Source lines of allocations: the line of each block, the flame graph of call paths, and the main loop.
 
-May import ``live`` and ``breakdown``. Whatever may import ``analyze.memory`` may import it. Start reading at
-``source_lines``.
+Whatever may import ``analyze.memory`` may import it. Start reading at ``source_lines``.
 """
