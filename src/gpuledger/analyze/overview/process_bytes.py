@@ -124,8 +124,12 @@ def _divide(rank: Rank, listed: list[tuple[int, int]]) -> ProcessBytes:
 
 
 def has_context_reading(rank: Rank) -> bool:
-    """Return whether the context was read in the process itself on every GPU that it used."""
-    used = {int(row["device_idx"]) for row in rank.table("counters", ("device_idx",)).to_pylist()}
+    """Return whether the context was read in the process itself on every GPU on which it allocated memory.
+
+    A rank of several sees the GPUs of the others, too.
+    """
+    counters = rank.table("counters", ("device_idx", "reserved_bytes")).to_pylist()
+    used = {int(row["device_idx"]) for row in counters if row["reserved_bytes"]}
     found = [read_outside(rank, device_idx) for device_idx in used if device_idx >= 0]
     return bool(found) and all(one is not None and one.context_bytes is not None for one in found)
 

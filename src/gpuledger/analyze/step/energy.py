@@ -24,7 +24,9 @@ from gpuledger.analyze.operator_work.measured_watts import WattTable, table_of
 from gpuledger.analyze.operator_work.power_model import PowerModel, model_of
 from gpuledger.analyze.operator_work.work_class import CLASSES
 from gpuledger.analyze.step.power_columns import alike, column_count, columns_of
+from gpuledger.analyze.step.steps import step_times
 from gpuledger.analyze.step.work import StepWork, names_of, read_work
+from gpuledger.units import format_frac, format_ns
 
 if TYPE_CHECKING:
     from gpuledger.model.pass_facts import PassEnergy
@@ -34,15 +36,21 @@ F64 = NDArray[np.float64]
 Key = tuple[str, ...]
 
 IDLE = "idle"
-METHOD = "base power by time, the rest by time and "
-METHOD_WITHOUT_BASE = "the base power is not known, all by time and "
-MEASURED = "measured power"
-MODELLED = "FLOPs and bytes"
-ASSUMED = "kind of work (assumed weights)"
+METHOD = "the base power is divided by time, and the rest by time and expected power. That power "
+METHOD_WITHOUT_BASE = "the base power is not known, and all is divided by time and expected power. That power "
+MEASURED = "was measured"
+MODELLED = "follows from FLOPs and bytes"
+ASSUMED = "is assumed by kind of work"
 METHOD_WITHOUT_TIMES = "not attributed to modules: the run has no timing measurement"
 
 _ASSUMED = np.array([(one.power, one.low, one.high) for one in CLASSES], dtype=np.float64)
 
+UNUSUAL_RATIO = 1.5
+"""From this ratio of their times on, the steps of the energy measurement are unlike the others."""
+UNUSUAL = (
+    "The steps of the energy measurement took {} each, and usual ones {}. Their energy includes what the program did "
+    "between them, such as saving a checkpoint."
+)
 _ALL = 0.995
 """From this share of the time on, the text does not mention that some is missing."""
 _MEASURED_OFF, _TOLD_OFF = 0.1, 0.2
@@ -87,7 +95,8 @@ class ScopeEnergy:
 class EnergyBreakdown:
     """Energy of one step, the mean of ``steps`` steps. The accounts sum to ``step_energy_j``, and so do the scopes.
 
-    Without a timing measurement, both are empty: only the energy of the whole step is known.
+    Without a timing measurement, both are empty: only the energy of the whole step is known. ``unusual_step_s`` is the
+    time of a measured step if it was longer than usual; None otherwise.
 
     Source: NVML's energy counter for the sum; ``method`` describes the attribution.
     """
@@ -101,6 +110,7 @@ class EnergyBreakdown:
     accounts: tuple[EnergyAccount, ...]
     notes: tuple[str, ...]
     scopes: tuple[ScopeEnergy, ...] = ()
+    unusual_step_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -115,6 +125,8 @@ class StepEnergy:
     base_w: float | None
     base_off_w: float
     notes: tuple[str, ...]
+    is_usual: bool = True
+    """Whether these steps took about as long as others."""
 
 
 @dataclass(frozen=True)
@@ -154,16 +166,20 @@ def step_energy(rank: Rank, device_idx: int | None = None) -> StepEnergy | None:
         return None
     energy_j, found = max(mine, key=lambda pair: pair[0])
     count = found.last_step - found.first_step + 1
+    duration_ns = (found.end_ns - found.start_ns) / count
+    usual_ns = step_times(rank).median_ns
+    is_usual = not usual_ns or duration_ns < UNUSUAL_RATIO * usual_ns
     base_w, off_w = _base(found)
     return StepEnergy(
         device_idx=found.device_idx,
         steps=count,
         energy_j=energy_j / count,
         uncertainty_j=(found.uncertainty_j or 0.0) / count,
-        duration_s=(found.end_ns - found.start_ns) / 1e9 / count,
+        duration_s=duration_ns / 1e9,
         base_w=base_w,
         base_off_w=off_w,
-        notes=found.notes,
+        notes=found.notes if is_usual else (*found.notes, UNUSUAL.format(format_ns(duration_ns), format_ns(usual_ns))),
+        is_usual=is_usual,
     )
 
 
@@ -205,6 +221,7 @@ def break_down_energy(rank: Rank, device_idx: int | None = None) -> EnergyBreakd
         accounts=accounts,
         notes=(*step.notes, *_notes(step, work)),
         scopes=scopes,
+        unusual_step_s=None if step.is_usual else step.duration_s,
     )
 
 
@@ -361,12 +378,12 @@ def _method(rank: Rank, step: StepEnergy, work: StepWork) -> str:
         sources.append((weights.measured_frac, MEASURED, table.source))
     if model is not None and weights.modelled_frac:
         sources.append((weights.modelled_frac, MODELLED, model.source))
-    is_rest = sum(frac for frac, *_ in sources) < _ALL
-    if len(sources) == 1 and not is_rest:
-        return f"{how}{sources[0][1]} of its operators ({sources[0][2]})"
-    parts = [f"{what} of {frac:.0%} of it ({source})" for frac, what, source in sources]
-    rest = [f"{ASSUMED} for the rest" if sources else ASSUMED] if is_rest else []
-    return how + ", ".join([*parts, *rest])
+    if sum(frac for frac, *_ in sources) >= _ALL and len(sources) == 1:
+        return f"{how}{sources[0][1]} ({sources[0][2]})"
+    parts = [f"{what} for {format_frac(frac, 0)} of the time ({source})" for frac, what, source in sources]
+    if sum(frac for frac, *_ in sources) < _ALL:
+        parts.append(f"{ASSUMED} for the rest" if sources else ASSUMED)
+    return how + " and ".join([*([", ".join(parts[:-1])] if len(parts) > 1 else []), parts[-1]])
 
 
 def _notes(step: StepEnergy, work: StepWork | None) -> list[str]:

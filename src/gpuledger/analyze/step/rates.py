@@ -86,7 +86,7 @@ def find_rates(rank: Rank, device_idx: int | None = None) -> Rates | None:
         step_samples=samples,
         source=f"input of {path}, {' × '.join(map(str, shape))}",
         samples_per_s=samples / step * 1e9 if step and samples else None,
-        sample_energy_j=energy.energy_j / samples if energy is not None and samples else None,
+        sample_energy_j=energy.energy_j / samples if energy is not None and energy.is_usual and samples else None,
         kinds=kinds,
     )
 

@@ -262,7 +262,9 @@ def _energy(device: DeviceView, terminal: Terminal) -> list[str]:
 
 
 def _joules(energy: EnergyBreakdown, rates: Rates | None) -> str:
-    parts = [f"{format_joules(energy.step_energy_j)} ± {format_joules(energy.step_uncertainty_j)} per step"]
+    long_s = energy.unusual_step_s
+    per_step = "per step" if long_s is None else f"per step of {format_ns(1e9 * long_s)}"
+    parts = [f"{format_joules(energy.step_energy_j)} ± {format_joules(energy.step_uncertainty_j)} {per_step}"]
     if rates is not None and rates.sample_energy_j is not None:
         parts.append(f"{format_joules(rates.sample_energy_j)} per sample")
     kinds = () if rates is None else rates.kinds

@@ -56,6 +56,15 @@ def test_each_line_is_what_came_at_its_time(tmp_path: Path) -> None:
     assert has_context_reading(rank)
 
 
+def test_a_gpu_of_another_rank_needs_no_context(tmp_path: Path) -> None:
+    """A rank sees the GPUs of all ranks. A separate process measured the context then, for many seconds."""
+    rank = rank_with(tmp_path / "a.ledger", START, ("step_end", 1, 750), ("close", 2, 758))
+    counters = rank.table("counters").to_pylist()
+    unused = counters[0] | {"device_idx": 1, "reserved_bytes": 0}
+    write_table(rank.directory, rows_to_table("counters", [*counters, unused]), "counters")
+    assert has_context_reading(read_run(tmp_path / "a.ledger").rank())
+
+
 def test_without_module_calls_the_context_is_what_came_until_the_first_operator(tmp_path: Path) -> None:
     rank = rank_with(tmp_path / "a.ledger", ("open", 0, 0), ("operator", 0, 510), ("close", 0, 590), ("exit", 0, 590))
     found = lines(build_balance(rank, at="end"))

@@ -30,7 +30,9 @@ from gpuledger.analyze.operator_work.power_model import PowerModel, model_to_jso
 from gpuledger.analyze.step.energy import EnergyBreakdown, break_down_energy
 from gpuledger.analyze.step.line_accounts import energies_by_line
 from gpuledger.analyze.step.overhead import find_overhead
+from gpuledger.analyze.step.rates import find_rates
 from gpuledger.analyze.step.side_by_side import lines_by
+from gpuledger.analyze.step.steps import step_times
 from gpuledger.analyze.step.times import TimeBreakdown, break_down_time
 from gpuledger.analyze.view.report_tree import IDLE_PATH
 from gpuledger.analyze.view.view import build_view
@@ -123,7 +125,7 @@ def test_what_the_database_holds_of_the_card_shares_the_joules_and_says_for_how_
     known = with_facts(rank, measured_watts=table.to_json())
     before, after = joules_of("neumf-training"), break_down_energy(known)
     assert after is not None
-    share = re.search(r"measured power of (\d+)% of it", after.method)
+    share = re.search(r"was measured for (\d+) % of the time", after.method)
     assert share is not None
     assert 40 <= int(share[1]) <= 70
     assert "measured" not in before.method
@@ -157,6 +159,22 @@ def test_products_of_bfloat16_do_not_take_the_watts_of_float32() -> None:
     assert [one.energy_j for one in found.accounts] == pytest.approx([one.energy_j for one in before.accounts])
 
 
+@pytest.mark.parametrize(("factor", "is_usual"), [(1.2, True), (30, False)])
+def test_energy_of_longer_steps_is_said_to_be_that(factor: float, is_usual: bool) -> None:
+    """A checkpoint that is saved between two steps of the measurement is in the energy of both."""
+    rank = rank_of("neumf-training")
+    (measured,) = present(rank.manifest.energy)
+    usual_ns = present(step_times(rank).median_ns)
+    end_ns = measured.start_ns + round(factor * usual_ns * (measured.last_step - measured.first_step + 1))
+    found = with_facts(rank, energy=(replace(measured, end_ns=end_ns),))
+    energy = present(break_down_energy(found))
+    said = [note for note in energy.notes if "what the program did between them" in note]
+    assert bool(said) is not is_usual
+    assert energy.unusual_step_s == (None if is_usual else pytest.approx(factor * usual_ns / 1e9, rel=1e-6))
+    rates = present(find_rates(found))
+    assert (rates.sample_energy_j is not None) is is_usual
+
+
 def with_facts(rank: Rank, **facts: Any) -> Rank:
     return Rank(rank.number, rank.directory, replace(rank.manifest, **facts))
 
@@ -186,7 +204,7 @@ def test_each_half_has_the_joules_that_it_had_alone_by_its_flops_and_bytes_too(h
     assert found is not None
     (mine,) = [one for one in found.accounts if one.module == half]
     alone = json.loads(MEASURED.read_text())["alone_j"][half]
-    assert found.method.endswith(f"FLOPs and bytes of its operators ({model.source})")
+    assert found.method.endswith(f"That power follows from FLOPs and bytes ({model.source})")
     assert mine.energy_j == pytest.approx(alone, rel=0.07)
     assert abs(mine.energy_j - alone) < mine.uncertainty_j
     before = sum(one.uncertainty_j for one in joules_of("halves").accounts)
