@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation
 from gpuledger.collect.adapter.observer import Absorbs, Observer
@@ -31,6 +32,25 @@ _COMPILED_CALL = "torch/_dynamo/eval_frame.py"
 """End of the file name of the frames that call a compiled function."""
 _MODULE_CALL = "OptimizedModule.__call__"
 """The function of that file that calls the hooks of a compiled module, and then its compiled function."""
+
+
+class CompilerNeutralMode(TorchDispatchMode):
+    """A dispatch mode that does not affect ``torch.compile``."""
+
+    supports_higher_order_operators = True
+    """Without it, torch refuses operators such as ``torch.cond`` while the mode is active."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Tell torch that compiled code needs no fallback because of this mode."""
+        return True
 
 
 class InferenceBlocks:

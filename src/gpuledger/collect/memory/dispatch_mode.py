@@ -9,10 +9,9 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from torch import ops
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuledger.collect.adapter import dispatch_modes, torch_private
-from gpuledger.collect.adapter.dispatch_modes import may_take_out_mode
+from gpuledger.collect.adapter.dispatch_modes import CompilerNeutralMode, may_take_out_mode
 from gpuledger.collect.adapter.guard import Guard, forget_own_frames
 from gpuledger.collect.attribution.main_thread import call_soon
 from gpuledger.collect.memory.operator_times import OperatorTimes
@@ -40,34 +39,22 @@ class SeesOperators(Protocol):
         """Record storages that were resized without an operator."""
 
 
-class OperatorMode(TorchDispatchMode):
-    """Sees every operator of the thread that enters it, and does not affect ``torch.compile``.
+class OperatorMode(CompilerNeutralMode):
+    """Sees every operator of the thread that enters it.
 
     Args:
         recorder: Records the operators.
         guard: Handles exceptions raised in gpuledger's code.
     """
 
-    supports_higher_order_operators = True
-    """Without it, torch refuses operators such as ``torch.cond`` while this mode is active."""
-
     def __init__(self, recorder: SeesOperators, guard: Guard) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+        super().__init__()
         self._recorder: SeesOperators | None = recorder
         self._guard = guard
         self._thread = threading.get_ident()
         self.has_left = False
         self._leave_guarded = guard(self._leave)
         self._until_next_try = self._delay = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Tell torch that compiled code needs no fallback because of this mode."""
-        return True
 
     @property
     def thread_id(self) -> int:

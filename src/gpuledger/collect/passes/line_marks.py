@@ -18,10 +18,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuledger.collect.adapter import dispatch_modes, torch_entrances, torch_private
-from gpuledger.collect.adapter.dispatch_modes import may_take_out_mode
+from gpuledger.collect.adapter.dispatch_modes import CompilerNeutralMode, may_take_out_mode
 from gpuledger.collect.adapter.guard import Guard, forget_own_frames
 from gpuledger.collect.adapter.instrument import Observation, remove_all
 from gpuledger.collect.adapter.observer import Observer
@@ -188,23 +187,12 @@ def _runs_only_torchs_code(module: nn.Module) -> bool:
     )
 
 
-class _LineMode(TorchDispatchMode):
-    """Sees every operator, and does not affect ``torch.compile``."""
-
-    supports_higher_order_operators = True
+class _LineMode(CompilerNeutralMode):
+    """Sees every operator."""
 
     def __init__(self, marks: LineMarks) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+        super().__init__()
         self._marks = marks
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Tell torch that compiled code needs no fallback because of this mode."""
-        return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
