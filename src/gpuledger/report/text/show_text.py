@@ -97,10 +97,13 @@ _WITHOUT_ENERGY = ("category", "tensor", "fusion")
 
 
 def _energy_notes(view: DeviceView) -> list[str]:
-    """Return how the energy of a step was attributed to the rows of a table; empty if it was not."""
-    if view.energy is None or len(view.energy.accounts) < 2 or view.options.group_by in _WITHOUT_ENERGY:
+    """Return what limits the energy of a step, and how it was attributed to the rows of a table, if it was."""
+    if view.energy is None:
         return []
-    return [f"Energy of a row is estimated from the measured energy of a step: {view.energy.method}."]
+    limits = [note for note in view.energy.notes if note not in view.rank.manifest.notes]
+    if len(view.energy.accounts) < 2 or view.options.group_by in _WITHOUT_ENERGY:
+        return limits
+    return [*limits, f"Energy of a row is estimated from the measured energy of a step: {view.energy.method}."]
 
 
 def _fusion_notes(view: DeviceView) -> list[str]:
