@@ -10,11 +10,11 @@ import gc
 from typing import Any
 
 from gpuledger.collect.adapter.program_objects import without_overrides
+from gpuledger.collect.flight.element_sizes import bytes_per_element
 from gpuledger.collect.flight.holders import Key as NameKey
 from gpuledger.collect.flight.holders import Named, named_objects
 from gpuledger.collect.flight.tensor_count import BUDGET_NS, TensorCount, referenced_tensors
 from gpuledger.collect.flight.time_limit import OutOfTimeError, TimeLimit
-from gpuledger.collect.flight.weights import bytes_per_element
 from gpuledger.model.flight_facts import DATA, EXPLAINED_FRAC, FEWEST_TENSORS
 
 NAMES_NS = 25_000_000

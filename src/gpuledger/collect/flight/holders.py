@@ -33,9 +33,9 @@ from gpuledger.collect.adapter.program_objects import (
 )
 from gpuledger.collect.flight.bounds import CACHE, bound_of, parameter_count, results_of
 from gpuledger.collect.flight.chains import SHORTEST, chain_below
+from gpuledger.collect.flight.element_sizes import data_of, last_elements
 from gpuledger.collect.flight.graphs import keeps_graph, nodes_below
 from gpuledger.collect.flight.time_limit import OutOfTimeError, TimeLimit
-from gpuledger.collect.flight.weights import data_of, last_elements
 from gpuledger.model.flight_facts import DATA
 
 DEPTH = 5

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from gpuledger.collect.adapter.program_objects import without_overrides
+from gpuledger.collect.flight.element_sizes import last_elements
 from gpuledger.collect.flight.holders import Key, Named, named_objects
 from gpuledger.collect.flight.time_limit import TimeLimit
-from gpuledger.collect.flight.weights import last_elements
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.rest.longer import LongerLoops
 from gpuledger.units import counted, format_bytes

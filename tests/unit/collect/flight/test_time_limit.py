@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from gpuledger.collect.adapter.program_objects import storage_of
-from gpuledger.collect.flight import chains, graphs, tensor_count, time_limit, weights
+from gpuledger.collect.flight import chains, element_sizes, graphs, tensor_count, time_limit
 from gpuledger.collect.flight.census import Census
+from gpuledger.collect.flight.element_sizes import MOST_INSIDE
 from gpuledger.collect.flight.tensor_count import BUDGET_NS, TensorCount
-from gpuledger.collect.flight.weights import MOST_INSIDE
 
 pytestmark = pytest.mark.torch
 
@@ -163,7 +163,7 @@ def test_a_census_ends_within_a_long_graph_or_chain(
 
 def test_a_census_ends_within_the_elements_that_have_grown(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last elements of each of the lists would take 20 ms."""
-    monkeypatch.setattr(weights, "_referents", clock.slows(weights._referents, 250_000))
+    monkeypatch.setattr(element_sizes, "_referents", clock.slows(element_sizes._referents, 250_000))
     census = census_of_grown_lists()
     assert 0 < census.took_ns <= BUDGET_NS
 
@@ -178,6 +178,6 @@ def test_a_census_ends_within_the_elements_that_have_grown(clock: Clock, monkeyp
     ids=["list", "dict", "deque"],
 )
 def test_of_a_large_element_only_the_end_is_listed(large: object) -> None:
-    found = weights._referents(large)
+    found = element_sizes._referents(large)
     assert len(found) < 2 * MOST_INSIDE
     assert [9_999] in found

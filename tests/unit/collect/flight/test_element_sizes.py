@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
+from gpuledger.collect.flight.element_sizes import PLACE_BYTES, bytes_per_element, data_of
 from gpuledger.collect.flight.time_limit import TimeLimit
-from gpuledger.collect.flight.weights import PLACE_BYTES, bytes_per_element, data_of
 
 pytestmark = pytest.mark.torch
 
