@@ -205,7 +205,7 @@ def summarize(combinations: dict[str, Any]) -> dict[str, Any]:
 
 def above_upper_ends(combinations: dict[str, Any], level: float = LEVEL) -> dict[str, Any]:
     """Return which share of truths lies above the upper end, by all errors and by the other models' alone."""
-    from gpuledger.simulate.estimate.fit import excess_factor, worst_by_model
+    from gpuledger.simulate.interval import excess_factor, worst_by_model
 
     held: dict[str, dict[str, float]] = {}
     for name, one in combinations.items():
@@ -233,7 +233,7 @@ def above_upper_ends(combinations: dict[str, Any], level: float = LEVEL) -> dict
 
 def sum_up_again(out: Path) -> None:
     """Take the upper ends that ``out`` holds anew from the present interval, and sum it up."""
-    from gpuledger.simulate.estimate.fit import upper_factor
+    from gpuledger.simulate.interval import upper_factor
 
     results = json.loads(out.read_text(encoding="utf-8"))
     for one in results["combinations"].values():

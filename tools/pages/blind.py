@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 
 from gpuledger.simulate.catalogue import REFERENCE, find_card
-from gpuledger.simulate.estimate.fit import excess_factor, grid_errors
+from gpuledger.simulate.interval import excess_factor, grid_errors
 from pages.blocks import block
-from pages.estimates import LEVEL, RESULTS, blind_above, blind_verdicts
+from pages.estimates import KINDS as KINDS_OF
+from pages.estimates import LEVEL, RESULTS, blind_above, blind_verdicts, program_ratios, programs
 from pages.rebased import commit_of
 from pages.results import MIB, Results, about, middle, percent, read, table, when, worst, wrap
 
@@ -316,3 +318,57 @@ def coverage_on_other_gpus() -> list[str]:
         f"binomial interval of this share is {percent(low, 0)} to {percent(high, 0)}. The rules for other GPUs were",
         "chosen with these trainings in sight, so this is not a blind test.",
     )
+
+
+@block("coverage on programs")
+def coverage_on_programs() -> list[str]:
+    """Return the errors of programs that were estimated before they ran, and how often their bounds hold."""
+    found = programs()
+    rows, held = [], Counter[str]()
+    for name, one in found.items():
+        estimate, true_bytes = one["estimate"], one["process_bytes"]
+        others = {kind: {other: r for other, r in program_ratios(kind).items() if other != name} for kind in KINDS_OF}
+        factor = lower_factor_of(one["kind"], others[one["kind"]])
+        below, above = true_bytes < estimate["lower_bytes"] / factor, true_bytes > estimate["upper_bytes"]
+        held["upper"] += not above
+        held["lower"] += not below
+        held["both"] += not above and not below
+        errors = (
+            estimate[f"peak_{key}"] / measured - 1
+            for key, measured in (
+                ("allocated_bytes", one["truth"]["peak_allocated_bytes"]),
+                ("reserved_bytes", one["truth"]["peak_reserved_bytes"]),
+                ("process_bytes", true_bytes),
+            )
+        )
+        where = "above" if above else "below" if below else "inside"
+        rows.append([name.replace("_", "-"), *(f"{error:+.2%}".replace("%", " %") for error in errors), where])
+    count = len(found)
+    shares = [interval_of_share(held[end], count, LEVEL) for end in ("upper", "lower", "both")]
+    said = [
+        f"{held[end]} of {count} ({percent(low, 0)} to {percent(high, 0)})"
+        for end, (low, high) in zip(("upper", "lower", "both"), shares, strict=True)
+    ]
+    return [
+        *wrap(
+            f"{count} programs were written for this, and estimated before they ran, by the commits",
+            f"{' and '.join(sorted({one['commit'][:7] for one in found.values()}))}. The confidence level of each end",
+            f"is 95 %. Below the upper bound are {said[0]}. Above the lower bound are {said[1]}.",
+            f"Inside of both are {said[2]}.",
+            "The ranges are binomial intervals.",
+            "The upper bound is the one that was printed. The lower bound is today's, made without the program. The",
+            "last column says where the measurement was. Context and libraries are those of the estimate. Captured",
+            "CUDA graphs have a wider interval since then. Measured: NVIDIA H200, torch 2.11.0,",
+            f"{' and '.join(sorted({one['measured'] for one in found.values()}))},",
+            "`bench/estimate/blind_programs.py`.",
+        ),
+        "",
+        *table(["program", "allocated", "reserved", "process", "interval"], rows),
+    ]
+
+
+def lower_factor_of(kind: str, programs_of_kind: dict[str, float]) -> float:
+    """Return the factor from the lower bound to an estimate, made of the trainings and of these programs."""
+    trainings = grid_errors(kind)
+    sets = (trainings, trainings | programs_of_kind)
+    return max(excess_factor({name: 1 / ratio for name, ratio in one.items()}, LEVEL) for one in sets)

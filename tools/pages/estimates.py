@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 import numpy as np
 
-from gpuledger.simulate.estimate.fit import excess_factor
+from gpuledger.simulate.interval import lower_factor, upper_factor
 from pages.blocks import FILES, ROOT, block
 from pages.results import GIB, Results, about, environment_of, middle, percent, read, table, when, worst, wrap
 
@@ -33,6 +33,7 @@ HOST = ("input", "other")
 """Categories that have data of the host on the CPU, where a copy to the device is none."""
 TALLY_SETS = {"first/": "first", "second/": "second", "third/": "third"}
 NEAR = 0.03
+PROGRAMS = RESULTS + "blind_programs.json"
 ERRORS = ROOT / "src" / "gpuledger" / "simulate" / "estimate" / "errors.toml"
 FIGURES = (("peak_allocated_bytes", "allocated"), ("peak_reserved_bytes", "reserved"), ("process_bytes", "process"))
 KINDS = ("followed", "guessed")
@@ -88,6 +89,27 @@ def ratios_of(results: Results, kind: str) -> dict[str, float]:
     }
 
 
+def program_ratios(kind: str) -> dict[str, float]:
+    """Return truth over estimate of a process's bytes, for each program of a kind that was not compiled or captured.
+
+    Compiled and captured code have an interval of their own. Context and libraries are those of the estimate.
+    """
+    return {
+        name: one["process_bytes"] / one["estimate"]["peak_process_bytes"]
+        for name, one in programs().items()
+        if one["kind"] == kind and not one["own_interval"]
+    }
+
+
+def programs() -> Results:
+    """Return the programs that were estimated before they ran, with the measured bytes of the process."""
+    found = read(PROGRAMS)["programs"]
+    for one in found.values():
+        outside_bytes = one["estimate"]["peak_process_bytes"] - one["estimate"]["peak_reserved_bytes"]
+        one["process_bytes"] = one["truth"]["peak_reserved_bytes"] + outside_bytes
+    return dict(sorted(found.items()))
+
+
 def category_shares(results: Results) -> dict[str, float]:
     """Return each category's error that only one training in twenty passes, as a share of the allocated peak."""
     sizes: dict[str, list[float]] = defaultdict(list)
@@ -112,6 +134,9 @@ def errors_toml() -> str:
     for kind in KINDS:
         lines += ["", f"[{kind}]"]
         lines += [f"{name} = {ratio:.5f}" for name, ratio in ratios_of(results, kind).items()]
+    for kind in KINDS:
+        lines += ["", "# Programs that were estimated before they ran.", f"[{kind}_programs]"]
+        lines += [f"{name} = {ratio:.5f}" for name, ratio in program_ratios(kind).items()]
     lines += [
         "",
         "# Share of the allocated peak that a category was off by in at most one of twenty trainings.",
@@ -170,15 +195,18 @@ def interval() -> list[str]:
     """Return what the interval of today is made of."""
     every, summary = fitted(), read(BLIND[1])["summary_of_all"]
     ratios = {kind: ratios_of(every, kind) for kind in KINDS}
-    upper = {kind: percent(excess_factor(found, LEVEL) - 1) for kind, found in ratios.items()}
+    upper = {kind: percent(upper_factor(LEVEL, kind) - 1) for kind in KINDS}
+    lower = {kind: percent(1 - 1 / lower_factor(LEVEL, kind)) for kind in KINDS}
     excess = {kind: percent(max(max(found.values()) - 1, 0.0)) for kind, found in ratios.items()}
     left_out = summary["above_upper_left_out"]
     named = f" ({', '.join(left_out)})" if left_out else ""
     return wrap(
         f"Today's interval is made of the errors of {len(held(every))} trainings: all of these, the first twelve as",
-        "they were estimated after convolutions had been measured. At a confidence level of 95 % the upper bound is",
-        f"{upper['followed']} above the estimate if all workspaces follow a rule. With cuDNN's convolutions, of which",
-        f"the algorithms are predicted, it is {upper['guessed']} above. The largest errors in these two groups were",
+        "they were estimated after convolutions had been measured. Programs that were estimated before they ran",
+        "can make it wider. The confidence level is 95 %. If all workspaces follow a rule, the upper bound is",
+        f"{upper['followed']} above the estimate. The lower bound is {lower['followed']} below it. With cuDNN's",
+        f"convolutions, of which the algorithms are predicted, these are {upper['guessed']} and",
+        f"{lower['guessed']}. The largest errors above the estimate in these two groups were",
         f"{excess['followed']} and {excess['guessed']}. If each training is left out in turn,",
         f"{percent(summary['above_upper_left_out_frac'])} of the trainings are above their upper bound{named}; that is",
         "not an independent test.",

@@ -10,9 +10,10 @@ from gpuledger.analyze.memory.groups import combine_layers, group_accounts
 from gpuledger.analyze.memory.instant import find_peak, module_classes
 from gpuledger.report.base.terminal import Terminal, TextColumn, TextTable
 from gpuledger.simulate.catalogue import GpuModel
-from gpuledger.simulate.estimate.fit import FITS, Fit, category_spread, kind_on
+from gpuledger.simulate.estimate.fit import FITS, Fit, kind_on
 from gpuledger.simulate.estimate.run import Estimate, some_of
 from gpuledger.simulate.estimate.search import Search
+from gpuledger.simulate.interval import category_spread
 from gpuledger.units import counted, format_bytes
 
 _GIB = 1 << 30
@@ -31,14 +32,11 @@ def verdict_line(found: Estimate) -> str:
 
 
 def interval(found: Estimate) -> str:
-    """Return the interval of the process's peak in GiB: ``±1.4``.
-
-    With compiled code or assumed values, it has both ends: ``-20.3 +21.4``.
-    """
+    """Return the interval of the process's peak in GiB: ``-0.5 +1.4``, or ``±0.1`` if both ends are as far."""
     peaks = found.peaks
-    spread = f"{(peaks.upper_bytes - peaks.process_bytes) / _GIB:.1f}"
-    less_bytes = peaks.process_bytes - peaks.lower_bytes
-    return f"-{less_bytes / _GIB:.1f} +{spread}" if less_bytes else f"±{spread}"
+    more = f"{(peaks.upper_bytes - peaks.process_bytes) / _GIB:.1f}"
+    less = f"{(peaks.process_bytes - peaks.lower_bytes) / _GIB:.1f}"
+    return f"±{more}" if less == more else f"-{less} +{more}"
 
 
 def steps_text(found: Estimate) -> str:

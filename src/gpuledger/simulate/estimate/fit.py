@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import copy
-import math
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from importlib.resources import files
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -21,6 +18,7 @@ from gpuledger.model.journal.reading import Journal
 from gpuledger.simulate.catalogue import HANDLES, GpuModel, catalogue
 from gpuledger.simulate.convolutions.convolutions import CUDNN
 from gpuledger.simulate.estimate.requests_elsewhere import RequestsElsewhere, Row
+from gpuledger.simulate.interval import compiled_errors, lower_factor, upper_factor
 from gpuledger.simulate.traits import CAPTURE, traits_of
 
 FITS, EDGE, TOO_LARGE = "fits", "on the edge", "does not fit"
@@ -31,10 +29,6 @@ FOLLOWED, GUESSED = "followed", "guessed"
 _ELSEWHERE = {FOLLOWED: "followed on another GPU", GUESSED: "guessed on another GPU"}
 _MEASURED_CAPABILITY = (9, 0)
 """Compute capability of the GPU on which the rules were measured."""
-LEAST_EXCESS = 0.005
-"""Minimum relative width of the interval. The rules were written with knowledge of the same measurements."""
-_ROUNDING = 1e-9
-"""Rounding error of products such as 20 x 0.95."""
 CHANGING = ("activation", "activation_gradient", "temporary")
 """Categories of memory of which a program needs more or less with ``torch.compile``."""
 _GUESSED = ("aten.convolution", "aten._cudnn_rnn", CAPTURE)
@@ -81,9 +75,16 @@ class Peaks:
     """How wrong the estimate of compiled code may be. ``upper_bytes`` includes it."""
     endless: EndlessGrowth = NO_GROWTH
     """Growth that no peak includes, because its end is not known."""
+    lower_factor: float = 1.0
+    """The factor from the lower bound to an estimate without assumed values and compiled code."""
 
     @property
     def lower_bytes(self) -> int:
+        """Return the lower bound of the process's peak. It includes the least of assumed values and compiled code."""
+        return int(self.least_bytes / self.lower_factor)
+
+    @property
+    def least_bytes(self) -> int:
         """Return the process's peak with the least of the values that were assumed, and of compiled code."""
         more_bytes = self.reserved_bytes - min(self.reserved_bytes, *bounds_of(self.assumed, self.reserved_bytes))
         return self.process_bytes - more_bytes - self.compiled.saving_bytes
@@ -140,30 +141,9 @@ def kind_of(operators: Iterable[str]) -> str:
     return GUESSED if any(name.startswith(_GUESSED) for name in operators) else FOLLOWED
 
 
-@cache
-def _kept_errors() -> dict[str, dict[str, float]]:
-    folder = files("gpuledger.simulate.estimate")
-    texts = [folder.joinpath(name).read_text(encoding="utf-8") for name in ("errors.toml", "errors_elsewhere.toml")]
-    return tomllib.loads("\n".join(texts))
-
-
 def kind_on(card: GpuModel, kind: str) -> str:
     """Return the kind of a program on a GPU: rules of another GPU have other errors."""
     return kind if card.compute_capability == _MEASURED_CAPABILITY else _ELSEWHERE[kind]
-
-
-def grid_errors(kind: str) -> dict[str, float]:
-    """Return training (``MODEL-…``) -> measured over estimated process bytes, for the benchmark trainings of a kind.
-
-    Source: ``bench/estimate/estimate_grid.py`` on an H200, stored in ``errors.toml``. For other GPUs,
-    ``bench/estimate/strangers.py`` on RTX 3060 and RTX 4060, stored in ``errors_elsewhere.toml``.
-    """
-    return dict(_kept_errors()[kind])
-
-
-def category_spread() -> dict[str, float]:
-    """Return category -> error relative to the allocated peak that 19 of 20 benchmark trainings did not exceed."""
-    return dict(_kept_errors()["by_category"])
 
 
 def compiled_change(by_category: Mapping[str, int]) -> CompiledChange:
@@ -179,62 +159,6 @@ def compiled_change(by_category: Mapping[str, int]) -> CompiledChange:
     return CompiledChange(error_bytes, error_bytes)
 
 
-@cache
-def compiled_errors() -> dict[str, float]:
-    """Return training -> bytes that its estimate is too high, relative to those of :data:`CHANGING`."""
-    text = files("gpuledger.simulate.estimate").joinpath("compiled_errors.toml").read_text(encoding="utf-8")
-    return {
-        name: (one["estimated_bytes"] - one["compiled_bytes"]) / one["changing_bytes"]
-        for name, one in tomllib.loads(text).items()
-    }
-
-
-def upper_factor(level: float, kind: str = GUESSED) -> float:
-    """Return the factor from an estimate to its upper bound: the true value is below it with probability ``level``."""
-    return excess_factor(grid_errors(kind), level)
-
-
-def excess_factor(errors: Mapping[str, float], level: float) -> float:
-    """Return the factor that the error of a new model, not among ``errors``, stays below with probability ``level``.
-
-    A user's program is a new model, and the trainings of one model have similar errors. So each model counts once, with
-    its worst training. If models are exchangeable, the error of the next one is below the ceil((n + 1) level)-th of n.
-    If n models are too few for a level, the tail is extended beyond the largest error by :func:`tail_excess`.
-
-    Args:
-        errors: Measured over estimated bytes by training, ``MODEL-…``; at least one.
-        level: Between 0 and 1.
-    """
-    worst = sorted(worst_by_model(errors).values())
-    rank = math.ceil((len(worst) + 1) * level - _ROUNDING)
-    factor = worst[rank - 1] if rank <= len(worst) else max(worst[-1], 1.0 + tail_excess(worst, level))
-    return max(factor, 1.0 + LEAST_EXCESS)
-
-
-def worst_by_model(errors: Mapping[str, float]) -> dict[str, float]:
-    """Return model -> its largest ratio of measured to estimated bytes."""
-    worst: dict[str, float] = {}
-    for training, ratio in errors.items():
-        model = training.partition("-")[0]
-        worst[model] = max(ratio, worst.get(model, ratio))
-    return worst
-
-
-def tail_excess(ratios: Sequence[float], level: float) -> float:
-    """Return the excess above 1 that the next of ``ratios`` has with probability ``1 - level`` at most.
-
-    0 if none of them is above 1. With m of n above 1, the next one is with probability (m + 1) / (n + 1) at most.
-    Excesses are assumed to be exponential, the usual distribution above a threshold. Then the next excess over the sum
-    of m is above x with probability (1 + x) ** -m. This holds for any mean, and includes the error of estimating it
-    from few values.
-    """
-    above = [ratio - 1.0 for ratio in ratios if ratio > 1.0]
-    if not above:
-        return 0.0
-    chance = (len(above) + 1) / (len(ratios) + 1)
-    return max(0.0, sum(above) * float((chance / (1.0 - level)) ** (1 / len(above)) - 1.0))
-
-
 def peaks_on(
     card: GpuModel,
     allocated_bytes: int,
@@ -246,12 +170,15 @@ def peaks_on(
 ) -> Peaks:
     """Return the peaks of a step on a GPU.
 
-    The upper bound is for its kind of program, for assumed values, and for what ``torch.compile`` may add.
+    The bounds are for its kind of program, for assumed values, and for what ``torch.compile`` may save or add.
     """
     process_bytes = reserved_bytes + card.outside_bytes
     largest_bytes = max(reserved_bytes, *bounds_of(assumed, reserved_bytes)) + card.outside_bytes
     upper_bytes = int(largest_bytes * upper_factor(level, kind_on(card, kind))) + compiled.growth_bytes
-    return Peaks(allocated_bytes, reserved_bytes, process_bytes, upper_bytes, kind, assumed, compiled)
+    below = lower_factor(level, kind_on(card, kind))
+    return Peaks(
+        allocated_bytes, reserved_bytes, process_bytes, upper_bytes, kind, assumed, compiled, lower_factor=below
+    )
 
 
 class Requests:
@@ -340,7 +267,7 @@ def _fit_card(card: GpuModel, peaks: Peaks, requests: Requests, level: float) ->
     room = card.usable_bytes - card.outside_bytes
     full = requests.replay(capacity_bytes=room)
     if full is None:
-        may_fit = own.lower_bytes < own.process_bytes and own.lower_bytes <= card.usable_bytes
+        may_fit = own.least_bytes < own.process_bytes and own.least_bytes <= card.usable_bytes
         return Fit(card, EDGE if may_fit else TOO_LARGE, own.process_bytes, own.upper_bytes)
     # Near the limit, the allocator returns cached memory to the driver, so that less is reserved.
     reserved_bytes = full.counters.peak_reserved_bytes

@@ -33,13 +33,13 @@ from gpuledger.simulate.estimate.fit import (
     Peaks,
     Requests,
     compiled_change,
-    compiled_errors,
     fit_card,
     fit_catalogue,
     kind_of,
     peaks_on,
     with_full_buffers,
 )
+from gpuledger.simulate.interval import compiled_errors
 from gpuledger.units import format_bytes
 
 DEFAULT_STEPS = 3
@@ -94,7 +94,7 @@ class Estimate:
 
     @property
     def lower_bytes(self) -> int:
-        """Return the peak of the process's bytes if ``torch.compile`` saves as much as it may."""
+        """Return the lower bound of ``peak_process_bytes``."""
         return self.peaks.lower_bytes
 
     @property

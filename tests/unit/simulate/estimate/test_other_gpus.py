@@ -21,8 +21,8 @@ from gpuledger.simulate.estimate.fit import (
     fit_card,
     kind_on,
     peaks_on,
-    upper_factor,
 )
+from gpuledger.simulate.interval import upper_factor
 
 MIB, GIB = 1 << 20, 1 << 30
 

@@ -23,30 +23,34 @@ from gpuledger.simulate.estimate.fit import (
     FITS,
     FOLLOWED,
     GUESSED,
-    LEAST_EXCESS,
     NO_CHANGE,
     TOO_LARGE,
     Assumed,
     CompiledChange,
     Peaks,
     Requests,
-    category_spread,
     compiled_change,
-    compiled_errors,
-    excess_factor,
     fit_card,
     fit_catalogue,
-    grid_errors,
     kind_of,
     peaks_of,
     peaks_on,
-    tail_excess,
-    upper_factor,
     with_full_buffers,
-    worst_by_model,
 )
 from gpuledger.simulate.estimate.search import Trial, find_largest
 from gpuledger.simulate.gpu.elsewhere import REPLACE
+from gpuledger.simulate.interval import (
+    LEAST_EXCESS,
+    category_spread,
+    compiled_errors,
+    excess_factor,
+    grid_errors,
+    lower_factor,
+    program_errors,
+    tail_excess,
+    upper_factor,
+    worst_by_model,
+)
 from gpuledger.simulate.traits import CAPTURE
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -195,7 +199,29 @@ def test_the_upper_end_covers_the_share_asked_for_of_models_it_does_not_know(lev
         if ratio > excess_factor({name: one for name, one in errors.items() if name.partition("-")[0] != model}, level)
     ]
     assert len(above) <= (1 - level) * len(worst) + 1
-    assert upper_factor(level, kind) == excess_factor(errors, level) > 1
+    together = errors | program_errors(kind)
+    assert upper_factor(level, kind) == max(excess_factor(errors, level), excess_factor(together, level)) > 1
+
+
+@given(st.floats(0.5, 0.99), st.sampled_from([FOLLOWED, GUESSED]))
+def test_the_lower_end_covers_the_share_asked_for_of_models_it_does_not_know(level: float, kind: str) -> None:
+    errors = grid_errors(kind) | program_errors(kind)
+    models = worst_by_model({name: 1 / ratio for name, ratio in errors.items()})
+    below = []
+    for model, ratio in models.items():
+        others = {name: 1 / one for name, one in errors.items() if name.partition("-")[0] != model}
+        below.append(ratio > excess_factor(others, level))
+    assert sum(below) <= (1 - level) * len(models) + 1
+    trainings = {name: 1 / ratio for name, ratio in grid_errors(kind).items()}
+    assert lower_factor(level, kind) >= excess_factor(trainings, level) > 1
+
+
+@pytest.mark.parametrize("kind", [FOLLOWED, GUESSED])
+def test_programs_that_were_estimated_well_make_no_interval_narrower(kind: str) -> None:
+    assert program_errors(kind)
+    trainings = grid_errors(kind)
+    assert upper_factor(0.95, kind) >= excess_factor(trainings, 0.95)
+    assert lower_factor(0.95, kind) >= excess_factor({name: 1 / ratio for name, ratio in trainings.items()}, 0.95)
 
 
 @given(st.lists(st.floats(0.9, 1.1), min_size=1, max_size=40), st.floats(0.5, 0.99), st.floats(0.5, 0.99))
@@ -283,11 +309,13 @@ def test_the_upper_bound_is_for_the_largest_assumed_values_and_the_errors_on_tha
 ) -> None:
     card, change = find_card(key), CompiledChange(7, 9)
     errors = kind if key == "h200" else f"{kind} on another GPU"
-    upper_bytes = int((largest_bytes + card.outside_bytes) * excess_factor(grid_errors(errors), 0.95)) + 9
-    expected = Peaks(3, GIB, GIB + card.outside_bytes, upper_bytes, kind, assumed, change)
+    upper_bytes = int((largest_bytes + card.outside_bytes) * upper_factor(0.95, errors)) + 9
+    below = lower_factor(0.95, errors)
+    expected = Peaks(3, GIB, GIB + card.outside_bytes, upper_bytes, kind, assumed, change, lower_factor=below)
     assert peaks_on(card, 3, GIB, 0.95, kind, assumed, change) == expected
     least_bytes = GIB if assumed is None else 1
-    assert expected.lower_bytes == least_bytes + card.outside_bytes - 7
+    assert expected.least_bytes == least_bytes + card.outside_bytes - 7
+    assert expected.lower_bytes == int(expected.least_bytes / below)
 
 
 @pytest.mark.parametrize(
@@ -297,7 +325,7 @@ def test_the_upper_bound_is_for_the_largest_assumed_values_and_the_errors_on_tha
 def test_the_lower_bound_is_for_the_least_assumed_values(assumed: Assumed | None, least_bytes: int) -> None:
     """Less memory can also be that of the largest values, such as of the boxes that a sampler then leaves out."""
     card = find_card("h200")
-    assert peaks_on(card, GIB, GIB, 0.95, FOLLOWED, assumed).lower_bytes == least_bytes + card.outside_bytes
+    assert peaks_on(card, GIB, GIB, 0.95, FOLLOWED, assumed).least_bytes == least_bytes + card.outside_bytes
 
 
 def test_a_program_that_fits_with_the_least_assumed_values_is_on_the_edge() -> None:
@@ -410,7 +438,7 @@ def test_a_compiled_program_may_fit_where_it_does_not_uncompiled(saving_bytes: i
     size_bytes = card.usable_bytes + 4 * GIB
     requests = requests_of(size_bytes)
     peaks = peaks_on(card, size_bytes, size_bytes, 0.95, FOLLOWED, compiled=CompiledChange(saving_bytes))
-    assert peaks.lower_bytes == peaks.process_bytes - saving_bytes
+    assert peaks.least_bytes == peaks.process_bytes - saving_bytes
     assert fit_card(card, peaks, requests, 0.95).verdict == verdict
 
 

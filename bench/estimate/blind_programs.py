@@ -1,0 +1,63 @@
+"""Keeps the record of programs that were estimated before they ran on a GPU: estimates as they were, and the peaks.
+
+The programs were written for this by people who do not know the rules of estimates. They are not kept. The estimates
+are ``gpuledger estimate --gpu h200 --json`` of each program, the peaks those of ``torch.cuda.max_memory_allocated()``
+and ``max_memory_reserved()`` of the bare program.
+
+Usage: python bench/estimate/blind_programs.py --estimates estimates.json --truth truth.json --commit HASH \
+           --measured DATE [--captured NAME …] --out bench/estimate/results/h200/blind_programs.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
+
+from environment import write_results
+
+KEPT = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_process_bytes", "lower_bytes", "upper_bytes")
+
+
+def record(
+    estimates: dict[str, Any], truth: dict[str, Any], commit: str, measured: str, captured: list[str]
+) -> dict[str, Any]:
+    """Return program -> its estimate and its peaks, of those that have both. ``captured`` programs use CUDA graphs."""
+    found: dict[str, Any] = {}
+    for name, estimate in sorted(estimates.items()):
+        stem = Path(name).stem
+        if stem not in truth or "verdict" not in estimate:
+            continue
+        allocated_bytes, reserved_bytes = truth[stem]
+        found[stem] = {
+            "estimate": {key: estimate[key] for key in KEPT},
+            "kind": estimate["interval_from"],
+            "own_interval": bool(estimate["uncompiled"]) or stem in captured,
+            "commit": commit,
+            "truth": {"peak_allocated_bytes": allocated_bytes, "peak_reserved_bytes": reserved_bytes},
+            "measured": measured,
+        }
+    return found
+
+
+def main() -> None:
+    """Add programs to the record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("--estimates", "--truth", "--out"):
+        parser.add_argument(name, required=True, type=Path)
+    parser.add_argument("--commit", required=True)
+    parser.add_argument("--measured", required=True)
+    parser.add_argument("--captured", nargs="*", default=[])
+    given = parser.parse_args()
+    results = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {"programs": {}}
+    both = (json.loads(path.read_text(encoding="utf-8")) for path in (given.estimates, given.truth))
+    results["programs"] |= record(*both, given.commit, given.measured, given.captured)
+    write_results(given.out, results)
+
+
+if __name__ == "__main__":
+    main()
