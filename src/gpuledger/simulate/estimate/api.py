@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from torch.utils._pytree import tree_map
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.errors import InputError, UsageError
+from gpuledger.files.scratch import scratch_directory
 from gpuledger.model.run_writer import RunWriter, new_manifest
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.estimate.failures import WHAT_TO_TELL
@@ -57,7 +57,8 @@ def estimate(
         steps: Number of calls of ``step``.
         confidence: Confidence level of ``upper_bytes``, from 0.5 to 0.999.
         alloc_conf: Settings as in ``PYTORCH_CUDA_ALLOC_CONF``.
-        out: Directory of the run; by default a temporary one. If there is no estimate, it is removed.
+        out: Directory of the run; by default a temporary one, which is removed when nothing refers to the result's
+            ``run`` any more, or this process ends. If there is no estimate, it is removed.
 
     Raises:
         UsageError: no such GPU, ``steps`` is not at least 1, ``confidence`` is outside its range, or ``out`` exists or
@@ -71,7 +72,21 @@ def estimate(
         >>> gpuledger.estimate(train_step, batch, gpu="a100-80gb").fits  # doctest: +SKIP
     """
     order = make_order("estimate", (getattr(step, "__name__", "step"),), gpu, steps, confidence, alloc_conf)
-    directory = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="gpuledger-")) / "estimate.ledger"
+    if out is not None:
+        return _estimate_in(Path(out), order, step, inputs)
+    with scratch_directory() as (directory, keep_with):
+        found = _estimate_in(directory / "estimate.ledger", order, step, inputs)
+        keep_with(found.run)
+    return found
+
+
+def _estimate_in(directory: Path, order: Order, step: Callable[..., Any], inputs: Any) -> Estimate:
+    """Return the estimate of a step, with its run in a new directory.
+
+    Raises:
+        UsageError: the directory exists or cannot be created.
+        InputError: the step uses something that cannot be simulated.
+    """
     try:
         writer = RunWriter.open(directory, new_manifest(directory.name, order.program, {}))
     except OSError as error:

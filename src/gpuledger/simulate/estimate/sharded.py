@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpuledger.files.scratch import scratch_directory
 from gpuledger.simulate.catalogue import REFERENCE
 from gpuledger.simulate.estimate.ranks import RanksEstimate, estimate_program_ranks
 from gpuledger.simulate.estimate.run import DEFAULT_CONFIDENCE, make_order
@@ -36,7 +36,8 @@ def estimate_ranks(
         gpu: A GPU listed by ``gpuledger gpus``.
         steps: Number of training steps to simulate; by default as many as the shapes of the inputs require.
         alloc_conf: Settings as in ``PYTORCH_CUDA_ALLOC_CONF``.
-        out: Directory of the run; by default a temporary one. If there is no estimate, it is removed.
+        out: Directory of the run; by default a temporary one, which is removed when nothing refers to the result's
+            ``run`` any more, or this process ends. If there is no estimate, it is removed.
 
     Raises:
         UsageError: no such script, GPU or rank, a number is outside its range, or ``out`` exists or cannot be created.
@@ -51,8 +52,12 @@ def estimate_ranks(
         >>> gpuledger.estimate_ranks("train.py", world_size=8, gpu="h100-80gb").fits  # doctest: +SKIP
     """
     order = make_order("estimate_ranks", (script, *arguments), gpu, steps, DEFAULT_CONFIDENCE, alloc_conf)
-    directory = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="gpuledger-")) / "estimate.ledger"
-    return estimate_program_ranks(order, world_size, directory, ranks=tuple(ranks))
+    if out is not None:
+        return estimate_program_ranks(order, world_size, Path(out), ranks=tuple(ranks))
+    with scratch_directory() as (directory, keep_with):
+        found = estimate_program_ranks(order, world_size, directory / "estimate.ledger", ranks=tuple(ranks))
+        keep_with(found.run)
+    return found
 
 
 def find_world_size(
