@@ -9,7 +9,8 @@ import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,9 @@ _STDLIB = f"{sysconfig.get_path('stdlib')}/"
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/torch/")
 """Parts of the paths of files that are not the program's own."""
 
+_PYTHON = re.compile(r"python[\d.]*|torchrun|accelerate|deepspeed")
+"""Names of commands that run a Python program."""
+_IN_FIRST = "Call their function in the first process"
 _RANKS = "Name the number of ranks with --world-size N"
 _OF_TORCHRUN = frozenset(RankPlace(0, 1).environment())
 _OF_ENVIRONMENT = (os.__file__, "<frozen os>")
@@ -101,6 +105,91 @@ class StartedThreads:
             plain_start(thread)
 
         patches.put(threading.Thread, "start", start)
+
+
+class Started:
+    """Records the threads and processes of the program, of which only the first thread is simulated."""
+
+    def __init__(self) -> None:
+        self._threads, self._processes = StartedThreads(), StartedProcesses()
+
+    def install(self, patches: Patches) -> None:
+        """Watch the starts."""
+        self._threads.install(patches)
+        self._processes.install(patches)
+
+    def hint(self) -> str:
+        """Return what the user can do if the first thread does not train; "" if there are no others."""
+        return self._processes.hint() or (OTHER_THREADS if self._threads.any_own else "")
+
+    def describe(self) -> Iterator[str]:
+        """Yield sentences on what is not simulated."""
+        if self._processes.places:
+            yield f"{self._processes.describe()}: what they allocate is not included."
+        if self._threads.any_own:
+            yield f"{OTHER_THREADS}: what they allocate is not included."
+
+
+class StartedProcesses:
+    """Records where the program has started processes that may train, which are not simulated.
+
+    These run a function of the program, or a Python program.
+    """
+
+    def __init__(self) -> None:
+        self.places: dict[str, str] = {}
+        """FILE:LINE -> what was started, as arguments of ``gpuledger estimate``; "" if it was a function."""
+
+    def install(self, patches: Patches) -> None:
+        """Watch the starts of processes."""
+        plain_start, plain_init = BaseProcess.start, subprocess.Popen.__init__
+
+        def start(process: Any) -> None:
+            code = getattr(getattr(process, "_target", None) or type(process).run, "__code__", None)
+            if code is not None and is_own(code.co_filename):
+                self._note("")
+            plain_start(process)
+
+        def init(process: Any, args: Any, *more: Any, **how: Any) -> None:
+            words = args.split() if isinstance(args, str) else list(map(os.fsdecode, _words_of(args)))
+            program = _python_program(words)
+            if program is not None:
+                self._note(program)
+            plain_init(process, args, *more, **how)
+
+        patches.put(BaseProcess, "start", start)
+        patches.put(subprocess.Popen, "__init__", init)
+
+    def describe(self) -> str:
+        """Return where processes were started; "" if none was."""
+        return f"Processes that are started at {', '.join(self.places)} are not simulated" if self.places else ""
+
+    def hint(self) -> str:
+        """Return what the user can do if nothing but these processes trains; "" if none was started."""
+        programs = [program for program in self.places.values() if program]
+        instead = f"Estimate their program: gpuledger estimate {programs[0]}" if programs else _IN_FIRST
+        return f"{self.describe()}. {instead}" if self.places else ""
+
+    def _note(self, program: str) -> None:
+        frames = traceback.extract_stack(sys._getframe(2))
+        place = own_place((frame.filename, frame.lineno or 0) for frame in frames)
+        if place:
+            self.places[place] = program
+
+
+def _words_of(args: Any) -> list[Any]:
+    words = [args] if isinstance(args, (bytes, os.PathLike)) else list(args)
+    return [word for word in words if isinstance(word, (str, bytes, os.PathLike))]
+
+
+def _python_program(words: Sequence[str]) -> str | None:
+    """Return the program that a command runs with Python, or with a launcher of torch; None of another command."""
+    if not words or not _PYTHON.fullmatch(os.path.basename(words[0])):
+        return None
+    rest = list(words[1:])
+    while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
+        rest.pop(0)
+    return None if not rest or rest[0] == "-c" else " ".join(rest)
 
 
 def is_own(file: str) -> bool:

@@ -16,7 +16,7 @@ from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.convolutions.convolutions import needs_workspace
 from gpuledger.simulate.estimate.failures import (
     OTHER_THREADS,
-    StartedThreads,
+    Started,
     describe_failure,
     is_own,
     own_place,
@@ -98,7 +98,7 @@ def follow(
     longer = None if rest is None else rest.longer
     session = SimulatedSession(device, plan, directory, rank=ranks["rank"] if ranks else 0, rest=rest)
     said: dict[str, int] = {}
-    threads, failed_threads = StartedThreads(), FailedThreads()
+    started, failed_threads = Started(), FailedThreads()
 
     def say(sentence: str) -> None:
         said[sentence] = said.get(sentence, 0) + 1
@@ -107,7 +107,7 @@ def follow(
 
     def install(patches: Patches, mode: SimulatedMode) -> None:
         plan.install(patches, rest)
-        threads.install(patches)
+        started.install(patches)
         failed_threads.install(patches)
         install_changes(patches, is_own, rest, float_of(mode))
         install_saving(patches, say)
@@ -128,13 +128,15 @@ def follow(
             outcome = _run(program, rest, with_ranks=bool(ranks))
         if rest is not None and not rest.is_shortened and outcome["ended"] == "exit":
             plan.growth = None  # all steps were simulated
-        if threads.any_own and not outcome.get("hint"):
-            outcome["hint"] = OTHER_THREADS
+        outcome["hint"] = outcome.get("hint") or started.hint()
         if one_rank is not None and one_rank.is_spawned and not one_rank.initialized:
             say("Each rank is one spawned process. Processes that use the same GPU need the sum of their memory.")
-        if threads.any_own:
-            say(f"{OTHER_THREADS}: what they allocate is not included.")
-        for sentence in (*describe_convolutions(device), *plan.describe(longer), *(rest.describe() if rest else ())):
+        for sentence in (
+            *started.describe(),
+            *describe_convolutions(device),
+            *plan.describe(longer),
+            *(rest.describe() if rest else ()),
+        ):
             say(sentence)
         for sentence in said:
             session.journal.note(sentence)
