@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,13 +19,6 @@ from gpuledger.simulate.gpu.device import SimulatedDevice
 pytestmark = pytest.mark.torch
 MIB = 1 << 20
 ROWS, CLASSES = 2048, 8192
-
-
-@pytest.fixture
-def device() -> Iterator[SimulatedDevice]:
-    made = SimulatedDevice(find_card("h200"), CachingAllocator())
-    with in_place(made, lambda _: None):
-        yield made
 
 
 class Peak:

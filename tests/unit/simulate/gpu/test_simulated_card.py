@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from present import present
 
 pytest.importorskip("torch")
 import torch
+from simulated_gpu import SAID
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
@@ -23,15 +23,6 @@ from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.dispatch import NotModelledError
 
 pytestmark = pytest.mark.torch
-SAID: list[str] = []
-
-
-@pytest.fixture
-def device() -> Iterator[SimulatedDevice]:
-    made = SimulatedDevice(find_card("h200"), CachingAllocator())
-    SAID.clear()
-    with in_place(made, SAID.append):
-        yield made
 
 
 def test_everything_is_as_before_afterwards() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,6 @@ pytestmark = pytest.mark.torch
 ENTRIES = 1 << 20
 DROPOUT = inspect.signature(F.dropout).parameters
 """Those of torch itself, without a simulated GPU."""
-
-
-@pytest.fixture
-def device() -> Iterator[SimulatedDevice]:
-    made = SimulatedDevice(find_card("h200"), CachingAllocator())
-    with in_place(made, lambda _: None):
-        yield made
 
 
 class Calls(TorchDispatchMode):

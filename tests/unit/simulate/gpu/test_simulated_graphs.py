@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 import torch
+from simulated_gpu import SAID
 from torch import nn
 
-from gpuledger.analyze.allocator.allocator import CachingAllocator
-from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.estimate.fit import GUESSED, kind_of
-from gpuledger.simulate.gpu.card import in_place
 from gpuledger.simulate.gpu.device import SimulatedDevice
 
 pytestmark = pytest.mark.torch
 MIB = 1 << 20
-SAID: list[str] = []
-
-
-@pytest.fixture
-def device() -> Iterator[SimulatedDevice]:
-    made = SimulatedDevice(find_card("h200"), CachingAllocator())
-    SAID.clear()
-    with in_place(made, SAID.append):
-        yield made
 
 
 def captured(data: torch.Tensor, pool: Any = None) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:

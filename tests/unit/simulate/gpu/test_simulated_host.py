@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.model.journal.journal import Action
-from gpuledger.simulate.catalogue import find_card
-from gpuledger.simulate.gpu.card import in_place
 from gpuledger.simulate.gpu.device import SimulatedDevice
 
 pytestmark = pytest.mark.torch
-SAID: list[str] = []
-
-
-@pytest.fixture
-def device() -> Iterator[SimulatedDevice]:
-    made = SimulatedDevice(find_card("h200"), CachingAllocator())
-    SAID.clear()
-    with in_place(made, SAID.append):
-        yield made
 
 
 def _computed(*shape: int) -> torch.Tensor:
