@@ -66,8 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", description)
     if _devices(config) not in DEVICES:
         raise pytest.UsageError(f"gpuledger_devices = {_devices(config)}: expected one of {', '.join(DEVICES)}")
-    if _virtual_card(config):
-        _check_card(_virtual_card(config))
+    if _simulated_gpu(config):
+        _check_card(_simulated_gpu(config))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -105,7 +105,7 @@ def _recorded_call(item: pytest.Item, limits: MarkedLimits) -> Generator[None, A
     from gpuledger.integrations.pytest_recorded import RecordedTest
 
     with _place(item) as place:
-        test = RecordedTest(item, limits, lambda: _make_recording(item, place, virtual=limits.of_bytes))
+        test = RecordedTest(item, limits, lambda: _make_recording(item, place, simulated=limits.of_bytes))
         with test.recorded():
             test.repeat()
             result = yield
@@ -150,13 +150,13 @@ def _values_of(terminalreporter: Any, name: str) -> list[Any]:
 def gpuledger_recording(request: pytest.FixtureRequest) -> Iterator[Recording | SimulatedRecording]:
     """Return a recording for the test to begin and end: ``with gpuledger_recording:``, afterwards ``.run()``."""
     with _place(request.node) as place:
-        yield _make_recording(request.node, place, virtual=True)
+        yield _make_recording(request.node, place, simulated=True)
 
 
-def _make_recording(item: Any, place: Path, *, virtual: bool) -> Recording | SimulatedRecording:
-    """Return the recording of a test, on a simulated GPU if the option and ``virtual`` are set."""
-    card = _virtual_card(item.config)
-    if card and virtual:
+def _make_recording(item: Any, place: Path, *, simulated: bool) -> Recording | SimulatedRecording:
+    """Return the recording of a test, on a simulated GPU if the option and ``simulated`` are set."""
+    card = _simulated_gpu(item.config)
+    if card and simulated:
         from gpuledger.integrations.simulated_recording import SimulatedRecording
 
         return SimulatedRecording(card, place)
@@ -201,12 +201,12 @@ def _why_no_bytes(config: pytest.Config) -> str:
         return NO_TORCH
     import torch
 
-    if _virtual_card(config) or _devices(config) == "cpu" or torch.cuda.is_available():
+    if _simulated_gpu(config) or _devices(config) == "cpu" or torch.cuda.is_available():
         return ""
     return "no CUDA GPU here; use --gpuledger-simulate h200 for a simulated GPU"
 
 
-def _virtual_card(config: pytest.Config) -> str:
+def _simulated_gpu(config: pytest.Config) -> str:
     return str(config.getoption("--gpuledger-simulate") or "")
 
 

@@ -91,20 +91,20 @@ def asked_for(wanted: WorkloadSpec) -> CaptureRequest:
 class CapturedDevice:
     """The captured device. ``device`` is its name in torch."""
 
-    def __init__(self, device: str, title: str, virtual: SimulatedDevice | None = None) -> None:
+    def __init__(self, device: str, title: str, simulated: SimulatedDevice | None = None) -> None:
         self.device = device
         self.title = title
-        self.virtual = virtual
+        self.simulated = simulated
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor is on the device."""
-        if self.virtual is not None:
-            return self.virtual.holds(tensor)
+        if self.simulated is not None:
+            return self.simulated.holds(tensor)
         return tensor.device.type == self.device
 
     def renamed(self, key: OperatorKey) -> OperatorKey:
         """Return the key that a call counts as. On a simulated GPU, it is that of the real GPU's operator."""
-        return key if self.virtual is None else as_on_card(key)
+        return key if self.simulated is None else as_on_card(key)
 
 
 @contextmanager
@@ -143,9 +143,9 @@ def capture_model(asked: CaptureRequest, gpu: str | None) -> Workload:
         InputError: the model cannot be created, does not accept the inputs, or cannot be simulated.
     """
     notes: dict[str, None] = {}
-    is_virtual = gpu not in (CPU, None)
-    with without_initial_weights() if is_virtual else nullcontext():
-        model = build_model(asked.model, RANDOM if is_virtual else asked.weights)
+    is_simulated = gpu not in (CPU, None)
+    with without_initial_weights() if is_simulated else nullcontext():
+        model = build_model(asked.model, RANDOM if is_simulated else asked.weights)
     sizes = asked.inputs or default_inputs(model, asked.batch)
     with device_named(gpu, lambda sentence: notes.setdefault(sentence)) as place:
         model = model.to(place.device)

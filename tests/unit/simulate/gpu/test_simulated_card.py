@@ -1,4 +1,4 @@
-"""What a program finds on a virtual GPU, and that nothing of it is left afterwards."""
+"""What a program finds on a simulated GPU, and that nothing of it is left afterwards."""
 
 from __future__ import annotations
 
