@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from torch import nn
+
+from gpuledger.collect.adapter.frames import locals_of, program_frames
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 
 SWITCH_CALLS = 8
@@ -12,6 +15,41 @@ SWITCH_CALLS = 8
 
 HELD_CALLS = 16
 """Maximum number of calls that are held back because a training can follow."""
+
+
+class ConstructorCalls:
+    """Calls in the constructor of a module, which calls a part of itself to find out the size of its output.
+
+    They are no steps, up to SWITCH_CALLS of them: a constructor can also do all the work of a program.
+    """
+
+    def __init__(self) -> None:
+        self._left = SWITCH_CALLS
+        self._under_way = -1
+
+    def begins(self, module_id: int) -> bool:
+        """Record the start of a call. Return whether it is one of these."""
+        if self._left and _is_constructing():
+            self._left -= 1
+            self._under_way = module_id
+            return True
+        return False
+
+    def ends(self, module_id: int) -> bool:
+        """Record the end of a call. Return whether it is one of these."""
+        is_one, self._under_way = module_id == self._under_way, -1
+        return is_one
+
+
+def _is_constructing() -> bool:
+    """Return whether the constructor of a module runs."""
+    for frame in program_frames():
+        code = frame.f_code
+        if code.co_name == "__init__" and code.co_argcount:
+            made = locals_of(frame).get(code.co_varnames[0])
+            if issubclass(type(made), nn.Module):
+                return True
+    return False
 
 
 class FollowedModule:

@@ -25,7 +25,7 @@ from gpuledger.collect.adapter.program_objects import (
     without_overrides,
 )
 from gpuledger.collect.launch.settings import AUTO, MARK, MODULE, OPTIMIZER, name_of_call
-from gpuledger.collect.steps.call_steps import FollowedModule, HeldCalls
+from gpuledger.collect.steps.call_steps import ConstructorCalls, FollowedModule, HeldCalls
 from gpuledger.collect.steps.compiled_steps import CompiledCalls, CompiledSteps
 from gpuledger.collect.steps.followed_optimizer import FollowedOptimizer
 from gpuledger.collect.steps.made_optimizers import MadeOptimizers
@@ -79,6 +79,7 @@ class StepCounter:
         self._marked = step_on == MARK
         self.optimizer = FollowedOptimizer()
         self._followed = followed or FollowedModule()
+        self._constructors = ConstructorCalls()
         self._held = held or HeldCalls(lambda: False, lambda *_: None)
         self._call_under_way = -1
         self._weights_version = weights_version
@@ -205,6 +206,8 @@ class StepCounter:
         call: what is before makes the model.
         """
         if self.module_name is None and self.counts_calls and not self._compiled.updates:
+            if not self.seen and self._step_on == AUTO and self._constructors.begins(module_id):
+                return
             self._compiled.module_called()
             before = self._followed.module_id
             if not self.seen and self._step_on == AUTO and self._followed.gives_way_to_larger(module_id):
@@ -219,7 +222,7 @@ class StepCounter:
 
         The call was a step, unless the model is trained or backward can follow.
         """
-        is_followed = self._followed.module_id in (-1, module_id)
+        is_followed = not self._constructors.ends(module_id) and self._followed.module_id in (-1, module_id)
         if self.module_name is None and self.counts_calls and is_followed and not self._compiled.updates:
             self._followed.begins(module_id)
             self._call_ends(module_id, expects_training)

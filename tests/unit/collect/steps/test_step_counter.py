@@ -87,6 +87,27 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
+class Probing(nn.Module):
+    """A module that calls a part of itself while it is made."""
+
+    def __init__(self, counted: Counted, times: int) -> None:
+        super().__init__()
+        with torch.no_grad():
+            counted.call(times)
+
+
+@pytest.mark.parametrize(("times", "steps"), [(1, 0), (SWITCH_CALLS + 3, 3)])
+def test_calls_in_the_constructor_of_a_module_are_no_steps(times: int, steps: int) -> None:
+    """As of the features of a picture, of which the next layer needs the size. A constructor that goes on does work."""
+    counted = Counted()
+    Probing(counted, times)
+    assert counted.counter.seen == steps
+    with torch.no_grad():
+        counted.call(2)
+    counted.counter.remove()
+    assert counted.rows == [("call", number) for number in range(1, steps + 3)]
+
+
 def test_held_calls_are_steps_if_no_training_follows() -> None:
     counted = Counted(awaits_training=True)
     with torch.no_grad():
