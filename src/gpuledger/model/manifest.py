@@ -267,6 +267,11 @@ class RecordedFacts(JsonObject):
         """Return the number of the training that a step is of. It is 0 for all steps of a program with one."""
         return next((number for first, number in reversed(self.trainings) if first <= step), 0)
 
+    def leaves_training(self, number: int, first: int, last: int) -> int | None:
+        """Return the first of the steps from ``first`` to ``last`` that is of another training than ``number``."""
+        steps = [first, *(step for step, _ in self.trainings if first < step <= last)]
+        return next((step for step in steps if self.training_of(step) != number), None)
+
     def device(self, device_idx: int) -> DeviceFacts:
         """Return the facts of a device; only its index if it is not described."""
         known = (one for one in self.devices if one.device_idx == device_idx)

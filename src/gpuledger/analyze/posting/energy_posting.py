@@ -55,7 +55,7 @@ def _of_other_training(manifest: RankManifest) -> list[str]:
         return []
     first, last = edges.first_step, edges.last_step
     mine = manifest.training_of(first if times is None else times[0])
-    other = next((step for step in range(first, last + 1) if manifest.training_of(step) != mine), None)
+    other = manifest.leaves_training(mine, first, last)
     if other is None:
         return []
     return [f"The energy of steps {first} to {last} was measured. From step {other} on, another optimizer steps."]

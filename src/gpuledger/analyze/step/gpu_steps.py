@@ -84,9 +84,8 @@ def synchronized_step_ns(rank: Rank) -> tuple[float, int] | None:
         return None
     if found.start_ns is None or found.end_ns is None or found.last_step < found.first_step:
         return None
-    steps = {found.first_step, found.last_step, *(rank.manifest.time_steps or ())}
-    steps |= {first for first, _ in rank.manifest.trainings if found.first_step <= first <= found.last_step}
-    if len({rank.manifest.training_of(step) for step in steps}) > 1:
+    training = rank.manifest.training_of((rank.manifest.time_steps or (found.first_step,))[0])
+    if rank.manifest.leaves_training(training, found.first_step, found.last_step) is not None:
         return None
     count = found.last_step - found.first_step + 1
     return (found.end_ns - found.start_ns) / count, count
