@@ -10,7 +10,7 @@ import pytest
 import torch
 from recorded import Recorded, record_own
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, grad, stack_module_state, vmap
 
 pytestmark = pytest.mark.torch
 
@@ -18,6 +18,7 @@ Update = Callable[[Tensor, Tensor], None]
 """Updates a weight with its gradient."""
 
 STATE = ("weight", 512), ("bias", 16)
+KINDS = "weight", "gradient", "optimizer_state"
 
 
 def weights_of(model: nn.Module) -> list[Tensor]:
@@ -376,6 +377,27 @@ def test_tensors_that_stand_in_for_parameters_are_weights_without_gradients_too(
 
     weights = {(block.name, block.bytes) for block in record_own(program).of("weight")}
     assert weights == {("hyper.weight", 512), ("model.weight", 512), ("model.weight", 1536)}
+
+
+def test_weights_of_an_ensemble_are_those_of_the_module_that_computes_with_them() -> None:
+    """An optimizer updates stacked weights in a dict. Weight, gradient and state of each have one name and module."""
+
+    def program(_: object) -> object:
+        models = [nn.Linear(32, 4) for _ in range(3)]
+        params, buffers = stack_module_state(models)
+        base, other = nn.Linear(32, 4).to("meta"), nn.Parameter(torch.ones(8))
+        optimizer = torch.optim.SGD([*params.values(), other], lr=0.1, momentum=0.9)
+        for _step in range(3):
+            made = vmap(lambda own, x: functional_call(base, own, (x,)))(params, torch.ones(3, 4, 32))
+            optimizer.zero_grad()
+            (made.square().sum() * other.sum()).backward()
+            optimizer.step()
+        return models, params, buffers, base, other, optimizer
+
+    run = record_own(program)
+    for size_bytes, name, module in ((3 * 512, "weight", "base"), (3 * 16, "bias", "base"), (32, "other", "")):
+        found = {kind: {(one.name, one.module) for one in run.of(kind, bytes=size_bytes)} for kind in KINDS}
+        assert found == {kind: {(name, module)} for kind in KINDS}
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")

@@ -191,6 +191,29 @@ class ModulesBelow:
         )
 
 
+class ModulesAround:
+    """Finds the module around two modules.
+
+    Args:
+        modules: The journal's modules.
+    """
+
+    def __init__(self, modules: Sequence[dict[str, Any]]) -> None:
+        self._parents = [int(one["parent"]) for one in modules]
+
+    def of(self, one: int, other: int) -> int:
+        """Return the id of the innermost module that contains both; -1 if there is none."""
+        around = self._up_from(one)
+        return next((module for module in self._up_from(other) if module in around), -1)
+
+    def _up_from(self, module: int) -> list[int]:
+        found: list[int] = []
+        while 0 <= module < len(self._parents) and module not in found:
+            found.append(module)
+            module = self._parents[module]
+        return found
+
+
 class CompiledKernels:
     """Knows what kernels of compiled code compute, and the module in which they call other compiled code.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuledger.analyze.module_paths import ModulesAround
 from gpuledger.analyze.posting.replay import NEVER, Replay
 from gpuledger.analyze.posting.rules import NO_IDENTITY, BlockFeatures, categorize
 from gpuledger.model.accounts import FATES, IDENTITY_CATEGORY, Identity, Phase
@@ -286,7 +287,8 @@ def _identities(
     """Return the observed identity of each block: of several, the first in the order of the identities.
 
     The first observation of that identity gives name and module. If tensors of several modules share the block (a
-    bucket, a flat parameter), it belongs to the module around them and has no name. ``module_id`` is that of the
+    bucket, a flat parameter), it belongs to the module around them and has no name. A weight outside of modules that
+    stands in for a parameter has its name and module, and so have its gradient and state. ``module_id`` is that of the
     allocation, which a block without an identity keeps. Such a block outside of modules has the name, and the
     module, of the first attribute or variable that was seen to hold it. An input has such a name, too, and so has
     optimizer state of several weights.
@@ -303,14 +305,11 @@ def _identities(
     # Blocks that a model is called with are inputs only if no module allocated them. Otherwise the input of an
     # outermost call is the output of another one. Likewise, a leaf is then a detached activation and no weight.
     outside = (module_id < 0) & np.isin(phase, (Phase.SETUP, Phase.BETWEEN, Phase.FORWARD))
-    shared = _Ancestors(journal)
-    for row, what, called, module in zip(
-        block.tolist(),
-        table["kind"][mine].tolist(),
-        table["name_id"][mine].tolist(),
-        table["module_id"][mine].tolist(),
-        strict=True,
-    ):
+    shared = ModulesAround(journal.modules)
+    columns = block, *(table[column][mine].astype(np.int64) for column in ("kind", "name_id", "module_id"))
+    stand_ins = _stand_ins(*columns)
+    for row, what, called, module in zip(*(column.tolist() for column in columns), strict=True):
+        called, module = stand_ins.get(called, (called, module)) if module < 0 else (called, module)
         if row >= 0 and what in _HELD and held[row] < 0:
             held[row], holder[row] = called, module
         if row >= 0 and what == Identity.HELD_OUTSIDE_GRAPHS:
@@ -330,23 +329,20 @@ def _identities(
     return _Seen(kind, names, owners, of_update, outside_graphs)
 
 
-class _Ancestors:
-    """Finds the module around two modules."""
+def _stand_ins(block: I64, kind: I64, name_id: I64, module_id: I64) -> dict[int, tuple[int, int]]:
+    """Return the name of a weight outside of modules -> name and module of the one parameter that it stands in for.
 
-    def __init__(self, journal: Journal) -> None:
-        self._parents = [int(one["parent"]) for one in journal.modules]
-
-    def of(self, one: int, other: int) -> int:
-        """Return the id of the innermost module that contains both; -1 if there is none."""
-        around = self._up_from(one)
-        return next((module for module in self._up_from(other) if module in around), -1)
-
-    def _up_from(self, module: int) -> list[int]:
-        found: list[int] = []
-        while 0 <= module < len(self._parents) and module not in found:
-            found.append(module)
-            module = self._parents[module]
-        return found
+    An optimizer updates the weights in a dict, and ``functional_call`` puts them in the place of a module's parameters.
+    """
+    loose: dict[int, int] = {}
+    inside: dict[int, set[tuple[int, int]]] = {}
+    weights = (block >= 0) & (kind == Identity.WEIGHT)
+    for row, called, module in zip(*(one[weights].tolist() for one in (block, name_id, module_id)), strict=True):
+        if module < 0:
+            loose.setdefault(row, called)
+        else:
+            inside.setdefault(row, set()).add((called, module))
+    return {called: next(iter(inside[row])) for row, called in loose.items() if len(inside.get(row, ())) == 1}
 
 
 def _block_at(lives: Replay, address: I64, index: I64) -> I64:
