@@ -97,7 +97,7 @@ def test_joules_close_on_the_counter(opened: Opened) -> None:
     opened.page.click('[data-card="step_energy_j"]')
     assert "metric=energy" in opened.state
     assert opened.text("#instant-bytes") == "100.00 J ± 2.00 J"
-    assert "base 120 W" in opened.text("#instant-where")
+    assert "base power 120 W" in opened.text("#instant-where")
     opened.page.select_option("#group", "account")
     assert "all rows 100.00 J, 100.0 % of the step" in opened.text("#table-count")
     opened.page.click("#metric-time")
@@ -158,17 +158,17 @@ def test_the_time_of_a_program_without_steps_is_not_that_of_a_step(
 
 
 @pytest.mark.parametrize(
-    ("source", "kind"),
+    ("source", "line"),
     [
         ("host clock, 5 unprofiled steps", "median"),
-        ("host clock, mean of 5 unprofiled steps", "mean"),
+        ("host clock, mean of 5 unprofiled steps", "host clock, mean of 5 unprofiled steps"),
         ("GPU, kernels of 3 profiled steps", "mean"),
     ],
 )
 def test_a_step_time_says_whether_it_is_a_mean(
-    source: str, kind: str, open_report: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    source: str, line: str, open_report: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(summary, "step_times", lambda _rank: StepTimes(5, 1_000_000, None, source))
     opened = open_report(ledger=load_timed(tmp_path / "run.ledger", blocks=50).path)
     first = opened.page.locator('[data-card="step_time_ns"] .card-line').first
-    assert first.inner_text() == kind
+    assert first.inner_text() == line

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.step.work import names_of, union_ns
+from gpuledger.analyze.step.work import COLLECTIVE, names_of, union_ns
 from gpuledger.model.arrow_numbers import to_numbers
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ ALIGNED_NS = 100_000
 """Difference of the ranks' clocks that remains after the alignment, at most."""
 LEAST_JOINT_FRAC = 0.5
 """The ranks are compared if they take part together in more than this share of the collectives."""
-_COMPUTE, _COLLECTIVE = ("kernel", "copy"), "collective"
+_COMPUTE = ("kernel", "copy")
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def _read(rank: Rank, device_idx: int) -> _Spans:
     )
     rank.forget_columns()
     mine = device == device_idx
-    compute, collective = mine & np.isin(kinds, _COMPUTE), np.flatnonzero(mine & (kinds == _COLLECTIVE))
+    compute, collective = mine & np.isin(kinds, _COMPUTE), np.flatnonzero(mine & (kinds == COLLECTIVE))
     collective = collective[np.argsort(start[collective], kind="stable")]
     names, seen = names_of(rank), Counter[str]()
     keys = []

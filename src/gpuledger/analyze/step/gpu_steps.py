@@ -33,11 +33,13 @@ class GpuStep:
 class GpuSteps:
     """The profiled steps on one device, and whether the host ran ahead of it by more than a step.
 
-    ``busy_ns`` is the time in which at least one kernel or copy ran, per step.
+    ``busy_ns`` is the time in which at least one kernel or copy ran, per step, and ``compute_ns`` that without
+    collectives, which also wait for other ranks.
     """
 
     steps: tuple[GpuStep, ...]
     busy_ns: float
+    compute_ns: float
     runs_ahead: bool
 
     @property
@@ -69,7 +71,7 @@ def gpu_steps(rank: Rank, device_idx: int | None = None) -> GpuSteps | None:
         start_ns, end_ns = int(work.start_ns[mine].min()), int(work.end_ns[mine].max())
         found.append(GpuStep(number, start_ns, end_ns))
     ahead = any(host_ends.get(step.number + 1, step.end_ns) < step.end_ns for step in found)
-    return GpuSteps(tuple(found), work.busy_ns, ahead)
+    return GpuSteps(tuple(found), work.busy_ns, work.compute_ns, ahead)
 
 
 def synchronized_step_ns(rank: Rank) -> tuple[float, int] | None:

@@ -89,15 +89,17 @@ def _of_kernels(on_gpu: GpuSteps) -> StepTimes:
 def _with_waits(rank: Rank, by_host: StepTimes, on_gpu: GpuSteps) -> StepTimes:
     """Return the times of steps of which the host waits for the GPU in some only, or those of the host.
 
-    The waits of few steps say little, so that the profiled steps are better. With several ranks, a kernel also waits
-    for ranks that record.
+    The waits of few steps say little, so that the profiled steps are better. With several ranks, a collective of these
+    also waits for ranks that are profiled.
     """
     median_ns, mean_ns, fast_ns, world = by_host.median_ns, by_host.mean_ns, by_host.fast_ns, rank.manifest.world
-    if median_ns is None or mean_ns is None or fast_ns is None or on_gpu.busy_ns < WAITS_RATIO * fast_ns:
+    is_alone = world is None or world.size == 1
+    busy_ns = on_gpu.busy_ns if is_alone else on_gpu.compute_ns
+    if median_ns is None or mean_ns is None or fast_ns is None or busy_ns < WAITS_RATIO * fast_ns:
         return by_host
     if by_host.count < FEWEST_STEPS:
-        return _of_kernels(on_gpu) if len(on_gpu.steps) > 1 and (world is None or world.size == 1) else by_host
-    own_ns = round(min(mean_ns, on_gpu.busy_ns))
+        return _of_kernels(on_gpu) if len(on_gpu.steps) > 1 and is_alone else by_host
+    own_ns = round(min(mean_ns, busy_ns) if is_alone else mean_ns)
     if 1 / WAITS_RATIO < own_ns / median_ns < WAITS_RATIO:
         return by_host
     return StepTimes(by_host.count, own_ns, None, f"host clock, mean of {by_host.count} unprofiled steps")

@@ -38,6 +38,7 @@ COLUMNS = (
     "numbers",
 )
 
+COLLECTIVE = "collective"
 _IDS = ("module_id", "name_id", "operator_id", "scope_id", "stack_id")
 
 
@@ -77,6 +78,12 @@ class StepWork:
     def busy_ns(self) -> float:
         """Return the time in which at least one ran, per step, in ns."""
         return union_ns(self.start_ns, self.end_ns) / self.steps
+
+    @property
+    def compute_ns(self) -> float:
+        """Return the time in which at least one that is not a collective ran, per step, in ns."""
+        own = self.kind != COLLECTIVE
+        return union_ns(self.start_ns[own], self.end_ns[own]) / self.steps if own.any() else 0.0
 
 
 def read_work(rank: Rank, device_idx: int | None = None) -> StepWork | None:

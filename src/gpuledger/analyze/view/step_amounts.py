@@ -80,7 +80,9 @@ def energy_amounts(energy: EnergyBreakdown) -> tuple[Amount, ...]:
 def energy_bars(energy: EnergyBreakdown) -> tuple[StepBar, ...]:
     """Return a step's energy split by phase; empty if it is known for the whole step only."""
     amounts = energy_amounts(energy)
-    bar = _bar("energy", "By phase", "J", amounts, f"± {format_joules(energy.step_uncertainty_j)}, {energy.method}")
+    bar = _bar(
+        "energy", "By phase", "J", amounts, f"± {format_joules(energy.step_uncertainty_j)}. Of a row: {energy.method}."
+    )
     return (bar,) if len(bar.parts) > 1 else ()
 
 

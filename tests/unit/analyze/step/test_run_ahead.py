@@ -21,6 +21,7 @@ from gpuledger.analyze.step.step_parts import step_parts
 from gpuledger.analyze.step.steps import step_times
 from gpuledger.analyze.step.times import break_down_time
 from gpuledger.model.imported import rows_to_table
+from gpuledger.model.manifest import World
 from gpuledger.model.pass_facts import EnergyEdges
 from gpuledger.model.run import KeptRank
 from gpuledger.services.runs import load
@@ -150,6 +151,24 @@ def test_a_program_that_waits_in_some_steps_has_the_mean_of_its_steps(every: int
     assert times.source == "host clock, mean of 35 unprofiled steps"
     assert times.p95_ns is None
     assert present(times.median_ns) == pytest.approx(KERNELS * 2 * MS, rel=0.2)  # waits between steps are in none
+
+
+def test_a_collective_that_waits_for_a_profiled_rank_is_no_work_of_a_step() -> None:
+    """With one long step, in which a checkpoint is saved, the program seemed to wait for the GPU in that step only."""
+    gpu = SimulatedGpu(launch_ns=MS, kernel_ns=MS // 2, waits=True)
+    rank = recorded(gpu, energy=False, profiled_ns=4 * MS)
+    steps = rank.table("steps").to_pylist()
+    steps[-1]["end_ns"] += 1000 * KERNELS * MS
+    spans = [
+        row | {"kind": "kernel" if place % KERNELS < 2 else "collective"}
+        for place, row in enumerate(rank.table("spans").to_pylist())
+    ]
+    tables = {"steps": rows_to_table("steps", steps), "spans": rows_to_table("spans", spans)}
+    alone = replace(rank, tables=tables)
+    of_two = replace(alone, manifest=replace(rank.manifest, world=World(size=2, rank=0)))
+    assert step_times(alone).source == "host clock, mean of 35 unprofiled steps"
+    assert step_times(of_two).source == "host clock, 35 unprofiled steps"
+    assert step_times(of_two).median_ns == pytest.approx(KERNELS * MS, rel=0.1)
 
 
 def test_a_program_that_ends_before_the_host_waits_has_the_time_of_its_profiled_steps() -> None:

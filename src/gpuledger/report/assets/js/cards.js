@@ -90,7 +90,7 @@ function stepCard(view, base) {
     value: formatNs(time.median_ns),
     exact: `${groupDigits(time.median_ns)} ns`,
     lines: [
-      time.p95_ns !== null ? `median; p95 ${formatNs(time.p95_ns)}` : /^GPU|mean of/.test(time.source) ? "mean" : "median",
+      time.p95_ns !== null ? `median; p95 ${formatNs(time.p95_ns)}` : /mean of/.test(time.source) ? null : /^GPU/.test(time.source) ? "mean" : "median",
       time.source || null,
       ...rateLines(view.rates),
     ],
@@ -138,7 +138,12 @@ function energyCard(view, base) {
     title: "Energy per step",
     value: formatJoules(energy.step_energy_j),
     exact: `${energy.step_energy_j} J per step`,
-    lines: [`± ${formatJoules(energy.step_uncertainty_j)}`, view.rates && view.rates.sample_energy_j !== null ? `${formatJoules(view.rates.sample_energy_j)} per sample` : null, energy.base_w === null ? null : `${formatWatts(energy.base_w)} with nothing to do`, energy.accounts.node.length > 1 ? "shared among modules" : null],
+    lines: [
+      `± ${formatJoules(energy.step_uncertainty_j)}`,
+      energy.unusual_step_s === null ? null : `of a step of ${formatNs(1e9 * energy.unusual_step_s)}`,
+      view.rates && view.rates.sample_energy_j !== null ? `${formatJoules(view.rates.sample_energy_j)} per sample` : null,
+      energy.base_w === null ? null : `base power ${formatWatts(energy.base_w)}`,
+    ],
     href: formatState({ ...base, metric: "energy", q: "" }),
     jump: "instant-section",
     definition: "step_energy_j",

@@ -88,7 +88,7 @@ function stepSummary(view, currency) {
 }
 
 function energySummary(energy) {
-  const base = energy.base_w === null ? "" : ` · base ${formatWatts(energy.base_w)}`;
+  const base = energy.base_w === null ? "" : ` · base power ${formatWatts(energy.base_w)}`;
   const mean = `mean of ${energy.steps} ${energy.steps === 1 ? "step" : "steps"}`;
-  return [`${formatJoules(energy.step_energy_j)} ± ${formatJoules(energy.step_uncertainty_j)}`, `shares: ${printable(energy.method)}${base} · ${mean}`];
+  return [`${formatJoules(energy.step_energy_j)} ± ${formatJoules(energy.step_uncertainty_j)}`, `${mean}${base}. Of a row: ${printable(energy.method)}.`];
 }

@@ -146,6 +146,7 @@ def _energy(energy: EnergyBreakdown, view: DeviceView, phases: dict[str, int]) -
         "step_energy_j": round(energy.step_energy_j, JOULE_DECIMALS),
         "step_uncertainty_j": round(energy.step_uncertainty_j, JOULE_DECIMALS),
         "base_w": energy.base_w,
+        "unusual_step_s": energy.unusual_step_s,
         "method": energy.method,
         "notes": list(energy.notes),
     }
