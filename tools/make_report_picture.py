@@ -18,7 +18,7 @@ from playwright.sync_api import sync_playwright
 from gpuledger.analyze.view.view import build_view
 from gpuledger.model.run import read_run
 from gpuledger.model.run_directory import write_json
-from gpuledger.report.html.html import render_html
+from gpuledger.report.html.report_page import render_html
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "pictures" / "report.png"

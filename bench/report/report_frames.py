@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 from environment import describe_environment
 
 from gpuledger.analyze.view.view import build_view
-from gpuledger.report.html.html import render_html
+from gpuledger.report.html.report_page import render_html
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

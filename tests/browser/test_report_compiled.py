@@ -11,7 +11,7 @@ from synthetic import load_run, make_run
 from gpuledger.analyze.step.fusions import FusedKernel
 from gpuledger.analyze.view.view import build_view
 from gpuledger.model.run import read_run
-from gpuledger.report.html.html import render_html
+from gpuledger.report.html.report_page import render_html
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from synthetic import make_run
 from gpuledger.analyze.view.view import build_view
 from gpuledger.model.run import read_run, write_table
 from gpuledger.model.schema.tables import TABLES
-from gpuledger.report.html.html import render_html
+from gpuledger.report.html.report_page import render_html
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

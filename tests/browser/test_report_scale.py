@@ -10,7 +10,7 @@ from synthetic import load_run
 
 from gpuledger.analyze.overview.summary import summarize
 from gpuledger.analyze.view.view import build_view
-from gpuledger.report.html.html import render_html
+from gpuledger.report.html.report_page import render_html
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from synthetic import load_run
 from toy_section import toy_section
 
 from gpuledger.analyze.view.view import build_view
-from gpuledger.report.html.html import render_html
+from gpuledger.report.html.report_page import render_html
 from gpuledger.report.html.sections.registry import SECTIONS
 
 if TYPE_CHECKING:

@@ -278,7 +278,7 @@ def _load_ahead(listeners: Listeners, *, on_gpu: bool) -> None:
             import gpuledger.ops.predict.watts
         if listeners.show is not None:
             import gpuledger.analyze.overview.findings
-            import gpuledger.report.text.text  # noqa: F401
+            import gpuledger.report.text.run_summary  # noqa: F401
 
 
 def _start_beside(run: RunWriter, starts: Sequence[Callable[[], object]]) -> list[str]:

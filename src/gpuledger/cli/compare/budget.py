@@ -39,7 +39,7 @@ def budget_command(run_paths: tuple[str, ...], headroom: str, output: str | None
     place = choose_file(output, "budget.toml", force=force)
     from gpuledger.analyze.compare.first_budget import write_budget
     from gpuledger.report.base.terminal import Terminal
-    from gpuledger.report.text.text import next_lines
+    from gpuledger.report.text.run_summary import next_lines
 
     write_text(place, write_budget([open_run(path) for path in run_paths], share))
     echo_path(place)

@@ -165,7 +165,7 @@ def _print(run: str, gates: Sequence[Gate], notes: tuple[str, ...], *, as_json: 
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.json.check_document import check_document
     from gpuledger.report.text.check_text import check_lines, check_markdown
-    from gpuledger.report.text.text import note_lines
+    from gpuledger.report.text.run_summary import note_lines
 
     if as_json:
         print_json(check_document(run, gates, notes))

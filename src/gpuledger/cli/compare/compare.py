@@ -78,7 +78,7 @@ def _print_times(runs: Sequence[Run], *, as_json: bool, as_csv: bool, as_markdow
 def _print_text(comparison: Comparison, run_paths: Sequence[str]) -> None:
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.text.compare_table import comparison_lines
-    from gpuledger.report.text.text import next_lines, note_lines
+    from gpuledger.report.text.run_summary import next_lines, note_lines
 
     print_lines(comparison_lines(comparison, Terminal.of(sys.stdout)))
     terminal = Terminal.of(sys.stderr)

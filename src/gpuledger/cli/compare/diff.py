@@ -173,7 +173,7 @@ def _diff_groups(flags: DiffFlags, before: list[str], after: list[str]) -> None:
         return
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.text.group_diff_text import group_diff_lines
-    from gpuledger.report.text.text import note_lines
+    from gpuledger.report.text.run_summary import note_lines
 
     print_lines(group_diff_lines(diff, flags.rows, Terminal.of(sys.stdout)))
     print_notes(note_lines(diff.notes, Terminal.of(sys.stderr)))
@@ -193,7 +193,7 @@ def _print_text(diff: Diff, flags: DiffFlags) -> None:
 
 
 def _closing_lines(diff: Diff, flags: DiffFlags, terminal: Terminal) -> list[str]:
-    from gpuledger.report.text.text import next_lines, note_lines
+    from gpuledger.report.text.run_summary import next_lines, note_lines
 
     notes = note_lines(diff.notes, terminal)
     if diff.is_empty:

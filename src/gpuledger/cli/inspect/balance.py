@@ -45,8 +45,8 @@ def balance_command(run_path: str, at: str, rank_text: str | None, device_idx: i
     from gpuledger.analyze.ranks.rank_notes import label_notes
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.json.document import balance_document
+    from gpuledger.report.text.run_summary import note_lines
     from gpuledger.report.text.tables import balance_lines
-    from gpuledger.report.text.text import note_lines
 
     balances = [(rank, build_balance(rank, device, at)) for rank, device in places]
     if as_json:

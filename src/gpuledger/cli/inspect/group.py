@@ -111,7 +111,7 @@ def _print_text(places: Sequence[tuple[Rank, int]], groupings: Sequence[Grouping
     from gpuledger.analyze.ranks.rank_notes import label_notes
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.text.group_table import grouping_lines
-    from gpuledger.report.text.text import note_lines
+    from gpuledger.report.text.run_summary import note_lines
 
     terminal = Terminal.of(sys.stdout)
     for position, ((rank, _), grouping) in enumerate(zip(places, groupings, strict=True)):
@@ -126,7 +126,7 @@ def _print_text(places: Sequence[tuple[Rank, int]], groupings: Sequence[Grouping
 def _propose(places: list[tuple[Rank, int]], proposal: str, flags: GroupFlags) -> None:
     """Write a keyword file that fits the entries of every place."""
     from gpuledger.report.base.terminal import Terminal
-    from gpuledger.report.text.text import next_lines
+    from gpuledger.report.text.run_summary import next_lines
 
     text = propose_keywords_for(places, at=flags.at, step=flags.step)
     if proposal == STDOUT:

@@ -70,7 +70,7 @@ def _page(run: Run, ranks: tuple[Rank, ...], fit_bytes: int | None) -> str:
         return render_time_log(read_time_log(run), list(notes))
     from gpuledger.analyze.view.options import ViewOptions
     from gpuledger.analyze.view.view import build_view
-    from gpuledger.report.html.html import render_html
+    from gpuledger.report.html.report_page import render_html
 
     return render_html(build_view(run, ViewOptions(fit_bytes=fit_bytes, gpus=gpus_for(run)), ranks=ranks))
 

@@ -149,7 +149,7 @@ def say_left_out(wanted: WorkloadSpec, error: GpuLedgerError) -> None:
 def _print(workload: Workload) -> None:
     """Print what was captured; its notes go to stderr."""
     from gpuledger.report.base.terminal import Terminal
-    from gpuledger.report.text.text import note_lines
+    from gpuledger.report.text.run_summary import note_lines
     from gpuledger.units import counted
 
     settings = workload.settings

@@ -129,7 +129,7 @@ def print_safe(lines: Iterable[str]) -> None:
 def print_next(command: str) -> None:
     """Print the command to try next to stderr."""
     from gpuledger.report.base.terminal import Terminal
-    from gpuledger.report.text.text import next_lines
+    from gpuledger.report.text.run_summary import next_lines
 
     print_notes(["", *next_lines([command], Terminal.of(sys.stderr))])
 

@@ -70,7 +70,7 @@ def predict_command(
     from gpuledger.ops.predict.forecast import forecast
     from gpuledger.ops.predict.modules import modules_of_lines
     from gpuledger.report.base.terminal import Terminal
-    from gpuledger.report.text.text import note_lines
+    from gpuledger.report.text.run_summary import note_lines
 
     predictor, shelf, of_gpu = predictor_for(open_or_shipped(database_url), gpu, cache_folder(), fit_bar)
     shipped = (*shipped_notes(database_url), *of_gpu)

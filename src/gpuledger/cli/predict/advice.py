@@ -34,7 +34,7 @@ def advise_on(order: Order, flags: dict[str, Any]) -> None:
     Raises:
         BudgetExceededError: there are none, and ``--require-fit`` is given.
     """
-    from gpuledger.report.text.text import note_lines
+    from gpuledger.report.text.run_summary import note_lines
     from gpuledger.simulate.advice.advise import advise_program
 
     output = None if flags["quiet"] else sys.stderr

@@ -214,7 +214,7 @@ def _print_estimate(found: Estimate, *, every: bool, as_json: bool) -> None:
 
 
 def _closing(found: Estimate, terminal: Terminal) -> list[str]:
-    from gpuledger.report.text.text import next_lines, note_lines
+    from gpuledger.report.text.run_summary import next_lines, note_lines
 
     path = quoted(found.run.path)
     commands = [f"gpuledger show {path} --by module", f"gpuledger balance {path}"]

@@ -70,7 +70,7 @@ def estimate_all_ranks(order: Order, flags: dict[str, Any], directory: Path) -> 
     """
     from gpuledger.cli.predict import ranks_text as text
     from gpuledger.report.base.terminal import Terminal
-    from gpuledger.report.text.text import next_lines, note_lines
+    from gpuledger.report.text.run_summary import next_lines, note_lines
     from gpuledger.simulate.estimate.ranks import check_ranks, estimate_program_ranks
 
     world_size = flags["world_size"]

@@ -127,7 +127,7 @@ def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool,
 
 
 def _show(run: Run) -> None:
-    from gpuledger.report.text.text import print_run_summary
+    from gpuledger.report.text.run_summary import print_run_summary
 
     print_run_summary(run, sys.stderr)
 

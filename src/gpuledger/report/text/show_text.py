@@ -14,10 +14,10 @@ from gpuledger.report.base.kernel_names import short_kernel_names
 from gpuledger.report.base.phrases import device_label
 from gpuledger.report.text.first_screen import first_screen, short_screen
 from gpuledger.report.text.fusion_table import SHARED, fusion_table
-from gpuledger.report.text.ledger_table import OF_A_STEP, Units, ledger_table, units_of_samples
 from gpuledger.report.text.ranks_text import rank_set_lines
+from gpuledger.report.text.run_summary import next_lines, note_lines
+from gpuledger.report.text.side_by_side_table import OF_A_STEP, Units, side_by_side_table, units_of_samples
 from gpuledger.report.text.tables import group_table, rank_table, tensor_table
-from gpuledger.report.text.text import next_lines, note_lines
 
 if TYPE_CHECKING:
     from gpuledger.analyze.view.device_view import DeviceView
@@ -149,7 +149,7 @@ def _table(view: DeviceView, group_by: str, rows: int, units: Units) -> TextTabl
         return group_table(
             view.breakdown_by_line if group_by == "line" else view.breakdown, group_by, rows, view.classes
         )
-    return ledger_table(lines, group_by, rows, units, names)
+    return side_by_side_table(lines, group_by, rows, units, names)
 
 
 def _names(labels: list[str], group_by: str, view: DeviceView) -> dict[str, str]:

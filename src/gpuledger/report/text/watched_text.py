@@ -9,7 +9,7 @@ from gpuledger.analyze.ranks.rank_notes import label_notes
 from gpuledger.report.base.phrases import MISSING, entry
 from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.text.oom_text import CELLS
-from gpuledger.report.text.text import note_lines
+from gpuledger.report.text.run_summary import note_lines
 from gpuledger.units import counted, format_bytes, format_joules, format_seconds
 
 if TYPE_CHECKING:

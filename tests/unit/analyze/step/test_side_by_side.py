@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpuledger.analyze.step.side_by_side import GroupLine, fold_numbers, sort_lines
 from gpuledger.report.base.terminal import Terminal
-from gpuledger.report.text.ledger_table import ledger_table, units_of_samples
+from gpuledger.report.text.side_by_side_table import side_by_side_table, units_of_samples
 
 
 def line(label: str, size: int | None = 1, time_ns: float | None = 2.0, energy_j: float | None = 3.0) -> GroupLine:
@@ -73,7 +73,7 @@ def test_a_quantity_nobody_has_sorts_by_one_that_is_there() -> None:
 def test_the_time_of_the_optimizer_has_a_column_if_it_takes_any() -> None:
     lines = [line("a"), GroupLine("b", 1, 9e6, 0.0, 0.0, None, None, optimizer_ns=9e6)]
     (head, *_, total), (without, *_) = (
-        ledger_table(some, "module", 9).lines(Terminal()) for some in (lines, lines[:1])
+        side_by_side_table(some, "module", 9).lines(Terminal()) for some in (lines, lines[:1])
     )
     assert head.split()[-6:-2] == ["optimizer", "ms", "all", "ms"]
     assert total.split()[-4] == "9.000"
@@ -86,7 +86,7 @@ def test_the_time_of_the_optimizer_has_a_column_if_it_takes_any() -> None:
 
 def test_the_table_closes_with_the_total_and_leaves_out_what_nobody_has() -> None:
     lines = [line(f"kernel{n}", None, 1e6 * n, float(n)) for n in range(5, 0, -1)]
-    rows = ledger_table(lines, "kernel", 2).lines(Terminal())
+    rows = side_by_side_table(lines, "kernel", 2).lines(Terminal())
     assert "MiB" not in rows[0]
     assert rows[-1].split()[0] == "total"
     assert "15.000" in rows[-1]
@@ -95,7 +95,7 @@ def test_the_table_closes_with_the_total_and_leaves_out_what_nobody_has() -> Non
 
 
 def test_a_sample_has_its_share_of_times_and_joules_and_all_of_the_bytes() -> None:
-    rows = ledger_table([line("a", 1024, 4e6, 2.0)], "module", 5, units_of_samples(8)).lines(Terminal())
+    rows = side_by_side_table([line("a", 1024, 4e6, 2.0)], "module", 5, units_of_samples(8)).lines(Terminal())
     assert "µs/sample" in rows[0]
     assert "mJ/sample" in rows[0]
     assert rows[1].split()[1:] == ["1.000", "100.0", "%", "500.000", "–", "500.000", "250.000", "62.500"]
@@ -103,7 +103,7 @@ def test_a_sample_has_its_share_of_times_and_joules_and_all_of_the_bytes() -> No
 
 def test_a_sample_that_takes_little_is_shown_in_smaller_units() -> None:
     units = units_of_samples(65_536, 3e6, 1.6)
-    rows = ledger_table([line("a", 1024, 3e6, 1.6)], "module", 5, units).lines(Terminal())
+    rows = side_by_side_table([line("a", 1024, 3e6, 1.6)], "module", 5, units).lines(Terminal())
     assert "ns/sample" in rows[0]
     assert "µJ/sample" in rows[0]
     assert "45.776" in rows[1]

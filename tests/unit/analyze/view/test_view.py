@@ -36,8 +36,8 @@ from gpuledger.model.compilation import Compilation, CompiledRegion, GraphBreak
 from gpuledger.model.run import Run
 from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.html.payload import REPORT_PARTS, build_payload
+from gpuledger.report.text.run_summary import run_summary_lines
 from gpuledger.report.text.show_text import TableOptions, show_lines
-from gpuledger.report.text.text import run_summary_lines
 from gpuledger.units import format_bytes
 
 PARTS = {name for name, part in vars(DeviceView).items() if isinstance(part, cached_property)}

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.report.html.html import VENDORED_SCRIPTS, VENDORED_STYLES, asset, markup, script_files
+from gpuledger.report.html.report_page import VENDORED_SCRIPTS, VENDORED_STYLES, asset, markup, script_files
 from gpuledger.units import format_bytes, format_frac, format_joules, format_ns
 
 ASSETS = Path(str(files("gpuledger.report"))) / "assets"

@@ -15,8 +15,8 @@ from synthetic import HOSTILE, load_run, make_run
 from gpuledger.analyze.view.view import build_view
 from gpuledger.cli.main import main
 from gpuledger.model.run import Run
-from gpuledger.report.html import html as report_html
-from gpuledger.report.html.html import render_html
+from gpuledger.report.html import report_page
+from gpuledger.report.html.report_page import render_html
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,7 +138,7 @@ class TestCommand:
 
     def test_an_existing_file_is_refused_before_the_work(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "train.html").write_text("mine")
-        monkeypatch.setattr(report_html, "render_html", pytest.fail)
+        monkeypatch.setattr(report_page, "render_html", pytest.fail)
         result = self.call("train.ledger")
         assert result.exit_code == 2
         assert "train.html: exists, will not overwrite" in result.stderr

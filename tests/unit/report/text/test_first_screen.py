@@ -19,7 +19,7 @@ from gpuledger.model.run_directory import write_json
 from gpuledger.report.base.phrases import overhead_parts
 from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.text.first_screen import first_screen
-from gpuledger.report.text.text import run_summary_lines
+from gpuledger.report.text.run_summary import run_summary_lines
 from gpuledger.units import format_bytes
 
 RECORDINGS = Path(__file__).parents[3] / "recordings" / "passes"

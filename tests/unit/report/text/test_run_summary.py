@@ -28,8 +28,8 @@ from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.html.sections.notes import SECTION
 from gpuledger.report.html.sections.section import Page
 from gpuledger.report.json.document import show_document
+from gpuledger.report.text.run_summary import print_run_summary, run_summary_lines
 from gpuledger.report.text.show_text import closing_lines
-from gpuledger.report.text.text import print_run_summary, run_summary_lines
 
 
 def changed(run: Path, **facts: Any) -> Run:

@@ -16,8 +16,8 @@ from gpuledger.analyze.view.view import build_view
 from gpuledger.model.run import Run
 from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.text.first_screen import first_screen
+from gpuledger.report.text.run_summary import run_summary_lines
 from gpuledger.report.text.show_text import closing_lines
-from gpuledger.report.text.text import run_summary_lines
 
 pytestmark = pytest.mark.torch
 

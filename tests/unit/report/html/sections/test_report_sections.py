@@ -16,8 +16,8 @@ from watched_runs import watch_run
 
 from gpuledger.analyze.view.view import build_view
 from gpuledger.report.html.definitions import Definition
-from gpuledger.report.html.html import asset, own_script, render_html
 from gpuledger.report.html.payload import build_payload
+from gpuledger.report.html.report_page import asset, own_script, render_html
 from gpuledger.report.html.sections.registry import SECTIONS, definitions
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ def units_of_samples(batch: int, step_ns: float = 0.0, step_j: float = 0.0) -> U
     return Units(time[0], time[1] * batch, energy[0], energy[1] * batch)
 
 
-def ledger_table(
+def side_by_side_table(
     lines: Sequence[GroupLine],
     group_by: str,
     rows: int,
