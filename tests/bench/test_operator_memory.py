@@ -47,6 +47,12 @@ THIRD = """
     attend plainly with mask bfloat16; attend by hand float32; swiglu bfloat16; product of rows float32; lstm cell
     cross product; rotary halves float32; 1x1 convolution last bfloat16
 """
+FOURTH = """
+    different of 150000; different of 6000000; different bytes of 6000000; different with places of 150000
+    different with places of 6000000; runs of 6000000; order of 6000000 bytes; largest half of few float32
+    mean and variance of rows float32; deviation and mean of all float16; pairs by 1; counts of nonzeros
+    places of 2500000; unsorted of few float32
+"""
 SECOND = """
     bce; bce weighted float32; max of pictures last float32; norm over channels float32; sort vocabulary float32
     sort many long rows; sort mid rows; attend short bfloat16; attend one key bfloat16; under autocast cumsum bfloat16
@@ -59,7 +65,7 @@ def names_of(text: str) -> list[str]:
     return [name.strip() for line in text.split("\n") for name in line.split(";") if name.strip()]
 
 
-SETS = {"first": FIRST, "second": SECOND, "third": THIRD}
+SETS = {"first": FIRST, "second": SECOND, "third": THIRD, "fourth": FOURTH}
 CASES = [(group, name) for group, names in SETS.items() for name in names_of(names)]
 
 
@@ -79,7 +85,7 @@ def bench() -> Iterator[ModuleType]:
 @pytest.fixture(scope="module")
 def measured() -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for file in (FILE, FILE.with_stem(f"{FILE.stem}_third")):
+    for file in (FILE, *(FILE.with_stem(f"{FILE.stem}_{name}") for name in ("third", "fourth"))):
         found |= json.loads(file.read_text(encoding="utf-8"))["sets"]
     return found
 

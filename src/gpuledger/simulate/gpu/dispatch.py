@@ -34,7 +34,7 @@ from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.hints import function_for
 from gpuledger.simulate.gpu.kernels import KERNELS
 from gpuledger.simulate.gpu.shortcuts import is_view, shortcut, tensors_in
-from gpuledger.simulate.gpu.sizes import SIZES, caller, fakes_of
+from gpuledger.simulate.gpu.sizes import RESIZED, SIZES, caller, fakes_of
 from gpuledger.simulate.gpu.values import Values, host_targets
 from gpuledger.simulate.host_numbers import HostNumbers, draws
 from gpuledger.simulate.temporaries.rules import COPIES_TO_HOST, host_copy_bytes, workspaces_of
@@ -331,7 +331,7 @@ class SimulatedMode(TorchDispatchMode):
         if isinstance(real, bool):
             return real
         self._sized = real, assumed
-        return fakes_of(self, real)
+        return fakes_of(self, real, args[0].numel() if name in RESIZED else 0)
 
     def called_from_python(self) -> bool:
         """Return whether the current operator was called by Python code, not by the autograd engine."""

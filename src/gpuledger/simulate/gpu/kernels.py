@@ -48,11 +48,18 @@ def _unscale(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     return None
 
 
+_ADDS_ITSELF = ("VarMeanBackward0", "StdMeanBackward0")
+"""Functions of autograd that add two gradients themselves, which is not in place."""
+
+
 def _add(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Add gradients in place if the first is not referenced elsewhere; for a tensor subclass, autograd does not."""
     first, second = args[0], args[1]
     if parts_of(first) is not None:
         return sum_of_sparse(mode, func, args, kwargs)
+    node = torch._C._current_autograd_node() if mode.device.in_engine else None
+    if node is not None and node.name() in _ADDS_ITSELF:
+        return NotImplemented
     if kwargs or len(args) > 2 or not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
         return NotImplemented
     if first.shape != second.shape or first.dtype != second.dtype:

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from gpuledger.simulate.assumptions import EXPECTED, LEAST
 from gpuledger.simulate.gpu.device import parts_of
+from gpuledger.simulate.temporaries.spaces import argument
 
 if TYPE_CHECKING:
     from gpuledger.simulate.gpu.dispatch import SimulatedMode
@@ -41,11 +42,15 @@ def caller() -> CodeLine:
     return CodeLine("the program")
 
 
-def fakes_of(mode: SimulatedMode, real: Any) -> Any:
-    """Return fake tensors with the shapes of real ones."""
-    if isinstance(real, torch.Tensor):
+def fakes_of(mode: SimulatedMode, real: Any, most: int = 0) -> Any:
+    """Return fake tensors with the shapes of real ones, in storages of ``most`` elements if they are not empty."""
+    if not isinstance(real, torch.Tensor):
+        return tuple(fakes_of(mode, inner, most) for inner in real)
+    if real.dim() != 1 or not 0 < real.numel() < most:
         return mode.make(real.shape, real)
-    return tuple(fakes_of(mode, inner) for inner in real)
+    whole = mode.make((most,), real)
+    with mode.fake_mode:
+        return whole.as_strided(real.shape, (1,))
 
 
 def index_masked(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -111,11 +116,18 @@ def _masked_select(mode: SimulatedMode, args: Any, _kwargs: Any) -> Any:
     return mode.make((_count(mode, mask) * copies,), data)
 
 
-def _unique(mode: SimulatedMode, args: Any, _kwargs: Any) -> Any:
-    _say_largest(mode, "unique")
-    values = mode.make((args[0].numel(),), args[0])
-    others = [mode.make((args[0].numel(),), args[0], torch.int64) for _ in range(2)]
-    return (values, *others)
+def _different(first: int) -> Callable[[SimulatedMode, Any, Any], Any]:
+    """Return what makes different values, places and counts. The two last are asked for from argument ``first`` on."""
+
+    def sized(mode: SimulatedMode, args: Any, kwargs: Any) -> Any:
+        _say_largest(mode, "unique")
+        names = ("return_inverse", "return_counts")
+        asked = [argument(args, kwargs, first + place, name, False) for place, name in enumerate(names)]
+        count = args[0].numel()
+        others = (mode.make((count if one else 0,), args[0], torch.int64) for one in asked)
+        return (mode.make((count,), args[0]), *others)
+
+    return sized
 
 
 def _nms(mode: SimulatedMode, args: Any, _kwargs: Any) -> Any:
@@ -167,11 +179,14 @@ def _say_largest(mode: SimulatedMode, name: str) -> None:
     mode.say(f"{caller()}: the size of {name}'s result depends on values, so the largest possible size was used.")
 
 
+RESIZED = ("_unique2", "unique_consecutive")
+"""Operators with one-dimensional results that keep the storage for all elements of the data."""
 SIZES: dict[str, Callable[[SimulatedMode, Any, Any], Any]] = {
     "nonzero": _nonzero,
     "where": _where,
     "masked_select": _masked_select,
-    "_unique2": _unique,
+    "_unique2": _different(2),
+    "unique_consecutive": _different(1),
     "nms": _nms,
     "index": _index,
     "bincount": _bincount,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuledger.simulate.traits import Traits
 
 aten = torch.ops.aten
-_INDEX_BYTES = 8
+_INDEX_BYTES, _NUMBER_BYTES = 8, 4
 _LARGEST = 2
 
 _SMALL_EMBEDDING, _ROWS_A_PART, _FEW_ROWS = 3072, 10, 32
@@ -94,6 +94,8 @@ def _mean_at_indices(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces 
 
 _FEW_ROWS_SORTED, _SHORT_ROW = 128, 4096
 _RADIX_BYTES = 800_000
+_ONE_PASS_BYTES = 1
+"""Values of this size are sorted in one pass, without a second buffer."""
 
 
 def _order(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
@@ -106,18 +108,24 @@ def _order(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
     rows = _rows(tensor, kwargs.get("dim", next((one for one in args[1:] if type(one) is int), -1)))
     if rows is None or rows[1] <= _SHORT_ROW:
         return None
-    count, element_bytes = tensor.numel(), tensor.element_size()
+    return Spaces("sort", before=_order_of(rows, tensor.element_size()))
+
+
+def _order_of(rows: tuple[int, int], element_bytes: int) -> tuple[int, ...]:
+    """Return the bytes that a sort of long rows takes beside its result."""
+    count = rows[0] * rows[1]
     if rows[0] == 1:
-        return Spaces("sort", before=_radix(count, element_bytes))
+        return _radix(count, element_bytes)
     if rows[0] < _FEW_ROWS_SORTED:
-        return Spaces("sort", before=(count * 22, count * element_bytes * 5 // 2))
-    return Spaces("sort", before=(count * 2 * _INDEX_BYTES, count * element_bytes))
+        return count * 22, count * element_bytes * 5 // 2
+    return count * 2 * _INDEX_BYTES, count * element_bytes
 
 
 def _radix(count: int, element_bytes: int) -> tuple[int, ...]:
     """Return the bytes that a sort of ``count`` values with their positions takes beside its result."""
     scratch_bytes = _SORT_TILE_BYTES * -(-count // _SORT_TILE) + min(_RADIX_BYTES, count)
-    return count * _INDEX_BYTES, count * (_INDEX_BYTES + element_bytes) + scratch_bytes
+    buffers_bytes = count * (_INDEX_BYTES + element_bytes) if element_bytes > _ONE_PASS_BYTES else 0
+    return count * _INDEX_BYTES, buffers_bytes + scratch_bytes
 
 
 def _median(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
@@ -156,10 +164,18 @@ _DIGITS = 256
 
 
 def _largest(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
-    """Counts of digits, if several thread blocks share a row. Source: aten/src/ATen/native/cuda/TensorTopK.cu."""
+    """Counts of digits, if several thread blocks share a row, and a sort of the result, with its values and order.
+
+    Source: aten/src/ATen/native/cuda/TensorTopK.cu and TensorTopK.cpp. Up to 4,096 values are sorted in place.
+    """
     rows = _rows(args[0], argument(args, kwargs, 2, "dim", -1))
-    held = () if rows is None else _largest_of(rows, args[0].element_size(), device)
-    return Spaces("topk", after=held) if held else None
+    element_bytes = args[0].element_size()
+    held = () if rows is None else _largest_of(rows, element_bytes, device)
+    sorted_ = ()
+    if rows is not None and args[1] > _SHORT_ROW and argument(args, kwargs, 4, "sorted", True):
+        count = rows[0] * args[1]
+        sorted_ = (count * element_bytes, count * _INDEX_BYTES, *_order_of((rows[0], args[1]), element_bytes))
+    return Spaces("topk", after=held, later=sorted_) if held or sorted_ else None
 
 
 def _largest_of(rows: tuple[int, int], element_bytes: int, device: SimulatedDevice) -> tuple[int, ...]:
@@ -176,7 +192,45 @@ def _largest_of(rows: tuple[int, int], element_bytes: int, device: SimulatedDevi
     return device.sizing.many(sizes)
 
 
+def _pairs_backward(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
+    """The gradients of each point's pairs, which are added. Source: aten/src/ATen/native/cuda/DistanceKernel.cu."""
+    points = args[1]
+    return Spaces("pdist", after=(max(points.shape[0] - 1, 0) * bytes_of(points),))
+
+
+def _unique(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
+    """Sorted values, with their places if these are asked for. Source: aten/src/ATen/native/cuda/UniqueCub.cu."""
+    count, element_bytes = args[0].numel(), args[0].element_size()
+    values_bytes, places_bytes = count * element_bytes, count * _INDEX_BYTES
+    if argument(args, kwargs, 2, "return_inverse", False):
+        numbers = (max(places_bytes + count * _NUMBER_BYTES - values_bytes, 0),)  # before the result has its memory
+        return Spaces(
+            "unique", (values_bytes, places_bytes), numbers, (places_bytes, *_radix(count, element_bytes)[1:])
+        )
+    buffer_bytes = values_bytes + _SORT_TILE_BYTES * -(-count // _SORT_TILE)
+    return Spaces("unique", (values_bytes,), first=(buffer_bytes,) if element_bytes > _ONE_PASS_BYTES else ())
+
+
+def _runs(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
+    """As of ``unique``, but nothing is sorted."""
+    data = args[0]
+    if argument(args, kwargs, 3, "dim") is not None or not argument(args, kwargs, 1, "return_inverse", False):
+        return None
+    return Spaces("unique", after=(max(data.numel() * (_NUMBER_BYTES - data.element_size()), 0),))
+
+
+def _nonzeros(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
+    """A mask, and its copy in the dtype of the sum. Source: aten/src/ATen/native/TensorAdvancedIndexing.cpp."""
+    count = args[0].numel()
+    return Spaces("count_nonzero", before=(count, count * _INDEX_BYTES))
+
+
 RULES: dict[Any, Rule] = {
+    aten._unique2.default: _unique,
+    aten.unique_consecutive.default: _runs,
+    aten._pdist_backward.default: _pairs_backward,
+    aten.count_nonzero.dim_IntList: _nonzeros,
+    aten.count_nonzero.default: _nonzeros,
     aten.index_reduce.default: _mean_at_indices,
     aten.scatter_reduce.two: _mean_at_indices,
     aten.embedding_dense_backward.default: _embedding_backward,

@@ -51,7 +51,9 @@ def cublas_workspace(device: SimulatedDevice) -> tuple[object, int]:
     return ("cublas", device.stream, device.in_backward), device.sizing.one(cublas_bytes)
 
 
-def _product(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
+def _product(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
+    if any(one.layout is not torch.strided for one in args[:2]):
+        return None  # cuSPARSE has no workspace that it keeps
     return Spaces("cuBLAS workspace", after=_copies(*args[:2]), kept=(cublas_workspace(device),))
 
 
@@ -64,8 +66,10 @@ def keeps_workspace(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
     return Spaces("cuBLAS workspace", kept=(cublas_workspace(device),))
 
 
-def _product_with_bias(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces:
+def _product_with_bias(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
     """cuBLASLt, which adds the bias in the same kernel: 1 MiB in addition to cuBLAS's workspace, never freed. Exact."""
+    if any(one.layout is not torch.strided for one in args[1:3]):
+        return None  # as above
     plain = _product_added(args, kwargs, device)
     if args[0].dim() != 1:
         return plain
