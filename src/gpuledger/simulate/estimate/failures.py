@@ -18,6 +18,7 @@ from gpuledger.errors import InputError
 from gpuledger.processes.child_job import ProgramTraceback
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.ranks.place import RankPlace
+from gpuledger.simulate.rest.training_threads import trains_alone
 
 _WITHOUT_BYTES = re.compile(r"data is not allocated|data pointer|doesn't have storage|without storage", re.IGNORECASE)
 DISTRIBUTED = ("FSDP", "torch.distributed", "torch.multiprocessing.spawn")
@@ -89,10 +90,15 @@ def _has_other_threads() -> bool:
 
 
 class StartedThreads:
-    """Records whether the program has started a thread with a function of its own, which is not simulated."""
+    """Records the program's own functions that are started in threads. One that trains is called at once instead.
+
+    The others are not simulated.
+    """
 
     def __init__(self) -> None:
         self.any_own = False
+        self.called: list[str] = []
+        """FILE:LINE of starts of threads that train."""
 
     def install(self, patches: Patches) -> None:
         """Watch the starts of threads."""
@@ -101,10 +107,23 @@ class StartedThreads:
         def start(thread: threading.Thread) -> None:
             function = getattr(thread, "_target", None) or type(thread).run
             code = getattr(function, "__code__", None)
-            self.any_own = self.any_own or (code is not None and is_own(code.co_filename))
+            is_main = threading.current_thread() is threading.main_thread()
+            if code is not None and is_own(code.co_filename):
+                if is_main and not thread.ident and trains_alone(thread, is_own):
+                    self._call(thread)
+                else:
+                    self.any_own = True
             plain_start(thread)
 
         patches.put(threading.Thread, "start", start)
+
+    def _call(self, thread: threading.Thread) -> None:
+        """Do the work of a thread in this one. The thread then starts with nothing to do."""
+        place = line_now()
+        if place not in self.called:
+            self.called.append(place)
+        thread.run()
+        thread.run = lambda: None  # type: ignore[method-assign]
 
 
 class Started:
@@ -128,6 +147,11 @@ class Started:
             yield f"{self._processes.describe()}: what they allocate is not included."
         if self._threads.any_own:
             yield f"{OTHER_THREADS}: what they allocate is not included."
+        if self._threads.called:
+            yield (
+                f"{', '.join(self._threads.called)}: a thread that trains was simulated in the main thread, up to its "
+                "end. What runs beside it is simulated after it."
+            )
 
 
 class StartedProcesses:
@@ -171,8 +195,7 @@ class StartedProcesses:
         return f"{self.describe()}. {instead}" if self.places else ""
 
     def _note(self, program: str) -> None:
-        frames = traceback.extract_stack(sys._getframe(2))
-        place = own_place((frame.filename, frame.lineno or 0) for frame in frames)
+        place = line_now()
         if place:
             self.places[place] = program
 
@@ -196,6 +219,11 @@ def is_own(file: str) -> bool:
     """Return whether a file is the program's own, not one of a library."""
     is_file = bool(file) and file[0] != "<" and "/gpuledger/" not in file
     return is_file and not file.startswith(_STDLIB) and not any(part in file for part in _LIBRARIES)
+
+
+def line_now() -> str:
+    """Return the innermost line of the program's own code that runs, as FILE:LINE; "" if there is none."""
+    return own_place((frame.filename, frame.lineno or 0) for frame in traceback.extract_stack())
 
 
 def own_place(frames: Iterable[tuple[str, int]]) -> str:
