@@ -22,6 +22,8 @@ from gpuledger.simulate.rest.side_effects import is_temporary
 
 _MARK = b"gpuledger: tensors without data\n" + secrets.token_hex(16).encode() + b"\n"
 """Begins a description. No file from elsewhere can have it: reading a description can execute what it contains."""
+_SIMULATED = ("gpuledger", "Fake")
+"""In errors about objects that a program without gpuledger would not have."""
 _MOST_ELEMENTS = 4096
 """Largest number of elements of a tensor that is saved with its values, if they are known."""
 
@@ -41,7 +43,7 @@ class SavedObjects:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._saved: dict[str, bytes | None] = {}
-        """Absolute path -> description; None if there is none, because the object cannot be pickled."""
+        """Absolute path -> description; None if there is none, because of parts of the simulation."""
         self._load: Callable[..., Any] = torch.load
 
     def install(self, patches: Patches) -> None:
@@ -104,13 +106,18 @@ def _place_of(path: Any) -> str | None:
 
 
 def _described(obj: Any) -> bytes | None:
-    """Return the description of an object; None if it cannot be pickled."""
+    """Return the description of an object; None if it has parts of the simulation, which cannot be pickled.
+
+    Another object that cannot be pickled raises, as with ``torch.save``.
+    """
     file = io.BytesIO(_MARK)
     file.seek(0, io.SEEK_END)
     try:
         _Describer(file).dump(obj)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        return None
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        if any(name in str(error) for name in _SIMULATED):
+            return None
+        raise
     return file.getvalue()
 
 

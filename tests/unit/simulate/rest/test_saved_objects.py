@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 import torch
 from loop_programs import estimate_of
 
+from gpuledger.errors import InputError
 from gpuledger.simulate.rest import saved_objects
 
 pytestmark = pytest.mark.torch
@@ -161,3 +162,19 @@ def test_a_file_of_another_program_is_loaded(where: str, kib: int, tmp_path: Pat
     read = "assert other['model']['weight'] is other['model']['tied'] and other['history'][0][0] == 1\n"
     found = estimate_of(tmp_path, _BEFORE.format(kept=str(kept)) + load + read)
     assert found.peak_allocated_bytes == MODEL + kib * 1024 + (512 if kib else 0)
+
+
+@pytest.mark.parametrize(
+    ("saved", "error"),
+    [
+        ("lambda: 1", r"Can't (pickle|get local)|cannot pickle|not found as"),
+        ("__import__('threading').Lock()", "cannot pickle '_thread.lock' object"),
+    ],
+)
+def test_what_torch_cannot_save_is_an_error_with_its_line(tmp_path: Path, saved: str, error: str) -> None:
+    source = f"""import torch
+weight = torch.zeros(8, device="cuda", requires_grad=True)
+torch.save({{"weight": weight, "more": {saved}}}, {str(tmp_path / "kept.pt")!r})
+"""
+    with pytest.raises(InputError, match=f"script_0.py:3: .*({error})"):
+        estimate_of(tmp_path, source)
