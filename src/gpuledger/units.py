@@ -71,6 +71,11 @@ def format_frac(value_frac: float | None, decimals: int = 1) -> str:
     return MISSING if value_frac is None else f"{value_frac * 100:.{decimals}f} %"
 
 
+def device_label(device_idx: int) -> str:
+    """Return ``cuda:0``, or ``cpu`` for -1."""
+    return "cpu" if device_idx < 0 else f"cuda:{device_idx}"
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number of things: ``1 operator``, ``1,204 operators``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

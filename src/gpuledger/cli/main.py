@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -108,6 +109,8 @@ class Commands(click.Group):
 
             near = get_close_matches(args[0], self.entries, 1)
             hint = f"Did you mean {ctx.command_path} {near[0]}?" if near else f"Use one of {', '.join(self.entries)}"
+            if args[0].endswith(".py") and "run" in self.entries:
+                hint = f"{ctx.command_path} run {shlex.join(args)}"
             raise UsageError(f"unknown command {args[0]!r}", hint=hint)
         return super().resolve_command(ctx, args)
 

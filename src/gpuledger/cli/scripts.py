@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Collection, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from gpuledger.errors import UsageError
@@ -45,8 +46,8 @@ def refuse_other_programs(program: Sequence[str], script: str, command: str = ""
         command: The same for any command, such as ``gpuledger run --``; "" if there is none.
 
     Raises:
-        UsageError: the program is a command, a notebook or a shell script, or a script without its ``.py``. The hint
-            has the words to type.
+        UsageError: the program is a command, a notebook or a shell script, a script without its ``.py``, or nearly the
+            name of one. The hint has the words to type.
     """
     word = program[0] if program else "-"
     if word.startswith("-"):
@@ -56,6 +57,7 @@ def refuse_other_programs(program: Sequence[str], script: str, command: str = ""
         hint = f"{command} {words}" if command and shutil.which(word) else ""
         if beside.is_file():
             hint = f"{script} {shlex.join([str(beside), *program[1:]])}"
+        hint = hint or _similar(Path(word))
         if hint:  # otherwise Python's own message says it
             raise UsageError(f"{word}: no such script", hint=hint)
         return
@@ -65,6 +67,12 @@ def refuse_other_programs(program: Sequence[str], script: str, command: str = ""
         path = word if os.sep in word else f".{os.sep}{word}"
         hint = f"{command} {shlex.join([path, *program[1:]])}" if command else ""
         raise UsageError(f"{word}: this is a shell script, not a Python script", hint=hint)
+
+
+def _similar(missing: Path) -> str:
+    """Return a question that names a script with a similar name in the same directory; "" without one."""
+    near = get_close_matches(missing.name, sorted(one.name for one in missing.parent.glob("*.py")), 1)
+    return f"Did you mean {missing.with_name(near[0])}?" if near else ""
 
 
 def _is_of_a_shell(place: Path) -> bool:

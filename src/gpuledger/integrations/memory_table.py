@@ -11,6 +11,7 @@ from typing import Any
 
 from gpuledger.analyze.overview.iteration import BEYOND, CARD_LINES, NOT_CACHED_YET, PEAK_WORDS, Iteration
 from gpuledger.errors import UsageError
+from gpuledger.units import device_label
 
 MB = 1_000_000
 LABELS = {
@@ -215,12 +216,7 @@ def _exact_cells(report: MemoryReport) -> list[Any]:
     words = [sum(dict(device.at_peak).get(word, 0) for device in devices) for word in PEAK_WORDS]
     named = EXACT_COLUMNS[1 : -len(PEAK_WORDS)]
     sizes = [totals[name] if name in totals else report.total(name) for name in named]
-    return [" ".join(device_name(device.device_idx) for device in devices), *sizes, *words]
-
-
-def device_name(device_idx: int) -> str:
-    """Return a device as torch names it."""
-    return "cpu" if device_idx < 0 else f"cuda:{device_idx}"
+    return [" ".join(device_label(device.device_idx) for device in devices), *sizes, *words]
 
 
 def _card_bytes(report: MemoryReport, name: str) -> int | None:

@@ -13,10 +13,10 @@ from gpuledger.analyze.memory.live import allocated_curve, device_indices, read_
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.errors import EmptyRunError
 from gpuledger.model.accounts import ROUNDING
-from gpuledger.report.base.phrases import device_label, place_of
+from gpuledger.report.base.phrases import place_of
 from gpuledger.report.base.quantities import exactly
 from gpuledger.report.base.terminal import printable
-from gpuledger.units import format_bytes
+from gpuledger.units import device_label, format_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -114,6 +114,12 @@ def test_a_message_of_several_lines_becomes_one() -> None:
     assert hint == "  hint: gpuledger export --help"
 
 
+def test_a_script_without_a_command_has_run_in_its_hint() -> None:
+    result = CliRunner().invoke(main, ["train.py", "--name", "a b"])
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1].endswith(" run train.py --name 'a b'")
+
+
 def test_a_run_of_nearly_that_name_is_the_hint(tmp_path: Path) -> None:
     (tmp_path / "train.ledger").mkdir()
     result = CliRunner().invoke(main, ["show", str(tmp_path / "trian")])

@@ -12,14 +12,14 @@ from gpuledger.analyze.compare.metrics import KINDS, Metric, measure, metric_dev
 from gpuledger.analyze.memory.breakdown import Account, Breakdown, break_down, fold_path
 from gpuledger.analyze.memory.groups import label_of
 from gpuledger.analyze.memory.instant import find_peak, module_classes, resolve_instant
-from gpuledger.analyze.memory.live import device_indices, pick_device, title
+from gpuledger.analyze.memory.live import device_indices, no_such_device, pick_device, title
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.overview.summary import device_name
 from gpuledger.analyze.step.energy import IDLE, EnergyAccount, break_down_energy
 from gpuledger.analyze.step.line_accounts import energies_by_line, times_by_line
 from gpuledger.analyze.step.steps import whole_steps
 from gpuledger.analyze.step.times import TimeAccount, TimeBreakdown, break_down_time
-from gpuledger.errors import EmptyRunError, UsageError
+from gpuledger.errors import EmptyRunError
 from gpuledger.model.shown import Shown
 from gpuledger.units import counted, format_bytes
 
@@ -230,10 +230,7 @@ def _pair_devices(before: Rank, after: Rank, wanted: int | None) -> list[tuple[i
         if not devices:
             raise EmptyRunError(f"{title(rank)}: nothing was recorded")
         if wanted is not None and wanted not in devices:
-            names = ", ".join(map(str, devices))
-            raise UsageError(
-                f"{title(rank)}: the run has no device {wanted}", hint=f"Choose one of {names} (-1 is the CPU)"
-            )
+            raise no_such_device(rank, wanted, devices)
     if wanted is not None:
         return [(wanted, wanted)]
     common = [(number, number) for number in have if number in other]

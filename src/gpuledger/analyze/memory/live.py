@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.errors import EmptyRunError, UsageError
 from gpuledger.model.arrow_numbers import to_numbers
+from gpuledger.units import device_label
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gpuledger.model.run import Rank
 
 I64 = NDArray[np.int64]
@@ -139,14 +142,19 @@ def pick_device(rank: Rank, device_idx: int | None = None) -> int:
         raise EmptyRunError(f"{title(rank)}: no allocation was recorded")
     if device_idx is not None:
         if device_idx not in have:
-            names = ", ".join(map(str, have))
-            raise UsageError(
-                f"{title(rank)}: the run has no device {device_idx}", hint=f"Choose one of {names} (-1 is the CPU)"
-            )
+            raise no_such_device(rank, device_idx, have)
         return device_idx
     if len(have) == 1:
         return have[0]
     return max(have, key=lambda device: int(allocated_curve(read_lives(rank, device)).bytes.max()))
+
+
+def no_such_device(rank: Rank, device_idx: int, have: Iterable[int]) -> UsageError:
+    """Return the error for a device that a run does not have."""
+    names = ", ".join(map(device_label, have))
+    return UsageError(
+        f"{title(rank)}: the run has no device {device_label(device_idx)}", hint=f"Choose one of: {names}"
+    )
 
 
 def title(rank: Rank) -> str:

@@ -56,8 +56,8 @@ def bar_panels(run: Run, asked: GroupingRequest) -> list[Panel]:
     Raises:
         EmptyRunError: no block was recorded.
     """
-    from gpuledger.report.base.phrases import device_label
     from gpuledger.report.plots.bar_plot import Panel
+    from gpuledger.units import device_label
 
     places = choose_devices(choose_ranks(run, None), None)
     groupings = group_places(places, asked, at="peak", step=None)

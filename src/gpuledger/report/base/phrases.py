@@ -13,6 +13,7 @@ from gpuledger.analyze.memory.groups import module_label
 from gpuledger.report.base.terminal import BOLD, Terminal
 from gpuledger.units import (
     counted,
+    device_label,
     format_bytes,
     format_frac,
     format_joules,
@@ -78,11 +79,6 @@ def column_unit(total_bytes: int, shown_bytes: int | None = None) -> Unit:
     unit_bytes = parse_bytes(f"1 {name}")
     digits = len(str(int(abs(total_bytes if shown_bytes is None else shown_bytes) / unit_bytes)))
     return Unit(name, unit_bytes, min(max(4 - digits, 1), MOST_DECIMALS))
-
-
-def device_label(device_idx: int) -> str:
-    """Return ``cuda:0``, or ``cpu`` for -1."""
-    return "cpu" if device_idx < 0 else f"cuda:{device_idx}"
 
 
 def of_capacity(value_bytes: int, capacity_bytes: int | None) -> str:

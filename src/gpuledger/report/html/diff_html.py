@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuledger.report.base.markup import element, html_text
-from gpuledger.report.base.phrases import device_label, place_of
+from gpuledger.report.base.phrases import place_of
 from gpuledger.report.base.quantities import (
     LESS_COLOR,
     MORE_COLOR,
@@ -18,7 +18,7 @@ from gpuledger.report.base.quantities import (
     signed_share,
 )
 from gpuledger.report.html.static_page import static_page
-from gpuledger.units import format_bytes
+from gpuledger.units import device_label, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.analyze.keywords.keyword_file import OTHERS, UNTRACKABLE
 from gpuledger.errors import UsageError
 from gpuledger.report.base.colors import CATEGORY_COLORS
-from gpuledger.report.base.phrases import device_label, percent, place_of
+from gpuledger.report.base.phrases import percent, place_of
 from gpuledger.report.plots.figures import INK, SOFT, drawable, new_figure, shortened
 from gpuledger.report.plots.plot_style import dress
-from gpuledger.units import format_bytes
+from gpuledger.units import device_label, format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

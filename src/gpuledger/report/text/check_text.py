@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from gpuledger.analyze.compare.budget import CATEGORY, MODULE, higher_is_worse, unit_of
 from gpuledger.analyze.compare.metrics import KINDS
 from gpuledger.report.base.markup import markdown_code, markdown_text
-from gpuledger.report.base.phrases import MISSING, device_label, share
+from gpuledger.report.base.phrases import MISSING, share
 from gpuledger.report.base.quantities import MORE_COLOR, exactly, quantity
 from gpuledger.report.base.terminal import BOLD, DIM, Cell, TextColumn, TextTable
+from gpuledger.units import device_label
 
 if TYPE_CHECKING:
     from gpuledger.analyze.compare.budget import Gate

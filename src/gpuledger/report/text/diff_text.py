@@ -7,15 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.groups import module_label
-from gpuledger.report.base.phrases import (
-    MISSING,
-    Unit,
-    column_unit,
-    device_label,
-    device_text,
-    labelled_rows,
-    place_text,
-)
+from gpuledger.report.base.phrases import MISSING, Unit, column_unit, device_text, labelled_rows, place_text
 from gpuledger.report.base.quantities import (
     LESS_COLOR,
     MORE_COLOR,
@@ -27,7 +19,7 @@ from gpuledger.report.base.quantities import (
     signed_share,
 )
 from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, TextColumn, TextTable
-from gpuledger.units import format_bytes
+from gpuledger.units import device_label, format_bytes
 
 if TYPE_CHECKING:
     from gpuledger.analyze.compare.changes import Change

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuledger.model.flight_facts import COUNTED_NODES, DATA
-from gpuledger.report.base.phrases import device_label
-from gpuledger.units import format_bytes
+from gpuledger.units import device_label, format_bytes
 
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.growth import Growth

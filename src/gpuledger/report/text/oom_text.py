@@ -9,9 +9,9 @@ from gpuledger.analyze.memory.groups import group_accounts
 from gpuledger.analyze.memory.tree import ROUNDING_PATH
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.model.flight_facts import ANOTHER_THREAD
-from gpuledger.report.base.phrases import MISSING, Unit, after_steps, device_label, entry
+from gpuledger.report.base.phrases import MISSING, Unit, after_steps, entry
 from gpuledger.report.base.terminal import BOLD, TextColumn, TextTable
-from gpuledger.units import counted, format_bytes, format_frac
+from gpuledger.units import counted, device_label, format_bytes, format_frac
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,13 +11,13 @@ from gpuledger.analyze.step.line_accounts import lacks_lines, why_no_lines
 from gpuledger.analyze.step.side_by_side import OF_CODE
 from gpuledger.errors import UsageError
 from gpuledger.report.base.kernel_names import short_kernel_names
-from gpuledger.report.base.phrases import device_label
 from gpuledger.report.text.first_screen import first_screen, short_screen
 from gpuledger.report.text.fusion_table import SHARED, fusion_table
 from gpuledger.report.text.ranks_text import rank_set_lines
 from gpuledger.report.text.run_summary import next_lines, note_lines
 from gpuledger.report.text.side_by_side_table import OF_A_STEP, Units, side_by_side_table, units_of_samples
 from gpuledger.report.text.tables import group_table, rank_table, tensor_table
+from gpuledger.units import device_label
 
 if TYPE_CHECKING:
     from gpuledger.analyze.view.device_view import DeviceView

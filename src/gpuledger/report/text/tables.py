@@ -24,7 +24,6 @@ from gpuledger.report.base.phrases import (
     Unit,
     allocated_text,
     column_unit,
-    device_label,
     device_text,
     entry,
     instant_title,
@@ -32,7 +31,7 @@ from gpuledger.report.base.phrases import (
     share,
 )
 from gpuledger.report.base.terminal import BOLD, DIM, Bar, Cell, Terminal, TextColumn, TextTable
-from gpuledger.units import format_bytes, format_ns
+from gpuledger.units import device_label, format_bytes, format_ns
 
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.breakdown import Account, Breakdown

@@ -12,7 +12,8 @@ from gpuledger.analyze.memory.live import device_indices
 from gpuledger.analyze.memory.timeline import build_timeline, thin
 from gpuledger.analyze.samples.series import known_values
 from gpuledger.model.arrow_numbers import to_numbers
-from gpuledger.report.trace.names import device_title, shown
+from gpuledger.report.trace.names import shown
+from gpuledger.units import device_label
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
@@ -49,7 +50,7 @@ def read_counters(rank: Rank) -> list[Counter]:
 
 def _memory(rank: Rank, device_idx: int) -> list[Counter]:
     timeline = build_timeline(rank, device_idx, POINTS)
-    where = device_title(device_idx)
+    where = device_label(device_idx)
     allocated = {"allocated": timeline.bytes.sum(axis=0).tolist()}
     reserved = {} if device_idx < 0 else {"reserved": timeline.reserved_bytes.tolist()}
     categories = {shown(name): row.tolist() for name, row in zip(timeline.categories, timeline.bytes, strict=True)}
@@ -68,5 +69,5 @@ def _readings(rank: Rank) -> list[Counter]:
             times, values = known_values(table, column, devices == device)
             if values.size:
                 kept = thin(values, times, POINTS)
-                found.append(Counter(f"{device_title(device)} {name}", times[kept], {"value": values[kept].tolist()}))
+                found.append(Counter(f"{device_label(device)} {name}", times[kept], {"value": values[kept].tolist()}))
     return found

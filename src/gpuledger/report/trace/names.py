@@ -13,8 +13,3 @@ def shown(text: str) -> str:
     Perfetto (52) refuses a whole trace for one text that ends in a backslash, and shows JSON's escapes undone.
     """
     return printable(text).replace("\\", _BACKSLASH_AS)
-
-
-def device_title(device_idx: int) -> str:
-    """Return ``cuda:0``, or ``cpu``."""
-    return "cpu" if device_idx < 0 else f"cuda:{device_idx}"

@@ -12,7 +12,8 @@ import numpy as np
 from gpuledger.analyze.memory.live import device_indices
 from gpuledger.analyze.memory.timeline import bands
 from gpuledger.analyze.step.streams import ModuleRange, StreamWork, module_ranges, nested_lanes, read_streams
-from gpuledger.report.trace.names import device_title, shown
+from gpuledger.report.trace.names import shown
+from gpuledger.units import device_label
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
@@ -117,7 +118,7 @@ def _windows(rank: Rank) -> Iterator[Slice]:
         facts = {name: _known(row[name]) for name in ("energy_j", "uncertainty_j", "ticks", "throttled_ns")}
         name = shown(row["name"] or "energy window")
         yield Slice(
-            name, "energy", row["start_ns"], row["end_ns"], {"device": device_title(row["device_idx"]), **facts}
+            name, "energy", row["start_ns"], row["end_ns"], {"device": device_label(row["device_idx"]), **facts}
         )
 
 
@@ -167,5 +168,5 @@ def _stream_name(work: StreamWork) -> str:
     if work.on_host:
         name = "host operators" if work.stream < 0 else f"host thread {work.stream}"
     else:
-        name = f"{device_title(work.device_idx)} stream {work.stream if work.stream >= 0 else '?'}"
+        name = f"{device_label(work.device_idx)} stream {work.stream if work.stream >= 0 else '?'}"
     return _laned(name, work.lane)

@@ -174,7 +174,7 @@ def test_a_figure_that_one_run_lacks_is_named_and_not_zero(runs: Path) -> None:
 def test_runs_without_a_common_device_are_compared_by_their_main_ones(runs: Path) -> None:
     place = both(runs, "one", "cpu").main
     assert (place.before.device_idx, place.after.device_idx) == (0, -1)
-    with pytest.raises(UsageError, match="has no device 0"):
+    with pytest.raises(UsageError, match="has no device cuda:0"):
         both(runs, "one", "cpu", device_idx=0)
 
 

@@ -91,7 +91,7 @@ def test_an_unrecorded_step_and_an_unknown_device_are_refused(rank: Rank) -> Non
     with pytest.raises(UsageError, match="step 7 was not recorded") as raised:
         find_peak(rank, step=7)
     assert raised.value.hint == "Choose a recorded step: 1, 2, 3"
-    with pytest.raises(UsageError, match="no device 3"):
+    with pytest.raises(UsageError, match="no device cuda:3"):
         find_peak(rank, 3)
     assert pick_device(rank) == 0
 

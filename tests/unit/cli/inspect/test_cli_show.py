@@ -226,7 +226,7 @@ def test_later_higher_peak_is_a_note(tmp_path: Path) -> None:
         (["one", "--step", "7"], 2, "one.ledger: rank 0: step 7 was not recorded"),
         (["one", "--rank", "5"], 2, "one.ledger: the run has no rank 5"),
         (["one", "--rank", "x"], 2, "--rank x: not a rank"),
-        (["one", "--device", "3"], 2, "one.ledger: rank 0: the run has no device 3"),
+        (["one", "--device", "3"], 2, "one.ledger: rank 0: the run has no device cuda:3"),
         (["one", "--by", "colour"], 2, "invalid value for '--by'"),
         (["one", "--per-sample"], 2, "--per-sample: the batch size is unknown, no module was called with a tensor"),
         (["one", "--by", "tensor", "--per-sample"], 2, "--by tensor: cannot be combined with --per-sample"),

@@ -100,6 +100,7 @@ def test_a_directory_is_called_by_its_name(tmp_path: Path, monkeypatch: pytest.M
     [
         (["python", "train.py", "--lr", "1"], "python: no such script", "gpuledger run -- python train.py --lr 1"),
         (["train", "a b"], "train: no such script", "gpuledger run train.py 'a b'"),
+        (["tarin.py"], "tarin.py: no such script", "Did you mean train.py?"),
         (["cells.ipynb"], "cells.ipynb: a notebook is not a script", "jupyter nbconvert --to script cells.ipynb"),
         (["job", "x"], "job: this is a shell script, not a Python script", "gpuledger run -- ./job x"),
         (["./job"], "./job: this is a shell script, not a Python script", "gpuledger run -- ./job"),
