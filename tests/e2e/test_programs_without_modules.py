@@ -15,6 +15,7 @@ from gpuledger.analyze.overview.findings import find_findings
 from gpuledger.analyze.view.device_view import DeviceView
 from gpuledger.analyze.view.view import build_view
 from gpuledger.cli.main import main
+from gpuledger.report.base.phrases import place_text
 from gpuledger.services.runs import load
 
 pytestmark = pytest.mark.torch
@@ -86,6 +87,15 @@ def test_bytes_and_times_have_the_same_phases(source: str, wanted: set[str], tmp
         assert {row["phase"] for row in spans if row["kind"] == kind} == wanted
     shown = CliRunner().invoke(main, ["show", str(tmp_path / "train.ledger"), "--by", "phase", "--json"])
     assert "setup" not in shown.stdout
+
+
+@pytest.mark.parametrize(("source", "place"), [(NUMERIC, "at train.py:5"), (GRADIENTS, "in backward")])
+def test_the_place_of_the_peak_is_its_line_where_nothing_else_is_known(source: str, place: str, tmp_path: Path) -> None:
+    instant = view_of(tmp_path, source).breakdown.instant
+    assert place_text(instant) == place
+    assert instant.line == ("train.py:5" if place.startswith("at") else "")
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "train.ledger")])
+    assert f"of CPU tensors, {place}\n" in shown.stdout
 
 
 MARKED = """

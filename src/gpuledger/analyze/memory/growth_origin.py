@@ -65,13 +65,13 @@ def module_path(rank: Rank, module_id: int) -> str:
 def program_line(rank: Rank, stack_id: int) -> str:
     """Return ``file:line`` of a stack's innermost frame of the program, or of a library; "" if there is none.
 
-    Of PyTorch and of Python's own library, no line is returned.
+    Of PyTorch and of Python's own library, and of files of which the line is unknown, none is returned.
     """
     table = rank.table("stacks", ("stack_id", "frame_idx", "file", "line", "function"))
     rows = zip(*(table.column(name).to_pylist() for name in table.column_names), strict=True)
     frames = [row[2:] for row in sorted(row for row in rows if row[0] == stack_id)]
     for belongs in (is_own, lambda file, function: not is_framework(file, function)):
         for file, line, function in frames:
-            if belongs(file, function):
+            if line and belongs(file, function):
                 return f"{file.rpartition('/')[2]}:{line}"
     return ""

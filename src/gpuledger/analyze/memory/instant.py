@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuledger.analyze.memory.growth_origin import program_line
 from gpuledger.analyze.memory.live import (
     I64,
     Lives,
@@ -34,6 +35,7 @@ class Instant:
 
     ``t_ns`` is that event's host time. ``step``, ``phase`` and ``module`` are those of the program at that time;
     ``module`` is "" unless a module allocated at this event. ``label`` is ``peak``, ``end`` or the requested time.
+    ``line`` is the line of this event's allocation in a program without steps and modules, otherwise "".
     """
 
     device_idx: int
@@ -43,6 +45,7 @@ class Instant:
     phase: str
     module: str
     label: str
+    line: str = ""
 
 
 def find_peak(rank: Rank, device_idx: int | None = None, step: int | None = None) -> Instant:
@@ -203,10 +206,13 @@ def _step_start_ns(rank: Rank, device_idx: int, step: int) -> int:
 
 
 def _describe(rank: Rank, lives: Lives, index: int, label: str) -> Instant:
-    step, phase, module = _place_of(rank, lives, index)
+    (step, phase, module), line = _place_of(rank, lives, index), ""
     if not _can_have_steps(rank):
         step, phase = OUTSIDE_STEPS, "" if phase in ("setup", "between") else phase
-    return Instant(lives.device_idx, index, time_of(rank, lives, index), step, phase, module, label)
+        born = np.flatnonzero(lives.alloc_index == index)[:1]
+        stacks = read_numbers(rank, "blocks", "stack_id", lives.device_idx)[born] if index >= 0 else born
+        line = program_line(rank, int(stacks[0])) if stacks.size and not phase else ""
+    return Instant(lives.device_idx, index, time_of(rank, lives, index), step, phase, module, label, line)
 
 
 def _can_have_steps(rank: Rank) -> bool:

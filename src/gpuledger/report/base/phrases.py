@@ -106,7 +106,9 @@ def instant_title(instant: Instant, step: int | None = None) -> str:
 
 
 def place_text(instant: Instant, classes: Mapping[str, str] | None = None) -> str:
-    """Return the position in the program: ``in step 2, backward of layers.31.mlp``; "" if unknown."""
+    """Return the position in the program: ``in step 2, backward of layers.31.mlp``, ``at fit.py:7``; "" if unknown."""
+    if instant.line:
+        return f"at {instant.line}"
     module = f"of {module_label(instant.module, classes or {})}" if instant.module else ""
     phase = {"between": "between phases"}.get(instant.phase, instant.phase)
     doing = " ".join(part for part in (phase, module) if part)
@@ -125,7 +127,7 @@ def allocated_text(
 def place_of(instant: Instant) -> str:
     """Return the position in the program: ``step 2 · backward · layers.31.mlp``."""
     step = f"step {instant.step}" if instant.step else ""
-    return " · ".join(part for part in (step, instant.phase, instant.module) if part)
+    return " · ".join(part for part in (step, instant.phase, instant.module, instant.line) if part)
 
 
 def failure_text(manifest: RunManifest, rank: RankManifest, *, is_only: bool) -> str:

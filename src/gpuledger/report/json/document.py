@@ -80,7 +80,7 @@ def balance_document(rank: int, balance: Balance) -> dict[str, Any]:
 def instant_document(instant: Instant) -> dict[str, Any]:
     """Return an instant as JSON; time and step are None if an imported file does not have them."""
     known = {"t_ns": instant.t_ns if instant.t_ns > 0 else None, "step": instant.step or (0 if instant.phase else None)}
-    return {**asdict(instant), **known, "module": instant.module or None}
+    return {**asdict(instant), **known, "module": instant.module or None, "line": instant.line or None}
 
 
 def oom_document(rank: int, failure: OutOfMemory) -> dict[str, Any]:
