@@ -1,4 +1,4 @@
-"""Temporary directories that are removed when the object that reads them is gone, or this process ends."""
+"""Temporary directories that are removed when the objects that read them are gone, or this process ends."""
 
 from __future__ import annotations
 
@@ -14,13 +14,20 @@ PREFIX = "gpuledger-"
 
 
 @contextmanager
-def scratch_directory() -> Iterator[tuple[Path, Callable[[object], None]]]:
-    """Yield a new directory, and what keeps it as long as an object. Without an object, it is removed at the end."""
+def scratch_directory() -> Iterator[tuple[Path, Callable[..., None]]]:
+    """Yield a new directory, and a function that keeps it as long as one of the objects that it is called with.
+
+    Without such an object, it is removed at the end of the block.
+    """
     directory = Path(tempfile.mkdtemp(prefix=PREFIX))
     owners: list[weakref.finalize[..., object]] = []
 
-    def keep_with(owner: object) -> None:
-        owners.append(weakref.finalize(owner, _remove, directory, os.getpid()))
+    def keep_with(*kept: object) -> None:
+        owners.extend(weakref.finalize(owner, gone, os.getpid()) for owner in kept)
+
+    def gone(process: int) -> None:
+        if not any(owner.alive for owner in owners):
+            _remove(directory, process)
 
     try:
         yield directory, keep_with

@@ -35,6 +35,19 @@ def test_a_directory_stays_as_long_as_its_owner() -> None:
     assert not directory.exists()
 
 
+def test_a_directory_of_several_owners_stays_as_long_as_the_last_of_them() -> None:
+    owners = [Owner(), Owner(), Owner()]
+    with scratch_directory() as (directory, keep_with):
+        keep_with(*owners)
+    for _ in range(2):
+        owners.pop()
+        gc.collect()
+        assert directory.exists()
+    owners.pop()
+    gc.collect()
+    assert not directory.exists()
+
+
 def test_without_an_owner_it_is_removed_at_once() -> None:
     with pytest.raises(ValueError, match="no result"), scratch_directory() as (directory, _):
         raise ValueError("no result")

@@ -58,7 +58,7 @@ def estimate(
         confidence: Confidence level of ``upper_bytes``, from 0.5 to 0.999.
         alloc_conf: Settings as in ``PYTORCH_CUDA_ALLOC_CONF``.
         out: Directory of the run; by default a temporary one, which is removed when nothing refers to the result's
-            ``run`` any more, or this process ends. If there is no estimate, it is removed.
+            ``run`` or its ranks any more, or this process ends. If there is no estimate, it is removed.
 
     Raises:
         UsageError: no such GPU, ``steps`` is not at least 1, ``confidence`` is outside its range, or ``out`` exists or
@@ -76,7 +76,7 @@ def estimate(
         return _estimate_in(Path(out), order, step, inputs)
     with scratch_directory() as (directory, keep_with):
         found = _estimate_in(directory / "estimate.ledger", order, step, inputs)
-        keep_with(found.run)
+        keep_with(found.run, *found.run.ranks)
     return found
 
 

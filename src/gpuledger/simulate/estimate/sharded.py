@@ -37,7 +37,7 @@ def estimate_ranks(
         steps: Number of training steps to simulate; by default as many as the shapes of the inputs require.
         alloc_conf: Settings as in ``PYTORCH_CUDA_ALLOC_CONF``.
         out: Directory of the run; by default a temporary one, which is removed when nothing refers to the result's
-            ``run`` any more, or this process ends. If there is no estimate, it is removed.
+            ``run`` or its ranks any more, or this process ends. If there is no estimate, it is removed.
 
     Raises:
         UsageError: no such script, GPU or rank, a number is outside its range, or ``out`` exists or cannot be created.
@@ -56,7 +56,7 @@ def estimate_ranks(
         return estimate_program_ranks(order, world_size, Path(out), ranks=tuple(ranks))
     with scratch_directory() as (directory, keep_with):
         found = estimate_program_ranks(order, world_size, directory / "estimate.ledger", ranks=tuple(ranks))
-        keep_with(found.run)
+        keep_with(found.run, *found.run.ranks)
     return found
 
 
