@@ -70,9 +70,18 @@ class StepGrowth:
         return max(int((self.holder.bound - self.holder.length) / self.holder.more_per_step), 0)
 
     @property
-    def kept_in(self) -> str:
-        """Return the last name of the container, such as ``buffer`` of ``agent.buffer``; "" if it is not known."""
-        return "" if self.holder is None else self.holder.name.partition("[")[0].rpartition(".")[2]
+    def kept_in(self) -> tuple[str, ...]:
+        """Return the names of the container: ``buffer`` of ``agent.buffer``, ``seen`` and ``a`` of ``seen['a']``."""
+        if self.holder is None:
+            return ()
+        name, _, key = self.holder.name.partition("[")
+        return name.rpartition(".")[2], key.rpartition("[")[2].strip("'\"]")
+
+    @property
+    def kept_by(self) -> str:
+        """Return the name of the class of which the container is an attribute; "" if it is none."""
+        _, _, owner = ("" if self.holder is None else self.holder.where).partition("attribute of ")
+        return owner.rpartition(".")[2]
 
     @property
     def left_bytes(self) -> int:

@@ -141,12 +141,36 @@ class CounterChanges:
         return [name for name in _names_in(side) if name in self._names]
 
 
-def compared_lengths(tree: ast.AST) -> set[str]:
-    """Return the last names of containers with a length that is compared: ``buffer`` of ``len(self.buffer) > 100``."""
-    compared = (node for node in ast.walk(tree) if isinstance(node, ast.Compare))
-    calls = (part for node in compared for part in ast.walk(node) if isinstance(part, ast.Call) and part.args)
-    measured = (call.args[0] for call in calls if getattr(call.func, "id", "") == "len")
-    return {str(getattr(one, "attr", getattr(one, "id", ""))) for one in measured} - {""}
+_SHRINKS = frozenset({"pop", "popleft", "popitem", "remove"})
+
+
+def limited_containers(tree: ast.AST) -> set[str]:
+    """Return the last names of containers that may have a limit, such as ``buffer`` of ``len(self.buffer) > 100``.
+
+    The program compares their length, looks whether something is in them as in a cache, or takes something out.
+    """
+    found: list[ast.expr] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            parts = (part for part in ast.walk(node) if isinstance(part, ast.Call) and part.args)
+            found += [call.args[0] for call in parts if getattr(call.func, "id", "") == "len"]
+            found += [right for how, right in zip(node.ops, node.comparators, strict=True) if _asks_for_member(how)]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _SHRINKS:
+            found.append(node.func.value)
+        elif isinstance(node, ast.Delete):
+            found += [target.value for target in node.targets if isinstance(target, ast.Subscript)]
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript):
+            found += [target for target in node.targets if ast.unparse(target) == ast.unparse(node.value.value)]
+    return {str(getattr(one, "attr", getattr(one, "id", ""))) for one in found} - {""}
+
+
+def _asks_for_member(how: ast.cmpop) -> bool:
+    return isinstance(how, (ast.In, ast.NotIn))
+
+
+def classes_in(tree: ast.AST) -> set[str]:
+    """Return the names of the classes that a file defines."""
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
 
 
 def _counter_in(node: ast.AST) -> str:

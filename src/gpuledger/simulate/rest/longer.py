@@ -34,8 +34,12 @@ class SteadyGrowth(Protocol):
         """Steps after which no more is kept; None without a limit."""
 
     @property
-    def kept_in(self) -> str:
-        """Name of the container that keeps it; "" if that is not known."""
+    def kept_in(self) -> tuple[str, ...]:
+        """Names of the container that keeps it; empty if that is not known."""
+
+    @property
+    def kept_by(self) -> str:
+        """Name of the class of the object with the container; "" if it is no attribute."""
 
 
 class LongerLoops:
@@ -50,8 +54,11 @@ class LongerLoops:
         """Steps that are not simulated, but the memory of which is."""
         self.steps_left: int | None = None
         """Steps that the loops have after those that were needed; None if that is not known."""
-        self.compared_lengths: set[str] = set()
-        """Names of containers with a length that the program compares, as it does with a limit."""
+        self.limited, self.classes = set[str](), set[str]()
+        """Names of the program's containers that may have a limit, and of its classes.
+
+        A container of a library's class has a limit more often than not.
+        """
         self._device = device
         self._loops: list[LoopLeft] = []
         self._blocks: tuple[tuple[int, int], ...] = ()
@@ -86,8 +93,9 @@ class LongerLoops:
         self.steps_left = sum(left) if left and len(left) == len(loops) else None
         self._most_steps = growth.steps_left
         self._begun_at, self._bytes_per_step = self._device.steps, growth.bytes_per_step
-        if growth.kept_in not in self.compared_lengths:
-            self._blocks, self._loops = growth.kept_blocks, list(loops)
+        if growth.steps_left is not None or self._may_grow_on(growth):
+            self._blocks = growth.kept_blocks
+            self._loops = list(loops) if self._blocks else []
         self._innermost = loops[0].loop if loops else None
         if self._blocks:
             self._add_next()
@@ -116,6 +124,11 @@ class LongerLoops:
     def _is_next(self, loop: int) -> bool:
         """Return whether the steps of a loop are the next to be added, and it still keeps what they would keep."""
         return bool(self._loops) and loop == self._loops[0].loop and self._is_kept()
+
+    def _may_grow_on(self, growth: SteadyGrowth) -> bool:
+        """Return whether the container that keeps memory has no limit, as far as the program's source says."""
+        is_own = not growth.kept_by or growth.kept_by in self.classes
+        return is_own and not self.limited.intersection(growth.kept_in)
 
     def _is_kept(self) -> bool:
         return self._device.holds_more(self._blocks[0][0])

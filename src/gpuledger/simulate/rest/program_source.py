@@ -22,7 +22,15 @@ from types import CodeType
 from typing import Any, Protocol
 
 from gpuledger.simulate.gpu.patches import Patches
-from gpuledger.simulate.rest.counters import COMPARED, COUNTED, ITEMS, LEAVES, CounterChanges, compared_lengths
+from gpuledger.simulate.rest.counters import (
+    COMPARED,
+    COUNTED,
+    ITEMS,
+    LEAVES,
+    CounterChanges,
+    classes_in,
+    limited_containers,
+)
 
 _BEGINS, _ENDS, _FLOAT = "__gpuledger_loop_begins__", "__gpuledger_loop_ends__", "__gpuledger_float__"
 _CALLS, _REMAINDER = "__gpuledger_writer_called__", "__gpuledger_remainder__"
@@ -81,8 +89,8 @@ class ProgramWatch(Protocol):
     def compared(self, number: int, place: str, name: str, left: object, how: str, right: object) -> object:
         """Return a counter that is compared, or the sum of one and another number."""
 
-    def compares_lengths(self, names: set[str]) -> None:
-        """Note the names of containers with a length that a file compares."""
+    def read(self, limited: set[str], classes: set[str]) -> None:
+        """Note the names of containers that may have a limit, and those of the classes in a file."""
 
     def leaves(self, name: str, left: object, how: str, right: object) -> object:
         """Return the left side of a comparison of a counter that ends its loop."""
@@ -144,7 +152,7 @@ def _changed(
     except (SyntaxError, ValueError):
         return source  # compiling it raises this, as without gpuledger
     if watch is not None:
-        watch.compares_lengths(compared_lengths(tree))
+        watch.read(limited_containers(tree), classes_in(tree))
     return _Changes(numbers, not _has_own_float(tree), CounterChanges(tree, Path(str(filename)).name)).visit(tree)
 
 

@@ -160,9 +160,10 @@ class RestOfProgram:
         """Return the value of a counter of a loop; of the innermost one if it is None."""
         return self._later.counted(self._innermost if loop is None else loop, name, value, by)
 
-    def compares_lengths(self, names: set[str]) -> None:
-        """Note the names of containers with a length that the program compares."""
-        self.longer.compared_lengths.update(names)
+    def read(self, limited: set[str], classes: set[str]) -> None:
+        """Note the names of containers that may have a limit, and those of the classes in a file of the program."""
+        self.longer.limited.update(limited)
+        self.longer.classes.update(classes)
 
     def leaves(self, name: str, left: object, how: str, right: object) -> object:
         """Return the left side of a comparison that ends the loop of a counter, and note when."""
