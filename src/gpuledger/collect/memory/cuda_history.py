@@ -25,6 +25,11 @@ MAX_ENTRIES = 2_000_000
 Drains come long before.
 """
 
+NO_EVENTS = (
+    'The program keeps PyTorch\'s memory history without events (enabled="state"), so what it allocated meanwhile is '
+    'not in this run. With enabled="all", the history has them.'
+)
+
 _BEFORE_ALLOCATIONS = ("open", "collective_start", "collective_end")
 """Reasons for which counters are written of a device without allocations, too."""
 
@@ -55,6 +60,7 @@ class CudaRecorder:
         self._with_stacks = reads_programs
         self._blocks_kept = False
         self._programs = _ProgramsHistory() if reads_programs else None
+        self._first_counts: dict[int, tuple[int, int]] = {}
 
     def can_open(self) -> bool:
         """Return True: the allocator's history can start at any time."""
@@ -65,7 +71,7 @@ class CudaRecorder:
         if self._programs is None:
             torch_private.start_history(stacks=False, max_entries=MAX_ENTRIES, clear=True)
         else:
-            self._programs.take_new(torch_private.full_snapshot())
+            self._read_from(torch_private.full_snapshot(), self._programs)
         self._open = True
         part.facts["allocator_settings"] = self._note_snapshot(part, torch_private.light_snapshot(), "open")
 
@@ -144,6 +150,8 @@ class CudaRecorder:
                 self._programs.take_new(snapshot)
             self._note_snapshot(part, snapshot, reason)
             self._note_events(part, snapshot)
+            if self._programs is not None and not self._programs.has_events and self.counts() != self._first_counts:
+                part.notes.append(NO_EVENTS)
         return True
 
     def read_programs(self, part: Part) -> None:
@@ -155,10 +163,16 @@ class CudaRecorder:
             torch_private.stop_history()
             self._note_events(part, snapshot)
             self._programs, self._with_stacks = _ProgramsHistory(), True
-            self._programs.take_new(snapshot)
+            self._read_from(snapshot, self._programs)
         else:  # it may be cleared
             self._programs.take_new(snapshot)
             self._note_events(part, snapshot)
+
+    def _read_from(self, snapshot: dict[str, Any], programs: _ProgramsHistory) -> None:
+        """Read the program's history from a snapshot on."""
+        programs.take_new(snapshot)
+        programs.has_events = False
+        self._first_counts = self.counts()
 
     # -- snapshots into columns -----------------------------------------------------------------------------------
 
@@ -198,6 +212,8 @@ class _ProgramsHistory:
     """
 
     def __init__(self) -> None:
+        self.has_events = False
+        """Whether an event was read."""
         self._read: dict[int, tuple[int, int]] = {}
 
     def take_new(self, snapshot: dict[str, Any]) -> None:
@@ -207,6 +223,7 @@ class _ProgramsHistory:
             del trace[: bisect_left(trace, last_us, key=_time_us)]
             del trace[: min(count, _count_at(trace, last_us))]
             if trace:
+                self.has_events = True
                 now_us = _time_us(trace[-1])
                 same = sum(_time_us(entry) == now_us for entry in trace)
                 self._read[device_idx] = now_us, same + (count if now_us == last_us else 0)

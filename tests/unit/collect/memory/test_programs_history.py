@@ -12,7 +12,7 @@ from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import TagTable
-from gpuledger.collect.memory.cuda_history import CudaRecorder
+from gpuledger.collect.memory.cuda_history import NO_EVENTS, CudaRecorder
 from gpuledger.model.journal.journal import Part
 
 pytestmark = pytest.mark.torch
@@ -25,10 +25,12 @@ class History:
         self.trace: list[dict[str, Any]] = []
         self.changes: list[str] = []
         self.most = 1_000
+        self.allocations = 0
 
     def allocate(self, size: int, time_us: int) -> None:
+        self.allocations += 1
         self.trace.append({"action": "alloc", "addr": 512, "size": size, "stream": 0, "time_us": time_us})
-        del self.trace[: -self.most]
+        del self.trace[: len(self.trace) - self.most]
 
     def snapshot(self) -> dict[str, Any]:
         return {"device_traces": [list(self.trace)], "segments": []}
@@ -51,6 +53,8 @@ def history(monkeypatch: pytest.MonkeyPatch) -> History:
     monkeypatch.setattr(torch_private, "light_snapshot", lambda: {"device_traces": [], "segments": []})
     monkeypatch.setattr(torch_private, "start_history", found.start)
     monkeypatch.setattr(torch_private, "stop_history", found.stop)
+    counters = lambda _device_idx: {"allocation": {"all": {"allocated": found.allocations, "freed": 0}}}  # noqa: E731
+    monkeypatch.setattr(torch_private, "memory_stats", counters)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     return found
 
@@ -118,3 +122,24 @@ def test_a_history_that_the_program_starts_later_takes_the_place_of_ours(history
     assert (sizes_of(again), drained(recorder)) == ([3], [4])
     recorder.close(Part(), "close")
     assert history.changes == ["start", "stop"]
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_history_without_events_is_said_to_have_none(history: History, later: bool) -> None:
+    recorder, part = opened(reads_programs=not later), Part()
+    if later:
+        recorder.read_programs(Part())
+    history.most = 0
+    history.allocate(1, time_us=1)
+    recorder.close(part, "close")
+    assert part.notes == [NO_EVENTS]
+
+
+@pytest.mark.parametrize("allocates", [False, True])
+def test_a_history_with_events_or_without_allocations_needs_no_note(history: History, allocates: bool) -> None:
+    history.allocate(1, time_us=1)
+    recorder, part = opened(reads_programs=True), Part()
+    if allocates:
+        history.allocate(2, time_us=2)
+    recorder.close(part, "close")
+    assert part.notes == []
