@@ -42,14 +42,14 @@ def find_overhead(rank: Rank, device_idx: int | None = None) -> Overhead:
     """
     paused_ns = sum(pause.duration_ns for pause in rank.manifest.pauses)
     step, (first, last) = step_energy(rank, device_idx), profiled_steps(rank)
-    table = rank.table("steps", ("step", "recorded", "start_ns", "end_ns", "paused_ns"))
+    table = rank.table("steps", ("step", "start_ns", "end_ns", "paused_ns"))
     numbers, start, end, paused = (to_numbers(table[name], 0) for name in ("step", "start_ns", "end_ns", "paused_ns"))
     own_ns = end - start - paused
-    recorded = np.array(table["recorded"].to_pylist(), dtype=bool)
     in_pass = (numbers >= first) & (numbers <= last)
     line_step = rank.manifest.line_step.step if rank.manifest.line_step else 0
     measured = in_pass & (numbers != line_step)
-    unprofiled_ns = step_times(rank).median_ns if numbers.size and (~recorded & ~in_pass).any() else None
+    times = step_times(rank)
+    unprofiled_ns = times.median_ns if times.by_host else None
     held_bytes = rank.manifest.recorder_bytes
 
     first_alone = rank.manifest.kernels_alone.from_step if rank.manifest.kernels_alone else 0

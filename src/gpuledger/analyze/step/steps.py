@@ -31,7 +31,7 @@ class StepTimes:
 
     The percentiles are None for fewer than FEWEST_STEPS steps. On the GPU's clock, and if the host waits for the GPU in
     some steps only, they are None, and ``median_ns`` is a mean. ``mean_ns`` is that of unprofiled steps, and
-    ``fast_ns`` their quantile FAST_FRAC.
+    ``fast_ns`` their quantile FAST_FRAC. ``by_host`` is whether the host's clock measured unprofiled steps.
     """
 
     count: int
@@ -41,6 +41,7 @@ class StepTimes:
     p5_ns: int | None = None
     mean_ns: int | None = None
     fast_ns: int | None = None
+    by_host: bool = False
 
     @property
     def spread_ns(self) -> int | None:
@@ -102,7 +103,8 @@ def _with_waits(rank: Rank, by_host: StepTimes, on_gpu: GpuSteps) -> StepTimes:
     own_ns = round(min(mean_ns, busy_ns) if is_alone else mean_ns)
     if 1 / WAITS_RATIO < own_ns / median_ns < WAITS_RATIO:
         return by_host
-    return StepTimes(by_host.count, own_ns, None, f"host clock, mean of {by_host.count} unprofiled steps")
+    source = f"host clock, mean of {by_host.count} unprofiled steps"
+    return StepTimes(by_host.count, own_ns, None, source, by_host=True)
 
 
 def _host_times(rank: Rank) -> StepTimes:
@@ -142,7 +144,8 @@ def _host_times(rank: Rank) -> StepTimes:
     if kind != "unprofiled":
         return StepTimes(int(chosen.size), round(np.median(own_ns)), p95_ns, source, p5_ns)
     mean_ns, fast_ns = round(own_ns.mean()), _quantile_ns(own_ns, FAST_FRAC)
-    return StepTimes(int(chosen.size), round(np.median(own_ns)), p95_ns, source, p5_ns, mean_ns, fast_ns)
+    median_ns = round(np.median(own_ns))
+    return StepTimes(int(chosen.size), median_ns, p95_ns, source, p5_ns, mean_ns, fast_ns, by_host=True)
 
 
 def _warm(rank: Rank, rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:

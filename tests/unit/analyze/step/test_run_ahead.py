@@ -248,6 +248,8 @@ def test_steps_of_another_training_are_not_in_the_step_time() -> None:
     assert present(step_times(of_two).median_ns) == pytest.approx(KERNELS * 2 * MS, rel=0.1)
     none_left = replace(changed, manifest=replace(rank.manifest, trainings=((1, 0), (6, 1))))
     assert step_times(none_left).source == "host clock, 2 recorded steps"
+    assert find_overhead(of_two).profiled_step_frac == pytest.approx(1, rel=0.1)
+    assert find_overhead(none_left).profiled_step_frac is None  # there is no unprofiled step to compare with
 
 
 @pytest.mark.parametrize("begins", [9, 11, 20])
