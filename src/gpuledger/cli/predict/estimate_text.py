@@ -187,6 +187,8 @@ def search_lines(found: Search, card: GpuModel, name: str, terminal: Terminal) -
     table = TextTable((TextColumn(flag, right=True), TextColumn("peak", right=True), TextColumn("verdict")), rows)
     if any(trial.is_uncompiled for trial in found.trials):
         first += " (compiled code is approximated)"
+    if any(trial.grows for trial in found.trials):
+        first += " (for the simulated steps; memory grows with more of them)"
     return [terminal.styled(terminal.text(first), "bold"), "", *table.lines(terminal)]
 
 
@@ -199,4 +201,5 @@ def search_document(found: Search, card: GpuModel, name: str) -> dict[str, Any]:
         "largest": found.largest,
         "trials": trials,
         "is_uncompiled": any(trial.is_uncompiled for trial in found.trials),
+        "grows": any(trial.grows for trial in found.trials),
     }

@@ -131,6 +131,13 @@ class Fit:
     """The step after which the GPU is full, if memory grows for an unknown number of steps; None if it does not."""
 
     @property
+    def fits_so_far(self) -> bool:
+        """Return whether the upper bound of the simulated steps fits the GPU, also if memory grows for more of them."""
+        return self.verdict == FITS or (
+            self.full_after_steps is not None and self.upper_bytes <= self.card.usable_bytes
+        )
+
+    @property
     def free_bytes(self) -> int:
         """Return the remaining bytes of the GPU; negative if it is too small."""
         return self.card.usable_bytes - self.process_bytes

@@ -140,8 +140,9 @@ def follow(
             say(sentence)
         for sentence in said:
             session.journal.note(sentence)
-        if plan.growth is not None and is_endless(plan.growth, longer) and not is_little(device, plan.growth):
-            session.journal.fact(endless_bytes_per_step=plan.growth.bytes_per_step)
+        growth = plan.growth if order["steps"] is None else None
+        if growth is not None and is_endless(growth, longer) and not is_little(device, growth):
+            session.journal.fact(endless_bytes_per_step=growth.bytes_per_step)
         steps = session.steps.seen
         session.finish(outcome["ended"])
     return {

@@ -37,13 +37,22 @@ class Trial:
     """Whether the program uses ``torch.compile``, and was estimated without it."""
     least_bytes: int = 0
     """Part of the upper bound that is expected to be the same for smaller and larger values."""
+    grows: bool = False
+    """Whether memory grows for an unknown number of steps. Then the verdict is of the simulated steps."""
 
     @classmethod
     def of(cls, value: int, found: Estimate) -> Trial:
         """Return the trial of a value that was estimated."""
         least_bytes = int(_kept_bytes(found) * found.upper_bytes / found.peak_process_bytes)
-        is_uncompiled = bool(found.uncompiled)
-        return cls(value, found.peak_process_bytes, found.fit.verdict, found.upper_bytes, is_uncompiled, least_bytes)
+        return cls(
+            value,
+            found.peak_process_bytes,
+            FITS if found.fit.fits_so_far else found.fit.verdict,
+            found.upper_bytes,
+            bool(found.uncompiled),
+            least_bytes,
+            found.fit.full_after_steps is not None,
+        )
 
 
 @dataclass(frozen=True)

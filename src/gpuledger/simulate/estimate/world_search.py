@@ -72,7 +72,8 @@ def _try_size(order: Order, world_size: int) -> WorldTrial:
             found = estimate_program_ranks(order, world_size, Path(directory) / "trial.ledger")
         except InputError as error:
             return WorldTrial(world_size, REFUSED, why=error.message)
-    return WorldTrial(world_size, found.verdict, found.highest.estimate.peak_process_bytes)
+    verdict = FITS if all(one.estimate.fit.fits_so_far for one in found.ranks) else found.verdict
+    return WorldTrial(world_size, verdict, found.highest.estimate.peak_process_bytes)
 
 
 def candidates(most: int) -> tuple[int, ...]:

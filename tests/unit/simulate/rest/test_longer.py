@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import textwrap
 from pathlib import Path
 
@@ -10,8 +11,15 @@ import pytest
 pytest.importorskip("torch")
 from loop_programs import LoopProgram, estimate_of
 
-from gpuledger.cli.predict.estimate_text import estimate_document, verdict_line
-from gpuledger.simulate.estimate.run import Estimate
+from gpuledger.cli.predict.estimate_text import estimate_document, search_lines, verdict_line
+from gpuledger.model.journal.reading import read_journal
+from gpuledger.report.base.terminal import Terminal
+from gpuledger.simulate.catalogue import find_card
+from gpuledger.simulate.estimate.child import run_as_main
+from gpuledger.simulate.estimate.follow import follow
+from gpuledger.simulate.estimate.forked import run_forked
+from gpuledger.simulate.estimate.run import Estimate, Order, describe_order
+from gpuledger.simulate.estimate.search import Search, Trial
 
 pytestmark = pytest.mark.torch
 MIB = 1 << 20
@@ -187,6 +195,24 @@ def test_growth_without_a_known_end_is_on_the_edge_with_the_step_at_which_the_gp
     said = f"after {found.steps} steps, ±0.0, full after about {found.fit.full_after_steps:,} steps)"
     assert verdict_line(found).endswith(said)
     assert estimate_document(found)["full_after_steps"] == found.fit.full_after_steps
+
+
+def test_a_search_for_a_batch_is_for_the_simulated_steps_of_a_program_that_grows(tmp_path: Path) -> None:
+    found = of(tmp_path, "for _ in endless(): step(history)")
+    trial = Trial.of(8, found)
+    assert (trial.verdict, trial.grows) == ("fits", True)
+    (first, *_) = search_lines(Search(8, (trial,)), found.card, "batch", Terminal())
+    assert first == "largest --batch on h200: 8 (for the simulated steps; memory grows with more of them)"
+    too_large = dataclasses.replace(found.fit, upper_bytes=found.card.usable_bytes + 1)
+    assert Trial.of(8, dataclasses.replace(found, fit=too_large)).verdict == "on the edge"
+
+
+def test_a_number_of_steps_that_is_given_has_a_verdict_of_these(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(BEGIN + "for _ in endless(): step(history)")
+    given = describe_order(Order((str(script),), find_card("h200"), 12), tmp_path / "run.ledger", "expected")
+    assert run_forked(lambda: follow(given, lambda: run_as_main([str(script)])))["steps"] == 12
+    assert "endless_bytes_per_step" not in read_journal(tmp_path / "run.ledger" / "rank-0" / "journal").facts
 
 
 def test_a_program_that_was_simulated_to_its_end_has_no_growth_to_come(tmp_path: Path) -> None:
