@@ -22,6 +22,10 @@ Also the number of steps in a row after which a new optimizer is followed at onc
 """
 
 
+MOST_TRAININGS = 256
+"""Number of changes that are kept. A program that makes optimizers in every step has more until its end."""
+
+
 class FollowedOptimizer:
     """The first optimizer that steps, or the one that replaces it.
 
@@ -32,7 +36,7 @@ class FollowedOptimizer:
 
     ``trainings`` has a row for each change to an optimizer of another kind: the step that it ends first, and a number
     of the training. Optimizers of one class, with as many parameters of the same total size, are of one training: they
-    are those of folds, or one that was made again. Empty with one training.
+    are those of folds, or one that was made again. Empty with one training, and no longer than MOST_TRAININGS.
     """
 
     def __init__(self) -> None:
@@ -70,12 +74,14 @@ class FollowedOptimizer:
 
     def _begins(self, optimizer: Any, step: int) -> None:
         """Record from which step on an optimizer is followed."""
+        if len(self.trainings) >= MOST_TRAININGS:
+            return
         with without_overrides():
             sizes = [prod(known_sizes(weight)) for group in parameter_groups(optimizer) for weight in group]
         kind = class_name(type(optimizer)), len(sizes), sum(sizes)
         before, self._training = self._training, self._kinds.setdefault(kind, len(self._kinds))
         if before != self._training:
-            self.trainings = [*(self.trainings or [(1, before)]), (step, self._training)]
+            self.trainings += [(step, self._training)] if self.trainings else [(1, before), (step, self._training)]
 
     def _replaces(self, first: Any, optimizer: Any, *, is_new: bool) -> bool:
         """Return whether an optimizer is followed from now on, in the place of the first."""

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
-from gpuledger.collect.steps.followed_optimizer import SWITCH_STEPS, FollowedOptimizer
+from gpuledger.collect.steps.followed_optimizer import MOST_TRAININGS, SWITCH_STEPS, FollowedOptimizer
 
 
 def trainings_of(*optimizers: Optimizer) -> list[tuple[int, int]]:
@@ -50,3 +50,12 @@ def test_the_training_of_a_freed_optimizer_is_told_apart() -> None:
     assert followed.has_stepped(optimizer_of(2), 1, is_new=True)
     assert followed.has_stepped(optimizer_of(4), 2, is_new=True)
     assert followed.trainings == [(1, 0), (2, 1)]
+
+
+def test_a_program_that_makes_optimizers_without_end_keeps_a_limited_number_of_changes() -> None:
+    """As a meta-learning does in its inner loop. The journal has them until the program ends."""
+    followed = FollowedOptimizer()
+    for step in range(1, 2 * MOST_TRAININGS):
+        assert followed.has_stepped(optimizer_of(2 + step % 2), step, is_new=True)
+    assert len(followed.trainings) == MOST_TRAININGS
+    assert followed.trainings[:3] == [(1, 0), (2, 1), (3, 0)]
