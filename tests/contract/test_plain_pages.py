@@ -17,6 +17,8 @@ PAGES = [
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if BUILT not in page.parents),
 ]
 README_MAX_LINES = 200
+CHANGELOG_MAX_LINES = 240
+"""Of the next release. Merge a line into the bullet of its feature, as CONTRIBUTING.md says."""
 GLOSSARY_MAX_TERMS = 40
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 
@@ -59,6 +61,12 @@ def test_a_page_begins_with_a_title_and_an_introduction(page: Path) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(PAGES[0].read_text(encoding="utf-8").splitlines()) <= README_MAX_LINES
+
+
+def test_the_changelog_of_the_next_release_is_short() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    unreleased = text.partition("## [Unreleased]")[2].partition("\n## [")[0]
+    assert 0 < len(unreleased.splitlines()) <= CHANGELOG_MAX_LINES
 
 
 def test_the_glossary_is_short() -> None:
