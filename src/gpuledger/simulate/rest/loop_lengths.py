@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from types import FrameType
 
@@ -16,6 +17,7 @@ class _Activation:
 
     Attributes:
         loop: Its number.
+        last_line: Its last line.
         steps: Training steps before it.
         frame: The function's activation, by identity and code.
         total: Its iterations; None if that is not known.
@@ -24,6 +26,7 @@ class _Activation:
     """
 
     loop: int
+    last_line: int
     steps: int
     frame: tuple[int, object]
     total: int | None = None
@@ -47,23 +50,28 @@ class LoopLengths:
         self._limits: dict[int, int] = {}
         """Loop -> iterations after this one until a condition on its counter ends it."""
 
-    def begins(self, loop: int, steps: int, around: int | None, frame: FrameType) -> None:
+    def begins(self, loop: int, last_line: int, steps: int, around: int | None, frame: FrameType) -> None:
         """Note that a loop begins.
 
         Args:
             loop: Its number.
+            last_line: Its last line.
             steps: Training steps before it.
             around: The loop around it in the same function; None if there is none. Others of the function have ended.
-            frame: The function's activation. Loops of functions that have returned have ended, too.
+            frame: The function's activation. Loops of functions that have returned, and of lines before, have ended.
         """
-        frames = _frames_of(frame)
-        running = [one for one in self._running if one.frame in frames and one.loop != loop]
-        places = [place for place, one in enumerate(running) if one.frame == frames[0]]
+        self._limits.pop(loop, None)
+        if self._running and _is_inside(self._running[-1], around, frame):
+            self._running.append(_Activation(loop, last_line, steps, _identity(frame)))
+            return
+        lines = _lines_of(frame)
+        own = _identity(frame)
+        running = [one for one in self._running if lines.get(one.frame, math.inf) <= one.last_line and one.loop != loop]
+        places = [place for place, one in enumerate(running) if one.frame == own]
         if places:
             inner = [place for place in places if running[place].loop == around]
             del running[inner[0] + 1 if inner else places[0] :]
-        self._running = [*running, _Activation(loop, steps, frames[0])]
-        self._limits.pop(loop, None)
+        self._running = [*running, _Activation(loop, last_line, steps, own)]
 
     def has(self, loop: int, items: object) -> None:
         """Note what a loop iterates over. One over several at once ends with the shortest."""
@@ -116,11 +124,27 @@ class LoopLengths:
         return next((place for place, one in enumerate(self._running) if one.loop == loop), None)
 
 
-def _frames_of(frame: FrameType | None) -> list[tuple[int, object]]:
-    """Return what identifies the activations that run, the innermost first."""
-    found: list[tuple[int, object]] = []
+def _identity(frame: FrameType) -> tuple[int, object]:
+    """Return what identifies an activation without keeping it."""
+    return id(frame), frame.f_code
+
+
+def _is_inside(innermost: _Activation, around: int | None, frame: FrameType) -> bool:
+    """Return whether a loop begins directly in the innermost one, or in a function that this one calls directly.
+
+    Most loops do, and then the activations need not be compared.
+    """
+    if around is not None:
+        return innermost.loop == around and innermost.frame == _identity(frame)
+    caller = frame.f_back
+    return caller is not None and innermost.frame == _identity(caller) and caller.f_lineno <= innermost.last_line
+
+
+def _lines_of(frame: FrameType | None) -> dict[tuple[int, object], int]:
+    """Return the lines that run, by what identifies their activation."""
+    found: dict[tuple[int, object], int] = {}
     while frame is not None:
-        found.append((id(frame), frame.f_code))
+        found[_identity(frame)] = frame.f_lineno
         frame = frame.f_back
     return found
 

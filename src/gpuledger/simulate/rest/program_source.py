@@ -47,7 +47,7 @@ _REPORTS = re.compile(
 )
 """Names of functions that report, and of those with which a report is made. They need little memory."""
 _AFTERWARDS: dict[str, Callable[..., Any]] = {
-    _BEGINS: lambda _loop, _around=None: None,
+    _BEGINS: lambda _loop, _around, _last_line: None,
     _ENDS: lambda _loop: False,
     _CALLS: lambda function: function,
     _FLOAT: float,
@@ -68,8 +68,8 @@ _COMPILED_BY_OTHERS = ("jit", "numba", "script", "kernel")
 class ProgramWatch(Protocol):
     """Decides whether loops end, and whether a function that writes is called."""
 
-    def loop_begins(self, loop: int, around: int | None = None) -> None:
-        """Note that a loop begins, and the loop around it in the same function."""
+    def loop_begins(self, loop: int, around: int | None, last_line: int) -> None:
+        """Note that a loop begins, the loop around it in the same function, and its last line."""
 
     def loop_ends(self, loop: int) -> bool:
         """Return whether a loop ends before its next iteration."""
@@ -232,7 +232,8 @@ class _Changes(ast.NodeTransformer):
         if number is None:
             return node
         own, around = ast.Constant(number), ast.Constant(self._counters.around)
-        begins = ast.Call(ast.Name(_BEGINS, ast.Load()), [own, around], [])
+        last_line = ast.Constant(node.end_lineno or node.lineno)
+        begins = ast.Call(ast.Name(_BEGINS, ast.Load()), [own, around, last_line], [])
         ends = ast.Call(ast.Name(_ENDS, ast.Load()), [own], [])
         before, question = ast.Expr(begins), ast.If(ends, [ast.Break()], [])
         for made in (before, question):

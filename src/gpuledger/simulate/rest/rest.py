@@ -143,10 +143,10 @@ class RestOfProgram:
         if seen - self._steps_before >= MOST_LATER_STEPS:
             self._refuse(f"takes {MOST_LATER_STEPS} more steps")
 
-    def loop_begins(self, loop: int, around: int | None = None) -> None:
-        """Note that a loop of the program begins, and the loop around it in the same function."""
+    def loop_begins(self, loop: int, around: int | None, last_line: int) -> None:
+        """Note that a loop of the program begins, the loop around it in the same function, and its last line."""
         self._loops[loop] = _Loop(self._device.steps, self.peak_bytes if self.began else None, self._ended)
-        self.lengths.begins(loop, self._device.steps, around, sys._getframe(1))
+        self.lengths.begins(loop, last_line, self._device.steps, around, sys._getframe(1))
         self._periodic.loop_begins(loop)
 
     def items(self, loop: int, name: str, items: object) -> object:

@@ -240,6 +240,8 @@ def test_a_program_that_was_simulated_to_its_end_has_no_growth_to_come(tmp_path:
         ("for a in range(7):\n    len([])\nfor number in range(10):\n    step()\n    look()", [7]),
         ("number = 0\nwhile 20 >= number:\n    number += 1\n    step()\n    look()", [18]),
         ("for number in range(10):\n    step()\n    look()\n    if number == 5: break", [3]),
+        ("def train():\n    for n in range(9): step(); look()\nfor a in range(7):\n    len([])\ntrain()", [6]),
+        ("def train():\n    for n in range(9): step(); look()\nfor a in range(7):\n    train()", [6, 54]),
         ("for number in range(10):\n    step()\n    look()\n    if number < 5: continue", [7]),
     ],
 )
