@@ -13,6 +13,7 @@ import numpy as np
 
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import TagTable
+from gpuledger.model.bounds import LARGEST_REQUEST_BYTES
 from gpuledger.model.journal.journal import TORCH_ACTIONS, Action
 
 _ACTIONS = {name: int(action) for name, action in TORCH_ACTIONS.items()}
@@ -20,9 +21,6 @@ _OTHER = int(Action.OTHER)
 _FRAME = itemgetter("filename", "line", "name")
 _COMPILED = re.compile(r"(\?\?|.*\.(c|cc|cpp|cu|cuh|h|hpp|S|so[.\d]*))?")
 """File names of frames of compiled code, which a history of the program's own can have."""
-
-MOST_BYTES = 1 << 44
-"""More than any GPU has. A part of the journal with larger sizes, or with larger sums of them, is damaged."""
 
 Entry = dict[str, Any]
 """One event of torch's history."""
@@ -37,12 +35,13 @@ def signed(number: int) -> int:
 
 
 def sizes_of(trace: list[Entry]) -> list[int]:
-    """Return the bytes of each event, at most MOST_BYTES: a failed request can be of any size.
+    """Return the bytes of each event, at most LARGEST_REQUEST_BYTES: a failed request can be of any size.
 
     The error itself is stored with the size that was requested.
     """
     sizes = [entry["size"] for entry in trace]
-    return sizes if max(sizes) <= MOST_BYTES else [min(size, MOST_BYTES) for size in sizes]
+    most_bytes = LARGEST_REQUEST_BYTES
+    return sizes if max(sizes) <= most_bytes else [min(size, most_bytes) for size in sizes]
 
 
 def event_columns(trace: list[Entry], tags: TagTable, stacks: HistoryStacks | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import torch
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.analyze.allocator.pools import Counters
+from gpuledger.model.bounds import LARGEST_REQUEST_BYTES
 from gpuledger.model.journal.journal import Action
 from gpuledger.simulate.catalogue import GpuModel
 from gpuledger.simulate.conditions.decisions import ProgramProgress
@@ -224,7 +225,10 @@ class SimulatedDevice:
 
         Raises:
             OutOfMemoryError: the GPU is out of memory.
+            torch.OutOfMemoryError: no GPU is so large. A program can handle this, and request less.
         """
+        if size_bytes > LARGEST_REQUEST_BYTES:
+            raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size_bytes / (1 << 30):.2f} GiB")
         at_first_bytes, self.at_first_bytes = self.at_first_bytes, None
         if at_first_bytes is not None:
             at_first_bytes()

@@ -10,9 +10,9 @@ from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.flight.failures import add_snapshot
 from gpuledger.collect.flight.last_events import RING_ENTRIES
-from gpuledger.collect.memory.history_columns import MOST_BYTES, HistoryStacks, event_columns
+from gpuledger.collect.memory.history_columns import HistoryStacks, event_columns
 from gpuledger.model.accounts import Phase
-from gpuledger.model.bounds import check_bounds
+from gpuledger.model.bounds import LARGEST_REQUEST_BYTES, check_bounds
 from gpuledger.model.journal.journal import Action, Part
 
 Frames = list[dict[str, Any]]
@@ -71,7 +71,7 @@ def test_requests_of_any_size_leave_a_part_valid() -> None:
     add_snapshot(part, 0, 0, {"segments": [], "device_traces": [[failed] * RING_ENTRIES]})
     for column in ("events.bytes", "failure_events.bytes"):
         check_bounds(part.arrays()[column], column)
-    assert part.arrays()["events.bytes"].tolist()[:2] == [4, MOST_BYTES]
+    assert part.arrays()["events.bytes"].tolist()[:2] == [4, LARGEST_REQUEST_BYTES]
 
 
 def test_only_allocations_have_stacks() -> None:

@@ -422,3 +422,13 @@ def test_projected_outputs_have_the_size_of_the_projection(device: SimulatedDevi
     assert (made.shape, last.shape, cell.shape) == ((10, 4, 32), (4, 4, 16), (4, 4, 64))
     made.sum().backward()
     assert all(present(weight.grad).shape == weight.shape for weight in layer.parameters())
+
+
+def test_a_request_larger_than_every_gpu_fails_as_on_a_gpu(device: SimulatedDevice) -> None:
+    """A program that halves its batch until it fits begins with such a one."""
+    before = device.counters.allocated_bytes
+    with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 1179648.00 GiB"):
+        torch.empty(1 << 24, 9, 2048, 1024, device="cuda")
+    assert device.counters.allocated_bytes == before
+    kept = torch.empty(1 << 40, device="cuda")  # more than this GPU has: by how much is what an estimate says
+    assert device.counters.allocated_bytes == before + kept.nbytes
