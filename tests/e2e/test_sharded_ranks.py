@@ -103,7 +103,7 @@ def test_each_rank_holds_what_the_mesh_says(ranks: RankSet) -> None:
 
 
 def test_a_weight_that_is_whole_on_every_rank_is_found(ranks: RankSet) -> None:
-    assert [(one.module, one.bytes) for one in ranks.whole_weights] == [("Linear", HEAD)]
+    assert [(one.module, one.bytes) for one in ranks.whole_weights] == [("head", HEAD)]
 
 
 def test_state_that_is_whole_although_its_weight_is_sharded_is_found(ranks: RankSet) -> None:

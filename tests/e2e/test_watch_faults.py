@@ -89,7 +89,11 @@ def test_an_error_of_the_block_goes_on_though_the_run_cannot_be_kept(
     assert raised.value.__notes__ == ["gpuledger: full.ledger could not be written: No space left on device"]
     said: list[str] = []
     assert watch_command(["sh", "-c", "exit 3"], tmp_path / "posting.ledger", SETTINGS, said.append) == 3
-    assert said == [f"gpuledger: error: {tmp_path / 'posting.ledger'}: sampling stopped early: No space left on device"]
+    place = tmp_path / "posting.ledger"
+    assert said == [
+        f"gpuledger: sampling every 5 ms into {place}",
+        f"gpuledger: error: {place}: sampling stopped early: No space left on device",
+    ]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

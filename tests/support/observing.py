@@ -6,7 +6,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
+from gpuledger.collect.adapter import dynamo
 from gpuledger.collect.adapter.instrument import Observation
 from gpuledger.collect.adapter.observer import Observer
 
@@ -38,6 +40,13 @@ def observed(function: Callable[..., Any], *observers: Observer, **how: Any) -> 
     finally:
         for one in made:
             one.remove()
+
+
+def put_back_code(*functions: Callable[..., Any]) -> None:
+    """Give functions their own code again, which code that another test has compiled can have kept observed."""
+    with mock.patch.object(dynamo, "compiled_frames", return_value=0):
+        for function in functions:
+            Observation(function, Observer(lambda *_: None)).remove()
 
 
 def traceback_of(function: Callable[..., Any], *arguments: Any) -> str:

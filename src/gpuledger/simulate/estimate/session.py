@@ -7,6 +7,7 @@ from pathlib import Path
 from gpuledger.collect.attribution.phases import ModuleContext
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.session.session import Session
+from gpuledger.model.bounds import LARGEST_REQUEST_BYTES
 from gpuledger.simulate.estimate.recorder import DEVICE_IDX, SimulatedRecorder
 from gpuledger.simulate.estimate.step_plan import StepPlan
 from gpuledger.simulate.gpu.device import SimulatedDevice
@@ -79,6 +80,7 @@ class SimulatedSession(Session):
             on_step=end_after,
         )
         self.device = device
+        device.largest_request_bytes = LARGEST_REQUEST_BYTES
         plan.counter = self.steps
 
     def finish(self, reason: str = "exit") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +13,6 @@ import torch
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.analyze.allocator.pools import Counters
-from gpuledger.model.bounds import LARGEST_REQUEST_BYTES
 from gpuledger.model.journal.journal import Action
 from gpuledger.simulate.catalogue import GpuModel
 from gpuledger.simulate.conditions.decisions import ProgramProgress
@@ -89,6 +89,8 @@ class SimulatedDevice:
         """The most allocated bytes since this was set to 0."""
         self.requested_bytes = 0
         """Bytes of all requests until now."""
+        self.largest_request_bytes = math.inf
+        """A larger request fails, whatever the allocator has."""
         self.steps = 0
         """Training steps that ended."""
         self._copied: dict[int, int] = {}
@@ -225,9 +227,9 @@ class SimulatedDevice:
 
         Raises:
             OutOfMemoryError: the GPU is out of memory.
-            torch.OutOfMemoryError: no GPU is so large. A program can handle this, and request less.
+            torch.OutOfMemoryError: it is larger than ``largest_request_bytes``. A program can request less then.
         """
-        if size_bytes > LARGEST_REQUEST_BYTES:
+        if size_bytes > self.largest_request_bytes:
             raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size_bytes / (1 << 30):.2f} GiB")
         at_first_bytes, self.at_first_bytes = self.at_first_bytes, None
         if at_first_bytes is not None:

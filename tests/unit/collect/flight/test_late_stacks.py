@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 from failing_allocator import MIB
+from observing import put_back_code
 from torch import nn
 
 from gpuledger.collect.adapter import dynamo, torch_private
 from gpuledger.collect.adapter.guard import Guard
-from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation
-from gpuledger.collect.adapter.observer import Observer
+from gpuledger.collect.adapter.instrument import CannotInstrumentError
 from gpuledger.collect.adapter.torch_entrances import evaluate, module_call
 from gpuledger.collect.flight import late_stacks
 from gpuledger.collect.flight.late_stacks import MOST_BLOCKS, MOST_OF_A_STEP, LateStacks, Taken
@@ -65,9 +65,7 @@ class Process:
 
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
-    monkeypatch.setattr(dynamo, "compiled_frames", lambda: 0)
-    for function in (module_call(), evaluate()):  # code that another test has compiled can have kept them observed
-        Observation(function, Observer(lambda *_: None)).remove()
+    put_back_code(module_call(), evaluate())
     plain = module_call().__code__, evaluate().__code__
     found = Process(monkeypatch)
     yield found

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from observing import put_back_code
 from torch import nn
 from torch.optim import optimizer as optimizers
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -39,6 +40,7 @@ CODES = [function.__code__ for function in FUNCTIONS]
 @pytest.fixture(autouse=True)
 def nobody_is_kept() -> Iterator[None]:
     """Collect optimizers in cycles: the recordings of tests after these would find them alive."""
+    put_back_code(*FUNCTIONS)
     yield
     gc.collect()
 

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
+from gpuledger.model.bounds import LARGEST_REQUEST_BYTES
 from gpuledger.model.journal.journal import Action
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.gpu.card import in_place
@@ -426,6 +427,7 @@ def test_projected_outputs_have_the_size_of_the_projection(device: SimulatedDevi
 
 def test_a_request_larger_than_every_gpu_fails_as_on_a_gpu(device: SimulatedDevice) -> None:
     """A program that halves its batch until it fits begins with such a one."""
+    device.largest_request_bytes = LARGEST_REQUEST_BYTES
     before = device.counters.allocated_bytes
     with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 1179648.00 GiB"):
         torch.empty(1 << 24, 9, 2048, 1024, device="cuda")
