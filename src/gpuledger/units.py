@@ -1,4 +1,4 @@
-"""The one place that turns bytes, times, shares and signals into text and back. GiB is 2^30."""
+"""The one place that turns bytes, times, shares, signals and lists of ranks into text, and text back. GiB is 2^30."""
 
 from __future__ import annotations
 

@@ -43,10 +43,10 @@ def list_entries(rank: Rank, instant: Instant) -> tuple[Entry, ...]:
     device = instant.device_idx
     lives = read_lives(rank, device)
     live = lives.allocated_at(instant.index)
-    words = [(codes[live], texts) for codes, texts in (read(rank, device) for read in _READERS)]
+    coded = [(codes[live], texts) for codes, texts in (read(rank, device) for read in _READERS)]
     requested, allocated = lives.requested_bytes[live], lives.allocated_bytes[live]
     tagged = is_tagged(rank)
-    entries = [_entry(texts, size, count, tagged=tagged) for texts, size, count in sum_by_texts(words, requested)]
+    entries = [_entry(texts, size, count, tagged=tagged) for texts, size, count in sum_by_texts(coded, requested)]
     rounded = int(allocated.sum() - requested.sum())
     if rounded:
         entries.append(_entry((ROUNDING, "", "", ""), rounded, int((allocated != requested).sum()), tagged=False))
@@ -86,7 +86,7 @@ def _coded_scopes(rank: Rank, device_idx: int) -> CodedTexts:
     return coded_texts(rank, device_idx, "scope_id")
 
 
-def _tensor_words(rank: Rank, device_idx: int) -> CodedTexts:
+def _coded_tensors(rank: Rank, device_idx: int) -> CodedTexts:
     return coded_texts(rank, device_idx, "name_id")
 
 
@@ -94,5 +94,5 @@ _READERS: tuple[Callable[[Rank, int], CodedTexts], ...] = (
     coded_categories,
     coded_modules,
     _coded_scopes,
-    _tensor_words,
+    _coded_tensors,
 )

@@ -156,6 +156,8 @@ def _warm(rank: Rank, rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> ND
 
 def _kinds_of(rank: Rank, numbers: NDArray[np.int64], kinds: list[str | None]) -> NDArray[np.object_]:
     """Return what distinguishes steps with different times: their kind, and the training of the optimizer."""
+    if not rank.manifest.trainings:  # all steps of the optimizer are of one training
+        return np.array(kinds, dtype=object)
     trainings = [rank.manifest.training_of(number) for number in numbers.tolist()]
     return np.array(
         [

@@ -1,4 +1,4 @@
-"""Describe why a program failed on a simulated GPU, and where in its own code."""
+"""Describe why a program failed on a simulated GPU and where in its own code, and what it starts beside its thread."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def _hint_on(unmodelled: str) -> str:
     if "C++" in unmodelled:
         return WHAT_TO_TELL
     if any(name in unmodelled for name in DISTRIBUTED):
-        return "Name the number of ranks with --world-size N"
+        return _RANKS
     if JAGGED in unmodelled:
         return "Estimate the program with padded tensors, which need at least as much memory"
     return "Estimate the program without it"
