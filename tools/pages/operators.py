@@ -82,9 +82,8 @@ def sums_with_host_time() -> list[str]:
     rows = []
     for label, path in WITH_HOST_TIME.items():
         groups: dict[str, list[Pair]] = {}
-        for pair in read(path)["pairs"]:
-            if pair["is_host_measured"]:
-                groups.setdefault(f"{label}{pair['mode']}, {kind_of(pair)}", []).append(pair)
+        for pair in pairs_with_host_time(path):
+            groups.setdefault(f"{label}{pair['mode']}, {kind_of(pair)}", []).append(pair)
         for name, pairs in groups.items():
             times = [pair["time_frac"] - 1 for pair in pairs]
             joules = [pair["energy_frac"] - 1 for pair in pairs if pair["energy_frac"] and pair["energy_step_ns"]]
@@ -95,6 +94,11 @@ def sums_with_host_time() -> list[str]:
     commits = sorted({commit[:7] for path in WITH_HOST_TIME.values() for _, commit in read(path)["sessions"]})
     source += f". The models were measured at commits {' and '.join(commits)}"
     return [*wrap(f"{source}."), "", *table(head, rows), "", *wrap(faster_while_energy_was_measured())]
+
+
+def pairs_with_host_time(path: str) -> list[Pair]:
+    """Return the pairs of a file whose CPU time was measured on the model itself."""
+    return [pair for pair in read(path)["pairs"] if pair["is_host_measured"]]
 
 
 def faster_while_energy_was_measured() -> str:
