@@ -6,7 +6,7 @@ blocks there is the ring alone, in all steps. From these and the number of alloc
 inside a training. A round has one block of each kind, in random order; a figure is the median of the rounds.
 
 ``cpu_ratio`` compares the process's CPU time until the last step of a block was launched: other work of the host does
-not change it as much as the wall time. Also measures the host memory that the recorder uses. Ends within 150 s.
+not change it as much as the wall time. Also measures the host memory that the recorder uses. Ends within 320 s.
 
 Usage: python bench/time/flight_recorder.py --out bench/time/results/h200/flight_recorder.json
 """
@@ -45,7 +45,7 @@ from gpuledger.collect.flight.step_counters import HOST_FRAC, CudaCounters, Step
 from gpuledger.collect.passes.outcomes import LaterMeasurement
 
 BLOCK_S = 0.08
-EACH_S = 12.0
+EACH_S = 33.0
 FILL_S = 4.0
 """Longest time of a model until the ring is full."""
 NOTHING, RING, RECORDER = KINDS = ("nothing", "ring", "recorder")
@@ -224,7 +224,7 @@ def main() -> None:
     """Measure every model and print a line for each."""
     arguments = out_and_only(__doc__, "model")
     results: dict[str, Any] = {}
-    for name in names_in_time(EIGHT, arguments.only, 120):
+    for name in names_in_time(EIGHT, arguments.only, 280):
         with tempfile.TemporaryDirectory() as directory:
             found = results[name] = measure(name, Path(directory))
         ring = found["ring"]

@@ -5,6 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable
 
+import numpy as np
+
+from gpuledger.ops.database.statistics import median_interval
 from pages.blocks import ROOT, block
 from pages.overhead import measured_models
 from pages.results import MIB, Results, about, percent, read, table, wrap
@@ -16,6 +19,7 @@ LEAKS = "memory/results/cpu/leaks.json"
 MANY_BLOCKS = "memory/results/h200/many_blocks.json"
 MOST = {"GPU": 1.005, "CPU": 1.02}
 """What limits a step -> how long it may be, relative to a step without the flight recorder: the goals."""
+MET, MISSED, OPEN = "met", "missed", "undecided"
 NO_STACKS, OF_ALLOCATIONS, OF_ALL = (
     "history, no stacks",
     "history, stacks of allocations",
@@ -40,14 +44,13 @@ def cost_of_the_flight_recorder() -> list[str]:
     """Return step times, host memory and times of the flight recorder's parts for each model, against the goals."""
     results = read(FLIGHT)
     models, limited_by = results["models"], limits()
-    above = [name for name, one in models.items() if one["ratio"] > MOST[limited_by[name]]]
+    verdicts = {name: _verdict(one["ratios"], MOST[limited_by[name]]) for name, one in models.items()}
     rounds = [len(one["ratios"]) for one in models.values()]
     goals = " and ".join(f"× {most:g} where the {unit} limits the step" for unit, most in MOST.items())
-    met = (
-        f"{len(above)} of {len(models)} models are above them: {', '.join(above)}."
-        if above
-        else "All models meet them."
-    )
+    counts = {
+        verdict: [name for name, found in verdicts.items() if found == verdict] for verdict in (MET, MISSED, OPEN)
+    }
+    told = [f"{len(names)} {verdict} ({', '.join(names)})" for verdict, names in counts.items() if names]
     on_cpu = read(FLIGHT_ON_CPU)
     rounds_us = on_cpu["rounds"]["whole"]["values"]
     error_ms = on_cpu["error_of_100000_blocks"]["cpu_ms"]["median"]
@@ -60,12 +63,23 @@ def cost_of_the_flight_recorder() -> list[str]:
         *wrap(
             f"{about(results, 'time/flight_recorder.py')}. Steps with the flight recorder, relative to steps",
             f"without it in the same round: medians of {min(rounds)} to {max(rounds)} rounds, on a shared host. The",
-            f"goals are {goals}. {met}",
+            f"goals are {goals}. Of {len(models)} models: {'; '.join(told)}. A goal is met or missed if the 95 %",
+            "interval of the median (bootstrap over the rounds) is on one side of it.",
         ),
         "",
         *table(
-            ["model", "limited by", "step", "CPU time", "goal", "range", "last events", "with them in every step"],
-            [_flight_row(name, one, limited_by[name]) for name, one in models.items()],
+            [
+                "model",
+                "limited by",
+                "step",
+                "95 % interval",
+                "n",
+                "goal",
+                "CPU time",
+                "last events",
+                "with them in every step",
+            ],
+            [_flight_row(name, one, limited_by[name], verdicts[name]) for name, one in models.items()],
             2,
         ),
         "",
@@ -143,18 +157,25 @@ def parts_of(parts_us: dict[str, float]) -> str:
     return f"{', '.join(first)}, and {last}"
 
 
-def _flight_row(name: str, one: Results, limited_by: str) -> list[str]:
-    most = MOST[limited_by]
+def _flight_row(name: str, one: Results, limited_by: str, verdict: str) -> list[str]:
+    least, most = median_interval(np.asarray(one["ratios"]))
     return [
         name,
         limited_by,
         f"× {one['ratio']:.4f}",
+        f"{least:.4f} to {most:.4f}",
+        str(len(one["ratios"])),
+        f"× {MOST[limited_by]:g}: {verdict}",
         f"× {one['cpu_ratio']:.4f}",
-        f"{most:g}, {'met' if one['ratio'] <= most else 'missed'}",
-        f"{span(one['ratios'], 2)}, n = {len(one['ratios'])}",
         "kept" if one["ring"]["is_kept"] else "not kept",
         f"× {one['ring']['ratio']:.4f}",
     ]
+
+
+def _verdict(ratios: list[float], goal: float) -> str:
+    """Return whether the median of the ratios is below the goal, above it, or too uncertain to tell."""
+    least, most = median_interval(np.asarray(ratios))
+    return MET if most <= goal else MISSED if least > goal else OPEN
 
 
 @block("times of a census")
