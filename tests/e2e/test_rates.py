@@ -71,15 +71,19 @@ def rates_of(directory: Path, source: str, *options: str) -> tuple[Rates, dict[s
     return present(find_rates(load(directory / "train.ledger").rank(0))), json.loads(ended.stdout)
 
 
-def test_samples_per_second_are_those_that_the_program_measures(tmp_path: Path) -> None:
-    rates, measured = rates_of(tmp_path, TRAINING.replace("BATCH", "16").replace("PARTS", "1"))
+@pytest.mark.parametrize(("batch", "parts"), [("16", "1"), ("4", "4")])
+def test_samples_per_second_are_those_that_the_program_measures(batch: str, parts: str, tmp_path: Path) -> None:
+    """A step of one batch, and one that accumulates the gradients of four."""
+    rates, measured = rates_of(tmp_path, TRAINING.replace("BATCH", batch).replace("PARTS", parts))
     assert present(rates.samples_per_s) == pytest.approx(measured["samples_per_s"], rel=0.1)
 
 
 @pytest.mark.parametrize(("batch", "parts"), [("16", "4"), ("16 if number % 2 else 12", "1")])
 def test_samples_per_second_are_not_guessed(batch: str, parts: str, tmp_path: Path) -> None:
-    """A step of four batches, and batches of two sizes."""
-    rates, _ = rates_of(tmp_path, TRAINING.replace("BATCH", batch).replace("PARTS", parts))
+    """A step of four passes over one batch, and batches of two sizes."""
+    same = "batch = torch.randn(BATCH, 8)\n    for part in range(PARTS):"
+    source = TRAINING.replace("for part in range(PARTS):", same).replace("(torch.randn(BATCH, 8))", "(batch)")
+    rates, _ = rates_of(tmp_path, source.replace("BATCH", batch).replace("PARTS", parts))
     assert rates.samples_per_s is None
     assert rates.sample_energy_j is None
 

@@ -32,7 +32,7 @@ from gpuledger.model.run_manifest import RunManifest, check_run_manifest, read_c
 from gpuledger.model.simulated import as_simulated
 
 _MAX_CALLS = 4_000
-"""Maximum number kept by a recording (``collect/memory/inputs.py``)."""
+"""Maximum number kept by a recording (``collect/inputs/input_shapes.py``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,13 +84,22 @@ class Window(JsonObject):
 class Inputs(JsonObject):
     """The input of the outermost module that shows the batch: its shape, and whether it contains token ids.
 
-    ``step_calls`` is the number of calls in most steps; None if unknown.
+    ``step_calls`` is the number of calls in most steps; None if unknown. ``batch_dim`` is the dimension of the batch,
+    the first one if it is None. ``step_samples`` is the number of samples in most steps, if each step accumulates the
+    gradients of several batches.
     """
 
     module_id: int
     shape: Annotated[tuple[int, ...], ListOf(int, 1)]
     tokens: bool | None = None
     step_calls: int | None = None
+    batch_dim: int | None = None
+    step_samples: int | None = None
+
+    @property
+    def batch(self) -> int:
+        """Return the batch size of a call."""
+        return self.shape[self.batch_dim or 0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,6 +236,7 @@ class RecordedFacts(JsonObject):
     pids: tuple[int, ...] = ()
     processes_known: bool | None = None
     inputs: Inputs | None = None
+    has_batch: bool | None = None
     calls: Annotated[tuple[tuple[int, int, int, int], ...], ListOf(ListOf(int, 4, 4), most=_MAX_CALLS)] = ()
     collectives: str | None = None
     communications: tuple[FirstCommunication, ...] = ()

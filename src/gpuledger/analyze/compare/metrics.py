@@ -154,8 +154,8 @@ def _energy(rank: Rank, device_idx: int) -> list[Metric]:
     if step is None:
         return _energy_of_windows(rank, device_idx)
     found = [Metric("step_energy_j", step.energy_j, "energy measurement", step.uncertainty_j)]
-    if rates is not None and rates.sample_energy_j is not None:
-        off_j = step.uncertainty_j / rates.batch
+    if rates is not None and rates.sample_energy_j is not None and rates.step_samples:
+        off_j = step.uncertainty_j / rates.step_samples
         found.append(Metric("sample_energy_j", rates.sample_energy_j, f"energy measurement, {rates.source}", off_j))
     return found
 

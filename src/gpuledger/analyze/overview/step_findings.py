@@ -62,8 +62,8 @@ def repeated_activations(facts: PeakFacts) -> Finding | None:
 def batch(facts: PeakFacts) -> Finding | None:
     """Suggest half the batch size, if activations are most of the peak."""
     size = facts.held(grows_with_batch(facts))
-    inputs = facts.rank.manifest.inputs
-    if size < 0.5 * facts.peak_bytes or (inputs is not None and inputs.shape[0] == 1) or not facts.uses_modules:
+    inputs, has_batch = facts.rank.manifest.inputs, facts.rank.manifest.has_batch is not False
+    if size < 0.5 * facts.peak_bytes or not (has_batch and facts.uses_modules) or (inputs and inputs.batch == 1):
         return None
     trains = facts.is_trained and facts.peak.phase != "evaluation"  # of a validation, there are no gradients
     return Finding(

@@ -75,12 +75,12 @@ def find_rates(rank: Rank, device_idx: int | None = None) -> Rates | None:
     if inputs is None:
         return None
     shape, step, energy = inputs.shape, step_times(rank).median_ns, step_energy(rank, device_idx)
-    batch = shape[0]
+    batch = inputs.batch
     path = module_paths(rank).get(inputs.module_id, "") or "the outermost module"
     kinds = _call_kinds(rank, device_idx)
     is_of_text = keeps_growing(rank.manifest.calls) or (inputs.tokens and checks_proposals(rank.manifest.calls))
     is_known = bool(batch) and not kinds and not is_of_text and _has_one_batch(rank)
-    samples = batch if is_known else None
+    samples = (inputs.step_samples or batch) if is_known else None
     return Rates(
         batch=batch,
         step_samples=samples,
@@ -92,16 +92,16 @@ def find_rates(rank: Rank, device_idx: int | None = None) -> Rates | None:
 
 
 def _has_one_batch(rank: Rank) -> bool:
-    """Return whether a step processes one batch of the known size.
+    """Return whether a step processes one batch of the known size, or accumulates the gradients of several.
 
-    Several calls in a step can be the batches of gradient accumulation, or one batch that is processed repeatedly.
+    Several calls in a step can also be one batch that is processed repeatedly.
     """
     inputs, steps = rank.manifest.inputs, Counter[int]()
-    if inputs is None or inputs.step_calls not in (None, 1):
+    if inputs is None or (inputs.step_calls not in (None, 1) and inputs.step_samples is None):
         return False
     for first, last, rows, _ in rank.manifest.calls:
         steps[rows] += last - first + 1
-    return not steps or steps[inputs.shape[0]] >= SAME_FRAC * steps.total()
+    return not steps or steps[inputs.batch] >= SAME_FRAC * steps.total()
 
 
 def _call_kinds(rank: Rank, device_idx: int | None) -> tuple[CallKind, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
@@ -21,18 +22,33 @@ from gpuledger.collect.adapter.program_objects import (
 )
 
 
+def loader_classes() -> tuple[type, ...]:
+    """Return the classes of DataLoaders and of their iterators; empty if the program has not imported them.
+
+    A loop over a DataLoader without a name keeps only the iterator alive.
+    """
+    loaders = sys.modules.get("torch.utils.data.dataloader")
+    return () if loaders is None else (loaders.DataLoader, loaders._BaseDataLoaderIter)
+
+
 class LiveObjects:
-    """The live modules, optimizers and tensors at the time of the first query. Walks all objects once for all queries.
+    """The live modules, optimizers, tensors and DataLoaders at the time of the first query.
+
+    Walks all objects once for all queries.
 
     Checks types only, so no code of the objects runs. Keeps the objects that it found alive: release it soon.
     """
 
     def __init__(self) -> None:
-        self._found: tuple[list[Any], list[Any]] | None = None
+        self._found: tuple[list[Any], list[Any], list[Any]] | None = None
 
     def modules(self) -> list[Any]:
         """Return the modules and optimizers."""
         return self._walk()[1]
+
+    def loaders(self) -> list[Any]:
+        """Return the DataLoaders and their iterators."""
+        return self._walk()[2]
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """Yield the tensors that have their own storage, and their gradients.
@@ -47,22 +63,23 @@ class LiveObjects:
             gradients = gradients_of([tensor for tensor in tensors if is_leaf(tensor)])
             yield from (gradient for gradient in gradients or () if gradient is not None)
 
-    def _walk(self) -> tuple[list[Any], list[Any]]:
+    def _walk(self) -> tuple[list[Any], list[Any], list[Any]]:
         if self._found is not None:
             return self._found
         tensors: list[Any] = []
         modules: list[Any] = []
+        loaders: list[Any] = []
         others: list[Any] = []  # leave the result empty
+        listed = ((torch.Tensor, tensors), ((nn.Module, Optimizer), modules), (loader_classes(), loaders))
         keeps: dict[int, list[Any]] = {}  # by identity: a metaclass of the program can define __hash__
         for thing in gc.get_objects():
             kind = type(thing)
             kept = keeps.get(id(kind))
             if kept is None:
-                module = issubclass(kind, (nn.Module, Optimizer))
-                kept = keeps[id(kind)] = tensors if issubclass(kind, torch.Tensor) else modules if module else others
+                kept = keeps[id(kind)] = next((found for kinds, found in listed if issubclass(kind, kinds)), others)
             if kept is not others:
                 kept.append(thing)
-        self._found = tensors, modules
+        self._found = tensors, modules, loaders
         return self._found
 
 

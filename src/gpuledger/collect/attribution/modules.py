@@ -51,7 +51,7 @@ class ModuleTracker:
         phases: The current step and phase, and the tokens of each thread.
         registry: Ids of modules.
         on_outermost: Called with ``(module_id, args, kwargs)`` when an outermost module is entered in forward.
-        on_outermost_end: Called with ``module_id`` when it is left.
+        on_outermost_end: Called with ``(module_id, result)`` when it is left. ``result`` is None if it raised.
         on_backward_end: Called after each ``autograd.backward``.
         guard: Handles exceptions raised in gpuledger's code.
     """
@@ -62,7 +62,7 @@ class ModuleTracker:
         registry: ModuleRegistry,
         *,
         on_outermost: Callable[[int, Any, Any], None],
-        on_outermost_end: Callable[[int], None],
+        on_outermost_end: Callable[[int, Any], None],
         on_backward_end: Callable[[], None],
         guard: Guard,
     ) -> None:
@@ -211,7 +211,7 @@ class ModuleTracker:
             if before is not None:
                 is_model = end > start or self.registry.holds_tensors(module_id)
                 self.phases.after_call(before, has_graph=end > start, is_model=is_model)
-                self._on_outermost_end(module_id)
+                self._on_outermost_end(module_id, result)
         except RecursionError:
             self._guard.lacked_room = True
         except BaseException as error:

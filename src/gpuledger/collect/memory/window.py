@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from gpuledger.collect.adapter.guard import Guard, take_out_all
-from gpuledger.collect.adapter.program_objects import state_of
 from gpuledger.collect.attribution.communication import collectives_backend
 from gpuledger.collect.attribution.kept_blocks import KeptBlocks
 from gpuledger.collect.attribution.live_objects import LiveObjects
@@ -24,18 +23,17 @@ from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.attribution.tensor_observations import TensorObservations
 from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs
 from gpuledger.collect.compiled.compiled_memory import CompiledMemory, SeesBuffers
+from gpuledger.collect.inputs.input_shapes import InputShapes
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
-from gpuledger.collect.memory.expected_training import ExpectedTraining
 from gpuledger.collect.memory.first_collectives import FirstCollectives
 from gpuledger.collect.memory.followed_operators import FollowedOperators
-from gpuledger.collect.memory.inputs import InputShapes
+from gpuledger.collect.memory.known_objects import KnownObjects
 from gpuledger.collect.memory.operator_limit import OperatorLimit
 from gpuledger.collect.memory.operator_times import OperatorTimes
 from gpuledger.collect.memory.optimizer_facts import describe_optimizers
 from gpuledger.collect.memory.pending_events import PendingEvents
 from gpuledger.collect.memory.precision import Precision
-from gpuledger.collect.sharding.layouts import Layouts
 from gpuledger.collect.sharding.marked_calls import ShardingContext
 from gpuledger.collect.sharding.sharded_training import ShardedTraining
 from gpuledger.collect.steps.step_counter import StepCounter
@@ -93,14 +91,18 @@ class MemoryWindow:
         self.is_open = self.was_opened = False
         self.phases = Phases(recorder.set_token, tags)
         self.observed = TensorObservations(self._registry, recorder.counts, recorder.place_of, names_of)
-        self.inputs = InputShapes(self._registry.may_have_sequence_first)
+        self.inputs = InputShapes(self._registry.may_have_sequence_first, self._registry.holds_tensors)
         self._sharded = ShardedTraining(
             ShardingContext(self.phases, self._registry, self.observed, recorder.see_resized, guard, journal.note)
         )
-        self._layouts = Layouts(
-            self._registry, self.observed, self._sharded.flat_layouts, lambda: self._steps.optimizers
+        self.objects = KnownObjects(
+            self._registry,
+            steps,
+            observed=self.observed,
+            inputs=self.inputs,
+            flat_layouts=self._sharded.flat_layouts,
+            journal=journal,
         )
-        journal.sources += [self.observed, self.inputs, self._layouts]
         self._tracker = ModuleTracker(
             self.phases,
             self._registry,
@@ -113,7 +115,7 @@ class MemoryWindow:
         self.observed.on_gradients = partial(updates.gradients_seen, registered=True)
         self._held = HeldNames(self.observed)
         self._tracker.leaves = LooseLeaves(self.observed, updates, self._held)
-        self._followed = FollowedOperators(updates, guard, steps.optimizers, self.scan)
+        self._followed = FollowedOperators(updates, guard, steps.optimizers, self.objects.search)
         self._compiled: CompiledMemory | None = None
         self._times: OperatorTimes | None = None
         self.on_steps: Callable[[], None] = lambda: None
@@ -132,9 +134,7 @@ class MemoryWindow:
         self._settings = settings
         self._card = card
         self._begins_late = begins_late
-        self._awaits_call = self._scanned = False
-        self._expected = ExpectedTraining(steps, self._registry)
-        self.has_trained = self._expected.has_trained
+        self._awaits_call = False
         self._collectives = FirstCollectives(self.read_counters, guard, journal.fact)
         self._precision = Precision(self._registry, guard)
         self._phases_before: list[Phase] = []
@@ -144,7 +144,7 @@ class MemoryWindow:
         """Attribute the memory of compiled regions to their modules. Called before the recording is opened."""
         recorder = self.recorder if isinstance(self.recorder, SeesBuffers) else None
         self._compiled = CompiledMemory(graphs, self.phases, self._stacks, self._guard, recorder)
-        self._compiled.look_for_modules = self.scan
+        self._compiled.look_for_modules = self.objects.search
 
     # -- opening and closing ----------------------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ class MemoryWindow:
         self._pending.opened()
         if self._limit is not None:
             self._limit.begin(has_steps=bool(self._steps.seen))
-        self.is_open = self.was_opened = True
+        self.is_open = self.was_opened = self.objects.sees_tensors = True
         if self._steps.seen:
             self.phases.step, self.phases.phase = self._steps.seen + 1, Phase.BETWEEN
         self.phases.start()
@@ -185,10 +185,10 @@ class MemoryWindow:
             self._awaits_call = not (self._steps.seen or self._begins_late)
             self._collectives.install()
         if self._steps.seen or self._begins_late:
-            self._look_for_alive(living)
+            self.objects.look_for(living)
             if self._begins_late:
-                self.has_trained.update(one for one in self._steps.optimizers if state_of(one))
-            self._scanned = bool(self._steps.seen)
+                self.objects.had_trained()
+            self.objects.were_searched = bool(self._steps.seen)
         if self._settings.stacks:
             self._record_stacks()
         self._journal.pause("open", started_ns)
@@ -202,9 +202,9 @@ class MemoryWindow:
         self.take_out()
         if self._times is not None:
             self._times.write(self._journal)
-        if not self._scanned:
-            self._look_for_alive(LiveObjects())
-        self.see_again()
+        if not self.objects.were_searched:
+            self.objects.look_for(LiveObjects())
+        self.objects.see_again()
         self.read_counters("close")
         self._pending.note_bytes()
         self._pending.note_keeping()
@@ -216,7 +216,7 @@ class MemoryWindow:
 
     def take_out(self) -> None:
         """Remove the observers of modules. :meth:`close_recorder` ends the recorder itself."""
-        self.is_open = False
+        self.is_open = self.objects.sees_tensors = False
         compiled = [] if self._compiled is None else [self._compiled.remove]
         ours = [self._tracker.remove, self._collectives.remove, self._sharded.remove, self._precision.remove]
         take_out_all([*ours, *compiled, self._followed.retire, self._stacks.forget_code])
@@ -251,8 +251,8 @@ class MemoryWindow:
         self._has_steps()
         self.read_counters("step_end")
         self._held.see()
-        if not self._scanned:
-            self.scan()
+        if not self.objects.were_searched:
+            self.objects.search()
         self._pending.step_ended(self._steps.seen)
         if self._steps.seen >= self._settings.last_step:
             self.close("last step")
@@ -305,7 +305,7 @@ class MemoryWindow:
         """Find the modules of the parameters that an optimizer updates, if they were not called yet."""
         self.observed.meet(optimizer)
         if not self.observed.knows(optimizer):
-            self.scan()
+            self.objects.search()
             self.observed.see_loose_parameters(optimizer)
 
     def _on_outermost(self, module_id: int, args: Any, kwargs: Any) -> None:
@@ -315,67 +315,29 @@ class MemoryWindow:
             self._awaits_call = False
             self.read_counters("call")  # the CUDA context exists, and few libraries are loaded
         self._sharded.install()
-        if self.can_take_steps(module_id):
+        if self.objects.can_take_steps(module_id):
             self._has_steps()
-            self._steps.call_began(module_id, partial(self.expects_training, module_id))
+            self._steps.call_began(module_id, partial(self.objects.expects_training, module_id))
             if not self.is_open and torch.is_grad_enabled():  # it ended here, so this call's end is not observed
-                self._steps.call_ended(module_id, partial(self.expects_training, module_id))
+                self._steps.call_ended(module_id, partial(self.objects.expects_training, module_id))
             self.inputs.see(module_id, self._steps.seen + 1, args, kwargs)
         self.observed.see_new_weights()
         self.observed.see_stand_ins()
         self.observed.see_inputs(module_id, args, kwargs)
 
-    def can_take_steps(self, module_id: int) -> bool:
-        """Return whether calls of an outermost module can be steps. Finds modules that were not called yet."""
-        if not (self._scanned or self._registry.holds_tensors(module_id)):
-            self.scan()
-        return self._registry.can_take_steps(module_id)
-
-    def on_outermost_end(self, module_id: int) -> None:
-        """Record the exit of an outermost module."""
-        if self.can_take_steps(module_id):
-            self._steps.call_ended(module_id, partial(self.expects_training, module_id))
+    def on_outermost_end(self, module_id: int, result: Any = None) -> None:
+        """Record the exit of an outermost module, and what it has returned."""
+        self.inputs.returned(module_id, result)
+        if self.objects.can_take_steps(module_id):
+            self._steps.call_ended(module_id, partial(self.objects.expects_training, module_id))
 
     def on_backward_end(self) -> None:
         """Record the end of a backward pass."""
+        self.inputs.backward_ended()
         self.observed.see_weights()
         self.observed.see_gradients()
         if self._pending.count() > 2 * DRAIN_EVENTS:  # a long step, or steps that are not counted
             self.drain()
-
-    # -- live objects ----------------------------------------------------------------------------------------------
-
-    def expects_training(self, module_id: int = -1) -> bool:
-        """Return whether calls of a module before the first step of an optimizer are not steps of their own."""
-        if not self._scanned:
-            self.scan()
-        return self._expected.of(module_id)
-
-    def scan(self) -> None:
-        """Search for live modules and optimizers, while the program is paused."""
-        started_ns = time.time_ns()
-        self._look_for_alive(LiveObjects())
-        self._journal.pause("scan", started_ns)
-
-    def _look_for_alive(self, living: LiveObjects) -> None:
-        """Register live modules and optimizers that are not registered, and record the addresses of their tensors."""
-        self._scanned = True
-        self._steps.optimizers.update(self._registry.register_alive(living))
-        if self.is_open:
-            self.see_again()
-
-    def see_again(self) -> None:
-        """Record the current addresses of all weights, buffers, gradients and optimizer states."""
-        self.observed.see_weights()
-        for optimizer in self._steps.optimizers:
-            self.observed.meet(optimizer)
-        is_too_early = self.observed.has_stand_ins()  # the parameters seem to be in no module until the call ends
-        for optimizer in self._steps.optimizers:
-            if not (is_too_early or self.observed.knows(optimizer)):
-                self.observed.see_loose_parameters(optimizer)
-            self.observed.see_optimizer(optimizer, again=True)
-        self.observed.see_gradients()
-        self._layouts.see()
 
     # -- reading and writing ----------------------------------------------------------------------------------------
 

@@ -164,7 +164,7 @@ class Session:
             guard=self.guard,
         )
         self.window.divide_compiled(self.graphs)
-        self.steps.watch_compiled_calls(self.window.expects_training)
+        self.steps.watch_compiled_calls(self.window.objects.expects_training)
         if self._on_card:
             self._later.trace_captures()
             self.steps.watch_replays(self.journal.note)
@@ -234,13 +234,13 @@ class Session:
 
     def _may_train(self) -> bool:
         """Return whether calls of modules are held back, because a training may follow or go on."""
-        return self.registry.awaits_first_call() or (self.window is not None and bool(self.window.has_trained))
+        return self.registry.awaits_first_call() or (self.window is not None and bool(self.window.objects.has_trained))
 
     def _end_last_steps(self) -> None:
         """Record the steps that end with the program."""
         if self.window is not None:
             seen = self.steps.seen
-            self.steps.end_with_program(partial(self.window.expects_training, self.steps.followed_id))
+            self.steps.end_with_program(partial(self.window.objects.expects_training, self.steps.followed_id))
             if self.window.is_open and self.steps.seen > seen:
                 self.window.read_counters("step_end")
 
@@ -380,7 +380,7 @@ class Session:
             self.journal.fact(oom=self._oom)
         if self.window is not None and self.window.is_open:
             self.window.read_counters("oom")
-            self.window.see_again()
+            self.window.objects.see_again()
             self.window.drain()
         elif self.window is not None:
             self.journal.write()

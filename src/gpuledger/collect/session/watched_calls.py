@@ -79,8 +79,8 @@ class WatchedCalls:
             return
         self._registry.note_called(module_id)
         window = self._window()
-        if window is not None and window.can_take_steps(module_id):
-            self._steps.call_began(module_id, partial(window.expects_training, module_id))
+        if window is not None and window.objects.can_take_steps(module_id):
+            self._steps.call_began(module_id, partial(window.objects.expects_training, module_id))
             window.inputs.see(module_id, self._steps.seen + 1, args, kwargs)
 
     def _ended(self, module: torch.nn.Module) -> None:

@@ -136,7 +136,7 @@ class Capture:
                 self.tally = Tally()  # before the first call, the model was created
             self.steps.call_began(module_id, self._expects_training)
 
-    def _outermost_ended(self, module_id: int) -> None:
+    def _outermost_ended(self, module_id: int, _result: object) -> None:
         if self._registry.holds_tensors(module_id):
             self.steps.call_ended(module_id, self._expects_training)
 

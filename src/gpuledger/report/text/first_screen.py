@@ -221,7 +221,8 @@ def _rates(rates: Rates) -> list[str]:
     samples = [] if rates.samples_per_s is None else [f"{rates.samples_per_s:,.1f} samples/s"]
     found = [*samples, *tokens]
     rows = "1 row" if rates.batch == 1 else f"{rates.batch} rows, beams included"
-    batch = rows if rates.kinds else f"batch {rates.batch}"
+    several = f"{rates.step_samples} samples in a step, " if rates.step_samples not in (None, rates.batch) else ""
+    batch = rows if rates.kinds else f"{several}batch {rates.batch}"
     return [f"{', '.join(found)} ({batch}: {rates.source.partition(', ')[0]})"] if found else []
 
 

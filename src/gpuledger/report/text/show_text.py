@@ -183,4 +183,6 @@ def _units_of_a_sample(view: DeviceView) -> Units:
             hint="Leave --per-sample out to show time and energy per step",
         )
     step_ns = view.times.work_ns if view.times else 0.0
-    return units_of_samples(rates.batch, step_ns, view.energy.step_energy_j if view.energy else 0.0)
+    return units_of_samples(
+        rates.step_samples or rates.batch, step_ns, view.energy.step_energy_j if view.energy else 0.0
+    )

@@ -315,6 +315,28 @@ def test_gradients_are_accumulated_in_a_training_and_not_in_its_validation(
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("is_graph", [True, False])
+def test_a_whole_graph_has_no_batch_to_halve(is_graph: bool, tmp_path: Path) -> None:
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(16, 256)
+
+        def forward(self, nodes: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.layer(nodes).relu()
+            return edges @ result if is_graph else result + edges
+
+    model, nodes = Network(), torch.randn(300, 16)
+    edges = torch.rand(300, 300) if is_graph else torch.rand(300, 1)
+    with gpuledger.record(out=tmp_path / "run", devices="cpu") as recording:
+        for _ in range(3):
+            model(nodes, edges).square().mean().backward()
+    rank = recording.run().rank()
+    assert rank.manifest.has_batch is not is_graph
+    assert (named(rank, "Memory that grows with the batch size") is None) is is_graph
+
+
+@pytest.mark.torch
 def test_states_of_small_parameters_stay_in_32_bits(tmp_path: Path) -> None:
     model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(8)))
     optimizer = torch.optim.Adam(model.parameters())

@@ -247,15 +247,20 @@ def test_wrong_calls_end_in_one_line_and_a_hint(
 
 
 @pytest.mark.parametrize(
-    ("step_calls", "calls", "is_known"),
-    [(1, [[1, 20, 16, -1]], True), (4, [[1, 20, 16, -1]], False), (1, [[1, 9, 16, -1], [10, 20, 12, -1]], False)],
+    ("step_calls", "step_samples", "calls", "is_known"),
+    [
+        (1, None, [[1, 20, 16, -1]], True),
+        (4, None, [[1, 20, 16, -1]], False),
+        (4, 64, [[1, 20, 16, -1]], True),
+        (1, None, [[1, 9, 16, -1], [10, 20, 12, -1]], False),
+    ],
 )
 def test_values_per_sample_need_steps_of_one_batch(
-    tmp_path: Path, step_calls: int, calls: list[list[int]], is_known: bool
+    tmp_path: Path, step_calls: int, step_samples: int | None, calls: list[list[int]], is_known: bool
 ) -> None:
     """Four batches of gradient accumulation are four times the samples of one; batches of two sizes are neither."""
     manifest = make_run(tmp_path / "one.ledger", blocks=200) / "rank-0" / "manifest.json"
-    inputs = {"module_id": 0, "shape": [16, 4], "tokens": False, "step_calls": step_calls}
+    inputs = {"module_id": 0, "shape": [16, 4], "tokens": False, "step_calls": step_calls, "step_samples": step_samples}
     write_json(manifest, read_json(manifest) | {"inputs": inputs, "calls": calls})
     result = ask("show", tmp_path / "one.ledger", "--by", "module", "--per-sample")
     assert result.exit_code == (0 if is_known else 2), result.output

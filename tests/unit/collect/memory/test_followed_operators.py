@@ -44,7 +44,7 @@ class Training:
             self.phases,
             registry,
             on_outermost=self.called,
-            on_outermost_end=lambda _: None,
+            on_outermost_end=lambda *_: None,
             on_backward_end=lambda: self.seen.see_gradients(),
             guard=guard,
         )

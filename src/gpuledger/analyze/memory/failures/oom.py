@@ -193,6 +193,7 @@ def _evidence(rank: Rank, failure: FailedAllocation, state: FailedState) -> Evid
         usual_inputs=() if inputs is None else inputs.shape,
         usual_peak_bytes=_usual_peak_bytes(rank, device),
         optimizers=rank.manifest.optimizers,
+        has_batch=rank.manifest.has_batch is not False,
         number_bytes=number_bytes(rank.manifest),
     )
 

@@ -57,6 +57,8 @@ class Evidence:
     optimizers: tuple[OptimizerFacts, ...] | None = None
     number_bytes: int = 4
     gpus: tuple[tuple[str, int], ...] = ()
+    has_batch: bool = True
+    """Whether the inputs of modules have the dimension of a batch, as far as known."""
     loop: LoopGrowth | None = None
     """What iterations of a loop in a recorded step keep."""
 

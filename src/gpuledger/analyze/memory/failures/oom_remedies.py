@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _OF_THE_BATCH = ("activation", "activation_gradient", "temporary", "input")
 _SMALLER = "halve the batch size or the length of sequences"
+_IN_PARTS = "process the input in two parts"
+"""Instead of a smaller batch, if the input has no dimension of a batch."""
 _LARGER_GPU = 1.05
 """Smallest ratio of two GPUs' memory from which on one is the larger."""
 _MOST_GPUS = 3
@@ -107,8 +109,9 @@ def _changes(evidence: Evidence) -> list[tuple[str, SmallerBlocks]]:
         return []
     # what an optimizer asks for does not depend on the batch
     tried_share = 1.0 if evidence.failure.in_optimizer else 0.5
+    smaller = _SMALLER if evidence.has_batch else _IN_PARTS
     changes = {
-        _SMALLER: SmallerBlocks(dict.fromkeys(_OF_THE_BATCH, 0.5), tried_share=tried_share),
+        smaller: SmallerBlocks(dict.fromkeys(_OF_THE_BATCH, 0.5), tried_share=tried_share),
         "checkpoint activations": SmallerBlocks({"activation": 0.2}),
     }
     if _has_large_states(evidence):

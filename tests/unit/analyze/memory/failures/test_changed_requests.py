@@ -82,7 +82,7 @@ def remedies(tried: int = 60, *, cut: bool = False, gpus: Any = (), **changed: A
     """Return the remedies of a training in a GPU of 400 MiB, by their action."""
     sizes = {"activation": 240 * MIB, "optimizer_state": 120 * MIB, "weight": 60 * MIB}
     state = FailedState(400 * MIB, 360 * MIB, 30, sizes, {}, 1.0, FreeBytes(), 0)
-    of_evidence = {name: changed.pop(name) for name in ("optimizers", "state") if name in changed}
+    of_evidence = {name: changed.pop(name) for name in ("optimizers", "state", "has_batch") if name in changed}
     replay = replay_of(TRAINING, tried, 400, cut=cut)
     evidence = Evidence(
         failure(tried, **changed), state, 400 * MIB, None, None, (), None, replay, gpus=gpus
@@ -95,6 +95,12 @@ def test_each_change_of_a_training_is_replayed() -> None:
     assert [found[name].fits for name in (HALVE, CHECKPOINT, EIGHT_BITS)] == [True, True, True]
     assert [found[name].saving_bytes // MIB for name in (HALVE, CHECKPOINT, EIGHT_BITS)] == [120, 192, 90]
     assert [found[name].note for name in (HALVE, CHECKPOINT, EIGHT_BITS)] == [""] * 3
+
+
+def test_an_input_without_a_batch_is_processed_in_parts() -> None:
+    found = remedies(has_batch=False)
+    assert HALVE not in found
+    assert found["process the input in two parts"].saving_bytes == remedies()[HALVE].saving_bytes
 
 
 def test_a_change_that_frees_too_little_does_not_fit() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
-from gpuledger.collect.memory.inputs import InputShapes
+from gpuledger.collect.attribution.live_objects import LiveObjects
+from gpuledger.collect.inputs.input_shapes import InputShapes
 from gpuledger.model.journal.journal import Part
 
 pytestmark = pytest.mark.torch
@@ -20,7 +23,7 @@ def seen(*calls: tuple[tuple[Any, ...], dict[str, Any]]) -> tuple[dict[str, Any]
     for step, (args, kwargs) in enumerate(calls, 1):
         shapes.see(0, step, args, kwargs)
     shapes.drain(part)
-    return part.facts.get("inputs", {}), part.facts.get("calls", [])
+    return part.facts.get("inputs") or {}, part.facts.get("calls") or []
 
 
 def generation(rows: int, length: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -32,7 +35,8 @@ def generation(rows: int, length: int) -> tuple[tuple[Any, ...], dict[str, Any]]
 def test_positions_before_the_tokens_are_not_the_batch() -> None:
     about, calls = seen(generation(4, 12), generation(4, 1), generation(4, 1))
     assert calls == [[1, 1, 4, 12], [2, 3, 4, 1]]
-    assert about == {"module_id": 0, "shape": [4, 1], "tokens": True, "step_calls": 1}
+    known = {"module_id": 0, "shape": [4, 1], "tokens": True, "step_calls": 1}
+    assert about == known | {"batch_dim": 0, "step_samples": None}
 
 
 @pytest.mark.parametrize(
@@ -103,4 +107,67 @@ def test_a_model_that_only_vmap_calls_has_no_batch() -> None:
     shapes, part = InputShapes(), Part()
     torch.vmap(lambda x: [shapes.see(0, 1, (x[None],), {}), x.sum()][1])(torch.rand(32, 8))
     shapes.drain(part)
-    assert part.facts == {}
+    assert part.facts == {"inputs": None, "calls": [], "has_batch": True}
+
+
+def test_the_output_shows_a_batch_in_the_second_dimension() -> None:
+    shapes, part = InputShapes(), Part()
+    for step, length in ((1, 30), (2, 20), (3, 30)):
+        shapes.see(0, step, (torch.rand(length, 8, 5),), {})
+        shapes.returned(0, (torch.rand(8, 10),))
+    shapes.drain(part)
+    assert part.facts["calls"] == [[1, 3, 8, -1]]
+    assert part.facts["inputs"]["batch_dim"] == 1
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_data_loader_shows_the_batch(persistent: bool) -> None:
+    """A loop over a DataLoader without a name keeps its iterator only."""
+    shapes, part = InputShapes(lambda _: True), Part()
+    loader = DataLoader(TensorDataset(torch.zeros(40, 12)), batch_size=8)
+    kept: Any = loader if persistent else iter(loader)
+    del loader
+    shapes.see_loaders(one for one in LiveObjects().loaders() if one is kept)
+    for step in (1, 2):
+        shapes.see(0, step, (torch.zeros(12, 8, dtype=torch.long),), {})
+        shapes.returned(0, torch.rand(12, 8, 50))
+    shapes.drain(part)
+    assert part.facts["inputs"]["batch_dim"] == 1
+    assert part.facts["calls"] == [[1, 2, 8, -1]]
+
+
+def accumulated(batches: Iterable[torch.Tensor], *, every: int = 1, others: Iterable[int] = ()) -> int | None:
+    """Return the samples of a step of several calls, with a backward pass after every so many calls.
+
+    Args:
+        batches: The batches of the step.
+        every: Number of calls before a backward pass.
+        others: Ids of other modules that are called in the step; negative ones have no weights.
+    """
+    shapes, part = InputShapes(holds_tensors=lambda module_id: module_id >= 0), Part()
+    for step in (1, 2):
+        for number, batch in enumerate(batches, 1):
+            shapes.see(0, step, (batch,), {})
+            for other in others:
+                shapes.see(other, step, (batch[:, :1],), {})
+            if number % every == 0:
+                shapes.backward_ended()
+    shapes.drain(part)
+    found = part.facts["inputs"]["step_samples"]
+    assert found is None or type(found) is int
+    return found
+
+
+def test_batches_of_gradient_accumulation_are_added() -> None:
+    batches = [torch.rand(8, 4), torch.rand(8, 4), torch.rand(6, 4)]
+    assert accumulated(batches) == 22
+    assert accumulated(batches, others=[-5]) == 22  # a loss
+    assert accumulated(batches[:1]) is None  # not accumulated
+
+
+def test_calls_that_are_no_accumulation_are_not_added() -> None:
+    batches = [torch.rand(8, 4) for _ in range(4)]
+    assert accumulated(batches, every=2) is None
+    assert accumulated(batches[:1] * 2) is None  # the same batch again, as with a sharpness-aware optimizer
+    assert accumulated([batches[0].requires_grad_(), batches[1]]) is None  # an adversarial attack
+    assert accumulated(batches, others=[3]) is None  # two networks
