@@ -43,7 +43,7 @@ def test_allocations_are_counted_from_the_counters_at_the_start(lost: int, tmp_p
     nothing = dict.fromkeys(COLUMNS["counters"], 0) | {"device_idx": -1, "free_count": 40}
     part.add("counters", **nothing | {"reason": REASONS.index("open"), "alloc_count": 100})
     held = dict.fromkeys(("allocated_bytes", "requested_bytes", "active_bytes"), 30)
-    part.add("counters", **nothing | held | {"reason": REASONS.index("close"), "alloc_count": 103})
+    part.add("counters", **nothing | held | {"reason": REASONS.index("close"), "alloc_count": 103, "t_ns": 9})
     JournalWriter(tmp_path).write(part)
     journal = read_journal(tmp_path)
     (history,) = device_histories(journal)
@@ -83,6 +83,7 @@ def recording(
     closing: tuple[tuple[int, int, int, BlockState], ...] = CLOSING,
     more_events: tuple[tuple[Action, int, int], ...] = (),
     is_closed: bool = False,
+    read_ns: int = 100,
 ) -> Part:
     """Return a recording of two GPUs: what is recorded of the other one, and at the program's exit, is not checked."""
     part = Part(facts={"recorder": "dispatch"} | ({"closed": True} if is_closed else {}))
@@ -103,6 +104,7 @@ def recording(
                 "requested_bytes": requested_bytes + device_idx,
                 "active_bytes": 57 if reason == "close" else 1,
                 "peak_allocated_bytes": peak_bytes if reason == "close" else 9_999,
+                "t_ns": read_ns,
             }
             part.add("counters", **nothing | row)
     snapshots = (("close", GPU), ("close", GPU), ("close", GPU), ("oom", GPU), ("close", OTHER_GPU))
@@ -183,6 +185,18 @@ def test_what_is_allocated_after_the_counters_of_the_close_was_lost_by_them(is_c
     assert checks_of(recording(more_events=((ALLOC, 5, 1),), is_closed=is_closed))["allocations recorded"] == (4, found)
     rows = (*COUNTERS[:-1], ("close", 4, 5, 2, 57, 57))
     assert checks_of(recording(counters=rows, is_closed=is_closed))["allocations recorded"] == (5, 4)
+
+
+@pytest.mark.parametrize(("read_ns", "is_late"), [(7, True), (8, False)])
+@pytest.mark.parametrize("seen", [0, 1])
+def test_other_threads_go_on_while_the_counters_of_the_close_are_read(read_ns: int, is_late: bool, seen: int) -> None:
+    """They allocate and free between the time of the counters, the counters, and the closing snapshot."""
+    rows = (*COUNTERS[:-1], ("close", 4, 4 + seen, 2, 57 + 9 * seen, 57 + 9 * seen))
+    more = ((ALLOC, 5, 9), (REQUESTED, 3, 50), (COMPLETED, 3, 50))
+    checks = checks_of(recording(counters=rows, more_events=more, is_closed=True, read_ns=read_ns))
+    assert checks["allocations recorded"] == (4 + seen, 4 + seen if is_late or seen else 5)
+    if not seen:
+        assert checks["active bytes at close, step 4"] == (57, 57 if is_late else 16)
 
 
 @pytest.mark.parametrize(
