@@ -81,7 +81,8 @@ Keys of `rank-N/manifest.json`:
 | `passes` | measurements that were requested |
 | `energy_pass` | start and end of the energy measurement; absent without one |
 | `energy` | for each GPU: steps, times, energy, uncertainty, ticks, throttled time, source, idle power, notes |
-| `inputs` | module, shape, tokens and calls per step of the input tensor that shows the batch |
+| `inputs` | the input tensor that shows the batch: module, shape, batch dimension, tokens, calls, samples of a step |
+| `has_batch` | whether an input, an output or a DataLoader shows that the inputs have a batch |
 | `calls` | groups of steps with one shape: first, last, rows, length |
 | `measured_watts` | measured power of operators on this GPU, for the energy of layers; absent if unknown |
 | `power_model` | power by FLOPs and bytes on this GPU; absent if the GPU is not in the catalogue |
