@@ -35,12 +35,16 @@ def in_containers(
     """Return modules and called outermost modules, with the paths that they have in the module that contains them.
 
     A program that calls parts of a model, such as ``model.encoder(x)``, shows them as outermost modules. The model is
-    found later.
+    found later. Parts of an outermost module that was freed can be in another model, too, which has them now.
 
     Args:
         modules: As for :func:`module_rows`.
         called_roots: Ids of the outermost modules that were called.
         contained: Id of such a part, of the outermost module that contains it, of its parent, and its path in there.
+
+    Returns:
+        The modules, with the path ``above`` that of the outermost module as which a part was found, and ``path_before``
+        for a part of a freed module; and the ids of the called outermost modules.
     """
     places = {
         part: (root, parent, path)
@@ -49,10 +53,13 @@ def in_containers(
     }
     placed = []
     for number, entry in enumerate(modules):
-        root, above = _placed(entry["root"], places)
+        is_left = number in places and entry["root"] != number
+        root, above = _placed(number if is_left else entry["root"], places)
         parent = places[number][1] if number in places else entry["parent"]
-        path = ".".join(part for part in (above, entry["path"]) if part)
+        path = above if is_left else ".".join(part for part in (above, entry["path"]) if part)
         placed.append({**entry, "root": root, "parent": parent, "path": path, "above": above})
+        if is_left:
+            placed[-1]["path_before"] = entry["path"]
     return placed, {_placed(root, places)[0] for root in called_roots}
 
 
@@ -112,7 +119,7 @@ def qualified_names(
         owner = owners.get(number, -1)
         known = modules[owner] if 0 <= owner < len(modules) else {}
         root, above = known.get("root", plain_root), known.get("above")
-        path = f"{above}.{name}" if above else name
+        path = f"{above}.{name.removeprefix(known.get('path_before', '')).lstrip('.')}" if above else name
         qualified.append(storable(path if root in (plain_root, None) else f"{labels[root]}.{path}"))
     return qualified
 

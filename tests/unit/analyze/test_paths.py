@@ -91,6 +91,16 @@ def test_parts_that_are_called_alone_have_the_paths_of_the_model_that_contains_t
     assert paths(placed, called) == ["model.encoder", "model.encoder.b", "model.decoder", "model", "Trainer"]
 
 
+def test_parts_of_a_freed_module_have_the_paths_of_the_model_that_has_them_now() -> None:
+    """A constructor calls ``nn.Sequential(layers)`` to find out the size of its output, and keeps ``layers`` only."""
+    before = [entry("", 0, "Sequential", parameters=0), entry("conv_1", 0, parent=0), entry("conv_2", 0, parent=0)]
+    modules = [*before, entry("", 3, "Net", parameters=0), entry("head", 3, parent=3)]
+    placed, called = in_containers(modules, [0, 3], [(1, 3, 3, "cnn.0"), (2, 3, 3, "cnn.1")])
+    assert paths(placed, called) == ["Sequential", "cnn.0", "cnn.1", "Net", "head"]
+    names = qualified_names(["conv_2.weight", "head.weight"], {0: 2, 1: 4}, placed, called)
+    assert names == ["cnn.1.weight", "head.weight"]
+
+
 def test_containers_that_do_not_exist_are_ignored() -> None:
     wrong = [(0, 9, 0, "x"), (0, 0, 0, "x"), (0, 1, 0, "x"), (-1, 0, 0, "x"), (0, 0, 9, "x")]
     placed, called = in_containers(NET, [0], wrong)

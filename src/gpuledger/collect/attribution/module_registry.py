@@ -274,11 +274,14 @@ class ModuleRegistry:
         root_id = self._places[inside][1] if inside >= 0 else first
         prefix = path or (f"{self._places[inside][0]}.{kind_name(top)}".lstrip(".") if inside >= 0 else "")
         found = list(named_modules(top))
+        has_own = any(parameters_of(module) for _, _, module in found if id(module) not in self.module_ids)
         for parent, plain, module in found:
             known = self.module_ids.get(id(module))
             if known is not None:
                 self._containers[known] = root_id
-                if parent is not None and self._places[known] == ("", known):
+                place = self._places[known]
+                is_left = has_own and place[1] != root_id and place[1] in self._outermost.freed
+                if parent is not None and (place == ("", known) or is_left):
                     above = self.module_ids[id(parent)]
                     self._contained.setdefault(known, [known, root_id, above, below_path(prefix, plain)])
             else:

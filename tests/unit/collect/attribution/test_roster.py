@@ -189,6 +189,21 @@ def test_parts_that_are_called_before_their_model_is_known_are_found_in_it() -> 
     assert registry.container_of(2) == 3
 
 
+@pytest.mark.parametrize(("is_freed", "has_own"), [(True, True), (False, True), (True, False)])
+def test_parts_of_a_freed_module_are_found_in_the_model_that_has_them_now(is_freed: bool, has_own: bool) -> None:
+    """Not where both are alive and share them, and not in a container that is made of them for one call."""
+    layers = [nn.Linear(2, 2), nn.Linear(2, 2)]
+    before = nn.ModuleDict({f"layer_{number}": layer for number, layer in enumerate(layers)})
+    registry = ModuleRegistry()
+    registry.register(before)
+    if is_freed:
+        del before
+        gc.collect()
+    registry.register(nn.ModuleDict({"body": nn.Sequential(*layers), **({"head": nn.Linear(2, 2)} if has_own else {})}))
+    expected = [[1, 3, 4, "body.0"], [2, 3, 4, "body.1"]] if is_freed and has_own else None
+    assert drained(registry).facts.get("contained_roots") == expected
+
+
 def test_names_are_asked_for_where_modules_of_one_class_live_together() -> None:
     asked: list[int] = []
     names: dict[int, str] = {}
