@@ -61,6 +61,34 @@ thread = threading.Thread(target=train)
 thread.start()
 thread.join()
 """
+WORKER = """
+import queue, threading
+to_do, done = queue.Queue(), queue.Queue()
+def work():
+    while (x := to_do.get()) is not None:
+        model(x).sum().backward()
+        done.put(None)
+thread = threading.Thread(target=work)
+thread.start()
+for _ in range(20):
+    optimizer.zero_grad()
+    to_do.put(torch.ones(4, 16))
+    done.get()
+    optimizer.step()
+to_do.put(None)
+thread.join()
+"""
+SERVED = """
+import time
+from concurrent.futures import ThreadPoolExecutor
+del optimizer
+def answer(number):
+    with torch.no_grad():
+        model(torch.ones(4, 16))
+        time.sleep(0.02)
+with ThreadPoolExecutor(3) as pool:
+    list(pool.map(answer, range(200)))
+"""
 LEFT_BEHIND = """
 import os, signal, traceback
 from torch.optim import optimizer as optimizers
@@ -136,6 +164,18 @@ def test_a_training_in_a_thread_has_times_and_torchs_profiler_says_nothing(tmp_p
     found = break_down_time(rank)
     assert found is not None
     assert {("0", "forward"), ("2", "backward")} <= {(account.module, account.phase) for account in found.accounts}
+
+
+@pytest.mark.parametrize(("program", "phases"), [(WORKER, {"forward", "backward"}), (SERVED, {"evaluation"})])
+def test_modules_that_other_threads_call_have_times(program: str, phases: set[str], tmp_path: Path) -> None:
+    write_script(tmp_path, TRAIN + program)
+    assert_unchanged(tmp_path)
+    rank = rank_of(tmp_path)
+    assert (rank.manifest.notes, rank.manifest.left_out) == ((), (WITHOUT_ENERGY,))
+    found = break_down_time(rank)
+    assert found is not None
+    placed = {(account.module, account.phase) for account in found.accounts}
+    assert {("0", phase) for phase in phases} <= placed
 
 
 TOO_SHORT = (

@@ -183,6 +183,14 @@ def _see_cupti_off(before: set[str]) -> None:
             return
 
 
+def _settings_of_all_threads() -> Any:
+    """Return the settings with which a profiler records all threads; None if this torch cannot."""
+    try:
+        return torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    except TypeError:
+        return None
+
+
 class Profiler:
     """A Kineto profile from :meth:`start` to :meth:`stop`: host operators, and kernels if there is a GPU.
 
@@ -199,11 +207,14 @@ class Profiler:
     A signal handler of the program can raise between any two instructions. The profile is then ended completely before
     the exception goes on: Kineto can crash the process if it is left with a profile that is prepared and not started.
 
+    A profile of all threads has no thread of its own: each can end it, and torch says of none that it is profiled.
+
     Args:
         with_shapes: Whether input shapes are recorded where there is a GPU.
+        all_threads: Whether operators of all threads are recorded, if torch can, and not of the calling one alone.
     """
 
-    def __init__(self, *, with_shapes: bool = True) -> None:
+    def __init__(self, *, with_shapes: bool = True, all_threads: bool = False) -> None:
         self._puts_back: Callable[..., Any] | None = None
         self._level = _kineto_level()
         self._is_first = self._level.value == NOT_BEGUN
@@ -212,8 +223,10 @@ class Profiler:
         self._is_on_gpu = device is not None
         self.has_shapes = with_shapes and self._is_on_gpu
         self._teardown = "1" if self._is_on_gpu and not torch_private.holds_graphs() else "0"
+        settings = _settings_of_all_threads() if all_threads else None
+        self.has_all_threads = settings is not None
         self._profile = torch.autograd.profiler.profile(
-            use_kineto=True, use_device=device, record_shapes=self.has_shapes
+            use_kineto=True, use_device=device, record_shapes=self.has_shapes, experimental_config=settings
         )
         self._is_open = False
         self._prepared: list[None] = []
@@ -248,7 +261,12 @@ class Profiler:
         self._prepared.extend(map(call, (prepare,)))
         self._level.value = SILENT  # the first use of Kineto sets it
         self._profile._start_trace()
+        self._see_as_profiling()
         self._is_started = True
+
+    def _see_as_profiling(self) -> None:
+        if self.has_all_threads:
+            torch_private.profilers_of_all_threads.add(id(self))
 
     def keep_cupti(self) -> None:
         """Leave CUPTI attached at the end, because the program captures a CUDA graph during the profile."""
@@ -260,7 +278,7 @@ class Profiler:
         Kineto's own function for this, ``toggle_collection_dynamic``, prints a warning to the program's stderr.
         """
         enable = torch_private.find("_enable_record_function")
-        if enable is None or self._profile.use_device is None:
+        if enable is None or self._profile.use_device is None or self.has_all_threads:
             return False
         self._puts_back = enable
         enable(False)
@@ -300,9 +318,11 @@ class Profiler:
             self._set_variables()
             if self._prepared and not self._is_started and not torch_private.is_profiling():
                 self._profile._start_trace()  # only a profile that was started can be ended
+                self._see_as_profiling()
             self._is_started = True
             if torch_private.is_profiling():
                 self._profile.__exit__(None, None, None)
+                torch_private.profilers_of_all_threads.discard(id(self))
         finally:
             _restore_variables(TEARDOWN, LOG_LEVEL)
         torch.autograd.profiler._run_on_profiler_stop()

@@ -384,6 +384,10 @@ def open_range(name: str) -> Any:
     return _range(name) if is_profiling() else _NO_RANGE
 
 
+profilers_of_all_threads: set[int] = set()
+"""Ids of gpuledger's profilers that record all threads. torch says of no thread that one of these records it."""
+
+
 def is_profiling() -> bool:
     """Return whether a profiler is recording this thread. One in its wait or warm-up phase is not detected."""
-    return bool(_C._autograd._profiler_enabled())
+    return bool(_C._autograd._profiler_enabled() or profilers_of_all_threads)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
@@ -48,9 +47,6 @@ SCOPES = -2
 MOST_STRANGERS = 4
 """Modules of one class that are in no model, after which none that the same module calls is searched for in one."""
 
-_SHARED = -1
-"""Thread id of a module that several threads have called."""
-
 
 class ModuleRegistry:
     """Assigns ids to modules by identity. Keeps none of them alive.
@@ -77,7 +73,6 @@ class ModuleRegistry:
         self.gone: deque[KeyedReference] = deque()
         """Freed modules that are still in ``module_ids``; :meth:`forget_gone` removes them."""
         self._refs: dict[int, KeyedReference] = {}
-        self._threads: dict[int, int] = {}
         self._known_tensors: dict[int, HeldTensor] = {}
         self._holders: list[weakref.ref[nn.Module]] = []
         self._names = NameTable()
@@ -105,9 +100,7 @@ class ModuleRegistry:
         """Record that a module was called as an outermost module, in this thread."""
         root_id = self._places[module_id][1]
         self.called_roots.add(root_id)
-        thread = threading.get_ident()
-        if self._threads.setdefault(root_id, thread) != thread:
-            self._threads[root_id] = _SHARED
+        self._outermost.note_called(root_id)
 
     def note_called_inside(self, module_id: int) -> None:
         """Record that a module runs as a part of compiled code, without a call."""
@@ -115,7 +108,11 @@ class ModuleRegistry:
 
     def is_of_this_thread(self, module_id: int) -> bool:
         """Return whether only the calling thread has called a module. No other thread writes its gradients then."""
-        return module_id >= 0 and self._threads.get(self._places[module_id][1]) == threading.get_ident()
+        return module_id >= 0 and self._outermost.are_of_this_thread(self._places[module_id][1])
+
+    def runs_in_other_threads(self) -> bool:
+        """Return whether an outermost module with weights was called in another thread that goes on, or in several."""
+        return self._outermost.run_in_other_threads()
 
     def holds_tensors(self, module_id: int) -> bool:
         """Return whether a module's outermost module had weights or buffers when it was registered."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,8 @@ _WRAPPED_NAMES = {
     "OffloadWrapper": "_checkpoint_wrapped_module",
 }
 """Wrapper class with the user's module as its only child -> name of that child. The path of a module has neither."""
+_SHARED = -1
+"""Thread id of a module that several threads have called."""
 _SHARDED = "FSDP"
 """What ``fully_shard`` puts before the name of a module's class."""
 
@@ -51,6 +54,8 @@ class OutermostModules:
         """Ids of the outermost modules that were freed."""
         self._with_tensors: set[int] = set()
         self._without: set[int] = set()
+        self._threads: dict[int, int] = {}
+        """Id of an outermost module -> the thread that has called it."""
 
     def add(self, top: nn.Module, root_id: int, *, is_outermost: bool) -> None:
         """Add a module. One that is not outermost gives its weights to the outermost module that calls it."""
@@ -64,6 +69,21 @@ class OutermostModules:
     def hold_tensors(self, root_id: int) -> bool:
         """Return whether an outermost module had weights or buffers when it was registered."""
         return root_id in self._with_tensors
+
+    def note_called(self, root_id: int) -> None:
+        """Record that an outermost module was called in this thread."""
+        thread = threading.get_ident()
+        if self._threads.setdefault(root_id, thread) != thread:
+            self._threads[root_id] = _SHARED
+
+    def are_of_this_thread(self, root_id: int) -> bool:
+        """Return whether only the calling thread has called an outermost module."""
+        return self._threads.get(root_id) == threading.get_ident()
+
+    def run_in_other_threads(self) -> bool:
+        """Return whether a module with weights was called in another thread that goes on, or in several."""
+        others = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()} | {_SHARED}
+        return any(self._threads.get(root_id) in others for root_id in self._with_tensors)
 
     def can_take_steps(self, root_id: int) -> bool:
         """Return whether calls of an outermost module can be steps.

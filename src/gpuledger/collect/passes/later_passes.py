@@ -320,7 +320,8 @@ class LaterPasses:
         self._see_calls(False)  # otherwise it would stay below the ranges of the profiled steps
         with watch.ours(self._drop):
             self._time_pass.begin()
-        self._thread_end.watch(self._guard.for_good(self._thread_ended))
+        if not self._time_pass.has_all_threads:
+            self._thread_end.watch(self._guard.for_good(self._thread_ended))
         if self._guard.ended:  # by an error in the detection of profilers
             self.take_out()
             return False

@@ -106,8 +106,13 @@ class TimePass:
 
     @property
     def is_of_this_thread(self) -> bool:
-        """Return whether the calling thread has started the profiler. No other thread can stop it."""
-        return threading.get_ident() == self._thread
+        """Return whether the calling thread has started the profiler, or it is of all. No other thread can stop it."""
+        return self.has_all_threads or threading.get_ident() == self._thread
+
+    @property
+    def has_all_threads(self) -> bool:
+        """Return whether operators of all threads are recorded."""
+        return self._profiler is not None and self._profiler.has_all_threads
 
     def begin(self) -> None:
         """Start the profiler and install the ranges, while the program is paused."""
@@ -115,7 +120,8 @@ class TimePass:
         self._thread = threading.get_ident()
         self._calls_left = CALLS
         self._alone = None
-        self._profiler = kineto.Profiler(with_shapes=not self._has_transforms)
+        several = self._registry.runs_in_other_threads()
+        self._profiler = kineto.Profiler(with_shapes=not self._has_transforms, all_threads=several)
         self._profiler.start()
         self.is_open = True
         call = Observer(self._enter_call, self._leave_range, self._fail_range, absorbs=self._guard.absorbs)
@@ -152,10 +158,10 @@ class TimePass:
     def begin_lines(self, step: int) -> bool:
         """Record operators with the source lines that call them from now on, in the step after the measured ones.
 
-        Return False if that is not wanted, or could affect the program: it has its own dispatch modes, or other ranks
-        that wait for it.
+        Return False if that is not wanted, if all threads are profiled, or if it could affect the program: it has its
+        own dispatch modes, or other ranks that wait for it.
         """
-        is_free = not (dispatch_modes.has_dispatch_mode() or energy_cards.runs_with_others())
+        is_free = not (dispatch_modes.has_dispatch_mode() or energy_cards.runs_with_others() or self.has_all_threads)
         if self._lines is None or self._profiler is None or not (is_free and self.is_of_this_thread):
             return False
         started_ns = time.time_ns()
