@@ -16,15 +16,23 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 
+UNEVEN_RATIO = 3.0
+"""Smallest ratio of the 95th percentile of step times to their median with which steps are of several kinds.
+
+An example are calls of a model of which every fourth updates the weights.
+"""
+
+
 @dataclass(frozen=True)
 class Overhead:
     """Host memory of the recorder, pauses of the program, and how much slower profiled steps are.
 
     ``recorder_bytes`` is an upper bound. ``profiled_step_frac`` is the time of a profiled step divided by that of an
     unprofiled one. If the last profiled steps recorded kernels only, it is theirs, and
-    ``profiled_operators_step_frac`` is that of the steps that recorded operators as well. ``energy_j`` is the GPU's
-    base power multiplied by the pauses; None if the base power is not known. All are None for an
-    imported file; only ``recorder_bytes`` is known on a simulated GPU.
+    ``profiled_operators_step_frac`` is that of the steps that recorded operators as well. Both are None if steps are of
+    several kinds, and the profiled ones can be of the slow kind. ``energy_j`` is the GPU's base power multiplied by the
+    pauses; None if the base power is not known. All are None for an imported file; only ``recorder_bytes`` is known on
+    a simulated GPU.
     """
 
     recorder_bytes: int | None
@@ -60,7 +68,11 @@ def find_overhead(rank: Rank, device_idx: int | None = None) -> Overhead:
         if on_gpu is not None and on_gpu.runs_ahead:
             times_ns = [step.time_ns for step in on_gpu.steps if step.number in numbers[chosen]]
             return float(np.median(times_ns)) / unprofiled[0] if unprofiled is not None and times_ns else None
-        return float(np.median(own_ns[chosen])) / unprofiled_ns if unprofiled_ns and chosen.any() else None
+        if not unprofiled_ns or not chosen.any():
+            return None
+        ratio, slow_ratio = float(np.median(own_ns[chosen])) / unprofiled_ns, (times.p95_ns or 0) / unprofiled_ns
+        can_be_slow_kind = slow_ratio >= UNEVEN_RATIO and UNEVEN_RATIO <= ratio <= UNEVEN_RATIO * slow_ratio
+        return None if can_be_slow_kind else ratio
 
     return Overhead(
         recorder_bytes=held_bytes,

@@ -234,6 +234,20 @@ def test_rates_of_such_a_program_use_the_gpus_time() -> None:
     assert rates.samples_per_s == pytest.approx(rates.batch / (KERNELS * 2e-3), rel=0.01)
 
 
+@pytest.mark.parametrize(("every", "is_known"), [(4, False), (99, True)])
+def test_a_profiled_step_of_several_kinds_of_steps_is_not_compared(every: int, is_known: bool) -> None:
+    """Every fourth call updates the weights, and so does each profiled one."""
+    gpu = SimulatedGpu(launch_ns=2 * MS, kernel_ns=MS, waits=True)
+    rank = recorded(gpu, energy=True)
+    first, last = present(rank.manifest.time_steps)
+    steps = rank.table("steps").to_pylist()
+    for row in steps:
+        if first <= row["step"] <= last or row["step"] % every == 0:
+            row["end_ns"] = row["start_ns"] + 20 * (row["end_ns"] - row["start_ns"])
+    changed = replace(rank, tables=rank.tables | {"steps": rows_to_table("steps", steps)})
+    assert (find_overhead(changed).profiled_step_frac is not None) is is_known
+
+
 def test_steps_of_another_training_are_not_in_the_step_time() -> None:
     """In a notebook, another optimizer takes over during the unprofiled steps. Its steps are twice as fast."""
     gpu = SimulatedGpu(launch_ns=2 * MS, kernel_ns=MS, waits=True)
