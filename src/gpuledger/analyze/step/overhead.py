@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 UNEVEN_RATIO = 3.0
-"""Smallest ratio of the 95th percentile of step times to their median with which steps are of several kinds.
+"""Smallest ratio of the second longest unprofiled step to their median with which steps are of several kinds.
 
 An example are calls of a model of which every fourth updates the weights.
 """
@@ -58,6 +58,7 @@ def find_overhead(rank: Rank, device_idx: int | None = None) -> Overhead:
     measured = in_pass & (numbers != line_step)
     times = step_times(rank)
     unprofiled_ns = times.median_ns if times.by_host else None
+    slow_ns = float(sorted([0, 0, *own_ns[numbers > last].tolist()])[-2])
     held_bytes = rank.manifest.recorder_bytes
 
     first_alone = rank.manifest.kernels_alone.from_step if rank.manifest.kernels_alone else 0
@@ -70,7 +71,7 @@ def find_overhead(rank: Rank, device_idx: int | None = None) -> Overhead:
             return float(np.median(times_ns)) / unprofiled[0] if unprofiled is not None and times_ns else None
         if not unprofiled_ns or not chosen.any():
             return None
-        ratio, slow_ratio = float(np.median(own_ns[chosen])) / unprofiled_ns, (times.p95_ns or 0) / unprofiled_ns
+        ratio, slow_ratio = float(np.median(own_ns[chosen])) / unprofiled_ns, slow_ns / unprofiled_ns
         can_be_slow_kind = slow_ratio >= UNEVEN_RATIO and UNEVEN_RATIO <= ratio <= UNEVEN_RATIO * slow_ratio
         return None if can_be_slow_kind else ratio
 

@@ -63,7 +63,7 @@ class EnergyPass:
         self._cards: list[tuple[int, str]] = []
         self._marker: Path | None = None
         self._facts: dict[str, Any] = {}
-        self._began_ns = self._began_step = self._out_ns = self._last_end_ns = 0
+        self._began_ns = self._began_step = self._out_ns = self._last_end_ns = self._training = 0
         self._work: energy_cards.WorkEnd | None = None
 
     @property
@@ -81,12 +81,16 @@ class EnergyPass:
             self._journal.write()  # kept if the program is killed during the measurement
             self._open_marker()
         self._began_ns, self._began_step = time.time_ns(), self._steps.seen
+        self._training = self._steps.optimizer.training
         if not self._cards:
             self._say(WITHOUT_ENERGY)
             self._start()
 
     def end_step(self) -> bool:
-        """Record the end of a step. Return whether the measurement has ended."""
+        """Record the end of a step. Return whether the measurement has ended, at the latest with its training."""
+        if self._steps.optimizer.training != self._training:
+            self._end_early("another training began", self._steps.seen - 1)
+            return True
         now_ns = self._last_end_ns = time.time_ns()
         if "start_ns" not in self._facts:
             if self._may_start(is_settled=now_ns - self._began_ns >= SETTLE_NS):
@@ -97,7 +101,7 @@ class EnergyPass:
                 if self._work is not None:
                     self._work.mark()
                 return False
-            self._end(self._wait())
+            self._end(self._wait(), self._steps.seen)
             self._out_ns = time.time_ns()
             if self._cards:
                 return False
@@ -108,24 +112,21 @@ class EnergyPass:
 
     def finish(self) -> None:
         """End at program exit. Keeps what was measured, and reports what is missing."""
-        if not self.is_open:
-            return
-        if "start_ns" not in self._facts or self._steps.seen < self._facts["first_step"]:
-            settle_s = SETTLE_NS / 1e9
-            begins = f"it begins after {settle_s:.1f} s of unprofiled steps"
-            self._say(f"No energy measurement: {begins}, and the program ended first.")
+        if self.is_open:
+            self._end_early("the program ended", self._steps.seen)
+
+    def _end_early(self, why: str, last_step: int) -> None:
+        """End with a step that is over, because of what has happened since."""
+        if "start_ns" not in self._facts or last_step < self._facts["first_step"]:
+            begins = f"it begins after {SETTLE_NS / 1e9:.1f} s of unprofiled steps"
+            self._say(f"No energy measurement: {begins}, and {why} first.")
             self._journal.fact(energy_pass=None)
-            self.take_out()
-            return
-        if "end_ns" not in self._facts:
-            self._end(self._last_step_ns())
-            count = self._steps.seen - self._facts["first_step"] + 1
+        elif "end_ns" not in self._facts:
+            self._end(self._last_step_ns(), last_step)
+            count = last_step - self._facts["first_step"] + 1
             seconds = (self._facts["end_ns"] - self._facts["start_ns"]) / 1e9
-            self._say(
-                f"The energy measurement was cut short: the program ended after {count} of its steps ({seconds:.2f} s)."
-            )
-        self._close_marker()
-        self.is_open = False
+            self._say(f"The energy measurement was cut short: {why} after {count} of its steps ({seconds:.2f} s).")
+        self.take_out()
 
     def take_out(self) -> None:
         """Remove the marker files."""
@@ -175,8 +176,8 @@ class EnergyPass:
         self._work = energy_cards.WorkEnd(self._cards, self._facts["start_ns"])
         self._facts["first_step"] = self._steps.seen + 1
 
-    def _end(self, end_ns: int) -> None:
-        self._facts |= {"end_ns": end_ns, "last_step": self._steps.seen}
+    def _end(self, end_ns: int, last_step: int) -> None:
+        self._facts |= {"end_ns": end_ns, "last_step": last_step}
         self._journal.fact(energy_pass=self._facts)
         if self._cards:
             started_ns = time.time_ns()

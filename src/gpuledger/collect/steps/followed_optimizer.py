@@ -50,7 +50,8 @@ class FollowedOptimizer:
         self._remade = 0
         """Number of optimizers for parameters of the followed one that came after it."""
         self._kinds: dict[tuple[str, int, int], int] = {}
-        self._training = 0
+        self.training = 0
+        """Number of the training that is followed."""
 
     def has_stepped(self, optimizer: Any, step: int, *, is_new: bool) -> bool:
         """Return whether the step of an optimizer is counted.
@@ -79,9 +80,9 @@ class FollowedOptimizer:
         with without_overrides():
             sizes = [prod(known_sizes(weight)) for group in parameter_groups(optimizer) for weight in group]
         kind = class_name(type(optimizer)), len(sizes), sum(sizes)
-        before, self._training = self._training, self._kinds.setdefault(kind, len(self._kinds))
-        if before != self._training:
-            self.trainings += [(step, self._training)] if self.trainings else [(1, before), (step, self._training)]
+        before, self.training = self.training, self._kinds.setdefault(kind, len(self._kinds))
+        if before != self.training:
+            self.trainings += [(step, self.training)] if self.trainings else [(1, before), (step, self.training)]
 
     def _replaces(self, first: Any, optimizer: Any, *, is_new: bool) -> bool:
         """Return whether an optimizer is followed from now on, in the place of the first."""

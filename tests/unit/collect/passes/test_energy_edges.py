@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ class Steps:
 
     def __init__(self) -> None:
         self.seen = 3
+        self.optimizer = SimpleNamespace(training=0)
 
     def restart_clock(self) -> None:
         """Do nothing: nobody asks for a step's time."""
@@ -122,6 +124,23 @@ def test_a_program_that_ends_before_the_first_step_has_no_pass(opened: Any) -> N
     ]
     journal.write()
     assert facts_of(place)["energy_pass"] is None
+
+
+@pytest.mark.parametrize(("before", "kept"), [(5, [5, 8]), (1, None)])
+def test_another_training_ends_the_measurement_with_the_last_step_of_its_own(
+    before: int, kept: list[int] | None, opened: Any
+) -> None:
+    """It is known when another optimizer has made its first step. Until then, the program may have done anything."""
+    one, steps, journal, place = opened
+    assert not run_steps(one, steps, before)
+    steps.optimizer.training = 1
+    assert run_steps(one, steps, 1)
+    assert not one.is_open
+    assert [("another training began" in note) for note in journal.part.notes] == [True]
+    journal.write()
+    edges = facts_of(place)["energy_pass"]
+    assert (None if edges is None else [edges["first_step"], edges["last_step"]]) == kept
+    assert not (place / ENERGY_MARKER).exists()
 
 
 def test_a_program_that_was_killed_inside_is_told_and_has_no_joules(opened: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import threading
 import time
@@ -17,6 +18,7 @@ from torch.profiler import ExecutionTraceObserver
 
 import gpuledger
 from gpuledger.analyze.posting.posting import post_rank
+from gpuledger.analyze.step import overhead
 from gpuledger.analyze.step.overhead import find_overhead
 from gpuledger.analyze.step.times import break_down_time
 from gpuledger.cards.card import BareCard, SensorReading
@@ -313,6 +315,7 @@ def test_operators_are_recorded_in_the_first_step_alone_on_a_card(
     assert times is not None
     assert times.steps == 1
     assert {account.module for account in times.accounts} >= {"0"}
+    monkeypatch.setattr(overhead, "UNEVEN_RATIO", math.inf)  # such short steps differ by chance
     cost = find_overhead(rank)
     assert cost.profiled_operators_step_frac is not None
     assert cost.profiled_step_frac is not None

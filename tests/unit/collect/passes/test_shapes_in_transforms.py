@@ -46,8 +46,8 @@ class Profiler:
 
     made: list[bool]
 
-    def __init__(self, *, with_shapes: bool = True) -> None:
-        self.has_shapes = with_shapes
+    def __init__(self, *, with_shapes: bool = True, all_threads: bool = False) -> None:
+        self.has_shapes, self.has_all_threads = with_shapes, all_threads
         Profiler.made.append(with_shapes)
 
     def start(self) -> None:

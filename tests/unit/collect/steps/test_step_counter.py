@@ -18,7 +18,7 @@ from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.outermost_modules import versions_of
-from gpuledger.collect.memory.window import MemoryWindow
+from gpuledger.collect.memory.known_objects import KnownObjects
 from gpuledger.collect.steps import step_counter
 from gpuledger.collect.steps.call_steps import HELD_CALLS, SWITCH_CALLS, FollowedModule, HeldCalls
 from gpuledger.collect.steps.compiled_steps import CompiledSteps
@@ -388,7 +388,7 @@ def test_an_error_of_ours_never_reaches_the_program(
     model = nn.Sequential(nn.Linear(4, 4))
     before = nn.Module.__call__.__code__
     monkeypatch.setattr(owner, name, breaks)
-    monkeypatch.setattr(MemoryWindow, "expects_training", lambda *_: False)  # optimizers of other tests can be alive
+    monkeypatch.setattr(KnownObjects, "expects_training", lambda *_: False)  # optimizers of other tests can be alive
     with gpuledger.record(out=tmp_path / "run", devices="cpu", step_on=step_on) as recording, torch.no_grad():
         results = [model(torch.ones(2, 4)) for _ in range(SWITCH_CALLS + 3)]  # and models
         gpuledger.step()
