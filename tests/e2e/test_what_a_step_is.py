@@ -499,7 +499,34 @@ with torch.inference_mode():
     for _ in range(8):
         answer(torch.randn(4, 8))
 """
+COMPILED_DIRECTION = """
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
+@torch.compile(backend="eager")
+def direction(gradient):
+    return gradient / gradient.norm()
+for _ in range(8):
+    model(torch.randn(4, 8)).square().mean().backward()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.sub_(0.1 * direction(weight.grad))
+            weight.grad = None
+"""
+COMPILED_AFTER_A_CALL = """
+model = nn.Linear(8, 4)
+model(torch.randn(4, 8))
+@torch.compile(backend="eager")
+def step(x):
+    model(x).square().mean().backward()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.sub_(0.1 * weight.grad)
+            weight.grad.zero_()
+for _ in range(8):
+    step(torch.randn(4, 8))
+"""
 COMPILED = {
+    "the direction of an update by hand": COMPILED_DIRECTION,
+    "a step by hand, after a call that finds out a size": COMPILED_AFTER_A_CALL,
     "forward, backward and update, with validation": COMPILED_STEP,
     "a loss and an update": COMPILED_PARTS,
     "a function of weights": COMPILED_FUNCTION,

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from gpuledger.collect.adapter.other_threads import gradients_of
 from gpuledger.collect.adapter.program_objects import (
     SCRIPTED,
     class_name,
     holds_tensors,
+    is_leaf,
     is_single_layer,
     kind_name,
     module_of_class,
@@ -197,6 +199,13 @@ def versions_of(modules: Iterable[nn.Module]) -> tuple[int, int]:
         weights = (weight for module in modules for _, weight in parameters_of(module))
         versions = [updates_of(one) + (not is_lazy(one)) for one in weights if isinstance(one, nn.Parameter)]
     return len(versions), sum(versions)
+
+
+def have_gradients(modules: Iterable[nn.Module]) -> bool:
+    """Return whether a parameter has a gradient; False if another thread could be writing one."""
+    with without_overrides():
+        weights = [weight for module in modules for _, weight in parameters_of(module) if is_leaf(weight)]
+        return any(gradient is not None for gradient in gradients_of(weights) or ())
 
 
 def below_path(path: str, name: str) -> str:

@@ -9,6 +9,7 @@ from torch import nn
 
 from gpuledger.collect.adapter.frames import locals_of, program_frames
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
+from gpuledger.collect.attribution.outermost_modules import have_gradients
 
 SWITCH_CALLS = 8
 """Number of calls of another module, without one of the followed module, after which the other one is followed."""
@@ -89,6 +90,10 @@ class FollowedModule:
 
     def _contains(self, module_id: int, other_id: int) -> bool:
         return self._registry is not None and self._registry.container_of(other_id) == module_id
+
+    def has_gradients(self) -> bool:
+        """Return whether a parameter of a module has a gradient."""
+        return self._registry is not None and have_gradients(self._registry.live_modules())
 
     def gives_way_to_larger(self, module_id: int) -> bool:
         """Follow a module if it has more weights. Return whether the one followed before has given way."""

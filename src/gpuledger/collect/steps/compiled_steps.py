@@ -1,7 +1,8 @@
 """Count steps of a program that compiles them whole, so that no call of a module and no step of an optimizer is seen.
 
 Each call of a function that ``torch.compile`` has returned is observed at its beginning. Such calls are steps if they
-update weights, as a compiled training step does. If no optimizer exists, each one is a step.
+update weights, as a compiled training step does. If no optimizer exists, each one is a step. Calls between backward and
+the next call of a module are parts of that module's step: they are the program's own update of its weights.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, remove_all
 from gpuledger.collect.adapter.observer import Observer
 from gpuledger.collect.steps.call_steps import FollowedModule
+
+PARTS_PER_WEIGHT = 2
+"""Maximum number of calls for each weight that are parts of one step. A program with more calls no module any more."""
 
 
 class CompiledCalls:
@@ -63,6 +67,8 @@ class CompiledSteps:
         self._followed = FollowedModule()
         self._before: tuple[int, int] | None = None
         """The weights at the beginning of the call in progress; None if there is none."""
+        self._parts_left: int | None = None
+        """Number of further calls that are parts of the step that a module's call has begun; None if not known yet."""
 
     @property
     def is_under_way(self) -> bool:
@@ -96,5 +102,18 @@ class CompiledSteps:
 
     def module_called(self) -> None:
         """Record the call of a module. What is updated until the next call was not updated by a compiled function."""
+        self._parts_left = None
         if not self.updates:
             self._before = None
+
+    def is_part(self, has_gradients: Callable[[], bool]) -> bool:
+        """Return whether a call that begins is a part of the step that a module's call with gradients has begun.
+
+        Args:
+            has_gradients: Returns whether a weight has a gradient; asked at the first call after that of the module.
+        """
+        if self._parts_left is None:
+            is_first = not (self.updates or self.is_under_way)
+            self._parts_left = PARTS_PER_WEIGHT * self._version()[0] if is_first and has_gradients() else 0
+        self._parts_left -= 1
+        return self._parts_left >= 0

@@ -253,7 +253,8 @@ class StepCounter:
 
     def _compiled_call_began(self, key: int) -> None:
         """Record the beginning of a call of a compiled function, outside all modules."""
-        if self.counts_calls:
+        is_after_module = self._call_under_way >= 0
+        if self.counts_calls and not (is_after_module and self._compiled.is_part(self._followed.has_gradients)):
             waits = self._expects_training() and self._step_on == AUTO
             if self._compiled.begins(key, waits=waits):
                 self._call_under_way = -1

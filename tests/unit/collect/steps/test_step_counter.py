@@ -486,6 +486,22 @@ def test_a_weight_that_is_new_was_not_updated() -> None:
     assert not compiled.call()
 
 
+def test_compiled_calls_after_backward_are_parts_of_a_step_until_they_are_too_many() -> None:
+    compiled, asked = Compiled(waits=False, count=3), []
+
+    def parts(calls: int, *, has_gradients: bool) -> list[bool]:
+        compiled.steps.module_called()
+        return [compiled.steps.is_part(lambda: not asked.append(None) and has_gradients) for _ in range(calls)]
+
+    assert parts(4, has_gradients=False) == [False] * 4
+    assert parts(8, has_gradients=True) == [True] * 6 + [False] * 2
+    assert parts(1, has_gradients=True) == [True]
+    assert len(asked) == 3
+    compiled.steps.module_called()
+    compiled.call()
+    assert not compiled.steps.is_part(lambda: True)
+
+
 def test_compiled_calls_between_calls_of_a_module_are_no_steps() -> None:
     compiled = Compiled(waits=True)
     for _ in range(3):
