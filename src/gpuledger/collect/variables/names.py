@@ -156,17 +156,33 @@ def _variables(*, of_loops: bool, of_models: Set[int] = frozenset()) -> Iterator
         modules = _globals_of_thread(frames)
         yield from _global_variables(modules.values())
         modules = {key: {} for key in modules}
+    names_of_self = _names_of_self(frames)
     for frame in frames:
         loops = loop_variables(frame.f_code)
         for name, value in locals_of(frame).items():
             is_own = name == "self" and id(value) in of_models
             if (name in loops) == of_loops and not (is_own or name.startswith("__")):
-                yield class_name(type(value)) if name == "self" else name, True, value
+                yield names_of_self[id(value)] if name == "self" else name, True, value
         is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
         modules.setdefault(id(frame.f_globals), frame.f_globals)
         if not is_function:
             modules[id(frame.f_globals)] = {}
     yield from _global_variables(() if of_loops else modules.values())
+
+
+def _names_of_self(frames: Sequence[FrameType]) -> dict[int, str]:
+    """Return ``id`` -> name of the objects whose methods are running: a variable around them, or else their class."""
+    variables = [(loop_variables(frame.f_code), locals_of(frame)) for frame in frames]
+    names = {id(one["self"]): class_name(type(one["self"])) for _, one in variables if "self" in one}
+    if not names:
+        return names
+    around = {id(frame.f_globals): frame.f_globals for frame in frames}
+    variables += [(frozenset(), one) for one in around.values()]
+    for loops, one in reversed(variables):
+        for name, value in list(one.items()):
+            if id(value) in names and type(name) is str and not (name in loops or name in ("self", "cls")):
+                names[id(value)] = name
+    return names
 
 
 def _global_variables(modules: Iterable[dict[str, Any]]) -> Iterator[_Place]:

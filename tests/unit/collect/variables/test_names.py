@@ -56,6 +56,11 @@ def of_self() -> list[str]:
     return Holder(Thing()).name()
 
 
+def of_self_with_a_name() -> list[str]:
+    holder = Holder(Thing())
+    return holder.name()
+
+
 def after_a_loop() -> list[str]:
     things = [Holder(Thing()), Holder(Thing())]
     for _place, one in enumerate(things):
@@ -86,6 +91,7 @@ def in_a_cycle() -> list[str]:
         (number, ["things[0]"]),
         (attribute_rather_than_a_number, ["holder.inner.inner", "Holder"]),
         (of_self, ["Holder.inner"]),
+        (of_self_with_a_name, ["holder.inner"]),
         (after_a_loop, ["things[1].inner", "things[1]"]),
         (from_outside, ["module", "critic"]),
         (in_a_cycle, []),
@@ -153,6 +159,7 @@ def test_a_name_of_an_element_is_found_with_those_beside_it() -> None:
 
 
 SCORER = Thing()
+HOLDER = Holder(Thing())
 
 
 def scored(model: Thing) -> list[str]:
@@ -163,6 +170,11 @@ def test_in_a_thread_the_names_of_its_module_come_before_those_of_its_function()
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(scored, SCORER).result() == ["SCORER"]
         assert pool.submit(scored, Thing()).result() == ["model"]
+
+
+def test_in_a_thread_a_method_has_the_name_of_a_global_variable() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(HOLDER.name).result() == ["HOLDER.inner"]
 
 
 class Called(Thing):
