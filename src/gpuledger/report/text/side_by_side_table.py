@@ -64,9 +64,7 @@ def side_by_side_table(
         cells.append(lambda some: _byte_cells(some, unit.amount, total_bytes))
     if any(line.time_ns is not None for line in lines):
         split = any(line.forward_ns or line.backward_ns for line in lines)
-        shown = [
-            (title, amount) for title, amount in _TIMES if title == "all" or (split and any(map(amount, lines)))
-        ]
+        shown = [(title, amount) for title, amount in _TIMES if title == "all" or (split and any(map(amount, lines)))]
         columns += [
             TextColumn(f"{title} {units.time}", right=True, optional=5 if title == "optimizer" else 3)
             for title, _ in shown

@@ -487,16 +487,21 @@ def test_a_weight_that_is_new_was_not_updated() -> None:
 
 
 def test_compiled_calls_after_backward_are_parts_of_a_step_until_they_are_too_many() -> None:
-    compiled, asked = Compiled(waits=False, count=3), []
+    compiled = Compiled(waits=False, count=3)
+    asked: list[bool] = []
 
     def parts(calls: int, *, has_gradients: bool) -> list[bool]:
+        def ask() -> bool:
+            asked.append(has_gradients)
+            return has_gradients
+
         compiled.steps.module_called()
-        return [compiled.steps.is_part(lambda: not asked.append(None) and has_gradients) for _ in range(calls)]
+        return [compiled.steps.is_part(ask) for _ in range(calls)]
 
     assert parts(4, has_gradients=False) == [False] * 4
     assert parts(8, has_gradients=True) == [True] * 6 + [False] * 2
     assert parts(1, has_gradients=True) == [True]
-    assert len(asked) == 3
+    assert asked == [False, True, True]
     compiled.steps.module_called()
     compiled.call()
     assert not compiled.steps.is_part(lambda: True)
