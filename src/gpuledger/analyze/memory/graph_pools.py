@@ -18,6 +18,7 @@ from gpuledger.analyze.memory.instant import module_paths
 from gpuledger.analyze.memory.live import I64, Lives, allocated_curve, distinct_numbers, read_lives, read_numbers
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.posting.replay import NEVER
+from gpuledger.model.pools import pool_pair
 from gpuledger.units import format_bytes
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def graph_pool_notes(rank: Rank, device_idx: int) -> list[str]:
             continue
         largest = [f"{path or OUTSIDE_PATH} {format_bytes(size)}" for path, size in pool.modules[:SHOWN_MODULES]]
         keep = pool.held_bytes if pool.is_complete or pool.reserved_bytes is None else pool.reserved_bytes
-        text = f"CUDA graphs keep {format_bytes(keep)} for replays in pool {pool.pool_id}. "
+        text = f"CUDA graphs keep {format_bytes(keep)} for replays in pool {pool_pair(pool.pool_id)}. "
         text += f"{format_bytes(keep - pool.held_bytes + pool.free_bytes)} of it is not allocated, but other tensors "
         text += "cannot use it."
         text += f" Largest modules: {', '.join(largest)}." if largest else ""

@@ -133,7 +133,7 @@ def _refuse_growth(run: Run, path: str, *, as_json: bool | None = None) -> None:
             f"{run.path.name}: too short to show whether memory grows: it was measured at the end of "
             f"{steps.counted} steps, and {steps.needed} are needed"
             + (" because live tensors could not be counted at the end of a step" if steps.without_census else ""),
-            hint="Record a longer run with --flight-recorder",
+            hint="Record a longer run" + ("" if steps.counted else " with --flight-recorder"),
         )
     if as_json is False:
         texts = [f"memory grows, but not without limit: {growth_text(one)}" for one in found]

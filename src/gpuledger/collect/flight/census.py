@@ -11,8 +11,8 @@ from typing import Any
 
 from gpuledger.collect.adapter.program_objects import without_overrides
 from gpuledger.collect.flight.element_sizes import bytes_per_element
+from gpuledger.collect.flight.holders import LOCAL_OF, Named, named_objects, running_functions
 from gpuledger.collect.flight.holders import Key as NameKey
-from gpuledger.collect.flight.holders import Named, named_objects
 from gpuledger.collect.flight.tensor_count import BUDGET_NS, TensorCount, referenced_tensors
 from gpuledger.collect.flight.time_limit import OutOfTimeError, TimeLimit
 from gpuledger.model.flight_facts import DATA, EXPLAINED_FRAC, FEWEST_TENSORS
@@ -42,6 +42,7 @@ class Census:
     def __init__(self, step: int, earlier: Census | None = None, grown_bytes: int = 0) -> None:
         self.step = step
         self._earlier = earlier
+        self._functions = running_functions()
         self._is_explained = False
         """Whether what grows has a name, so that the tensors need not be counted, which takes most of the time."""
         self._count: TensorCount | None = None
@@ -95,6 +96,7 @@ class Census:
 
         What has gained a large part of it comes first. Else it can be a graph, whose tensors cannot be counted, and
         then an object of which it is not known what it holds. Containers without a limit come before those with one.
+        Variables of a function that was not running at the earlier census are of this step, unless they explain it.
         """
         found: list[tuple[tuple[bool, int, bool, int, int], Named, int, int]] = []
         parts: dict[tuple[str, str], list[tuple[Named, int, int]]] = {}
@@ -106,6 +108,8 @@ class Census:
             element_bytes = 1 if one.content == DATA else self._element_bytes(one)
             gained_bytes = more * element_bytes
             explains = gained_bytes >= EXPLAINED_FRAC * grown_bytes > 0
+            if not (explains or self._can_be_older(one, earlier)):
+                continue
             if element_bytes and not explains and "graph" not in (one.kind, one.content):
                 if one.content != DATA:
                     parts.setdefault((one.name.partition("[")[0], one.where), []).append((one, more, gained_bytes))
@@ -125,6 +129,12 @@ class Census:
         self._is_explained = rank[0]
         words = {"kind": best.kind, "name": best.name, "where": best.where, "path": best.path, "length": best.size}
         return {**words, "more": more, "content": best.content, "bound": best.bound, "element_bytes": element_bytes}
+
+    @staticmethod
+    def _can_be_older(one: Named, earlier: Census) -> bool:
+        """Return whether an object can have been there at the earlier census, or is reached from elsewhere."""
+        function = one.where.removeprefix(LOCAL_OF)
+        return function == one.where or function in earlier._functions
 
     def _more(self, key: NameKey, one: Named, earlier: Census) -> int:
         """Return by how much an object has grown; 0 if that is not known, or if it is another object of its name."""

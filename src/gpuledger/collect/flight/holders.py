@@ -38,6 +38,7 @@ from gpuledger.collect.flight.graphs import keeps_graph, nodes_below
 from gpuledger.collect.flight.time_limit import OutOfTimeError, TimeLimit
 from gpuledger.model.flight_facts import DATA
 
+LOCAL_OF = "local variable of "
 DEPTH = 5
 WHOLE = 64
 """Longest dict of which all values are looked into."""
@@ -104,6 +105,11 @@ def named_objects(limit: TimeLimit) -> tuple[dict[Key, Named], bool]:
         except OutOfTimeError:
             return found, False
     return found, True
+
+
+def running_functions() -> set[str]:
+    """Return the names of the program's functions that are running, in all threads."""
+    return {frame.f_code.co_name for frames in (program_frames, frames_of_other_threads) for frame in frames()}
 
 
 def _walk(roots: Iterator[_Place], limit: TimeLimit, found: dict[Key, Named], seen: set[int]) -> None:
@@ -184,7 +190,7 @@ def _roots_of_frames(frames: Callable[[], Iterator[FrameType]]) -> Iterator[_Pla
             modules.add(id(frame.f_globals))
             yield from _globals_of(frame.f_globals)
         if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-            where = f"local variable of {frame.f_code.co_name}"
+            where = f"{LOCAL_OF}{frame.f_code.co_name}"
             for name, value in locals_of(frame).items():
                 yield _Place(name, where, value, 0, class_name(type(value)) if name == "self" else name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuledger.model.flight_facts import COUNTED_NODES, DATA
-from gpuledger.units import device_label, format_bytes
+from gpuledger.units import counted, device_label, format_bytes
 
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.growth import Growth
@@ -15,11 +15,10 @@ def growth_text(growth: Growth) -> str:
     """Return how fast memory grows, since when, until when, and what holds it."""
     parts = [f"{growth_rate_text(growth)}, {format_bytes(growth.grown_bytes)} until step {growth.last_step}"]
     if growth.will_end and growth.holder is not None and growth.steps_until_full is not None:
-        parts.append(
-            f"grows until {growth.holder.shown_name} is full, in about {_rounded(growth.steps_until_full):,} steps"
-        )
+        steps = counted(_rounded(growth.steps_until_full), "step")
+        parts.append(f"grows until {growth.holder.shown_name} is full, in about {steps}")
     elif growth.steps_left is not None:
-        parts.append(f"out of memory in about {_rounded(growth.steps_left):,} steps")
+        parts.append(f"out of memory in about {counted(_rounded(growth.steps_left), 'step')}")
     if growth.holder is not None:
         parts.append(_held(growth))
     origin = [growth.category, growth.module and f"of {growth.module}", growth.line and f"allocated at {growth.line}"]

@@ -91,7 +91,7 @@ def test_a_pool_holds_the_most_that_its_capture_allocated() -> None:
 
 def test_it_is_said_that_free_blocks_of_a_pool_are_kept() -> None:
     (note,) = graph_pool_notes(rank_of(*CAPTURE), 0)
-    assert "keep 12.0 MiB for replays in pool 3. 11.0 MiB of it is not allocated" in note
+    assert "keep 12.0 MiB for replays in pool (3, 0). 11.0 MiB of it is not allocated" in note
     assert "fc 8.0 MiB, (outside modules) 4.0 MiB" in note
     assert note in summarize(rank_of(*CAPTURE), 0).notes
 
@@ -117,13 +117,13 @@ def test_a_pool_of_older_graphs_keeps_its_segments_and_says_what_is_unknown() ->
     rank = rank_of((3, -1, None, 1, 8), segments=((0, 20, 3),), older=True)
     (note,) = graph_pool_notes(rank, 0)
     assert note == (
-        "CUDA graphs keep 20.0 MiB for replays in pool 3. 12.0 MiB of it is not allocated, but other tensors cannot "
-        "use it. Largest modules: fc 8.0 MiB. Graphs were captured before the recording, so the modules of freed "
-        "memory are unknown."
+        "CUDA graphs keep 20.0 MiB for replays in pool (3, 0). 12.0 MiB of it is not allocated, but other tensors "
+        "cannot use it. Largest modules: fc 8.0 MiB. Graphs were captured before the recording, so the modules of "
+        "freed memory are unknown."
     )
     nothing_left = rank_of((0, 0, None, 1, 4), segments=((0, 4, 0), (100, 20, -7)), older=True)
     (note,) = graph_pool_notes(nothing_left, 0)
-    assert note.startswith("CUDA graphs keep 20.0 MiB for replays in pool -7. 20.0 MiB of it is not allocated")
+    assert note.startswith("CUDA graphs keep 20.0 MiB for replays in pool (0, 7). 20.0 MiB of it is not allocated")
     assert "Largest" not in note
 
 

@@ -140,3 +140,27 @@ def test_lists_in_one_dict_are_told_as_the_dict(monkeypatch: pytest.MonkeyPatch)
     holder = lists_of_hooks()
     assert (holder["kind"], holder["name"], holder["more"]) == ("dict", "seen", 9 * 12)
     assert holder["element_bytes"] == 1 << 18
+
+
+def census_inside_a_call() -> Any:
+    """The losses of all steps keep their graphs. In the middle of a call, its own list has larger elements."""
+    losses: list[torch.Tensor] = []
+    weight = torch.ones(4, requires_grad=True)
+    before = Census(3)
+
+    def forward() -> Any:
+        outs = [torch.zeros(1 << 16) * weight[0] for _ in range(7)]
+        found = Census(12, before, 1 << 30).as_fact()["holder"]
+        del outs
+        return found
+
+    for _ in range(9):
+        losses.append((weight * 2).sum())
+    return forward()
+
+
+def test_what_a_call_under_way_holds_has_not_grown_over_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(census, "NAMES_NS", 10**10)
+    monkeypatch.setattr(census, "BUDGET_NS", 10**10)
+    holder = census_inside_a_call()
+    assert (holder["kind"], holder["name"], holder["more"]) == ("list", "losses", 9)
