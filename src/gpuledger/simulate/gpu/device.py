@@ -7,6 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -38,6 +39,12 @@ def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
         return tensor.untyped_storage()
     except NotImplementedError:
         return _storage_of(torch._C._functorch.get_unwrapped(tensor))
+
+
+@cache
+def label_of(operator: Any) -> str:
+    """Return the name of an operator."""
+    return str(operator)
 
 
 def parts_of(sparse: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -284,7 +291,7 @@ class SimulatedDevice:
                 self.allocator.free(address)
 
     def _number(self, operator: Any) -> int:
-        name = str(operator)
+        name = operator if isinstance(operator, str) else label_of(operator)
         number = self.operators.get(name)
         if number is None:
             number = self.operators[name] = len(self.operators)

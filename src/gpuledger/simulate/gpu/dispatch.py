@@ -33,7 +33,7 @@ from gpuledger.simulate.conditions.decisions import Decisions
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.hints import function_for
 from gpuledger.simulate.gpu.kernels import KERNELS
-from gpuledger.simulate.gpu.shortcuts import is_view, shortcut, tensors_in
+from gpuledger.simulate.gpu.shortcuts import Shortcuts, is_view, tensors_in
 from gpuledger.simulate.gpu.sizes import RESIZED, SIZES, caller, fakes_of
 from gpuledger.simulate.gpu.values import Values, host_targets
 from gpuledger.simulate.host_numbers import HostNumbers, draws
@@ -117,6 +117,7 @@ class SimulatedMode(TorchDispatchMode):
         self.where = where
         self.say = say
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.shortcuts = Shortcuts(self.fake_mode)
         self.values = Values(device, assumption)
         self.host_numbers = HostNumbers()
         self.decisions = Decisions(assumption, device.progress, self._say_decided, self.values.note_assumed)
@@ -137,7 +138,7 @@ class SimulatedMode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _DEVICE and not self.fake_mode.in_kernel_invocation:
             return args[0].fake_device  # shortcut: two of three calls ask for a tensor's device
-        if any(_wraps_tensors(kind) for kind in types):
+        if any(kind is not FakeTensor and _wraps_tensors(kind) for kind in types):
             return NotImplemented  # a DTensor runs operators on its part, and these come back here
         if _active_mode(_FAKE) is not None:
             return func(*args, **(kwargs or {}))  # torch asks for the shape of a result, and uses no memory
@@ -279,12 +280,8 @@ class SimulatedMode(TorchDispatchMode):
         Raises:
             NotModelledError: it is not known without a GPU.
         """
-        result = shortcut(self.fake_mode, func, args, kwargs)
-        if result is not NotImplemented:
-            return result
         try:
-            with self.fake_mode:
-                return func(*args, **kwargs)
+            return self.shortcuts.result(func, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
             return self._guess(func, args, kwargs)
         except _UNSUPPORTED as error:

@@ -73,8 +73,7 @@ def _in_place(mode: SimulatedMode, first: torch.Tensor) -> Any:
         return NotImplemented
     if not is_dense(first) or mode.called_from_python():
         return NotImplemented
-    with mode.fake_mode:
-        return first.detach()
+    return mode.fake(aten.detach.default, (first,), {})
 
 
 def _written(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
