@@ -78,14 +78,34 @@ def run_uncompiled(patches: Patches, used: Used, fusion: FusedTensors | None = N
 
         return uncompiled
 
-    plainly = torch.compiler.is_compiling
     patches.put(torch, "compile", compile_)
     if fusion is not None:
-        patches.put(torch.compiler, "is_compiling", lambda: fusion.is_in_function or plainly())
+        _be_traced(patches, fusion)
     patches.put(torch.compiler, "cudagraph_mark_step_begin", lambda: None)  # it looks for CUDA graphs in torch
     frames = sys.modules.get("torch._dynamo.eval_frame")
     if frames is not None:  # otherwise, nothing was compiled yet
         _stop_compiling(patches, frames, used)
+
+
+def traced_as_exported() -> bool:
+    """Return whether the compiler takes ``torch.compiler.is_exporting()`` to be True, as that of torch 2.11 does.
+
+    That of torch 2.13 does not. Libraries choose by it whether they need a mask of attention, and with a mask, another
+    kernel may run.
+    """
+    return torch.__version__ < "2.13"
+
+
+def _be_traced(patches: Patches, fusion: FusedTensors) -> None:
+    """Let the program see in compiled functions what it sees while they are traced."""
+
+    def put(name: str) -> None:
+        plainly = getattr(torch.compiler, name)
+        patches.put(torch.compiler, name, lambda: fusion.is_in_function or plainly())
+
+    put("is_compiling")
+    if traced_as_exported():
+        put("is_exporting")
 
 
 def _call(called: weakref.ref[nn.Module], args: Any, kwargs: Any) -> Any:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
+from gpuledger.simulate.gpu import compiling
 from gpuledger.simulate.gpu.card import in_place
 from gpuledger.simulate.gpu.device import SimulatedDevice
 
@@ -156,16 +157,31 @@ def test_an_unused_module_of_compiled_code_is_freed(device: SimulatedDevice) -> 
     assert found.held == 0
 
 
-def test_code_sees_that_it_is_compiled() -> None:
+@pytest.mark.parametrize("as_exported", [False, True])
+def test_code_sees_that_it_is_compiled(as_exported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuledger.simulate.gpu.compiling.traced_as_exported", lambda: as_exported)
     made = SimulatedDevice(find_card("h200"), CachingAllocator())
     model = nn.ReLU()
     seen = []
-    model.register_forward_pre_hook(lambda *_: seen.append(torch.compiler.is_compiling()))
+    model.register_forward_pre_hook(
+        lambda *_: seen.append((torch.compiler.is_compiling(), torch.compiler.is_exporting()))
+    )
     data = torch.ones(4)
     with in_place(made, lambda _: None):
         model(data)
         torch.compile(model)
         model(data)
         assert "_compiled_call_impl" in vars(model)
-    assert seen == [False, True]
+        assert not torch.compiler.is_exporting()
+    assert seen == [(False, False), (True, as_exported)]
     assert "_compiled_call_impl" not in vars(model)
+
+
+def test_what_code_sees_of_an_export_is_what_this_torch_shows_it() -> None:
+    """The compiler of some versions takes a function to be exported while it traces it."""
+
+    def is_exported(data: torch.Tensor) -> torch.Tensor:
+        return data + (1 if torch.compiler.is_exporting() else 0)
+
+    compiled = torch.compile(is_exported, backend="eager")
+    assert bool(compiled(torch.zeros(()))) is compiling.traced_as_exported()
