@@ -5,7 +5,7 @@ are ``gpuledger estimate --gpu h200 --json`` of each program, the peaks those of
 and ``max_memory_reserved()`` of the bare program.
 
 Usage: python bench/estimate/blind_programs.py --estimates estimates.json --truth truth.json --commit HASH \
-           --measured DATE [--captured NAME …] --out bench/estimate/results/h200/blind_programs.json
+           --measured DATE [--apart NAME …] --out bench/estimate/results/h200/blind_programs.json
 """
 
 from __future__ import annotations
@@ -24,9 +24,13 @@ KEPT = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_process_bytes", "lo
 
 
 def record(
-    estimates: dict[str, Any], truth: dict[str, Any], commit: str, measured: str, captured: list[str]
+    estimates: dict[str, Any], truth: dict[str, Any], commit: str, measured: str, apart: list[str]
 ) -> dict[str, Any]:
-    """Return program -> its estimate and its peaks, of those that have both. ``captured`` programs use CUDA graphs."""
+    """Return program -> its estimate and its peaks, of those that have both.
+
+    Programs that are ``apart`` do not count for the interval of others: they use CUDA graphs, limit their memory, or
+    have a note that a part was not simulated.
+    """
     found: dict[str, Any] = {}
     for name, estimate in sorted(estimates.items()):
         stem = Path(name).stem
@@ -36,12 +40,21 @@ def record(
         found[stem] = {
             "estimate": {key: estimate[key] for key in KEPT},
             "kind": estimate["interval_from"],
-            "own_interval": bool(estimate["uncompiled"]) or stem in captured,
+            "own_interval": bool(estimate["uncompiled"]) or stem in apart,
             "commit": commit,
             "truth": {"peak_allocated_bytes": allocated_bytes, "peak_reserved_bytes": reserved_bytes},
             "measured": measured,
         }
     return found
+
+
+def without(estimates: dict[str, Any], truth: dict[str, Any]) -> dict[str, list[str]]:
+    """Return the programs that had no estimate, and those that did not end on the GPU."""
+    stems = {Path(name).stem: "verdict" in estimate for name, estimate in estimates.items()}
+    return {
+        "no_estimate": [stem for stem, has_estimate in stems.items() if not has_estimate],
+        "no_truth": [stem for stem in stems if stem not in truth],
+    }
 
 
 def main() -> None:
@@ -51,11 +64,14 @@ def main() -> None:
         parser.add_argument(name, required=True, type=Path)
     parser.add_argument("--commit", required=True)
     parser.add_argument("--measured", required=True)
-    parser.add_argument("--captured", nargs="*", default=[])
+    parser.add_argument("--apart", nargs="*", default=[])
     given = parser.parse_args()
     results = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {"programs": {}}
     both = (json.loads(path.read_text(encoding="utf-8")) for path in (given.estimates, given.truth))
-    results["programs"] |= record(*both, given.commit, given.measured, given.captured)
+    estimates, truth = both
+    results["programs"] |= record(estimates, truth, given.commit, given.measured, given.apart)
+    for key, names in without(estimates, truth).items():
+        results[key] = sorted({*results.get(key, ()), *names})
     write_results(given.out, results)
 
 

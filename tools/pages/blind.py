@@ -10,7 +10,7 @@ from gpuledger.simulate.catalogue import REFERENCE, find_card
 from gpuledger.simulate.interval import excess_factor, grid_errors
 from pages.blocks import block
 from pages.estimates import KINDS as KINDS_OF
-from pages.estimates import LEVEL, RESULTS, blind_above, blind_verdicts, program_ratios, programs
+from pages.estimates import LEVEL, PROGRAMS, RESULTS, blind_above, blind_verdicts, program_ratios, programs
 from pages.rebased import commit_of
 from pages.results import MIB, Results, about, middle, percent, read, table, when, worst, wrap
 
@@ -344,6 +344,9 @@ def coverage_on_programs() -> list[str]:
         where = "above" if above else "below" if below else "inside"
         rows.append([name.replace("_", "-"), *(f"{error:+.2%}".replace("%", " %") for error in errors), where])
     count = len(found)
+    rest = {
+        key: ", ".join(name.replace("_", "-") for name in read(PROGRAMS)[key]) for key in ("no_estimate", "no_truth")
+    }
     shares = [interval_of_share(held[end], count, LEVEL) for end in ("upper", "lower", "both")]
     said = [
         f"{held[end]} of {count} ({percent(low, 0)} to {percent(high, 0)})"
@@ -358,7 +361,12 @@ def coverage_on_programs() -> list[str]:
             "The ranges are binomial intervals.",
             "The upper bound is the one that was printed. The lower bound is today's, made without the program. The",
             "last column says where the measurement was. Context and libraries are those of the estimate. Captured",
-            "CUDA graphs have a wider interval since then. Measured: NVIDIA H200, torch 2.11.0,",
+            "CUDA graphs have a wider interval since then.",
+            f"Not in the table are {rest['no_estimate']}, without an estimate, and {rest['no_truth']}, which ran",
+            "out of the memory to which it limits itself. The estimates do not know of such a limit, nor that of",
+            "t13-fno-retry, which tries a smaller batch then. A note of the estimate of t14-mae-phases says that its",
+            "last phase was not simulated. t11-clip ran on two GPUs.",
+            "Measured: NVIDIA H200, torch 2.11.0,",
             f"{' and '.join(sorted({one['measured'] for one in found.values()}))},",
             "`bench/estimate/blind_programs.py`.",
         ),

@@ -90,9 +90,10 @@ def ratios_of(results: Results, kind: str) -> dict[str, float]:
 
 
 def program_ratios(kind: str) -> dict[str, float]:
-    """Return truth over estimate of a process's bytes, for each program of a kind that was not compiled or captured.
+    """Return truth over estimate of a process's bytes, for each program of a kind that counts for the interval.
 
-    Compiled and captured code have an interval of their own. Context and libraries are those of the estimate.
+    Compiled and captured code have an interval of their own. Programs with a note that the estimate leaves something
+    out do not count, such as a limit of memory. Context and libraries are those of the estimate.
     """
     return {
         name: one["process_bytes"] / one["estimate"]["peak_process_bytes"]
