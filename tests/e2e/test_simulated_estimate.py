@@ -67,6 +67,21 @@ def make_step(width: int) -> tuple[nn.Sequential, Any]:
     return model, step
 
 
+@pytest.mark.parametrize(("limit_frac", "verdict"), [(0.5, "fits"), (1e-4, "does not fit")])
+def test_the_verdict_is_for_the_limit_that_a_program_sets(limit_frac: float, verdict: str) -> None:
+    _, step = make_step(512)
+
+    def limited(data: Any) -> None:
+        torch.cuda.set_per_process_memory_fraction(limit_frac)
+        step(data)
+
+    found = gpuledger.estimate(limited, torch.randn(4096, 512), gpu="a100-80gb")
+    assert {fit.verdict for fit in (found.fit, *found.others)} == {verdict}
+    allowed_bytes = found.card.usable_bytes - found.card.outside_bytes
+    assert allowed_bytes == int(limit_frac * found.card.available_bytes)
+    assert (found.peak_reserved_bytes <= allowed_bytes) is (verdict == "fits")
+
+
 def test_a_step_is_accounted_to_the_byte_and_nothing_changes() -> None:
     model, step = make_step(512)
     layer = model[0]

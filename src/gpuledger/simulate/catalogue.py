@@ -61,6 +61,8 @@ class GpuModel:
     l2_mib: int = 0
     nccl_bytes: int = 0
     """Memory of NCCL beside context and libraries; 0 for a program of one process."""
+    limit_frac: float = 1.0
+    """Share of the memory to which the program limits its allocator."""
 
     @property
     def total_bytes(self) -> int:
@@ -69,7 +71,13 @@ class GpuModel:
 
     @property
     def usable_bytes(self) -> int:
-        """Return the bytes that a process can use: the total without the driver's own reserve."""
+        """Return the bytes that a process can use: the total without the driver's own reserve, or up to its limit."""
+        available_bytes = self.available_bytes
+        return min(available_bytes, int(self.limit_frac * available_bytes) + self.outside_bytes)
+
+    @property
+    def available_bytes(self) -> int:
+        """Return the total memory without the driver's own reserve."""
         return (self.memory_mib.value - self.driver_reserve_mib.value) * MIB
 
     @property
@@ -80,6 +88,10 @@ class GpuModel:
     def with_nccl(self, nccl_bytes: int) -> GpuModel:
         """Return the GPU for a program that uses ``nccl_bytes`` for NCCL."""
         return replace(self, nccl_bytes=nccl_bytes)
+
+    def with_limit(self, limit_frac: float) -> GpuModel:
+        """Return the GPU for a program that uses ``torch.cuda.set_per_process_memory_fraction``."""
+        return replace(self, limit_frac=limit_frac)
 
     def with_handles(self, count: int) -> GpuModel:
         """Return the GPU for a program with ``count`` cuBLAS handles: without the library bytes of the others."""

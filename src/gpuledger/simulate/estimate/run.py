@@ -22,7 +22,7 @@ from gpuledger.model.run_writer import RunWriter, new_manifest
 from gpuledger.model.simulated import SIMULATED
 from gpuledger.processes.child_job import ChildJobError, run_program_job
 from gpuledger.simulate.assumptions import EXPECTED, LARGEST, LEAST
-from gpuledger.simulate.catalogue import HANDLES, GpuModel, find_card
+from gpuledger.simulate.catalogue import HANDLES, GpuModel, catalogue, find_card
 from gpuledger.simulate.estimate.failures import CRASHED_HINT, refuse_failure, reserved_bytes_of
 from gpuledger.simulate.estimate.fit import (
     NO_CHANGE,
@@ -192,7 +192,8 @@ def read_estimate(
     """Return the estimate of one rank from its journal and the run's tables."""
     uncompiled, counters = journal.facts.get("uncompiled", {}), journal.tables["counters"]
     handles = int(journal.facts.get("cublas_handles", HANDLES))
-    card = order.card.with_handles(handles)
+    limit_frac = float(journal.facts.get("limit_frac", 1.0))
+    card = order.card.with_handles(handles).with_limit(limit_frac)
     peaks = peaks_on(
         card,
         int(counters["peak_allocated_bytes"].max()),
@@ -207,7 +208,9 @@ def read_estimate(
     endless = EndlessGrowth(steps, int(journal.facts.get("endless_bytes_per_step", 0)))
     peaks = dataclasses.replace(peaks, endless=endless)
     fit = fit_card(card, peaks, requests, order.confidence)
-    others = fit_catalogue(peaks, requests, order.confidence, handles, card.nccl_bytes, cards=order.others)
+    listed = catalogue().values() if order.others is None else order.others
+    cards = [one.with_limit(limit_frac) for one in listed]
+    others = fit_catalogue(peaks, requests, order.confidence, handles, card.nccl_bytes, cards=cards)
     if fit.process_bytes < peaks.process_bytes:
         peaks = dataclasses.replace(
             peaks, process_bytes=fit.process_bytes, reserved_bytes=fit.process_bytes - card.outside_bytes

@@ -88,6 +88,7 @@ class SimulatedSession(Session):
         card = self.device.card.with_handles(self.device.handles)
         self.journal.fact(
             cublas_handles=self.device.handles,
+            limit_frac=self.device.limit_frac,
             uncompiled=self.device.uncompiled,
             elsewhere=self.device.elsewhere.fact(),
             libraries={

@@ -98,6 +98,8 @@ class SimulatedDevice:
         """Bytes of all requests until now."""
         self.largest_request_bytes = math.inf
         """A larger request fails, whatever the allocator has."""
+        self.limit_frac = 1.0
+        """Share of the GPU's memory to which the program limits itself."""
         self.steps = 0
         """Training steps that ended."""
         self._copied: dict[int, int] = {}

@@ -265,15 +265,17 @@ class CudaFacade:
             "memory_snapshot": lambda *_args, **_kwargs: [],
             "mem_get_info": lambda device=None: self._free_and_total(),
             "set_per_process_memory_fraction": self._limited,
+            "get_per_process_memory_fraction": lambda device=None: self.device.limit_frac,
             "get_allocator_backend": lambda: "native",
             "_record_memory_history": lambda *_args, **_kwargs: None,
         }
 
     def _limited(self, fraction: float, device: Any = None) -> None:
-        limit = format_bytes(int(fraction * self.device.card.total_bytes))
+        self.device.limit_frac = fraction
+        limit = format_bytes(int(fraction * self.device.card.available_bytes))
         self._say(
-            f"{caller()}: torch.cuda.set_per_process_memory_fraction limits the program to {limit}. The estimate has "
-            "no such limit: it is of the memory that the program needs without out-of-memory errors."
+            f"{caller()}: torch.cuda.set_per_process_memory_fraction limits the program to {limit}. The verdict is for "
+            "this limit. The estimate is of the memory that the program needs without out-of-memory errors."
         )
 
     def _peaks(self) -> tuple[int, int]:

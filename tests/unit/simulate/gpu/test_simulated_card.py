@@ -82,10 +82,11 @@ def test_a_script_that_asks_which_gpu_it_has_is_named(device: SimulatedDevice) -
 
 
 def test_a_limit_that_the_program_sets_is_told(device: SimulatedDevice) -> None:
-    torch.cuda.set_per_process_memory_fraction(8 * 2**30 / device.card.total_bytes)
+    torch.cuda.set_per_process_memory_fraction(8 * 2**30 / device.card.available_bytes)
     (said,) = SAID
     assert said.startswith("test_simulated_card.py:")
     assert "set_per_process_memory_fraction limits the program to 8.0 GiB" in said
+    assert torch.cuda.get_per_process_memory_fraction() == device.limit_frac < 0.06
 
 
 def test_tensors_say_where_they_are(device: SimulatedDevice) -> None:
