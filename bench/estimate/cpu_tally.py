@@ -33,7 +33,7 @@ from forks import in_a_fork
 
 import gpuledger
 from gpuledger.analyze.memory.instant import find_peak
-from gpuledger.analyze.memory.live import pick_device, read_labels, read_lives, running_sum
+from gpuledger.analyze.memory.lifetimes import pick_device, read_labels, read_lives, running_sum
 from gpuledger.model.run import Rank
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.estimate.child import load_for_forks, run_as_main

@@ -25,7 +25,7 @@ from environment import describe_environment, write_results
 
 from gpuledger.analyze.memory.graph_pools import graph_pool_notes, graph_pools
 from gpuledger.analyze.memory.instant import find_peak
-from gpuledger.analyze.memory.live import allocated_curve, read_lives
+from gpuledger.analyze.memory.lifetimes import allocated_curve, read_lives
 from gpuledger.analyze.overview.balance import build_balance
 from gpuledger.model.run import Rank
 from gpuledger.services.runs import load

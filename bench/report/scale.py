@@ -38,7 +38,7 @@ make_run(Path(sys.argv[2]), blocks=int(sys.argv[3]), modules=200)
 MAKE_SNAPSHOT = """
 import pickle, sys; from pathlib import Path
 from gpuledger.model.run import read_run
-from gpuledger.analyze.memory.live import read_lives, read_numbers
+from gpuledger.analyze.memory.lifetimes import read_lives, read_numbers
 from gpuledger.analyze.posting.replay import NEVER
 rank = read_run(Path(sys.argv[1])).rank()
 lives, address = read_lives(rank, 0), read_numbers(rank, "blocks", "address", 0).tolist()

@@ -11,7 +11,7 @@ from random_runs import Life, block_rows, lives, segment_rows, to_table, written
 
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak, resolve_instant
-from gpuledger.analyze.memory.live import distinct, running_sum
+from gpuledger.analyze.memory.lifetimes import distinct, running_sum
 from gpuledger.analyze.memory.timeline import build_timeline, thin
 from gpuledger.analyze.memory.tree import ModuleNode, module_tree
 from gpuledger.analyze.overview.balance import build_balance

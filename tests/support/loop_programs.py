@@ -10,13 +10,13 @@ from typing import Any
 from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.estimate.child import run_as_main
-from gpuledger.simulate.estimate.failures import is_own, own_place
 from gpuledger.simulate.estimate.follow import follow
 from gpuledger.simulate.estimate.forked import run_forked
 from gpuledger.simulate.estimate.run import Estimate, Order, describe_order, estimate_program
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.rest.ending import StepsDone
+from gpuledger.simulate.rest.own_code import is_own, own_place
 from gpuledger.simulate.rest.program_source import install_changes
 from gpuledger.simulate.rest.rest import RestOfProgram
 

@@ -343,7 +343,7 @@ def choose_devices(ranks: tuple[Rank, ...], device_idx: int | None) -> list[tupl
     Raises:
         EmptyRunError: no rank has a block.
     """
-    from gpuledger.analyze.memory.live import device_indices
+    from gpuledger.analyze.memory.lifetimes import device_indices
 
     chosen = [
         (rank, device) for rank in ranks for device in (device_indices(rank) if device_idx is None else (device_idx,))

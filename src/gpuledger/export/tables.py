@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from gpuledger.analyze.memory.live import device_indices, is_reserved_known
+from gpuledger.analyze.memory.lifetimes import device_indices, is_reserved_known
 from gpuledger.files.writing import replaced
 from gpuledger.model.run_directory import write_json
 from gpuledger.model.schema.tables import SCHEMA_VERSION, TABLES

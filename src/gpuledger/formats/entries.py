@@ -14,6 +14,7 @@ from gpuledger.files.reading import storable
 from gpuledger.formats.snapshot.snapshot_tables import Modules
 from gpuledger.formats.text_lines import read_lines
 from gpuledger.model.accounts import CATEGORIES
+from gpuledger.model.bounds import LARGEST_REQUEST_BYTES
 from gpuledger.model.imported import rows_to_table
 from gpuledger.model.schema.tables import TABLES
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
     from gpuledger.model.imported import ImportedRank
 
-MAX_BYTES = 1 << 44
-"""More than any GPU has; a larger size means that the file is damaged."""
 MAX_TOTAL_BYTES = 1 << 61
 MAX_LINE_CHARACTERS = 4 << 20
 """Longer lines are skipped, with a note. A tag of 1 MiB fits."""
@@ -127,7 +126,7 @@ class Entries:
             raise ValueError("the file has too many entries for its size")
         requested = entry.requested_bytes
         allocated = requested if entry.allocated_bytes is None else entry.allocated_bytes
-        if not 0 <= requested <= allocated <= MAX_BYTES:
+        if not 0 <= requested <= allocated <= LARGEST_REQUEST_BYTES:
             raise ValueError(f"impossible sizes: {requested:,} bytes requested, {allocated:,} bytes allocated")
         if self.total_bytes + allocated > MAX_TOTAL_BYTES:
             raise ValueError("the total is larger than the memory of any GPU")

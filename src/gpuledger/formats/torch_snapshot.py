@@ -20,12 +20,11 @@ from gpuledger.formats.snapshot.pickle_reader import items_of, read_pickle
 from gpuledger.formats.snapshot.snapshot_columns import SnapshotColumns, count_of
 from gpuledger.formats.snapshot.snapshot_lives import I64, Closing, DeviceEvents, DeviceLives, follow, paired
 from gpuledger.formats.snapshot.snapshot_tables import snapshot_tables
+from gpuledger.model.bounds import LARGEST_REQUEST_BYTES
 from gpuledger.model.imported import ImportedRank, ImportedRun
 from gpuledger.model.journal.journal import TORCH_ACTIONS, TORCH_STATES, Action, BlockState
 from gpuledger.model.pools import UNKNOWN_POOL, pool_number
 
-MAX_BYTES = 1 << 44
-"""More than any GPU has; a larger block or segment means that the file is damaged."""
 MAX_DEVICES = 4_096
 _LATEST_US = 1 << 53
 _LARGEST_POOL = (1 << 31) - 1
@@ -173,7 +172,7 @@ def _checked(sizes: I64, what: str) -> I64:
     Raises:
         InputError: one is negative or more than any GPU has.
     """
-    wrong = np.flatnonzero((sizes < 0) | (sizes > MAX_BYTES))
+    wrong = np.flatnonzero((sizes < 0) | (sizes > LARGEST_REQUEST_BYTES))
     if wrong.size or float(sizes.astype(np.float64).sum()) > 2.0**62:
         size = f"{int(sizes[wrong[0]]):,}" if wrong.size else "all"
         raise InputError(f"damaged: a {what} has an impossible size ({size} bytes)")
@@ -196,7 +195,7 @@ def _trace(columns: SnapshotColumns, items: list[Any]) -> DeviceEvents:
     sizes = columns.numbers(items, "size")
     sized = action <= Action.SEGMENT_UNMAP
     _checked(sizes[sized & (action >= Action.SEGMENT_ALLOC)], "segment in the trace")
-    wrong = sizes[sized & ((sizes < 0) | (sizes > MAX_BYTES))]
+    wrong = sizes[sized & ((sizes < 0) | (sizes > LARGEST_REQUEST_BYTES))]
     if wrong.size:
         raise InputError(f"damaged: an event has an impossible size ({int(wrong[0]):,} bytes)")
     times_us = columns.numbers(items, "time_us", -1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.breakdown import Account, break_down
 from gpuledger.analyze.memory.instant import Instant, find_peak
-from gpuledger.analyze.memory.live import allocated_curve, device_indices, read_labels, read_lives, read_numbers
+from gpuledger.analyze.memory.lifetimes import allocated_curve, device_indices, read_labels, read_lives, read_numbers
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.errors import EmptyRunError
 from gpuledger.model.accounts import ROUNDING

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gpuledger.analyze.compare.metrics import measure, metric_devices
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak
-from gpuledger.analyze.memory.live import allocated_curve, device_indices, read_lives
+from gpuledger.analyze.memory.lifetimes import allocated_curve, device_indices, read_lives
 from gpuledger.errors import EmptyRunError, UsageError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pathlib import Path
 from gpuledger.analyze.memory.breakdown import Breakdown, break_down
 from gpuledger.analyze.memory.growth import Growth, find_growth
 from gpuledger.analyze.memory.instant import find_peak
-from gpuledger.analyze.memory.live import device_indices, pick_device
+from gpuledger.analyze.memory.lifetimes import device_indices, pick_device
 from gpuledger.analyze.posting.posting import post_rank
 from gpuledger.analyze.step.steps import whole_steps
 from gpuledger.errors import GpuLedgerError

@@ -17,7 +17,10 @@ Bounds = tuple[int, int]
 TIME_NS: Bounds = (-(1 << 61), (1 << 62) - 1)
 SIZE_BYTES: Bounds = (-1, 1 << 48)
 LARGEST_REQUEST_BYTES = 1 << 44
-"""More than any GPU has. The size of a failed request is stored as this if it is larger, so that sums stay in range."""
+"""More than any GPU has. The size of a failed request is stored as this if it is larger, so that sums stay in range.
+
+A larger size in a file of another tool means that the file is damaged.
+"""
 ADDRESS: Bounds = (-1, 1 << 62)
 COUNT: Bounds = (-1, 1 << 48)
 DEVICE: Bounds = (-2, 1 << 16)

@@ -22,7 +22,7 @@ from torch.cuda import _memory_viz
 import gpuledger
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak
-from gpuledger.analyze.memory.live import allocated_curve, read_lives
+from gpuledger.analyze.memory.lifetimes import allocated_curve, read_lives
 from gpuledger.cli.main import main
 from gpuledger.export.snapshot import snapshot_of
 from gpuledger.model.imported import rows_to_table

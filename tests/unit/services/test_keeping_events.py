@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from synthetic import make_run
 
 from gpuledger.analyze.memory.empty import why_empty
-from gpuledger.analyze.memory.live import device_indices
+from gpuledger.analyze.memory.lifetimes import device_indices
 from gpuledger.analyze.ranks.rank_set import RankSet, build_rank_set
 from gpuledger.analyze.view.options import ViewOptions
 from gpuledger.analyze.view.view import build_view

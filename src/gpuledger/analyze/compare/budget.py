@@ -11,7 +11,7 @@ from gpuledger.analyze.compare.comparable import compare_ranks, compare_runs, ow
 from gpuledger.analyze.compare.metrics import KINDS, Metric, measure, metric_devices
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak
-from gpuledger.analyze.memory.live import device_indices
+from gpuledger.analyze.memory.lifetimes import device_indices
 from gpuledger.analyze.memory.tree import ModuleNode, module_tree
 from gpuledger.analyze.step.steps import BUSY_FRAC
 from gpuledger.errors import EmptyRunError, InputError, UsageError

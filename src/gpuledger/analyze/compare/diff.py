@@ -12,7 +12,7 @@ from gpuledger.analyze.compare.metrics import KINDS, Metric, measure, metric_dev
 from gpuledger.analyze.memory.breakdown import Account, Breakdown, break_down, fold_path
 from gpuledger.analyze.memory.groups import label_of
 from gpuledger.analyze.memory.instant import find_peak, module_classes, resolve_instant
-from gpuledger.analyze.memory.live import device_indices, no_such_device, pick_device, title
+from gpuledger.analyze.memory.lifetimes import device_indices, no_such_device, pick_device, title
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.overview.summary import device_name
 from gpuledger.analyze.step.energy import IDLE, EnergyAccount, break_down_energy

@@ -12,7 +12,7 @@ from gpuledger.analyze.compare.budget import CATEGORY, MODULE, Limit, check
 from gpuledger.analyze.compare.metrics import KINDS
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak
-from gpuledger.analyze.memory.live import device_indices
+from gpuledger.analyze.memory.lifetimes import device_indices
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH, ROUNDING_PATH, ModuleNode, module_tree
 from gpuledger.analyze.overview.summary import summarize
 from gpuledger.errors import UsageError

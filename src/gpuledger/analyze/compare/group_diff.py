@@ -13,7 +13,7 @@ from gpuledger.analyze.compare.metrics import KINDS, measure, metric_devices
 from gpuledger.analyze.compare.welch import Interval, difference
 from gpuledger.analyze.memory.breakdown import fold_path
 from gpuledger.analyze.memory.instant import module_classes
-from gpuledger.analyze.memory.live import device_indices, pick_device
+from gpuledger.analyze.memory.lifetimes import device_indices, pick_device
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.overview.summary import device_name
 from gpuledger.analyze.step.steps import BUSY_FRAC

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuledger.analyze.memory.live import device_indices, read_numbers
+from gpuledger.analyze.memory.lifetimes import device_indices, read_numbers
 from gpuledger.analyze.memory.peaks import allocator_peaks
 from gpuledger.analyze.step.energy import step_energy
 from gpuledger.analyze.step.rates import find_rates

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.breakdown import coded_categories
 from gpuledger.analyze.memory.instant import Instant, module_paths, resolve_instant, running_module
-from gpuledger.analyze.memory.live import (
+from gpuledger.analyze.memory.lifetimes import (
     I64,
     Lives,
     allocated_curve,

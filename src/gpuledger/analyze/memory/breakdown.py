@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuledger.analyze.memory.instant import Instant, module_paths
+from gpuledger.analyze.memory.lifetimes import I64, distinct, read_labels, read_lives, read_numbers, reserved_curve
 from gpuledger.analyze.memory.lines.source_lines import FUNCTION, coded_lines
-from gpuledger.analyze.memory.live import I64, distinct, read_labels, read_lives, read_numbers, reserved_curve
 from gpuledger.errors import UsageError
 from gpuledger.model.accounts import ROUNDING
 

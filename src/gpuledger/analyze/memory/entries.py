@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.breakdown import CodedTexts, coded_categories, coded_modules, coded_texts, sum_by_texts
-from gpuledger.analyze.memory.live import read_lives
+from gpuledger.analyze.memory.lifetimes import read_lives
 from gpuledger.model.accounts import ROUNDING
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.instant import module_paths
-from gpuledger.analyze.memory.live import I64, Lives, allocated_curve, distinct_numbers, read_lives, read_numbers
+from gpuledger.analyze.memory.lifetimes import I64, Lives, allocated_curve, distinct_numbers, read_lives, read_numbers
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.model.pools import pool_pair

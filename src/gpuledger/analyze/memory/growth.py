@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.generations import is_one_generation
 from gpuledger.analyze.memory.growth_origin import RetainedBlocks, origin_of
-from gpuledger.analyze.memory.live import distinct_numbers, read_labels
+from gpuledger.analyze.memory.lifetimes import distinct_numbers, read_labels
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.model.flight_facts import CENSUS_RATIO, EXPLAINED_FRAC, FEWEST_TENSORS, FIRST_CENSUS_STEPS, HOST
 from gpuledger.model.pass_facts import TIME_STEPS, UNPROFILED_STEPS

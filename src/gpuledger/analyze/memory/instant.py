@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuledger.analyze.memory.growth_origin import program_line
-from gpuledger.analyze.memory.live import (
+from gpuledger.analyze.memory.lifetimes import (
     I64,
     Lives,
     allocated_curve,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuledger.analyze.memory.live import (
+from gpuledger.analyze.memory.lifetimes import (
     allocated_curve,
     is_reserved_known,
     read_lives,

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.breakdown import coded_categories
+from gpuledger.analyze.memory.lifetimes import I64, distinct, read_lives, read_numbers
 from gpuledger.analyze.memory.lines.source_lines import WITHOUT_LINE
-from gpuledger.analyze.memory.live import I64, distinct, read_lives, read_numbers
 from gpuledger.model.accounts import ROUNDING
 
 if TYPE_CHECKING:

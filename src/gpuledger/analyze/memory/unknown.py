@@ -11,8 +11,8 @@ import numpy as np
 
 from gpuledger.analyze.memory.breakdown import coded_categories, coded_texts, sum_by_texts
 from gpuledger.analyze.memory.entries import is_tagged
+from gpuledger.analyze.memory.lifetimes import I64, read_labels, read_lives, read_numbers
 from gpuledger.analyze.memory.lines.source_lines import Stack, own_frame, read_stacks
-from gpuledger.analyze.memory.live import I64, read_labels, read_lives, read_numbers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,7 +10,7 @@ import numpy as np
 from gpuledger.analyze.memory.breakdown import Breakdown, break_down
 from gpuledger.analyze.memory.graph_pools import kept_free_bytes
 from gpuledger.analyze.memory.instant import Instant, resolve_instant
-from gpuledger.analyze.memory.live import I64, read_lives, read_numbers, reserved_curve
+from gpuledger.analyze.memory.lifetimes import I64, read_lives, read_numbers, reserved_curve
 from gpuledger.analyze.overview.process_bytes import (
     CONTEXT,
     LATER,

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuledger.analyze.memory.graph_pools import kept_free_bytes
 from gpuledger.analyze.memory.groups import module_label
-from gpuledger.analyze.memory.live import (
+from gpuledger.analyze.memory.lifetimes import (
     distinct_numbers,
     pick_device,
     read_labels,

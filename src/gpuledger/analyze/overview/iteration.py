@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.breakdown import coded_categories
 from gpuledger.analyze.memory.instant import find_peak
-from gpuledger.analyze.memory.live import (
+from gpuledger.analyze.memory.lifetimes import (
     I64,
     Curve,
     Lives,

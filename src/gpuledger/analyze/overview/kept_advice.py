@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuledger.analyze.memory.groups import module_label
-from gpuledger.analyze.memory.live import distinct_numbers, read_labels, read_numbers
+from gpuledger.analyze.memory.lifetimes import distinct_numbers, read_labels, read_numbers
 
 if TYPE_CHECKING:
     from gpuledger.analyze.overview.kept_steps import KeptSteps

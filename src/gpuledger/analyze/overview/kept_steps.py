@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuledger.analyze.memory.growth import FEWEST_LATER_STEPS
-from gpuledger.analyze.memory.live import distinct_numbers, read_labels, read_numbers
+from gpuledger.analyze.memory.lifetimes import distinct_numbers, read_labels, read_numbers
 from gpuledger.analyze.posting.replay import NEVER
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.memory.live import I64
+    from gpuledger.analyze.memory.lifetimes import I64
     from gpuledger.analyze.overview.peak_facts import Mask, PeakFacts
     from gpuledger.model.flight_facts import KeptAddresses
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.instant import find_peak, module_classes, module_paths
+from gpuledger.analyze.memory.lifetimes import I64, allocated_curve, read_labels, read_lives, read_numbers, running_sum
 from gpuledger.analyze.memory.lines.source_lines import WITHOUT_LINE, coded_lines, read_stacks
-from gpuledger.analyze.memory.live import I64, allocated_curve, read_labels, read_lives, read_numbers, running_sum
 from gpuledger.analyze.memory.small_states import LARGE_BYTES, LEAST_ELEMENTS, SMALL_BYTES, number_bytes
 from gpuledger.units import format_frac
 

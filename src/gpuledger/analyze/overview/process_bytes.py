@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gpuledger.analyze.memory.live import read_labels, read_numbers
+from gpuledger.analyze.memory.lifetimes import read_labels, read_numbers
 from gpuledger.units import counted, format_bytes
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.graph_pools import graph_pool_notes
 from gpuledger.analyze.memory.instant import Instant, find_peak
-from gpuledger.analyze.memory.live import read_numbers
+from gpuledger.analyze.memory.lifetimes import read_numbers
 from gpuledger.analyze.memory.peaks import AllocatorPeaks, allocator_peaks
 from gpuledger.analyze.step.steps import StepTimes, step_times
 from gpuledger.model.energy_window import NOTES_WITHOUT_ENERGY

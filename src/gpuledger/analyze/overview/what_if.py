@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuledger.analyze.memory.live import I64, distinct_numbers, read_numbers, running_sum
+from gpuledger.analyze.memory.lifetimes import I64, distinct_numbers, read_numbers, running_sum
 from gpuledger.analyze.overview.peak_facts import Mask, PeakFacts
 from gpuledger.analyze.posting.replay import NEVER
 
@@ -41,7 +41,7 @@ _RECOMPUTED = ("activation", "temporary")
 
 @dataclass(frozen=True)
 class ReplayedBlocks:
-    """Blocks with their allocated bytes and lifetimes, as in :class:`gpuledger.analyze.memory.live.Lives`."""
+    """Blocks with their allocated bytes and lifetimes, as in :class:`gpuledger.analyze.memory.lifetimes.Lives`."""
 
     bytes: I64
     start: I64

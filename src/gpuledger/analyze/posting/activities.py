@@ -19,29 +19,16 @@ from gpuledger.analyze.module_paths import CompiledKernels
 from gpuledger.analyze.posting.graph_replays import match_captures, match_replays, measured_parents, with_captures
 from gpuledger.analyze.posting.host_events import nodes_from_before, rows_around_calls, with_node_sequences
 from gpuledger.analyze.posting.kernels_alone import with_later_steps
-from gpuledger.analyze.posting.lane_scopes import NONE, LaneScopes, Mark, read_mark
-from gpuledger.analyze.posting.launch_lines import place_lines, read_line
+from gpuledger.analyze.posting.lane_scopes import NONE, EventNames, LaneScopes, read_names
+from gpuledger.analyze.posting.launch_lines import place_lines
 from gpuledger.analyze.posting.launched_work import SpanWork, launchers, span_work
 from gpuledger.model.accounts import SPAN_KINDS, Phase
 from gpuledger.model.journal.journal import (
-    FUSION_RANGE,
-    GRAPH_RANGE,
-    LINE_RANGE,
-    MODULE_RANGE,
-    NO_GRAD,
-    NODE_EVENT,
-    PHASE_RANGE,
     ActivityKind,
 )
 from gpuledger.model.journal.reading import Journal
 
 I64 = NDArray[np.int64]
-
-_OURS = (MODULE_RANGE, PHASE_RANGE, LINE_RANGE, GRAPH_RANGE)
-"""Prefixes of the names of ranges that gpuledger has opened. No operator has one of these."""
-
-_COMPILER = " (dynamo_timed)"
-"""Ends the name of an event that torch.compile opens inside its others. Their names are not those of operators."""
 
 _COLLECTIVES = ("ncclDevKernel", "ncclKernel")
 
@@ -78,25 +65,6 @@ class OwnedSpans:
 
 
 @dataclass(frozen=True)
-class _Names:
-    """Meaning of each activity name. ``is_ours`` is True for names that are not operators.
-
-    ``of_call`` is the phase of a model called under this name.
-    """
-
-    module: list[int]
-    of_call: list[Phase]
-    phase: list[int]
-    is_node: list[bool]
-    mark: list[Mark | None]
-    fusion: list[int]
-    is_line: list[bool]
-    is_compiler: list[bool]
-    is_operator: list[bool]
-    is_ours: NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
 class _Owners:
     """Owner of each host activity. ``outermost`` is True for operators that are inside no other operator.
 
@@ -112,6 +80,20 @@ class _Owners:
     outermost: NDArray[np.bool_]
     parent: I64
     fusion: I64
+
+
+class _Launchers(NamedTuple):
+    """What has launched each span: rows of host activities, which mean nothing where a span has none.
+
+    ``at`` is the operator that launched it, ``operator`` the one in the capture if there is one, and ``owner`` the one
+    of these that has a module or a phase.
+    """
+
+    is_placed: NDArray[np.bool_]
+    at: I64
+    is_owned: NDArray[np.bool_]
+    operator: I64
+    owner: I64
 
 
 class _Event(NamedTuple):
@@ -153,7 +135,7 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
     captures = with_captures(journal)
     table, words = with_node_sequences(captures.table, captures.words), captures.words
     own = {name: values[:measured_count] for name, values in table.items()}
-    names = _read_names(words)
+    names = read_names(words)
     compiled = CompiledKernels(journal.modules, journal.facts.get("fusions") or [])
     walk = _Walk(table, names, journal.names, compiled, {})
     owners, before = walk.owners(), nodes_from_before(table, words)
@@ -161,32 +143,22 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
         owners = _Walk(table, names, journal.names, compiled, walk.made_like(before)).owners()
     on_device = table["kind"] != ActivityKind.HOST
     pattern_ns = (journal.facts.get("line_step") or {}).get("from_ns")
-    measured = np.arange(on_device.size) < measured_count
-    if pattern_ns is not None:
-        measured &= table["start_ns"] < pattern_ns
-    chosen = np.flatnonzero(measured & (on_device if on_device.any() else owners.outermost))
+    is_measured = np.arange(on_device.size) < measured_count
+    is_measured &= (pattern_ns is None) | (table["start_ns"] < (pattern_ns or 0))
+    chosen = np.flatnonzero(is_measured & (on_device if on_device.any() else owners.outermost))
     launch = launchers(table, chosen) if on_device.any() else chosen
     found = with_later_steps(journal, table, chosen, launch)
     chosen, like, steps_later = found.rows, found.like, found.steps_later
     launch = launchers(table, like) if on_device.any() else like
     replayed = match_replays(table, like, words, journal.facts.get("fusions") or [])[like]
     captured = match_captures(captures, like, owners.parent)[like]
-    placed = launch >= 0
-    at = np.where(placed, launch, 0)
-    is_captured = captured >= 0
-    is_owned, operator = placed | is_captured, np.where(is_captured, captured, at)
-    # A capture outside of modules and phases, as in compiled code, runs where it is replayed.
-    is_nowhere = (owners.module[operator] < 0) & (owners.phase[operator] == int(Phase.BETWEEN))
-    owner = np.where(is_nowhere & placed, at, operator)
-    kind = np.where(table["kind"][chosen] == ActivityKind.KERNEL, SPAN_KINDS.index("kernel"), SPAN_KINDS.index("copy"))
-    collective = np.array([name.startswith(_COLLECTIVES) for name in words], dtype=bool)
-    kind[collective[table["name_id"][chosen]]] = SPAN_KINDS.index("collective")
+    placed, at, is_owned, operator, owner = _launchers_of(owners, launch, captured)
     start = table["start_ns"][chosen]
     step = _steps_at(journal, np.where(placed, table["start_ns"][at], table["start_ns"][like]))
     parent = measured_parents(owners.parent, measured_count)
     lines = place_lines(own, words, parent, _steps_at(journal, own["start_ns"]), pattern_ns)
     return OwnedSpans(
-        kind=(kind if on_device.any() else np.full(chosen.size, SPAN_KINDS.index("host"))).astype(np.int8),
+        kind=_kinds_of(table, chosen, words),
         device_idx=table["device_idx"][chosen].astype(np.int64),
         stream=table["lane"][chosen],
         name_id=table["name_id"][chosen].astype(np.int64),
@@ -203,33 +175,30 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
         work=span_work(own, journal.facts, chosen, launch, parent, steps_later),
         fusion_id=np.where(replayed >= 0, replayed, np.where(placed, owners.fusion[at], -1)),
         is_replayed=table["launch_id"][like] < 0,
-        is_matched=(replayed >= 0) | is_captured,
+        is_matched=(replayed >= 0) | (captured >= 0),
         stack_id=np.where(placed, lines[at], -1),
     )
 
 
-def _read_names(words: list[str]) -> _Names:
-    return _Names(
-        module=[_module_of(word) if word.startswith(MODULE_RANGE) else -1 for word in words],
-        of_call=[Phase.EVALUATION if word.endswith(NO_GRAD) else Phase.FORWARD for word in words],
-        phase=[int(word.removeprefix(PHASE_RANGE)) if word.startswith(PHASE_RANGE) else -1 for word in words],
-        is_node=[word.startswith(NODE_EVENT) for word in words],
-        mark=[read_mark(word) for word in words],
-        fusion=[_fusion_of(word) for word in words],
-        is_line=[read_line(word) >= 0 or word.startswith(GRAPH_RANGE) for word in words],
-        is_compiler=[word.endswith(_COMPILER) for word in words],
-        is_operator=["::" in word or word.startswith((*_OURS, NODE_EVENT, FUSION_RANGE)) for word in words],
-        is_ours=np.array([word.startswith(_OURS) for word in words], dtype=bool),
-    )
+def _launchers_of(owners: _Owners, launch: I64, captured: I64) -> _Launchers:
+    """Return what has launched each span, from the operators that launched and captured it; -1 for none."""
+    placed = launch >= 0
+    is_captured = captured >= 0
+    at = np.where(placed, launch, 0)
+    operator = np.where(is_captured, captured, at)
+    # A capture outside of modules and phases, as in compiled code, runs where it is replayed.
+    is_nowhere = (owners.module[operator] < 0) & (owners.phase[operator] == int(Phase.BETWEEN))
+    owner = np.where(is_nowhere & placed, at, operator)
+    return _Launchers(placed, at, placed | is_captured, operator, owner)
 
 
-def _fusion_of(word: str) -> int:
-    number = word.removeprefix(FUSION_RANGE)
-    return int(number) if number != word and number.isdecimal() else -1
-
-
-def _module_of(word: str) -> int:
-    return int(word.removeprefix(MODULE_RANGE).removesuffix(NO_GRAD))
+def _kinds_of(table: dict[str, NDArray[Any]], chosen: I64, words: list[str]) -> NDArray[np.int8]:
+    """Return the kinds of the chosen activities, as positions in SPAN_KINDS."""
+    kind = np.where(table["kind"][chosen] == ActivityKind.KERNEL, SPAN_KINDS.index("kernel"), SPAN_KINDS.index("copy"))
+    collective = np.array([name.startswith(_COLLECTIVES) for name in words], dtype=bool)
+    kind[collective[table["name_id"][chosen]]] = SPAN_KINDS.index("collective")
+    kind[table["kind"][chosen] == ActivityKind.HOST] = SPAN_KINDS.index("host")
+    return kind.astype(np.int8)
 
 
 _Made = dict[tuple[int, int], tuple[int, int]]
@@ -240,7 +209,12 @@ class _Walk:
     """Processes the host events of all threads in order of time, and finds the owner of each."""
 
     def __init__(
-        self, table: dict[str, NDArray[Any]], names: _Names, scopes: list[str], compiled: CompiledKernels, made: _Made
+        self,
+        table: dict[str, NDArray[Any]],
+        names: EventNames,
+        scopes: list[str],
+        compiled: CompiledKernels,
+        made: _Made,
     ) -> None:
         count = table["kind"].size
         self._table, self._names, self._compiled = table, names, compiled

@@ -3,6 +3,8 @@
 In forward, marks give the scope. In backward, a graph node has the scope of the operator that created it, or else the
 scope in which ``backward()`` was called. Gradient accumulation has the scope of the node before it. Recomputed
 operators have the scopes of their original forward.
+
+Also reads what the names of the profiled activities mean, of which some are such marks.
 """
 
 from __future__ import annotations
@@ -12,11 +14,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpuledger.model.journal.journal import SCOPE_RANGE
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuledger.analyze.posting.launch_lines import read_line
+from gpuledger.model.accounts import Phase
+from gpuledger.model.journal.journal import (
+    FUSION_RANGE,
+    GRAPH_RANGE,
+    LINE_RANGE,
+    MODULE_RANGE,
+    NO_GRAD,
+    NODE_EVENT,
+    PHASE_RANGE,
+    SCOPE_RANGE,
+)
 
 NONE = -1
 """Scope id outside all scopes."""
 _SEPARATOR = "/"
+
+_OURS = (MODULE_RANGE, PHASE_RANGE, LINE_RANGE, GRAPH_RANGE)
+"""Prefixes of the names of ranges that gpuledger has opened. No operator has one of these."""
+
+_COMPILER = " (dynamo_timed)"
+"""Ends the name of an event that torch.compile opens inside its others. Their names are not those of operators."""
 
 
 class Mark(NamedTuple):
@@ -110,3 +132,47 @@ class LaneScopes:
         self._calls = [call for call in self._calls if call[0] > now_ns]
         mine = [scope for _, caller, scope in self._calls if caller == lane]
         return (mine or [scope for _, _, scope in self._calls] or [NONE])[-1]
+
+
+@dataclass(frozen=True)
+class EventNames:
+    """Meaning of each activity name. ``is_ours`` is True for names that are not operators.
+
+    ``of_call`` is the phase of a model called under this name.
+    """
+
+    module: list[int]
+    of_call: list[Phase]
+    phase: list[int]
+    is_node: list[bool]
+    mark: list[Mark | None]
+    fusion: list[int]
+    is_line: list[bool]
+    is_compiler: list[bool]
+    is_operator: list[bool]
+    is_ours: NDArray[np.bool_]
+
+
+def read_names(words: Sequence[str]) -> EventNames:
+    """Return the meaning of activity names."""
+    return EventNames(
+        module=[_module_of(word) if word.startswith(MODULE_RANGE) else -1 for word in words],
+        of_call=[Phase.EVALUATION if word.endswith(NO_GRAD) else Phase.FORWARD for word in words],
+        phase=[int(word.removeprefix(PHASE_RANGE)) if word.startswith(PHASE_RANGE) else -1 for word in words],
+        is_node=[word.startswith(NODE_EVENT) for word in words],
+        mark=[read_mark(word) for word in words],
+        fusion=[_fusion_of(word) for word in words],
+        is_line=[read_line(word) >= 0 or word.startswith(GRAPH_RANGE) for word in words],
+        is_compiler=[word.endswith(_COMPILER) for word in words],
+        is_operator=["::" in word or word.startswith((*_OURS, NODE_EVENT, FUSION_RANGE)) for word in words],
+        is_ours=np.array([word.startswith(_OURS) for word in words], dtype=bool),
+    )
+
+
+def _fusion_of(word: str) -> int:
+    number = word.removeprefix(FUSION_RANGE)
+    return int(number) if number != word and number.isdecimal() else -1
+
+
+def _module_of(word: str) -> int:
+    return int(word.removeprefix(MODULE_RANGE).removesuffix(NO_GRAD))

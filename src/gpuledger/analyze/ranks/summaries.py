@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import module_paths
-from gpuledger.analyze.memory.live import device_indices
+from gpuledger.analyze.memory.lifetimes import device_indices
 from gpuledger.analyze.overview.summary import Summary, summarize
 from gpuledger.analyze.step.energy import break_down_energy
 from gpuledger.analyze.step.times import break_down_time

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.memory.live import (
+from gpuledger.analyze.memory.lifetimes import (
     Curve,
     Lives,
     allocated_curve,

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from gpuledger.analyze.memory.instant import module_paths
-from gpuledger.analyze.memory.live import distinct_numbers
+from gpuledger.analyze.memory.lifetimes import distinct_numbers
 from gpuledger.model.arrow_numbers import to_numbers
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuledger.analyze.memory.live import distinct_numbers
+from gpuledger.analyze.memory.lifetimes import distinct_numbers
 from gpuledger.analyze.step.work import read_work
 from gpuledger.model.arrow_numbers import to_numbers
 

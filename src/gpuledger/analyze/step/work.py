@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.memory.live import distinct_numbers
+from gpuledger.analyze.memory.lifetimes import distinct_numbers
 from gpuledger.model.arrow_numbers import to_floats, to_numbers
 
 if TYPE_CHECKING:

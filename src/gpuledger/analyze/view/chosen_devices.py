@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from gpuledger.analyze.memory.live import device_indices, pick_device
+from gpuledger.analyze.memory.lifetimes import device_indices, pick_device
 
 if TYPE_CHECKING:
     from gpuledger.analyze.ranks.rank_set import RankSet

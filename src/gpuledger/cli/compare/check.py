@@ -144,7 +144,7 @@ def _refuse_growth(run: Run, path: str, *, as_json: bool | None = None) -> None:
 
 def _closer_look(run: Run, path: str, against: str | None) -> str:
     """Return the words of a command that says more."""
-    from gpuledger.analyze.memory.live import device_indices
+    from gpuledger.analyze.memory.lifetimes import device_indices
 
     if not any(device_indices(rank) for rank in run.ranks):
         return " ".join(["compare", *(quoted(one) for one in (against, path) if one)])

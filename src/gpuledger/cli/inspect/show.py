@@ -214,7 +214,7 @@ def _print_cards(run: Run) -> bool:
 
 def _print_failures(run: Run) -> bool:
     """Print the out-of-memory errors of a run without a recorded block; return whether it has one."""
-    from gpuledger.analyze.memory.live import device_indices
+    from gpuledger.analyze.memory.lifetimes import device_indices
     from gpuledger.analyze.view.view import build_view
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.report.text.oom_text import failure_lines

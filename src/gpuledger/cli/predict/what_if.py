@@ -47,7 +47,7 @@ def what_if_command(run_path: str, rank_text: str | None, device_idx: int | None
     """
     rank, device = _choose(choose_ranks(open_run(run_path), rank_text), device_idx)
     from gpuledger.analyze.memory.failures.replayed_settings import FailureReplay
-    from gpuledger.analyze.memory.live import device_indices
+    from gpuledger.analyze.memory.lifetimes import device_indices
     from gpuledger.cli.predict.what_if_text import verdict_document, verdict_lines, what_if_document, what_if_lines
     from gpuledger.report.base.terminal import Terminal
     from gpuledger.simulate.estimate.what_if import rank_settings

@@ -124,12 +124,6 @@ class MemoryWindow:
         self._limit: OperatorLimit | None = None
         self._filling = recorder if isinstance(recorder, FillsUp) else None
         """The recorder, if it is one that fills up. To ask its class takes 50 µs, and a step asks for what it kept."""
-        if self._filling is not None:
-            self._filling.on_full = self._drain_when_full
-            self._filling.follow(updates)
-            self._limit = OperatorLimit(self._filling, journal, steps, self._drain_when_full)
-        else:
-            self._followed.follow(self._tracker)
         self._journal, self._steps = journal, steps
         self._settings = settings
         self._card = card
@@ -139,6 +133,16 @@ class MemoryWindow:
         self._precision = Precision(self._registry, guard)
         self._phases_before: list[Phase] = []
         self._pending = PendingEvents(recorder, journal)
+        self._follow(updates)
+
+    def _follow(self, updates: WeightUpdates) -> None:
+        """See the operators that update weights: through a recorder of operators, or with an observer of its own."""
+        if self._filling is None:
+            self._followed.follow(self._tracker)
+            return
+        self._filling.on_full = self._drain_when_full
+        self._filling.follow(updates)
+        self._limit = OperatorLimit(self._filling, self._journal, self._steps, self._drain_when_full)
 
     def divide_compiled(self, graphs: CompiledGraphs) -> None:
         """Attribute the memory of compiled regions to their modules. Called before the recording is opened."""

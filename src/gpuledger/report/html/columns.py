@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from gpuledger.analyze.memory.live import I64
+    from gpuledger.analyze.memory.lifetimes import I64
     from gpuledger.analyze.samples.series import SampleLine
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.memory.live import device_indices
+from gpuledger.analyze.memory.lifetimes import device_indices
 from gpuledger.analyze.memory.timeline import build_timeline, thin
 from gpuledger.analyze.samples.series import known_values
 from gpuledger.model.arrow_numbers import to_numbers

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuledger.analyze.memory.live import device_indices
+from gpuledger.analyze.memory.lifetimes import device_indices
 from gpuledger.analyze.memory.timeline import bands
 from gpuledger.analyze.step.streams import ModuleRange, StreamWork, module_ranges, nested_lanes, read_streams
 from gpuledger.report.trace.names import shown

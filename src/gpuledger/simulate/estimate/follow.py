@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,13 +15,7 @@ from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.simulate.assumptions import EXPECTED
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.convolutions.convolutions import needs_workspace
-from gpuledger.simulate.estimate.failures import (
-    OTHER_THREADS,
-    Started,
-    describe_failure,
-    is_own,
-    own_place,
-)
+from gpuledger.simulate.estimate.failures import describe_failure
 from gpuledger.simulate.estimate.growth import is_endless, is_little, still_to_come_bytes
 from gpuledger.simulate.estimate.session import SimulatedSession
 from gpuledger.simulate.estimate.step_plan import StepPlan
@@ -35,11 +30,14 @@ from gpuledger.simulate.ranks.place import RankError, RankPlace
 from gpuledger.simulate.rest.decoding import ShortenedDecoding
 from gpuledger.simulate.rest.ending import StepsDone
 from gpuledger.simulate.rest.failed_threads import FailedThreads, failure_of
+from gpuledger.simulate.rest.longer import LongerLoops
+from gpuledger.simulate.rest.own_code import is_own, own_place
 from gpuledger.simulate.rest.program_source import install_changes
 from gpuledger.simulate.rest.rest import RestOfProgram
 from gpuledger.simulate.rest.saved_objects import SavedObjects
 from gpuledger.simulate.rest.saved_weights import install_saving
 from gpuledger.simulate.rest.side_effects import follow_temporary_files
+from gpuledger.simulate.rest.started import OTHER_THREADS, Started
 
 
 def describe_convolutions(device: SimulatedDevice) -> list[str]:
@@ -97,29 +95,13 @@ def follow(
     rest = None if ranks or order["steps"] else RestOfProgram(device, own_place, is_own, str(directory.absolute()))
     longer = None if rest is None else rest.longer
     session = SimulatedSession(device, plan, directory, rank=ranks["rank"] if ranks else 0, rest=rest)
-    said: dict[str, int] = {}
+    said: dict[str, None] = {}
     started, failed_threads = Started(), FailedThreads()
-
-    def say(sentence: str) -> None:
-        said[sentence] = said.get(sentence, 0) + 1
-
+    say: Callable[[str], None] = lambda sentence: said.update({sentence: None})  # noqa: E731
     one_rank = _one_rank(ranks, say) if ranks else None
-
-    def install(patches: Patches, mode: SimulatedMode) -> None:
-        plan.install(patches, rest)
-        started.install(patches)
-        failed_threads.install(patches)
-        install_changes(patches, is_own, rest, float_of(mode))
-        install_saving(patches, say)
-        SavedObjects(say).install(patches)
-        ShortenedDecoding(device, say).install(patches)
-        if changes is not None:
-            changes.install(patches)
-        if one_rank is not None:
-            one_rank.install(patches, mode)
-        else:
-            expect_one_rank(patches)
-
+    parts: list[_Part] = [started, failed_threads, SavedObjects(say), ShortenedDecoding(device, say)]
+    parts += [] if changes is None else [changes]
+    install = partial(_install, parts, plan, rest, one_rank, say)
     with in_place(device, say, order.get("assumption", EXPECTED), install) as mode:
         mode.ran = None if changes is None else _until_rest(changes.count, rest)
         session.start()
@@ -129,36 +111,88 @@ def follow(
         if rest is not None and not rest.is_shortened and outcome["ended"] == "exit":
             plan.growth = None  # all steps were simulated
         outcome["hint"] = outcome.get("hint") or started.hint()
-        if one_rank is not None and one_rank.is_spawned and not one_rank.initialized:
-            say("Each rank is one spawned process. Processes that use the same GPU need the sum of their memory.")
-        for sentence in (
-            *started.describe(),
-            *describe_convolutions(device),
-            *plan.describe(longer),
-            *(rest.describe() if rest else ()),
-        ):
+        of_rank = (*_describe_spawned(one_rank), *started.describe(), *describe_convolutions(device))
+        for sentence in (*of_rank, *plan.describe(longer), *(rest.describe() if rest else ())):
             say(sentence)
         for sentence in said:
             session.journal.note(sentence)
-        growth = plan.growth if order["steps"] is None else None
-        if growth is not None and is_endless(growth, longer) and not is_little(device, growth):
-            session.journal.fact(endless_bytes_per_step=growth.bytes_per_step)
+        if order["steps"] is None:
+            _note_growth(session, plan, device, longer)
         steps = session.steps.seen
         session.finish(outcome["ended"])
     return {
         **outcome,
         "steps": steps,
-        "optimizers": plan.optimizers[:3],
-        "nccl_bytes": 0 if one_rank is None else one_rank.nccl_bytes,
-        "communicators": 0 if one_rank is None else len(one_rank.communicators.by_name),
-        "initialized": one_rank is not None and (one_rank.initialized or one_rank.is_spawned),
-        "with_rest": rest is not None and rest.began,
-        "varied": plan.varied,
-        "still_to_come_bytes": still_to_come_bytes(plan.growth, longer),
+        **_facts_of_steps(plan, rest),
+        **_facts_of_rank(one_rank),
         "assumed": mode.values.was_assumed,
         "peak_reserved_bytes": device.counters.peak_reserved_bytes,
         "allocations": device.counters.alloc_count,
         "notes": list(said),
+    }
+
+
+class _Part(Protocol):
+    """A part of the simulation that replaces functions."""
+
+    def install(self, patches: Patches) -> None:
+        """Replace them."""
+
+
+def _install(
+    parts: Iterable[_Part],
+    plan: StepPlan,
+    rest: RestOfProgram | None,
+    one_rank: OneRank | None,
+    say: Callable[[str], None],
+    patches: Patches,
+    mode: SimulatedMode,
+) -> None:
+    """Put the parts of the simulation in place."""
+    plan.install(patches, rest)
+    install_changes(patches, is_own, rest, float_of(mode))
+    install_saving(patches, say)
+    for part in parts:
+        part.install(patches)
+    if one_rank is not None:
+        one_rank.install(patches, mode)
+    else:
+        expect_one_rank(patches)
+
+
+def _describe_spawned(one_rank: OneRank | None) -> Iterator[str]:
+    """Yield a sentence if ranks are spawned processes without a process group."""
+    if one_rank is not None and one_rank.is_spawned and not one_rank.initialized:
+        yield "Each rank is one spawned process. Processes that use the same GPU need the sum of their memory."
+
+
+def _note_growth(
+    session: SimulatedSession, plan: StepPlan, device: SimulatedDevice, longer: LongerLoops | None
+) -> None:
+    """Store the growth of a step if the program goes on without an end."""
+    growth = plan.growth
+    if growth is not None and is_endless(growth, longer) and not is_little(device, growth):
+        session.journal.fact(endless_bytes_per_step=growth.bytes_per_step)
+
+
+def _facts_of_steps(plan: StepPlan, rest: RestOfProgram | None) -> dict[str, Any]:
+    """Return what the steps were, as JSON."""
+    return {
+        "optimizers": plan.optimizers[:3],
+        "with_rest": rest is not None and rest.began,
+        "varied": plan.varied,
+        "still_to_come_bytes": still_to_come_bytes(plan.growth, None if rest is None else rest.longer),
+    }
+
+
+def _facts_of_rank(one_rank: OneRank | None) -> dict[str, Any]:
+    """Return what the process of one rank needs beside the allocator, as JSON."""
+    if one_rank is None:
+        return {"nccl_bytes": 0, "communicators": 0, "initialized": False}
+    return {
+        "nccl_bytes": one_rank.nccl_bytes,
+        "communicators": len(one_rank.communicators.by_name),
+        "initialized": one_rank.initialized or one_rank.is_spawned,
     }
 
 

@@ -25,7 +25,7 @@ from gpuledger.analyze.keywords.keyword_proposal import propose_keywords
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.entries import Entry, classes_by_path, list_entries
 from gpuledger.analyze.memory.instant import resolve_instant
-from gpuledger.analyze.memory.live import device_indices
+from gpuledger.analyze.memory.lifetimes import device_indices
 from gpuledger.analyze.overview.balance import build_balance
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.model.run import read_run

@@ -10,7 +10,7 @@ from synthetic import HOSTILE, load_run
 
 from gpuledger.analyze.memory.breakdown import break_down, fold_path
 from gpuledger.analyze.memory.instant import find_peak
-from gpuledger.analyze.memory.live import read_lives
+from gpuledger.analyze.memory.lifetimes import read_lives
 from gpuledger.analyze.memory.timeline import bands, build_timeline
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH, ROUNDING_PATH, ModuleNode, module_tree
 from gpuledger.errors import InputError, UsageError

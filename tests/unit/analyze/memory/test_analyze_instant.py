@@ -8,7 +8,7 @@ from synthetic_lives import STEP_NS
 
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak, resolve_instant, step_range
-from gpuledger.analyze.memory.live import pick_device
+from gpuledger.analyze.memory.lifetimes import pick_device
 from gpuledger.errors import EmptyRunError, UsageError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic import make_run
 
-from gpuledger.analyze.memory.live import allocated_curve, read_lives, running_sum
+from gpuledger.analyze.memory.lifetimes import allocated_curve, read_lives, running_sum
 from gpuledger.analyze.posting.replay import NEVER
 from gpuledger.model.run import read_run
 

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from gpuledger.collect.adapter import kineto, kineto_events  # noqa: E402
 from gpuledger.collect.adapter.guard import Guard  # noqa: E402
+from gpuledger.collect.attribution.module_registry import ModuleRegistry  # noqa: E402
 from gpuledger.collect.passes import energy_cards  # noqa: E402
 from gpuledger.collect.passes.time_pass import TimePass  # noqa: E402
 from gpuledger.model.journal.journal import ActivityKind, Part  # noqa: E402
@@ -86,8 +87,10 @@ def passed(
     """Write the time pass in which the profiler was told of ``events``."""
 
     class Profiler:
-        def __init__(self, *, with_shapes: bool) -> None:
-            assert with_shapes
+        has_all_threads = False
+
+        def __init__(self, *, with_shapes: bool, all_threads: bool) -> None:
+            assert (with_shapes, all_threads) == (True, False)
 
         def start(self) -> None:
             pass
@@ -100,7 +103,7 @@ def passed(
 
     monkeypatch.setattr(kineto, "Profiler", Profiler)
     monkeypatch.setattr(energy_cards, "wait_for", lambda _: None)
-    one = TimePass(journal, None, Guard(lambda _: None), lambda: None)  # type: ignore[arg-type]
+    one = TimePass(journal, ModuleRegistry(), Guard(lambda _: None), lambda: None)  # type: ignore[arg-type]
     one.begin()
     if kernels_alone_from is not None:
         one.leave_out_operators(kernels_alone_from)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from gpuledger import record
-from gpuledger.analyze.memory.live import read_numbers
+from gpuledger.analyze.memory.lifetimes import read_numbers
 from gpuledger.analyze.posting.late.step_orders import match_step
 
 pytestmark = pytest.mark.torch

@@ -7,7 +7,8 @@ import threading
 import pytest
 
 pytest.importorskip("torch")
-from gpuledger.simulate.estimate.failures import OTHER_THREADS, describe_failure
+from gpuledger.simulate.estimate.failures import describe_failure
+from gpuledger.simulate.rest.started import OTHER_THREADS
 
 pytestmark = pytest.mark.torch
 

@@ -21,13 +21,13 @@ from torch.utils.data import DataLoader, TensorDataset
 from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.estimate import child
-from gpuledger.simulate.estimate.failures import is_own, own_place
 from gpuledger.simulate.estimate.follow import follow
 from gpuledger.simulate.estimate.step_plan import StepPlan
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.rest import rest
 from gpuledger.simulate.rest.ending import StepsDone
+from gpuledger.simulate.rest.own_code import is_own, own_place
 from gpuledger.simulate.rest.program_source import install_changes
 from gpuledger.simulate.rest.rest import MOST_LATER_STEPS, RestOfProgram
 from gpuledger.simulate.rest.side_effects import follow_temporary_files

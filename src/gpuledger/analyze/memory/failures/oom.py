@@ -16,8 +16,8 @@ from gpuledger.analyze.memory.failures.oom_remedies import Remedy, find_remedies
 from gpuledger.analyze.memory.growth import find_growth
 from gpuledger.analyze.memory.growth_origin import module_path
 from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.memory.lifetimes import device_indices, read_labels, read_numbers
 from gpuledger.analyze.memory.lines.loop_growth import LoopGrowth, find_loop_growth
-from gpuledger.analyze.memory.live import device_indices, read_labels, read_numbers
 from gpuledger.analyze.memory.small_states import number_bytes
 from gpuledger.model.flight_facts import ANOTHER_THREAD
 

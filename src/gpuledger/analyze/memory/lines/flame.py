@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuledger.analyze.memory.breakdown import coded_categories, sum_by_texts
+from gpuledger.analyze.memory.lifetimes import I64, distinct, read_lives, read_numbers
 from gpuledger.analyze.memory.lines.source_lines import (
     BEFORE_RECORDING,
     NO_STACK,
@@ -18,7 +19,6 @@ from gpuledger.analyze.memory.lines.source_lines import (
     read_stacks,
     short_file,
 )
-from gpuledger.analyze.memory.live import I64, distinct, read_lives, read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

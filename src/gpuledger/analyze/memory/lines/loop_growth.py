@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuledger.analyze.memory.growth import FEWEST_FAILED_STEPS
+from gpuledger.analyze.memory.lifetimes import I64, Lives, distinct_numbers, read_labels, read_lives, read_numbers
 from gpuledger.analyze.memory.lines.loops import find_iterations
 from gpuledger.analyze.memory.lines.source_lines import line_texts, read_stacks
-from gpuledger.analyze.memory.live import I64, Lives, distinct_numbers, read_labels, read_lives, read_numbers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuledger.analyze.memory.lifetimes import I64, allocated_curve, read_labels, read_lives, read_numbers
 from gpuledger.analyze.memory.lines.source_lines import Stack, line_text, program_directory, read_stacks
-from gpuledger.analyze.memory.live import I64, allocated_curve, read_labels, read_lives, read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuledger.analyze.memory.live import I64, distinct, read_numbers
+from gpuledger.analyze.memory.lifetimes import I64, distinct, read_numbers
 from gpuledger.model.source_files import PACKAGES, is_framework, is_own
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from gpuledger.report.html.sections.section import Page, Section, script
 
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.account_series import AccountSeries
-    from gpuledger.analyze.memory.live import I64
+    from gpuledger.analyze.memory.lifetimes import I64
     from gpuledger.analyze.memory.timeline import Timeline
     from gpuledger.analyze.step.energy import EnergyBreakdown
     from gpuledger.analyze.step.times import TimeBreakdown

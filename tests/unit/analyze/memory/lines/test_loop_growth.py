@@ -15,8 +15,8 @@ from torch import nn
 from gpuledger import record
 from gpuledger.analyze.memory.failures import oom
 from gpuledger.analyze.memory.failures.failed_request import FailedState, FreeBytes
+from gpuledger.analyze.memory.lifetimes import allocated_curve, read_lives
 from gpuledger.analyze.memory.lines.loop_growth import LoopGrowth, find_loop_growth
-from gpuledger.analyze.memory.live import allocated_curve, read_lives
 from gpuledger.model.flight_facts import FailedAllocation
 from gpuledger.model.manifest import Window
 from gpuledger.model.run import Rank

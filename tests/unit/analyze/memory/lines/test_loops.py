@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from gpuledger import record
+from gpuledger.analyze.memory.lifetimes import allocated_curve, read_lives
 from gpuledger.analyze.memory.lines.loops import FEWEST_ITERATIONS, Loop, find_loop
-from gpuledger.analyze.memory.live import allocated_curve, read_lives
 from gpuledger.analyze.view.view import build_view
 from gpuledger.model.run import Run
 from gpuledger.report.base.terminal import Terminal

@@ -14,6 +14,7 @@ from torch import nn
 from gpuledger import record
 from gpuledger.analyze.memory.breakdown import break_down
 from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.memory.lifetimes import read_numbers
 from gpuledger.analyze.memory.lines.source_lines import (
     BEFORE_RECORDING,
     NO_STACK,
@@ -28,7 +29,6 @@ from gpuledger.analyze.memory.lines.source_lines import (
     short_file,
     source_frame,
 )
-from gpuledger.analyze.memory.live import read_numbers
 from gpuledger.model.run import Rank
 
 MOST_WITHOUT_LINE = 0.05

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-from gpuledger.simulate.estimate.failures import Started
 from gpuledger.simulate.gpu.patches import Patches
+from gpuledger.simulate.rest.started import Started
 
 pytestmark = pytest.mark.torch
 
