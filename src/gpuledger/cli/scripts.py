@@ -18,18 +18,37 @@ _NOTEBOOK = "jupyter nbconvert --to script {}   or   gpuledger.record() in its c
 
 
 def command_of(program: list[str]) -> tuple[tuple[str, ...], str]:
-    """Return the command to start, and the default name of its run.
+    """Return the command to start, and the default name of its run. After ``--``, any word is a command.
 
     Raises:
         UsageError: there is no command.
     """
     if program[:1] == ["--"] and len(program) > 1:
         return tuple(program[1:]), _stem(program[1])
+    if program and _is_command(program[0]):
+        return (_path_of(program[0]), *program[1:]), _stem(program[0])
     if program[:1] == ["-m"] and len(program) > 1:
         return (sys.executable, *program), program[1].rpartition(".")[2] or "run"
     if program and program[0] not in ("--", "-m"):
         return (sys.executable, *program), _stem(program[0])
-    raise UsageError("run: no program given", hint="gpuledger run train.py   or   gpuledger run -- COMMAND")
+    raise UsageError("run: no program given", hint="gpuledger run train.py   or   gpuledger run COMMAND")
+
+
+def _is_command(word: str) -> bool:
+    """Return whether a word is the name of a command, such as torchrun, or the path of a shell script that can run.
+
+    A file of that name comes first, also one without its ``.py``.
+    """
+    if word.startswith("-"):
+        return False
+    if os.path.exists(word):
+        return Path(word).suffix != ".py" and _is_of_a_shell(Path(word)) and os.access(word, os.X_OK)
+    return shutil.which(word) is not None and not Path(f"{word}.py").is_file()
+
+
+def _path_of(word: str) -> str:
+    """Return how a command is started: a file of this directory is not looked for in PATH."""
+    return word if os.sep in word or not os.path.exists(word) else f".{os.sep}{word}"
 
 
 def _stem(program: str) -> str:
@@ -37,35 +56,33 @@ def _stem(program: str) -> str:
     return "stdin" if program == "-" else Path(os.path.abspath(program)).stem or "run"
 
 
-def refuse_other_programs(program: Sequence[str], script: str, command: str = "") -> None:
+def refuse_other_programs(program: Sequence[str], script: str, *, runs_commands: bool = False) -> None:
     """Raise if a program is no script that Python could run, and other words for it are known.
 
     Args:
         program: The program's words. Without a script, as with ``-m``, nothing is examined.
         script: Beginning of the command line for a script, such as ``gpuledger run``.
-        command: The same for any command, such as ``gpuledger run --``; "" if there is none.
+        runs_commands: Whether other commands can stand in its place.
 
     Raises:
-        UsageError: the program is a command, a notebook or a shell script, a script without its ``.py``, or nearly the
-            name of one. The hint has the words to type.
+        UsageError: the program is a notebook or a shell script, a script without its ``.py``, or nearly the name of
+            one. The hint has the words to type.
     """
     word = program[0] if program else "-"
-    if word.startswith("-"):
+    if word.startswith("-") or (runs_commands and _is_command(word)):
         return
-    beside, words = Path(f"{word}.py"), shlex.join(program)
+    beside = Path(f"{word}.py")
     if not os.path.exists(word):
-        hint = f"{command} {words}" if command and shutil.which(word) else ""
+        hint = _similar(Path(word))
         if beside.is_file():
             hint = f"{script} {shlex.join([str(beside), *program[1:]])}"
-        hint = hint or _similar(Path(word))
         if hint:  # otherwise Python's own message says it
             raise UsageError(f"{word}: no such script", hint=hint)
         return
     if Path(word).suffix == ".ipynb":
         raise UsageError(f"{word}: a notebook is not a script", hint=_NOTEBOOK.format(shlex.quote(word)))
     if Path(word).suffix != ".py" and _is_of_a_shell(Path(word)):
-        path = word if os.sep in word else f".{os.sep}{word}"
-        hint = f"{command} {shlex.join([path, *program[1:]])}" if command else ""
+        hint = f"{script} bash {shlex.join(program)}" if runs_commands else ""
         raise UsageError(f"{word}: this is a shell script, not a Python script", hint=hint)
 
 

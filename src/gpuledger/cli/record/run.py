@@ -24,7 +24,7 @@ _LAUNCHER_BROKE = 125
 class RunCommand(ProgramCommand):
     """Takes any command, too."""
 
-    program_usage = "SCRIPT [ARGS]… | -m MODULE [ARGS]… | -- COMMAND [ARGS]…"
+    program_usage = "SCRIPT [ARGS]… | -m MODULE [ARGS]… | COMMAND [ARGS]…"
 
 
 _PASSES_HELP = """Measurements to make: memory, energy and time, separated by commas. NAME:N sets the number of
@@ -41,7 +41,7 @@ _STEP_ON_HELP = """What ends a step: optimizer, module, call:NAME or mark. With 
     epilog="""\b
 Examples:
   gpuledger run train.py --epochs 1
-  gpuledger run --steps 10:12 -- torchrun --nproc-per-node 2 train.py""",
+  gpuledger run --steps 10:12 torchrun --nproc-per-node 2 train.py""",
 )
 @click.option("--steps", metavar="FIRST:LAST", help="First and last step of the memory recording.  [default: 1:3]")
 @click.option("--step-on", metavar="WHAT", help=_STEP_ON_HELP)
@@ -89,7 +89,7 @@ def run_command(ctx: click.Context, /, out: str | None, force: bool, live: bool,
     from gpuledger.services.running import Listeners, record_program, record_repeats
 
     command, stem = command_of(ctx.meta[PROGRAM])
-    refuse_other_programs(ctx.meta[PROGRAM], "gpuledger run", "gpuledger run --")
+    refuse_other_programs(ctx.meta[PROGRAM], "gpuledger run", runs_commands=True)
     out, stem = None if out is None else name_of_process(out), name_of_process(stem)
     settings = resolve(flags, os.environ, Path.cwd())
     parse_steps(settings["steps"].value)

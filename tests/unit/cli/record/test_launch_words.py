@@ -98,26 +98,50 @@ def test_a_directory_is_called_by_its_name(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("program", "message", "hint"),
     [
-        (["python", "train.py", "--lr", "1"], "python: no such script", "gpuledger run -- python train.py --lr 1"),
         (["train", "a b"], "train: no such script", "gpuledger run train.py 'a b'"),
         (["tarin.py"], "tarin.py: no such script", "Did you mean train.py?"),
         (["cells.ipynb"], "cells.ipynb: a notebook is not a script", "jupyter nbconvert --to script cells.ipynb"),
-        (["job", "x"], "job: this is a shell script, not a Python script", "gpuledger run -- ./job x"),
-        (["./job"], "./job: this is a shell script, not a Python script", "gpuledger run -- ./job"),
+        (["job", "x"], "job: this is a shell script, not a Python script", "gpuledger run bash job x"),
+        (["./job"], "./job: this is a shell script, not a Python script", "gpuledger run bash ./job"),
     ],
 )
 def test_what_is_no_script_has_the_right_words_in_its_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: list[str], message: str, hint: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("shutil.which", lambda word: "/usr/bin/python" if word == "python" else None)
+    monkeypatch.setattr("shutil.which", lambda word: "/usr/bin/train" if word == "train" else None)
     for name in ("train.py", "cells.ipynb"):
         Path(name).touch()
     Path("job").write_text("#!/usr/bin/env bash\npython train.py\n")
     with pytest.raises(UsageError) as refused:
-        refuse_other_programs(program, "gpuledger run", "gpuledger run --")
+        refuse_other_programs(program, "gpuledger run", runs_commands=True)
     assert refused.value.message == message
     assert (refused.value.hint or "").startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("program", "command", "stem"),
+    [
+        (
+            ["torchrun", "--nproc-per-node", "2", "train.py"],
+            ["torchrun", "--nproc-per-node", "2", "train.py"],
+            "torchrun",
+        ),
+        (["job.sh", "x"], ["./job.sh", "x"], "job"),
+        (["./job.sh"], ["./job.sh"], "job"),
+        (["known"], [sys.executable, "known"], "known"),
+    ],
+)
+def test_a_command_needs_no_dashes_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: list[str], command: list[str], stem: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shutil.which", lambda word: f"/usr/bin/{word}" if word in ("torchrun", "known") else None)
+    Path("job.sh").write_text("#!/bin/sh\npython train.py\n")
+    Path("job.sh").chmod(0o755)
+    Path("known").write_text("import torch\n")  # a script of that name comes first
+    refuse_other_programs(program, "gpuledger run", runs_commands=True)
+    assert command_of(program) == (tuple(command), stem)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +160,7 @@ def test_what_python_runs_is_not_refused(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     if text:
         Path(name).write_text(text)
-    refuse_other_programs([name], "gpuledger run", "gpuledger run --")
+    refuse_other_programs([name], "gpuledger run", runs_commands=True)
 
 
 def test_a_pipe_is_not_read(tmp_path: Path) -> None:
