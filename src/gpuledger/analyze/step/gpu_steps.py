@@ -74,8 +74,20 @@ def gpu_steps(rank: Rank, device_idx: int | None = None) -> GpuSteps | None:
     return GpuSteps(tuple(found), work.busy_ns, work.compute_ns, ahead)
 
 
-def synchronized_step_ns(rank: Rank) -> tuple[float, int] | None:
-    """Return the mean time of the steps of the energy measurement in ns, and their number; None without one on a GPU.
+@dataclass(frozen=True)
+class SynchronizedSteps:
+    """The steps of the energy measurement, between two synchronizations with the GPU.
+
+    ``mean_ns`` is their mean time. ``backlog_ns`` is how long the GPU worked after the host had ended the last one.
+    """
+
+    count: int
+    mean_ns: float
+    backlog_ns: int
+
+
+def synchronized_steps(rank: Rank) -> SynchronizedSteps | None:
+    """Return the steps of the energy measurement; None without one on a GPU.
 
     It is also None if another training was measured than in the profiled steps, at least in part.
 
@@ -90,4 +102,7 @@ def synchronized_step_ns(rank: Rank) -> tuple[float, int] | None:
     if rank.manifest.leaves_training(training, found.first_step, found.last_step) is not None:
         return None
     count = found.last_step - found.first_step + 1
-    return (found.end_ns - found.start_ns) / count, count
+    table = rank.table("steps", ("step", "end_ns"))
+    ends_ns = to_numbers(table["end_ns"], 0)[to_numbers(table["step"]) == found.last_step]
+    backlog_ns = found.end_ns - int(ends_ns.max()) if ends_ns.size and ends_ns.max() > 0 else 0
+    return SynchronizedSteps(count, (found.end_ns - found.start_ns) / count, backlog_ns)

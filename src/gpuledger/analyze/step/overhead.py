@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuledger.analyze.step.energy import step_energy
-from gpuledger.analyze.step.gpu_steps import gpu_steps, synchronized_step_ns
+from gpuledger.analyze.step.gpu_steps import gpu_steps, synchronized_steps
 from gpuledger.analyze.step.steps import profiled_steps, step_times
 from gpuledger.model.arrow_numbers import to_numbers
 
@@ -63,12 +63,12 @@ def find_overhead(rank: Rank, device_idx: int | None = None) -> Overhead:
 
     first_alone = rank.manifest.kernels_alone.from_step if rank.manifest.kernels_alone else 0
 
-    on_gpu, unprofiled = gpu_steps(rank, device_idx), synchronized_step_ns(rank)
+    on_gpu, unprofiled = gpu_steps(rank, device_idx), synchronized_steps(rank)
 
     def over_unprofiled(chosen: np.ndarray) -> float | None:
         if on_gpu is not None and on_gpu.runs_ahead:
             times_ns = [step.time_ns for step in on_gpu.steps if step.number in numbers[chosen]]
-            return float(np.median(times_ns)) / unprofiled[0] if unprofiled is not None and times_ns else None
+            return float(np.median(times_ns)) / unprofiled.mean_ns if unprofiled is not None and times_ns else None
         if not unprofiled_ns or not chosen.any():
             return None
         ratio, slow_ratio = float(np.median(own_ns[chosen])) / unprofiled_ns, slow_ns / unprofiled_ns

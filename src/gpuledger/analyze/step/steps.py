@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.analyze.step.gpu_steps import GpuSteps, gpu_steps, synchronized_step_ns
+from gpuledger.analyze.step.gpu_steps import GpuSteps, SynchronizedSteps, gpu_steps, synchronized_steps
 from gpuledger.model.arrow_numbers import to_numbers
 from gpuledger.units import counted
 
@@ -66,20 +66,27 @@ def step_times(rank: Rank) -> StepTimes:
 
     Source: host clock. A step ends when the host returns from it, not when the GPU has finished its work. If the host
     runs ahead of the GPU by more than a step, the time is that of the GPU: between the two synchronizations of the
-    energy measurement, or else of the kernels in the profiled steps. If it waits for the GPU in some steps only, such
-    as those that print a loss, the others are too short, and the time is the mean of all.
+    energy measurement, or else of the kernels in the profiled steps. Without profiled steps, as in programs that replay
+    CUDA graphs, the second synchronization shows how far it had run ahead. If it waits for the GPU in some steps only,
+    such as those that print a loss, the others are too short, and the time is the mean of all.
     """
     by_host = _host_times(rank)
-    on_gpu = gpu_steps(rank) if by_host.count else None
-    if on_gpu is None:
+    if not by_host.count:
         return by_host
+    on_gpu, synchronized = gpu_steps(rank), synchronized_steps(rank)
+    if on_gpu is None:
+        ran_ahead = synchronized is not None and synchronized.backlog_ns > synchronized.mean_ns
+        return _between(synchronized) if synchronized is not None and ran_ahead else by_host
     if not on_gpu.runs_ahead:
         return _with_waits(rank, by_host, on_gpu)
-    synchronized = synchronized_step_ns(rank)
-    if synchronized is not None and synchronized[0] >= on_gpu.busy_ns:  # else it was cut short without waiting
-        mean_ns, count = synchronized
-        return StepTimes(count, round(mean_ns), None, f"GPU, {counted(count, 'step')} between two synchronizations")
+    if synchronized is not None and synchronized.mean_ns >= on_gpu.busy_ns:  # else it was cut short without waiting
+        return _between(synchronized)
     return _of_kernels(on_gpu)
+
+
+def _between(steps: SynchronizedSteps) -> StepTimes:
+    source = f"GPU, {counted(steps.count, 'step')} between two synchronizations"
+    return StepTimes(steps.count, round(steps.mean_ns), None, source)
 
 
 def _of_kernels(on_gpu: GpuSteps) -> StepTimes:

@@ -13,16 +13,18 @@ if TYPE_CHECKING:
 
 
 def closing_notes(view: RunView) -> tuple[str, ...]:
-    """Return the notes for the end of a recording, without those on parts that are left out by default.
+    """Return the notes for the end of a recording.
 
-    The note that no energy was measured stays if anything was recorded. The step time says if a program has no steps:
-    steps that were not reached are named only if other steps than the first were requested.
+    On a CPU, those on parts that are left out by default are not among them, except that no energy was measured if
+    anything was recorded. On a GPU, they are: they say with which option a part is measured. The step time says if a
+    program has no steps: steps that were not reached are named only if other steps than the first were requested.
     """
     left_out = [(rank.number, note) for rank in view.ranks for note in rank.manifest.left_out]
     asked = [(rank.number, note) for rank in view.ranks for note in rank.manifest.notes]
     of_energy = (*(left_out if view.devices else ()), *asked)
     notes = [(rank, note) for rank, note in of_energy if note.startswith(NOTES_WITHOUT_ENERGY)]
-    not_shown = {note for _, note in left_out}
+    on_gpu = any(one.device_idx >= 0 for one in view.devices)
+    not_shown = set() if on_gpu else {note for _, note in left_out}
     notes += [(rank, note) for rank, note in view.rank_notes if note not in not_shown]
     if view.devices:
         with_steps = [rank for rank in view.ranks if rank.manifest.steps_seen or not _asks_for_the_first(rank)]

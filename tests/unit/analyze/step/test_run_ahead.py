@@ -134,6 +134,20 @@ def test_a_program_that_never_waits_has_the_gpus_step_time(energy: bool) -> None
     assert present(step_parts(rank)).scale == pytest.approx(1, abs=0.01)
 
 
+@pytest.mark.parametrize(("ahead", "waits_every"), [(True, 0), (True, 5), (False, 1)])
+def test_without_profiled_steps_the_second_synchronization_shows_that_the_host_ran_ahead(
+    ahead: bool, waits_every: int
+) -> None:
+    """A program that replays a CUDA graph has no timing measurement. It may print its loss in some steps."""
+    rank = recorded(SimulatedGpu(launch_ns=MS // 100, kernel_ns=2 * MS, waits_every=waits_every), energy=True)
+    no_spans = rank.table("spans").slice(0, 0)
+    rank = replace(rank, manifest=replace(rank.manifest, time_steps=None), tables=rank.tables | {"spans": no_spans})
+    times = step_times(rank)
+    assert gpu_steps(rank) is None
+    assert present(times.median_ns) == pytest.approx(KERNELS * 2 * MS, rel=0.01)
+    assert times.source.startswith("GPU, 29 steps between two" if ahead else "host clock")
+
+
 def test_a_profiled_step_of_such_a_program_is_compared_on_the_gpu() -> None:
     gpu = SimulatedGpu(launch_ns=MS // 100, kernel_ns=2 * MS)
     assert present(find_overhead(recorded(gpu, energy=True)).profiled_step_frac) == pytest.approx(1, rel=0.01)

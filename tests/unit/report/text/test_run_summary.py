@@ -79,6 +79,13 @@ def test_that_no_energy_was_measured_is_said_whether_it_was_requested_or_not(kin
     assert closing_notes(build_view(run)).count(WITHOUT_ENERGY) == 1
 
 
+@pytest.mark.parametrize("cuda", [True, False])
+def test_what_was_left_out_on_a_gpu_is_said_with_its_option(cuda: bool, tmp_path: Path) -> None:
+    note = "No timing measurement: the program uses CUDA graphs; --passes memory,time measures it anyway."
+    run = changed(make_run(tmp_path / "one.ledger", blocks=200, cuda=cuda), left_out=[note])
+    assert closing_notes(build_view(run)).count(note) == cuda
+
+
 def test_it_ends_with_commands_that_can_be_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path / "my run.ledger", blocks=200)
     assert f"gpuledger show '{run}' --by module" in summary(read_run(run), 30)
