@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gpuledger.collect.adapter import dynamo
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.passes import energy_cards
 from gpuledger.collect.steps.step_counter import StepCounter
@@ -35,6 +36,9 @@ ENERGY_START = "energy-start"
 
 AHEAD_STEPS = 8
 """Number of steps between writing that file and the start, plus one eighth of the settling steps."""
+
+MOST_STARTS = 8
+"""Number of times that the interval starts at most. It starts again after a step in which code was compiled."""
 
 IDLE_S = 0.5
 """Idle time of the GPU after the interval, to measure its idle power."""
@@ -64,6 +68,7 @@ class EnergyPass:
         self._marker: Path | None = None
         self._facts: dict[str, Any] = {}
         self._began_ns = self._began_step = self._out_ns = self._last_end_ns = self._training = 0
+        self._starts = self._compiled_frames = 0
         self._work: energy_cards.WorkEnd | None = None
 
     @property
@@ -97,6 +102,9 @@ class EnergyPass:
                 self._start()
             return False
         if "end_ns" not in self._facts:
+            if self._has_compiled():
+                self._start()
+                return False
             if not self._is_long_enough(now_ns):
                 if self._work is not None:
                     self._work.mark()
@@ -159,6 +167,11 @@ class EnergyPass:
         except (OSError, ValueError):  # not written yet, or being written
             return False
 
+    def _has_compiled(self) -> bool:
+        """Return whether the interval starts again, because code was compiled in it. Ranks stay together."""
+        is_limited = self._starts >= MOST_STARTS or not self._cards or energy_cards.runs_with_others()
+        return not is_limited and dynamo.compiled_frames() != self._compiled_frames
+
     def _is_long_enough(self, now_ns: int) -> bool:
         enough_steps = self._steps.seen - self._facts["first_step"] + 1 >= self._least_steps
         return enough_steps and (not self._cards or now_ns - self._facts["start_ns"] >= LENGTH_NS)
@@ -175,6 +188,7 @@ class EnergyPass:
         self._facts["start_ns"] = self._wait()
         self._work = energy_cards.WorkEnd(self._cards, self._facts["start_ns"])
         self._facts["first_step"] = self._steps.seen + 1
+        self._starts, self._compiled_frames = self._starts + 1, dynamo.compiled_frames()
 
     def _end(self, end_ns: int, last_step: int) -> None:
         self._facts |= {"end_ns": end_ns, "last_step": last_step}

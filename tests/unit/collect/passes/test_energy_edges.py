@@ -115,6 +115,26 @@ def test_a_program_that_ends_inside_keeps_the_steps_there_were(opened: Any) -> N
     assert facts_of(place)["energy_pass"]["last_step"] == 8
 
 
+def test_the_interval_starts_again_after_a_step_that_compiled(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, steps, journal, place = opened
+    frames = 3
+    monkeypatch.setattr("gpuledger.collect.adapter.dynamo.compiled_frames", lambda: frames)
+    assert not run_steps(one, steps, 4)
+    frames = 5
+    assert not run_steps(one, steps, 4)
+    assert run_steps(one, steps, 12)
+    journal.write()
+    assert facts_of(place)["energy_pass"]["first_step"] == 9
+
+
+def test_a_program_that_compiles_in_every_step_has_an_interval(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, steps, journal, place = opened
+    monkeypatch.setattr("gpuledger.collect.adapter.dynamo.compiled_frames", lambda: steps.seen)
+    assert run_steps(one, steps, 40)
+    journal.write()
+    assert facts_of(place)["energy_pass"]["first_step"] == 4 + energy_pass.MOST_STARTS
+
+
 def test_a_program_that_ends_before_the_first_step_has_no_pass(opened: Any) -> None:
     one, _, journal, place = opened
     one.finish()
