@@ -105,7 +105,6 @@ Keys of `rank-N/manifest.json`:
 | `stacks` | whether Python stacks were recorded |
 | `notes` | sentences for the reader |
 | `left_out` | measurements that were not possible |
-| `package_folders` | folders with installed packages beside `site-packages`; absent if there are none |
 | `damaged` | parts that could not be read |
 | `pauses` | reason, start_ns, duration_ns |
 | `checks` | name, device_idx, expected, found, ok: the replay compared with the allocator's counters |

@@ -5,6 +5,8 @@ failed has its error in ``failed``.
 
 Usage: python bench/estimate/eager_peaks.py --out bench/estimate/results/h200/eager_peaks.json
        python bench/estimate/eager_peaks.py --mode compiled --out bench/estimate/results/h200/compiled_peaks.json
+       The same, with the version of transformers that was measured and --only gpt2 llama bert, writes
+       bench/estimate/results/h200/compiled_peaks_versions.json.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ def main() -> None:
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--mode", choices=("eager", "compiled"), default="eager")
     parser.add_argument("--truth", type=Path, default=TRUTH)
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="these trainings; by default, all")
     parser.add_argument("--limit-s", type=float, default=900.0, help="for one training")
     given = parser.parse_args()
     truth = json.loads(given.truth.read_text(encoding="utf-8"))
@@ -65,6 +68,8 @@ def main() -> None:
         if not name.endswith(f" {given.mode}"):
             continue
         name = name.partition(" ")[0]
+        if given.only and name not in given.only:
+            continue
         if "peaks_bytes" not in one["bare"]:
             results["failed"][name] = "the run on the GPU did not end"
             continue

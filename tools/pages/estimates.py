@@ -34,6 +34,8 @@ HOST = ("input", "other")
 TALLY_SETS = {"first/": "first", "second/": "second", "third/": "third"}
 NEAR = 0.03
 PROGRAMS = RESULTS + "blind_programs.json"
+SAME_VERSIONS = RESULTS + "compiled_peaks_versions.json"
+"""Estimates with the version of transformers that was measured."""
 ERRORS = ROOT / "src" / "gpuledger" / "simulate" / "estimate" / "errors.toml"
 FIGURES = (("peak_allocated_bytes", "allocated"), ("peak_reserved_bytes", "reserved"), ("process_bytes", "process"))
 KINDS = ("followed", "guessed")
@@ -410,6 +412,11 @@ def estimates_of_compiled_trainings() -> list[str]:
         ignoring.append(eager[name]["estimated_bytes"] / one["measured_bytes"] - 1)
         shown = [f"{error:+.1%}".replace("%", " %") for error in (errors[-1], ignoring[-1])]
         rows.append([name, f"{one['measured_bytes'] / GIB:.2f} GiB", *shown])
+    same = read(SAME_VERSIONS)
+    again = ", ".join(
+        f"{one['error_frac']:+.1%} ({name})".replace("%", " %") for name, one in same["trainings"].items()
+    )
+    measured, estimated = (one["versions"]["transformers"] for one in (same["measured_on"], results["estimated_on"]))
     return [
         *wrap(
             "Trainings that were compiled in the default mode, estimated and compared with PyTorch's peak of allocated",
@@ -420,6 +427,11 @@ def estimates_of_compiled_trainings() -> list[str]:
         ),
         "",
         *table(["training", "peak", "estimate", "of the eager program"], rows),
+        "",
+        *wrap(
+            f"They were measured with transformers {measured} and estimated with {estimated}.",
+            f"Estimated with {measured}: {again}. Commit {same['estimated_on']['commit'][:7]}.",
+        ),
     ]
 
 

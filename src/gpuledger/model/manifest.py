@@ -245,7 +245,6 @@ class RecordedFacts(JsonObject):
     world: World | None = None
     mesh: Mesh | None = None
     left_out: tuple[str, ...] = ()
-    package_folders: tuple[str, ...] = ()
     fusions: tuple[Fusion, ...] = ()
     compiled_unread: Mapping[str, str] | None = None
     compilation: Compilation | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 
 PACKAGES = r"[/\\](site|dist)-packages[/\\]"
 """Pattern of the directory that installed packages are in."""
@@ -17,18 +16,10 @@ _FRAMEWORK = re.compile(
 _TYPED_IN = re.compile(r"^<(stdin|ipython-input-.*)>$", re.ASCII)
 
 
-def is_own(file: str, function: str, package_folders: Collection[str] = ()) -> bool:
-    """Return whether code is the program's, not of a library.
-
-    Args:
-        file: The source file.
-        function: The function.
-        package_folders: Other folders with installed packages, such as that of ``pip install --target``.
-    """
+def is_own(file: str, function: str) -> bool:
+    """Return whether code is the program's, not of a library."""
     if file.startswith("<"):  # not a file: typed in, or generated
         return _TYPED_IN.match(file) is not None or (file == "<string>" and function == "<module>")
-    if any(file.startswith(f"{folder.rstrip('/')}/") for folder in package_folders):
-        return False
     return _LIBRARY.search(file) is None and not is_framework(file, function)
 
 

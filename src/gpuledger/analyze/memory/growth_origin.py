@@ -70,8 +70,8 @@ def program_line(rank: Rank, stack_id: int) -> str:
     table = rank.table("stacks", ("stack_id", "frame_idx", "file", "line", "function"))
     rows = zip(*(table.column(name).to_pylist() for name in table.column_names), strict=True)
     frames = [row[2:] for row in sorted(row for row in rows if row[0] == stack_id)]
-    folders = rank.manifest.package_folders
-    known = [(file, line, function) for file, line, function in frames if line]
-    own = [(file, line) for file, line, function in known if is_own(file, function, folders)]
-    others = [(file, line) for file, line, function in known if not is_framework(file, function)]
-    return next((f"{file.rpartition('/')[2]}:{line}" for file, line in (*own, *others)), "")
+    for belongs in (is_own, lambda file, function: not is_framework(file, function)):
+        for file, line, function in frames:
+            if line and belongs(file, function):
+                return f"{file.rpartition('/')[2]}:{line}"
+    return ""

@@ -149,14 +149,7 @@ def _went_on(ranks: Sequence[Rank]) -> bool:
     return all(rank.manifest.exit_status == 0 for rank in ranks)
 
 
-def _are_independent(ranks: Sequence[Rank]) -> bool:
-    """Return whether no process is of a process group, as workers of a pool that do what they are given."""
-    return all(rank.manifest.world is None for rank in ranks)
-
-
 def _without_steps(ranks: Sequence[Rank]) -> list[str]:
-    if _are_independent(ranks):
-        return []
     without = [rank.number for rank in ranks if rank.manifest.steps_seen == 0]
     most = max((rank.manifest.steps_seen or 0 for rank in ranks), default=0)
     return [f"{name_ranks(without).capitalize()} took no step, other ranks up to {most:,}."] if without and most else []
@@ -179,7 +172,7 @@ def _unequal_steps(ranks: Sequence[Rank]) -> list[str]:
 def _unequal_steps_of(ranks: Sequence[Rank]) -> list[str]:
     steps = {rank.number: rank.manifest.steps_seen for rank in _counted(ranks) if rank.manifest.steps_seen}
     counts = Counter(steps.values())
-    if len(counts) < 2 or _are_independent(ranks):
+    if len(counts) < 2:
         return []
     usual, how_many = counts.most_common(1)[0]
     if 2 * how_many <= len(steps):

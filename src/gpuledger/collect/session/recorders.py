@@ -6,8 +6,6 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -129,26 +127,8 @@ class ProcessRecorders:
 
 
 def describe_process(journal: RankJournal) -> None:
-    """Store the process id, the torch version, and where packages are installed beside ``site-packages``."""
+    """Store the process id and the torch version."""
     journal.fact(pid=os.getpid(), torch_version=torch.__version__, cuda_version=torch.version.cuda)
-    folders = package_folders(sys.path)
-    if folders:
-        journal.fact(package_folders=folders)
-
-
-def package_folders(paths: Sequence[str]) -> list[str]:
-    """Return which folders of a module search path have installed packages, without ``site-packages``.
-
-    ``pip install --target`` makes such a folder. The first of the path is that of the program itself.
-    """
-    first, others = paths[:1], paths[1:]
-    found = []
-    for path in others:
-        if type(path) is str and path not in first and os.path.basename(path) not in ("site-packages", "dist-packages"):
-            with suppress(OSError):  # a zip file, or a folder that does not exist or cannot be read
-                if any(name.endswith(".dist-info") for name in os.listdir(path or os.curdir)):
-                    found.append(os.path.abspath(path))
-    return found
 
 
 def describe_cuda(journal: RankJournal, recorder: CudaRecorder, card: CardReader) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from gpuledger.analyze.ranks.problems import list_problems
-from gpuledger.model.manifest import RankManifest, World
+from gpuledger.model.manifest import RankManifest
 from gpuledger.model.run import KeptRank, Rank
 from gpuledger.model.schema.tables import TABLES
 
@@ -55,12 +54,6 @@ def of_world(size: int, *numbers: int) -> list[Rank]:
     return [rank(number, world={"size": size, "rank": number}) for number in numbers]
 
 
-def job(*ranks: Rank) -> list[Rank]:
-    """Return ranks of one process group."""
-    worlds = [World(size=len(ranks), rank=one.number) for one in ranks]
-    return [replace(one, manifest=replace(one.manifest, world=world)) for one, world in zip(ranks, worlds, strict=True)]
-
-
 @pytest.mark.parametrize(
     ("ranks", "expected"),
     [
@@ -70,25 +63,24 @@ def job(*ranks: Rank) -> list[Rank]:
         (of_world(4, 0), ["Ranks 1, 2 and 3 of 4 have no recording."]),
         ([rank(0), rank(1, status="cut off")], ["Rank 1 was killed."]),
         (
-            job(rank(0), rank(1), rank(2, steps_seen=7)),
+            [rank(0), rank(1), rank(2, steps_seen=7)],
             ["The ranks took different numbers of steps: most took 10, rank 2"],
         ),
         (
-            job(*map(rank, range(3)), rank(3, steps_seen=7), rank(4, steps_seen=7)),
+            [*map(rank, range(3)), rank(3, steps_seen=7), rank(4, steps_seen=7)],
             ["The ranks took different numbers of steps: most took 10, ranks 3 and 4 took 7 steps."],
         ),
         (
-            job(*map(rank, range(3)), rank(3, steps_seen=7), rank(4, steps_seen=9)),
+            [*map(rank, range(3)), rank(3, steps_seen=7), rank(4, steps_seen=9)],
             ["The ranks took different numbers of steps: most took 10, ranks 3 and 4 took 7 to 9 steps."],
         ),
         (
-            job(rank(0, steps_seen=6), rank(1, steps_seen=1_000)),
+            [rank(0, steps_seen=6), rank(1, steps_seen=1_000)],
             ["The ranks took different numbers of steps: from 6 (rank 0) to 1,000 (rank 1)."],
         ),
-        (job(rank(0, optimizers=[SGD]), rank(1, optimizers=[SGD]), rank(2, steps_seen=2)), []),
-        ([rank(0), rank(1, steps_seen=7), rank(2, steps_seen=0)], []),  # workers of a pool, and what started them
+        ([rank(0, optimizers=[SGD]), rank(1, optimizers=[SGD]), rank(2, steps_seen=2)], []),
         (
-            job(rank(0, optimizers=[SGD]), rank(1, optimizers=[SGD], steps_seen=9), rank(2, steps_seen=2)),
+            [rank(0, optimizers=[SGD]), rank(1, optimizers=[SGD], steps_seen=9), rank(2, steps_seen=2)],
             ["The ranks took different numbers of steps: from 9 (rank 1) to 10 (rank 0)."],
         ),
         ([rank(0, oom_ns=20), rank(1, oom_ns=10)], ["Rank 1 ran out of memory first, then rank 0."]),
@@ -101,10 +93,10 @@ def job(*ranks: Rank) -> list[Rank]:
             ["Rank 1 ran out of memory first, in step 1,812, then rank 0."],
         ),
         ([rank(0, oom=[{}]), rank(1, oom=[{"t_ns": 10}])], ["Ranks 0 and 1 ran out of memory."]),
-        (job(rank(0), rank(1), rank(2, steps_seen=0)), ["Rank 2 took no step, other ranks up to 10."]),
-        (job(rank(0, steps_seen=0), rank(1, steps_seen=0)), []),
+        ([rank(0), rank(1), rank(2, steps_seen=0)], ["Rank 2 took no step, other ranks up to 10."]),
+        ([rank(0, steps_seen=0), rank(1, steps_seen=0)], []),
         (
-            job(rank(0), rank(1), rank(2, steps_seen=7), rank(3, steps_seen=0)),
+            [rank(0), rank(1), rank(2, steps_seen=7), rank(3, steps_seen=0)],
             ["Rank 3 took no step", "The ranks took different numbers of steps: most took 10, rank 2 took 7 steps."],
         ),
         (

@@ -207,14 +207,3 @@ def test_recording_starts_outside_the_programs_own_modes(inside: range, opened_a
     manifest = post_rank(tmp_path / "rank-0")
     notes = [note for note in manifest.notes if note.startswith("Memory was not recorded")]
     assert bool(notes) == (opened_at is None)
-
-
-def test_folders_with_installed_packages_are_found(tmp_path: Path) -> None:
-    """Not that of the program itself, with ``pip install --target .``, nor ``site-packages``, nor what is no folder."""
-    for name in ("program", "installed", "plain", "site-packages"):
-        (tmp_path / name).mkdir()
-        if name != "plain":
-            (tmp_path / name / "net-1.0.dist-info").mkdir()
-    names = ("program", "installed", "plain", "site-packages", "missing", "program")
-    assert recorders.package_folders([str(tmp_path / name) for name in names]) == [str(tmp_path / "installed")]
-    assert recorders.package_folders([]) == []

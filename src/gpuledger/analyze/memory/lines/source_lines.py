@@ -52,11 +52,10 @@ def read_stacks(rank: Rank) -> dict[int, Stack]:
     table = rank.table("stacks", ("stack_id", "frame_idx", "file", "line", "function"))
     columns = [table.column(name).to_pylist() for name in table.column_names]
     frames: dict[tuple[str, int, str], Frame] = {}
-    folders = rank.manifest.package_folders
     found: dict[int, list[tuple[int, Frame]]] = {}
     for stack_id, place, *key in zip(*columns, strict=True):
         file, line, function = key
-        frame = frames.setdefault((file, line, function), _frame(file, line, function, folders))
+        frame = frames.setdefault((file, line, function), _frame(file, line, function))
         found.setdefault(stack_id, []).append((place, frame))
     return {number: tuple(frame for _, frame in sorted(listed, key=_place)) for number, listed in found.items()}
 
@@ -65,8 +64,8 @@ def _place(item: tuple[int, Frame]) -> int:
     return item[0]
 
 
-def _frame(file: str, line: int, function: str, package_folders: tuple[str, ...]) -> Frame:
-    return Frame(file, line or None, function, is_own(file, function, package_folders), is_framework(file, function))
+def _frame(file: str, line: int, function: str) -> Frame:
+    return Frame(file, line or None, function, is_own(file, function), is_framework(file, function))
 
 
 def own_frame(stack: Stack) -> Frame | None:
