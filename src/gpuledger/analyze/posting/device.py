@@ -97,7 +97,7 @@ def _device_history(journal: Journal, device_idx: int) -> DeviceHistory:
     )
     counts = _counts(journal, device_idx, events)
     tags = with_held_steps(journal, spread_tags(journal, events.tag_id), events.time_ns)
-    owners = find_owners(journal, device_idx, tags, events.stack_id, counts.index_of, lives)
+    owners = find_owners(journal, device_idx, tags, events.stack_id, counts.index_of, lives, events.action)
     pools = segment_pools(journal, device_idx)
     return DeviceHistory(
         device_idx, events, counts, lives, owners, pools, find_pool_ids(journal, device_idx, lives.address)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.analyze.module_paths import ModulesAround
-from gpuledger.analyze.posting.replay import NEVER, Replay
+from gpuledger.analyze.posting.replay import NEVER, Replay, freed_by_failure
 from gpuledger.analyze.posting.rules import NO_IDENTITY, BlockFeatures, categorize
 from gpuledger.model.accounts import FATES, IDENTITY_CATEGORY, Identity, Phase
 from gpuledger.model.journal.journal import REASONS, TagFlag
@@ -72,6 +72,7 @@ def find_owners(
     stack_id: I64,
     index_of: Callable[[I64, I64], I64],
     lives: Replay,
+    action: NDArray[np.int8],
 ) -> Owners:
     """Return the owner of every block of one device.
 
@@ -82,6 +83,7 @@ def find_owners(
         stack_id: Python stack of each of its events; -1 for none.
         index_of: Returns positions among the events from counts of allocations and frees.
         lives: Its blocks.
+        action: Action of each of its events.
     """
     born = lives.alloc_index
     before = born < 0
@@ -94,6 +96,7 @@ def find_owners(
     stack = _pick(stacks, at, before, -1)
     seen = _identities(journal, device_idx, index_of, lives, phase, module_id)
     fate = _fates(_pick(tags.visit, at, before, -1), tags.visit, lives, _step_ends(journal, device_idx, index_of))
+    fate[(phase == Phase.FORWARD) & freed_by_failure(action, lives)] = FATES.index("later")
     phase = _without_lasting_data(phase, fate, (module_id < 0) & seen.outside_graphs & (step <= 1))
     features = BlockFeatures(
         identity=seen.kind,

@@ -359,3 +359,16 @@ def _open(state: _Replayer, opening: OpenState) -> None:
             state.free.add(address, given_bytes)
         else:
             state.open_block(address, requested_bytes, given_bytes, stream, awaiting=block_state == 2)
+
+
+def freed_by_failure(action: NDArray[np.int8], lives: Replay) -> NDArray[np.bool_]:
+    """Return which blocks were freed between a request that failed and the next allocation.
+
+    If a forward fails, so that no backward follows, these are what autograd had saved.
+    """
+    failed = np.flatnonzero(action == Action.OOM)
+    born = np.append(np.flatnonzero(action == Action.ALLOC), NEVER)
+    found = np.zeros(lives.alloc_index.shape, dtype=np.bool_)
+    for after, until in zip(failed.tolist(), born[np.searchsorted(born, failed)].tolist(), strict=True):
+        found |= (lives.free_requested_index > after) & (lives.free_requested_index < until)
+    return found

@@ -94,13 +94,15 @@ def find_rates(rank: Rank, device_idx: int | None = None) -> Rates | None:
 def _has_one_batch(rank: Rank) -> bool:
     """Return whether a step processes one batch of the known size, or accumulates the gradients of several.
 
-    Several calls in a step can also be one batch that is processed repeatedly.
+    Several calls in a step can also be one batch that is processed repeatedly. Steps that ran out of memory are left
+    out: the program can have tried a larger batch.
     """
     inputs, steps = rank.manifest.inputs, Counter[int]()
+    failed = {one.step for one in rank.manifest.oom if one.step is not None}
     if inputs is None or (inputs.step_calls not in (None, 1) and inputs.step_samples is None):
         return False
     for first, last, rows, _ in rank.manifest.calls:
-        steps[rows] += last - first + 1
+        steps[rows] += last - first + 1 - sum(first <= step <= last for step in failed)
     return not steps or steps[inputs.batch] >= SAME_FRAC * steps.total()
 
 

@@ -354,3 +354,25 @@ def test_data_that_a_variable_holds_for_good_is_no_activation(
     part.add("counters", **{**sizes, **ended})
     (history,) = device_histories(written(part, tmp_path))
     assert categories(history) == [category, "activation"]
+
+
+def test_what_a_failed_forward_held_was_saved_by_autograd(tmp_path: Path) -> None:
+    """The first forward fails after two results, and is tried again. A copy that was freed before was temporary."""
+    part = with_events(
+        (ALLOC, 1, 0),
+        (ALLOC, 2, 0),
+        (GIVEN_BACK, 2, 0),
+        (DONE, 2, 0),
+        (ALLOC, 3, 0),
+        (Action.OOM, 0, 0),
+        (GIVEN_BACK, 3, -1),
+        (DONE, 3, -1),
+        (GIVEN_BACK, 1, -1),
+        (DONE, 1, -1),
+        (ALLOC, 4, 0),
+        (GIVEN_BACK, 4, 0),
+        (DONE, 4, 0),
+    )
+    tag(part, 0, Phase.FORWARD, 1)
+    (history,) = device_histories(written(part, tmp_path))
+    assert categories(history) == ["activation", "temporary", "activation", "temporary"]
