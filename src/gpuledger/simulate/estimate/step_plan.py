@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -32,6 +33,8 @@ _VARIED = 1.0005
 """Ratio of two steps' requested bytes above which they differ. Those of steps with equal inputs are equal."""
 _AHEAD_BATCHES, _AHEAD_S, _AHEAD_BYTES = MOST_STEPS, 1.0, 512 << 20
 """Limits of batches that are read ahead: number, seconds and bytes."""
+_ALIKE_BATCHES, _SLOW_S = 3, 0.05
+"""If these first batches of a data loader are alike, and take this CPU time each, one is given again in the rest."""
 
 
 class StepPlan:
@@ -149,20 +152,68 @@ class StepPlan:
         self._waiting.install(patches)
         if self._steps is None:
             plain = DataLoader.__iter__
-            patches.put(DataLoader, "__iter__", lambda loader: _BatchesAhead(plain(loader), self._gave, rest))
+            known: weakref.WeakKeyDictionary[Any, _Batches] = weakref.WeakKeyDictionary()
+
+            def batches(loader: Any) -> _BatchesAhead:
+                read = known.setdefault(loader, _Batches())
+                return _BatchesAhead(plain(loader), self._gave, rest, read, _count_of(loader))
+
+            patches.put(DataLoader, "__iter__", batches)
 
     def _gave(self, batches: _BatchesAhead) -> None:
         self._current = batches
+
+
+class _Batches:
+    """What is known of a data loader's batches."""
+
+    def __init__(self) -> None:
+        self._last: Any = None
+        self._kinds: set[Any] = set()
+        self._read = 0
+        self._read_s = 0.0
+
+    def read(self, batches: Iterator[Any]) -> Any:
+        """Return the next batch, and note what it is like."""
+        before_s = time.thread_time()
+        self._last = next(batches)
+        self._read_s += time.thread_time() - before_s
+        self._read += 1
+        tensors = list(tensors_in(self._last))
+        is_real = bool(tensors) and not any(isinstance(tensor, FakeTensor) for tensor in tensors)
+        self._kinds.add(tuple((tensor.shape, tensor.dtype) for tensor in tensors) if is_real else None)
+        return self._last
+
+    def again(self) -> Any:
+        """Return a batch for another one; None if the others can differ, or are read fast."""
+        is_alike = self._read >= _ALIKE_BATCHES and len(self._kinds) == 1 and None not in self._kinds
+        return self._last if is_alike and self._read_s > _SLOW_S * self._read else None
+
+
+def _count_of(loader: Any) -> int | None:
+    """Return the number of batches of a data loader; None if it is not known, as of an iterable."""
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 class _BatchesAhead:
     """Iterates over a data loader, in its order, and knows the sizes of the next batches."""
 
     def __init__(
-        self, batches: Iterator[Any], gave: Callable[[_BatchesAhead], None], rest: RestOfProgram | None = None
+        self,
+        batches: Iterator[Any],
+        gave: Callable[[_BatchesAhead], None],
+        rest: RestOfProgram | None,
+        known: _Batches,
+        count: int | None,
     ) -> None:
         self.knows = False
         self._batches = batches
+        self._known, self._count = known, count
+        self._rest = rest
+        self._read_count = 0
         self._gave = gave
         self._quiet = None if rest is None else QuietLoader(rest)
         self._ahead: deque[tuple[Any, int]] = deque()
@@ -196,7 +247,13 @@ class _BatchesAhead:
         return getattr(self._batches, name)
 
     def _read(self) -> tuple[Any, int]:
-        batch = next(self._batches)
+        is_rest = self._rest is not None and self._rest.began and self._count is not None
+        batch = self._known.again() if is_rest else None
+        if batch is None:
+            batch = self._known.read(self._batches)
+        elif self._read_count == self._count:
+            raise StopIteration
+        self._read_count += 1
         return batch, sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(batch))
 
     def _read_ahead(self) -> None:

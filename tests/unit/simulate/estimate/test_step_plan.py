@@ -103,6 +103,41 @@ def test_the_largest_batch_of_a_loader_is_reached(device: SimulatedDevice, patch
     assert [int(batch.numel()) for batch in loader] == lengths
 
 
+class Rest:
+    """Stands for the rest of a program in which nothing ends a loop."""
+
+    began = False
+    is_open = True
+
+
+@pytest.mark.parametrize(
+    ("lengths", "slow_s", "read"),
+    [([4] * 30, -1.0, 24), ([4] * 30, 60.0, 60), ([4, *[5] * 29], -1.0, 60)],
+    ids=["alike", "alike and fast", "different"],
+)
+def test_batches_that_are_alike_are_read_once_in_the_rest(
+    lengths: list[int],
+    slow_s: float,
+    read: int,
+    device: SimulatedDevice,
+    patches: Patches,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gpuledger.simulate.estimate.step_plan._SLOW_S", slow_s)
+    plan, rest = StepPlan(None, device), Rest()
+    plan.install(patches, rest)  # type: ignore[arg-type]
+    lines = Lines(lengths)
+    got: list[int] = []
+    monkeypatch.setattr(Lines, "__getitem__", lambda lines, index: got.append(index) or torch.zeros(lengths[index]))
+    loader = DataLoader(lines, batch_size=1)
+    batches = iter(loader)
+    next(batches)
+    rest.began = True
+    assert 1 + len(list(batches)) == 30
+    assert len(list(loader)) == 30
+    assert len(got) == read
+
+
 def test_an_error_of_a_later_batch_is_raised_when_the_program_gets_there(
     device: SimulatedDevice, patches: Patches
 ) -> None:
