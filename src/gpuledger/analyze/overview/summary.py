@@ -16,6 +16,9 @@ from gpuledger.units import format_bytes
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
+LEAST_MORE_RESERVED = 1.05
+"""Multiple of the recorded peak of reserved bytes from which on a higher one is told. A few segments more are usual."""
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -93,6 +96,12 @@ def _notes(rank: Rank, peaks: AllocatorPeaks, device_idx: int) -> tuple[str, ...
         notes.append(
             f"Outside the recorded steps, up to {format_bytes(peaks.peak_allocated_bytes)} were allocated, "
             f"{format_bytes(more_bytes)} more than in them."
+        )
+    reserved, recorded = peaks.peak_reserved_bytes or 0, peaks.recorded_peak_reserved_bytes or 0
+    if device_idx >= 0 and recorded and reserved > LEAST_MORE_RESERVED * recorded:
+        notes.append(
+            f"Outside the recorded steps, up to {format_bytes(reserved)} were reserved, "
+            f"{format_bytes(reserved - recorded)} more than in them."
         )
     notes += graph_pool_notes(rank, device_idx)
     if device_idx < 0:

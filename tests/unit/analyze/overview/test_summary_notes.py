@@ -51,3 +51,15 @@ def test_memory_outside_the_recorded_steps_is_told_with_the_difference(tmp_path:
     write_table(rank.directory, rows_to_table("counters", [*rows[:-1], higher]), "counters")
     notes = summarize(read_run(tmp_path / "one.ledger").rank(), 0).notes
     assert [note for note in notes if note.endswith("were allocated, 3.0 MiB more than in them.")]
+
+
+@pytest.mark.parametrize(("frac", "is_told"), [(1.02, False), (2, True)])
+def test_segments_that_came_after_the_recorded_steps_are_told(tmp_path: Path, frac: float, *, is_told: bool) -> None:
+    rank = load_timed(tmp_path / "one.ledger").rank()
+    recorded_bytes = summarize(rank, 0).recorded_peak_reserved_bytes
+    assert recorded_bytes
+    rows = rank.table("counters").to_pylist()
+    higher = rows[-1] | {"peak_reserved_bytes": int(frac * recorded_bytes)}
+    write_table(rank.directory, rows_to_table("counters", [*rows[:-1], higher]), "counters")
+    notes = summarize(read_run(tmp_path / "one.ledger").rank(), 0).notes
+    assert any("were reserved, " in note for note in notes) == is_told
