@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +23,8 @@ BUSY_FRAC = 0.25
 
 FAST_FRAC, WAITS_RATIO = 0.2, 1.25
 """A host waits in some steps only if the GPU's work in a step takes this many times as long as the fast steps."""
+LONG_RATIO = 2.0
+"""If the mean of the steps is more than this multiple of the GPU's work in a profiled one, they do more."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,9 @@ class StepTimes:
     """Median, 95th and 5th percentile of the steps' own time in ns; None without steps.
 
     The percentiles are None for fewer than FEWEST_STEPS steps. On the GPU's clock, and if the host waits for the GPU in
-    some steps only, they are None, and ``median_ns`` is a mean. ``mean_ns`` is that of unprofiled steps, and
-    ``fast_ns`` their quantile FAST_FRAC. ``by_host`` is whether the host's clock measured unprofiled steps.
+    some steps only, they are None, and ``median_ns`` is a mean. ``mean_ns`` is that of unprofiled steps, ``others_ns``
+    that without the longest of them, and ``fast_ns`` their quantile FAST_FRAC. ``by_host`` is whether the host's clock
+    measured unprofiled steps.
     """
 
     count: int
@@ -40,6 +43,7 @@ class StepTimes:
     source: str
     p5_ns: int | None = None
     mean_ns: int | None = None
+    others_ns: int | None = None
     fast_ns: int | None = None
     by_host: bool = False
 
@@ -107,9 +111,13 @@ def _with_waits(rank: Rank, by_host: StepTimes, on_gpu: GpuSteps) -> StepTimes:
         return by_host
     if by_host.count < FEWEST_STEPS:
         return _of_kernels(on_gpu) if len(on_gpu.steps) > 1 and is_alone else by_host
+    if (by_host.others_ns or 0) > LONG_RATIO * busy_ns:
+        return by_host
     own_ns = round(min(mean_ns, busy_ns) if is_alone else mean_ns)
     if 1 / WAITS_RATIO < own_ns / median_ns < WAITS_RATIO:
         return by_host
+    if own_ns < mean_ns:
+        return replace(_of_kernels(on_gpu), median_ns=own_ns)
     source = f"host clock, mean of {by_host.count} unprofiled steps"
     return StepTimes(by_host.count, own_ns, None, source, by_host=True)
 
@@ -151,8 +159,9 @@ def _host_times(rank: Rank) -> StepTimes:
     if kind != "unprofiled":
         return StepTimes(int(chosen.size), round(np.median(own_ns)), p95_ns, source, p5_ns)
     mean_ns, fast_ns = round(own_ns.mean()), _quantile_ns(own_ns, FAST_FRAC)
+    others_ns = round(np.sort(own_ns)[:-1].mean()) if own_ns.size > 1 else None
     median_ns = round(np.median(own_ns))
-    return StepTimes(int(chosen.size), median_ns, p95_ns, source, p5_ns, mean_ns, fast_ns, by_host=True)
+    return StepTimes(int(chosen.size), median_ns, p95_ns, source, p5_ns, mean_ns, others_ns, fast_ns, by_host=True)
 
 
 def _warm(rank: Rank, rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -79,6 +79,12 @@ def compiled_frames() -> int:
     return int(getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COUNTER", 0))
 
 
+def compilations() -> int:
+    """Return how often ``torch.compile`` has compiled a function in this process, also the same one again."""
+    counts = getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", {})
+    return sum(counts.values())
+
+
 def guards_of_compiled_code() -> Iterator[str]:
     """Yield the guards of everything that ``torch.compile`` has compiled, as text; nothing if torch does not tell."""
     known = getattr(sys.modules.get("torch._dynamo.convert_frame"), "input_codes", None)

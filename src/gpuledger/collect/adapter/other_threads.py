@@ -27,6 +27,8 @@ from gpuledger.collect.adapter.program_objects import grad_of
 
 _STANDARD_LIBRARY = os.path.dirname(threading.__file__) + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_COMPILE_WORKERS = os.path.join(_TORCH, "_inductor", "compile_worker") + os.sep
+"""Its threads wait for the processes that compile kernels."""
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _section = threading.Lock()
 _LONG_S = 1.0
@@ -148,8 +150,13 @@ def _may_write_gradients(innermost: FrameType) -> bool:
 
 
 def _is_harmless(frame: FrameType) -> bool:
-    """Return whether a frame is of the standard library, or of an installed module that does not use torch."""
+    """Return whether a frame is of the standard library, or of an installed module that does not use torch.
+
+    A thread that waits for torch's compile workers is harmless, too. A program on a GPU has one as soon as it compiles.
+    """
     file = frame.f_code.co_filename
+    if file.startswith(_COMPILE_WORKERS):
+        return True
     if any(folder in file for folder in _INSTALLED):
         return not file.startswith(_TORCH) and all(value is not torch for value in list(frame.f_globals.values()))
     return file.startswith(_STANDARD_LIBRARY)

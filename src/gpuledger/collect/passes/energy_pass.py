@@ -68,7 +68,7 @@ class EnergyPass:
         self._marker: Path | None = None
         self._facts: dict[str, Any] = {}
         self._began_ns = self._began_step = self._out_ns = self._last_end_ns = self._training = 0
-        self._starts = self._compiled_frames = 0
+        self._starts = self._compilations = 0
         self._work: energy_cards.WorkEnd | None = None
 
     @property
@@ -170,7 +170,7 @@ class EnergyPass:
     def _has_compiled(self) -> bool:
         """Return whether the interval starts again, because code was compiled in it. Ranks stay together."""
         is_limited = self._starts >= MOST_STARTS or not self._cards or energy_cards.runs_with_others()
-        return not is_limited and dynamo.compiled_frames() != self._compiled_frames
+        return not is_limited and dynamo.compilations() != self._compilations
 
     def _is_long_enough(self, now_ns: int) -> bool:
         enough_steps = self._steps.seen - self._facts["first_step"] + 1 >= self._least_steps
@@ -188,7 +188,7 @@ class EnergyPass:
         self._facts["start_ns"] = self._wait()
         self._work = energy_cards.WorkEnd(self._cards, self._facts["start_ns"])
         self._facts["first_step"] = self._steps.seen + 1
-        self._starts, self._compiled_frames = self._starts + 1, dynamo.compiled_frames()
+        self._starts, self._compilations = self._starts + 1, dynamo.compilations()
 
     def _end(self, end_ns: int, last_step: int) -> None:
         self._facts |= {"end_ns": end_ns, "last_step": last_step}

@@ -180,9 +180,20 @@ def test_a_collective_that_waits_for_a_profiled_rank_is_no_work_of_a_step() -> N
     tables = {"steps": rows_to_table("steps", steps), "spans": rows_to_table("spans", spans)}
     alone = replace(rank, tables=tables)
     of_two = replace(alone, manifest=replace(rank.manifest, world=World(size=2, rank=0)))
-    assert step_times(alone).source == "host clock, mean of 35 unprofiled steps"
+    assert step_times(alone).source == "GPU, kernels of 2 profiled steps"  # not the mean, which has the long step
     assert step_times(of_two).source == "host clock, 35 unprofiled steps"
     assert step_times(of_two).median_ns == pytest.approx(KERNELS * MS, rel=0.1)
+
+
+def test_steps_that_also_generate_texts_are_no_waits_for_the_gpu() -> None:
+    """Every second step begins with a rollout of many launches, and the profiled ones had none."""
+    rank = recorded(SimulatedGpu(launch_ns=MS, kernel_ns=MS * 3 // 2, waits=True), energy=False)
+    steps = rank.table("steps").to_pylist()
+    for row in steps[PROFILED[1] :]:
+        row["end_ns"] = row["start_ns"] + (200 * KERNELS * MS if row["step"] % 2 else KERNELS * MS)
+    rank = replace(rank, tables=rank.tables | {"steps": rows_to_table("steps", steps)})
+    assert step_times(rank).source == "host clock, 35 unprofiled steps"
+    assert present(step_times(rank).p95_ns) == 200 * KERNELS * MS
 
 
 def test_a_program_that_ends_before_the_host_waits_has_the_time_of_its_profiled_steps() -> None:

@@ -176,6 +176,15 @@ def test_a_library_is_harmless_if_it_does_not_use_torch(tmp_path: Path, source: 
     assert _is_harmless(names["frame"]) == is_harmless
 
 
+@pytest.mark.parametrize(("folder", "is_harmless"), [("_inductor/compile_worker", True), ("_inductor", False)])
+def test_a_thread_that_waits_for_compile_workers_is_harmless(folder: str, is_harmless: bool) -> None:
+    """A program on a GPU has one as soon as it compiles, and its gradients were not read then."""
+    file = Path(torch.__file__).parent / folder / "subproc_pool.py"
+    names: dict[str, Any] = {}
+    exec(compile("import torch, sys\nframe = sys._getframe()", str(file), "exec"), names)
+    assert _is_harmless(names["frame"]) == is_harmless
+
+
 def test_a_turn_is_of_one_thread_and_can_be_taken_again_inside_itself() -> None:
     turn, order = Exclusive(), list[str]()
 

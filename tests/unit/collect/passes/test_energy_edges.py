@@ -117,10 +117,10 @@ def test_a_program_that_ends_inside_keeps_the_steps_there_were(opened: Any) -> N
 
 def test_the_interval_starts_again_after_a_step_that_compiled(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     one, steps, journal, place = opened
-    frames = 3
-    monkeypatch.setattr("gpuledger.collect.adapter.dynamo.compiled_frames", lambda: frames)
+    count = 3
+    monkeypatch.setattr("gpuledger.collect.adapter.dynamo.compilations", lambda: count)
     assert not run_steps(one, steps, 4)
-    frames = 5
+    count = 5
     assert not run_steps(one, steps, 4)
     assert run_steps(one, steps, 12)
     journal.write()
@@ -129,7 +129,7 @@ def test_the_interval_starts_again_after_a_step_that_compiled(opened: Any, monke
 
 def test_a_program_that_compiles_in_every_step_has_an_interval(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     one, steps, journal, place = opened
-    monkeypatch.setattr("gpuledger.collect.adapter.dynamo.compiled_frames", lambda: steps.seen)
+    monkeypatch.setattr("gpuledger.collect.adapter.dynamo.compilations", lambda: steps.seen)
     assert run_steps(one, steps, 40)
     journal.write()
     assert facts_of(place)["energy_pass"]["first_step"] == 4 + energy_pass.MOST_STARTS
