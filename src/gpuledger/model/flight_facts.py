@@ -52,7 +52,8 @@ class FailedAllocation(JsonObject):
     """One allocation that failed because the device was out of memory.
 
     ``failure_id`` is its number in the tables of failures; None if only these facts are known. ``times`` counts the
-    errors from this one to the next that is recorded, until ``last_step``. ``frames`` are file, line and function of
+    errors from this one to the next that is recorded, until ``last_step``, and ``last_tried_bytes`` is the request of
+    the last of them: the one in PyTorch's message, if it ended the program. ``frames`` are file, line and function of
     the program, innermost first; ``inputs`` the shapes of the outermost module's inputs. ``limit_frac`` is the share of
     the GPU that the process may use. ``is_module_by_order`` is whether the module is that of the same request in a
     recorded step. ``is_training`` is the mode of the outermost module that was running.
@@ -72,6 +73,7 @@ class FailedAllocation(JsonObject):
     failure_id: int | None = None
     step: int | None = None
     last_step: int | None = None
+    last_tried_bytes: int | None = None
     t_ns: int | None = None
     allocated_bytes: int | None = None
     allocations: int | None = None

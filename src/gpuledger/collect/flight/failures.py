@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import count
 from types import FrameType
 from typing import Any
 
@@ -53,6 +54,7 @@ class Failures:
         self._registry = registry
         self._stacks = HistoryStacks(stacks)
         self._busy = threading.Lock()
+        self._numbers = count()
         self._highest_bytes = -1
         self._earlier: Census | None = None
         self._earlier_bytes = 0
@@ -68,7 +70,7 @@ class Failures:
         :func:`host_failures.find_host_failure`.
         """
         if not self._busy.acquire(blocking=False):  # a second one, in another thread, while the first is written
-            self._count(step)
+            self._count(facts, step)
             return
         try:
             if facts["device_idx"] < 0:
@@ -78,10 +80,10 @@ class Failures:
         finally:
             self._busy.release()
 
-    def _count(self, step: int) -> None:
+    def _count(self, facts: dict[str, Any], step: int) -> None:
         if self.facts:
             self.facts[-1]["times"] = self.facts[-1].get("times", 1) + 1
-            self.facts[-1]["last_step"] = step
+            self.facts[-1] |= {"last_step": step, "last_tried_bytes": facts.get("tried_bytes")}
             self._journal.fact(oom=self.facts)
 
     def _record(self, facts: dict[str, Any], step: int) -> None:
@@ -89,13 +91,13 @@ class Failures:
         is_worst = allocated > self._highest_bytes
         ends_program = "library" in facts
         if self.facts and not ends_program and not (is_worst and len(self.facts) < MOST_KEPT):
-            self._count(step)
+            self._count(facts, step)
             if not (is_worst and allocated > 1.01 * self._highest_bytes):
                 return
             replaced = self.facts.pop()  # this error was counted there
             self.facts[-1]["times"] += replaced["times"] - 1
         self._highest_bytes = max(allocated, self._highest_bytes)
-        number = len(self.facts) if not self.facts else self.facts[-1]["failure_id"] + 1
+        number = next(self._numbers)  # not that of an error that was replaced: its blocks can be in the journal
         started_ns = time.time_ns()
         is_full = self.has_stacks or torch_private.ring_is_on()
         snapshot = torch_private.full_snapshot() if is_full else torch_private.light_snapshot()

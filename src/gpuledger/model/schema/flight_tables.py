@@ -6,7 +6,7 @@ from gpuledger.model.schema.table import DEVICE, Column, Table
 
 _COUNTER = "allocator counter, rounded up to 512 B"
 _SNAPSHOT = "allocator's snapshot at the error"
-_FAILURE = Column("failure_id", "int32", "", "position in the manifest's list of out-of-memory errors", "recorder")
+_FAILURE = Column("failure_id", "int32", "", "`failure_id` of the out-of-memory error in the manifest", "recorder")
 
 STEP_MEMORY = Table(
     "step_memory",

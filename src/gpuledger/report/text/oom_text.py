@@ -139,7 +139,9 @@ def _request(rank: Rank, failure: OutOfMemory) -> list[str]:
     if failure.largest_free_bytes is not None:
         parts.append(f"largest free block: {format_bytes(failure.largest_free_bytes)}")
     if failure.times > 1:
-        parts.append(f"{counted(failure.times, 'error')} of this kind")
+        last = failure.last_tried_bytes
+        of_last = "" if last in (None, failure.tried_bytes) else f", the last one for {format_bytes(last)}"
+        parts.append(f"{counted(failure.times, 'error')} of this kind{of_last}")
     return parts
 
 

@@ -119,6 +119,27 @@ def test_errors_counted_with_one_that_is_replaced_stay_counted(card: Callable[..
     assert first.times + worst.times == 5
 
 
+def test_one_that_is_replaced_leaves_no_blocks_to_the_next(card: Callable[..., None], tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path)
+    for step, gib in enumerate((60, 70, 79), 1):
+        card(snapshot([gib * 1024 * MIB], []), gib * 1024 * MIB)
+        recorded.failures.happened({**FACTS, "tried_bytes": 300 * MIB}, step)
+    rank = recorded.rank()
+    worst = explain_oom(rank)[-1]
+    assert [one["bytes"] for one in drawn_failure(rank, worst)["segments"]] == [79 * 1024 * MIB]
+
+
+def test_the_request_of_the_last_error_is_told(card: Callable[..., None], tmp_path: Path) -> None:
+    """cuDNN asks for smaller and smaller workspaces, and PyTorch's message has the last one."""
+    recorded = Recorded(tmp_path)
+    card(snapshot([79 * 1024 * MIB], []), 79 * 1024 * MIB)
+    for size in (300, 54, 24):
+        recorded.failures.happened({**FACTS, "tried_bytes": size * MIB}, 4)
+    rank = recorded.rank()
+    (found,) = explain_oom(rank)
+    assert "3 errors of this kind, the last one for 24.0 MiB" in request_text(rank, found)
+
+
 def test_two_errors_in_one_step_have_each_its_own_map(card: Callable[..., None], tmp_path: Path) -> None:
     recorded = Recorded(tmp_path)
     for size in (60 * MIB, 79 * MIB):

@@ -49,7 +49,8 @@ class OutOfMemory:
     ``holders`` are the bytes in use when it failed, by category and module, if it failed in a recorded step; None
     otherwise. ``state``, ``cause`` and ``remedies`` are from the flight recorder, None and empty without it. ``line``
     and ``module`` are where the program asked; "" if unknown. ``is_module_by_order`` is whether the module is that of
-    the same request in a recorded step. ``library`` is the one that could not allocate, such as NCCL; "" for PyTorch.
+    the same request in a recorded step. ``times`` counts errors like this one, and ``last_tried_bytes`` is the request
+    of the last of them. ``library`` is the one that could not allocate, such as NCCL; "" for PyTorch.
     ``inputs`` are the shapes of the outermost module's inputs then, ``thread`` is the name of the thread if it is not
     the main one, and ``is_capturing`` whether a CUDA graph was being captured. ``failure_id`` is its number in the
     tables of failures. ``is_kill`` is whether the kernel ended a process instead of refusing a request.
@@ -63,6 +64,7 @@ class OutOfMemory:
     holders: Breakdown | None
     step: int | None = None
     times: int = 1
+    last_tried_bytes: int | None = None
     line: str = ""
     module: str = ""
     is_module_by_order: bool = False
@@ -136,6 +138,7 @@ def _explain(rank: Rank, failure: FailedAllocation, gpus: Gpus, *, replays: bool
         *(device, *sizes, _holders(rank, device, failure.t_ns) if in_window else None),
         step=failure.step,
         times=failure.times,
+        last_tried_bytes=failure.last_tried_bytes,
         line=_line(failure),
         module="" if failure.module_id is None else module_path(rank, failure.module_id),
         is_module_by_order=failure.is_module_by_order,
