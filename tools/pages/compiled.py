@@ -93,7 +93,7 @@ def measured_again(name: str) -> list[str]:
     models = measured(results["models"])
     exact = sum(one["peak_as_counter"] for one in models.values())
     memory, time = (
-        max(one["recorded"][key]["no_module_frac"] for one in models.values()) for key in ("memory", "time")
+        max(one["recorded"][key].get("no_module_frac") or 0.0 for one in models.values()) for key in ("memory", "time")
     )
     ratios = [one["steps"]["inside_ratio"] for one in models.values() if one.get("steps")]
     return [
@@ -106,8 +106,8 @@ def measured_again(name: str) -> list[str]:
         ),
         "At most",
         f"{percent(memory, 2)} of the bytes and",
-        f"{percent(time, 2)} of the kernel time are without a module. Recorded steps took × {min(ratios):.2f} to",
-        f"{max(ratios):.2f}.",
+        f"{percent(time, 2)} of the measured kernel time are without a module. Recorded steps took",
+        f"× {min(ratios):.2f} to {max(ratios):.2f}.",
     ]
 
 
