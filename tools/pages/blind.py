@@ -355,7 +355,7 @@ def coverage_on_programs() -> list[str]:
     return [
         *wrap(
             f"{count} programs were written for this, and estimated before they ran, by the commits",
-            f"{' and '.join(sorted({one['commit'][:7] for one in found.values()}))}. The confidence level of each end",
+            f"{', '.join(sorted({one['commit'][:7] for one in found.values()}))}. The confidence level of each end",
             f"is 95 %. Below the upper bound are {said[0]}. Above the lower bound are {said[1]}.",
             f"Inside of both are {said[2]}.",
             "The ranges are binomial intervals.",
