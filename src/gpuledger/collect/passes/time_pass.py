@@ -204,7 +204,7 @@ class TimePass:
         energy_cards.wait_for(energy_cards.cards_in_use())
         started_ns = time.time_ns()
         self._profiler.stop(wait=not energy_cards.runs_with_others())
-        self._profiler = kineto.Profiler(with_shapes=False)
+        self._profiler = kineto.Profiler(with_shapes=False, all_threads=self.has_all_threads)
         self._profiler.start()
         self._journal.pause("time", started_ns)
 

@@ -83,6 +83,20 @@ def test_the_timing_measurement_has_shapes_unless_the_recorded_steps_have_transf
     assert Profiler.made == [True, False]
 
 
+@pytest.mark.usefixtures("stacks")
+@pytest.mark.parametrize("several", [True, False])
+def test_a_profile_without_shapes_has_the_threads_of_the_one_before(
+    several: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ModuleRegistry, "runs_in_other_threads", lambda _registry: several)
+    time_pass = time_pass_of(tmp_path, None)
+    time_pass.begin()
+    time_pass.leave_out_shapes()
+    assert Profiler.made == [True, False]
+    assert time_pass.has_all_threads == several
+    time_pass.end(keep=False)
+
+
 def test_a_program_without_steps_is_recorded_without_shapes_from_its_first_transform_on(
     stacks: StackTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
