@@ -363,7 +363,7 @@ def coverage_on_programs() -> list[str]:
             "last column says where the measurement was. Context and libraries are those of the estimate. Captured",
             "CUDA graphs have a wider interval since then.",
             f"Not in the table are {rest['no_estimate']}, without an estimate, and {rest['no_truth']}, which ran",
-            "out of the memory to which it limits itself. The estimates do not know of such a limit, nor that of",
+            "out of the memory to which it limits itself. The estimates did not know of such a limit, nor that of",
             "t13-fno-retry, which tries a smaller batch then. A note of the estimate of t14-mae-phases says that its",
             "last phase was not simulated. t11-clip ran on two GPUs.",
             "Measured: NVIDIA H200, torch 2.11.0,",

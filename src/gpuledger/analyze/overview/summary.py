@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
 LEAST_MORE_RESERVED = 1.05
-"""Multiple of the recorded peak of reserved bytes from which on a higher one is told. A few segments more are usual."""
+"""A peak of reserved bytes after the recorded steps has a note if it is above this multiple of theirs. A few more
+segments are usual."""
 
 
 @dataclass(frozen=True)
