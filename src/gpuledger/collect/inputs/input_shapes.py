@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -192,12 +192,16 @@ class InputShapes:
         self._batch_sizes |= batch_sizes_of(loaders)
 
     def drain(self, part: Part) -> None:
-        """Write the shapes of the module that was called in most steps, the first of several."""
-        if not self._modules:
+        """Write the shapes of the module that was called in most steps, the first of several.
+
+        Another thread can call modules meanwhile, so what is looked through is copied first.
+        """
+        modules = self._modules.copy()
+        if not modules:
             part.facts["has_batch"] = bool(self._batch_sizes)
             return
-        module_id, found = max(self._modules.items(), key=lambda item: len(item[1].steps))
-        shape, _ = found.shapes.most_common(1)[0] if found.shapes else ((), 0)
+        module_id, found = max(modules.items(), key=lambda item: len(item[1].steps))
+        shape, _ = found.shapes.copy().most_common(1)[0] if found.shapes else ((), 0)
         dim = self._dimension_of(module_id, found, shape) if shape else None
         is_known = dim is not None and not found.relates_rows
         is_sequence_first = bool(shape) and dim is None and self._may_have_sequence_first(module_id)
@@ -205,29 +209,32 @@ class InputShapes:
         if dim is None or found.relates_rows:
             part.facts.update(inputs=None, calls=[])
             return
-        often, _ = Counter(one.calls for one in found.steps.values()).most_common(1)[0]
+        steps = list(found.steps.values())
+        often, _ = Counter(one.calls for one in steps).most_common(1)[0]
         about = {"module_id": module_id, "shape": list(shape), "tokens": found.tokens and not dim, "step_calls": often}
-        about |= {"batch_dim": dim, "step_samples": self._accumulated(found, often, dim)}
+        is_only_model = [one for one in modules.values() if one.holds_tensors] == [found]
+        samples = _accumulated(steps, often, dim) if is_only_model else None
+        about |= {"batch_dim": dim, "step_samples": samples}
         part.facts["inputs"] = about
         part.facts["calls"] = found.calls_by(dim)
 
     def _dimension_of(self, module_id: int, found: _Inputs, shape: Shape) -> int | None:
         return batch_dimension(
             shape,
-            found.outputs.get(shape, ()),
+            frozenset(found.outputs.get(shape, ())),
             is_whole=found.tokens,
             may_be_second=self._may_have_sequence_first(module_id),
-            batch_sizes=self._batch_sizes,
+            batch_sizes=self._batch_sizes.copy(),
         )
 
-    def _accumulated(self, found: _Inputs, calls: int, dim: int) -> int | None:
-        """Return the samples of most steps, if each adds the gradients of several batches; None if they do not."""
-        models = [one for one in self._modules.values() if one.holds_tensors]
-        steps = [one for one in found.steps.values() if one.calls == calls]
-        if calls == 1 or models != [found] or not all(one.is_accumulated for one in steps):
-            return None
-        samples, count = Counter(one.samples[dim] for one in steps).most_common(1)[0]
-        return samples if 2 * count > len(steps) else None
+
+def _accumulated(steps: Sequence[_Step], calls: int, dim: int) -> int | None:
+    """Return the samples of most steps, if each adds the gradients of several batches; None if they do not."""
+    alike = [one for one in steps if one.calls == calls]
+    if calls == 1 or not all(one.is_accumulated for one in alike):
+        return None
+    samples, count = Counter(one.samples[dim] for one in alike).most_common(1)[0]
+    return samples if 2 * count > len(alike) else None
 
 
 @dataclass(frozen=True)

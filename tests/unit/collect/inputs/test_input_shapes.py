@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
@@ -171,3 +173,22 @@ def test_calls_that_are_no_accumulation_are_not_added() -> None:
     assert accumulated(batches[:1] * 2) is None  # the same batch again, as with a sharpness-aware optimizer
     assert accumulated([batches[0].requires_grad_(), batches[1]]) is None  # an adversarial attack
     assert accumulated(batches, others=[3]) is None  # two networks
+
+
+def test_another_thread_can_call_modules_while_the_shapes_are_written() -> None:
+    shapes, batch = InputShapes(), torch.rand(8, 4)
+    switched_s = sys.getswitchinterval()
+
+    def call() -> None:
+        for step in range(1, 4_001):
+            shapes.see(step % 2, step, (batch,), {})
+
+    caller = threading.Thread(target=call)
+    sys.setswitchinterval(1e-6)
+    try:
+        caller.start()
+        while caller.is_alive():
+            shapes.drain(Part())
+    finally:
+        caller.join()
+        sys.setswitchinterval(switched_s)
