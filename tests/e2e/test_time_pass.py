@@ -219,7 +219,7 @@ def test_a_short_script_gets_what_fits_and_nobody_is_alarmed(
     if not unprofiled:
         slower = ("1 recorded step", "2 recorded steps", f"{profiled} profiled step{'s' if profiled > 1 else ''}")
         assert times.source.endswith(slower[:1] if count <= 2 else slower[1:])  # without the first
-    assert (find_overhead(rank).profiled_step_frac is not None) == bool(unprofiled)
+        assert find_overhead(rank).profiled_step_frac is None  # with other steps, it depends on how even they are
 
 
 CALLS_THAT_COULD_BE_NO_STEPS = """
