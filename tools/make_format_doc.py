@@ -99,6 +99,7 @@ Keys of `rank-N/manifest.json`:
 | `steps_seen`, `has_all_steps` | number of steps; whether they were counted until the program ended |
 | `exit_began_ns`, `exit_error` | when the process began to exit, null if it did not; the type of its last exception |
 | `exit_lost_peer` | whether that exception came from another rank, which had closed the connection |
+| `is_ended_by_parent` | whether the process that started it kills it when its work is done, as Ray does |
 | `exit_status`, `signal`, `ended_ns` | how and when the process ended, as the launcher saw it; null if unknown |
 | `stopped_ns` | when `gpuledger run` first got a signal that ends programs, such as SIGTERM; null without one |
 | `journal_parts`, `journal_bytes` | raw events that are in the tables |

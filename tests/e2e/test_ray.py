@@ -259,6 +259,7 @@ def test_the_workers_of_ray_train_are_ranks_of_one_run(ray: Ray, tmp_path: Path,
     told = [(rank.number, present(rank.manifest.world), rank.manifest) for rank in run.ranks]
     assert [(number, world.rank, world.size) for number, world, _ in told] == [(0, 0, 2), (1, 1, 2)]
     assert [one.status for _, _, one in told] == ["closed", "closed"]
+    assert [one.is_ended_by_parent for _, _, one in told] == [True, True]
     assert (
         min(one.steps_seen or 0 for _, _, one in told) >= 3
     )  # Ray kills its workers, so the last steps can be missing

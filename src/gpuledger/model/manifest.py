@@ -220,6 +220,7 @@ class RecordedFacts(JsonObject):
     ``cpu_wait_frac`` is the share of time after the recorded steps in which the thread of the steps waited for a CPU.
     ``trainings`` are rows of a step and a number: of which training the steps from that one on are.
     ``exit_lost_peer`` is True if that exception came from another rank, which had closed the connection.
+    ``is_ended_by_parent`` is True if the process that started it kills it when its work is done, as Ray does.
     """
 
     devices: tuple[DeviceFacts, ...] = ()
@@ -231,6 +232,7 @@ class RecordedFacts(JsonObject):
     exit_began_ns: int | None = None
     exit_error: str | None = None
     exit_lost_peer: bool = False
+    is_ended_by_parent: bool = False
     recorder_bytes: int | None = None
     pid: int | None = None
     pids: tuple[int, ...] = ()

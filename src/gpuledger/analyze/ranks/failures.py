@@ -140,13 +140,18 @@ def _has_failed(one: RankManifest, were_others_ended: bool) -> bool:
 
     Its status is unknown if its parent process read it before the launcher did.
     """
-    if not one.recorder.has_measured_times:
+    if not one.recorder.has_measured_times or _is_ended_by_parent(one):
         return False
     if one.exit_status is not None:
         return one.exit_status != 0
     if one.exit_error is not None or one.status == "cut off":
         return True
     return were_others_ended and one.exit_began_ns is None and not one.has_all_steps
+
+
+def _is_ended_by_parent(one: RankManifest) -> bool:
+    """Return whether the process that started it ended it, which shows no failure."""
+    return one.is_ended_by_parent and one.exit_status in (None, 1) and one.exit_error is None and one.status == "closed"
 
 
 def _end_ns(one: RankManifest) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any
@@ -19,6 +20,8 @@ _LOST_PEER = (
 )
 """What messages of torch.distributed contain if another rank has closed the connection, or does not answer."""
 _MOST_CAUSES = 8
+_RAYLET = "RAY_RAYLET_PID"
+"""Environment variable of Ray's workers: the process that starts and ends them."""
 
 AT_THE_LIMIT = "Some modules, tensors or steps were not recorded: the program had reached Python's recursion limit."
 
@@ -37,6 +40,14 @@ def exit_facts(reason: str) -> dict[str, Any]:
         "exit_error": None if error is None else type(error).__name__,
         "exit_lost_peer": _has_lost_peer(error),
     }
+
+
+def is_ended_by_parent() -> bool:
+    """Return whether the process that started this one kills it when its work is done.
+
+    Ray ends a worker with exit status 1 and without Python's exit, whether its work has failed or not.
+    """
+    return os.environ.get(_RAYLET) == str(os.getppid())
 
 
 def has_failed(reason: str) -> bool:

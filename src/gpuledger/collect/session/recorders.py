@@ -24,6 +24,7 @@ from gpuledger.collect.memory import out_of_memory
 from gpuledger.collect.memory.cuda_history import CudaRecorder
 from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.passes.energy_cards import can_use_cuda
+from gpuledger.collect.session.exit_facts import is_ended_by_parent
 
 if TYPE_CHECKING:
     from gpuledger.collect.memory.dispatch import DispatchRecorder
@@ -127,8 +128,9 @@ class ProcessRecorders:
 
 
 def describe_process(journal: RankJournal) -> None:
-    """Store the process id and the torch version."""
+    """Store the process id, the torch version, and how the process is going to end."""
     journal.fact(pid=os.getpid(), torch_version=torch.__version__, cuda_version=torch.version.cuda)
+    journal.fact(is_ended_by_parent=is_ended_by_parent())
 
 
 def describe_cuda(journal: RankJournal, recorder: CudaRecorder, card: CardReader) -> None:

@@ -30,6 +30,11 @@ def ended(number: int, end_ns: int | None, **facts: Any) -> Rank:
     return rank(number, **{"has_all_steps": True, "exit_began_ns": end_ns, "recorder": "dispatch", **status, **facts})
 
 
+def of_ray(number: int, **facts: Any) -> Rank:
+    """Return a rank with a process that Ray ended."""
+    return ended(number, None, **{"has_all_steps": False, "is_ended_by_parent": True, "exit_status": 1, **facts})
+
+
 HOUR = 3_600_000_000_000
 SGD = {"name": "SGD"}
 
@@ -188,6 +193,11 @@ def of_world(size: int, *numbers: int) -> list[Rank]:
         ),
         ([rank(0, pauses=pause(0)), rank(1, pauses=pause(9 * HOUR))], []),
         ([rank(0, torch_version="2.11"), rank(1, torch_version="2.13")], ["The ranks ran different versions"]),
+        ([of_ray(0), of_ray(1)], []),
+        ([of_ray(0), of_ray(1, exit_status=None), ended(2, 20)], []),
+        ([ended(0, None, exit_status=1), ended(1, 20, exit_status=0)], ["Rank 0 failed: exit status 1"]),
+        ([of_ray(0, exit_error="ValueError"), of_ray(1)], ["Rank 0 failed: ValueError"]),
+        ([of_ray(0, exit_status=137, signal=9), of_ray(1)], ["Rank 0 failed: killed by SIGKILL"]),
     ],
 )
 def test_each_problem_is_said_once(ranks: list[Rank], expected: list[str]) -> None:
