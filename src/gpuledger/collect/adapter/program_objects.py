@@ -110,7 +110,7 @@ def wrapped_tensors(tensor: Tensor) -> list[Tensor]:
     """Return the tensors that are attributes of a wrapper, and those inside of these; empty for other tensors."""
     if is_exactly(tensor, Tensor, nn.Parameter) or not is_wrapper(type(tensor)):
         return []
-    own = [one for one in attributes_of(tensor).values() if is_tensor(one) and one is not tensor]
+    own = [one for one in list(attributes_of(tensor).values()) if is_tensor(one) and one is not tensor]
     return [inner for one in own for inner in wrapped_tensors(one) or [local_part(one)]]
 
 

@@ -60,15 +60,16 @@ class _Makers:
         if starts and starts[-1] == number:
             owners[-1] = owner
             return
+        owners.append(owner)  # first: another thread that finds the start finds its owner
         starts.append(number)
-        owners.append(owner)
         if len(starts) > MOST_CHANGES:
             del starts[: MOST_CHANGES // 2], owners[: MOST_CHANGES // 2]
 
     def of(self, number: int) -> Owner | None:
         """Return the owner of a node; None if it was not created in backward."""
         place = bisect_right(self._starts, number) - 1
-        return self._owners[place] if place >= 0 else None
+        found = self._owners[place : place + 1] if place >= 0 else None  # the thread itself can remove it meanwhile
+        return found[0] if found else None
 
 
 class BackwardNodes:
@@ -137,10 +138,10 @@ class BackwardNodes:
                 node = grad_fn_of(tensor)
                 if node is not None:
                     key = _key_of(node)
-                    self._returned[key] = _the_one([one for one in self._creating.values() if one.of(key[0])])
+                    self._returned[key] = _the_one([one for one in list(self._creating.values()) if one.of(key[0])])
             self._creating.clear()
             for thread in list(self._makers)[:-MOST_THREADS]:
-                del self._makers[thread]
+                self._makers.pop(thread, None)  # another thread can have removed it
         elif (whole and self._found) or len(self._differentiated) + len(self._found) > MOST_NODES:
             for kept in (self._differentiated, self._returned, self._found):
                 kept.clear()

@@ -85,7 +85,7 @@ class OutermostModules:
     def run_in_other_threads(self) -> bool:
         """Return whether a module with weights was called in another thread that goes on, or in several."""
         others = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()} | {_SHARED}
-        return any(self._threads.get(root_id) in others for root_id in self._with_tensors)
+        return any(self._threads.get(root_id) in others for root_id in tuple(self._with_tensors))
 
     def can_take_steps(self, root_id: int) -> bool:
         """Return whether calls of an outermost module can be steps.

@@ -121,7 +121,7 @@ class StackTable:
             part.stacks.append(list(frames))
         if len(self._placed) != self._told:
             self._told = len(self._placed)
-            part.facts["stack_modules"] = [[number, *place] for (_, place), number in self._placed.items()]
+            part.facts["stack_modules"] = [[number, *place] for (_, place), number in self._placed.copy().items()]
 
 
 def _is_in_transform(frames: Frames) -> bool:

@@ -104,7 +104,7 @@ class CompileLog:
     def describe(self) -> dict[str, Any]:
         """Return the regions and graph breaks as in the manifest, or why they are unknown; empty if there are none."""
         regions = sorted(self._regions.values(), key=lambda one: -one.seconds)[:REGIONS]
-        places = sorted(map(self._break_to_json, self._breaks), key=lambda one: -one["seconds"])[:REGIONS]
+        places = sorted(map(self._break_to_json, list(self._breaks)), key=lambda one: -one["seconds"])[:REGIONS]
         found = {"regions": [one.to_json() for one in regions], "places": places, "unread": self._unread}
         return {name: value for name, value in found.items() if value}
 

@@ -39,7 +39,7 @@ class HostMemory:
     def write_facts(self, journal: RankJournal) -> None:
         """Store the values as a fact."""
         self._read()
-        kinds = [{"kind": kind, **sizes} for kind, sizes in self._kinds.items()]
+        kinds = [{"kind": kind, **sizes} for kind, sizes in self._kinds.copy().items()]
         journal.fact(host_memory=kinds, host_limit_bytes=host_limit_bytes())
 
     def _read(self) -> None:

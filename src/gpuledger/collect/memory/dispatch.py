@@ -165,12 +165,12 @@ class DispatchRecorder:
 
     def counts(self, devices: Collection[int] | None = None) -> dict[int, tuple[int, int]]:
         """Return ``device_idx -> (allocations, frees)`` since the recorder opened, of all devices."""
-        return {device_idx: (counted[0], counted[1]) for device_idx, counted in self._counted().items()}
+        return {device_idx: (made, gone) for device_idx, (made, gone, *_) in self._counted().items()}
 
     def _counted(self) -> dict[int, list[int]]:
         """Return allocations, frees, bytes and peak bytes by device; zeros before the first event."""
         self._alone(self.storages.note_ended)
-        return self.storages.counted()
+        return dict(self.storages.counted())  # another thread can add a device
 
     def read_counters(self, part: Part, step: int, reason: str, t_ns: int) -> None:
         """Append the recorder's own counters, because the CPU allocator has none."""

@@ -71,7 +71,7 @@ class StorageEvents:
         events, self._events = self._events, []
         if len(self._operators) != self._told_operators:
             self._told_operators = len(self._operators)
-            part.facts["operators"] = [str(operator) for operator in self._operators]
+            part.facts["operators"] = [str(operator) for operator in list(self._operators)]
         if not events:
             return
         names = ("device_idx", "action", "address", "bytes", "time_ns", "tag_id", "stack_id", "operator_id")
@@ -91,7 +91,7 @@ class StorageEvents:
         """Write the live storages into ``part``, as the opening snapshot."""
         for tensor in living.tensors():
             self.begin(tensor)
-        found = [(device_idx, address, size_bytes) for _, device_idx, address, size_bytes, _ in self._live.values()]
+        found = [row[1:4] for row in list(self._live.values())]
         for device_idx in sorted({row[0] for row in found}):
             address, size_bytes = zip(*[row[1:] for row in found if row[0] == device_idx], strict=True)
             self._held[device_idx] = [0, 0, sum(size_bytes), sum(size_bytes)]

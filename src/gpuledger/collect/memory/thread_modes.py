@@ -104,7 +104,7 @@ class ThreadModes:
             self._of_thread.holder = None
         if self._modes:
             running = frozenset(sys._current_frames())
-            self._modes = {mode for mode in self._modes if mode.thread_id in running}
+            self._modes.difference_update([mode for mode in tuple(self._modes) if mode.thread_id not in running])
         return not self._modes
 
     def _thread_ended(self, mode: ThreadMode) -> None:

@@ -142,7 +142,7 @@ class StepCounter:
     @property
     def failed_in_optimizer(self) -> bool:
         """Return whether a step of an optimizer began and did not end, as one that raises."""
-        return any(count > 0 for count in self._begun.values())
+        return any(count > 0 for count in list(self._begun.values()))
 
     @property
     def has_seen_all(self) -> bool:

@@ -180,7 +180,7 @@ class Part:
             ValueError: a column is missing or unknown.
         """
         joined = {}
-        for table, batches in self.rows.items():
+        for table, batches in list(self.rows.items()):  # another thread can add a table
             pieces = [_columns_of(table, batch) for batch in batches]
             for name in COLUMNS[table]:
                 joined[f"{table}.{name}"] = np.concatenate([piece[name] for piece in pieces])
@@ -194,7 +194,7 @@ class Part:
         """
         rows: dict[str, int] = {}
         values: list[bytes] = []
-        for table, batches in self.rows.items():
+        for table, batches in list(self.rows.items()):  # another thread can add a table
             packed = [_pack_columns(table, batch) for batch in batches]
             rows[table] = sum(length for length, _ in packed)
             for pieces in zip(*(columns for _, columns in packed), strict=True):
