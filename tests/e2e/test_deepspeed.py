@@ -15,6 +15,7 @@ from quick import quick_python
 from recorded import read_recorded
 
 import gpuledger
+from gpuledger.analyze.ranks import rank_set
 from gpuledger.model.run import Rank
 
 has_deepspeed = find_spec("deepspeed") is not None
@@ -129,6 +130,17 @@ def test_each_rank_has_to_hold_half_of_the_weights_in_stage_3(folder: Path) -> N
     rows = rank_of(folder, 3).table("shards").to_pylist()
     assert [row["parts"] for row in rows] == [2, 2]
     assert sum(row["shard_bytes"] for row in rows) == (2 + 4) * HALF
+
+
+def test_weights_that_stage_2_keeps_whole_are_no_mistake(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_set, "LEAST_BYTES", 1)
+    run = gpuledger.merge([str(folder / f"stage2-{rank}.ledger") for rank in range(2)], str(folder / "stage2.ledger"))
+    found = rank_set.build_rank_set(run)
+    assert found is not None
+    expected = {one.name: one.expected_bytes for one in found.categories}
+    assert (expected["weight"], expected["sharded_weight"]) == (2 * NUMBERS, 4 * HALF)
+    assert (expected["sharded_gradient"], expected["sharded_optimizer_state"]) == (4 * HALF, 4 * HALF * MOMENTS)
+    assert found.whole_weights == ()
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from gpuledger.analyze.memory.instant import module_paths
 from gpuledger.analyze.ranks.failures import FailedRank
 from gpuledger.analyze.ranks.problems import failures_of, list_problems
 from gpuledger.analyze.ranks.reading import RankLine, open_summaries
@@ -47,7 +48,10 @@ class Outlier:
 
 @dataclass(frozen=True)
 class WholeWeight:
-    """A weight that every rank holds whole although other weights are sharded, or its whole optimizer state."""
+    """A weight that every rank holds whole although other weights are sharded, or its whole optimizer state.
+
+    It is none if each rank updates a part of the weight, as in stages 1 and 2 of ZeRO, which keep all weights whole.
+    """
 
     module: str
     bytes: int
@@ -122,7 +126,7 @@ def build_rank_set(run: Run, ranks: Sequence[Rank] | None = None) -> RankSet | N
             modules=sums.spreads("module", MOST_MODULES)[0],
             outliers=_outliers(connection),
             why_highest=_why(connection, highest),
-            whole_weights=_whole(connection, "weight") if shared else (),
+            whole_weights=_not_on_purpose(_whole(connection, "weight"), chosen[0]) if shared else (),
             whole_states=_whole(connection, "optimizer_state", _EXPECTS_PARTS) if shared else (),
             energy_j=None if None in energies else sum(one for one in energies if one is not None),
             waits=find_waits(chosen, lines),
@@ -215,3 +219,14 @@ def _whole(connection: duckdb.DuckDBPyConnection, category: str, also: str = "")
         (category, LEAST_BYTES, MOST_WHOLE),
     )
     return tuple(WholeWeight(*row) for row in rows)
+
+
+def _not_on_purpose(found: tuple[WholeWeight, ...], rank: Rank) -> tuple[WholeWeight, ...]:
+    """Return the weights without those that are updated in parts: of a module, or of modules inside it."""
+    if not found:
+        return ()
+    shards = rank.table("shards", ("module_id", "parts", "state_parts")).to_pylist()
+    updated = {row["module_id"] for row in shards if row["parts"] == 1 and (row["state_parts"] or 1) > 1}
+    paths = module_paths(rank)
+    on_purpose = {paths.get(module_id, "") for module_id in updated}
+    return tuple(one for one in found if not any(f"{path}.".startswith(f"{one.module}.") for path in on_purpose))

@@ -110,6 +110,8 @@ class TensorObservations:
         """Parameters that are this rank's part of larger ones, although they are plain tensors."""
         self.of_frameworks = WeakIdentitySet()
         """Parts that a framework updates. Its observer records their optimizer state, and their gradients are parts."""
+        self.updated_in_parts = WeakIdentitySet()
+        """Whole parameters of which each rank updates a part, which is another tensor."""
 
     def see_weights(self) -> None:
         """Record the addresses of parameters and buffers that are new or have moved."""

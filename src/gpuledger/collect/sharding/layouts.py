@@ -83,7 +83,7 @@ class Layouts:
             return
         self._world = ranks, rank
         with without_overrides():
-            parts, states = self._observed.part_ids(), States(self._optimizers(), self._observed.divides, ranks)
+            parts, states = self._observed.part_ids(), States(self._optimizers(), self._observed, ranks)
             rows = (self._row(*known, parts, states) for known in self._registry.parameters[:MOST_PARAMETERS])
             flat = (_flat_row(one, states) for one in self._flat())
             self._rows = [*(row for row in rows if row is not None), *flat]
@@ -103,7 +103,8 @@ class Layouts:
             if self._mesh is None or len(layout.place.shape) > len(self._mesh.shape):
                 self._mesh = layout.place
         part_bytes = part * item_bytes
-        gradient_bytes = part_bytes if requires_grad(tensor) else 0
+        has_own = requires_grad(tensor) and not states.are_of_parts(tensor)  # else gradients are those of the parts
+        gradient_bytes = part_bytes if has_own else 0
         state_bytes, state_parts = states.of(tensor, elements, part, count)
         device_idx = device_number(local_part(tensor))
         sizes = (elements * item_bytes, part_bytes, count, gradient_bytes, state_bytes, state_parts)
@@ -132,19 +133,24 @@ class States:
 
     Args:
         optimizers: The program's optimizers.
-        divides: Returns whether an optimizer divides the state of whole parameters among the ranks.
+        observed: Knows the optimizers and frameworks that divide the state of whole parameters among the ranks.
         ranks: Number of ranks.
     """
 
-    def __init__(self, optimizers: Iterable[Any], divides: Callable[[Any], bool], ranks: int) -> None:
+    def __init__(self, optimizers: Iterable[Any], observed: TensorObservations, ranks: int) -> None:
         self._held: dict[int, dict[int, Any]] = {}
-        self._divided: set[int] = set()
+        self._of_parts = {id(one) for one in observed.updated_in_parts}
+        self._divided = set(self._of_parts)
         self._ranks = ranks
         for optimizer in optimizers:
-            if divides(optimizer):
+            if observed.divides(optimizer):
                 self._divided.update(id(one) for group in parameter_groups(optimizer) for one in group)
             for parameter, values in state_of(optimizer):
                 self._held.setdefault(id(parameter), {}).update((id(one), one) for one in tensors_in(values))
+
+    def are_of_parts(self, parameter: Any) -> bool:
+        """Return whether other tensors than a whole parameter are updated, one on each rank."""
+        return id(parameter) in self._of_parts
 
     def of(self, parameter: Any, elements: int, part: int, parts: int) -> tuple[int, int]:
         """Return the bytes of a parameter's state, and the number of parts that it is divided into.

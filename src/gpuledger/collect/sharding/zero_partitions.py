@@ -101,9 +101,10 @@ class ZeroPartitions(LibraryObserver):
         self._unknown = note
 
     def layouts(self) -> Iterator[FlatLayout]:
-        """Yield the part of each parameter of stage 3 that this rank has to hold."""
+        """Yield the part that this rank has to hold: of each parameter of stage 3, or of each group below."""
         for optimizer in self._optimizers:
             masters = list(_tensors_of(optimizer, MASTERS))
+            yield from self._layouts_of_groups(_groups(optimizer), masters)
             addresses = {storage_address(master) for master in masters}
             for parameter in _partitioned(one for group in _groups(optimizer) for one in group):
                 held: dict[str, Any] = attributes_of(parameter)
@@ -114,6 +115,15 @@ class ZeroPartitions(LibraryObserver):
                     copy_item_bytes = 0 if storage_address(part) in addresses else int(masters[0].dtype.itemsize)
                     place = self._owner(parameter)
                     yield FlatLayout(*place, int(whole), elements, ranks, part, masters, copy_item_bytes)
+
+    def _layouts_of_groups(self, groups: list[list[Any]], masters: list[Any]) -> Iterator[FlatLayout]:
+        """Yield this rank's part of each group of whole parameters: the weights that it updates."""
+        for group, master in zip(groups, masters, strict=False):
+            whole, part = sum(int(one.numel()) for one in group), int(master.numel())
+            if whole and part and not any(True for _ in _partitioned(group)):
+                owners = [self._owner(one) for one in group]
+                place = owners[0] if len(group) == 1 else (-1, self._context.registry.around([at for _, at in owners]))
+                yield FlatLayout(*place, whole, part, -(-whole // part), master, [master])
 
     # -- what is held -----------------------------------------------------------------------------------------------
 
@@ -138,6 +148,8 @@ class ZeroPartitions(LibraryObserver):
         groups = _groups(optimizer)
         masters, parts = list(_tensors_of(optimizer, MASTERS)), [one for group in groups for one in _partitioned(group)]
         self._context.observed.parts.update([*masters, *parts])
+        if masters and not parts:
+            self._context.observed.updated_in_parts.update(one for group in groups for one in group)
         self._context.observed.of_frameworks.update(masters)
         shards = [attributes_of(one)["ds_tensor"] for one in parts]
         found = (
