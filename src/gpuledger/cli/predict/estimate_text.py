@@ -28,6 +28,8 @@ def verdict_line(found: Estimate) -> str:
     sizes = f"{peaks.process_bytes / _GIB:.1f} of {card.usable_bytes / _GIB:.1f} GiB {when}, {interval(found)}"
     if full_after is not None:
         sizes += f", full after about {counted(full_after, 'step')}"
+    if found.memory_errors:
+        sizes += f", {counted(found.memory_errors, 'out-of-memory error')} handled"
     return f"{found.fit.verdict} on {card.key} ({sizes})"
 
 
@@ -150,6 +152,7 @@ def estimate_document(found: Estimate) -> dict[str, Any]:
         "fits": found.fits,
         **peaks_document(found, found.rank),
         "uncompiled": list(found.uncompiled),
+        "memory_errors": found.memory_errors,
         "capacity_bytes": found.card.usable_bytes,
         "confidence": found.confidence,
         "assumed": None if peaks.assumed is None else asdict(peaks.assumed),

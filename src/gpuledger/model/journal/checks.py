@@ -39,6 +39,7 @@ _FACTS = Fields(
         "shards": maybe(ListOf(ListOf(int, 5, 9))),
         "cublas_handles": int,
         "uncompiled": MappingOf(str),
+        "memory_errors": int,
         "compiled_graphs": maybe(int),
         "captured_pools": ListOf(int),
         "step_memory_from_ns": maybe(int),

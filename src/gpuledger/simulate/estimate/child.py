@@ -6,6 +6,7 @@ import atexit
 import gc
 import os
 import runpy
+import shutil
 import sys
 import tempfile
 import threading
@@ -23,7 +24,8 @@ def follow_program(order: dict[str, Any], program: list[str]) -> dict[str, Any]:
     """Return how a program ended that was run as ``__main__`` on the simulated GPU.
 
     If values were assumed, it is followed again with the least and the largest of them, in forks that have torch
-    loaded. ``reserved_if`` has the reserved bytes of each; None if the program failed.
+    loaded. ``reserved_if`` has the reserved bytes of each; None if the program failed. If it failed after out-of-memory
+    errors that it seemed to handle, it is followed again without these.
     """
     follow = load_for_forks()
 
@@ -31,21 +33,31 @@ def follow_program(order: dict[str, Any], program: list[str]) -> dict[str, Any]:
         return follow({**order, **changed}, lambda: run_as_main(program), gc.unfreeze)
 
     spare = None if order.get("ranks") else Spare(follow_again)
-    outcome = follow_again({})
+    outcome = follow_again({"memory_errors": spare is not None})
     if spare is not None:
+        if outcome["memory_errors"] and _failed(outcome):
+            shutil.rmtree(Path(order["run_directory"]) / "rank-0")
+            outcome = spare.run({"memory_errors": False}) or outcome
         if outcome["assumed"]:
             steps = None if outcome["with_rest"] else outcome["steps"] or order["steps"]
-            outcome["reserved_if"] = {one: _reserved_with(spare, one, steps) for one in (LEAST, LARGEST)}
+            again = {"steps": steps, "memory_errors": bool(outcome["memory_errors"])}
+            outcome["reserved_if"] = {one: _reserved_with(spare, one, again) for one in (LEAST, LARGEST)}
         spare.end()
     return outcome
 
 
-def _reserved_with(spare: Spare, assumption: str, steps: int | None) -> int | None:
+def _failed(outcome: dict[str, Any]) -> bool:
+    """Return whether a program ended with an error or before a step, or without memory after its steps."""
+    is_early = outcome["ended"] == "raised" or outcome.get("status") or not outcome["steps"]
+    return bool(is_early or outcome.get("out_of_memory"))
+
+
+def _reserved_with(spare: Spare, assumption: str, again: dict[str, Any]) -> int | None:
     from gpuledger.simulate.estimate.failures import reserved_bytes_of
 
     with tempfile.TemporaryDirectory() as directory:
         place = str(Path(directory) / "other.ledger")
-        return reserved_bytes_of(spare.run({"assumption": assumption, "steps": steps, "run_directory": place}))
+        return reserved_bytes_of(spare.run({**again, "assumption": assumption, "run_directory": place}))
 
 
 def load_unwatched() -> Callable[..., dict[str, Any]]:

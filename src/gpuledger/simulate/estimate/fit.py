@@ -281,6 +281,18 @@ def _fit_card(card: GpuModel, peaks: Peaks, requests: Requests, level: float) ->
     return Fit(card, EDGE, min(own.process_bytes, reserved_bytes + card.outside_bytes), own.upper_bytes)
 
 
+def with_handled_errors(fit: Fit) -> Fit:
+    """Return the result for the GPU on which a program has handled out-of-memory errors: it cannot need more."""
+    usable_bytes = fit.card.usable_bytes
+    process_bytes, upper_bytes = min(fit.process_bytes, usable_bytes), min(fit.upper_bytes, usable_bytes)
+    return replace(fit, verdict=EDGE, process_bytes=process_bytes, upper_bytes=upper_bytes)
+
+
+def at_the_edge(fit: Fit) -> Fit:
+    """Return the result for another GPU than the one on which a program has handled out-of-memory errors."""
+    return replace(fit, verdict=EDGE) if fit.verdict == FITS else fit
+
+
 def fit_catalogue(
     peaks: Peaks,
     requests: Requests,

@@ -31,6 +31,7 @@ from gpuledger.simulate.rest.decoding import ShortenedDecoding
 from gpuledger.simulate.rest.ending import StepsDone
 from gpuledger.simulate.rest.failed_threads import FailedThreads, failure_of
 from gpuledger.simulate.rest.longer import LongerLoops
+from gpuledger.simulate.rest.memory_errors import HandledMemoryErrors
 from gpuledger.simulate.rest.own_code import is_own, own_place
 from gpuledger.simulate.rest.program_source import install_changes
 from gpuledger.simulate.rest.rest import RestOfProgram
@@ -82,7 +83,8 @@ def follow(
 
     Args:
         order: The GPU, number of steps, allocator settings, assumption and the run's directory; for one rank of a job
-            also ``ranks``: its rank, the number of ranks and the directory of messages.
+            also ``ranks``: its rank, the number of ranks and the directory of messages. With ``memory_errors``, those
+            that the program handles are raised.
         program: Runs the program.
         at_first_bytes: Called once, before the first GPU allocation.
         changes: Change the program; by default, it is followed unchanged.
@@ -101,6 +103,7 @@ def follow(
     one_rank = _one_rank(ranks, say) if ranks else None
     parts: list[_Part] = [started, failed_threads, SavedObjects(say), ShortenedDecoding(device, say)]
     parts += [] if changes is None else [changes]
+    parts += [HandledMemoryErrors(device, say)] if order.get("memory_errors") else []
     install = partial(_install, parts, plan, rest, one_rank, say)
     with in_place(device, say, order.get("assumption", EXPECTED), install) as mode:
         mode.ran = None if changes is None else _until_rest(changes.count, rest)
@@ -126,6 +129,7 @@ def follow(
         **_facts_of_steps(plan, rest),
         **_facts_of_rank(one_rank),
         "assumed": mode.values.was_assumed,
+        "memory_errors": device.memory_errors,
         "peak_reserved_bytes": device.counters.peak_reserved_bytes,
         "allocations": device.counters.alloc_count,
         "notes": list(said),
@@ -217,7 +221,7 @@ def _run(program: Callable[[], None], rest: RestOfProgram | None, *, with_ranks:
             end = _describe_end(failure_of(error), with_ranks=with_ranks)
             return end if failure_of(error) is error else {**end, "hint": OTHER_THREADS}
         rest.failed(failure_of(error))
-        return {"ended": "steps"}
+        return {"ended": "steps", "out_of_memory": isinstance(failure_of(error), torch.OutOfMemoryError)}
     finally:
         if rest is not None:
             rest.end()

@@ -32,12 +32,14 @@ from gpuledger.simulate.estimate.fit import (
     Fit,
     Peaks,
     Requests,
+    at_the_edge,
     compiled_change,
     fit_card,
     fit_catalogue,
     kind_of,
     peaks_on,
     with_full_buffers,
+    with_handled_errors,
 )
 from gpuledger.simulate.interval import compiled_errors
 from gpuledger.units import format_bytes
@@ -62,6 +64,8 @@ class Estimate:
     uncompiled: tuple[str, ...] = ()
     """Places in the program that use ``torch.compile``, as FILE:LINE. Nothing is compiled for the estimate."""
     rank: int = 0
+    memory_errors: int = 0
+    """Out-of-memory errors that the program meets on this GPU and handles."""
 
     def __repr__(self) -> str:
         sizes = [format_bytes(size) for size in (self.peak_process_bytes, self.upper_bytes, self.card.usable_bytes)]
@@ -211,6 +215,11 @@ def read_estimate(
     listed = catalogue().values() if order.others is None else order.others
     cards = [one.with_limit(limit_frac) for one in listed]
     others = fit_catalogue(peaks, requests, order.confidence, handles, card.nccl_bytes, cards=cards)
+    memory_errors = int(journal.facts.get("memory_errors", 0))
+    if memory_errors:
+        fit = with_handled_errors(fit)
+        others = tuple(with_handled_errors(one) if one.card.key == card.key else at_the_edge(one) for one in others)
+        peaks = dataclasses.replace(peaks, upper_bytes=fit.upper_bytes)
     if fit.process_bytes < peaks.process_bytes:
         peaks = dataclasses.replace(
             peaks, process_bytes=fit.process_bytes, reserved_bytes=fit.process_bytes - card.outside_bytes
@@ -226,6 +235,7 @@ def read_estimate(
         run,
         tuple(uncompiled),
         rank,
+        memory_errors,
     )
 
 

@@ -89,6 +89,7 @@ class SimulatedSession(Session):
         self.journal.fact(
             cublas_handles=self.device.handles,
             limit_frac=self.device.limit_frac,
+            memory_errors=self.device.memory_errors,
             uncompiled=self.device.uncompiled,
             elsewhere=self.device.elsewhere.fact(),
             libraries={

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
-from gpuledger.analyze.allocator.pools import Counters
+from gpuledger.analyze.allocator.pools import LARGE_SEGMENT_BYTES, Counters
 from gpuledger.model.journal.journal import Action
 from gpuledger.simulate.catalogue import GpuModel
 from gpuledger.simulate.conditions.decisions import ProgramProgress
@@ -100,6 +100,11 @@ class SimulatedDevice:
         """A larger request fails, whatever the allocator has."""
         self.limit_frac = 1.0
         """Share of the GPU's memory to which the program limits itself."""
+        self.when_full: Callable[[int, int, Any], int] | None = None
+        """Called with bytes, stream and operator for a request that may exceed :attr:`room_bytes`. Returns the address
+        of its block, and 0 if the operator goes without."""
+        self.memory_errors = 0
+        """Out-of-memory errors that the program has met."""
         self.steps = 0
         """Training steps that ended."""
         self._copied: dict[int, int] = {}
@@ -120,6 +125,17 @@ class SimulatedDevice:
     def progress(self) -> ProgramProgress:
         """Return how far the program is."""
         return ProgramProgress(self.steps, self.counters.allocated_bytes)
+
+    @property
+    def allowed_bytes(self) -> int:
+        """Return the bytes to which the program limits its reserved memory."""
+        return int(self.limit_frac * self.card.available_bytes)
+
+    @property
+    def room_bytes(self) -> int:
+        """Return the bytes that the program can reserve: beside context and libraries, and within its own limit."""
+        card = self.card.with_handles(self.handles).with_limit(self.limit_frac)
+        return card.usable_bytes - card.outside_bytes
 
     @property
     def handles(self) -> int:
@@ -195,8 +211,10 @@ class SimulatedDevice:
         """Allocate blocks that stay as long as the storage with that address."""
         checked, self.before_request = self.before_request, None
         held = self._held_with.setdefault(address, [])
-        held.extend([self.malloc(size, operator) for size in sizes_bytes])
-        self.before_request = checked
+        try:
+            held.extend([self.malloc(size, operator) for size in sizes_bytes])
+        finally:
+            self.before_request = checked
 
     def holds_more(self, address: int) -> bool:
         """Return whether blocks stay as long as the storage with that address, which is still there."""
@@ -236,7 +254,8 @@ class SimulatedDevice:
 
         Raises:
             OutOfMemoryError: the GPU is out of memory.
-            torch.OutOfMemoryError: it is larger than ``largest_request_bytes``. A program can request less then.
+            torch.OutOfMemoryError: it is larger than ``largest_request_bytes``, or than the room, and the program
+                handles that. It can request less then.
         """
         if size_bytes > self.largest_request_bytes:
             raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size_bytes / (1 << 30):.2f} GiB")
@@ -247,16 +266,26 @@ class SimulatedDevice:
             self.before_request()
         self._busy = True
         try:
-            self._operator = self._number(operator)
+            self._operator, number = self._number(operator), self._requests
+            stream = self.stream if self.pool is None else self.pool
+            if self.when_full is not None and self._may_exceed(size_bytes):
+                address = self.when_full(size_bytes, stream, operator)
+            else:
+                address = self.allocator.malloc(size_bytes, stream)
             self.requested_bytes += size_bytes
-            if isinstance(size_bytes, Size):
-                self.elsewhere.replace(self._requests, size_bytes)
-            return self.allocator.malloc(size_bytes, self.stream if self.pool is None else self.pool)
+            if isinstance(size_bytes, Size) and address:
+                self.elsewhere.replace(number, size_bytes)
+            return address
         finally:
             self.high_bytes = max(self.high_bytes, self.counters.allocated_bytes)
             self._busy = False
             while self._gone:
                 self._drop(self._gone.pop(0))
+
+    def _may_exceed(self, size_bytes: int) -> bool:
+        """Return whether the GPU may have no room for a request. Asked for each, so without the exact room."""
+        most_bytes = self.counters.reserved_bytes + size_bytes + LARGE_SEGMENT_BYTES + self.card.outside_bytes
+        return most_bytes > self.card.available_bytes or most_bytes > self.allowed_bytes
 
     def capture(self, pool: int) -> None:
         """Allocate in a private pool from now on, as a CUDA graph does that is captured."""
@@ -279,18 +308,19 @@ class SimulatedDevice:
     def borrow(self, sizes_bytes: Iterable[int], operator: Any) -> Iterator[None]:
         """Allocate temporary memory while an operator runs, as its kernels do."""
         addresses, added = [], []
-        for size in sizes_bytes:
-            if size:
-                addresses.append(self.malloc(size, operator))
-            elif isinstance(size, Size):
-                added.append(self.elsewhere.add(self._requests, size, self.stream, self._number(operator)))
         try:
+            for size in sizes_bytes:
+                if size:
+                    addresses.append(self.malloc(size, operator))
+                elif isinstance(size, Size):
+                    added.append(self.elsewhere.add(self._requests, size, self.stream, self._number(operator)))
             yield
         finally:
             for number in reversed(added):
                 self.elsewhere.remove(self._requests, number)
             for address in reversed(addresses):
-                self.allocator.free(address)
+                if address:
+                    self.allocator.free(address)
 
     def _number(self, operator: Any) -> int:
         name = operator if isinstance(operator, str) else label_of(operator)

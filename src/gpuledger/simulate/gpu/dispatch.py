@@ -243,8 +243,8 @@ class SimulatedMode(TorchDispatchMode):
     def _followed(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Return the fake result of an operator, allocated, with its values where they are known."""
         result = self.fake(func, args, kwargs)
-        self.account(func, result)
         sized, self._sized = self._sized, None
+        self.account(func, result)
         if sized is None:
             self.values.follow(func, args, kwargs, result)
         else:

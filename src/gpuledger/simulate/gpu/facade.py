@@ -212,7 +212,7 @@ class CudaFacade:
             name=card.name,
             major=card.compute_capability[0],
             minor=card.compute_capability[1],
-            total_memory=card.total_bytes,
+            total_memory=card.available_bytes,
             multi_processor_count=card.multiprocessors,
             warp_size=32,
             max_threads_per_multi_processor=2048,
@@ -272,10 +272,9 @@ class CudaFacade:
 
     def _limited(self, fraction: float, device: Any = None) -> None:
         self.device.limit_frac = fraction
-        limit = format_bytes(int(fraction * self.device.card.available_bytes))
         self._say(
-            f"{caller()}: torch.cuda.set_per_process_memory_fraction limits the program to {limit}. The verdict is for "
-            "this limit. The estimate is of the memory that the program needs without out-of-memory errors."
+            f"{caller()}: torch.cuda.set_per_process_memory_fraction limits the program to "
+            f"{format_bytes(self.device.allowed_bytes)}. The verdict is for this limit."
         )
 
     def _peaks(self) -> tuple[int, int]:
@@ -286,7 +285,7 @@ class CudaFacade:
     def _statistics(self) -> dict[str, int]:
         counters = self.device.counters
         allocated, reserved = self._peaks()
-        found = {"num_alloc_retries": counters.retries, "num_ooms": 0}
+        found = {"num_alloc_retries": counters.retries, "num_ooms": self.device.memory_errors}
         for name, now, peak in (
             ("allocated_bytes", counters.allocated_bytes, allocated),
             ("active_bytes", counters.active_bytes, allocated),
@@ -301,7 +300,7 @@ class CudaFacade:
     def _free_and_total(self) -> tuple[int, int]:
         card = self.device.card
         used = card.outside_bytes + self.device.counters.reserved_bytes
-        return max(card.usable_bytes - used, 0), card.total_bytes
+        return max(card.available_bytes - used, 0), card.available_bytes
 
     def _seeds(self) -> dict[str, Any]:
         def state(device: Any = None) -> Any:

@@ -411,7 +411,8 @@ def test_the_rest_is_also_followed_with_other_assumptions(monkeypatch: pytest.Mo
         """Return an outcome with 5 bytes, and 100 more with the rest."""
         with_rest = order["steps"] is None
         reserved = 100 * with_rest + 5
-        return {"ended": "steps", "steps": 3, "assumed": True, "with_rest": with_rest, "peak_reserved_bytes": reserved}
+        ended = {"ended": "steps", "steps": 3, "assumed": True, "memory_errors": 0}
+        return {**ended, "with_rest": with_rest, "peak_reserved_bytes": reserved}
 
     monkeypatch.setattr(child, "load_for_forks", lambda: pretended)
     assert child.follow_program({"steps": None}, [])["reserved_if"] == {"least": 105, "largest": 105}
