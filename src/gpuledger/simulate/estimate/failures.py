@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
-import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,8 +12,7 @@ from typing import Any
 from gpuledger.errors import InputError
 from gpuledger.processes.child_job import ProgramTraceback
 from gpuledger.simulate.ranks.place import RankPlace
-from gpuledger.simulate.rest.own_code import is_own, own_place
-from gpuledger.simulate.rest.started import OTHER_THREADS
+from gpuledger.simulate.rest.own_code import own_place
 
 _WITHOUT_BYTES = re.compile(r"data is not allocated|data pointer|doesn't have storage|without storage", re.IGNORECASE)
 DISTRIBUTED = ("FSDP", "torch.distributed", "torch.multiprocessing.spawn")
@@ -60,19 +57,7 @@ def hint_on(error: BaseException) -> str:
         return f"Install {missing}, which the program starts"
     if isinstance(error, SystemExit) and error.code:
         return "The program ended itself before a step. Give it what it asks for"
-    known = next((hint for kind, hint in _NEEDS if isinstance(error, kind)), "")
-    return known or (OTHER_THREADS if _has_other_threads() else "")
-
-
-def _has_other_threads() -> bool:
-    """Return whether a function of the program's own runs in another thread."""
-    frames = sys._current_frames()
-    frames.pop(threading.get_ident(), None)
-    return any(
-        is_own(frame.f_code.co_filename)
-        for innermost in frames.values()
-        for frame, _ in traceback.walk_stack(innermost)
-    )
+    return next((hint for kind, hint in _NEEDS if isinstance(error, kind)), "")
 
 
 def reserved_bytes_of(outcome: Mapping[str, Any]) -> int | None:

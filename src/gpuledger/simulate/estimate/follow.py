@@ -38,7 +38,7 @@ from gpuledger.simulate.rest.rest import RestOfProgram
 from gpuledger.simulate.rest.saved_objects import SavedObjects
 from gpuledger.simulate.rest.saved_weights import install_saving
 from gpuledger.simulate.rest.side_effects import follow_temporary_files
-from gpuledger.simulate.rest.started import OTHER_THREADS, Started
+from gpuledger.simulate.rest.started import Started
 
 
 def describe_convolutions(device: SimulatedDevice) -> list[str]:
@@ -214,14 +214,14 @@ def _run(program: Callable[[], None], rest: RestOfProgram | None, *, with_ranks:
     """Run the program. Return how it ended, as JSON. An error in the rest of the program is a note."""
     try:
         program()
-    except StepsDone:
-        return {"ended": "steps"}
-    except BaseException as error:
+    except BaseException as raised:
+        error = failure_of(raised)
+        if isinstance(error, StepsDone):
+            return {"ended": "steps"}
         if rest is None or not rest.began:
-            end = _describe_end(failure_of(error), with_ranks=with_ranks)
-            return end if failure_of(error) is error else {**end, "hint": OTHER_THREADS}
-        rest.failed(failure_of(error))
-        return {"ended": "steps", "out_of_memory": isinstance(failure_of(error), torch.OutOfMemoryError)}
+            return _describe_end(error, with_ranks=with_ranks)
+        rest.failed(error)
+        return {"ended": "steps", "out_of_memory": isinstance(error, torch.OutOfMemoryError)}
     finally:
         if rest is not None:
             rest.end()

@@ -37,7 +37,7 @@ class SimulatedRecorder:
         self._snapshots = 0
 
     def _set_token(self, token: str) -> None:
-        self._device.token = token
+        self._device.of_thread.token = token
         self._context.set_token(token)
 
     def place_of(self, tensor: torch.Tensor) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuledger.model.journal.journal import Action
-from gpuledger.simulate.gpu.elsewhere import ADD, REPLACE
+from gpuledger.simulate.elsewhere import ADD, REPLACE
 from gpuledger.simulate.traits import Traits
 
 Row = tuple[int, int, int, int, int]

@@ -21,11 +21,12 @@ from gpuledger.simulate.gpu.autocast import install_autocast
 from gpuledger.simulate.gpu.choices import install_choices
 from gpuledger.simulate.gpu.compiling import run_uncompiled
 from gpuledger.simulate.gpu.device import SimulatedDevice
-from gpuledger.simulate.gpu.dispatch import SimulatedMode, Where
+from gpuledger.simulate.gpu.dispatch import SimulatedMode
 from gpuledger.simulate.gpu.facade import CudaFacade
 from gpuledger.simulate.gpu.functions import SimulatedFunctions
 from gpuledger.simulate.gpu.hints import listening, place_of
 from gpuledger.simulate.gpu.patches import Patches
+from gpuledger.simulate.gpu.threads import Where, simulate_threads
 from gpuledger.simulate.host_numbers import HostNumbers
 
 
@@ -109,7 +110,7 @@ def in_place(
     assumption: str = EXPECTED,
     install_more: Callable[[Patches, SimulatedMode], None] = lambda _patches, _mode: None,
 ) -> Iterator[SimulatedMode]:
-    """Provide ``device`` as ``cuda:0`` to this thread's code, and restore everything at the end.
+    """Provide ``device`` as ``cuda:0`` to this thread's code and to new threads, and restore everything at the end.
 
     Args:
         device: The GPU.
@@ -125,12 +126,20 @@ def in_place(
     _patch_generator(patches, mode.host_numbers, device)
     _patch_profiler(patches)
     run_uncompiled(patches, device.uncompiled.setdefault, device.fusion)
+
+    @contextmanager
+    def in_thread() -> Iterator[None]:
+        with device.handles_of_threads.taken(device.of_thread), mode, functions:
+            yield
+
+    simulate_threads(patches, in_thread)
     install_more(patches, mode)
     remove_autocast = install_autocast(patches)
     try:
         with listening(partial(_replace, mode, patches)), mode, functions:
             yield mode
     finally:
+        device.is_over = True
         patches.undo()
         remove_autocast()
         torch.clear_autocast_cache()

@@ -309,16 +309,16 @@ def _patch_devices(patches: Patches, functions: SimulatedFunctions) -> None:
 def _patch_engine(patches: Patches, functions: SimulatedFunctions) -> None:
     """Enable the mode during backward, too: checkpoints and hooks run the program's own code there."""
     plain = torch.autograd.graph._engine_run_backward
-    device, where = functions.device, functions.where
+    here, where = functions.device.of_thread, functions.where
 
     def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
-        before = where.around, device.in_backward, device.in_engine
-        where.around = device.in_backward = device.in_engine = True
+        before = where.around, here.in_backward
+        where.around = here.in_backward = True
         try:
             with functions:
                 return plain(*args, **kwargs)
         finally:
-            where.around, device.in_backward, device.in_engine = before
+            where.around, here.in_backward = before
 
     patches.put(torch.autograd.graph, "_engine_run_backward", _engine_run_backward)
     patches.put(torch.autograd, "_engine_run_backward", _engine_run_backward)

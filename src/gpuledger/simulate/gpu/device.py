@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -18,8 +19,9 @@ from gpuledger.model.journal.journal import Action
 from gpuledger.simulate.catalogue import GpuModel
 from gpuledger.simulate.conditions.decisions import ProgramProgress
 from gpuledger.simulate.convolutions.convolutions import Held
-from gpuledger.simulate.gpu.elsewhere import Elsewhere
+from gpuledger.simulate.elsewhere import Elsewhere
 from gpuledger.simulate.gpu.fusion import FusedTensors
+from gpuledger.simulate.gpu.threads import Handles, OfThread
 from gpuledger.simulate.traits import CAPTURE, Size, Sizing, traits_of
 
 Event = tuple[int, int, int, int, int, str, int]
@@ -68,12 +70,13 @@ class SimulatedDevice:
         self.sizing = Sizing(traits_of(card))
         self.elsewhere = Elsewhere()
         self.events: list[Event] = []
-        self.token = ""
-        self.stream = 0
+        self.lock = threading.RLock()
+        """Held while an operator runs, or a storage is freed: threads of the program take turns."""
+        self.of_thread, self.handles_of_threads = OfThread(), Handles()
+        self.is_over = False
+        """Whether the simulation has ended, so that other threads of the program end, too."""
         self.pool: int | None = None
         """The stream that stands for the private pool of the CUDA graph that is captured."""
-        self.in_backward = False
-        self.in_engine = False
         self.operators: dict[str, int] = {}
         self.kept: dict[object, int] = {}
         self.convolutions: dict[tuple[int, ...], bool] = {}
@@ -116,6 +119,21 @@ class SimulatedDevice:
         self._busy = False
         self._gone: list[int] = []
         allocator.memory.listen = self._heard
+
+    @property
+    def stream(self) -> int:
+        """Return the current stream of this thread."""
+        return self.of_thread.stream
+
+    @property
+    def in_backward(self) -> bool:
+        """Return whether this thread runs a backward."""
+        return self.of_thread.in_backward
+
+    @property
+    def handle(self) -> int:
+        """Return the number of this thread's handle of a library; -1 in a backward, which has a thread of its own."""
+        return -1 if self.in_backward else self.of_thread.number
 
     @property
     def counters(self) -> Counters:
@@ -193,6 +211,10 @@ class SimulatedDevice:
 
     def resize(self, storage: torch.UntypedStorage) -> None:
         """Follow a storage on the GPU that was resized without an operator: the new memory comes before the free."""
+        with self.lock:
+            self._resize(storage)
+
+    def _resize(self, storage: torch.UntypedStorage) -> None:
         key, size_bytes = storage._cdata, storage.nbytes()
         known = self._live.get(key)
         if known is None or known[2] == size_bytes:
@@ -228,15 +250,30 @@ class SimulatedDevice:
 
     def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
         """Record that another stream uses a tensor."""
-        address = self.address(tensor)
-        if address:
-            self.allocator.record_stream(address, stream)
+        with self.lock:
+            address = self.address(tensor)
+            if address:
+                self.allocator.record_stream(address, stream)
+
+    def finish_streams(self) -> None:
+        """Complete the frees of blocks that other streams used."""
+        with self.lock:
+            self.allocator.finish_streams()
+
+    def empty_cache(self) -> None:
+        """Release every segment without a block in use."""
+        with self.lock:
+            self.allocator.empty_cache()
 
     def _drop(self, key: int) -> None:
         """Free a deleted storage. The garbage collector can call this during a malloc; then it is freed after that."""
-        if self._busy:
-            self._gone.append(key)
-            return
+        with self.lock:
+            if self._busy:
+                self._gone.append(key)
+            else:
+                self._drop_now(key)
+
+    def _drop_now(self, key: int) -> None:
         known = self._live.pop(key, None)
         self.fusion.forget(key)
         if key in self._copied:
@@ -280,7 +317,7 @@ class SimulatedDevice:
             self.high_bytes = max(self.high_bytes, self.counters.allocated_bytes)
             self._busy = False
             while self._gone:
-                self._drop(self._gone.pop(0))
+                self._drop_now(self._gone.pop(0))
 
     def _may_exceed(self, size_bytes: int) -> bool:
         """Return whether the GPU may have no room for a request. Asked for each, so without the exact room."""
@@ -332,4 +369,4 @@ class SimulatedDevice:
     def _heard(self, action: Action, address: int, size_bytes: int, stream: int) -> None:
         operator = self._operator if action == Action.ALLOC else -1
         self._requests += action in REQUESTS
-        self.events.append((int(action), address, size_bytes, stream, time.time_ns(), self.token, operator))
+        self.events.append((int(action), address, size_bytes, stream, time.time_ns(), self.of_thread.token, operator))

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -35,6 +34,7 @@ from gpuledger.simulate.gpu.hints import function_for
 from gpuledger.simulate.gpu.kernels import KERNELS
 from gpuledger.simulate.gpu.shortcuts import Shortcuts, is_view, tensors_in
 from gpuledger.simulate.gpu.sizes import RESIZED, SIZES, caller, fakes_of
+from gpuledger.simulate.gpu.threads import Where
 from gpuledger.simulate.gpu.values import Values, host_targets
 from gpuledger.simulate.host_numbers import HostNumbers, draws
 from gpuledger.simulate.temporaries.rules import COPIES_TO_HOST, host_copy_bytes, workspaces_of
@@ -82,23 +82,6 @@ def _wraps_tensors(kind: type) -> bool:
     return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
 
 
-class Where:
-    """Device of new tensors: as requested by the current call, or that of its arguments."""
-
-    def __init__(self) -> None:
-        self.asked: bool | None = None
-        self.around = False
-
-    @contextmanager
-    def asking(self, on_card: bool | None) -> Iterator[None]:
-        """Place new storages on the GPU (True), on the CPU (False), or on the device of the arguments (None)."""
-        before, self.asked = self.asked, on_card
-        try:
-            yield
-        finally:
-            self.asked = before
-
-
 class SimulatedMode(TorchDispatchMode):
     """Runs each operator, without computing it if it is on the GPU, and reports new storages to the device.
 
@@ -136,6 +119,12 @@ class SimulatedMode(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.device.is_over:
+            raise SystemExit  # ends a thread without a message
+        with self.device.lock:
+            return self._dispatched(func, types, args, kwargs)
+
+    def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if func is _DEVICE and not self.fake_mode.in_kernel_invocation:
             return args[0].fake_device  # shortcut: two of three calls ask for a tensor's device
         if any(kind is not FakeTensor and _wraps_tensors(kind) for kind in types):

@@ -231,7 +231,7 @@ class CudaFacade:
             "init": lambda: None,
             "_lazy_init": lambda: None,
             "_lazy_call": lambda callback, **_how: callback(),
-            "synchronize": lambda device=None: self.device.allocator.finish_streams(),
+            "synchronize": lambda device=None: self.device.finish_streams(),
             "get_device_name": lambda device=None: card.name,
             "get_device_capability": lambda device=None: card.compute_capability,
             "get_device_properties": lambda device=None: properties,
@@ -248,7 +248,7 @@ class CudaFacade:
     def _memory(self) -> dict[str, Any]:
         counters = self.device.counters
         return {
-            "empty_cache": self.device.allocator.empty_cache,
+            "empty_cache": self.device.empty_cache,
             "memory_allocated": lambda device=None: counters.allocated_bytes,
             "max_memory_allocated": lambda device=None: max(self._peaks()[0], counters.allocated_bytes),
             "memory_reserved": lambda device=None: counters.reserved_bytes,
@@ -326,14 +326,15 @@ class CudaFacade:
 
         @contextmanager
         def on_stream(stream: Any) -> Any:
-            before, device.stream = device.stream, getattr(stream, "number", device.stream)
+            here = device.of_thread
+            before, here.stream = here.stream, getattr(stream, "number", here.stream)
             try:
                 yield
             finally:
-                device.stream = before
+                here.stream = before
 
         def set_stream(stream: Any) -> None:
-            device.stream = stream.number
+            device.of_thread.stream = stream.number
 
         return {
             "Stream": SimulatedStream,

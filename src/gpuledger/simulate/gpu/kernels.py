@@ -57,7 +57,7 @@ def _add(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
     first, second = args[0], args[1]
     if parts_of(first) is not None:
         return sum_of_sparse(mode, func, args, kwargs)
-    node = torch._C._current_autograd_node() if mode.device.in_engine else None
+    node = torch._C._current_autograd_node() if mode.device.in_backward else None
     if node is not None and node.name() in _ADDS_ITSELF:
         return NotImplemented
     if kwargs or len(args) > 2 or not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
@@ -69,7 +69,7 @@ def _add(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _in_place(mode: SimulatedMode, first: torch.Tensor) -> Any:
     """Return ``first`` if the autograd engine, and not Python, runs the operator and needs no copy."""
-    if not mode.device.in_engine or torch.is_grad_enabled() or first.requires_grad:
+    if not mode.device.in_backward or torch.is_grad_enabled() or first.requires_grad:
         return NotImplemented
     if not is_dense(first) or mode.called_from_python():
         return NotImplemented
@@ -182,7 +182,7 @@ _BY_PARTS = "BinaryCrossEntropyWithLogitsBackward0"
 
 
 def _computed_in_place(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any:
-    if not mode.device.in_engine or not all(isinstance(one, torch.Tensor) for one in args):
+    if not mode.device.in_backward or not all(isinstance(one, torch.Tensor) for one in args):
         return NotImplemented
     if torch.broadcast_shapes(args[0].shape, args[1].shape) != args[0].shape:
         return NotImplemented

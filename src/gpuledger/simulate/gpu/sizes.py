@@ -244,7 +244,7 @@ def copied_sparse(mode: SimulatedMode, func: Any, args: Any, kwargs: Any) -> Any
     parts = parts_of(args[0])
     if parts is None:
         return NotImplemented
-    if not (mode.device.in_engine and not mode.called_from_python()):
+    if not (mode.device.in_backward and not mode.called_from_python()):
         parts = mode.make(parts[0].shape, parts[0]), mode.make(parts[1].shape, parts[1])
         mode.account(func, parts)
     return _with_parts(mode.fake(func, args, kwargs), parts, coalesced=args[0]._gpuledger_coalesced)

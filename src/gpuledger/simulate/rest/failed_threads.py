@@ -1,7 +1,7 @@
-"""End the simulation of a program that waits forever, because one of its other threads has failed.
+"""End the simulation of a program from another thread than the main one.
 
-Only the main thread has the simulated GPU. Another one fails when it uses the GPU, and the main thread can wait for
-what that thread was to compute.
+That thread can take the last step that is needed. Or it can fail, and the main thread waits forever for what that
+thread was to compute.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from gpuledger.simulate.gpu.patches import Patches
+from gpuledger.simulate.rest.ending import StepsDone
 
 WAITS_S = 8.0
 """Time without progress of the main thread and without work of other threads, after which the program waits forever."""
@@ -29,7 +30,7 @@ _SIGNAL = signal.SIGRTMAX - 3
 
 
 class ThreadFailedError(BaseException):
-    """Raised in the main thread while it waits, because another thread has failed. No handler of errors catches it."""
+    """Raised in the main thread, because another thread has failed or was the last. No handler of errors catches it."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
@@ -51,7 +52,8 @@ class FailedThreads:
 
         def hook(arguments: Any) -> None:
             self._failed(arguments.exc_value)
-            plain_hook(arguments)
+            if not isinstance(arguments.exc_value, StepsDone):
+                plain_hook(arguments)
 
         def set_exception(future: Any, error: BaseException | None) -> None:
             self._failed(error)
@@ -74,11 +76,15 @@ class FailedThreads:
             signal.signal(_SIGNAL, before)
 
     def _failed(self, error: BaseException | None) -> None:
+        if error is None or isinstance(error, SystemExit) or threading.current_thread() is self._main:
+            return
         with self._lock:
-            is_first = self._error is None and error is not None and threading.current_thread() is not self._main
-            if is_first:
+            is_done, is_first = isinstance(error, StepsDone), self._error is None
+            if is_done or is_first:
                 self._error = error
-        if is_first:
+        if is_done and not self._is_over.is_set():
+            signal.pthread_kill(self._main.ident or 0, _SIGNAL)
+        elif is_first:
             threading.Thread(target=self._watch, daemon=True, name="gpuledger").start()
 
     def _raise(self, _number: int, _frame: FrameType | None) -> None:

@@ -145,6 +145,8 @@ class RestOfProgram:
 
     def loop_begins(self, loop: int, around: int | None, last_line: int) -> None:
         """Note that a loop of the program begins, the loop around it in the same function, and its last line."""
+        if not _is_main():
+            return
         self._loops[loop] = _Loop(self._device.steps, self.peak_bytes if self.began else None, self._ended)
         self.lengths.begins(loop, last_line, self._device.steps, around, sys._getframe(1))
         self._periodic.loop_begins(loop)
@@ -188,8 +190,11 @@ class RestOfProgram:
 
         The innermost loop around the last step that was needed ends at once, and other such loops after one iteration.
         The loops around them, such as those over epochs and stages, have a few more. Each has one more for its periodic
-        work, and some for what it does later.
+        work, and some for what it does later. Loops of other threads do not end early: the main thread may wait for
+        what they do.
         """
+        if not _is_main():
+            return False
         self._innermost = loop
         self.lengths.iterates(loop, self._device.steps)
         if not self.began:
@@ -268,9 +273,8 @@ class RestOfProgram:
 
     def _set_alarm(self, seconds: float) -> None:
         """End the rest after some time on the clock, unless the program uses that signal itself."""
-        is_main = threading.current_thread() is threading.main_thread()
         is_free = signal.getsignal(signal.SIGALRM) is signal.SIG_DFL and not signal.getitimer(signal.ITIMER_REAL)[0]
-        if is_main and is_free:
+        if _is_main() and is_free:
             self._before_alarm = signal.signal(signal.SIGALRM, lambda *_: self._refuse(_LONG))
             signal.setitimer(signal.ITIMER_REAL, seconds)
 
@@ -280,6 +284,10 @@ class RestOfProgram:
             self._refuse(_LONG)
         if self._device.counters.alloc_count > self._most_requests or time.thread_time() > self._until_s:
             self._refuse(_LONG)
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 class QuietLoader:

@@ -1,4 +1,4 @@
-"""The threads and processes that a program starts, of which only the first thread is simulated."""
+"""The threads and processes that a program starts. Its threads are simulated, and other processes are not."""
 
 from __future__ import annotations
 
@@ -17,20 +17,15 @@ from gpuledger.simulate.rest.training_threads import trains_alone
 _PYTHON = re.compile(r"python[\d.]*|torchrun|accelerate|deepspeed")
 """Names of commands that run a Python program."""
 _IN_FIRST = "Call their function in the first process"
-OTHER_THREADS = (
-    "The program has other threads, and only the main thread is simulated. If they compute, call their work in the "
-    "main thread"
-)
 
 
 class StartedThreads:
-    """Records the program's own functions that are started in threads. One that trains is called at once instead.
+    """Calls the function of a thread that trains, and waits for no other thread, where it is started.
 
-    The others are not simulated.
+    Then its loops end early, as those of the main thread do. Other threads run beside the main one.
     """
 
     def __init__(self) -> None:
-        self.any_own = False
         self.called: list[str] = []
         """FILE:LINE of starts of threads that train."""
 
@@ -42,11 +37,9 @@ class StartedThreads:
             function = getattr(thread, "_target", None) or type(thread).run
             code = getattr(function, "__code__", None)
             is_main = threading.current_thread() is threading.main_thread()
-            if code is not None and is_own(code.co_filename):
-                if is_main and not thread.ident and trains_alone(thread, is_own):
-                    self._call(thread)
-                else:
-                    self.any_own = True
+            is_of_program = code is not None and is_own(code.co_filename)
+            if is_of_program and is_main and not thread.ident and trains_alone(thread, is_own):
+                self._call(thread)
             plain_start(thread)
 
         patches.put(threading.Thread, "start", start)
@@ -61,7 +54,7 @@ class StartedThreads:
 
 
 class Started:
-    """Records the threads and processes of the program, of which only the first thread is simulated."""
+    """Records the threads that train and the processes that a program starts."""
 
     def __init__(self) -> None:
         self._threads, self._processes = StartedThreads(), StartedProcesses()
@@ -72,15 +65,13 @@ class Started:
         self._processes.install(patches)
 
     def hint(self) -> str:
-        """Return what the user can do if the first thread does not train; "" if there are no others."""
-        return self._processes.hint() or (OTHER_THREADS if self._threads.any_own else "")
+        """Return what the user can do if the first process does not train; "" if there are no others."""
+        return self._processes.hint()
 
     def describe(self) -> Iterator[str]:
         """Yield sentences on what is not simulated."""
         if self._processes.places:
             yield f"{self._processes.describe()}: what they allocate is not included."
-        if self._threads.any_own:
-            yield f"{OTHER_THREADS}: what they allocate is not included."
         if self._threads.called:
             yield (
                 f"{', '.join(self._threads.called)}: a thread that trains was simulated in the main thread, up to its "

@@ -1,6 +1,6 @@
 """Tell whether a thread of the program trains by itself, so that its work can be simulated where it is started.
 
-Only the main thread has the simulated GPU. A thread that gets nothing from the others can run in it.
+Loops of the main thread end early. A thread that gets nothing from the others can run in it.
 """
 
 from __future__ import annotations

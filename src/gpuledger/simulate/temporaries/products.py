@@ -48,7 +48,7 @@ def _copies(*matrices: torch.Tensor) -> tuple[int, ...]:
 
 def cublas_workspace(device: SimulatedDevice) -> tuple[object, int]:
     """Return the key and the bytes of the workspace of the current stream and thread."""
-    return ("cublas", device.stream, device.in_backward), device.sizing.one(cublas_bytes)
+    return ("cublas", device.stream, device.handle), device.sizing.one(cublas_bytes)
 
 
 def _product(args: Any, kwargs: Any, device: SimulatedDevice) -> Spaces | None:
@@ -73,7 +73,7 @@ def _product_with_bias(args: Any, kwargs: Any, device: SimulatedDevice) -> Space
     plain = _product_added(args, kwargs, device)
     if args[0].dim() != 1:
         return plain
-    key = ("cublaslt", device.stream, device.in_backward)
+    key = ("cublaslt", device.stream, device.handle)
     return replace(plain, kept=(*plain.kept, (key, CUBLASLT_BYTES)))
 
 

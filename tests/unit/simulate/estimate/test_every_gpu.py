@@ -15,8 +15,8 @@ from gpuledger.cli.predict.estimate import estimate_command  # noqa: E402
 from gpuledger.errors import UsageError  # noqa: E402
 from gpuledger.model.journal.journal import Action  # noqa: E402
 from gpuledger.simulate.catalogue import find_card  # noqa: E402
+from gpuledger.simulate.elsewhere import Elsewhere  # noqa: E402
 from gpuledger.simulate.estimate.requests_elsewhere import RequestsElsewhere, Row  # noqa: E402
-from gpuledger.simulate.gpu.elsewhere import Elsewhere  # noqa: E402
 from gpuledger.simulate.traits import Size, Sizing, Traits, listed_traits, traits_of  # noqa: E402
 
 ALLOC, FREE = int(Action.ALLOC), int(Action.FREE_REQUESTED)

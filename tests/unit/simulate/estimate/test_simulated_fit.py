@@ -17,6 +17,7 @@ from gpuledger.model.accounts import CATEGORIES
 from gpuledger.model.journal.journal import Action, Part
 from gpuledger.model.journal.reading import journal_of
 from gpuledger.simulate.catalogue import HANDLES, catalogue, find_card
+from gpuledger.simulate.elsewhere import REPLACE
 from gpuledger.simulate.estimate.batch import find_argument, set_argument
 from gpuledger.simulate.estimate.fit import (
     EDGE,
@@ -38,7 +39,6 @@ from gpuledger.simulate.estimate.fit import (
     with_full_buffers,
 )
 from gpuledger.simulate.estimate.search import Trial, find_largest
-from gpuledger.simulate.gpu.elsewhere import REPLACE
 from gpuledger.simulate.interval import (
     LEAST_EXCESS,
     category_spread,

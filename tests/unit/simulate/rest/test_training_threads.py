@@ -119,3 +119,33 @@ def test_an_error_in_the_thread_is_told_with_its_line(tmp_path: Path) -> None:
     source = SCRIPT.replace("weight.exp()", "weight.exp_none()") + "threading.Thread(target=train, args=(3,)).start()"
     with pytest.raises(Exception, match=r"script_0.py:7: AttributeError"):
         estimate_of(tmp_path, source)
+
+
+LEARNER = """
+import queue
+batches = queue.Queue(maxsize=4)
+def learn():
+    while batches.get() is not None:
+        train(1)
+learner = threading.Thread(target=learn)
+learner.start()
+for _ in range({count}):
+    batches.put(1)
+batches.put(None)
+learner.join()
+"""
+
+
+def test_a_thread_that_trains_with_what_others_give_it_is_simulated_beside_them(tmp_path: Path) -> None:
+    plain = estimate_of(tmp_path, SCRIPT + "train(30)")
+    found = estimate_of(tmp_path, SCRIPT + LEARNER.format(count=30))
+    assert found.peak_allocated_bytes == plain.peak_allocated_bytes
+    assert found.notes == plain.notes
+
+
+def test_the_last_step_can_be_that_of_another_thread(tmp_path: Path) -> None:
+    """The main thread waits for it then."""
+    endless = LEARNER.replace("maxsize=4", "").format(count=500).replace("batches.put(None)", "")
+    found = estimate_of(tmp_path, SCRIPT + endless)
+    assert 90 < found.steps < 110
+    assert [note for note in found.notes if note.startswith("script_0.py:8: the simulation ended where the program")]

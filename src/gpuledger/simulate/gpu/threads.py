@@ -1,0 +1,92 @@
+"""Threads of a program: all of them use the simulated GPU, and some things each has for itself."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from gpuledger.simulate.gpu.patches import Patches
+
+
+class Where(threading.local):
+    """Device of new tensors: as requested by the current call, or that of its arguments."""
+
+    def __init__(self) -> None:
+        self.asked: bool | None = None
+        self.around = False
+
+    @contextmanager
+    def asking(self, on_card: bool | None) -> Iterator[None]:
+        """Place new storages on the GPU (True), on the CPU (False), or on the device of the arguments (None)."""
+        before, self.asked = self.asked, on_card
+        try:
+            yield
+        finally:
+            self.asked = before
+
+
+class OfThread(threading.local):
+    """What the current thread uses of the GPU.
+
+    Attributes:
+        stream: Its current stream.
+        token: Its step, phase and module, as one text.
+        in_backward: Whether it runs a backward.
+        number: The number of its handle of a library; 0 in the main thread.
+    """
+
+    def __init__(self) -> None:
+        self.stream = 0
+        self.token = ""
+        self.in_backward = False
+        self.number = 0
+
+
+class Handles:
+    """Numbers the handles of libraries, such as cuBLAS, by thread. A new thread gets that of one that has ended.
+
+    Source: aten/src/ATen/cuda/detail/DeviceThreadHandles.h.
+    """
+
+    def __init__(self) -> None:
+        self._used: set[int] = set()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def taken(self, of_thread: OfThread) -> Iterator[None]:
+        """Give the current thread a handle that no other running thread has."""
+        with self._lock:
+            number = next(one for one in itertools.count(1) if one not in self._used)
+            self._used.add(number)
+        of_thread.number = number
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._used.discard(number)
+
+
+def simulate_threads(patches: Patches, entering: Callable[[], AbstractContextManager[object]]) -> None:
+    """Run threads that start from now on with the simulated GPU.
+
+    Args:
+        patches: Restores everything.
+        entering: Returns the context in which a thread uses the GPU. Modes of torch are those of one thread.
+    """
+    plain_start = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.ident is None:
+            plain_run = thread.run
+
+            def run() -> None:
+                del thread.run  # its own one again, which keeps nothing alive
+                with entering():
+                    plain_run()
+
+            thread.run = run  # type: ignore[method-assign]
+        plain_start(thread)
+
+    patches.put(threading.Thread, "start", start)
