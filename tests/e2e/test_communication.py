@@ -42,10 +42,12 @@ def train(*, views: bool) -> Recorded:
 
 def test_buckets_are_communication() -> None:
     run = train(views=False)
-    assert [(b.bytes, b.phase, b.step, b.kept) for b in run.of("communication") if b.bytes > 64] == [
+    buckets = [b for b in run.of("communication") if b.bytes > 64]
+    assert [(b.bytes, b.phase, b.step, b.kept) for b in buckets] == [
         (WEIGHT_BYTES, "setup", 0, False),
         (WEIGHT_BYTES, "forward", 2, True),  # made anew in the order the gradients came
     ]
+    assert {b.module for b in buckets} == {"DistributedDataParallel"}
     assert run.bytes_of("gradient") == WEIGHT_BYTES
     assert [b.bytes for b in run.of("other") if b.bytes > 64] == []
     assert run.manifest.collectives == "gloo"

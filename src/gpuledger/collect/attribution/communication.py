@@ -2,7 +2,7 @@
 
 They are allocated in C++, so only the time of the allocation identifies them. Buckets are allocated when a model is
 wrapped, and again in the second forward, in the order in which the gradients became ready. Python code runs at both
-times; during it, the thread's allocations carry a flag.
+times; during it, the thread's allocations carry a flag, and the module that is called or wrapped.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from torch import distributed
+from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gpuledger.collect.adapter.guard import Guard, forget_own_frames
@@ -32,11 +32,18 @@ def collectives_backend() -> str | None:
 
 
 class CommunicationMarks:
-    """Flags allocations made while buckets are built, between :meth:`install` and :meth:`remove`."""
+    """Flags allocations made while buckets are built, between :meth:`install` and :meth:`remove`.
 
-    def __init__(self, phases: Phases, guard: Guard) -> None:
+    Args:
+        phases: The tokens of each thread.
+        guard: Handles exceptions of gpuledger's code.
+        register: Returns the id of an outermost module.
+    """
+
+    def __init__(self, phases: Phases, guard: Guard, register: Callable[[nn.Module], int]) -> None:
         self._phases = phases
         self._guard = guard
+        self._register = register
         self._observation: Observation | None = None
         self._replaced: tuple[Any, Any] | None = None
 
@@ -70,12 +77,18 @@ class CommunicationMarks:
                 setattr(reducer, _REBUILD, theirs)
             self._replaced = None
 
-    def _enter(self, *_: Any) -> tuple[str] | None:
-        """Flag this thread's allocations. Return the token to restore afterwards."""
+    def _enter(self, *arguments: Any) -> tuple[str] | None:
+        """Flag this thread's allocations. Return the token to restore afterwards.
+
+        The first argument, if there is one, is the model that is wrapped. It was not called yet.
+        """
         try:
             state = self._phases.threads
             before = state.token
-            self._phases.put(state.stack[-1][0] if state.stack else OUTSIDE, int(TagFlag.COMMUNICATION))
+            module_id = state.stack[-1][0] if state.stack else OUTSIDE
+            if arguments and not state.stack:
+                module_id = self._register(arguments[0])
+            self._phases.put(module_id, int(TagFlag.COMMUNICATION))
             return (before,)
         except BaseException as error:
             if not self._guard.absorbs(error):

@@ -84,7 +84,7 @@ class ModuleTracker:
         self._observations: list[Observation] = []
         self._scopes = ScopeTracker(phases, registry, guard)
         self._claims = NodeClaims(phases, self._scopes, guard)
-        self._communication = CommunicationMarks(phases, guard)
+        self._communication = CommunicationMarks(phases, guard, registry.register)
 
     # -- installing ---------------------------------------------------------------------------------------------
 
