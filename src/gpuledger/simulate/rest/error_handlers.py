@@ -1,8 +1,12 @@
-"""Find out from its source whether a program handles an out-of-memory error that is raised where it runs now."""
+"""Find out from its source whether a program handles an error that is raised where it runs now.
+
+These are out-of-memory errors, and ``StopIteration`` of a data loader.
+"""
 
 from __future__ import annotations
 
 import ast
+import dis
 import linecache
 import re
 from functools import cache
@@ -15,6 +19,7 @@ _NOT_SEARCHED = ("/gpuledger/", "/torch/")
 """Parts of the paths of files that pass such an error on."""
 _BROAD = frozenset({"RuntimeError", "Exception", "BaseException"})
 _EXITS = frozenset({"exit", "_exit", "quit", "abort"})
+_FOR_ITER, _CALL = dis.opmap["FOR_ITER"], dis.opmap["CALL"]
 _MEMORY = re.compile(r"out.?of.?memory|\boom\b|oom_|_oom|reduce_batch|empty_cache", re.IGNORECASE)
 """What the source of a handler has that asks whether an error is one of memory, as a library's function may do."""
 
@@ -34,10 +39,51 @@ def handles_memory_error(frame: FrameType | None) -> bool:
     return False
 
 
+def expects_the_end(frame: FrameType) -> bool:
+    """Return whether code that asks an iterator for its next item knows what to do without one.
+
+    So does a loop, ``next(items, default)``, and what handles ``StopIteration``.
+    """
+    if _asks_with_default(frame.f_code, frame.f_lasti):
+        return True
+    return any(
+        _name(kind) == "StopIteration"
+        for handlers in _handlers_around(frame)
+        for handler in handlers
+        for kind in _kinds(handler)
+    )
+
+
+@cache
+def _asks_with_default(code: CodeType, place: int) -> bool:
+    """Return whether an instruction is that of a ``for`` loop, or a call of ``next`` with two arguments."""
+    if code.co_code[place] == _FOR_ITER:
+        return True
+    instructions = list(dis.get_instructions(code))
+    call = next(one for one in instructions if one.offset == place)
+    where = _start(call)
+    return (
+        call.opcode == _CALL
+        and call.arg == 2
+        and any(one.argval == "next" and _start(one) == where for one in instructions)
+    )
+
+
+def _start(instruction: dis.Instruction) -> tuple[int | None, int | None]:
+    """Return line and column at which the expression of an instruction starts."""
+    positions = instruction.positions
+    return (None, None) if positions is None else (positions.lineno, positions.col_offset)
+
+
+def _kinds(handler: ast.ExceptHandler) -> list[ast.expr | None]:
+    """Return the classes of errors that a handler catches; None for all of them."""
+    return list(handler.type.elts) if isinstance(handler.type, ast.Tuple) else [handler.type]
+
+
 def _outcome(handlers: tuple[ast.ExceptHandler, ...], frame: FrameType) -> bool | None:
     """Return whether one of the handlers handles the error; None if it goes on to the next ones."""
     for handler in handlers:
-        kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+        kinds = _kinds(handler)
         is_named = any(_is_memory_error(kind, frame) for kind in kinds)
         if not is_named and not any(kind is None or _name(kind) in _BROAD for kind in kinds):
             continue

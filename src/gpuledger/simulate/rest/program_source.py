@@ -173,12 +173,12 @@ class _Changes(ast.NodeTransformer):
         self._counters = counters
 
     def visit(self, node: ast.AST) -> Any:
-        """Return a node with its changes. Coroutines, generators and functions that others compile stay."""
-        if isinstance(node, ast.AsyncFunctionDef) or (isinstance(node, ast.FunctionDef) and _is_foreign(node)):
+        """Return a node with its changes. Generators and functions that others compile stay."""
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _is_foreign(node):
             return node
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "float":
             node.func.id = _FLOAT if self._changes_float else "float"
-        if isinstance(node, (ast.For, ast.While)):
+        if isinstance(node, (ast.For, ast.While)) and not _waits_for_others(node):
             return self._asking(node)
         if isinstance(node, ast.If) and (not _needs_memory(node) or _only_leaves(node)):
             return self._unasked(node)
@@ -285,12 +285,17 @@ def _only_leaves(node: ast.If) -> bool:
     return len(node.body) == 1 and not node.orelse and isinstance(node.body[0], (ast.Break, ast.Return, ast.Raise))
 
 
-def _is_foreign(function: ast.FunctionDef) -> bool:
+def _waits_for_others(node: ast.For | ast.While) -> bool:
+    """Return whether a loop is that of a coroutine without a known end, which others may wait for."""
+    return isinstance(node, ast.While) and any(isinstance(inner, ast.Await) for inner in ast.walk(node))
+
+
+def _is_foreign(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     names = " ".join(ast.unparse(decorator) for decorator in function.decorator_list)
     return any(part in names for part in _COMPILED_BY_OTHERS) or _is_generator(function)
 
 
-def _is_generator(function: ast.FunctionDef) -> bool:
+def _is_generator(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     waiting: list[ast.AST] = list(function.body)
     while waiting:
         node = waiting.pop()

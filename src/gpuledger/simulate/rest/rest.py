@@ -8,7 +8,6 @@ computed.
 
 from __future__ import annotations
 
-import dis
 import io
 import signal
 import sys
@@ -24,6 +23,7 @@ import torch
 
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.rest.ending import StepsDone
+from gpuledger.simulate.rest.error_handlers import expects_the_end
 from gpuledger.simulate.rest.later import LaterWork
 from gpuledger.simulate.rest.longer import LongerLoops, SteadyGrowth
 from gpuledger.simulate.rest.loop_lengths import LoopLengths
@@ -45,7 +45,6 @@ _QUIET_STAGES = 3
 _QUIET_BATCHES = 2
 """Batches of a data loader that need no more memory than those before, after which it ends."""
 _LONG = "waits or takes long"
-_FOR_ITER = dis.opmap["FOR_ITER"]
 
 
 @dataclass
@@ -302,13 +301,13 @@ class QuietLoader:
         """Return whether a loop gets no further batch: some needed no more memory than those before.
 
         Args:
-            caller: Asks for the next batch. Only a loop knows what to do without one.
+            caller: Asks for the next batch. It has to know what to do without one.
         """
         if not self._rest.began or self._rest.is_open:
             return False
         peak_bytes = self._rest.peak_bytes
         self._quiet = 0 if peak_bytes > self._peak_bytes * _MORE else self._quiet + 1
         self._peak_bytes = peak_bytes
-        ends = self._quiet >= _QUIET_BATCHES and caller.f_code.co_code[caller.f_lasti] == _FOR_ITER
+        ends = self._quiet >= _QUIET_BATCHES and expects_the_end(caller)
         self._rest.is_shortened |= ends
         return ends

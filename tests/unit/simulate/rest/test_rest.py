@@ -8,7 +8,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +60,9 @@ class Program:
         elif len(self.steps) == NEEDED:
             self.rest.begin(NEEDED)
 
-    def run(self, source: str) -> None:
+    def run(self, source: str, **more: Any) -> None:
         self._file.write_text(textwrap.dedent(source), encoding="utf-8")
-        given: dict[str, Callable[..., None]] = {"step": self.step, "use": self.use, "say": self.said.append}
+        given: dict[str, Any] = {"step": self.step, "use": self.use, "say": self.said.append, **more}
         given["begin"] = self.rest.begin
         try:
             runpy.run_path(str(self._file), init_globals=given)
@@ -373,6 +373,68 @@ def test_a_loader_gives_a_loop_fewer_batches(program: Program) -> None:
     assert len([batch for batch in loader]) == 2  # noqa: C416  # this loop asks, and list() does not
     batches = iter(loader)
     assert [int(next(batches)[0]) for _ in range(9)] == list(range(9))
+    program.run(
+        """
+        def until_none(batches):
+            seen = 0
+            while next(batches, None) is not None:
+                seen += 1
+            return seen
+
+
+        def until_the_error(batches):
+            seen = 0
+            while True:
+                try:
+                    next(batches)
+                except (KeyError, StopIteration):
+                    return seen
+                seen += 1
+
+
+        begin(0)
+        say(until_none(iter(LOADER)))
+        say(until_the_error(iter(LOADER)))
+        say(sum(batch[0] for batch in [next(iter(LOADER), None)]).item())
+        """,
+        LOADER=loader,
+    )
+    assert program.said == [2, 2, 0]
+
+
+def test_loops_of_coroutines_end_unless_others_may_wait_for_them(program: Program) -> None:
+    program.run("""
+        import asyncio
+
+
+        async def train():
+            for _ in range(50):
+                step(1)
+                await asyncio.sleep(0)
+
+
+        async def serve(requests):
+            seen = 0
+            while (request := await requests.get()) is not None:
+                seen += request
+                use(1)
+            return seen
+
+
+        async def ask():
+            requests = asyncio.Queue()
+            server = asyncio.create_task(serve(requests))
+            for number in range(5):
+                await requests.put(number)
+            await requests.put(None)
+            say(await server)
+
+
+        asyncio.run(train())
+        asyncio.run(ask())
+    """)
+    assert len(program.steps) == NEEDED
+    assert program.said == [10]
 
 
 def test_an_error_after_the_steps_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
