@@ -109,6 +109,18 @@ def test_a_step_is_accounted_to_the_byte_and_nothing_changes() -> None:
     assert not torch.equal(layer.weight, before)
 
 
+def test_weights_that_are_converted_on_the_gpu_are_of_their_module() -> None:
+    def program(data: Any) -> None:
+        model = nn.Sequential(nn.Linear(1024, 1024, bias=False)).cuda().half()
+        with torch.no_grad():
+            model(data.half())
+
+    rank = gpuledger.estimate(program, torch.randn(1, 1024), gpu="a100-80gb").run.rank(0)
+    parts = break_down(rank, find_peak(rank), by=("category", "module")).accounts
+    weights = [(account.module, account.bytes) for account in parts if account.category == "weight"]
+    assert weights == [("Sequential#2.0", 1024 * 1024 * (4 + 2))]  # the first one was freed
+
+
 def test_the_largest_batch_from_python() -> None:
     _, step = make_step(256)
 

@@ -97,6 +97,9 @@ class Identity(IntEnum):
     """A buffer of collectives that a framework keeps, such as a bucket of gradients."""
     HELD_OUTSIDE_GRAPHS = 14
     """A tensor that an attribute or a variable holds, and that no operator with gradients has computed."""
+    EARLIER_WEIGHT = 15
+    """A parameter that a module had before its first call. It can have another one by then."""
+    EARLIER_BUFFER = 16
 
 
 IDENTITY_CATEGORY = {
@@ -105,6 +108,8 @@ IDENTITY_CATEGORY = {
     Identity.SHARDED_WEIGHT: "sharded_weight",
     Identity.WEIGHT: "weight",
     Identity.BUFFER: "buffer",
+    Identity.EARLIER_WEIGHT: "weight",
+    Identity.EARLIER_BUFFER: "buffer",
     Identity.SHARDED_GRADIENT: "sharded_gradient",
     Identity.GRADIENT: "gradient",
     Identity.SHARDED_OPTIMIZER_STATE: "sharded_optimizer_state",

@@ -103,8 +103,8 @@ class PeakFacts:
         return number_bytes(self.rank.manifest)
 
     def _most_held(self, *categories: str) -> int:
-        """Return the highest bytes of some categories at one time."""
-        blocks, lives = self.of(*categories), self.lives
+        """Return the highest bytes of some categories at one time after the setup."""
+        blocks, lives = self.of(*categories) & self.outlasts_setup, self.lives
         held = running_sum(lives.allocated_bytes[blocks], lives.alloc_index[blocks], lives.free_requested_index[blocks])
         return int(held.bytes.max(initial=0))
 
@@ -116,6 +116,14 @@ class PeakFacts:
         for module_id, parts in zip(table["module_id"].to_pylist(), table["parts"].to_pylist(), strict=True):
             if module_id is not None:
                 found[module_id] = min(parts, found.get(module_id, parts))
+        return found
+
+    @cached_property
+    def outlasts_setup(self) -> Mask:
+        """Return which blocks were not freed in the setup, which can replace weights, as a conversion to 16 bits."""
+        born = self.lives.alloc_index
+        later = born[~self.born_in("setup") & (born >= 0)]
+        found: Mask = self.lives.free_requested_index > (later.min() if later.size else -1)
         return found
 
     def born_in(self, phase: str) -> Mask:

@@ -154,7 +154,7 @@ def with_autocast(facts: PeakFacts) -> ReplayedBlocks:
         copied = [row["module_id"] for row in rows if row["class_name"].startswith(_WITH_POW)]
         halved &= ~_in_32_bits(facts, rows) | _outputs(facts, replay, copied)
     low = ReplayedBlocks(np.where(halved, replay.bytes // 2, replay.bytes), replay.start, replay.end)
-    weights = facts.of("weight")
+    weights = facts.of("weight") & facts.outlasts_setup
     tied_bytes = int(replay.bytes[weights & np.isin(facts.module_id, embeddings)].max(initial=0))
     copies: list[tuple[int, int, int]] = []
     for row in rows:

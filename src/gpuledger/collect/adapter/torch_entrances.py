@@ -23,6 +23,8 @@ _TORCH_FILES = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 _MODULE_CALL: Callable[..., Any] = getattr(nn.Module, "_wrapped_call_impl", nn.Module.__call__)
 _EVALUATE: Callable[..., Any] = nn.Module.eval
+_REGISTER_PARAMETER: Callable[..., Any] = nn.Module.register_parameter
+_REGISTER_BUFFER: Callable[..., Any] = nn.Module.register_buffer
 _BACKWARD: Callable[..., Any] = torch.autograd.backward
 _GRAD: Callable[..., Any] = torch.autograd.grad
 _OPTIMIZER_INIT: Callable[..., Any] = torch.optim.Optimizer.__init__
@@ -72,6 +74,27 @@ def module_call() -> Callable[..., Any]:
 def evaluate() -> Callable[..., Any]:
     """Return ``nn.Module.eval``; its parameter is the module."""
     return torchs_own(_EVALUATE)
+
+
+def register_parameter() -> Callable[..., Any]:
+    """Return ``nn.Module.register_parameter``; its parameters are the module, a name and a parameter."""
+    return torchs_own(_REGISTER_PARAMETER)
+
+
+def register_buffer() -> Callable[..., Any]:
+    """Return ``nn.Module.register_buffer``; its first parameters are the module, a name and a tensor."""
+    return torchs_own(_REGISTER_BUFFER)
+
+
+def convert_module() -> Callable[..., Any]:
+    """Return the function that ``to()``, ``half()`` and others call for a module and each one below it.
+
+    That of a simulated GPU is not PyTorch's.
+
+    Raises:
+        CannotInstrumentError: this torch has no such function.
+    """
+    return own_function(getattr(nn.Module, "_apply", len))
 
 
 def backward() -> Callable[..., Any]:

@@ -256,6 +256,14 @@ class TensorObservations:
         counts = self._counts({place[0]}).get(place[0], (0, 0))
         return (*place, int(kind), name_id, module_id, *counts)
 
+    def rows_at(self, kinds: Sequence[Identity], places: Sequence[StoragePlace]) -> list[Row | None]:
+        """Return observations of this time without names; None on devices of which nothing is recorded."""
+        counts = self._counts({device_idx for device_idx, _ in places})
+        return [
+            (*place, int(kind), -1, -1, *counts[place[0]]) if place[0] in counts else None
+            for kind, place in zip(kinds, places, strict=True)
+        ]
+
     def add_row(self, row: Row) -> None:
         """Add an observation."""
         self._rows.append(row)

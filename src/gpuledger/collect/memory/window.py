@@ -37,6 +37,7 @@ from gpuledger.collect.memory.precision import Precision
 from gpuledger.collect.sharding.marked_calls import ShardingContext
 from gpuledger.collect.sharding.sharded_training import ShardedTraining
 from gpuledger.collect.steps.step_counter import StepCounter
+from gpuledger.collect.variables.earlier_weights import EarlierWeights
 from gpuledger.collect.variables.held import HeldNames
 from gpuledger.collect.variables.leaves import LooseLeaves
 from gpuledger.collect.variables.names import names_of
@@ -95,6 +96,8 @@ class MemoryWindow:
         self._sharded = ShardedTraining(
             ShardingContext(self.phases, self._registry, self.observed, recorder.see_resized, guard, journal.note)
         )
+        self._earlier = EarlierWeights(self.observed, guard)
+        journal.sources.append(self._earlier)
         self.objects = KnownObjects(
             self._registry,
             steps,
@@ -184,6 +187,7 @@ class MemoryWindow:
             self._compiled.install()
         self._sharded.install()
         self._precision.install()
+        self._earlier.install()
         self.read_counters("open")
         if self._card is not None:
             self._awaits_call = not (self._steps.seen or self._begins_late)
@@ -223,7 +227,7 @@ class MemoryWindow:
         self.is_open = self.objects.sees_tensors = False
         compiled = [] if self._compiled is None else [self._compiled.remove]
         ours = [self._tracker.remove, self._collectives.remove, self._sharded.remove, self._precision.remove]
-        take_out_all([*ours, *compiled, self._followed.retire, self._stacks.forget_code])
+        take_out_all([*ours, self._earlier.remove, *compiled, self._followed.retire, self._stacks.forget_code])
 
     def close_recorder(self) -> bool:
         """End the recorder and write its pending events. Return False if it must be called again later."""
@@ -326,6 +330,7 @@ class MemoryWindow:
                 self._steps.call_ended(module_id, partial(self.objects.expects_training, module_id))
             self.inputs.see(module_id, self._steps.seen + 1, args, kwargs)
         self.observed.see_new_weights()
+        self._earlier.name_known()
         self.observed.see_stand_ins()
         self.observed.see_inputs(module_id, args, kwargs)
 

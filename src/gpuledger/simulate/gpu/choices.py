@@ -245,19 +245,21 @@ def _patch_parameters(patches: Patches, functions: SimulatedFunctions) -> None:
             data = run_outside_modes(lambda: fake_mode.from_tensor(real.detach()))
         return plain_new(cls, data, requires_grad)
 
-    def apply(module: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
-        for child in module.children() if recurse else ():
-            child._apply(fn)
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                _move_parameter(module, name, parameter, fn)
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                module._buffers[name] = fn(buffer)
-        return module
-
     patches.put(nn.Parameter, "__new__", staticmethod(new))
-    patches.put(nn.Module, "_apply", apply)
+    patches.put(nn.Module, "_apply", _convert)
+
+
+def _convert(module: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
+    """Do what ``nn.Module._apply`` does. The memory recording observes this function, too."""
+    for child in module.children() if recurse else ():
+        child._apply(fn)
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            _move_parameter(module, name, parameter, fn)
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            module._buffers[name] = fn(buffer)
+    return module
 
 
 def _move_parameter(module: nn.Module, name: str, parameter: Any, fn: Callable[[Any], Any]) -> None:
