@@ -54,14 +54,17 @@ def test_a_generation_loop_is_told_apart_by_shape(tmp_path: Path) -> None:
     evaluated = by_phase["evaluation"]
     assert "forward" not in by_phase
     assert evaluated.bytes
-    assert evaluated.forward_ns == present(evaluated.time_ns) > 0
+    assert evaluated.evaluation_ns == present(evaluated.time_ns) > 0
+    assert evaluated.forward_ns == 0
     parts = step_parts(rank)
     assert parts is not None
     by_account = {(account.module, account.phase): account for account in times.accounts}
     assert set(by_account) == {("embedding", "evaluation"), ("head", "evaluation"), ("", "between")}
     assert all(account.spans == 1 for account in by_account.values())
     evaluated_ns = by_account["embedding", "evaluation"].time_ns + by_account["head", "evaluation"].time_ns
-    assert parts.forward_ns == pytest.approx(evaluated_ns * parts.scale)
+    assert parts.evaluation_ns == pytest.approx(evaluated_ns * parts.scale)
+    assert parts.forward_ns == 0
+    assert dict(parts.items())["evaluation"] == parts.evaluation_ns
     assert parts.data_ns >= by_account["", "between"].time_ns * parts.scale > 0
     spans = [row for row in rank.table("spans").to_pylist() if row["kind"] == "host"]
     names = {row["name_id"]: row["name"] for row in rank.table("names").to_pylist()}

@@ -26,24 +26,24 @@ WITH_WORK = ("module", "phase", "scope", "line", "function", "operator", "kernel
 OF_CODE = ("line", "function")
 """Groupings by source code. Their time and energy need the step that records lines."""
 
-FORWARD = ("forward", "evaluation")
-"""Phases in which modules compute their outputs, with gradients or without."""
-
-SORTS = ("bytes", "time", "energy", "forward", "backward")
+SORTS = ("bytes", "time", "energy", "forward", "backward", "evaluation")
 NO_NAME = "(no name)"
 IDLE_LABEL = "(idle)"
 NO_PHASE = "(no phase)"
 _WITHOUT = {"module": OUTSIDE_PATH, "phase": NO_PHASE, "scope": NO_SCOPE, "line": NO_LINE, "function": NO_LINE}
 """Label of rows without a module, phase, ..."""
-_NO_TIME = (0.0, 0.0, 0.0, 0.0)
-_UNKNOWN_TIME = (None, None, None, None)
+_PARTS = ("forward", "backward", "optimizer", "evaluation")
+"""Phases that have a time of their own in a line."""
+_NO_TIME = (0.0, 0.0, 0.0, 0.0, 0.0)
+_UNKNOWN_TIME = (None, None, None, None, None)
 
 
 @dataclass(frozen=True)
 class GroupLine:
     """One row; a quantity that is not known for it is None. ``folded`` is the number of identical modules in it.
 
-    Times and energies are of one step. ``forward_ns``, ``backward_ns`` and ``optimizer_ns`` are parts of ``time_ns``.
+    Times and energies are of one step. ``forward_ns``, ``backward_ns``, ``optimizer_ns`` and ``evaluation_ns`` (forward
+    without gradients) are parts of ``time_ns``.
     """
 
     label: str
@@ -55,6 +55,7 @@ class GroupLine:
     uncertainty_j: float | None
     folded: int = 1
     optimizer_ns: float | None = None
+    evaluation_ns: float | None = None
 
 
 def lines_by(
@@ -90,22 +91,22 @@ def lines_by(
     joules = _joules(rank, step_energy(rank, device_idx), group_by, depth) if has_work else {}
     lines = []
     for label in dict.fromkeys((*sizes, *times, *joules)):
-        total, forward, backward, optimizer = times.get(label, _NO_TIME) if times else _UNKNOWN_TIME
+        total, forward, backward, optimizer, evaluation = times.get(label, _NO_TIME) if times else _UNKNOWN_TIME
         energy_j, off_j = joules.get(label, (0.0, 0.0)) if joules else (None, None)
         size = sizes.get(label, 0) if sizes else None
-        lines.append(GroupLine(label, size, total, forward, backward, energy_j, off_j, optimizer_ns=optimizer))
+        lines.append(GroupLine(label, size, total, forward, backward, energy_j, off_j, 1, optimizer, evaluation))
     return sort_lines(fold_numbers(lines, module_classes(rank)) if fold else lines, sort)
 
 
 def sort_lines(lines: Sequence[GroupLine], sort: str | None) -> tuple[GroupLine, ...]:
     """Return the lines, largest first: by ``sort``, or else by the first of SORTS that any line has."""
-    there = [name for name in SORTS if any(_amount(line, name) is not None for line in lines)]
+    there = [name for name in SORTS if any(_amount(line, name) for line in lines)]
     chosen = sort if sort in there else next(iter(there), "bytes")
     return tuple(sorted(lines, key=lambda line: (-(_amount(line, chosen) or 0.0), line.label)))
 
 
 def _amount(line: GroupLine, sort: str) -> float | None:
-    amounts = (line.bytes, line.time_ns, line.energy_j, line.forward_ns, line.backward_ns)
+    amounts = (line.bytes, line.time_ns, line.energy_j, line.forward_ns, line.backward_ns, line.evaluation_ns)
     return dict(zip(SORTS, amounts, strict=True))[sort]
 
 
@@ -151,6 +152,7 @@ def _folded(label: str, group: list[GroupLine]) -> GroupLine:
         uncertainty_j=summed([line.uncertainty_j for line in group]),
         folded=len(group),
         optimizer_ns=summed([line.optimizer_ns for line in group]),
+        evaluation_ns=summed([line.evaluation_ns for line in group]),
     )
 
 
@@ -160,24 +162,20 @@ def _label(text: str, group_by: str) -> str:
     return _WITHOUT.get(group_by, NO_NAME)
 
 
-def _times(
-    rank: Rank, device_idx: int, group_by: str, depth: int | None
-) -> dict[str, tuple[float, float, float, float]]:
-    """Return label -> ns of one step: in total, forward, backward and optimizer; empty without a timing measurement."""
+def _times(rank: Rank, device_idx: int, group_by: str, depth: int | None) -> dict[str, tuple[float, ...]]:
+    """Return label -> ns of one step, in total and in each of ``_PARTS``; empty without a timing measurement."""
     work = read_work(rank, device_idx)
     if work is None:
         return {}
     by = (group_by, "phase") if group_by != "phase" else ("phase",)
     keys, durations_s = work_by_class(rank, work, by, depth)
-    found: dict[str, tuple[float, float, float, float]] = {}
+    found: dict[str, tuple[float, ...]] = {}
     for key, seconds in zip(keys, durations_s.sum(axis=1).tolist(), strict=True):
         label, phase, time_ns = _label(key[0], group_by), key[-1], seconds * 1e9
-        total, forward, backward, optimizer = found.get(label, _NO_TIME)
+        total, *parts = found.get(label, _NO_TIME)
         found[label] = (
             total + time_ns,
-            forward + time_ns * (phase in FORWARD),
-            backward + time_ns * (phase == "backward"),
-            optimizer + time_ns * (phase == "optimizer"),
+            *(before + time_ns * (phase == part) for part, before in zip(_PARTS, parts, strict=True)),
         )
     return found
 

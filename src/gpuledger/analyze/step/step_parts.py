@@ -1,4 +1,4 @@
-"""Time of a step in five parts that sum to it: forward, backward, optimizer, data, idle."""
+"""Time of a step in six parts that sum to it: forward, backward, optimizer, evaluation, data, idle."""
 
 from __future__ import annotations
 
@@ -7,25 +7,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuledger.analyze.step.side_by_side import FORWARD
 from gpuledger.analyze.step.steps import step_times
 from gpuledger.analyze.step.work import StepWork, read_work, union_ns
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
 
-_ORDER = ("optimizer", "backward", "forward")
+_ORDER = ("optimizer", "backward", "forward", "evaluation")
 """If two phases run at once on two streams, the time counts for the first of these."""
-
-_PHASES = {"forward": FORWARD}
-"""Part -> its phases, if it has more than one."""
 
 
 @dataclass(frozen=True)
 class StepParts:
     """Time of one unprofiled step in ns. The parts sum to ``step_ns``.
 
-    ``data_ns`` is work outside forward, backward and optimizer: input copies, metrics, code before the model.
+    ``evaluation_ns`` is forward without gradients, such as generation or validation. ``data_ns`` is work outside the
+    parts before it: input copies, metrics, code before the model.
     ``idle_ns`` is the step's time without any work on the device; it is derived. ``scale`` is the factor applied to the
     parts if the profiled steps were busy for longer than an unprofiled step takes.
     """
@@ -35,17 +32,19 @@ class StepParts:
     forward_ns: float
     backward_ns: float
     optimizer_ns: float
+    evaluation_ns: float
     data_ns: float
     idle_ns: float
     scale: float
     source: str
 
     def items(self) -> tuple[tuple[str, float], ...]:
-        """Return ``(name, ns)`` of every part, in the order of a step."""
+        """Return ``(name, ns)`` of every part, in the order of a step; evaluation only if the step has any."""
         return (
             ("forward", self.forward_ns),
             ("backward", self.backward_ns),
             ("optimizer", self.optimizer_ns),
+            *((("evaluation", self.evaluation_ns),) if self.evaluation_ns else ()),
             ("data", self.data_ns),
             ("idle", self.idle_ns),
         )
@@ -69,6 +68,7 @@ def step_parts(rank: Rank, device_idx: int | None = None) -> StepParts | None:
         forward_ns=shown["forward"],
         backward_ns=shown["backward"],
         optimizer_ns=shown["optimizer"],
+        evaluation_ns=shown["evaluation"],
         data_ns=shown["data"],
         idle_ns=max(steps.median_ns - sum(shown.values()), 0.0),
         scale=scale,
@@ -81,7 +81,7 @@ def _own_ns(work: StepWork) -> dict[str, float]:
     taken = np.zeros(work.start_ns.size, dtype=bool)
     found, covered = {}, 0
     for name in (*_ORDER, "data"):
-        taken |= np.isin(work.phase, _PHASES.get(name, (name,))) | (name == "data")
+        taken |= (work.phase == name) | (name == "data")
         until = union_ns(work.start_ns[taken], work.end_ns[taken]) if taken.any() else 0
         found[name] = (until - covered) / work.steps
         covered = until

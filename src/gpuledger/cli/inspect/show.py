@@ -40,7 +40,7 @@ BYTES_ALONE = ("category", "tensor")
 """Groupings of memory alone: kernels and operators have none of them."""
 TIME_ALONE = "fusion"
 """Grouping with a table of its own, sorted by time."""
-SORTS = ("bytes", "time", "energy", "forward", "backward")
+SORTS = ("bytes", "time", "energy", "forward", "backward", "evaluation")
 ROWS, ROWS_OF_TWO = 20, 10
 
 

@@ -17,6 +17,7 @@ _TIMES: tuple[tuple[str, Amount], ...] = (
     ("forward", lambda line: line.forward_ns),
     ("backward", lambda line: line.backward_ns),
     ("optimizer", lambda line: line.optimizer_ns),
+    ("evaluation", lambda line: line.evaluation_ns),
     ("all", lambda line: line.time_ns),
 )
 
@@ -63,7 +64,7 @@ def side_by_side_table(
         columns += [TextColumn(unit.name, right=True), TextColumn("share", right=True, optional=1)]
         cells.append(lambda some: _byte_cells(some, unit.amount, total_bytes))
     if any(line.time_ns is not None for line in lines):
-        split = any(line.forward_ns or line.backward_ns for line in lines)
+        split = any(line.forward_ns or line.backward_ns or line.evaluation_ns for line in lines)
         shown = [(title, amount) for title, amount in _TIMES if title == "all" or (split and any(map(amount, lines)))]
         columns += [
             TextColumn(f"{title} {units.time}", right=True, optional=5 if title == "optimizer" else 3)

@@ -84,6 +84,22 @@ def test_the_time_of_the_optimizer_has_a_column_if_it_takes_any() -> None:
     assert folded.optimizer_ns == 8.0
 
 
+def test_an_evaluation_in_a_training_step_is_no_forward() -> None:
+    lines = [line("a", 1, 2e6), GroupLine("b", 1, 9e6, 0.0, 0.0, None, None, optimizer_ns=0.0, evaluation_ns=9e6)]
+    (head, *_, total), (without, *_) = (
+        side_by_side_table(some, "module", 9).lines(Terminal()) for some in (lines, lines[:1])
+    )
+    assert head.split()[-8:-2] == ["forward", "ms", "evaluation", "ms", "all", "ms"]
+    assert total.split()[-5:-2] == ["2.000", "9.000", "11.000"]
+    assert "evaluation" not in without
+    assert sort_lines(lines, "evaluation")[0].label == "b"
+    assert sort_lines(lines[1:] + lines[:1], "forward")[0].label == "a"
+    (folded,) = fold_numbers(
+        [GroupLine(f"h.{n}", 1, 9.0, 0.0, 0.0, None, None, evaluation_ns=4.0) for n in range(2)], {}
+    )
+    assert folded.evaluation_ns == 8.0
+
+
 def test_the_table_closes_with_the_total_and_leaves_out_what_nobody_has() -> None:
     lines = [line(f"kernel{n}", None, 1e6 * n, float(n)) for n in range(5, 0, -1)]
     rows = side_by_side_table(lines, "kernel", 2).lines(Terminal())

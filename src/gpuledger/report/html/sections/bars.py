@@ -37,13 +37,20 @@ SECTION = Section(
             "sequence numbers, Kineto",
         ),
         "phase.optimizer": Definition("Optimizer", "work launched inside the optimizer's step", "step hooks, Kineto"),
+        "phase.evaluation": Definition(
+            "Evaluation",
+            "work launched inside a module's forward without gradients, such as generation or validation",
+            "ranges of modules, Kineto",
+        ),
         "phase.data": Definition(
             "Data",
-            "work outside forward, backward and optimizer, such as input copies and metrics",
+            "work outside forward, backward, optimizer and evaluation, such as input copies and metrics",
             "all work of the step minus the other phases",
         ),
         "phase.between": Definition(
-            "Between", "work outside forward, backward and optimizer", "all work of the step minus the other phases"
+            "Between",
+            "work outside forward, backward, optimizer and evaluation",
+            "all work of the step minus the other phases",
         ),
         "phase.idle": Definition(
             "Idle",
