@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from environment import ROOT, describe_environment, write_results
 
-from gpuledger.simulate.gpu.recurrent_sizes import GRU, LSTM, RELU, TANH, RecurrentShape
+from gpuledger.simulate.temporaries.recurrent_sizes import GRU, LSTM, RELU, TANH, RecurrentShape
 
 KINDS = {"relu": RELU, "tanh": TANH, "lstm": LSTM, "gru": GRU}
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}

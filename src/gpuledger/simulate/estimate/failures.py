@@ -17,7 +17,6 @@ from gpuledger.simulate.rest.own_code import own_place
 _WITHOUT_BYTES = re.compile(r"data is not allocated|data pointer|doesn't have storage|without storage", re.IGNORECASE)
 DISTRIBUTED = ("FSDP", "torch.distributed", "torch.multiprocessing.spawn")
 """Parts that need several ranks."""
-JAGGED = "a nested tensor with jagged layout"
 WHAT_TO_TELL = "Declare the shape of its result with gpuledger.fake_output (docs/estimate.md), or run it on a GPU"
 CRASHED_HINT = "C++ code failed in this line without a GPU. Remove the call"
 _FOREIGN = (
@@ -27,7 +26,6 @@ _FOREIGN = (
     ("/torch/multiprocessing/spawn.py", DISTRIBUTED[2]),
     ("/torch/cuda/graphs.py", "a CUDA graph"),
     ("/triton/", "a Triton kernel"),
-    ("/torch/nested/", JAGGED),
 )
 
 
@@ -97,8 +95,6 @@ def _hint_on(unmodelled: str) -> str:
         return WHAT_TO_TELL
     if any(name in unmodelled for name in DISTRIBUTED):
         return _RANKS
-    if JAGGED in unmodelled:
-        return "Estimate the program with padded tensors, which need at least as much memory"
     return "Estimate the program without it"
 
 

@@ -18,6 +18,7 @@ from gpuledger.collect.adapter.dispatch_modes import run_outside_modes
 from gpuledger.simulate.gpu.functions import CPU, SimulatedFunctions, as_device, cast_for_autocast
 from gpuledger.simulate.gpu.fused_kernels import patch_attention, patch_flex_attention, patch_norms
 from gpuledger.simulate.gpu.lazy import place_lazy
+from gpuledger.simulate.gpu.nested import place_nested
 from gpuledger.simulate.gpu.patches import Patches
 
 aten = torch.ops.aten
@@ -47,6 +48,7 @@ def install_choices(patches: Patches, functions: SimulatedFunctions, say: Callab
     _patch_programs(patches, say)
     patches.put(torch, "_subclasses", _Subclasses(torch._subclasses))
     place_lazy(patches)
+    place_nested(patches, functions)
 
 
 class _NeverFake:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nested._internal.nested_tensor import NestedTensor, nested_view_from_values_offsets_lengths
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
@@ -56,8 +57,8 @@ class SimulatedFunctions(TorchFunctionMode):
         return isinstance(value, FakeTensor) and self.device.holds(value)
 
     def is_placed(self, value: Any) -> bool:
-        """Return whether a value is a tensor on the GPU, or a DTensor with its part there."""
-        return self.on_card(getattr(value, "_local_tensor", value))
+        """Return whether a value is a tensor on the GPU, or a DTensor or nested tensor with its values there."""
+        return self.on_card(_inner(value))
 
     def any_on_card(self, args: Any) -> bool:
         """Return whether any argument is on the GPU."""
@@ -82,6 +83,13 @@ class SimulatedFunctions(TorchFunctionMode):
         with self.where.asking(to_card):
             moved: torch.Tensor = torch.ops.aten._to_copy.default(tensor, **how)
         return moved
+
+
+def _inner(value: Any) -> Any:
+    """Return the part of a DTensor on this GPU, the values of a nested tensor, or any other value itself."""
+    if isinstance(value, NestedTensor):
+        return value._values
+    return getattr(value, "_local_tensor", value)
 
 
 def as_device(value: Any) -> torch.device:
@@ -135,6 +143,8 @@ def _to(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     same_layout = layout in (None, torch.preserve_format) or tensor.is_contiguous(memory_format=layout)
     if here == there and dtype == tensor.dtype and same_layout and not copy:
         return tensor
+    if isinstance(tensor, NestedTensor) and here != there:
+        return _moved_nested(mode, tensor, there, dtype)
     if not there and not isinstance(tensor, FakeTensor):
         return func(tensor, dtype=dtype, copy=copy, memory_format=layout or torch.preserve_format)
     known = mode.mode.values.of(tensor, reads=True) if here and not there and not tensor.requires_grad else None
@@ -144,13 +154,27 @@ def _to(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     return mode.move(tensor, there, dtype=dtype, **extra)
 
 
+def _moved_nested(mode: SimulatedFunctions, nested: NestedTensor, there: bool, dtype: torch.dtype) -> Any:
+    """Return a nested tensor with copies of its values, offsets and lengths on the GPU or on the CPU."""
+    parts = [nested.offsets(), nested.lengths()]
+    offsets, lengths = (None if part is None else mode.move(part, there) for part in parts)
+    return nested_view_from_values_offsets_lengths(
+        mode.move(nested.values(), there, dtype=dtype),
+        offsets,
+        lengths,
+        ragged_idx=nested._ragged_idx,
+        min_seqlen=nested._maybe_min_seqlen,
+        max_seqlen=nested._maybe_max_seqlen,
+    )
+
+
 def _cuda(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
     layout = kwargs.get("memory_format")
     return _to(mode, torch.Tensor.to, (args[0], mode.device.place), {} if layout is None else {"memory_format": layout})
 
 
 def _cpu(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:
-    return _to(mode, torch.Tensor.to, (args[0], CPU), {}) if mode.on_card(args[0]) else func(*args, **kwargs)
+    return _to(mode, torch.Tensor.to, (args[0], CPU), {}) if mode.is_placed(args[0]) else func(*args, **kwargs)
 
 
 def _same(mode: SimulatedFunctions, func: Any, args: Any, kwargs: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from gpuledger.simulate.gpu.recurrent_sizes import LSTM, RecurrentShape
+from gpuledger.simulate.temporaries.recurrent_sizes import LSTM, RecurrentShape
 
 if TYPE_CHECKING:
     from gpuledger.simulate.gpu.dispatch import SimulatedMode

@@ -338,5 +338,6 @@ def _is_whole(tensor: torch.Tensor) -> bool:
 
 def _view(copy: _Copy, tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor on a copy, with the layout of a fake tensor."""
-    made = torch.empty(0, dtype=tensor.dtype)
-    return made.set_(copy.bytes_, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():  # a function of the GPU's tensors can ask
+        made = torch.empty(0, dtype=tensor.dtype)
+        return made.set_(copy.bytes_, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gpuledger.simulate.gpu.recurrent_sizes import (
+from gpuledger.simulate.temporaries.recurrent_sizes import (
     GRU,
     LSTM,
     PERSISTENT,
