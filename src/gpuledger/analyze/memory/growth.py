@@ -173,7 +173,7 @@ def _of_device(rank: Rank, device_idx: int, values: dict[str, F64], fewest: int)
     return Growth(
         *(rank.number, device_idx, trend.per_step, trend.since_step, int(steps[-1])),
         *(round(trend.total), limit, left, None if blocks is None else blocks.per_step),
-        *(_holder(rank), category, module, line),
+        *(last_holder(rank), category, module, line),
         steps_until_full=_steps_until_full(rank, trend.per_step, int(steps[-1])),
     )
 
@@ -205,7 +205,7 @@ def _of_host(rank: Rank, values: dict[str, F64]) -> Growth | None:
     category, module, line = _kept_by_recorded_steps(rank, HOST, trend.per_step)
     return Growth(
         *(rank.number, HOST, trend.per_step, trend.since_step, int(steps[-1]), round(trend.total), limit, left, None),
-        *(_holder(rank), category, module, line),
+        *(last_holder(rank), category, module, line),
         steps_until_full=_steps_until_full(rank, trend.per_step, int(steps[-1])),
     )
 
@@ -348,7 +348,7 @@ def _censuses(rank: Rank) -> tuple[CensusFacts | None, CensusFacts | None]:
     return (found[0] if found else None), (found[-1] if len(found) > 1 else None)
 
 
-def _holder(rank: Rank) -> Holder | None:
+def last_holder(rank: Rank) -> Holder | None:
     """Return what has grown by the last census that has found something, or else by that of a failed request."""
     at_failure = rank.manifest.failure_census
     found = [*([] if at_failure is None else [at_failure]), *rank.manifest.censuses]

@@ -25,7 +25,7 @@ from gpuledger.analyze.memory.lifetimes import (
 from gpuledger.analyze.memory.small_states import SHARE, has_8_bit_form
 from gpuledger.analyze.overview.balance import STATED_POOL, read_card
 from gpuledger.analyze.overview.finding import Finding
-from gpuledger.analyze.overview.kept_advice import kept_advice, kept_module
+from gpuledger.analyze.overview.kept_advice import find_holder, kept_advice, kept_module, place_of
 from gpuledger.analyze.overview.kept_steps import find_kept
 from gpuledger.analyze.overview.peak_facts import Mask, PeakFacts
 from gpuledger.analyze.overview.step_findings import (
@@ -172,10 +172,11 @@ def _kept_activations(facts: PeakFacts) -> Finding | None:
     if kept is None:
         return None
     line, owner = facts.line_at_any_time(kept.blocks), kept_module(facts, kept)
-    action, advice = kept_advice(facts, kept)
+    holder = find_holder(facts, kept)
+    action, advice = kept_advice(facts, kept, holder)
     total, steps = format_bytes(sum(kept.sizes)), f"steps {kept.first_step} to {kept.last_step}"
     return Finding(
-        f"Every step keeps {format_bytes(kept.each_bytes)} more"
+        f"Every step keeps {format_bytes(kept.each_bytes)} more{place_of(holder)}"
         + (f", the largest part allocated at {line}" if line else ""),
         f"tensors of {steps} are still allocated at the end, {total} in total, most of it {owner}",
         action,

@@ -14,7 +14,7 @@ import weakref
 from _thread import _local as local
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from types import CellType, FrameType, FunctionType, MappingProxyType, MethodType, ModuleType, TracebackType
 from typing import Any, TypeAlias
@@ -99,12 +99,59 @@ def named_objects(limit: TimeLimit) -> tuple[dict[Key, Named], bool]:
     """
     found: dict[Key, Named] = {}
     seen: set[int] = set()
-    for roots in (_roots_of_frames(program_frames), _roots_of_modules(), _roots_of_frames(frames_of_other_threads)):
+    selves = _Selves()
+    for roots in (
+        _roots_of_frames(program_frames, selves),
+        _roots_of_modules(),
+        _roots_of_frames(frames_of_other_threads, selves),
+    ):
         try:
-            _walk(roots, limit, found, seen)
+            _walk(roots, limit, found, seen, selves)
         except OutOfTimeError:
-            return found, False
-    return found, True
+            return selves.name_in(found), False
+    return selves.name_in(found), True
+
+
+class _Selves:
+    """Objects that were found as ``self`` of a method, and how else the program reaches them.
+
+    Until all is walked through, such an object has a mark instead of a name. One that nothing else leads to has the
+    name of its class. A path through another ``self`` counts if that is the one of a calling method.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._paths: list[str] = []
+        self._has_name: list[bool] = []
+
+    def mark(self, value: object) -> str:
+        """Return the mark of an object, which begins its path."""
+        number = self._numbers.setdefault(id(value), len(self._paths))
+        if number == len(self._paths):
+            self._paths.append(class_name(type(value)))
+            self._has_name.append(False)
+        return f"\0{number}\0"
+
+    def meet(self, value: object, path: str) -> None:
+        """Store another path of an object, if it has none that begins with a variable."""
+        number = self._numbers.get(id(value))
+        if number is None or self._has_name[number]:
+            return
+        through = int(path.split("\0")[1]) if path.startswith("\0") else None
+        if through is None or through > number:
+            self._paths[number], self._has_name[number] = path, through is None
+
+    def name_in(self, found: dict[Key, Named]) -> dict[Key, Named]:
+        """Return what was found with paths that have no marks."""
+        return {
+            key: replace(one, path=self._plain(one.path)) if "\0" in one.path else one for key, one in found.items()
+        }
+
+    def _plain(self, path: str) -> str:
+        while path.startswith("\0"):
+            _, number, rest = path.split("\0", 2)
+            path = f"{self._paths[int(number)]}{rest}"
+        return path
 
 
 def running_functions() -> set[str]:
@@ -112,7 +159,7 @@ def running_functions() -> set[str]:
     return {frame.f_code.co_name for frames in (program_frames, frames_of_other_threads) for frame in frames()}
 
 
-def _walk(roots: Iterator[_Place], limit: TimeLimit, found: dict[Key, Named], seen: set[int]) -> None:
+def _walk(roots: Iterator[_Place], limit: TimeLimit, found: dict[Key, Named], seen: set[int], selves: _Selves) -> None:
     """Add what roots lead to, the nearest first."""
     waiting: deque[_Place] = deque()
     count = 0
@@ -125,6 +172,7 @@ def _walk(roots: Iterator[_Place], limit: TimeLimit, found: dict[Key, Named], se
             return
         value = place.value
         if id(value) in seen or is_exactly(value, *_PLAIN) or _is_ours(value):
+            selves.meet(value, place.path)
             continue
         seen.add(id(value))
         if _add_data(found, place, limit):
@@ -182,7 +230,7 @@ def _add(found: dict[Key, Named], one: Named) -> None:
 _PLAIN = (int, float, bool, type(None), complex, type, ModuleType, torch.dtype, torch.device)
 
 
-def _roots_of_frames(frames: Callable[[], Iterator[FrameType]]) -> Iterator[_Place]:
+def _roots_of_frames(frames: Callable[[], Iterator[FrameType]], selves: _Selves) -> Iterator[_Place]:
     """Yield the variables of the program's functions that are running in some threads, and their modules' globals."""
     modules: set[int] = set()
     for frame in frames():
@@ -192,7 +240,7 @@ def _roots_of_frames(frames: Callable[[], Iterator[FrameType]]) -> Iterator[_Pla
         if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
             where = f"{LOCAL_OF}{frame.f_code.co_name}"
             for name, value in locals_of(frame).items():
-                yield _Place(name, where, value, 0, class_name(type(value)) if name == "self" else name)
+                yield _Place(name, where, value, 0, selves.mark(value) if name == "self" else name)
 
 
 def _roots_of_modules() -> Iterator[_Place]:

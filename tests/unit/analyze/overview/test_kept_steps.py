@@ -201,6 +201,22 @@ def test_the_advice_suits_what_is_kept(body: Body, module: str, action: str, tmp
     assert "maxlen" in found.advice
 
 
+@pytest.mark.parametrize(
+    ("body", "place", "holder"),
+    [
+        (outputs_with_their_graphs, "in trainer.kept", "trainer.kept (list, attribute of Trainer) keeps"),
+        (copies_of_outputs, "in trainer.kept", "trainer.kept (list, attribute of Trainer) keeps"),
+        (a_sum_whose_graph_keeps_all, "for the autograd graph of trainer.kept", "trainer.kept (tensor, attribute of"),
+    ],
+)
+def test_the_object_that_keeps_them_is_named(body: Body, place: str, holder: str, tmp_path: Path) -> None:
+    """After as many steps as a second census needs."""
+    (found,) = forked(lambda: leaks_of(trained(body, tmp_path / "run.ledger", 80)))
+    assert f" more {place}, the largest part" in found.title
+    assert holder in found.advice
+    assert ("detach() trainer.kept" in found.action) is (body is a_sum_whose_graph_keeps_all)
+
+
 @pytest.mark.parametrize("body", HEALTHY, ids=lambda body: body.__name__.removeprefix("_"))
 def test_what_is_bounded_is_no_leak(body: Body, tmp_path: Path) -> None:
     assert forked(lambda: leaks_of(trained(body, tmp_path / "run.ledger"))) == []

@@ -292,7 +292,7 @@ def test_the_name_leads_from_a_variable_to_what_grows(tmp_path: Path) -> None:
 def test_the_path_of_a_module_is_that_of_pytorch(tmp_path: Path) -> None:
     (growth,) = growth_of(hooks_that_are_never_removed, tmp_path)
     assert growth.holder is not None
-    assert growth.holder.path == "Trainer.model.0._forward_hooks"
+    assert growth.holder.path == "trainer.model.0._forward_hooks"
 
 
 def text_of_outputs() -> Any:

@@ -122,6 +122,40 @@ def kept_by_a_module_list() -> dict[Key, Named]:
     return found
 
 
+class Fit:
+    def __init__(self, owner: Run) -> None:
+        self.owner = owner
+        self.losses: list[int] = []
+
+    def paths(self) -> set[str]:
+        return {one.path for one in named_objects(TimeLimit(10**10))[0].values()}
+
+
+class Run:
+    def __init__(self) -> None:
+        self.fit = Fit(self)
+
+    def paths(self) -> set[str]:
+        return self.fit.paths()
+
+
+def paths_with_a_variable() -> set[str]:
+    experiment = Run()
+    return experiment.paths()
+
+
+def paths_without_a_variable() -> set[str]:
+    return Run().paths()
+
+
+def test_what_self_holds_has_the_name_of_the_variable_that_leads_to_it() -> None:
+    """Without one, it has the name of the class of the outermost ``self``. Each of the two objects has the other."""
+    assert "experiment.fit.losses" in paths_with_a_variable()
+    assert "Run.fit.losses" in paths_without_a_variable()
+    both = paths_with_a_variable() | paths_without_a_variable()
+    assert not any("\0" in path or path.startswith("Fit") for path in both)
+
+
 def lists_of_hooks() -> Any:
     """Hooks of many modules keep outputs in a list for each module, and no list holds much of it."""
     seen: dict[str, list[torch.Tensor]] = {f"layer.{number}": [] for number in range(12)}
