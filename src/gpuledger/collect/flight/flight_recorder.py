@@ -37,6 +37,9 @@ WRITE_EVERY_NS = 5_000_000_000
 WRITE_ROWS = 4_096
 """Counters are written after this time or this number of rows, so a killed process loses at most these."""
 
+LOOK_NS = 20_000_000
+"""Shortest time between two looks at whether it is time to write."""
+
 GROWN_BYTES = 4 << 20
 """Growth since the first census from which on there is a next one."""
 
@@ -65,6 +68,7 @@ class FlightRecorder:
         self._pid = os.getpid()
         self._events: LastEvents | None = None
         self._written_ns = time.time_ns()
+        self._next_ns = 0
         self._censuses: list[dict[str, Any]] = []
         self._first: Census | None = None
         self._first_bytes = 0
@@ -98,18 +102,21 @@ class FlightRecorder:
         if kept is not None:
             kept.step_ended(step)
             self._count_tensors(kept, step)
-        self._host.read_now_and_then(end_ns)
         if self.is_alone:
-            self._look_and_write(self._counters, step, end_ns)
+            if self._uncounted is not None:
+                self._count_for(self._uncounted)
+            elif step >= self._next_census:
+                self._look_around(step)
+        if end_ns >= self._next_ns:
+            self._next_ns = end_ns + LOOK_NS
+            self._read_and_write(self._counters, step, end_ns)
         if self._events is not None:
             self._events.step_ended(end_ns)
 
-    def _look_and_write(self, counters: StepCounters, step: int, end_ns: int) -> None:
-        if self._uncounted is not None:
-            self._count_for(self._uncounted)
-        elif step >= self._next_census:
-            self._look_around(step)
-        if end_ns - self._written_ns >= WRITE_EVERY_NS or counters.rows >= WRITE_ROWS:
+    def _read_and_write(self, counters: StepCounters, step: int, end_ns: int) -> None:
+        """Read the host's memory and write what there is, if it is time for either."""
+        self._host.read_now_and_then(end_ns)
+        if self.is_alone and (end_ns - self._written_ns >= WRITE_EVERY_NS or counters.rows >= WRITE_ROWS):
             self._written_ns = end_ns
             self._journal.fact(steps_seen=step)
             self._host.write_facts(self._journal)

@@ -18,7 +18,7 @@ from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.user_history import UserHistory
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.flight.failures import Failures
-from gpuledger.collect.flight.late_stacks import LateStacks
+from gpuledger.collect.flight.late_stacks import LateStacks, Taken
 from gpuledger.collect.flight.stack_budget import SETTLING_NS
 from gpuledger.collect.flight.step_counters import DeviceCounters, StepCounters, allocations_of
 from gpuledger.collect.passes.outcomes import LaterMeasurement
@@ -34,6 +34,9 @@ STAYS_FRAC = 2.0
 """The ring stays until its share is so many times as large, so that equal steps do not switch it."""
 SCARCE_FRAC = 0.5
 """Share of the memory that the process may use, above which the ring is on in any case."""
+DECIDE_NS = 20_000_000
+"""Shortest time between two decisions of what is kept, while no stacks are taken. Each takes some 40 µs of the program,
+whose caches have other code in the meantime."""
 LIMITS_NS = 1_000_000_000
 """Time between two looks at what it may use, which the program can change."""
 
@@ -59,6 +62,8 @@ class LastEvents:
         self._has_ring = False
         """Whether the ring is on, also where no stacks are taken."""
         self._late = late
+        self._steps, self._next_ns = 0, 0
+        """Number of steps since the last decision, and the time of the next one."""
         self._clock = _StepClock()
         self._scarce = _Scarce()
 
@@ -67,6 +72,8 @@ class LastEvents:
         if measured is self._measured or self._gave_way:
             return
         self._measured = measured
+        self._steps, self._next_ns = 0, 0
+        self._clock.begin()
         if not (torch_private.is_history_off() or torch_private.ring_is_on()):
             return  # somebody else's
         self._watch_for_others()
@@ -79,13 +86,22 @@ class LastEvents:
             self._late.step_ended(self._counters.latest)
 
     def step_ended(self, end_ns: int) -> None:
-        """Decide at the end of a step what is kept next. The counters are those of this step."""
+        """Decide at the end of a step what is kept next, if it is time. The counters are those of this step."""
+        self._steps += 1
+        if end_ns < self._next_ns and (self._late is None or self._late.taken is Taken.NEVER):
+            return
+        self._next_ns = end_ns + DECIDE_NS
+        steps, self._steps = self._steps, 0
+        self._decide(end_ns, steps)
+
+    def _decide(self, end_ns: int, steps: int) -> None:
+        """Decide at the end of a step what is kept next. ``steps``: number of steps since the last decision."""
         measured = self._measured
         if self._gave_way or measured is None or measured is LaterMeasurement.KERNELS:
             return
         is_off = torch_private.is_history_off()
         self._has_ring &= not is_off  # a recording on demand has stopped the history
-        if self._wants_ring(measured, end_ns) != self._has_ring and (is_off or torch_private.ring_is_on()):
+        if self._wants_ring(measured, end_ns, steps) != self._has_ring and (is_off or torch_private.ring_is_on()):
             self._watch_for_others()
             if self._late is not None:
                 self._late.pause()
@@ -93,7 +109,7 @@ class LastEvents:
             if self._late is not None:
                 self._begin_late(self._late)
         if self._late is not None:
-            self._late.step_ended(self._counters.latest)
+            self._late.step_ended(self._counters.latest, steps)
 
     def take_out(self) -> None:
         """Remove everything but what the allocator keeps. Can be called more than once."""
@@ -112,10 +128,10 @@ class LastEvents:
         self._failures.has_stacks = True
         late.begin(keeps_events=self._has_ring, is_measured=self._measured is LaterMeasurement.STEPS)
 
-    def _wants_ring(self, measured: LaterMeasurement, end_ns: int) -> bool:
+    def _wants_ring(self, measured: LaterMeasurement, end_ns: int, steps: int) -> bool:
         """Return whether to keep the ring after a step."""
         had_settled = self._clock.has_settled
-        self._clock.step_ended(end_ns, allocations_of(self._counters.latest))
+        self._clock.steps_ended(end_ns, allocations_of(self._counters.latest), steps)
         if not self._clock.has_settled:
             return True
         most_frac = RING_FRAC[measured] * (STAYS_FRAC if self._has_ring and had_settled else 1.0)
@@ -145,22 +161,29 @@ class LastEvents:
 
 
 class _StepClock:
-    """The shortest of the last two steps: a pause of gpuledger can lie between two ends of steps."""
+    """The time of a step: the shorter of the last two times, as a pause of gpuledger can lie in one of them.
+
+    Each is the mean of the steps between two decisions.
+    """
 
     def __init__(self) -> None:
         self.has_settled = False
-        """Whether :data:`SETTLING_NS` have passed since the first step, and two more have ended."""
+        """Whether :data:`SETTLING_NS` have passed since the first step, and there are two such times."""
         self._first_ns: int | None = None
         self._last: tuple[int, int] | None = None
-        self._step_ns: list[int] = []
-        self._allocations = 0
+        self._step_ns: list[float] = []
+        self._allocations = 0.0
 
-    def step_ended(self, end_ns: int, allocations: int) -> None:
-        """Record when a step ended, and the number of allocations until then."""
+    def begin(self) -> None:
+        """Measure the next time from the next call of :meth:`steps_ended` on."""
+        self._last = None
+
+    def steps_ended(self, end_ns: int, allocations: int, steps: int) -> None:
+        """Record when the last of some steps ended, and the number of allocations until then."""
         self._first_ns = end_ns if self._first_ns is None else self._first_ns
         if self._last is not None:
-            self._step_ns = [*self._step_ns[-1:], end_ns - self._last[0]]
-            self._allocations = allocations - self._last[1]
+            self._step_ns = [*self._step_ns[-1:], (end_ns - self._last[0]) / steps]
+            self._allocations = (allocations - self._last[1]) / steps
         self._last = end_ns, allocations
         self.has_settled |= len(self._step_ns) > 1 and end_ns - self._first_ns >= SETTLING_NS
 

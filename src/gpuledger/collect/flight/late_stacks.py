@@ -108,9 +108,9 @@ class LateStacks:
         """Number of allocations up to which stacks are counted as taken."""
         self._since_ns = 0
         self._counted, self._of_a_step = -1, 0
-        """Number of allocations at the end of the last step, -1 without one; and of those in that step."""
-        self._has_skipped = False
-        """Whether nothing was done at the end of the last step."""
+        """Number of allocations at the end of the last step that was looked at, -1 without one; and those of a step."""
+        self._steps = 0
+        """Number of steps since then."""
         self._steps_ago, self._seen_bytes = 0, 0
         """Number of steps since the last whole step with stacks, and the highest allocated bytes at the end of one."""
         self._first_bytes = 0
@@ -134,7 +134,7 @@ class LateStacks:
             is_measured: Whether the time and the energy of the program's steps are measured.
         """
         self.taken, self._kept_with, self._counted = Taken.NEVER, None, -1
-        self._has_skipped = False
+        self._steps = 0
         self._keeps_events = keeps_events
         if is_measured != self._is_measured:
             self.budget = StackBudget(self._clock, is_measured=is_measured)
@@ -162,15 +162,16 @@ class LateStacks:
             self._evaluations.remove()
             self._evaluations = None
 
-    def step_ended(self, latest: Sequence[DeviceCounters]) -> None:
+    def step_ended(self, latest: Sequence[DeviceCounters], steps: int = 1) -> None:
         """Decide of which allocations stacks are taken next.
 
         Args:
             latest: The counters of each device at the end of the step.
+            steps: Number of steps since the last call.
         """
+        self._steps += steps
+        self._steps_ago += steps
         if self.taken is Taken.NEVER and self._counted >= 0 and self.budget.left_ns() <= 0:
-            self._has_skipped = True
-            self._steps_ago += 1
             return
         if not self._busy.acquire(blocking=False):
             return
@@ -179,9 +180,8 @@ class LateStacks:
             on_cards = [one for one in latest if one.device_idx >= 0]
             counted = allocations_of(on_cards)
             self._settle(counted)
-            if not self._has_skipped:
-                self._of_a_step = counted - self._counted if self._counted >= 0 else 0
-            self._counted, self._has_skipped = counted, False
+            self._of_a_step = (counted - self._counted) // self._steps if self._counted >= 0 else 0
+            self._counted, self._steps = counted, 0
             allocated_bytes = sum(max(one.allocated_bytes, 0) for one in on_cards)
             blocks = sum(max(one.blocks, 0) for one in on_cards)
             self._first_bytes = self._first_bytes or allocated_bytes
@@ -193,7 +193,7 @@ class LateStacks:
 
     def _next(self, blocks: int, allocated_bytes: int) -> Taken:
         left_ns, is_whole = self.budget.left_ns(), self.taken is Taken.WHOLE_STEP
-        self._steps_ago = 0 if is_whole else self._steps_ago + 1
+        self._steps_ago = 0 if is_whole else self._steps_ago
         self.whole_steps += is_whole
         if is_whole:
             self._seen_bytes = max(allocated_bytes, self._seen_bytes)

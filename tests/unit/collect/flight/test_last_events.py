@@ -14,8 +14,9 @@ from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import StackTable
+from gpuledger.collect.flight import last_events
 from gpuledger.collect.flight.failures import Failures
-from gpuledger.collect.flight.last_events import EVENT_NS, RING_ENTRIES, RING_FRAC, STAYS_FRAC, LastEvents
+from gpuledger.collect.flight.last_events import DECIDE_NS, EVENT_NS, RING_ENTRIES, RING_FRAC, STAYS_FRAC, LastEvents
 from gpuledger.collect.flight.late_stacks import LateStacks
 from gpuledger.collect.flight.stack_budget import FIRST_NS, MEASURED_FRAC, MEASURED_MOST_NS, MOST_NS, SETTLING_NS
 from gpuledger.collect.flight.step_counters import DeviceCounters, StepCounters
@@ -58,6 +59,7 @@ def process(history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch_private, "memory_fraction", lambda _device: 1.0)
     card = SimpleNamespace(total_memory=80 * GIB)
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _device: card)
+    monkeypatch.setattr(last_events, "DECIDE_NS", 0)
     return Process(tmp_path)
 
 
@@ -224,6 +226,33 @@ def test_without_stacks_in_the_settings_the_history_is_off_while_steps_are_measu
     plain.train(1_000_000_000, steps=2)
     assert history.is_plain
     plain.events.take_out()
+
+
+def test_short_steps_are_decided_together(process: Process, history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is decided of a step's time and allocations is the same as if each was decided alone."""
+    monkeypatch.setattr(last_events, "DECIDE_NS", DECIDE_NS)
+    plain = Process(process.directory, takes_stacks=False)
+    step_ns, decide, decided = DECIDE_NS // 10, plain.events._decide, list[int]()
+    monkeypatch.setattr(plain.events, "_decide", lambda end_ns, steps: decided.append(steps) or decide(end_ns, steps))
+    plain.events.keep(LaterMeasurement.STEPS)
+    allocations = round(RING_FRAC[LaterMeasurement.STEPS] * step_ns / (2 * EVENT_NS))
+    plain.train(step_ns, round(1.1 * allocations), steps=1_000)
+    assert (history.owner, decided) == ("", [1, *[10] * 99])
+    plain.train(step_ns, round(0.9 * allocations), steps=30)
+    assert history.owner == "ring"
+    plain.events.take_out()
+
+
+def test_stacks_end_with_the_step_also_of_short_steps(
+    process: Process, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(last_events, "DECIDE_NS", DECIDE_NS)
+    process.events.keep(LaterMeasurement.NOTHING)
+    process.train(1_000_000, 20, steps=2_000)
+    assert process.late.whole_steps
+    before = process.late.stacks
+    assert before <= 20 * process.late.whole_steps + 20 * 2_000 // 10
+    process.events.take_out()
 
 
 @pytest.mark.parametrize("measured", list(LaterMeasurement))
