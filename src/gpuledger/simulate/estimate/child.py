@@ -35,12 +35,13 @@ def follow_program(order: dict[str, Any], program: list[str]) -> dict[str, Any]:
     spare = None if order.get("ranks") else Spare(follow_again)
     outcome = follow_again({"memory_errors": spare is not None})
     if spare is not None:
+        from gpuledger.simulate.estimate.failures import steps_again
+
         if outcome["memory_errors"] and _failed(outcome):
             shutil.rmtree(Path(order["run_directory"]) / "rank-0")
             outcome = spare.run({"memory_errors": False}) or outcome
         if outcome["assumed"]:
-            steps = None if outcome["with_rest"] else outcome["steps"] or order["steps"]
-            again = {"steps": steps, "memory_errors": bool(outcome["memory_errors"])}
+            again = {"steps": steps_again(outcome, order["steps"]), "memory_errors": bool(outcome["memory_errors"])}
             outcome["reserved_if"] = {one: _reserved_with(spare, one, again) for one in (LEAST, LARGEST)}
         spare.end()
     return outcome

@@ -58,6 +58,17 @@ def hint_on(error: BaseException) -> str:
     return next((hint for kind, hint in _NEEDS if isinstance(error, kind)), "")
 
 
+def steps_again(outcome: Mapping[str, Any], steps: int | None) -> int | None:
+    """Return the number of steps with which a program is followed again to the same place; None as far as needed.
+
+    Args:
+        outcome: How it ended the first time.
+        steps: The number of steps that was asked for; None as far as needed.
+    """
+    is_whole = outcome["with_rest"] or (steps is None and outcome["ended"] == "exit")
+    return None if is_whole else outcome["steps"] or steps
+
+
 def reserved_bytes_of(outcome: Mapping[str, Any]) -> int | None:
     """Return the peak of reserved bytes of a program that was followed; None if it failed."""
     return outcome["peak_reserved_bytes"] if outcome.get("ended") in ("steps", "exit") else None

@@ -23,7 +23,7 @@ from gpuledger.model.simulated import SIMULATED
 from gpuledger.processes.child_job import ChildJobError, run_program_job
 from gpuledger.simulate.assumptions import EXPECTED, LARGEST, LEAST
 from gpuledger.simulate.catalogue import HANDLES, GpuModel, catalogue, find_card
-from gpuledger.simulate.estimate.failures import CRASHED_HINT, refuse_failure, reserved_bytes_of
+from gpuledger.simulate.estimate.failures import CRASHED_HINT, refuse_failure, reserved_bytes_of, steps_again
 from gpuledger.simulate.estimate.fit import (
     NO_CHANGE,
     Assumed,
@@ -312,7 +312,7 @@ def _follow_assumed(order: Order, outcome: dict[str, Any], follower: Follower) -
     if "reserved_if" in outcome:
         return Assumed(*(outcome["reserved_if"][assumption] for assumption in (LEAST, LARGEST)))
     reserved: dict[str, int | None] = {}
-    again = dataclasses.replace(order, steps=None if outcome["with_rest"] else outcome["steps"] or order.steps)
+    again = dataclasses.replace(order, steps=steps_again(outcome, order.steps))
     for assumption in (LEAST, LARGEST):
         with tempfile.TemporaryDirectory() as directory:
             place = Path(directory) / "other.ledger"

@@ -468,13 +468,15 @@ def test_an_error_after_the_steps_is_a_note(tmp_path: Path, monkeypatch: pytest.
     assert torch.ones(1).device.type == "cpu"
 
 
-def test_the_rest_is_also_followed_with_other_assumptions(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ended", ["steps", "exit"])
+def test_the_rest_is_also_followed_with_other_assumptions(ended: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So is what follows the steps of a program with so few that all of them were needed."""
+
     def pretended(order: dict[str, Any], *_: object) -> dict[str, Any]:
         """Return an outcome with 5 bytes, and 100 more with the rest."""
-        with_rest = order["steps"] is None
-        reserved = 100 * with_rest + 5
-        ended = {"ended": "steps", "steps": 3, "assumed": True, "memory_errors": 0}
-        return {**ended, "with_rest": with_rest, "peak_reserved_bytes": reserved}
+        is_whole = order["steps"] is None
+        outcome = {"ended": ended if is_whole else "steps", "steps": 3, "assumed": True, "memory_errors": 0}
+        return {**outcome, "with_rest": is_whole and ended == "steps", "peak_reserved_bytes": 100 * is_whole + 5}
 
     monkeypatch.setattr(child, "load_for_forks", lambda: pretended)
     assert child.follow_program({"steps": None}, [])["reserved_if"] == {"least": 105, "largest": 105}
