@@ -584,7 +584,7 @@ def test_the_memory_of_a_target_model_is_recorded_and_not_only_that_of_its_draft
     kinds_of(tmp_path, SPECULATIVE)
     found = read_recorded(load(tmp_path / "train.ledger").rank(0))
     assert {block.module for block in found.blocks if block.phase == "evaluation"} == {
-        "Linear",
+        "draft",
         "Sequential.0",
         "Sequential.1",
     }

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from types import FrameType
+from types import CoroutineType, FrameType
 from typing import Any
 
 import torch
@@ -48,6 +48,23 @@ def frames_of_other_threads() -> Iterator[FrameType]:
     for ident, frame in frames.items():
         if ident in known:
             yield from _of_the_program(frame)
+
+
+def frames_of_waiting_tasks() -> list[FrameType]:
+    """Return the frames of the program's coroutines that wait in tasks of this thread's event loop, outermost first.
+
+    Those of different tasks are in no order.
+    """
+    asyncio: Any = sys.modules.get("asyncio")
+    if getattr(asyncio, "_get_running_loop", lambda: None)() is None:
+        return []
+    found: list[FrameType] = []
+    for task in asyncio.all_tasks():
+        coroutine = asyncio.Task.get_coro(task) if issubclass(type(task), asyncio.Task) else None
+        while type(coroutine) is CoroutineType and coroutine.cr_frame is not None and not coroutine.cr_running:
+            found += [frame for frame in _of_the_program(coroutine.cr_frame) if frame is coroutine.cr_frame]
+            coroutine = coroutine.cr_await
+    return found
 
 
 def _of_the_program(frame: FrameType | None) -> Iterator[FrameType]:

@@ -107,8 +107,9 @@ _LAST_NAME = re.compile(r"(?:^|\.|\[')([A-Za-z_]\w*)(?:'\])?((?:\[\d+\])*)$")
 
 
 class RootNames:
-    """Names of outermost modules of one class that exist at the same time, such as the two parts of a GAN.
+    """Names of outermost modules that their class does not tell apart: another module has the same one.
 
+    That can be an outermost module, as with the two parts of a GAN, or a part of one, as with an average of a part.
     Keeps no module alive.
 
     Args:
@@ -123,20 +124,38 @@ class RootNames:
         self._members: dict[int, tuple[weakref.ref[object], str]] = {}
         """Names that a search has found for modules that were not added yet, by ``id``."""
         self._searches = 0
+        self._inside: set[str] = set()
+        """Classes of the modules that are parts of outermost ones."""
+        self._outermost: dict[int, weakref.ref[nn.Module]] = {}
 
     def add(self, top: nn.Module, root_id: int) -> None:
         """Add an outermost module."""
-        held = self._by_class[kind_name(top)]
-        held.append((weakref.ref(top), root_id))
-        alive = [(module, number) for reference, number in held if (module := reference()) is not None]
+        kind, reference = kind_name(top), weakref.ref(top)
+        self._by_class[kind].append((reference, root_id))
+        self._outermost[id(top)] = reference
+        alive = self._alive(kind)
         member = self._members.pop(id(top), None)
         if member is not None and member[0]() is top:
             self._set(root_id, member[1])
-        elif len(alive) > 1 and self._searches < MOST_SEARCHES:
+        elif len(alive) > 1 or kind in self._inside:
             self._search(alive)
+        parts = {kind_name(one) for _, _, one in modules_below(top) if not self._is_outermost(one)}
+        for new in sorted((parts - self._inside - {kind}) & self._by_class.keys()):
+            self._search(self._alive(new))
+        self._inside |= parts
+
+    def _is_outermost(self, module: nn.Module) -> bool:
+        known = self._outermost.get(id(module))
+        return known is not None and known() is module
+
+    def _alive(self, kind: str) -> list[tuple[nn.Module, int]]:
+        """Return the outermost modules of a class that were not freed, with their ids."""
+        return [(one, number) for reference, number in self._by_class[kind] if (one := reference()) is not None]
 
     def _search(self, alive: Sequence[tuple[nn.Module, int]]) -> None:
         """Name modules, and keep the names of others that are in the same containers."""
+        if not alive or self._searches >= MOST_SEARCHES:
+            return
         self._searches += 1
         numbers = {id(module): number for module, number in alive}
         for found, name in self._names_of([module for module, _ in alive]):

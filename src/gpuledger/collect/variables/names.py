@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from gpuledger.collect.adapter.frames import locals_of, program_frames
+from gpuledger.collect.adapter.frames import frames_of_waiting_tasks, locals_of, program_frames
 from gpuledger.collect.adapter.program_objects import attributes_of, class_name, is_exactly, is_tensor, module_of_class
 
 DEPTH = 4
@@ -154,6 +154,8 @@ def _variables(*, of_loops: bool, of_models: Set[int] = frozenset()) -> Iterator
     if of_models:
         frames.reverse()
         modules = _globals_of_thread(frames)
+        inside = [frame for frame in frames if frame.f_code.co_flags & inspect.CO_OPTIMIZED]
+        frames = [*(frame for frame in frames if frame not in inside), *_around(of_models), *inside]
         yield from _global_variables(modules.values())
         modules = {key: {} for key in modules}
     names_of_self = _names_of_self(frames)
@@ -168,6 +170,14 @@ def _variables(*, of_loops: bool, of_models: Set[int] = frozenset()) -> Iterator
         if not is_function:
             modules[id(frame.f_globals)] = {}
     yield from _global_variables(() if of_loops else modules.values())
+
+
+def _around(wanted: Set[int]) -> list[FrameType]:
+    """Return the frames of coroutines that wait, those with variables for the most of the wanted objects first.
+
+    A coroutine that starts tasks has them all, and each task that it waits for has one.
+    """
+    return sorted(frames_of_waiting_tasks(), key=lambda frame: -len(wanted & set(map(id, locals_of(frame).values()))))
 
 
 def _names_of_self(frames: Sequence[FrameType]) -> dict[int, str]:

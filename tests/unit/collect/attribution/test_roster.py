@@ -225,6 +225,31 @@ def test_names_are_asked_for_where_modules_of_one_class_live_together() -> None:
     assert part.facts["root_names"] == [(1, "generator"), (2, "critic"), (3, "models[0]"), (4, "ema")]
 
 
+@pytest.mark.parametrize("part_first", [True, False])
+def test_a_model_of_the_class_of_a_part_has_a_name(part_first: bool) -> None:
+    """Such as an average of a part, whichever is registered first; not one whose class has parts of the same class."""
+    asked: list[object] = []
+
+    def names_of(modules: Sequence[object]) -> list[tuple[object, str]]:
+        asked.extend(modules)
+        return [(module, "average") for module in modules]
+
+    registry, part = ModuleRegistry(names_of), Part()
+    model, average = nn.Sequential(nn.Sequential(nn.Linear(2, 2)), nn.ReLU()), nn.Linear(2, 2)
+    for module in (model, average) if part_first else (average, model):
+        registry.register(module)
+    registry.drain(part)
+    assert asked == [average]
+    assert part.facts["root_names"] == [(registry.module_ids[id(average)], "average")]
+
+
+def test_a_part_that_was_called_before_its_model_tells_no_class_apart() -> None:
+    registry = ModuleRegistry(lambda _: pytest.fail("it asked for names"))
+    part = nn.Linear(2, 2)
+    registry.register(part)
+    registry.register(nn.Sequential(part))
+
+
 def test_one_search_names_all_models_of_a_list() -> None:
     registry, part = ModuleRegistry(outer_names_of), Part()
     models = [nn.Linear(2, 2) for _ in range(3 * MOST_SEARCHES)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dis
 import gc
 import weakref
@@ -77,6 +78,21 @@ def from_outside() -> list[str]:
     return inner(critic)
 
 
+def in_tasks() -> list[str]:
+    """The function that has started the tasks waits for them, so that it is not one of those that run."""
+
+    async def one_of_several(module: Thing, others: list[Thing]) -> list[str]:
+        await asyncio.sleep(0)
+        return [name for _, name in outer_names_of([module, *others])]
+
+    async def all_of_them() -> list[str]:
+        small, large = Thing(), Thing()
+        tasks = [one_of_several(one, [other]) for one, other in ((small, large), (large, small))]
+        return (await asyncio.gather(*tasks))[1]
+
+    return asyncio.run(all_of_them())
+
+
 def in_a_cycle() -> list[str]:
     cycle: list[Any] = [0]
     cycle.append(cycle)
@@ -94,6 +110,7 @@ def in_a_cycle() -> list[str]:
         (of_self_with_a_name, ["holder.inner"]),
         (after_a_loop, ["things[1].inner", "things[1]"]),
         (from_outside, ["module", "critic"]),
+        (in_tasks, ["large", "small"]),
         (in_a_cycle, []),
     ],
 )
