@@ -62,6 +62,7 @@ class FailedAllocation(JsonObject):
 
     ``device_idx`` -1 is the host: ``total_bytes`` is what the process may use of it, ``free_bytes`` what the machine
     has available, ``allocated_bytes`` the resident memory, and ``library`` is PyTorch, NumPy, a data worker, or Python.
+    The program can have handled the error of an operator in a recorded step, and gone on.
     ``killed`` is set if the kernel ended a process instead: then no error shows the request.
     """
 

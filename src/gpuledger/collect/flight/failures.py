@@ -58,6 +58,8 @@ class Failures:
         self._highest_bytes = -1
         self._earlier: Census | None = None
         self._earlier_bytes = 0
+        self._has_refused = False
+        """Whether an operator's request of host memory was refused and recorded."""
 
     def compare_with(self, earlier: Census, in_use_bytes: int) -> None:
         """Look at an error for what has grown since ``earlier``, when ``in_use_bytes`` were allocated."""
@@ -115,7 +117,7 @@ class Failures:
             "allocations": allocations,
             "times": 1,
             "thread": _thread_name(),
-            "is_main_thread": threading.get_ident() == threading.main_thread().ident,
+            "is_main_thread": _is_main_thread(),
             "is_capturing": torch_private.is_capturing(),
             "ring_from_ns": ring_from_ns or None,
             "limit_frac": torch_private.memory_fraction(facts["device_idx"]),
@@ -131,8 +133,21 @@ class Failures:
         fact["took_ns"] = time.time_ns() - started_ns
 
     def _record_host(self, facts: dict[str, Any], step: int) -> None:
-        """Record that host memory could not be allocated. The error ends the program."""
-        self.facts.append({**facts, "step": step, "t_ns": time.time_ns(), "times": 1})
+        """Record that host memory could not be allocated.
+
+        Of errors with a traceback, which end the program, each is kept. An operator has raised the others just now, and
+        the program can try again and again: the first is kept, with the number of all.
+        """
+        if facts["frames"]:
+            request: dict[str, Any] = {}
+        elif self._has_refused:
+            self._count(facts, step)
+            return
+        else:
+            self._has_refused = True
+            request = self._request(sys._getframe(1))
+            request |= {"thread": _thread_name(), "is_main_thread": _is_main_thread()}
+        self.facts.append({**facts, **request, "step": step, "t_ns": time.time_ns(), "times": 1})
         self._journal.fact(oom=self.facts)
 
     def _request(self, frame: FrameType | None) -> dict[str, Any]:
@@ -237,6 +252,10 @@ def _shapes(values: object) -> list[list[int]]:
     with without_overrides():
         tensors = [tensor for tensor, _ in zip(tensors_in(values, 3), range(_SHAPES), strict=False)]
         return [list(known_sizes(tensor)) for tensor in tensors]
+
+
+def _is_main_thread() -> bool:
+    return threading.get_ident() == threading.main_thread().ident
 
 
 def _thread_name() -> str:

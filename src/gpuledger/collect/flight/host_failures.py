@@ -1,4 +1,4 @@
-"""Host memory that could not be allocated, from the exception at the end: PyTorch's CPU allocator, Python and NumPy."""
+"""Host memory that could not be allocated, from an exception: of PyTorch's CPU allocator, of Python or of NumPy."""
 
 from __future__ import annotations
 
@@ -29,23 +29,26 @@ def find_host_failure(error: BaseException | None) -> dict[str, Any] | None:
 
     Source: type and text of the exception and of those that it was raised from. Sizes are read now.
     """
-    for one in linked(error):
-        text = text_of(one)
-        worker, request = _WORKER.match(text), _PYTORCH.search(text) if issubclass(type(one), RuntimeError) else None
-        in_worker = worker is not None and worker[1].endswith("MemoryError")
-        if request is None and not in_worker and not issubclass(type(one), MemoryError):
-            continue
-        return {
-            "device_idx": HOST,
-            "tried_bytes": int(request[1]) if request is not None else _tried_by_numpy(one, text),
-            "total_bytes": None if worker else usable_bytes(),
-            "free_bytes": available_bytes(),
-            "largest_free_bytes": None,
-            "allocated_bytes": None if worker else resident_bytes(os.getpid()),
-            "library": f"Data worker {worker[2]}" if worker else _library_of(one, is_pytorch=request is not None),
-            "frames": frames_of(one, (*OUTSIDE, "numpy")),
-        }
-    return None
+    return next((facts for one in linked(error) if (facts := facts_of(one)) is not None), None)
+
+
+def facts_of(error: BaseException) -> dict[str, Any] | None:
+    """Return what :func:`find_host_failure` does, of one exception and not of those that it was raised from."""
+    text = text_of(error)
+    worker, request = _WORKER.match(text), _PYTORCH.search(text) if issubclass(type(error), RuntimeError) else None
+    in_worker = worker is not None and worker[1].endswith("MemoryError")
+    if request is None and not in_worker and not issubclass(type(error), MemoryError):
+        return None
+    return {
+        "device_idx": HOST,
+        "tried_bytes": int(request[1]) if request is not None else _tried_by_numpy(error, text),
+        "total_bytes": None if worker else usable_bytes(),
+        "free_bytes": available_bytes(),
+        "largest_free_bytes": None,
+        "allocated_bytes": None if worker else resident_bytes(os.getpid()),
+        "library": f"Data worker {worker[2]}" if worker else _library_of(error, is_pytorch=request is not None),
+        "frames": frames_of(error, (*OUTSIDE, "numpy")),
+    }
 
 
 def _tried_by_numpy(error: BaseException, text: str) -> int | None:

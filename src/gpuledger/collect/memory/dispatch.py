@@ -83,6 +83,8 @@ class DispatchRecorder:
         self.set_token: Callable[[str], None] = self._set_token
         self.on_full: Callable[[], None] = lambda: None
         self.on_limit: Callable[[], None] = lambda: None
+        self.on_error: Callable[[BaseException], None] = lambda _error: None
+        """Called with the exception of an operator."""
         self.operators_left = sys.maxsize
         self.kept: KeptBlocks | None = None
         self._stacks = stacks
@@ -280,6 +282,17 @@ class DispatchRecorder:
             self.guard.lacked_room = True
         except BaseException as error:
             if not self.guard.absorbs(error):
+                raise
+
+    def see_error(self, error: BaseException) -> None:
+        """Show the exception of an operator to :attr:`on_error`."""
+        try:
+            if os.getpid() == self._pid and self.storages.is_open and not self._is_paused and self._may_call:
+                self.on_error(error)
+        except RecursionError:
+            self.guard.lacked_room = True
+        except BaseException as own:
+            if not self.guard.absorbs(own):
                 raise
 
     def sees_inside(self, kinds: Iterable[type], arguments: Any) -> bool:

@@ -32,6 +32,9 @@ class SeesOperators(Protocol):
     def see(self, operator: Any, results: Any, arguments: Any) -> None:
         """Record an operator that has ended."""
 
+    def see_error(self, error: BaseException) -> None:
+        """Record that an operator has raised an exception, which the program gets."""
+
     def sees_inside(self, kinds: Iterable[type], arguments: Any) -> bool:
         """Return whether a class of the arguments runs operators of its own, which are seen then."""
 
@@ -125,6 +128,11 @@ class OperatorMode(CompilerNeutralMode):
                 if not self._until_next_try:
                     call_soon(self._leave_guarded)
         except BaseException as error:
+            try:
+                if self._recorder is not None:
+                    self._recorder.see_error(error)
+            except RecursionError:
+                self._guard.lacked_room = True
             forget_own_frames(error)
             raise
         return result

@@ -117,6 +117,8 @@ class ProcessRecorders:
         recorder = make_dispatch_recorder(
             session.journal, (session.tags, session.stacks), session.guard, with_cuda=why_not_cuda is not None
         )
+        if session.flight is not None:
+            recorder.on_error = session.memory_errors.see
         self._user_profiler = ProfilerStart(session.guard(session.give_way_to_profiler))
         self._user_profiler.install()
         session.adopt(recorder, None)

@@ -24,7 +24,7 @@ from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs
 from gpuledger.collect.flight.flight_recorder import FlightRecorder
-from gpuledger.collect.flight.last_error import see_last_error
+from gpuledger.collect.flight.last_error import MemoryErrors
 from gpuledger.collect.launch.ranks import claim_rank
 from gpuledger.collect.launch.settings import ALL_STEPS, AUTO, RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
@@ -90,7 +90,7 @@ class Session:
         self._closing = RepeatedClosing(self.guard)
         flight = FlightRecorder(self.journal, self.registry, self.stacks, self.guard)
         self.flight = flight if settings.flight_recorder else None
-        self._oom: list[dict[str, Any]] = []
+        self.memory_errors = MemoryErrors(self.ran_out_of_memory, lambda: self.steps.seen)
         self.steps = StepCounter(
             self.guard,
             before_optimizer=self._before_optimizer,
@@ -205,7 +205,7 @@ class Session:
             self.guard.settle()
             if self.guard.lacked_room:
                 self.journal.note(AT_THE_LIMIT)
-            self.guard.for_good(see_last_error)(self.ran_out_of_memory)
+            self.guard.for_good(self.memory_errors.see_last)()
             if self._stood_by():
                 self._close_recorder()
                 self.end()
@@ -376,8 +376,8 @@ class Session:
             if self.window is not None and not self.window.is_open and facts["device_idx"] >= 0:
                 self.window.read_card(time.time_ns())
         else:
-            self._oom.append({**facts, "step": self.steps.seen + 1})
-            self.journal.fact(oom=self._oom)
+            self.memory_errors.recorded.append({**facts, "step": self.steps.seen + 1})
+            self.journal.fact(oom=self.memory_errors.recorded)
         if self.window is not None and self.window.is_open:
             self.window.read_counters("oom")
             self.window.objects.see_again()

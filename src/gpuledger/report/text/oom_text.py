@@ -138,11 +138,16 @@ def _request(rank: Rank, failure: OutOfMemory) -> list[str]:
         parts.append(f"free on the GPU: {format_bytes(failure.free_bytes)}{of_total}")
     if failure.largest_free_bytes is not None:
         parts.append(f"largest free block: {format_bytes(failure.largest_free_bytes)}")
-    if failure.times > 1:
-        last = failure.last_tried_bytes
-        of_last = "" if last in (None, failure.tried_bytes) else f", the last one for {format_bytes(last)}"
-        parts.append(f"{counted(failure.times, 'error')} of this kind{of_last}")
-    return parts
+    return [*parts, *_times(failure)]
+
+
+def _times(failure: OutOfMemory) -> list[str]:
+    """Return how many errors like this one there were; nothing of a single one."""
+    if failure.times <= 1:
+        return []
+    last = failure.last_tried_bytes
+    of_last = "" if last in (None, failure.tried_bytes) else f", the last one for {format_bytes(last)}"
+    return [f"{counted(failure.times, 'error')} of this kind{of_last}"]
 
 
 def _host_request(rank: Rank, failure: OutOfMemory) -> list[str]:
@@ -150,7 +155,8 @@ def _host_request(rank: Rank, failure: OutOfMemory) -> list[str]:
     if failure.is_kill:
         return [text] if (text := after_steps(rank.manifest)) else []
     parts = [] if failure.step is None else [f"in step {failure.step:,}"]
-    return [*parts, f"asked for at {failure.line}"] if failure.line else parts
+    parts += [f"asked for at {failure.line}"] if failure.line else []
+    return parts + _times(failure)
 
 
 def _held(failure: OutOfMemory) -> list[str]:

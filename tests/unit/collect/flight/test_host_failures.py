@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,31 @@ def test_the_first_sentence_names_the_request_and_the_host(tmp_path: Path, fligh
     assert failure.cause.sentence.startswith(request)
     assert failure.line.endswith("in allocate")
     assert failure.remedies == ()
+
+
+def test_an_error_that_the_program_handles_is_recorded_with_the_number_of_them(tmp_path: Path) -> None:
+    rank_directory = tmp_path / "handled.ledger" / "rank-0"
+    rank_directory.mkdir(parents=True)
+    settings = RecordSettings(rank_directory.parent, devices="cpu", flight_recorder=True)
+    session = Session(settings, rank_directory=lambda: rank_directory, from_outside=True, begins_late=False)
+    session.start()
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        for _ in range(3):
+            with suppress(RuntimeError):
+                allocate()
+        try:
+            raise MemoryError  # not of an operator
+        except MemoryError:
+            with suppress(RuntimeError):
+                torch.ones(2) @ torch.ones(3)  # an error of an operator, raised while the other is handled
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    session.finish("exit")
+    (failure,) = explain_oom(Rank(0, rank_directory, post_rank(rank_directory)))
+    assert (failure.step, failure.times, failure.tried_bytes) == (1, 6, TOO_MUCH_BYTES)
+    assert failure.line.endswith("in allocate")
 
 
 def run(*words: str, at: Path, by: Sequence[str] | None = None) -> subprocess.CompletedProcess[str]:

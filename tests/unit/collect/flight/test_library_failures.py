@@ -15,7 +15,7 @@ from gpuledger.analyze.memory.failures.oom import explain_oom
 from gpuledger.analyze.posting.posting import post_rank
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.flight import library_failures
-from gpuledger.collect.flight.last_error import see_last_error
+from gpuledger.collect.flight.last_error import MemoryErrors
 from gpuledger.collect.flight.library_failures import find_library_failure, library_of
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.session.session import Session
@@ -147,10 +147,10 @@ def test_without_the_flight_recorder_the_free_memory_of_the_gpu_is_known(tmp_pat
 def test_an_error_of_an_earlier_line_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, Any]] = []
     monkeypatch.setattr(sys, "last_exc", DistBackendError(NCCL), raising=False)
-    see_last_error(seen.append)
+    MemoryErrors(seen.append, lambda: 0).see_last()
     assert [one["library"] for one in seen] == ["NCCL"]
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
-    see_last_error(seen.append)
+    MemoryErrors(seen.append, lambda: 0).see_last()
     assert len(seen) == 1
 
 
