@@ -33,7 +33,7 @@ from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.hints import function_for
 from gpuledger.simulate.gpu.kernels import KERNELS
 from gpuledger.simulate.gpu.shortcuts import Shortcuts, is_view, tensors_in
-from gpuledger.simulate.gpu.sizes import RESIZED, SIZES, caller, fakes_of
+from gpuledger.simulate.gpu.sizes import RESIZED, SIZES, caller, fakes_of, without_own_frames
 from gpuledger.simulate.gpu.threads import Where
 from gpuledger.simulate.gpu.values import Values, host_targets
 from gpuledger.simulate.host_numbers import HostNumbers, draws
@@ -121,8 +121,12 @@ class SimulatedMode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.device.is_over:
             raise SystemExit  # ends a thread without a message
-        with self.device.lock:
-            return self._dispatched(func, types, args, kwargs)
+        try:
+            with self.device.lock:
+                return self._dispatched(func, types, args, kwargs)
+        except torch.OutOfMemoryError as error:
+            del args, kwargs
+            raise without_own_frames(error) from None
 
     def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if func is _DEVICE and not self.fake_mode.in_kernel_invocation:

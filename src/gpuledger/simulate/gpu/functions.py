@@ -17,7 +17,7 @@ from gpuledger.collect.adapter.dispatch_modes import run_outside_modes
 from gpuledger.simulate.conditions.numbers import UnknownNumber
 from gpuledger.simulate.gpu.dispatch import PLACEHOLDER, SimulatedMode
 from gpuledger.simulate.gpu.lazy import marked
-from gpuledger.simulate.gpu.sizes import caller
+from gpuledger.simulate.gpu.sizes import caller, without_own_frames
 
 CPU = torch.device("cpu")
 Handler = Callable[["SimulatedFunctions", Any, Any, dict[str, Any]], Any]
@@ -35,7 +35,13 @@ class SimulatedFunctions(TorchFunctionMode):
         """Device set by ``torch.set_default_device``, if it is the GPU."""
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        try:
+            return self._called(func, args, kwargs or {})
+        except torch.OutOfMemoryError as error:
+            del args, kwargs
+            raise without_own_frames(error) from None
+
+    def _called(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if self.default_device is not None and kwargs.get("device") is None and func in _device_constructors():
             kwargs = {**kwargs, "device": self.default_device}
         handler = _HANDLERS.get(func)

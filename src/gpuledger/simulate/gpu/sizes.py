@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,6 +30,9 @@ class CodeLine(str):
     file: str = ""
 
 
+_OWN = "/gpuledger/simulate/"
+
+
 def caller() -> CodeLine:
     """Return file and line of the program's running code."""
     frame: Any = sys._getframe(1)
@@ -40,6 +44,22 @@ def caller() -> CodeLine:
             return place
         frame = frame.f_back
     return CodeLine("the program")
+
+
+def without_own_frames(error: BaseException) -> BaseException:
+    """Return an error with a traceback that has no frames of the simulation, as these would keep tensors alive.
+
+    A program that handles an out-of-memory error has the frames of its own code, and of torch's, as on a GPU.
+    """
+    kept, trace = [], error.__traceback__
+    while trace is not None:
+        if _OWN not in trace.tb_frame.f_code.co_filename:
+            kept.append(trace)
+        trace = trace.tb_next
+    made: TracebackType | None = None
+    for trace in reversed(kept):
+        made = TracebackType(made, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
+    return error.with_traceback(made)
 
 
 def fakes_of(mode: SimulatedMode, real: Any, most: int = 0) -> Any:

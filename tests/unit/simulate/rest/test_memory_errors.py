@@ -127,6 +127,7 @@ def test_the_handler_is_that_around_what_runs(tmp_path: Path) -> None:
 
 HALVES = """
     import sys
+    import traceback
     import torch
 
     torch.cuda.set_per_process_memory_fraction(0.02)  # 479 MiB of an RTX 3090
@@ -150,6 +151,9 @@ HALVES = """
             size = "128.00" if rows == 1 << 15 else "64.00"
             told = f"CUDA out of memory. Tried to allocate {size} MiB. GPU 0 has a total capacity of 23.40 GiB of which"
             assert str(error).startswith(told)
+            frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+            own = [frame for frame in frames if "/gpuledger/simulate/" in frame.f_code.co_filename]
+            assert own and all("args" not in frame.f_locals for frame in own)  # which would hold tensors
             optimizer.zero_grad()
             torch.cuda.empty_cache()
             rows //= 2
@@ -180,7 +184,7 @@ def test_a_program_that_takes_smaller_batches_after_errors_is_estimated_with_the
         ("on the edge", True) if handled else ("does not fit", False)
     )
     assert verdict_line(found).endswith(", 2 out-of-memory errors handled)") is bool(handled)
-    notes = [note for note in found.notes if note.startswith("halves.py:11: out of memory on the simulated GPU")]
+    notes = [note for note in found.notes if note.startswith("halves.py:12: out of memory on the simulated GPU")]
     assert len(notes) == bool(handled)
     if handled:
         assert found.upper_bytes <= found.card.usable_bytes
