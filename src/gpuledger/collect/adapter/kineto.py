@@ -191,6 +191,14 @@ def _settings_of_all_threads() -> Any:
         return None
 
 
+def _call_once(results: list[Any], function: Callable[[], Any]) -> None:
+    """Append the result of a function written in C.
+
+    All of this is one call of C code, so that no signal handler can run after the function and before this is known.
+    """
+    results.extend(map(call, (function,)))
+
+
 class Profiler:
     """A Kineto profile from :meth:`start` to :meth:`stop`: host operators, and kernels if there is a GPU.
 
@@ -231,7 +239,10 @@ class Profiler:
         self._is_open = False
         self._prepared: list[None] = []
         """Has one element once Kineto has prepared the profile."""
-        self._is_started = False
+        self._started: list[None] = []
+        """Has one element once it has started."""
+        self._results: list[Any] = []
+        """Has one element once it has ended."""
         self._threads_before: set[str] | None = None
         """The threads before the first attempt to end the profile, during which Kineto starts one."""
 
@@ -257,16 +268,17 @@ class Profiler:
         filters = vars(self._profile).get("activity_filters")
         more = {} if filters is None else {"activity_filter": filters}  # since torch 2.13
         prepare = partial(torch._C._autograd._prepare_profiler, config, self._profile.kineto_activities, **more)
-        # One call of C code, so that no signal handler can run after Kineto has prepared and before this is known.
-        self._prepared.extend(map(call, (prepare,)))
+        _call_once(self._prepared, prepare)
         self._level.value = SILENT  # the first use of Kineto sets it
-        self._profile._start_trace()
-        self._see_as_profiling()
-        self._is_started = True
+        self._start_prepared()
 
-    def _see_as_profiling(self) -> None:
+    def _start_prepared(self) -> None:
         if self.has_all_threads:
             torch_private.profilers_of_all_threads.add(id(self))
+        config = self._profile.config(create_trace_id=False)
+        torch.autograd.profiler._run_on_profiler_start()
+        enable = partial(torch._C._autograd._enable_profiler, config, self._profile.kineto_activities)
+        _call_once(self._started, enable)
 
     def keep_cupti(self) -> None:
         """Leave CUPTI attached at the end, because the program captures a CUDA graph during the profile."""
@@ -294,8 +306,7 @@ class Profiler:
         """Return Kineto's events. ``wait`` synchronizes the device first; otherwise the caller must have done so."""
         self.record_operators_again()
         self._end(wait=wait)
-        results = self._profile.kineto_results
-        return [] if results is None else list(kineto_events.events_of(results))
+        return [event for results in self._results for event in kineto_events.events_of(results)]
 
     def _end(self, *, wait: bool, tries: int = MOST_TRIES) -> None:
         """End the profile. If that is interrupted, go on from there, and raise the first exception afterwards."""
@@ -312,17 +323,15 @@ class Profiler:
             return
         if self._threads_before is None:
             self._threads_before = _threads()
-        if not wait:
-            self._profile.use_device = None
+        if wait and self._profile.use_device is not None:
+            torch.cuda.synchronize()
         try:
             self._set_variables()
-            if self._prepared and not self._is_started and not torch_private.is_profiling():
-                self._profile._start_trace()  # only a profile that was started can be ended
-                self._see_as_profiling()
-            self._is_started = True
-            if torch_private.is_profiling():
-                self._profile.__exit__(None, None, None)
-                torch_private.profilers_of_all_threads.discard(id(self))
+            if self._prepared and not self._started and not torch_private.is_profiling(id(self)):
+                self._start_prepared()  # only a profile that was started can be ended
+            if self._started and not self._results and torch_private.is_profiling():
+                _call_once(self._results, torch._C._autograd._disable_profiler)
+            torch_private.profilers_of_all_threads.discard(id(self))
         finally:
             _restore_variables(TEARDOWN, LOG_LEVEL)
         torch.autograd.profiler._run_on_profiler_stop()

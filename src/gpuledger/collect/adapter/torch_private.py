@@ -388,6 +388,10 @@ profilers_of_all_threads: set[int] = set()
 """Ids of gpuledger's profilers that record all threads. torch says of no thread that one of these records it."""
 
 
-def is_profiling() -> bool:
-    """Return whether a profiler is recording this thread. One in its wait or warm-up phase is not detected."""
-    return bool(_C._autograd._profiler_enabled() or profilers_of_all_threads)
+def is_profiling(besides: int | None = None) -> bool:
+    """Return whether a profiler is recording this thread. One in its wait or warm-up phase is not detected.
+
+    Args:
+        besides: Id of a profiler of all threads that does not count.
+    """
+    return bool(_C._autograd._profiler_enabled() or profilers_of_all_threads - {besides})

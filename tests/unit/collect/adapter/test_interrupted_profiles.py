@@ -18,9 +18,9 @@ WARNINGS = 2
 """Kineto's level of warnings."""
 
 
-def profile() -> None:
+def profile(*, all_threads: bool = False) -> None:
     """Profile one operator, and stop again if that was interrupted, as the timing measurement does it."""
-    profiler = kineto.Profiler()
+    profiler = kineto.Profiler(all_threads=all_threads)
     try:
         profiler.start()
         torch.ones(2).exp()
@@ -46,14 +46,17 @@ def level() -> Iterator[Any]:
     found.value = before
 
 
-def test_a_profile_can_be_interrupted_anywhere(level: Any, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("all_threads", [False, True])
+def test_a_profile_can_be_interrupted_anywhere(
+    all_threads: bool, level: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
     with interrupted(at=-1) as events:
-        profile()
+        profile(all_threads=all_threads)
         places = events()
     assert places > 50
     for at in range(1, places):
         with suppress(DeadlineError), interrupted(at):
-            profile()
+            profile(all_threads=all_threads)
         assert not torch_private.is_profiling(), at
         assert level.value == kineto.ERRORS, at
         assert not autograd_profiler._is_profiler_enabled, at

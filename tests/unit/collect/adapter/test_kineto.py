@@ -35,15 +35,14 @@ def test_cupti_is_not_detached_where_no_gpu_is_used(chosen: str | None, monkeypa
 
     monkeypatch.setattr(os, "putenv", putenv)
     monkeypatch.setattr(os, "unsetenv", unsetenv)
-    profile: Any = torch.autograd.profiler.profile
-    for name in ("_start_trace", "__exit__"):
-        original = getattr(profile, name)
+    for name in ("_enable_profiler", "_disable_profiler"):
+        original = getattr(torch._C._autograd, name)
 
         def spied(*args: Any, original: Any = original) -> Any:
             told.append(in_c.get(kineto.TEARDOWN, os.environ.get(kineto.TEARDOWN, "")))
             return original(*args)
 
-        monkeypatch.setattr(profile, name, spied)
+        monkeypatch.setattr(torch._C._autograd, name, spied)
     profiler = kineto.Profiler()
     profiler.start()
     profiler.stop(wait=False)
