@@ -67,7 +67,7 @@ def test_the_status_is_the_signals_and_the_end_is_told(killed: tuple[Ended, Path
     assert ended.status == -9
     lines = ended.stderr.decode().splitlines()
     assert any(line.startswith("Peak memory ") for line in lines)
-    assert "steps 5 to 9 were not reached: the program ended after 4 steps" in ended.stderr.decode()
+    assert "Steps 5 to 9 were not reached: the program ended after 4 steps" in ended.stderr.decode()
     kept = manifest(run)
     assert (kept["status"], kept["exit_status"], kept["signal"]) == ("complete", 137, 9)
 

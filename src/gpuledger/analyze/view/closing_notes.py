@@ -28,7 +28,8 @@ def closing_notes(view: RunView) -> tuple[str, ...]:
     notes += [(rank, note) for rank, note in view.rank_notes if note not in not_shown]
     if view.devices:
         with_steps = [rank for rank in view.ranks if rank.manifest.steps_seen or not _asks_for_the_first(rank)]
-        notes += [(rank.number, reason) for rank in with_steps if (reason := steps_not_reached(rank))]
+        reasons = [(rank.number, reason) for rank in with_steps if (reason := steps_not_reached(rank))]
+        notes += [(number, f"{reason[0].upper()}{reason[1:]}.") for number, reason in reasons]
     else:
         notes += asked
     of_run = (*view.run.manifest.notes, *([STILL_WRITTEN] if view.run.manifest.status == "running" else []))

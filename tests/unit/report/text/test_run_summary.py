@@ -181,7 +181,7 @@ def test_out_of_memory_before_any_block(run: Path) -> None:
 )
 def test_steps_that_were_not_reached_are_named(run: Path, seen: int, asked: list[int], words: str) -> None:
     facts = {"steps_seen": seen, "window": {"asked": asked}}
-    assert f"Note  {words}" in summary(changed(run, **facts))
+    assert f"Note  {words.capitalize()}." in summary(changed(run, **facts))
     assert f"Nothing recorded    {words}" in summary(changed(empty(run), **facts))
 
 
@@ -245,8 +245,8 @@ def test_a_note_of_several_ranks_names_those_that_have_it(tmp_path: Path) -> Non
     assert "Of one." in build_view(run, ranks=[run.ranks[1]]).notes
     reached = [note for note in closing_notes(view) if "not reached" in note]
     assert reached == [
-        "Rank 0: steps 5 to 6 were not reached: the program ended after 4 steps",
-        "Rank 1: step 6 was not reached: the program ended after 5 steps",
+        "Rank 0: Steps 5 to 6 were not reached: the program ended after 4 steps.",
+        "Rank 1: Step 6 was not reached: the program ended after 5 steps.",
     ]
 
 
