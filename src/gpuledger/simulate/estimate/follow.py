@@ -36,9 +36,10 @@ from gpuledger.simulate.rest.own_code import is_own, own_place
 from gpuledger.simulate.rest.program_source import install_changes
 from gpuledger.simulate.rest.rest import RestOfProgram
 from gpuledger.simulate.rest.saved_objects import SavedObjects
-from gpuledger.simulate.rest.saved_weights import install_saving
+from gpuledger.simulate.rest.saved_weights import SavedWeights
 from gpuledger.simulate.rest.side_effects import follow_temporary_files
 from gpuledger.simulate.rest.started import Started
+from gpuledger.simulate.triton_kernels import TritonKernels
 
 
 def describe_convolutions(device: SimulatedDevice) -> list[str]:
@@ -102,9 +103,10 @@ def follow(
     say: Callable[[str], None] = lambda sentence: said.update({sentence: None})  # noqa: E731
     one_rank = _one_rank(ranks, say) if ranks else None
     parts: list[_Part] = [started, failed_threads, SavedObjects(say), ShortenedDecoding(device, say)]
+    parts += [SavedWeights(say), TritonKernels(say)]
     parts += [] if changes is None else [changes]
     parts += [HandledMemoryErrors(device, say)] if order.get("memory_errors") else []
-    install = partial(_install, parts, plan, rest, one_rank, say)
+    install = partial(_install, parts, plan, rest, one_rank)
     with in_place(device, say, order.get("assumption", EXPECTED), install) as mode:
         mode.ran = None if changes is None else _until_rest(changes.count, rest)
         session.start()
@@ -148,14 +150,12 @@ def _install(
     plan: StepPlan,
     rest: RestOfProgram | None,
     one_rank: OneRank | None,
-    say: Callable[[str], None],
     patches: Patches,
     mode: SimulatedMode,
 ) -> None:
     """Put the parts of the simulation in place."""
     plan.install(patches, rest)
     install_changes(patches, is_own, rest, float_of(mode))
-    install_saving(patches, say)
     for part in parts:
         part.install(patches)
     if one_rank is not None:

@@ -124,10 +124,12 @@ def _nonzero(mode: SimulatedMode, args: Any, _kwargs: Any) -> Any:
     return mode.make((_count(mode, data), data.dim()), data, torch.int64)
 
 
-def _where(mode: SimulatedMode, args: Any, _kwargs: Any) -> Any:
-    """Return what ``torch.where`` of one argument returns without autograd, which otherwise calls ``nonzero``."""
-    count = _count(mode, args[0])
-    return tuple(mode.make((count,), args[0], torch.int64) for _ in range(args[0].dim()))
+def _where(mode: SimulatedMode, args: Any, kwargs: Any) -> Any:
+    """Return what ``torch.where`` of one argument returns without autograd, which otherwise calls ``nonzero``.
+
+    So does ``nonzero(as_tuple=True)``. The tensors are views of one.
+    """
+    return _nonzero(mode, args, kwargs).unbind(1)
 
 
 def _masked_select(mode: SimulatedMode, args: Any, _kwargs: Any) -> Any:
@@ -204,6 +206,7 @@ RESIZED = ("_unique2", "unique_consecutive")
 SIZES: dict[str, Callable[[SimulatedMode, Any, Any], Any]] = {
     "nonzero": _nonzero,
     "where": _where,
+    "nonzero_numpy": _where,
     "masked_select": _masked_select,
     "_unique2": _different(2),
     "unique_consecutive": _different(1),

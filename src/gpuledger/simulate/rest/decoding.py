@@ -5,10 +5,8 @@ Each token of a decoder adds to its cache of keys and values. The program gets a
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.machinery import SourceFileLoader
 from types import ModuleType
 from typing import Any
 
@@ -51,18 +49,8 @@ class ShortenedDecoding:
 
     def install(self, patches: Patches) -> None:
         """Patch transformers as soon as the program has imported it."""
-        plain = SourceFileLoader.exec_module
-        actions = {_CRITERIA: self._patch_criteria, _MIXIN: self._patch_generate}
-
-        def exec_module(loader: SourceFileLoader, module: ModuleType) -> None:
-            plain(loader, module)
-            if module.__name__ in actions:
-                actions[module.__name__](patches, module)
-
-        patches.put(SourceFileLoader, "exec_module", exec_module)
-        for name, action in actions.items():
-            if name in sys.modules:
-                action(patches, sys.modules[name])
+        patches.when_imported(_CRITERIA, self._patch_criteria)
+        patches.when_imported(_MIXIN, self._patch_generate)
 
     def _patch_criteria(self, patches: Patches, module: ModuleType) -> None:
         plain = module.MaxLengthCriteria.__call__

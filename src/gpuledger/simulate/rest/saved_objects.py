@@ -1,8 +1,9 @@
 """What a program saves with ``torch.save``: a description of each tensor, from which ``torch.load`` makes a new one.
 
 No file is written by its name: it could be a checkpoint that the program needs. A file that the program has opened for
-writing, or made with ``tempfile``, gets the description, because the program is about to read it. A file that was not
-saved here is loaded on the CPU, and its tensors are then moved to the simulated GPU.
+writing, or made with ``tempfile``, gets the description, because the program is about to read it. So does a new file
+that gets what was saved in memory. A file that was not saved here is loaded on the CPU, and its tensors are then moved
+to the simulated GPU.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class SavedObjects:
         """Replace the functions."""
         patches.put(torch, "save", self._save)
         patches.put(torch, "load", self._load_saved)
+        patches.put(Path, "write_bytes", self._sparing(Path.write_bytes))
         for place, name in ((os.path, "exists"), (os.path, "isfile"), (Path, "exists"), (Path, "is_file")):
             patches.put(place, name, self._knowing(getattr(place, name)))
         for name in ("remove", "unlink"):
@@ -67,7 +69,7 @@ class SavedObjects:
             self._say("torch.save: the file was not written, because nothing is computed.")
 
     def _load_saved(self, f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        content = None if (place := _place_of(f)) is None else self._saved.get(place)
+        content = None if (place := _place_of(f)) is None else self._saved.get(place) or _written(place)
         if place is None and f.seekable():
             began = f.tell()
             content = f.read() if f.read(len(_MARK)) == _MARK else None
@@ -90,6 +92,16 @@ class SavedObjects:
 
         return knows
 
+    def _sparing(self, write: Callable[[Path, bytes], int]) -> Callable[[Path, bytes], int]:
+        def write_bytes(path: Path, data: bytes) -> int:
+            if bytes(data[: len(_MARK)]) != _MARK or not os.path.lexists(path) or _written(str(path)) is not None:
+                return write(path, data)
+            self._saved[os.path.abspath(path)] = bytes(data)
+            self._say("torch.save: the file was not written, because nothing is computed.")
+            return len(data)
+
+        return write_bytes
+
     def _forgetting(self, remove: Callable[..., None]) -> Callable[..., None]:
         def forget(path: Any, *args: Any, **kwargs: Any) -> None:
             place = _place_of(path) or ""
@@ -103,6 +115,15 @@ class SavedObjects:
 def _place_of(path: Any) -> str | None:
     """Return the absolute path of a file; None for one that is open."""
     return os.path.abspath(os.fsdecode(path)) if isinstance(path, (str, bytes, os.PathLike)) else None
+
+
+def _written(place: str) -> bytes | None:
+    """Return the description in a file that the program has written itself, after it saved into memory."""
+    try:
+        with open(place, "rb") as file:
+            return _MARK + file.read() if file.read(len(_MARK)) == _MARK else None
+    except OSError:
+        return None
 
 
 def _described(obj: Any) -> bytes | None:

@@ -1,13 +1,15 @@
-"""Weights that a program saves with safetensors: zeros in its temporary files, and nothing elsewhere."""
+"""Weights that a program saves with safetensors, and loads again: zeros, in its temporary files or in memory."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -15,45 +17,95 @@ from torch._subclasses.fake_tensor import FakeTensor
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.rest.side_effects import is_temporary
 
+_EXISTS = ((os.path, "exists"), (os.path, "isfile"), (Path, "exists"), (Path, "is_file"))
+"""Functions that say whether a file exists."""
 
-def install_saving(patches: Patches, say: Callable[[str], None]) -> None:
-    """Let the program save tensors without data. Their storages show which share memory.
+
+class SavedWeights:
+    """Lets the program save tensors without data, and load them. Their storages show which share memory.
 
     A file that the program made with ``tempfile`` is written, because the program is about to read it. Any other one
-    could replace weights that it needs.
+    could replace weights that it needs. So a file in memory is written for it, which the program finds and reads in
+    its place.
+
+    Args:
+        say: Called with sentences about the estimate.
     """
-    if find_spec("safetensors") is None:
-        return
-    module = import_module("safetensors.torch")
-    plain_pointer, plain_save, plain_complete = module.storage_ptr, module.save_file, module._is_complete
 
-    def storage_ptr(tensor: torch.Tensor) -> int:
-        found: int = tensor.untyped_storage()._cdata if isinstance(tensor, FakeTensor) else plain_pointer(tensor)
-        return found
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._instead: dict[str, int] = {}
+        """Absolute path -> descriptor of the file in memory."""
 
-    def is_complete(tensor: torch.Tensor) -> bool:
-        if isinstance(tensor, FakeTensor):
-            return tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
-        return bool(plain_complete(tensor))
+    def install(self, patches: Patches) -> None:
+        """Replace safetensors' functions, if it is installed, and what asks for a file that was saved."""
+        if find_spec("safetensors") is None:
+            return
+        module = import_module("safetensors.torch")
+        patches.put(module, "storage_ptr", partial(_storage_ptr, module.storage_ptr))
+        patches.put(module, "_is_complete", partial(_is_complete, module._is_complete))
+        patches.put(module, "save_file", partial(self._save_file, module.save_file, module._TYPES))
+        for opening in (module, import_module("safetensors")):
+            patches.put(opening, "safe_open", partial(self._open, opening.safe_open))
+        for place, name in _EXISTS:
+            patches.put(place, name, self._knowing(getattr(place, name)))
 
-    def save_file(tensors: Mapping[str, Any], filename: Any, *args: Any, **kwargs: Any) -> None:
+    def _save_file(
+        self,
+        save: Callable[..., None],
+        types: Mapping[str, torch.dtype],
+        tensors: Mapping[str, torch.Tensor],
+        filename: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        place = _absolute(filename)
         if not any(isinstance(tensor, FakeTensor) for tensor in tensors.values()):
-            plain_save(tensors, filename, *args, **kwargs)
-        elif is_temporary(os.path.abspath(os.fsdecode(filename))):
-            names = {dtype: name for name, dtype in module._TYPES.items()}
-            metadata = args[0] if args else kwargs.get("metadata")
-            _write_zeros(os.fsdecode(filename), tensors, names, metadata or {})
-        else:
-            say("safetensors: the file was not written, because nothing is computed.")
+            save(tensors, filename, *args, **kwargs)
+            self._instead.pop(place, None)
+            return
+        metadata = args[0] if args else kwargs.get("metadata")
+        content = _content(tensors, {dtype: name for name, dtype in types.items()}, metadata or {})
+        if is_temporary(place):
+            with open(place, "wb") as file:
+                _write(file, *content)
+            return
+        self._say("safetensors: the file was not written, because nothing is computed.")
+        if place not in self._instead:
+            self._instead[place] = os.memfd_create("weights")
+        with open(self._instead[place], "wb", closefd=False) as file:
+            _write(file, *content)
 
-    for name, function in (("storage_ptr", storage_ptr), ("_is_complete", is_complete), ("save_file", save_file)):
-        patches.put(module, name, function)
+    def _open(self, plain: Callable[..., Any], filename: Any, *args: Any, **kwargs: Any) -> Any:
+        opened = self._instead.get(_absolute(filename))
+        return plain(filename if opened is None else f"/proc/self/fd/{opened}", *args, **kwargs)
+
+    def _knowing(self, exists: Callable[..., bool]) -> Callable[..., bool]:
+        def knows(path: Any, *args: Any, **kwargs: Any) -> bool:
+            is_path = isinstance(path, (str, bytes, os.PathLike))
+            return exists(path, *args, **kwargs) or (is_path and _absolute(path) in self._instead)
+
+        return knows
 
 
-def _write_zeros(
-    path: str, tensors: Mapping[str, torch.Tensor], names: Mapping[torch.dtype, str], metadata: Mapping[str, str]
-) -> None:
-    """Write a file with the given tensors' names, types and shapes. Its zeros need no space on the disk."""
+def _absolute(path: Any) -> str:
+    return os.path.abspath(os.fsdecode(path))
+
+
+def _storage_ptr(plain: Callable[[torch.Tensor], int], tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata if isinstance(tensor, FakeTensor) else plain(tensor))
+
+
+def _is_complete(plain: Callable[[torch.Tensor], bool], tensor: torch.Tensor) -> bool:
+    if isinstance(tensor, FakeTensor):
+        return tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    return bool(plain(tensor))
+
+
+def _content(
+    tensors: Mapping[str, torch.Tensor], names: Mapping[torch.dtype, str], metadata: Mapping[str, str]
+) -> tuple[bytes, int]:
+    """Return the beginning of a file with the given tensors' names, types and shapes, and the size of the file."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end_bytes = 0
     for name, tensor in tensors.items():
@@ -65,6 +117,12 @@ def _write_zeros(
         }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + end_bytes)
+    return len(text).to_bytes(8, "little") + text, 8 + len(text) + end_bytes
+
+
+def _write(file: BinaryIO, beginning: bytes, size_bytes: int) -> None:
+    """Write a file that has zeros after its beginning. They need no space."""
+    file.truncate(0)
+    file.seek(0)
+    file.write(beginning)
+    file.truncate(size_bytes)

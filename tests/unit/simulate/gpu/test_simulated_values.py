@@ -180,7 +180,10 @@ def test_tensors_of_different_shapes_are_not_equal(mode: SimulatedMode) -> None:
 @pytest.mark.parametrize("grad", [False, True])
 def test_where_has_the_places_of_half_a_mask(mode: SimulatedMode, grad: bool) -> None:
     with torch.set_grad_enabled(grad), torch.inference_mode(not grad):
-        rows, columns = torch.where(router(64, 64).long() == 1)
+        mask = router(64, 64).long() == 1
+        rows, columns = torch.where(mask)
+        others = torch.nonzero(mask, as_tuple=True)
+    assert [len(one) for one in others] == [len(rows)] * 2
     assert rows.shape == columns.shape
     assert len(rows) == pytest.approx(2048, rel=0.05)
 

@@ -74,6 +74,17 @@ file.seek(0)
 again = torch.load(file, weights_only=False)
 assert again.first.weight is again.second.weight and isinstance(again.first.weight, torch.nn.Parameter)
 """
+_WRITTEN = """
+file = io.BytesIO()
+torch.save(model.state_dict(), file)
+kept.write_bytes(file.getvalue())
+new = kept.with_name("new.pt")
+new.write_bytes(file.getvalue())
+new.write_bytes(file.getvalue())
+assert new.stat().st_size > 0
+del model
+loaded = torch.load(kept), torch.load(str(new))
+"""
 _OPENED = """
 with tempfile.TemporaryFile() as file:
     file.write(b"before")
@@ -92,8 +103,8 @@ MODEL = 4 * (1024 * 1024 + 2 * 1024)
 
 @pytest.mark.parametrize(
     "after",
-    [_WITH_AN_OPTIMIZER, _ON_THE_GPU, _IN_MEMORY, _OPENED, _TEMPORARY],
-    ids=["with an optimizer", "on the GPU", "in memory", "an open file", "a temporary file"],
+    [_WITH_AN_OPTIMIZER, _ON_THE_GPU, _IN_MEMORY, _WRITTEN, _OPENED, _TEMPORARY],
+    ids=["with an optimizer", "on the GPU", "in memory", "written from memory", "an open file", "a temporary file"],
 )
 def test_what_was_saved_is_loaded(after: str, tmp_path: Path) -> None:
     kept = tmp_path / "kept.pt"

@@ -29,6 +29,33 @@ for save, what in ((save_model, model), (save_file, model.state_dict())):
     save(what, {kept!r})
 on_gpu = {{name: weight.cuda() for name, weight in loaded.items()}}
 """
+_LOADS = """
+import os
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+new, kept = {new!r}, {kept!r}
+weight = torch.nn.Linear(1024, 1024, bias=False).cuda().weight
+assert not os.path.exists(new)
+save_file({{"first": weight[:512].clone()}}, new)
+save_file({{"first": weight.detach()}}, new)
+save_file({{"first": weight.half()}}, kept)
+assert os.path.isfile(new)
+with safe_open(new, framework="pt", device="cpu") as file:
+    assert file.get_slice("first").get_shape() == [1024, 1024]
+    first = file.get_tensor("first").cuda()
+second = load_file(kept)["first"].cuda()
+"""
+
+
+def test_weights_are_loaded_from_a_file_that_was_not_written(tmp_path: Path) -> None:
+    kept, new = tmp_path / "kept.safetensors", tmp_path / "new.safetensors"
+    kept.write_bytes(b"weights of another day")
+    found = estimate_of(tmp_path, _LOADS.format(kept=str(kept), new=str(new)))
+    assert found.peak_allocated_bytes == 1024 * 1024 * (4 + 4 + 2)
+    assert kept.read_bytes() == b"weights of another day"
+    assert not new.exists()
 
 
 def test_weights_that_were_saved_to_a_temporary_file_are_loaded_from_it(tmp_path: Path) -> None:
