@@ -69,20 +69,22 @@ class Handles:
 
 
 def simulate_threads(patches: Patches, entering: Callable[[], AbstractContextManager[object]]) -> None:
-    """Run threads that start from now on with the simulated GPU.
+    """Run threads that this one starts from now on, and those that they start, with the simulated GPU.
 
     Args:
         patches: Restores everything.
         entering: Returns the context in which a thread uses the GPU. Modes of torch are those of one thread.
     """
-    plain_start = threading.Thread.start
+    plain_start, current = threading.Thread.start, threading.local()
+    current.uses_gpu = True
 
     def start(thread: threading.Thread) -> None:
-        if thread.ident is None:
+        if thread.ident is None and hasattr(current, "uses_gpu"):
             plain_run = thread.run
 
             def run() -> None:
                 del thread.run  # its own one again, which keeps nothing alive
+                current.uses_gpu = True
                 with entering():
                     plain_run()
 

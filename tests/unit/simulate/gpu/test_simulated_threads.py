@@ -19,6 +19,9 @@ from gpuledger.simulate.temporaries.products import cublas_bytes
 
 pytestmark = pytest.mark.torch
 MIB = 1 << 20
+PLACE = {"own": "cuda", "other": "cpu"}
+plain_start = threading.Thread.start
+"""Starts a thread as one that was there before."""
 
 
 def test_a_server_thread_answers_requests_of_a_queue(device: SimulatedDevice) -> None:
@@ -59,6 +62,32 @@ def test_what_a_pool_and_an_event_loop_call_is_on_the_gpu(device: SimulatedDevic
     assert asyncio.run(gather()) == [MIB, 2 * MIB]
     assert device.counters.peak_allocated_bytes >= 16 * MIB
     assert device.counters.allocated_bytes == 0
+
+
+def test_threads_that_others_start_are_not_of_the_program(device: SimulatedDevice) -> None:
+    """An application can estimate in one thread, and go on in another one."""
+    found: dict[str, torch.device] = {}
+    starts, ends = threading.Event(), threading.Event()
+
+    def note(name: str) -> None:
+        found[name] = torch.zeros(2, device="cpu").square().to(PLACE[name]).device
+
+    def start_another() -> None:
+        assert starts.wait(30)
+        thread = threading.Thread(target=note, args=("other",))
+        thread.start()
+        thread.join()
+        ends.set()
+
+    plain_start(threading.Thread(target=start_another))
+    starts.set()
+    assert ends.wait(30)
+    first = threading.Thread(target=lambda: threading.Thread(target=note, args=("own",)).start())
+    first.start()
+    first.join()
+    while len(found) < 2:
+        threading.Event().wait(0.01)
+    assert {name: place.type for name, place in found.items()} == PLACE
 
 
 def test_each_thread_has_its_own_stream_place_and_backward(device: SimulatedDevice) -> None:
