@@ -117,6 +117,9 @@ def follow(
             plan.growth = None  # all steps were simulated
         outcome["hint"] = outcome.get("hint") or started.hint()
         of_rank = (*_describe_spawned(one_rank), *started.describe(), *describe_convolutions(device))
+        overlap_bytes = _overlap_bytes(device)
+        if overlap_bytes:
+            say(OVERLAP)
         for sentence in (*of_rank, *plan.describe(longer), *(rest.describe() if rest else ())):
             say(sentence)
         for sentence in said:
@@ -128,7 +131,7 @@ def follow(
     return {
         **outcome,
         "steps": steps,
-        **_facts_of_steps(plan, rest),
+        **_facts_of_steps(plan, rest, overlap_bytes),
         **_facts_of_rank(one_rank),
         "assumed": mode.values.was_assumed,
         "memory_errors": device.memory_errors,
@@ -136,6 +139,22 @@ def follow(
         "allocations": device.counters.alloc_count,
         "notes": list(said),
     }
+
+
+OVERLAP = (
+    "Several threads use the GPU at once. What they need at the same time differs from run to run. The upper bound is "
+    "for all of them at their peaks."
+)
+
+
+def _overlap_bytes(device: SimulatedDevice) -> int:
+    """Return the bytes above the peak that the program needs if all of its threads have their most at once.
+
+    0 if that is less than a hundredth of the peak.
+    """
+    peak_bytes = device.counters.peak_allocated_bytes
+    more_bytes = 0 if device.overlap is None else device.overlap.more_bytes(peak_bytes)
+    return more_bytes if more_bytes * 100 > peak_bytes else 0
 
 
 class _Part(Protocol):
@@ -179,13 +198,13 @@ def _note_growth(
         session.journal.fact(endless_bytes_per_step=growth.bytes_per_step)
 
 
-def _facts_of_steps(plan: StepPlan, rest: RestOfProgram | None) -> dict[str, Any]:
+def _facts_of_steps(plan: StepPlan, rest: RestOfProgram | None, overlap_bytes: int) -> dict[str, Any]:
     """Return what the steps were, as JSON."""
     return {
         "optimizers": plan.optimizers[:3],
         "with_rest": rest is not None and rest.began,
         "varied": plan.varied,
-        "still_to_come_bytes": still_to_come_bytes(plan.growth, None if rest is None else rest.longer),
+        "still_to_come_bytes": still_to_come_bytes(plan.growth, None if rest is None else rest.longer) + overlap_bytes,
     }
 
 

@@ -21,7 +21,7 @@ from gpuledger.simulate.conditions.decisions import ProgramProgress
 from gpuledger.simulate.convolutions.convolutions import Held
 from gpuledger.simulate.elsewhere import Elsewhere
 from gpuledger.simulate.gpu.fusion import FusedTensors
-from gpuledger.simulate.gpu.threads import Handles, OfThread
+from gpuledger.simulate.gpu.threads import Handles, OfThread, ThreadMemory
 from gpuledger.simulate.traits import CAPTURE, Size, Sizing, traits_of
 
 Event = tuple[int, int, int, int, int, str, int]
@@ -73,6 +73,8 @@ class SimulatedDevice:
         self.lock = threading.RLock()
         """Held while an operator runs, or a storage is freed: threads of the program take turns."""
         self.of_thread, self.handles_of_threads = OfThread(), Handles()
+        self.overlap: ThreadMemory | None = None
+        """What the threads of the program have; None if there is only one."""
         self.is_over = False
         """Whether the simulation has ended, so that other threads of the program end, too."""
         self.pool: int | None = None
@@ -369,4 +371,8 @@ class SimulatedDevice:
     def _heard(self, action: Action, address: int, size_bytes: int, stream: int) -> None:
         operator = self._operator if action == Action.ALLOC else -1
         self._requests += action in REQUESTS
+        if self.overlap is not None and action == Action.ALLOC:
+            self.overlap.allocated(address, size_bytes, self.of_thread.number)
+        elif self.overlap is not None and action == Action.FREE_REQUESTED:
+            self.overlap.freed(address, size_bytes)
         self.events.append((int(action), address, size_bytes, stream, time.time_ns(), self.of_thread.token, operator))

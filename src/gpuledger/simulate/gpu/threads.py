@@ -68,6 +68,35 @@ class Handles:
                 self._used.discard(number)
 
 
+class ThreadMemory:
+    """What each thread of a program has in memory, and its most: they may need it at the same time.
+
+    Args:
+        allocated_bytes: What the main thread has when the first other one starts.
+    """
+
+    def __init__(self, allocated_bytes: int) -> None:
+        self._now = {0: allocated_bytes}
+        self._most = {0: allocated_bytes}
+        self._owners: dict[int, tuple[int, int]] = {}
+        """Address -> the thread that allocated it, and its bytes."""
+
+    def allocated(self, address: int, size_bytes: int, thread: int) -> None:
+        """Count a block for the thread that allocates it."""
+        self._owners[address] = thread, size_bytes
+        self._now[thread] = self._now.get(thread, 0) + size_bytes
+        self._most[thread] = max(self._most.get(thread, 0), self._now[thread])
+
+    def freed(self, address: int, size_bytes: int) -> None:
+        """Count the free of a block, by any thread. The main thread had those of before."""
+        thread, own_bytes = self._owners.pop(address, (0, size_bytes))
+        self._now[thread] -= own_bytes
+
+    def more_bytes(self, peak_bytes: int) -> int:
+        """Return the bytes above a peak that the program needs if all threads have their most at once."""
+        return max(sum(self._most.values()) - peak_bytes, 0)
+
+
 def simulate_threads(patches: Patches, entering: Callable[[], AbstractContextManager[object]]) -> None:
     """Run threads that this one starts from now on, and those that they start, with the simulated GPU.
 

@@ -64,6 +64,36 @@ def test_what_a_pool_and_an_event_loop_call_is_on_the_gpu(device: SimulatedDevic
     assert device.counters.allocated_bytes == 0
 
 
+def test_threads_may_have_their_most_at_the_same_time(device: SimulatedDevice) -> None:
+    kept = torch.zeros(MIB, device="cuda")
+    assert device.overlap is None
+
+    def work(size: int) -> None:
+        torch.zeros(size, device="cuda").square()
+
+    for size in (2 * MIB, 3 * MIB):
+        thread = threading.Thread(target=work, args=(size,))
+        thread.start()
+        thread.join()
+    assert device.overlap is not None
+    assert device.overlap.more_bytes(0) == (4 + 2 * 3 * 4) * MIB  # threads that did not run at once count as one
+    both = threading.Barrier(2)
+
+    def work_beside(size: int) -> None:
+        both.wait(30)
+        work(size)
+        both.wait(30)
+
+    threads = [threading.Thread(target=work_beside, args=(size,)) for size in (2 * MIB, 3 * MIB)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    del kept
+    assert device.overlap.more_bytes(0) in {(4 + 24 + size) * MIB for size in (16, 24)}
+    assert device.overlap.more_bytes(10 << 30) == 0
+
+
 def test_threads_that_others_start_are_not_of_the_program(device: SimulatedDevice) -> None:
     """An application can estimate in one thread, and go on in another one."""
     found: dict[str, torch.device] = {}
