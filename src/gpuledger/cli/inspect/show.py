@@ -251,4 +251,4 @@ def _print_view(view: RunView, tables: TableOptions, path: str) -> None:
     from gpuledger.report.text.show_text import closing_lines, show_lines
 
     print_lines(show_lines(view, tables, Terminal.of(sys.stdout)))
-    print_notes(closing_lines(view, path, Terminal.of(sys.stderr)))
+    print_notes(closing_lines(view, path, Terminal.of(sys.stderr), tables.rows))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpuledger.analyze.view.view import RunView
     from gpuledger.report.base.terminal import Terminal, TextTable
 
-ROWS, ROWS_OF_TWO = 20, 10
+ROWS, ROWS_OF_TWO, MORE_ROWS = 20, 10, 50
 PIPED_CELLS = 80
 """Width of kernel tables in a pipe or a file, because kernel names can be very long."""
 
@@ -70,8 +70,8 @@ def show_unknown_lines(view: RunView, tables: TableOptions, terminal: Terminal) 
     return lines
 
 
-def closing_lines(view: RunView, path: str, terminal: Terminal) -> list[str]:
-    """Return the notes, once each, and the commands to try next on the run at ``path``."""
+def closing_lines(view: RunView, path: str, terminal: Terminal, rows: int | None = None) -> list[str]:
+    """Return the notes, once each, and the commands to try next on the run at ``path``. ``rows`` as for tables."""
     if not view.devices:
         return []
     highest = view.highest
@@ -85,11 +85,36 @@ def closing_lines(view: RunView, path: str, terminal: Terminal) -> list[str]:
     if len(view.devices) > 1:
         one = f"--rank {highest.rank.number} --device {device_label(highest.device_idx)}"
         commands = [f"gpuledger show {path} {one}", f"gpuledger balance {path} {one}"]
-    elif highest.options.group_by == highest.places_by:
-        commands = [f"gpuledger show {path} --by tensor", f"gpuledger balance {path}"]
     else:
-        commands = [f"gpuledger show {path} --by {highest.places_by} -n 50", f"gpuledger report {path} --open"]
+        commands = _next_commands(highest, path, rows or ROWS)
     return ["", *note_lines(notes, terminal), *next_lines(commands, terminal)]
+
+
+def _next_commands(view: DeviceView, path: str, rows: int) -> list[str]:
+    """Return two commands. If a table has more than its first ``rows`` rows, the first one shows more of them."""
+    asked, places_by = view.options, view.places_by
+    others = [f"gpuledger report {path} --open", f"gpuledger balance {path}"]
+    if asked.group_by is not None and _row_count(view) > rows:
+        flags = {"--at": asked.at if asked.at != "peak" else None, "--step": asked.step, "--depth": asked.depth}
+        given = "".join(
+            f" {name} {value}" for name, value in (flags | {"--sort": asked.sort}).items() if value is not None
+        )
+        fold = " --fold" if asked.fold else ""
+        more = max(MORE_ROWS, 4 * rows)
+        return [
+            f"gpuledger show {path} --by {asked.group_by}{given}{fold} -n {more}",
+            others[asked.group_by == places_by],
+        ]
+    if asked.group_by == places_by:
+        return [f"gpuledger show {path} --by tensor", others[1]]
+    return [f"gpuledger show {path} --by {places_by} -n {MORE_ROWS}", others[0]]
+
+
+def _row_count(view: DeviceView) -> int:
+    """Return how many rows the requested table has in total."""
+    if view.options.group_by == "tensor":
+        return len(view.breakdown.accounts)
+    return len(view.fusions if view.options.group_by == "fusion" else view.lines)
 
 
 _WITHOUT_ENERGY = ("category", "tensor", "fusion")

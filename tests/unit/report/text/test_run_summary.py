@@ -18,6 +18,7 @@ from gpuledger.analyze.memory.groups import group_accounts
 from gpuledger.analyze.memory.instant import find_peak
 from gpuledger.analyze.view.chosen_devices import highest_devices
 from gpuledger.analyze.view.closing_notes import closing_notes
+from gpuledger.analyze.view.options import ViewOptions
 from gpuledger.analyze.view.view import build_view
 from gpuledger.model.energy_window import WITHOUT_ENERGY
 from gpuledger.model.manifest import read_json
@@ -267,3 +268,24 @@ def test_it_goes_to_the_stream_it_is_given(run: Path) -> None:
     stream = io.StringIO()
     print_run_summary(read_run(run), stream)
     assert stream.getvalue() == summary(read_run(run)) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "rows", "expected"),
+    [
+        ({"group_by": "tensor"}, 3, ("show run --by tensor -n 50", "report run --open")),
+        ({"group_by": "tensor"}, 20, ("show run --by tensor -n 80", "report run --open")),
+        ({"group_by": "module", "at": "end"}, 2, ("show run --by module --at end -n 50", "balance run")),
+        ({"group_by": "module", "sort": "bytes", "fold": True}, 1, ("show run --by module --sort bytes --fold -n 50",)),
+        ({"group_by": "phase"}, None, ("show run --by module -n 50", "report run --open")),
+        ({"group_by": "module"}, 1000, ("show run --by tensor", "balance run")),
+        ({}, None, ("show run --by module -n 50", "report run --open")),
+    ],
+)
+def test_the_next_command_shows_the_rest_of_a_table(
+    options: dict[str, Any], rows: int | None, expected: tuple[str, ...], run: Path
+) -> None:
+    view = build_view(read_run(run), options=ViewOptions(**options))
+    lines = "\n".join(closing_lines(view, "run", Terminal(), rows)).splitlines()
+    commands = [line[6:].removeprefix("gpuledger ") for line in lines if "gpuledger " in line][-2:]
+    assert commands[: len(expected)] == list(expected)
