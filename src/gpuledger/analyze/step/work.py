@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.memory.lifetimes import distinct_numbers
 from gpuledger.model.arrow_numbers import to_floats, to_numbers
+from gpuledger.units import format_ns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +40,8 @@ COLUMNS = (
 )
 
 COLLECTIVE = "collective"
+UNUSUAL, FEWEST_STEPS = 3, 3
+"""A step is left out that has more than this many times the operators and the time of the others, if there are some."""
 _IDS = ("module_id", "name_id", "operator_id", "scope_id", "stack_id")
 
 
@@ -46,7 +49,8 @@ _IDS = ("module_id", "name_id", "operator_id", "scope_id", "stack_id")
 class StepWork:
     """One entry per kernel, copy, collective or host operator, from ``steps`` profiled steps.
 
-    A timed program without steps counts as one step.
+    A timed program without steps counts as one step. A step with a lot of other work, such as another part of the
+    program between two trainings, is left out: times are those of a usual step, as the step time is.
 
     ``name_id``, ``operator_id`` and ``scope_id`` are ids in the table ``names``, ``stack_id`` in ``stacks``; -1 for
     none. ``flops`` and ``moved_bytes`` are NaN if unknown, and ``numbers`` None.
@@ -106,6 +110,7 @@ def read_work(rank: Rank, device_idx: int | None = None) -> StepWork | None:
     mine &= device == chosen
     if not mine.any():
         return None
+    mine &= ~np.isin(step, [number for number, *_ in _unusual_steps(step[mine], (end - start)[mine])])
     ids = {column: to_numbers(table[column])[mine] for column in _IDS}
     return StepWork(
         device_idx=chosen,
@@ -121,6 +126,32 @@ def read_work(rank: Rank, device_idx: int | None = None) -> StepWork | None:
         moved_bytes=to_floats(table["moved_bytes"])[mine],
         numbers=_words(table, "numbers")[mine],
     )
+
+
+def left_out_note(rank: Rank, device_idx: int) -> str | None:
+    """Return a note on a profiled step that :func:`read_work` leaves out; None if it leaves none out."""
+    table = rank.table("spans", ("device_idx", "kind", "start_ns", "end_ns", "step"))
+    device, start, end, step = (to_numbers(table[name]) for name in ("device_idx", "start_ns", "end_ns", "step"))
+    first, last = rank.manifest.time_steps or (0, -1)
+    mine = (_words(table, "kind") != "phase") & (step >= first) & (step <= last) & (device == device_idx)
+    for number, time_ns, usual_ns in _unusual_steps(step[mine], (end - start)[mine]):
+        return (
+            f"Times by module leave step {number:,} out: its work took {format_ns(time_ns)}, that of another profiled "
+            f"step {format_ns(usual_ns)}."
+        )
+    return None
+
+
+def _unusual_steps(step: I64, duration: I64) -> list[tuple[int, int, int]]:
+    """Return the steps with far more work than the others: number, its work in ns, and that of a usual step."""
+    numbers = distinct_numbers(step)
+    if len(numbers) < FEWEST_STEPS:
+        return []
+    counts = np.array([np.count_nonzero(step == one) for one in numbers])
+    times = np.array([int(duration[step == one].sum()) for one in numbers])
+    usual_count, usual_ns = (int(np.sort(one)[one.size // 2]) for one in (counts, times))
+    unusual = (counts > UNUSUAL * usual_count) & (times > UNUSUAL * usual_ns)
+    return [(int(numbers[place]), int(times[place]), usual_ns) for place in np.flatnonzero(unusual).tolist()]
 
 
 def _words(table: pa.Table, name: str) -> Words:

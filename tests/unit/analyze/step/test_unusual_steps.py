@@ -1,0 +1,56 @@
+"""A profiled step with other work in it, such as clustering between two trainings, is no usual step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from present import present
+from synthetic_work import TIME_STEPS, load_timed
+
+from gpuledger.analyze.overview.summary import summarize
+from gpuledger.analyze.step.times import break_down_time
+from gpuledger.analyze.step.work import left_out_note, read_work
+from gpuledger.model.run import KeptRank
+
+FIRST, SECOND = TIME_STEPS
+
+
+def with_steps(path: Path, *repeats: int) -> KeptRank:
+    """Return a timed run in which each profiled step has the work of the first one, some times over."""
+    rank = load_timed(path, host=True).rank(0)
+    spans = rank.table("spans")
+    work = spans.filter(pc.equal(spans["step"], FIRST))
+    parts: list[Any] = [spans.filter(pc.less(spans["step"], FIRST))]
+    for number, count in enumerate(repeats):
+        field = work.schema.field("step")
+        steps = pa.array(np.full(work.num_rows, FIRST + number), field.type)
+        parts += [work.set_column(work.schema.get_field_index("step"), field, steps)] * count
+    names = ("steps", "blocks", "segments", "counters", "modules", "names", "stacks")
+    tables = {name: rank.table(name) for name in names} | {"spans": pa.concat_tables(parts)}
+    manifest = replace(rank.manifest, time_steps=(FIRST, FIRST + len(repeats) - 1))
+    return KeptRank(rank.number, rank.directory, manifest, tables=tables)
+
+
+@pytest.mark.parametrize(
+    ("repeats", "left_out"), [((20, 1, 1), FIRST), ((1, 1, 4), FIRST + 2), ((3, 1, 1), None), ((20, 1), None)]
+)
+def test_a_step_with_far_more_work_is_left_out_and_named(
+    repeats: tuple[int, ...], left_out: int | None, tmp_path: Path
+) -> None:
+    rank = with_steps(tmp_path / "run.ledger", *repeats)
+    work, times = present(read_work(rank)), present(break_down_time(rank))
+    assert work.steps == times.steps == len(repeats) - (left_out is not None)
+    usual = present(read_work(with_steps(tmp_path / "usual.ledger", 1)))
+    expected = 1.0 if left_out is not None else sum(repeats) / len(repeats)
+    assert times.work_ns == pytest.approx(expected * float(usual.duration_ns.sum()))
+    note = left_out_note(rank, -1)
+    assert (note is None) is (left_out is None)
+    if note is not None:
+        assert note.startswith(f"Times by module leave step {left_out} out: ")
+        assert note in summarize(rank, -1).notes
