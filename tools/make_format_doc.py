@@ -100,6 +100,7 @@ Keys of `rank-N/manifest.json`:
 | `exit_began_ns`, `exit_error` | when the process began to exit, null if it did not; the type of its last exception |
 | `exit_lost_peer` | whether that exception came from another rank, which had closed the connection |
 | `is_ended_by_parent` | whether the process that started it kills it when its work is done, as Ray does |
+| `launched_ranks` | number of ranks that the launcher starts; null without a launcher of several |
 | `exit_status`, `signal`, `ended_ns` | how and when the process ended, as the launcher saw it; null if unknown |
 | `stopped_ns` | when `gpuledger run` first got a signal that ends programs, such as SIGTERM; null without one |
 | `journal_parts`, `journal_bytes` | raw events that are in the tables |

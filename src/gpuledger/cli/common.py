@@ -354,11 +354,13 @@ def choose_devices(ranks: tuple[Rank, ...], device_idx: int | None) -> list[tupl
 
 
 def why_empty(ranks: tuple[Rank, ...]) -> str:
-    """Return why no rank has a block: the first note of the recording, or a general reason."""
+    """Return why no rank has a block: the first note of the recording, or a general reason, and which ranks failed."""
+    from gpuledger.analyze.memory.empty import because
     from gpuledger.analyze.memory.empty import why_empty as reason_of
+    from gpuledger.analyze.ranks.problems import list_problems
 
     notes = [note for rank in ranks if _records(rank) for note in rank.manifest.notes]
-    return notes[0] if notes else reason_of(ranks)
+    return because(notes[0] if notes else reason_of(ranks), list_problems(ranks))
 
 
 def _records(rank: Rank) -> bool:

@@ -221,6 +221,7 @@ class RecordedFacts(JsonObject):
     ``trainings`` are rows of a step and a number: of which training the steps from that one on are.
     ``exit_lost_peer`` is True if that exception came from another rank, which had closed the connection.
     ``is_ended_by_parent`` is True if the process that started it kills it when its work is done, as Ray does.
+    ``launched_ranks`` is the number of ranks that the launcher starts: known before a process group is made.
     """
 
     devices: tuple[DeviceFacts, ...] = ()
@@ -233,6 +234,7 @@ class RecordedFacts(JsonObject):
     exit_error: str | None = None
     exit_lost_peer: bool = False
     is_ended_by_parent: bool = False
+    launched_ranks: int | None = None
     recorder_bytes: int | None = None
     pid: int | None = None
     pids: tuple[int, ...] = ()

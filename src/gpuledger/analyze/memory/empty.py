@@ -32,6 +32,11 @@ def why_empty(ranks: Sequence[Rank]) -> str:
     return "no tensor was allocated during the recording"
 
 
+def because(reason: str, problems: Sequence[str]) -> str:
+    """Return why nothing was recorded, followed by what went wrong on some ranks, which are sentences."""
+    return " ".join([f"{reason.removesuffix('.')}.", *problems]) if problems else reason
+
+
 def steps_not_reached(rank: Rank) -> str | None:
     """Return which of the requested steps did not run; None if all did."""
     asked = (rank.manifest.window.asked if rank.manifest.window else None) or ()

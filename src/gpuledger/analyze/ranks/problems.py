@@ -31,10 +31,9 @@ def list_problems(ranks: Sequence[Rank], damaged: Mapping[int, str] = NOTHING) -
 
 
 def _missing(ranks: Sequence[Rank], damaged: Mapping[int, str]) -> list[str]:
-    sizes = Counter(rank.manifest.world.size for rank in ranks if rank.manifest.world is not None)
-    if not sizes or not all(rank.manifest.recorder.has_measured_times for rank in ranks):  # an estimate of some ranks
+    world = _world(ranks)
+    if not all(rank.manifest.recorder.has_measured_times for rank in ranks):  # an estimate of some ranks
         return []
-    world = max(sizes)
     have = {rank.number for rank in ranks} | set(damaged)
     missing = [number for number in range(world) if number not in have] if world <= 100_000 else []
     if not missing:
@@ -45,6 +44,15 @@ def _missing(ranks: Sequence[Rank], damaged: Mapping[int, str]) -> list[str]:
         f"{they} of {world} {verb} no recording. The process did not start, ended before its first recorded step, or "
         "was recorded on another host: combine the runs with gpuledger merge."
     ]
+
+
+def _world(ranks: Sequence[Rank]) -> int:
+    """Return the number of ranks of the job: of process groups, or that of the launcher if none was made; 0 if neither.
+
+    A rank can fail before there is a process group, because another one never comes.
+    """
+    groups = [rank.manifest.world.size for rank in ranks if rank.manifest.world is not None]
+    return max(groups or [rank.manifest.launched_ranks or 0 for rank in ranks], default=0)
 
 
 def _worlds(ranks: Sequence[Rank]) -> list[str]:
@@ -86,8 +94,7 @@ def failures_of(ranks: Sequence[Rank]) -> tuple[FailedRank, ...]:
 def _failed(ranks: Sequence[Rank]) -> list[str]:
     """Return a sentence for each attempt of a job in which ranks failed: the first one, and those after it."""
     failed = failures_of(ranks)
-    world = max((rank.manifest.world.size for rank in ranks if rank.manifest.world is not None), default=0)
-    if max(world, len(ranks)) < 2 or (_out_of_memory(ranks) and not _went_on(_out_of_memory(ranks))):
+    if max(_world(ranks), len(ranks)) < 2 or (_out_of_memory(ranks) and not _went_on(_out_of_memory(ranks))):
         return []
     ends = [rank.manifest.exit_status for rank in ranks if rank.number not in {one.rank for one in failed}]
     attempts = by_attempt(ranks)

@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gpuledger.analyze.memory.breakdown import break_down
-from gpuledger.analyze.memory.instant import module_paths
-from gpuledger.analyze.memory.lifetimes import device_indices
+from gpuledger.analyze.memory.instant import Instant, module_paths
+from gpuledger.analyze.memory.lifetimes import device_indices, read_labels, read_numbers
 from gpuledger.analyze.overview.summary import Summary, summarize
 from gpuledger.analyze.step.energy import break_down_energy
 from gpuledger.analyze.step.times import break_down_time
@@ -130,7 +132,7 @@ def _account_rows(rank: Rank, summary: Summary) -> Iterable[Row]:
         (one.category, one.module): one.bytes
         for one in break_down(rank, summary.instant, by=("category", "module")).accounts
     }
-    expected = _expected(rank, device_idx, summary.instant.phase, {category for category, _ in found})
+    expected = _expected(rank, summary.instant, {category for category, _ in found})
     for key in [*found, *(key for key in expected if key not in found)]:
         yield _row(device_idx, *key, found.get(key, 0), expected.get(key), None, None)
     times, energy = break_down_time(rank, device_idx), break_down_energy(rank, device_idx)
@@ -148,23 +150,25 @@ def _row(*values: Any) -> Row:
     return dict(zip(TABLES[BREAKDOWN].column_names, values, strict=True))
 
 
-def _expected(rank: Rank, device_idx: int, phase: str, there: set[str]) -> Counter[tuple[str, str]]:
+def _expected(rank: Rank, peak: Instant, there: set[str]) -> Counter[tuple[str, str]]:
     """Return the bytes that a rank has to hold at its peak, by category and module.
 
     These are its weights, its optimizer state if there is any at the peak, and its gradients if the peak is in an
-    optimizer: before, some of them have not been computed.
+    optimizer: before, some of them have not been computed. Modules that were made after the peak are left out.
 
     Source: shape, type and placements of each parameter, and the sizes of its device mesh.
     """
     expected: Counter[tuple[str, str]] = Counter()
-    paths, alone = module_paths(rank), len(device_indices(rank)) == 1
+    device_idx = peak.device_idx
+    paths, alone, later = module_paths(rank), len(device_indices(rank)) == 1, _made_after(rank, peak)
     has_state = not there.isdisjoint(("optimizer_state", "sharded_optimizer_state"))
     for row in rank.table("shards", _OF_SHARDS).to_pylist():
         device = row["device_idx"]
-        if device is not None and device != device_idx and not (alone and (device < 0) == (device_idx < 0)):
+        is_here = device is None or device == device_idx or (alone and (device < 0) == (device_idx < 0))
+        if not is_here or row["module_id"] in later:
             continue
         kinds = [("weight", row["shard_bytes"], row["parts"])]
-        if phase == "optimizer":
+        if peak.phase == "optimizer":
             kinds.append(("gradient", row["gradient_bytes"], row["parts"]))
         if has_state:
             kinds.append(("optimizer_state", row["state_bytes"], row["state_parts"]))
@@ -172,6 +176,15 @@ def _expected(rank: Rank, device_idx: int, phase: str, there: set[str]) -> Count
             if size:
                 expected[f"sharded_{name}" if parts > 1 else name, paths.get(row["module_id"], "")] += size
     return expected
+
+
+def _made_after(rank: Rank, peak: Instant) -> set[int]:
+    """Return the ids of the modules of which all weights were allocated after the peak."""
+    codes, words = read_labels(rank, "blocks", "category", peak.device_idx)
+    module, index = (read_numbers(rank, "blocks", name, peak.device_idx) for name in ("module_id", "alloc_index"))
+    is_weight = np.isin(codes, [place for place, word in enumerate(words) if word in ("weight", "sharded_weight")])
+    is_there = is_weight & (index <= peak.index)
+    return {*module[is_weight].tolist()} - {*module[is_there].tolist()}
 
 
 def _table(name: str, rows: list[Row]) -> pa.Table:

@@ -100,6 +100,12 @@ def launched_rank() -> int | None:
     return rank if world > 1 else None
 
 
+def launched_ranks() -> int | None:
+    """Return the launcher's number of ranks; None without a launcher of several ranks."""
+    _, _, world = _launched()
+    return world if world > 1 else None
+
+
 def _launched() -> tuple[str, int, int]:
     """Return the launcher's variable, rank and number of ranks; "", 0 and 0 without a launcher of several ranks."""
     rank, world = os.environ.get(RANK, ""), os.environ.get("WORLD_SIZE", "")

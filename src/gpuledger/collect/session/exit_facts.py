@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
+
+from gpuledger.model.run_directory import rank_directories
 
 AT_EXIT, OF_BLOCK = "exit", "exception"
 """Reasons to end a recording: the process exits, or an exception leaves the recorded block."""
@@ -20,6 +23,8 @@ _LOST_PEER = (
 )
 """What messages of torch.distributed contain if another rank has closed the connection, or does not answer."""
 _MOST_CAUSES = 8
+_OF_TORCHRUN = "TORCHELASTIC_RUN_ID"
+"""Environment variable of the processes that torchrun starts."""
 _RAYLET = "RAY_RAYLET_PID"
 """Environment variable of Ray's workers: the process that starts and ends them."""
 
@@ -53,6 +58,15 @@ def is_ended_by_parent() -> bool:
 def has_failed(reason: str) -> bool:
     """Return whether a process that ends its recording for ``reason`` ends with an exception."""
     return reason in (AT_EXIT, OF_BLOCK) and _error_at(reason) is not None
+
+
+def can_stand_by(run_directory: Path, reason: str) -> bool:
+    """Return whether a process that has recorded nothing can have stood by while others of the run recorded.
+
+    One that torchrun has started and that ends with an exception is a rank that has failed. torchrun's own process is
+    none, and ends with an exception, too, if one of its ranks fails.
+    """
+    return bool(rank_directories(run_directory)) and not (_OF_TORCHRUN in os.environ and has_failed(reason))
 
 
 def _error_at(reason: str) -> BaseException | None:

@@ -19,6 +19,7 @@ from gpuledger.collect.adapter.user_profiler import ProfilerStart
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import TagTable
+from gpuledger.collect.launch.ranks import launched_ranks
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory import out_of_memory
 from gpuledger.collect.memory.cuda_history import CudaRecorder
@@ -132,7 +133,7 @@ class ProcessRecorders:
 def describe_process(journal: RankJournal) -> None:
     """Store the process id, the torch version, and how the process is going to end."""
     journal.fact(pid=os.getpid(), torch_version=torch.__version__, cuda_version=torch.version.cuda)
-    journal.fact(is_ended_by_parent=is_ended_by_parent())
+    journal.fact(is_ended_by_parent=is_ended_by_parent(), launched_ranks=launched_ranks())
 
 
 def describe_cuda(journal: RankJournal, recorder: CudaRecorder, card: CardReader) -> None:

@@ -30,7 +30,7 @@ from gpuledger.collect.launch.settings import ALL_STEPS, AUTO, RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
 from gpuledger.collect.memory.window import MemoryWindow
 from gpuledger.collect.passes.later_passes import LaterPasses
-from gpuledger.collect.session.exit_facts import AT_THE_LIMIT, exit_facts, has_failed
+from gpuledger.collect.session.exit_facts import AT_THE_LIMIT, can_stand_by, exit_facts, has_failed
 from gpuledger.collect.session.late_optimizers import LateOptimizers
 from gpuledger.collect.session.outside_backward import OutsideBackward
 from gpuledger.collect.session.recorders import ProcessRecorders, RecorderFactory, describe_process
@@ -42,7 +42,6 @@ from gpuledger.collect.steps.named_calls import explain_steps
 from gpuledger.collect.steps.step_counter import StepCounter
 from gpuledger.collect.variables.names import outer_names_of
 from gpuledger.model.journal.journal import OWN_ERROR, STEP_KINDS
-from gpuledger.model.run_directory import rank_directories
 
 
 class Session:
@@ -206,7 +205,7 @@ class Session:
             if self.guard.lacked_room:
                 self.journal.note(AT_THE_LIMIT)
             self.guard.for_good(self.memory_errors.see_last)()
-            if self._stood_by():
+            if self._stood_by(reason):
                 self._close_recorder()
                 self.end()
                 return
@@ -250,11 +249,11 @@ class Session:
         if note and (self.from_outside or self.settings.step_on != AUTO):  # a recorded block can have no steps
             self.journal.note(note)
 
-    def _stood_by(self) -> bool:
+    def _stood_by(self, reason: str) -> bool:
         """Return whether this process did nothing while others of the run recorded, as torchrun's own process does."""
         if self.window is None or self.journal.begun or self.journal.part.notes or self.steps.seen:
             return False
-        return self.window.is_idle() and bool(rank_directories(self.settings.run_directory))
+        return self.window.is_idle() and can_stand_by(self.settings.run_directory, reason)
 
     def _leave_to_parent(self) -> None:
         """Remove the recording from a forked child. It stays with the parent."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuledger.analyze.memory.empty import why_empty
+from gpuledger.analyze.memory.empty import because, why_empty
 from gpuledger.errors import EmptyRunError
 from gpuledger.model.accounts import ROUNDING
 from gpuledger.report.base.colors import (
@@ -77,7 +77,7 @@ def build_payload(view: RunView, sections: Sequence[Section] = SECTIONS) -> dict
     if not view.devices and not view.cards:
         raise EmptyRunError(
             f"{view.run.path.name}: no allocation was recorded and no GPU was read, there is nothing to report",
-            hint=why_empty(view.run.ranks),
+            hint=because(why_empty(view.run.ranks), view.problems),
         )
     power = view.power
     view.compute(REPORT_PARTS)

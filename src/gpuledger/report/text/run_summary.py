@@ -35,7 +35,8 @@ def run_summary_lines(run: Run, terminal: Terminal) -> list[str]:
         problems = view.problems if view.rank_set is not None else ()
         lines = [*entry(terminal, MISSING_OR_FAILED, *problems, cells=CELLS), *first_screen(view, terminal)]
     else:
-        lines = entry(terminal, "Nothing recorded", why_empty(run.ranks), cells=CELLS)
+        lines = entry(terminal, MISSING_OR_FAILED, *view.problems, cells=CELLS)
+        lines += entry(terminal, "Nothing recorded", why_empty(run.ranks), cells=CELLS)
         lines += entry(terminal, "Program ended", *_failed(view), cells=CELLS)
         lines += failure_lines(view, terminal)
     return [

@@ -175,6 +175,11 @@ def of_world(size: int, *numbers: int) -> list[Rank]:
         ),
         ([ended(0, 20, exit_status=1)], []),
         (
+            [ended(0, 20, exit_status=1, exit_error="DistStoreError", launched_ranks=2)],
+            ["Rank 0 failed: DistStoreError", "Rank 1 of 2 has no recording."],
+        ),
+        ([ended(0, 20, launched_ranks=2, world={"size": 1, "rank": 0})], []),
+        (
             [
                 ended(number, ns, signal=signal, world={"size": 2, "rank": number % 2})
                 for number, ns, signal in ((0, 10, 9), (1, 20, 15), (2, 40, 15), (3, 30, 11))

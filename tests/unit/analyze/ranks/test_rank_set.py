@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+import pyarrow as pa
 import pytest
 from many_ranks import MIB, make_summaries
 from synthetic import load_run
 
-from gpuledger.analyze.memory.instant import find_peak
+from gpuledger.analyze.memory.instant import find_peak, module_paths
+from gpuledger.analyze.ranks import summaries
 from gpuledger.analyze.ranks.rank_set import RankSet, build_rank_set, choose_sample
 from gpuledger.analyze.ranks.summaries import write_summary
 from gpuledger.errors import InputError
-from gpuledger.model.run import read_run
+from gpuledger.model.run import read_run, write_table
+from gpuledger.model.schema.tables import TABLES
 from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.text.ranks_text import rank_set_entries, rank_set_lines
 
@@ -161,6 +165,21 @@ def test_summaries_are_those_of_each_ranks_own_peak(tmp_path: Path, written: boo
         assert column == line.recorded_peak_allocated_bytes
 
 
+def test_a_module_that_was_made_after_the_peak_is_not_expected_there(tmp_path: Path) -> None:
+    rank = load_run(tmp_path / "run", blocks=200).rank()
+    blocks = [row for row in rank.table("blocks").to_pylist() if row["category"] == "weight" and row["module_id"]]
+    module_id = blocks[0]["module_id"]
+    made = min(row["alloc_index"] for row in blocks if row["module_id"] == module_id)
+    sizes = {"whole_bytes": 8, "shard_bytes": 8, "parts": 1, "gradient_bytes": 8, "device_idx": blocks[0]["device_idx"]}
+    rows = [{"name_id": None, "module_id": module_id, "state_bytes": 0, "state_parts": 1, **sizes}]
+    write_table(rank.directory, pa.Table.from_pylist(rows, TABLES["shards"].arrow_schema()), "shards")
+    rank = read_run(tmp_path / "run").rank()
+    peak = replace(find_peak(rank), device_idx=blocks[0]["device_idx"], phase="backward")
+    key = "weight", module_paths(rank)[module_id]
+    assert summaries._expected(rank, replace(peak, index=made), set()) == {key: 8}
+    assert not summaries._expected(rank, replace(peak, index=made - 1), set())
+
+
 def test_one_rank_is_no_set(tmp_path: Path) -> None:
     assert build_rank_set(load_run(tmp_path / "run", blocks=50)) is None
 
@@ -176,9 +195,11 @@ def test_no_progress_is_printed_in_interactive_python(tmp_path: Path) -> None:
     make_summaries(tmp_path / "run", 2, 3)
     code = """
 import sys
+from dataclasses import replace
 from pathlib import Path
 from gpuledger.analyze.ranks.reading import open_summaries
-from gpuledger.model.run import read_run
+from gpuledger.model.run import read_run, write_table
+from gpuledger.model.schema.tables import TABLES
 with open_summaries(read_run(Path(sys.argv[1])).ranks) as (connection, _):
     print(connection.execute("SELECT current_setting('enable_progress_bar')").fetchall())
 """

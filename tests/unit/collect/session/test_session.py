@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import traceback
 import weakref
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from gpuledger.collect.memory.storage_events import StorageEvents
 from gpuledger.collect.memory.window import MemoryWindow
 from gpuledger.collect.session import active
 from gpuledger.collect.session import session as sessions
+from gpuledger.collect.session.exit_facts import can_stand_by
 from gpuledger.errors import UsageError
 from gpuledger.simulate.estimate.session import SimulatedSession
 
@@ -364,3 +366,18 @@ def test_no_kind_of_session_overrides_what_is_private_to_it() -> None:
     for kind in kinds:
         own = {name for name in vars(kind) if name.startswith("_") and not name.startswith("__")}
         assert not own & set(dir(sessions.Session))
+
+
+@pytest.mark.parametrize(
+    ("of_torchrun", "has_failed", "can"), [(True, True, False), (False, True, True), (True, False, True)]
+)
+def test_a_rank_that_fails_before_its_first_step_is_recorded(
+    of_torchrun: bool, has_failed: bool, can: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that waits in vain for another rank, which has ended."""
+    (tmp_path / "rank-1").mkdir()
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    if of_torchrun:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setattr(sys, "last_value", RuntimeError() if has_failed else None, raising=False)
+    assert can_stand_by(tmp_path, "exit") is can
