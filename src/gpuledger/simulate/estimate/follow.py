@@ -112,7 +112,7 @@ def follow(
         session.start()
         follow_temporary_files()
         with failed_threads.raising():
-            outcome = _run(program, rest, with_ranks=bool(ranks))
+            outcome = _run(program, failed_threads, rest, with_ranks=bool(ranks))
         if rest is not None and not rest.is_shortened and outcome["ended"] == "exit":
             plan.growth = None  # all steps were simulated
         outcome["hint"] = outcome.get("hint") or started.hint()
@@ -229,10 +229,13 @@ def _until_rest(count: Callable[..., None], rest: RestOfProgram | None) -> Calla
     return count_step
 
 
-def _run(program: Callable[[], None], rest: RestOfProgram | None, *, with_ranks: bool) -> dict[str, Any]:
+def _run(
+    program: Callable[[], None], threads: FailedThreads, rest: RestOfProgram | None, *, with_ranks: bool
+) -> dict[str, Any]:
     """Run the program. Return how it ended, as JSON. An error in the rest of the program is a note."""
     try:
         program()
+        threads.wait_for_others()
     except BaseException as raised:
         error = failure_of(raised)
         if isinstance(error, StepsDone):

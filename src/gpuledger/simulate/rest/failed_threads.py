@@ -23,9 +23,13 @@ from gpuledger.simulate.rest.ending import StepsDone
 WAITS_S = 8.0
 """Time without progress of the main thread and without work of other threads, after which the program waits forever."""
 _LOOK_S, _BUSY_FRAC = 0.5, 0.2
+_IDLE_S = 2.0
+"""Time without work of other threads after which a program is not waited for, as it may serve requests forever."""
 _STDLIB = sysconfig.get_path("stdlib") + "/"
 _WAITING = ("threading.py", "queue.py", "selectors.py", "concurrent/futures/_base.py", "socket.py")
 """Files of the standard library in which a thread waits for another one."""
+_POOL = "concurrent/futures/thread.py"
+"""File with the innermost frame of a pool's thread that waits for work."""
 _SIGNAL = signal.SIGRTMAX - 3
 
 
@@ -75,6 +79,14 @@ class FailedThreads:
             self._is_over.set()
             signal.signal(_SIGNAL, before)
 
+    def wait_for_others(self) -> None:
+        """Wait for the other threads of a program that has ended, as Python does, while any of them works."""
+        since_s, used_s = time.monotonic(), time.process_time()
+        while (others := list(_awaited())) and time.monotonic() - since_s < _IDLE_S:
+            others[0].join(_LOOK_S)
+            if time.process_time() - used_s > _BUSY_FRAC * (time.monotonic() - since_s):
+                since_s, used_s = time.monotonic(), time.process_time()
+
     def _failed(self, error: BaseException | None) -> None:
         if error is None or isinstance(error, SystemExit) or threading.current_thread() is self._main:
             return
@@ -109,6 +121,16 @@ class FailedThreads:
             elif now_s - since_s >= allowed_s:
                 return True
         return False
+
+
+def _awaited() -> Iterator[threading.Thread]:
+    """Yield the threads that Python waits for before it ends. Those of pools that have no work end then."""
+    frames = sys._current_frames()
+    for thread in threading.enumerate():
+        frame = frames.get(thread.ident or 0)
+        is_of_pool = frame is not None and frame.f_code.co_filename.endswith(_POOL)
+        if thread is not threading.main_thread() and not thread.daemon and not is_of_pool:
+            yield thread
 
 
 def _place_of(thread: threading.Thread) -> tuple[int, int] | None:

@@ -97,6 +97,28 @@ def test_threads_that_work_are_waited_for(threads: FailedThreads, monkeypatch: p
         assert done.wait()
 
 
+def test_a_program_that_has_ended_waits_for_threads_that_work(
+    threads: FailedThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for those that wait, of which it has a pool and a server."""
+    used, done, goes = iter(range(1_000_000)), threading.Event(), threading.Event()
+    monkeypatch.setattr(failed_threads, "_BUSY_FRAC", 0.2)
+    monkeypatch.setattr(failed_threads, "_IDLE_S", 0.1)
+    with monkeypatch.context() as busy, ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()
+        busy.setattr(time, "process_time", lambda: float(next(used)))
+        threading.Timer(0.3, done.set).start()
+        threads.wait_for_others()
+        assert done.is_set()
+    server = threading.Thread(target=goes.wait)
+    server.start()
+    monkeypatch.setattr(time, "process_time", lambda: 0.0)
+    threads.wait_for_others()
+    assert server.is_alive()
+    goes.set()
+    server.join()
+
+
 def test_without_an_error_nothing_watches(threads: FailedThreads) -> None:
     before = threading.active_count()
     with threads.raising():
