@@ -156,7 +156,9 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
     start = table["start_ns"][chosen]
     step = _steps_at(journal, np.where(placed, table["start_ns"][at], table["start_ns"][like]))
     parent = measured_parents(owners.parent, measured_count)
-    lines = place_lines(own, words, parent, _steps_at(journal, own["start_ns"]), pattern_ns)
+    lines = place_lines(
+        own, words, parent, owners.phase[:measured_count], _steps_at(journal, own["start_ns"]), pattern_ns
+    )
     return OwnedSpans(
         kind=_kinds_of(table, chosen, words),
         device_idx=table["device_idx"][chosen].astype(np.int64),

@@ -2,9 +2,9 @@
 
 In one step after the measured ones, each operator that Python calls has a range with the id of its stack. So has each
 call of PyTorch's own modules, around its operators. This step is the pattern: a measured step that calls the same
-operators in the same order has the same lines. Operators of backward without Python code of their own have the line of
-the forward operator that created their node, or else the line that started backward. An operator without an equivalent
-in the pattern has no line.
+operators in the same phases and the same order has the same lines. Operators of backward without Python code of their
+own have the line of the forward operator that created their node, or else the line that started backward. An operator
+without an equivalent in the pattern has no line.
 """
 
 from __future__ import annotations
@@ -50,7 +50,12 @@ def read_line(word: str) -> int:
 
 
 def place_lines(
-    table: dict[str, NDArray[Any]], words: Sequence[str], parent: I64, step: I64, pattern_ns: int | None
+    table: dict[str, NDArray[Any]],
+    words: Sequence[str],
+    parent: I64,
+    phase: I64,
+    step: I64,
+    pattern_ns: int | None,
 ) -> I64:
     """Return the stack id of each activity on the host; -1 if its line is unknown, and for device events.
 
@@ -58,6 +63,7 @@ def place_lines(
         table: The journal's activities.
         words: Names of activities.
         parent: Row of the enclosing host event of each activity; -1 if there is none.
+        phase: Phase of each activity. The step with lines can have an evaluation of the same model in it.
         step: Step of each activity.
         pattern_ns: Start of the step with lines, in Unix ns; None if there is none.
     """
@@ -65,7 +71,7 @@ def place_lines(
     if not (lines >= 0).any():
         return np.full(table["kind"].size, NONE, dtype=np.int64)
     in_pattern = np.zeros(step.size, dtype=bool) if pattern_ns is None else table["start_ns"] >= pattern_ns
-    calls = _Calls(table, words, parent, np.where(in_pattern, PATTERN, step))
+    calls = _Calls(table, words, parent, phase, np.where(in_pattern, PATTERN, step))
     calls.compare()
     return calls.lines(nodes_from_before(table, words))
 
@@ -73,12 +79,20 @@ def place_lines(
 class _Calls:
     """The operators of each thread and step as trees, by their rows among the activities."""
 
-    def __init__(self, table: dict[str, NDArray[Any]], words: Sequence[str], parent: I64, step: I64) -> None:
+    def __init__(
+        self,
+        table: dict[str, NDArray[Any]],
+        words: Sequence[str],
+        parent: I64,
+        phase: I64,
+        step: I64,
+    ) -> None:
         host = np.flatnonzero(table["kind"] == ActivityKind.HOST)
         end_ns = table["start_ns"] + table["duration_ns"]
         self._order: list[int] = host[np.lexsort((-end_ns[host], table["start_ns"][host]))].tolist()
         self._start_ns, self._end_ns = table["start_ns"].tolist(), end_ns.tolist()
         self._lane, self._name = table["lane"].tolist(), table["name_id"].tolist()
+        self._kind = (table["name_id"] * len(Phase) + phase).tolist()
         self._sequence, self._made_by = table["sequence"].tolist(), table["forward_lane"].tolist()
         self._parent, self._step, self._words = parent.tolist(), step.tolist(), words
         count = table["kind"].size
@@ -136,8 +150,8 @@ class _Calls:
                     self._found[row] = self._first[like]
 
     def _compare(self, rows: list[int], likes: list[int]) -> None:
-        names = [[self._name[row] for row in some] for some in (rows, likes)]
-        for place, like_place in _alike(*names):
+        kinds = [[self._kind[row] for row in some] for some in (rows, likes)]
+        for place, like_place in _alike(*kinds):
             row, like = rows[place], likes[like_place]
             if self._mixed[like]:
                 self._compare(self._children[row], self._children[like])

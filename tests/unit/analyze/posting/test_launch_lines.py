@@ -7,7 +7,7 @@ from traced import ENGINE, MAIN, NODE, Trace
 
 from gpuledger.analyze.posting.launch_lines import read_line
 from gpuledger.model.accounts import Phase
-from gpuledger.model.journal.journal import LINE_RANGE, PHASE_RANGE, ActivityKind
+from gpuledger.model.journal.journal import LINE_RANGE, MODULE_RANGE, NO_GRAD, PHASE_RANGE, ActivityKind
 
 BACKWARD = f"{PHASE_RANGE}{int(Phase.BACKWARD)}"
 SHIFT = 2_000
@@ -88,6 +88,20 @@ def test_a_kernel_that_begins_with_the_step_with_lines_is_of_that_step() -> None
 
 def test_an_operator_without_an_equivalent_has_no_line_and_the_others_keep_theirs() -> None:
     assert both(other=True).lines() == [INPUT, NONE, MIX, OWN, LOSS, LOSS, MIX, START, OWN]
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_an_evaluation_in_the_step_with_lines_is_no_equivalent_of_a_forward(trains: bool) -> None:
+    """The step can be between two trainings. Its evaluation of the model has the operators of the forward, too."""
+    pair = Pair()
+    pair.host(f"{MODULE_RANGE}0", 0, 20)
+    pair.call("aten::mm", 5, NONE, pattern=False)
+    pair.host(f"{MODULE_RANGE}0{NO_GRAD}", SHIFT, SHIFT + 20)
+    pair.call("aten::mm", 5, INPUT, pattern=True)
+    if trains:
+        pair.host(f"{MODULE_RANGE}0", SHIFT + 30, SHIFT + 50)
+        pair.call("aten::mm", 35, MIX, pattern=True)
+    assert pair.lines() == [MIX if trains else NONE]
 
 
 def test_without_a_step_with_lines_nothing_has_one() -> None:
