@@ -126,8 +126,8 @@ def build_rank_set(run: Run, ranks: Sequence[Rank] | None = None) -> RankSet | N
             modules=sums.spreads("module", MOST_MODULES)[0],
             outliers=_outliers(connection),
             why_highest=_why(connection, highest),
-            whole_weights=_not_on_purpose(_whole(connection, "weight"), chosen[0]) if shared else (),
-            whole_states=_whole(connection, "optimizer_state", _EXPECTS_PARTS) if shared else (),
+            whole_weights=_not_on_purpose(_whole(connection, "weight"), chosen[0])[:MOST_WHOLE] if shared else (),
+            whole_states=_whole(connection, "optimizer_state", _EXPECTS_PARTS)[:MOST_WHOLE] if shared else (),
             energy_j=None if None in energies else sum(one for one in energies if one is not None),
             waits=find_waits(chosen, lines),
             problems=problems,
@@ -215,18 +215,24 @@ def _whole(connection: duckdb.DuckDBPyConnection, category: str, also: str = "")
             SELECT rank, module, bytes FROM sums JOIN keys USING (key) WHERE category = ? {also}
         ) GROUP BY module
         HAVING count(*) = (SELECT count(DISTINCT rank) FROM places) AND min(bytes) = max(bytes) AND max(bytes) >= ?
-        ORDER BY max(bytes) DESC, module LIMIT ?""",
-        (category, LEAST_BYTES, MOST_WHOLE),
+        ORDER BY max(bytes) DESC, module""",
+        (category, LEAST_BYTES),
     )
     return tuple(WholeWeight(*row) for row in rows)
 
 
 def _not_on_purpose(found: tuple[WholeWeight, ...], rank: Rank) -> tuple[WholeWeight, ...]:
-    """Return the weights without those that are updated in parts: of a module, or of modules inside it."""
+    """Return the weights without those that are updated in parts: of a module, or of modules inside it.
+
+    At a peak in the setup, weights are whole that the program divides after it. These are left out, too.
+    """
     if not found:
         return ()
     shards = rank.table("shards", ("module_id", "parts", "state_parts")).to_pylist()
     updated = {row["module_id"] for row in shards if row["parts"] == 1 and (row["state_parts"] or 1) > 1}
     paths = module_paths(rank)
+    whole = {row["module_id"] for row in shards if row["parts"] == 1}
+    divided = {paths.get(row["module_id"], "") for row in shards if row["module_id"] not in whole}
     on_purpose = {paths.get(module_id, "") for module_id in updated}
+    found = tuple(one for one in found if one.module not in divided)
     return tuple(one for one in found if not any(f"{path}.".startswith(f"{one.module}.") for path in on_purpose))

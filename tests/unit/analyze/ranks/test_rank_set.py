@@ -16,10 +16,10 @@ from synthetic import load_run
 
 from gpuledger.analyze.memory.instant import find_peak, module_paths
 from gpuledger.analyze.ranks import summaries
-from gpuledger.analyze.ranks.rank_set import RankSet, build_rank_set, choose_sample
+from gpuledger.analyze.ranks.rank_set import RankSet, WholeWeight, _not_on_purpose, build_rank_set, choose_sample
 from gpuledger.analyze.ranks.summaries import write_summary
 from gpuledger.errors import InputError
-from gpuledger.model.run import read_run, write_table
+from gpuledger.model.run import KeptRank, read_run, write_table
 from gpuledger.model.schema.tables import TABLES
 from gpuledger.report.base.terminal import Terminal
 from gpuledger.report.text.ranks_text import rank_set_entries, rank_set_lines
@@ -180,6 +180,24 @@ def test_a_module_that_was_made_after_the_peak_is_not_expected_there(tmp_path: P
     assert not summaries._expected(rank, replace(peak, index=made - 1), set())
 
 
+def test_weights_that_are_divided_after_a_peak_in_the_setup_are_not_whole(tmp_path: Path) -> None:
+    """Those of module 1 are divided, those of module 2 in part, and nothing divides those of module 3."""
+    rank = load_run(tmp_path / "run").rank(0)
+    names = TABLES["shards"].arrow_schema().names
+    shards = [
+        dict.fromkeys(names) | {"module_id": module, "parts": parts} for module, parts in ((1, 2), (2, 2), (2, 1))
+    ]
+    kept = KeptRank(
+        rank.number,
+        rank.directory,
+        rank.manifest,
+        tables={"modules": rank.table("modules"), "shards": pa.Table.from_pylist(shards)},
+    )
+    paths = module_paths(rank)
+    found = tuple(WholeWeight(paths[module], MIB) for module in (1, 2, 3))
+    assert _not_on_purpose(found, kept) == found[1:]
+
+
 def test_one_rank_is_no_set(tmp_path: Path) -> None:
     assert build_rank_set(load_run(tmp_path / "run", blocks=50)) is None
 
@@ -195,11 +213,9 @@ def test_no_progress_is_printed_in_interactive_python(tmp_path: Path) -> None:
     make_summaries(tmp_path / "run", 2, 3)
     code = """
 import sys
-from dataclasses import replace
 from pathlib import Path
 from gpuledger.analyze.ranks.reading import open_summaries
-from gpuledger.model.run import read_run, write_table
-from gpuledger.model.schema.tables import TABLES
+from gpuledger.model.run import read_run
 with open_summaries(read_run(Path(sys.argv[1])).ranks) as (connection, _):
     print(connection.execute("SELECT current_setting('enable_progress_bar')").fetchall())
 """
