@@ -43,7 +43,7 @@ _itemsize_of: Callable[[Tensor], int] = _TENSOR["element_size"]
 is_floating: Callable[[Tensor], bool] = _TENSOR["is_floating_point"]
 is_complex: Callable[[Tensor], bool] = _TENSOR["is_complex"]
 
-_bases_of: Callable[[type], tuple[type, ...]] = vars(type)["__mro__"].__get__
+bases_of: Callable[[type], tuple[type, ...]] = vars(type)["__mro__"].__get__
 _names_of: Callable[[type], Any] = vars(type)["__dict__"].__get__
 
 _LOSSES = "torch.nn.modules.loss"
@@ -158,7 +158,7 @@ def is_batched(tensor: Any) -> bool:
 
 def attributes_of(thing: object) -> dict[str, Any]:
     """Return an object's ``__dict__``; empty if it has none. A property of that name is not called."""
-    for base in _bases_of(type(thing)):
+    for base in bases_of(type(thing)):
         reader = _names_of(base).get("__dict__")
         if type(reader) in (GetSetDescriptorType, MemberDescriptorType):
             found = reader.__get__(thing)
@@ -208,7 +208,7 @@ def kind_name(module: nn.Module) -> str:
     scripted = attributes_of(module).get("_c")
     if scripted is not None and is_exactly(scripted, torch._C.ScriptModule):
         return str(scripted._type().name())
-    name, bases = class_name(type(module)), _bases_of(type(module))
+    name, bases = class_name(type(module)), bases_of(type(module))
     if module_of_class(bases[1]).startswith("torch.distributed."):  # FSDPBlock, which derives from FSDPModule and Block
         plain = next(class_name(one) for one in bases[1:] if not module_of_class(one).startswith("torch.distributed."))
         return plain if name.endswith(plain) else name
@@ -333,12 +333,12 @@ def _items(thing: object) -> Any:
 
 def _is_user_dict(kind: type) -> bool:
     """Return whether a class extends ``UserDict``. ``issubclass`` would hash the class, as for every abstract class."""
-    return any(base is UserDict for base in _bases_of(kind))
+    return any(base is UserDict for base in bases_of(kind))
 
 
 def _class_attribute(kind: type, name: str) -> Any:
     """Return a class attribute without binding it (descriptors are not called)."""
-    for one in _bases_of(kind):
+    for one in bases_of(kind):
         names = _names_of(one)
         if name in names:
             return names[name]

@@ -395,5 +395,6 @@ class ModuleRegistry:
         part.facts["called_roots"] = sorted(self.called_roots)
         if self._contained:
             part.facts["contained_roots"] = list(self._contained.values())
-        if self._root_names.names:
-            part.facts["root_names"] = list(self._root_names.names.items())
+        root_names = self._root_names.names()
+        if root_names:
+            part.facts["root_names"] = list(root_names.items())

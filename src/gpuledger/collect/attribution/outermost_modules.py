@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import weakref
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from torch import nn
@@ -14,6 +14,8 @@ from torch.nn.parameter import is_lazy
 from gpuledger.collect.adapter.other_threads import gradients_of
 from gpuledger.collect.adapter.program_objects import (
     SCRIPTED,
+    attributes_of,
+    bases_of,
     class_name,
     holds_tensors,
     is_leaf,
@@ -39,6 +41,10 @@ _WRAPPED_NAMES = {
     "OffloadWrapper": "_checkpoint_wrapped_module",
 }
 """Wrapper class with the user's module as its only child -> name of that child. The path of a module has neither."""
+_KERAS = "keras."
+_KERAS_WEIGHTS = "_torch_params"
+"""Child of a layer of Keras, with its weights."""
+_GIVEN = re.compile(r"\w[\w-]{,99}")
 _SHARED = -1
 """Thread id of a module that several threads have called."""
 _SHARDED = "FSDP"
@@ -99,8 +105,10 @@ class OutermostModules:
 NamesOf = Callable[[Sequence[object]], list[tuple[object, str]]]
 """Returns objects with the names that the program has for them."""
 
-MOST_SEARCHES = 16
+MOST_SEARCHES = 64
 """Maximum number of searches for names. Each takes some ms in a program with many objects."""
+MOST_OF_CLASS = 8
+"""Maximum number of searches for the modules of one class. A model can call its layers one by one when it is made."""
 
 _LAST_NAME = re.compile(r"(?:^|\.|\[')([A-Za-z_]\w*)(?:'\])?((?:\[\d+\])*)$")
 """The end of a name that is a variable, an attribute or a text in a dictionary, with the numbers of elements in it."""
@@ -117,13 +125,13 @@ class RootNames:
     """
 
     def __init__(self, names_of: NamesOf) -> None:
-        self.names: dict[int, str] = {}
-        """Id of an outermost module -> its variable, or the last part of what leads to it."""
         self._names_of = names_of
+        self._found: dict[int, tuple[str, ...]] = {}
+        """Id of an outermost module -> its variable, or the last two parts of what leads to it."""
         self._by_class: dict[str, list[tuple[weakref.ref[nn.Module], int]]] = defaultdict(list)
         self._members: dict[int, tuple[weakref.ref[object], str]] = {}
         """Names that a search has found for modules that were not added yet, by ``id``."""
-        self._searches = 0
+        self._searches = Counter[str]()
         self._inside: set[str] = set()
         """Classes of the modules that are parts of outermost ones."""
         self._outermost: dict[int, weakref.ref[nn.Module]] = {}
@@ -133,15 +141,19 @@ class RootNames:
         kind, reference = kind_name(top), weakref.ref(top)
         self._by_class[kind].append((reference, root_id))
         self._outermost[id(top)] = reference
+        given = _given_name(top)
+        if given is not None:
+            self._found[root_id] = (given,)
+            return
         alive = self._alive(kind)
         member = self._members.pop(id(top), None)
         if member is not None and member[0]() is top:
             self._set(root_id, member[1])
         elif len(alive) > 1 or kind in self._inside:
-            self._search(alive)
+            self._search(kind, alive)
         parts = {kind_name(one) for _, _, one in modules_below(top) if not self._is_outermost(one)}
         for new in sorted((parts - self._inside - {kind}) & self._by_class.keys()):
-            self._search(self._alive(new))
+            self._search(new, self._alive(new))
         self._inside |= parts
 
     def _is_outermost(self, module: nn.Module) -> bool:
@@ -152,11 +164,11 @@ class RootNames:
         """Return the outermost modules of a class that were not freed, with their ids."""
         return [(one, number) for reference, number in self._by_class[kind] if (one := reference()) is not None]
 
-    def _search(self, alive: Sequence[tuple[nn.Module, int]]) -> None:
+    def _search(self, kind: str, alive: Sequence[tuple[nn.Module, int]]) -> None:
         """Name modules, and keep the names of others that are in the same containers."""
-        if not alive or self._searches >= MOST_SEARCHES:
+        if not alive or self._searches[kind] >= MOST_OF_CLASS or self._searches.total() >= MOST_SEARCHES:
             return
-        self._searches += 1
+        self._searches[kind] += 1
         numbers = {id(module): number for module, number in alive}
         for found, name in self._names_of([module for module, _ in alive]):
             if id(found) in numbers:
@@ -164,10 +176,30 @@ class RootNames:
             elif issubclass(type(found), nn.Module):
                 self._members[id(found)] = weakref.ref(found), name
 
+    def names(self) -> dict[int, str]:
+        """Return id -> name: the variable, or the last part of what leads to the module; two parts if others have it.
+
+        So the ``model`` of a trainer beside another ``model`` is ``trainer.model``.
+        """
+        count = Counter(parts[-1] for parts in self._found.values())
+        return {number: ".".join(parts[-1 if count[parts[-1]] == 1 else -2 :]) for number, parts in self._found.items()}
+
     def _set(self, root_id: int, name: str) -> None:
+        """Keep the first name that was found for a module, or a later one if it has that in common with another."""
         last = _LAST_NAME.search(name)
-        if last is not None:
-            self.names.setdefault(root_id, last[1] + last[2])
+        before = None if last is None else _LAST_NAME.search(name[: last.start()])
+        known = self._found.get(root_id, ())
+        is_shared = any(other[-1] == known[-1] for number, other in self._found.items() if known and number != root_id)
+        if last is not None and (not known or is_shared):
+            self._found[root_id] = tuple(one[1] + one[2] for one in (before, last) if one is not None)
+
+
+def _given_name(module: nn.Module) -> str | None:
+    """Return the name of a layer of Keras, as in the summary of its model; None for other modules."""
+    if not any(module_of_class(kind).startswith(_KERAS) for kind in bases_of(type(module))):
+        return None
+    name = attributes_of(module).get("name")
+    return name if type(name) is str and _GIVEN.fullmatch(name) else None
 
 
 def wrapped_name(module: nn.Module) -> str | None:
@@ -180,7 +212,7 @@ def named_modules(top: nn.Module) -> Iterator[tuple[nn.Module | None, str, nn.Mo
     plain_paths: dict[int, str] = {}
     for parent, name, module in modules_below(top):
         plain = "" if parent is None else plain_paths[id(parent)]
-        is_wrapped = parent is not None and name == wrapped_name(parent)
+        is_wrapped = parent is not None and name in (wrapped_name(parent), _KERAS_WEIGHTS)
         if parent is not None and name != SCRIPTED and not is_wrapped:
             plain = below_path(plain, name)
         plain_paths[id(module)] = plain

@@ -15,7 +15,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_ac
 from gpuledger.collect.attribution import module_registry
 from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.module_registry import MOST_STRANGERS, ModuleRegistry
-from gpuledger.collect.attribution.outermost_modules import MOST_SEARCHES
+from gpuledger.collect.attribution.outermost_modules import MOST_OF_CLASS
 from gpuledger.collect.variables.names import outer_names_of
 from gpuledger.model.journal.journal import Part
 
@@ -225,6 +225,48 @@ def test_names_are_asked_for_where_modules_of_one_class_live_together() -> None:
     assert part.facts["root_names"] == [(1, "generator"), (2, "critic"), (3, "models[0]"), (4, "ema")]
 
 
+def test_names_that_several_modules_have_are_told_apart_by_what_holds_them() -> None:
+    """The first search can find a variable of a function that is called with the module."""
+    names: dict[int, str] = {}
+    registry, part = ModuleRegistry(lambda modules: [(module, names[id(module)]) for module in modules]), Part()
+    one, other, third = (nn.Linear(2, 2) for _ in range(3))
+    names |= {id(one): "yolo.model", id(other): "model"}
+    registry.register(one)
+    registry.register(other)
+    names |= {id(other): "self.trainer.model", id(third): "self.averages['x'].ema"}
+    registry.register(third)
+    registry.drain(part)
+    assert part.facts["root_names"] == [(0, "yolo.model"), (1, "trainer.model"), (2, "ema")]
+
+
+def test_the_layers_of_a_class_do_not_use_up_all_searches() -> None:
+    asked: list[type] = []
+
+    def names_of(modules: Sequence[object]) -> list[tuple[object, str]]:
+        asked.append(type(modules[0]))
+        return []
+
+    registry = ModuleRegistry(names_of)
+    layers = [nn.Linear(2, 2) for _ in range(2 * MOST_OF_CLASS)]
+    for module in (*layers, nn.Bilinear(2, 2, 2), nn.Bilinear(2, 2, 2)):
+        registry.register(module)
+    assert asked == [nn.Linear] * MOST_OF_CLASS + [nn.Bilinear]
+
+
+def test_layers_of_keras_have_the_names_of_its_summary() -> None:
+    """Its models have them in lists, so each is an outermost module. A module inside has the weights."""
+    layer: Any = type("Layer", (nn.Module,), {"__module__": "keras.src.layers.layer"})
+    dense: Any = type("Mine", (layer,), {})
+    registry = ModuleRegistry(lambda _: pytest.fail("it asked for names"))
+    for name in ("mine", "mine_1", "not\na name"):
+        module = dense()
+        module.name, module._torch_params = name, nn.ParameterDict({"kernel": nn.Parameter(torch.ones(2))})
+        registry.register(module)
+    part = drained(registry)
+    assert part.facts["root_names"] == [(0, "mine"), (2, "mine_1")]
+    assert [entry["path"] for entry in part.modules] == [""] * 6
+
+
 @pytest.mark.parametrize("part_first", [True, False])
 def test_a_model_of_the_class_of_a_part_has_a_name(part_first: bool) -> None:
     """Such as an average of a part, whichever is registered first; not one whose class has parts of the same class."""
@@ -252,7 +294,7 @@ def test_a_part_that_was_called_before_its_model_tells_no_class_apart() -> None:
 
 def test_one_search_names_all_models_of_a_list() -> None:
     registry, part = ModuleRegistry(outer_names_of), Part()
-    models = [nn.Linear(2, 2) for _ in range(3 * MOST_SEARCHES)]
+    models = [nn.Linear(2, 2) for _ in range(3 * MOST_OF_CLASS)]
     for module in models:
         registry.register(module)
     registry.drain(part)
@@ -263,9 +305,9 @@ def test_a_model_at_the_address_of_a_freed_one_does_not_get_its_name() -> None:
     freed: list[int] = []
 
     def names_of(modules: Sequence[object]) -> list[tuple[object, str]]:
-        other = nn.Linear(2, 2)
-        freed.append(id(other))
-        return [*((module, "kept") for module in modules), (other, "models[9]")]
+        others = [nn.Linear(2, 2) for _ in range(50)]
+        freed.extend(map(id, others))
+        return [*((module, "kept") for module in modules), *((other, "models[9]") for other in others)]
 
     registry, part = ModuleRegistry(names_of), Part()
     kept = [nn.Linear(2, 2), nn.Linear(2, 2)]
