@@ -69,12 +69,14 @@ class _Inputs:
         outputs: Sizes of the tensors that were returned, by the shape of the input.
         calls: Rows of first step, last step, size of the first dimension, length, and size of the second dimension.
         steps: Calls by step.
+        count: Number of calls.
         hides_batch: Whether a call was seen with a batch that the input does not show.
         relates_rows: Whether the rows of an input are related to each other, as the nodes of a graph are.
     """
 
     def __init__(self, *, holds_tensors: bool) -> None:
         self.holds_tensors = holds_tensors
+        self.count = 0
         self.tokens = self.hides_batch = self.relates_rows = False
         self.shapes: Counter[Shape] = Counter()
         self.outputs: dict[Shape, set[Shape]] = {}
@@ -113,6 +115,7 @@ class _Inputs:
     def _add_rows(self, step: int, rows: int, length: int, second: int) -> _Step:
         added = self.steps[step]
         added.calls += 1
+        self.count += 1
         last = self.calls[-1] if self.calls else None
         if last is not None and last[1] == step:
             return added  # a step of several calls keeps the shape of the first
@@ -140,15 +143,18 @@ class InputShapes:
     Args:
         may_have_sequence_first: Returns whether the first dimension of an outermost module's input can be the sequence.
         holds_tensors: Returns whether an outermost module has weights or buffers.
+        is_part: Returns whether an outermost module was found to be a part of another one since.
     """
 
     def __init__(
         self,
         may_have_sequence_first: Callable[[int], bool] = lambda _: False,
         holds_tensors: Callable[[int], bool] = lambda _: True,
+        is_part: Callable[[int], bool] = lambda _: False,
     ) -> None:
         self._may_have_sequence_first = may_have_sequence_first
         self._holds_tensors = holds_tensors
+        self._is_part = is_part
         self._modules: dict[int, _Inputs] = {}
         self._batch_sizes: set[int] = set()
         self._after_backward = False
@@ -156,7 +162,7 @@ class InputShapes:
     def see(self, module_id: int, step: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record a call of an outermost module in a step."""
         known = self._modules.get(module_id)
-        if (known is None and len(self._modules) >= MODULES) or is_tracing():  # while tracing, sizes are symbolic
+        if (known is None and not self._has_room()) or is_tracing():  # while tracing, sizes are symbolic
             return
         with without_overrides():
             arguments = (*args, *kwargs.values())
@@ -176,6 +182,16 @@ class InputShapes:
         if known is not None and known.holds_tensors:
             self._after_backward = False
 
+    def _has_room(self) -> bool:
+        """Return whether another module can be added. Parts of modules, such as the layers of one, give way to it.
+
+        A model that calls its layers one by one when it is made shows them as outermost modules first.
+        """
+        if len(self._modules) >= MODULES:
+            for module_id in [one for one in list(self._modules) if self._is_part(one)]:
+                self._modules.pop(module_id, None)
+        return len(self._modules) < MODULES
+
     def returned(self, module_id: int, result: object) -> None:
         """Record what a call of an outermost module has returned."""
         known = self._modules.get(module_id)
@@ -192,7 +208,7 @@ class InputShapes:
         self._batch_sizes |= batch_sizes_of(loaders)
 
     def drain(self, part: Part) -> None:
-        """Write the shapes of the module that was called in most steps, the first of several.
+        """Write the shapes of the module that was called in most steps, of several that with most calls.
 
         Another thread can call modules meanwhile, so what is looked through is copied first.
         """
@@ -200,7 +216,7 @@ class InputShapes:
         if not modules:
             part.facts["has_batch"] = bool(self._batch_sizes)
             return
-        module_id, found = max(modules.items(), key=lambda item: len(item[1].steps))
+        module_id, found = max(modules.items(), key=lambda item: (len(item[1].steps), item[1].count))
         shape, _ = found.shapes.copy().most_common(1)[0] if found.shapes else ((), 0)
         dim = self._dimension_of(module_id, found, shape) if shape else None
         is_known = dim is not None and not found.relates_rows

@@ -92,7 +92,11 @@ class MemoryWindow:
         self.is_open = self.was_opened = False
         self.phases = Phases(recorder.set_token, tags)
         self.observed = TensorObservations(self._registry, recorder.counts, recorder.place_of, names_of)
-        self.inputs = InputShapes(self._registry.may_have_sequence_first, self._registry.holds_tensors)
+        self.inputs = InputShapes(
+            self._registry.may_have_sequence_first,
+            self._registry.holds_tensors,
+            lambda module_id: self._registry.container_of(module_id) >= 0,
+        )
         self._sharded = ShardedTraining(
             ShardingContext(self.phases, self._registry, self.observed, recorder.see_resized, guard, journal.note)
         )

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from gpuledger.collect.attribution.live_objects import LiveObjects
-from gpuledger.collect.inputs.input_shapes import InputShapes
+from gpuledger.collect.inputs.input_shapes import MODULES, InputShapes
 from gpuledger.model.journal.journal import Part
 
 pytestmark = pytest.mark.torch
@@ -173,6 +173,17 @@ def test_calls_that_are_no_accumulation_are_not_added() -> None:
     assert accumulated(batches[:1] * 2) is None  # the same batch again, as with a sharpness-aware optimizer
     assert accumulated([batches[0].requires_grad_(), batches[1]]) is None  # an adversarial attack
     assert accumulated(batches, others=[3]) is None  # two networks
+
+
+@pytest.mark.parametrize(("are_parts", "called"), [(True, MODULES + 1), (False, 0)])
+def test_layers_that_a_model_calls_when_it_is_made_give_way_to_it(are_parts: bool, called: int) -> None:
+    shapes, part = InputShapes(is_part=lambda number: are_parts and number <= MODULES), Part()
+    for number in range(MODULES + 2):
+        for _ in range(1 + 2 * (number > MODULES)):
+            shapes.see(number, 1, (torch.rand(1 + number, 4),), {})
+    shapes.drain(part)
+    assert part.facts["inputs"]["module_id"] == called
+    assert part.facts["calls"] == [[1, 1, 1 + called, -1]]
 
 
 def test_another_thread_can_call_modules_while_the_shapes_are_written() -> None:
