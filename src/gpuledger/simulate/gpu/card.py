@@ -118,6 +118,7 @@ def in_place(
         assumption: What is assumed of values that are not computed (:data:`.assumptions.ASSUMPTIONS`).
         install_more: Installs other patches for the mode, which are removed with these.
     """
+    device.is_over = False
     mode = SimulatedMode(device, Where(), say, assumption)
     functions = SimulatedFunctions(mode)
     patches = Patches()
