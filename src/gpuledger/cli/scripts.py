@@ -46,6 +46,20 @@ def _is_command(word: str) -> bool:
     return shutil.which(word) is not None and not Path(f"{word}.py").is_file()
 
 
+def with_installed_script(program: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a program's words, with the path of a command that is a Python script of this environment, such as yolo.
+
+    A file of that name comes first, also one without its ``.py``.
+    """
+    word = program[0] if program else "-"
+    found = shutil.which(word) if not word.startswith("-") and os.path.basename(word) == word else None
+    if found is None or os.path.exists(word) or Path(f"{word}.py").is_file():
+        return program
+    interpreter = _interpreter_of(Path(found))
+    is_own = "python" in interpreter and os.path.dirname(interpreter) == os.path.dirname(sys.executable)
+    return (found, *program[1:]) if is_own else program
+
+
 def _path_of(word: str) -> str:
     """Return how a command is started: a file of this directory is not looked for in PATH."""
     return word if os.sep in word or not os.path.exists(word) else f".{os.sep}{word}"
@@ -93,15 +107,26 @@ def _similar(missing: Path) -> str:
 
 
 def _is_of_a_shell(place: Path) -> bool:
-    """Return whether the first line of a file names a shell. Nothing is read from a pipe."""
+    """Return whether the first line of a file names a shell."""
+    words = _first_line(place).split()[:2]
+    return any(one.rpartition(b"/")[2] in _SHELLS for one in words)
+
+
+def _interpreter_of(place: Path) -> str:
+    """Return the path of the program that the first line of a file names; "" without one."""
+    return os.fsdecode(next(iter(_first_line(place).split()), b""))
+
+
+def _first_line(place: Path) -> bytes:
+    """Return the first line of a file after its ``#!``; empty without one. Nothing is read from a pipe."""
     if not place.is_file():
-        return False
+        return b""
     try:
         with place.open("rb") as file:
-            line = file.readline(128)
+            line = file.readline(256)
     except OSError:
-        return False
-    return line.startswith(b"#!") and any(one.rpartition(b"/")[2] in _SHELLS for one in line[2:].split()[:2])
+        return b""
+    return line[2:] if line.startswith(b"#!") else b""
 
 
 def misplaced_options(options: Collection[str], program: Sequence[str]) -> list[str]:

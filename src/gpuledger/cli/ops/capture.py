@@ -29,6 +29,7 @@ from gpuledger.cli.ops.common import (
     train_option,
     trust_files_option,
 )
+from gpuledger.cli.scripts import with_installed_script
 from gpuledger.errors import GpuLedgerError, UsageError
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def capture_command(ctx: click.Context, /, **flags: Any) -> None:
     Exits with status 3 if a model could not be captured, or if the program uses torch.compile. Set
     TORCHDYNAMO_DISABLE=1 to capture it uncompiled.
     """
-    program = script_of(ctx)
+    program = with_installed_script(script_of(ctx))
     if sum(bool(one) for one in (program, flags["model"], flags["config"])) != 1 or program == ("-m",):
         raise UsageError("capture: needs one of SCRIPT, --model and --config", hint="gpuledger ops capture train.py")
     from gpuledger.services.workloads import write_workloads

@@ -23,7 +23,7 @@ from gpuledger.cli.common import (
     script_of,
 )
 from gpuledger.cli.predict.estimate_ranks import estimate_all_ranks, find_world_size, has_ranks, rank_options
-from gpuledger.cli.scripts import refuse_other_programs
+from gpuledger.cli.scripts import refuse_other_programs, with_installed_script
 from gpuledger.errors import BudgetExceededError, UsageError
 from gpuledger.units import parse_bytes
 
@@ -108,7 +108,7 @@ def estimate_command(ctx: click.Context, /, **flags: Any) -> None:
 
     Exits with status 5 if --require-fit is given and the program does not fit.
     """
-    program = script_of(ctx)
+    program = with_installed_script(script_of(ctx))
     if not program or program == ("-m",):
         raise UsageError("estimate: no program given", hint="gpuledger estimate train.py")
     refuse_other_programs(program, "gpuledger estimate")

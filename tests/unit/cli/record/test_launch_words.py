@@ -19,7 +19,7 @@ from gpuledger.cli.main import main
 from gpuledger.cli.ops.capture import capture_command
 from gpuledger.cli.predict.estimate import estimate_command
 from gpuledger.cli.record.run import run_command
-from gpuledger.cli.scripts import command_of, misplaced_options, refuse_other_programs
+from gpuledger.cli.scripts import command_of, misplaced_options, refuse_other_programs, with_installed_script
 from gpuledger.collect.launch.bootstrap import bootstrap_directory
 from gpuledger.errors import UsageError
 from gpuledger.redact import HIDDEN, hide_credentials, redact
@@ -161,6 +161,32 @@ def test_what_python_runs_is_not_refused(tmp_path: Path, monkeypatch: pytest.Mon
     if text:
         Path(name).write_text(text)
     refuse_other_programs([name], "gpuledger run", runs_commands=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("#!{python}\nimport torch\n", True),
+        ("#!/elsewhere/python\n", False),  # another environment can have other packages
+        ("#!{beside}\n", False),
+        ("no script", False),
+    ],
+)
+def test_an_installed_script_is_found_where_only_scripts_can_be_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, known: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "bin" / "tool"
+    place.parent.mkdir()
+    place.write_text(text.format(python=sys.executable, beside=Path(sys.executable).with_name("sh")))
+    place.chmod(0o755)
+    monkeypatch.setenv("PATH", str(place.parent))
+    found = str(place) if known else "tool"
+    assert with_installed_script(("tool", "--epochs", "1")) == (found, "--epochs", "1")
+    for other in ((), ("-m", "tool"), ("./tool",), ("missing",)):
+        assert with_installed_script(other) == other
+    Path("tool.py").touch()  # the user means this one, and a hint says so
+    assert with_installed_script(("tool",)) == ("tool",)
 
 
 def test_a_pipe_is_not_read(tmp_path: Path) -> None:
