@@ -28,6 +28,8 @@ from gpuledger.collect.adapter.torch_private import find, is_in_backward
 
 _C = torch._C
 _Result = TypeVar("_Result")
+OWN_THREAD = "gpuledger"
+"""Beginning of the names of threads that are not the program's."""
 _COMPILED_CALL = "torch/_dynamo/eval_frame.py"
 """End of the file name of the frames that call a compiled function."""
 _MODULE_CALL = "OptimizedModule.__call__"
@@ -104,7 +106,7 @@ def run_outside_modes(function: Callable[[], _Result]) -> _Result:
     """
     disabled = find("_disable_current_modes")
     if disabled is None:
-        with ThreadPoolExecutor(1) as threads:
+        with ThreadPoolExecutor(1, thread_name_prefix=OWN_THREAD) as threads:
             return threads.submit(_without_functions, function).result()
     with disabled():
         return _without_functions(function)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+from gpuledger.collect.adapter.dispatch_modes import OWN_THREAD
 from gpuledger.simulate.gpu.patches import Patches
 
 
@@ -108,7 +109,8 @@ def simulate_threads(patches: Patches, entering: Callable[[], AbstractContextMan
     current.uses_gpu = True
 
     def start(thread: threading.Thread) -> None:
-        if thread.ident is None and hasattr(current, "uses_gpu"):
+        is_of_program = hasattr(current, "uses_gpu") and not thread.name.startswith(OWN_THREAD)
+        if thread.ident is None and is_of_program:
             plain_run = thread.run
 
             def run() -> None:
