@@ -75,11 +75,13 @@ class StackTable:
         if known is not None:
             return known
         written = (frame for one in frames for frame in self._sources.get(one[:2], (one,)))
-        kept = tuple(
+        found = [
             dynamo.as_written(frame)
             for frame in written
             if not frame[0].startswith(_OURS) and frame[0] not in self._left_out
-        )[:MAX_FRAMES]
+        ]
+        # A tuple that grows from a generator raises SystemError if another thread lists all objects meanwhile.
+        kept = tuple(found[:MAX_FRAMES])
         if not kept:
             return -1
         place = next((self._places[one[:2]] for one in frames if one[:2] in self._places), None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from gpuledger.collect.adapter import kineto_events
@@ -19,6 +20,10 @@ _HOST = int(ActivityKind.HOST)
 
 CAPTURED_LAUNCH = ""
 """Name of a launch in a capture: it is the operator's that has its ``launch_id``."""
+
+
+_LATEST_NS = (1 << 63) - 1
+"""The largest number that the journal stores."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,23 @@ def read_activities(events: list[Any], until_ns: int) -> Activities:
         "forward_lane": list(map(kineto_events.forward_thread_of, events)),
         "inputs_id": inputs_ids,
     }
+    if not _have_times(columns):
+        return read_activities(_with_times(events), until_ns)
     return Activities(columns, list(numbers), inputs, any(codes))
+
+
+def _have_times(columns: dict[str, list[int]]) -> bool:
+    """Return whether all events began and ended.
+
+    Of one that another thread was in when the profile began or ended, the beginning or the duration is no time.
+    """
+    return max(chain(columns["start_ns"], columns["duration_ns"]), default=0) <= _LATEST_NS
+
+
+def _with_times(events: list[Any]) -> list[Any]:
+    """Return the events that began and ended."""
+    start_ns, duration_ns = kineto_events.start_ns_of, kineto_events.duration_ns_of
+    return [one for one in events if start_ns(one) <= _LATEST_NS and duration_ns(one) <= _LATEST_NS]
 
 
 def _inputs(
@@ -134,7 +155,7 @@ def read_capture(events: list[Any]) -> tuple[dict[str, list[int]], list[str]]:
         "sequence": list(map(kineto_events.sequence_of, kept)),
         "forward_lane": list(map(kineto_events.forward_thread_of, kept)),
     }
-    return columns, list(numbers)
+    return (columns, list(numbers)) if _have_times(columns) else read_capture(_with_times(events))
 
 
 def events_between(events: list[Any], began_ns: int, ended_ns: int) -> list[Any]:

@@ -100,6 +100,18 @@ def test_the_device_is_read_only_where_the_name_does_not_tell_it() -> None:
     assert [event.asked["device_type"] for event in events] == [0, 0, 0, 0, 1, 1, 1]
 
 
+def test_events_without_a_beginning_or_an_end_are_left_out() -> None:
+    """As those that another thread was in when the profile began or ended."""
+    events = a_step()
+    events[0].values["start_ns"], events[1].values["duration_ns"] = 1 << 63, (1 << 64) - 186_421
+    read = read_activities(events, ALL_TIMES)
+    assert read.names == ["aten::convolution", "add_kernel", "Memcpy DtoD"]
+    assert read.columns["start_ns"] == [30, 90, 110]
+    columns, names = read_capture(events)
+    assert names[0] == "aten::convolution"
+    assert max(columns["start_ns"] + columns["duration_ns"]) < 1 << 63
+
+
 def test_no_event_gives_no_row() -> None:
     read = read_activities([], ALL_TIMES)
     assert read.names == []
