@@ -135,6 +135,20 @@ def gradients_of(leaves: Sequence[Any], read: Callable[[Any], Any] = grad_of) ->
         before.clear()  # it contains this frame: see frames.frames_of_other_threads
 
 
+def do_others_compute() -> bool:
+    """Return whether another thread could be inside an operator, or about to begin one.
+
+    All others must wait in a function of the standard library, or of a library that does not use torch.
+    """
+    before = sys._current_frames()
+    try:
+        own = threading.get_ident()
+        others = [frame for thread, frame in before.items() if thread != own]
+        return any(_may_write_gradients(frame) or frame.f_code.co_name == "run" for frame in others)
+    finally:
+        before.clear()  # it contains this frame: see frames.frames_of_other_threads
+
+
 def _may_write_gradients(innermost: FrameType) -> bool:
     """Return whether a thread could be writing a gradient."""
     if not _is_harmless(innermost):

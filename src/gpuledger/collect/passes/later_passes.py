@@ -181,7 +181,7 @@ class LaterPasses:
 
     def _end_profiled_step(self) -> bool:
         """Record the end of a profiled step. Return whether the timing measurement has ended."""
-        if not self._time_pass.is_of_this_thread:
+        if not (self._time_pass.is_of_this_thread if self._steps.seen < self._last_step else self._time_pass.can_stop):
             self._others_step = True
             return False
         if self._steps.seen < self._last_step or energy_cards.is_capturing() or torch_private.is_in_backward():
@@ -373,7 +373,7 @@ class LaterPasses:
         the thread ends that has started the profiler: no other one can stop it.
         """
         self._see_calls(False)
-        self._time_pass.end(keep=self._has_lines)
+        self._time_pass.end(keep=self._has_lines, at_once=True)
         self._see_calls(True)
         if self._has_lines:
             return
@@ -393,7 +393,7 @@ class LaterPasses:
             self._program.end()
         elif self._time_pass.is_open:
             self._see_calls(False)
-            self._time_pass.end(keep=self._has_lines)
+            self._time_pass.end(keep=self._has_lines, at_once=True)
             if not self._has_lines:
                 self._journal.fact(time_steps=None)
                 self._say(f"No timing measurement: {why}.")

@@ -18,6 +18,7 @@ from gpuledger.collect.adapter import dispatch_modes, dynamo, kineto, kineto_eve
 from gpuledger.collect.adapter.guard import Guard, take_out_all
 from gpuledger.collect.adapter.instrument import Observation, remove_all
 from gpuledger.collect.adapter.observer import Observer
+from gpuledger.collect.adapter.other_threads import do_others_compute
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import StackTable
@@ -110,6 +111,15 @@ class TimePass:
         return self.has_all_threads or threading.get_ident() == self._thread
 
     @property
+    def can_stop(self) -> bool:
+        """Return whether the calling thread can stop the profiler now.
+
+        One of all threads can crash the program if it starts or stops while another thread is inside an operator. In
+        1,500 starts and stops while three threads computed, that happened twice (torch 2.13).
+        """
+        return self.is_of_this_thread and not (self.has_all_threads and do_others_compute())
+
+    @property
     def has_all_threads(self) -> bool:
         """Return whether operators of all threads are recorded."""
         return self._profiler is not None and self._profiler.has_all_threads
@@ -120,7 +130,7 @@ class TimePass:
         self._thread = threading.get_ident()
         self._calls_left = CALLS
         self._alone = None
-        several = self._registry.runs_in_other_threads()
+        several = self._registry.runs_in_other_threads() and not do_others_compute()
         self._profiler = kineto.Profiler(with_shapes=not self._has_transforms, all_threads=several)
         self._profiler.start()
         self.is_open = True
@@ -199,7 +209,7 @@ class TimePass:
 
     def leave_out_shapes(self) -> None:
         """Begin the profile anew, without shapes of operators. What was recorded so far is dropped."""
-        if self._profiler is None or not self.is_of_this_thread:
+        if self._profiler is None or not self.can_stop:
             return
         energy_cards.wait_for(energy_cards.cards_in_use())
         started_ns = time.time_ns()
@@ -232,16 +242,18 @@ class TimePass:
         """Write the events that :meth:`end` has held back."""
         self._write(self.take_held())
 
-    def end(self, *, keep: bool = True, hold: bool = False) -> bool:
+    def end(self, *, keep: bool = True, hold: bool = False, at_once: bool = False) -> bool:
         """Stop the profiler and write Kineto's events, unless ``keep`` is False. The program is paused meanwhile.
 
-        With ``hold``, they are not written before :meth:`write_held`. A second call continues with what could not be
+        With ``hold``, they are not written before :meth:`write_held`. With ``at_once``, other threads can be computing:
+        the program is about to fork, or to start its own profiler. A second call continues with what could not be
         removed.
 
         Returns:
-            False inside a backward pass, because autograd would restore the profiler at the end of it, and in another
-            thread than the profiler's, because a profiler belongs to a thread. The profiler then keeps running, its
-            events are dropped, and this method must be called again.
+            False inside a backward pass, because autograd would restore the profiler at the end of it; in another
+            thread than the profiler's, because a profiler belongs to a thread; and while other threads compute, if it
+            is one of all threads. The profiler then keeps running, its events are dropped, and this method must be
+            called again.
         """
         if not keep:
             self._held = []
@@ -252,7 +264,7 @@ class TimePass:
         self.is_open = False
         self._journal.fact(time_pass_open=False)
         self._take_out_ranges()
-        if torch_private.is_in_backward() or not self.is_of_this_thread:
+        if torch_private.is_in_backward() or not (self.is_of_this_thread if at_once else self.can_stop):
             return False
         is_alone = not (energy_cards.is_capturing() or energy_cards.runs_with_others())
         energy_cards.wait_for(energy_cards.cards_in_use())
@@ -318,7 +330,7 @@ class TimePass:
             return None
         try:
             self._calls_left -= 1
-            if self._calls_left < 0 and self.is_of_this_thread:
+            if self._calls_left < 0 and self.can_stop:
                 self._overflow()
                 return None
             if self._registry.gone:

@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -15,10 +16,11 @@ from typing import Any
 
 import pytest
 import torch
+from present import present
 
 from gpuledger.collect.adapter import other_threads
 from gpuledger.collect.adapter.frames import frames_of_other_threads
-from gpuledger.collect.adapter.other_threads import Exclusive, _is_harmless, gradients_of, take_all
+from gpuledger.collect.adapter.other_threads import Exclusive, _is_harmless, do_others_compute, gradients_of, take_all
 
 pytestmark = pytest.mark.torch
 
@@ -62,6 +64,27 @@ def test_gradients_are_read_beside_threads_that_wait() -> None:
     assert found is not None
     assert found[0] is weight.grad
     assert found[1] is None
+
+
+@pytest.mark.usefixtures("waiting")
+def test_threads_that_wait_do_not_compute() -> None:
+    assert not do_others_compute()
+
+
+@pytest.mark.parametrize("in_python", [True, False])
+def test_a_thread_in_a_function_of_c_can_compute(in_python: bool) -> None:
+    """Also if no Python code of the program has called the function."""
+    lock = threading.Lock()
+    lock.acquire()
+    thread = threading.Thread(target=(lambda: lock.acquire()) if in_python else lock.acquire)
+    thread.start()
+    try:
+        while sys._current_frames()[present(thread.ident)].f_code.co_name not in ("<lambda>", "run"):
+            time.sleep(0.001)  # it begins in the standard library
+        assert do_others_compute()
+    finally:
+        lock.release()
+        thread.join()
 
 
 @pytest.mark.usefixtures("waiting")

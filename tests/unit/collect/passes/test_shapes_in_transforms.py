@@ -18,6 +18,7 @@ from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.passes import program_times
+from gpuledger.collect.passes import time_pass as time_pass_module
 from gpuledger.collect.passes.program_times import AWAITED, ProgramTimes
 from gpuledger.collect.passes.time_pass import TimePass
 
@@ -95,6 +96,25 @@ def test_a_profile_without_shapes_has_the_threads_of_the_one_before(
     assert Profiler.made == [True, False]
     assert time_pass.has_all_threads == several
     time_pass.end(keep=False)
+
+
+@pytest.mark.usefixtures("stacks")
+@pytest.mark.parametrize("compute", [True, False])
+def test_a_profile_of_all_threads_starts_and_stops_while_the_others_wait(
+    compute: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ModuleRegistry, "runs_in_other_threads", lambda _registry: True)
+    monkeypatch.setattr(time_pass_module, "do_others_compute", lambda: compute)
+    time_pass = time_pass_of(tmp_path, None)
+    time_pass.begin()
+    assert time_pass.has_all_threads is not compute
+    assert time_pass.can_stop
+    monkeypatch.setattr(time_pass_module, "do_others_compute", lambda: True)
+    assert time_pass.can_stop is compute  # one of the calling thread alone can always be stopped there
+    time_pass.leave_out_shapes()
+    assert Profiler.made == ([True, False] if compute else [True])
+    assert time_pass.end(keep=False) is compute
+    assert time_pass.end(keep=False, at_once=True)
 
 
 def test_a_program_without_steps_is_recorded_without_shapes_from_its_first_transform_on(
