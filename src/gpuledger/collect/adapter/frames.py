@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import chain
+from operator import call
 from types import CoroutineType, FrameType
 from typing import Any
 
@@ -30,6 +33,56 @@ _OWN_REFERENCES = 3
 """References to that dict if nobody else uses it: of its frame, of our variable, and of the call that counts them."""
 
 
+_RESTORE = {True: gc.enable, False: gc.disable}
+
+
+class Uncollected:
+    """Calls a function written in C while no garbage is collected: ``list(Uncollected(function).steps)[RESULT]``.
+
+    ``sys._current_frames`` needs this. Before Python 3.11.9 and 3.12.3 it allocates while it has a lock that the start
+    of a thread needs. If garbage is collected in that moment, a finalizer can let another thread run. If that one
+    starts a thread, the program hangs.
+
+    The steps run in one call of C code, so that no other thread sees the difference. They run in the caller's frame,
+    which is one of those that are looked at.
+
+    Args:
+        function: The function.
+    """
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._was: list[bool] = []
+        """Has one element from when collection is known to be on or off until it is so again."""
+        before = map(self._was.append, map(call, (gc.isenabled,)))
+        after = map(call, chain(map(_RESTORE.__getitem__, self._was), (self._was.clear,)))
+        self.steps = chain(before, map(call, (gc.disable, function)), after)
+
+    def restore(self) -> None:
+        """Switch collection on again, if the function has raised."""
+        if self._was and self._was[0]:
+            gc.enable()
+
+
+RESULT = 2
+"""Number of the step that returns the function's result."""
+
+
+def frames_by_thread() -> dict[int, FrameType]:
+    """Return the innermost frame of each other thread, by its id.
+
+    A variable that refers to this thread's own frame would be a reference cycle, which from Python 3.12 on keeps all
+    callers and their tensors alive until the next garbage collection.
+    """
+    looking = Uncollected(sys._current_frames)
+    try:
+        frames: dict[int, FrameType] = list(looking.steps)[RESULT]
+    except BaseException:
+        looking.restore()
+        raise
+    frames.pop(threading.get_ident(), None)
+    return frames
+
+
 def program_frames() -> Iterator[FrameType]:
     """Yield the frames of the program's functions that are running in this thread, innermost first."""
     yield from _of_the_program(sys._getframe(1))
@@ -38,14 +91,10 @@ def program_frames() -> Iterator[FrameType]:
 def frames_of_other_threads() -> Iterator[FrameType]:
     """Yield the frames of the program's functions that are running in its other threads, as far as Python started them.
 
-    Only functions of the program itself, in the thread's outermost frames. This thread's frame is removed first. It is
-    this generator's own: a variable that refers to it is a reference cycle, which from Python 3.12 on keeps all callers
-    and their tensors alive until the next garbage collection.
+    Only functions of the program itself, in the thread's outermost frames.
     """
     known = {thread.ident for thread in threading.enumerate()}
-    frames = sys._current_frames()
-    frames.pop(threading.get_ident(), None)
-    for ident, frame in frames.items():
+    for ident, frame in frames_by_thread().items():
         if ident in known:
             yield from _of_the_program(frame)
 

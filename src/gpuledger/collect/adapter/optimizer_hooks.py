@@ -21,6 +21,7 @@ from torch.optim import optimizer as torch_optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gpuledger.collect.adapter import dynamo, torch_private
+from gpuledger.collect.adapter.frames import frames_by_thread
 from gpuledger.collect.adapter.observer import Absorbs, absorbs_nothing
 from gpuledger.collect.adapter.other_threads import undisturbed
 from gpuledger.collect.adapter.traced import traced_as
@@ -150,13 +151,12 @@ class OptimizerHook:
     def _may_leave(self) -> bool:
         """Return whether no thread iterates over the dictionary, or only this one and at its last entry."""
         here = threading.get_ident()
-        steps = {thread: _steps_under_way(frame) for thread, frame in sys._current_frames().items()}
-        if any(count for thread, count in steps.items() if thread != here):
+        if any(map(_steps_under_way, frames_by_thread().values())):
             return False
-        running = _running.get(here)
-        if not steps[here] or running is None:
-            return not steps[here]
-        return steps[here] == 1 and (running._hooks is not self._hooks or (running is self and self.is_last))
+        running, steps = _running.get(here), _steps_under_way(sys._getframe())
+        if not steps or running is None:
+            return not steps
+        return steps == 1 and (running._hooks is not self._hooks or (running is self and self.is_last))
 
 
 def _steps_under_way(frame: FrameType | None) -> int:

@@ -15,6 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from itertools import chain
 from operator import call, eq
 from types import FrameType
@@ -23,6 +24,7 @@ from typing import Any, TypeVar
 import torch
 from torch.autograd import graph
 
+from gpuledger.collect.adapter.frames import RESULT, Uncollected, frames_by_thread
 from gpuledger.collect.adapter.program_objects import grad_of
 
 _STANDARD_LIBRARY = os.path.dirname(threading.__file__) + os.sep
@@ -122,17 +124,22 @@ def gradients_of(leaves: Sequence[Any], read: Callable[[Any], Any] = grad_of) ->
         leaves: Leaf tensors.
         read: Reads the gradient of one of them; a function written in C.
     """
-    before = sys._current_frames()
+    looking = Uncollected(sys._current_frames)
+    before: dict[int, FrameType] = list(looking.steps)[RESULT]
     try:
         own = threading.get_ident()
         if any(_may_write_gradients(frame) for thread, frame in before.items() if thread != own):
             return None
         is_same = map(eq, map(call, (sys._current_frames,)), (before,))
         readable = chain.from_iterable(map({True: leaves, False: ()}.__getitem__, is_same))
-        found = list(map(read, readable))
+        looking = Uncollected(partial(list, map(read, readable)))
+        found: list[Any] = list(looking.steps)[RESULT]
         return found if len(found) == len(leaves) else None
+    except BaseException:
+        looking.restore()
+        raise
     finally:
-        before.clear()  # it contains this frame: see frames.frames_of_other_threads
+        before.clear()  # it contains this frame: see frames.frames_by_thread
 
 
 def do_others_compute() -> bool:
@@ -140,13 +147,8 @@ def do_others_compute() -> bool:
 
     All others must wait in a function of the standard library, or of a library that does not use torch.
     """
-    before = sys._current_frames()
-    try:
-        own = threading.get_ident()
-        others = [frame for thread, frame in before.items() if thread != own]
-        return any(_may_write_gradients(frame) or frame.f_code.co_name == "run" for frame in others)
-    finally:
-        before.clear()  # it contains this frame: see frames.frames_of_other_threads
+    others = frames_by_thread().values()
+    return any(_may_write_gradients(frame) or frame.f_code.co_name == "run" for frame in others)
 
 
 def _may_write_gradients(innermost: FrameType) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from gpuledger.collect.adapter import dispatch_modes, torch_private
 from gpuledger.collect.adapter.dispatch_modes import may_enter_mode
+from gpuledger.collect.adapter.frames import frames_by_thread
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.memory.dispatch_mode import OperatorMode, SeesOperators
 
@@ -103,7 +104,7 @@ class ThreadModes:
             self._modes.discard(holder.mode)
             self._of_thread.holder = None
         if self._modes:
-            running = frozenset(sys._current_frames())
+            running = {threading.get_ident(), *frames_by_thread()}
             self._modes.difference_update([mode for mode in tuple(self._modes) if mode.thread_id not in running])
         return not self._modes
 

@@ -7,7 +7,6 @@ thread was to compute.
 from __future__ import annotations
 
 import signal
-import sys
 import sysconfig
 import threading
 import time
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from gpuledger.collect.adapter.frames import frames_by_thread
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.rest.ending import StepsDone
 
@@ -125,7 +125,7 @@ class FailedThreads:
 
 def _awaited() -> Iterator[threading.Thread]:
     """Yield the threads that Python waits for before it ends. Those of pools that have no work end then."""
-    frames = sys._current_frames()
+    frames = frames_by_thread()
     for thread in threading.enumerate():
         frame = frames.get(thread.ident or 0)
         is_of_pool = frame is not None and frame.f_code.co_filename.endswith(_POOL)
@@ -135,7 +135,7 @@ def _awaited() -> Iterator[threading.Thread]:
 
 def _place_of(thread: threading.Thread) -> tuple[int, int] | None:
     """Return the innermost frame of a thread and where it is; None if it does not wait for another thread."""
-    frame = sys._current_frames().get(thread.ident or 0)
+    frame = frames_by_thread().get(thread.ident or 0)
     if frame is None or not frame.f_code.co_filename.startswith(_STDLIB):
         return None
     return (id(frame), frame.f_lasti) if frame.f_code.co_filename.endswith(_WAITING) else None

@@ -10,6 +10,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,7 +20,7 @@ import torch
 from present import present
 
 from gpuledger.collect.adapter import other_threads
-from gpuledger.collect.adapter.frames import frames_of_other_threads
+from gpuledger.collect.adapter.frames import RESULT, Uncollected, frames_of_other_threads
 from gpuledger.collect.adapter.other_threads import Exclusive, _is_harmless, do_others_compute, gradients_of, take_all
 
 pytestmark = pytest.mark.torch
@@ -64,6 +65,27 @@ def test_gradients_are_read_beside_threads_that_wait() -> None:
     assert found is not None
     assert found[0] is weight.grad
     assert found[1] is None
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_no_garbage_is_collected_during_a_call(was_on: bool) -> None:
+    """Python can hang if that happens while it looks at all threads."""
+    if not was_on:
+        gc.disable()
+    try:
+        assert list(Uncollected(gc.isenabled).steps)[RESULT] is False
+        assert gc.isenabled() is was_on
+        failing = Uncollected(partial(int, "no number"))
+        with pytest.raises(ValueError, match="no number"):
+            list(failing.steps)
+        assert not gc.isenabled()
+        failing.restore()
+        assert gc.isenabled() is was_on
+        with pytest.raises(ZeroDivisionError):
+            gradients_of([0], (1).__truediv__)
+        assert gc.isenabled() is was_on
+    finally:
+        gc.enable()
 
 
 @pytest.mark.usefixtures("waiting")
