@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from programs import write_script
 from quick import recorded
 
 from gpuledger.analyze.step.rates import Rates, find_rates
+from gpuledger.analyze.step.steps import unprofiled_steps
 from gpuledger.cli.main import main
 from gpuledger.services.runs import load
 
@@ -35,8 +37,7 @@ for number in range(13):
     optimizer.step()
     optimizer.zero_grad()
     ends.append(time.perf_counter())
-steps = sorted(later - earlier for earlier, later in zip(ends[5:], ends[6:]))
-print(json.dumps({"samples_per_s": 16 / steps[len(steps) // 2]}))
+print(json.dumps({number: later - earlier for number, (earlier, later) in enumerate(zip(ends, ends[1:]), 2)}))
 """
 GENERATION = """
 class Model(nn.Module):
@@ -63,6 +64,12 @@ print(json.dumps({length: 2 * length * len(times) / sum(times) for length, times
 """
 
 
+def samples_per_s(directory: Path, took_s: dict[str, float]) -> float:
+    """Return the rate of 16 samples a step by the program's own times of the steps that gpuledger does not profile."""
+    unprofiled = unprofiled_steps(load(directory / "train.ledger").rank(0), kind="optimizer")
+    return 16 / statistics.median(took_s[str(number)] for number in unprofiled)
+
+
 def rates_of(directory: Path, source: str, *options: str) -> tuple[Rates, dict[str, Any]]:
     """Return the rates of a recording, and those that the program measured."""
     write_script(directory, HEAD + source)
@@ -75,7 +82,7 @@ def rates_of(directory: Path, source: str, *options: str) -> tuple[Rates, dict[s
 def test_samples_per_second_are_those_that_the_program_measures(batch: str, parts: str, tmp_path: Path) -> None:
     """A step of one batch, and one that accumulates the gradients of four."""
     rates, measured = rates_of(tmp_path, TRAINING.replace("BATCH", batch).replace("PARTS", parts))
-    assert present(rates.samples_per_s) == pytest.approx(measured["samples_per_s"], rel=0.1)
+    assert present(rates.samples_per_s) == pytest.approx(samples_per_s(tmp_path, measured), rel=0.1)
 
 
 @pytest.mark.parametrize(("batch", "parts"), [("16", "4"), ("16 if number % 2 else 12", "1")])
@@ -109,7 +116,7 @@ def test_the_batch_is_that_of_the_training_and_not_of_a_helper_before(tmp_path: 
     rates, measured = rates_of(tmp_path, source, "--step-on", "optimizer")
     assert rates.batch == 16
     # The helper's batch would be six times as many. How exact the rate is, another test shows.
-    assert present(rates.samples_per_s) == pytest.approx(measured["samples_per_s"], rel=0.5)
+    assert present(rates.samples_per_s) == pytest.approx(samples_per_s(tmp_path, measured), rel=0.5)
 
 
 def test_tokens_per_second_are_of_warm_calls_and_those_that_the_program_measures(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_window_that_is_not_reached_is_said(tmp_path: Path) -> None:
     write_script(tmp_path, TRAIN + "step(); step()\nexit(3)")
     ended = quick.recorded(["train.py"], tmp_path, options=("--steps", "10:12"))
     assert ended.status == 3
-    assert b"Steps 10 to 12 were not reached: the program ended after 2 steps" in ended.stderr
+    assert b"steps 10 to 12 were not reached: the program ended after 2 steps" in ended.stderr
 
 
 @pytest.mark.torch

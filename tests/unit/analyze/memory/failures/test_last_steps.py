@@ -115,7 +115,8 @@ def test_a_narrow_terminal_has_the_table_below_its_label(card: Callable[..., Non
 
 
 def test_an_error_of_the_host_shows_its_memory(card: Callable[..., None], tmp_path: Path) -> None:
-    recorded = run_with_steps(tmp_path, {"device_idx": -1, "library": "PyTorch", "tried_bytes": 300 * MIB})
+    facts = {"device_idx": -1, "library": "PyTorch", "tried_bytes": 300 * MIB, "frames": [["train.py", 7, "<module>"]]}
+    recorded = run_with_steps(tmp_path, facts)
     (failure,) = explain_oom(recorded.rank())
     assert failure.last_steps[-1] == StepMemory(811, host_bytes=3 * 811 * MIB)
     assert last_steps_table(failure)[0] == ["step", "host memory, MiB"]
