@@ -7,6 +7,7 @@ is for tables that several threads of the program fill.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -16,8 +17,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from itertools import chain
-from operator import call, eq
+from itertools import chain, compress
+from operator import call, eq, is_not
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -86,6 +87,20 @@ def _renew_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_in_child)
+
+
+def tracked_objects() -> tuple[list[Any], list[Any]]:
+    """Return what the garbage collector tracks, young objects without tuples and old ones. An object can be in both.
+
+    ``tuple(generator)`` fails in another thread if anything refers to the tuple before it is complete. Such a tuple is
+    young, so those are left out in one call of C code. It would be old only after two collections.
+    """
+    every: list[Any] = []
+    fill, clear = map(every.extend, map(gc.get_objects, (0, 1))), map(call, (every.clear,))
+    found: list[Any] = list(chain(fill, compress(every, map(id(tuple).__ne__, map(id, map(type, every)))), clear))
+    young = list(filter(partial(is_not, found), found))
+    found.clear()  # it contains itself
+    return young, gc.get_objects(2)
 
 
 @contextmanager

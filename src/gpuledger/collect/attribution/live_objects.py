@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Container, Iterable, Iterator
 from typing import Any
@@ -12,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gpuledger.collect.adapter import dynamo
-from gpuledger.collect.adapter.other_threads import gradients_of
+from gpuledger.collect.adapter.other_threads import gradients_of, tracked_objects
 from gpuledger.collect.adapter.program_objects import (
     attributes_of,
     children_of,
@@ -72,13 +71,16 @@ class LiveObjects:
         others: list[Any] = []  # leave the result empty
         listed = ((torch.Tensor, tensors), ((nn.Module, Optimizer), modules), (loader_classes(), loaders))
         keeps: dict[int, list[Any]] = {}  # by identity: a metaclass of the program can define __hash__
-        for thing in gc.get_objects():
-            kind = type(thing)
-            kept = keeps.get(id(kind))
-            if kept is None:
-                kept = keeps[id(kind)] = next((found for kinds, found in listed if issubclass(kind, kinds)), others)
-            if kept is not others:
-                kept.append(thing)
+        young, old = tracked_objects()
+        known = set(map(id, young))
+        for things in (young, old):
+            for thing in things:
+                kind = type(thing)
+                kept = keeps.get(id(kind))
+                if kept is None:
+                    kept = keeps[id(kind)] = next((found for kinds, found in listed if issubclass(kind, kinds)), others)
+                if kept is not others and (things is young or id(thing) not in known):
+                    kept.append(thing)
         self._found = tensors, modules, loaders
         return self._found
 

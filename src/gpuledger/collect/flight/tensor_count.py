@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import sysconfig
 from typing import ClassVar
 
 import torch
 
+from gpuledger.collect.adapter.other_threads import tracked_objects
 from gpuledger.collect.adapter.program_objects import class_name, device_of, grad_fn_of, storage_of, without_overrides
 from gpuledger.collect.flight.time_limit import TimeLimit
 
@@ -71,11 +71,11 @@ class TensorCount:
         plain = torch.Tensor.__torch_dispatch__
         identities = frozenset(map(id, _tensor_classes()))
         before_ns = limit.used_ns
-        objects = gc.get_objects()
+        lists = tracked_objects()
         listed_ns = limit.used_ns - before_ns
         TensorCount.listing_ns = listed_ns / blocks
         limit.shorten(round(_FREED_FRAC * listed_ns))
-        for start in range(0, len(objects), _CHECK_EVERY):
+        for objects, start in ((one, start) for one in lists for start in range(0, len(one), _CHECK_EVERY)):
             if limit.is_over:
                 return False
             for one in objects[start : start + _CHECK_EVERY]:

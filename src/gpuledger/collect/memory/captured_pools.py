@@ -7,12 +7,12 @@ number like those of a ``MemPool``. Then only the graph can tell.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
+from gpuledger.collect.adapter.other_threads import tracked_objects
 from gpuledger.model.pools import pool_number
 
 
@@ -31,7 +31,7 @@ def captured_pools(numbers: Iterable[int]) -> set[int]:
 
 def _live_graphs() -> list[Any]:
     kind: Any = torch.cuda.CUDAGraph
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), kind)]
+    return [thing for things in tracked_objects() for thing in things if issubclass(type(thing), kind)]
 
 
 def _pool_of(graph: Any) -> int:

@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -21,7 +21,14 @@ from present import present
 
 from gpuledger.collect.adapter import other_threads
 from gpuledger.collect.adapter.frames import RESULT, Uncollected, frames_of_other_threads
-from gpuledger.collect.adapter.other_threads import Exclusive, _is_harmless, do_others_compute, gradients_of, take_all
+from gpuledger.collect.adapter.other_threads import (
+    Exclusive,
+    _is_harmless,
+    do_others_compute,
+    gradients_of,
+    take_all,
+    tracked_objects,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -86,6 +93,27 @@ def test_no_garbage_is_collected_during_a_call(was_on: bool) -> None:
         assert gc.isenabled() is was_on
     finally:
         gc.enable()
+
+
+def test_a_tuple_that_is_being_made_is_not_kept() -> None:
+    """Python fails to make it if anything else refers to it, as a list of all objects does."""
+    held: list[Any] = []
+
+    def numbers(keep: Callable[[], Any]) -> Iterator[int]:
+        held.append(keep())
+        yield from range(100)
+
+    with pytest.raises(SystemError):
+        tuple(numbers(gc.get_objects))
+    held.clear()
+    assert tuple(numbers(tracked_objects)) == tuple(range(100))
+    held.clear()
+    old = Thing()
+    gc.collect()
+    new = Thing()
+    young_objects, old_objects = tracked_objects()
+    assert any(one is new for one in young_objects)
+    assert any(one is old for one in old_objects)
 
 
 @pytest.mark.usefixtures("waiting")

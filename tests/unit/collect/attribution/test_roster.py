@@ -144,7 +144,13 @@ def test_one_walk_finds_tensors_gradients_modules_and_optimizers(monkeypatch: py
     optimizer, apart = torch.optim.SGD(model.parameters(), lr=1), torch.ones(3)
     walks: list[int] = []
     every = gc.get_objects
-    monkeypatch.setattr(gc, "get_objects", lambda: (walks.append(1), every())[1])
+
+    def listed(generation: int) -> list[Any]:
+        if generation == 2:
+            walks.append(1)
+        return every(generation)
+
+    monkeypatch.setattr(gc, "get_objects", listed)
     living = LiveObjects()
     assert walks == []
     tensors = {id(tensor) for tensor in living.tensors()}

@@ -60,7 +60,9 @@ def listing(monkeypatch: pytest.MonkeyPatch, clock: Clock, objects: list[Any], l
     """Let the process have some objects. Return a list that gets an entry each time that they are listed."""
     listed: list[int] = []
 
-    def get_objects() -> list[Any]:
+    def get_objects(generation: int) -> list[Any]:
+        if generation < 2:
+            return []
         listed.append(listed_ns)
         clock.now_ns += listed_ns
         return Listed(objects, clock, round(0.36 * listed_ns))

@@ -43,7 +43,7 @@ def test_graphs_tell_their_pools(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_objects_are_walked_only_if_a_pool_was_made_by_a_handle(monkeypatch: pytest.MonkeyPatch) -> None:
-    def walked() -> list[object]:
+    def walked(_generation: int) -> list[object]:
         raise AssertionError("all objects were walked")
 
     monkeypatch.setattr(gc, "get_objects", walked)
