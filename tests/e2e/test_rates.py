@@ -33,7 +33,8 @@ ends = []
 for number in range(13):
     time.sleep(0.5 if number == 0 else 0.04)
     for part in range(PARTS):
-        model(torch.randn(BATCH, 8)).square().mean().backward()
+        batch = torch.randn(BATCH, 8)  # before the last one is freed: another at its address would be the same batch
+        model(batch).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
     ends.append(time.perf_counter())
@@ -88,8 +89,8 @@ def test_samples_per_second_are_those_that_the_program_measures(batch: str, part
 @pytest.mark.parametrize(("batch", "parts"), [("16", "4"), ("16 if number % 2 else 12", "1")])
 def test_samples_per_second_are_not_guessed(batch: str, parts: str, tmp_path: Path) -> None:
     """A step of four passes over one batch, and batches of two sizes."""
-    same = "batch = torch.randn(BATCH, 8)\n    for part in range(PARTS):"
-    source = TRAINING.replace("for part in range(PARTS):", same).replace("(torch.randn(BATCH, 8))", "(batch)")
+    loop, draw = "    for part in range(PARTS):\n", "batch = torch.randn(BATCH, 8)"
+    source = TRAINING.replace(draw, "pass").replace(loop, f"    {draw}\n{loop}")
     rates, _ = rates_of(tmp_path, source.replace("BATCH", batch).replace("PARTS", parts))
     assert rates.samples_per_s is None
     assert rates.sample_energy_j is None
