@@ -50,12 +50,12 @@ def test_after_the_limit_operators_run_without_a_dispatch_mode_and_nothing_is_wr
     with record(out=tmp_path / "run", devices="cpu") as recording:
         modes = []
         for number in range(1000):
-            kept.append(torch.full((8,), float(number)))
+            kept.append(torch.full((83,), float(number)))  # no other test leaves tensors of this size
             modes.append(is_recording())
     assert modes == sorted(modes, reverse=True)
     assert 39 <= sum(modes) <= 44
     rank = recording.run().rank(0)
-    assert 39 <= sum(row["requested_bytes"] == 32 for row in rank.table("blocks").to_pylist()) <= 44
+    assert sum(row["requested_bytes"] == 83 * 4 for row in rank.table("blocks").to_pylist()) == 41
     assert notes_of(recording.run()) == [BEFORE_STEPS.format(most=40)]
     assert all(check.ok for check in rank.manifest.checks)
     assert not is_recording()
