@@ -206,6 +206,8 @@ class ModuleTracker:
                 self._set_token(token + state.scope)
             if stack:
                 stack[-1][1] = end
+            else:
+                state.outermost_end = end
             if end > start and result is not None:
                 self._claims.claim_outputs(state, result, (start, end), module_id, stack_id, hidden=hidden)
             if before is not None:
@@ -286,7 +288,10 @@ class ModuleTracker:
                     self.leaves.backward_ended(leaves)
             elif self.leaves is not None:
                 self.leaves.differentiated(leaves, result)
-            self._claims.after_backward(self.phases.threads, result, creates_graph=creates_graph, whole=whole)
+            state = self.phases.threads
+            self._claims.after_backward(state, result, creates_graph=creates_graph, whole=whole)
+            if whole and not state.stack:
+                state.outermost_end = self._sequence()
             self.phases.after_backward(phase, whole=whole)
             self.on_backward_left()
         except RecursionError:  # the program is at the recursion limit; the next phase begins a visit of its own

@@ -6,7 +6,7 @@ hook:
 - the nodes of the module's outputs, hooked by the innermost module that created them;
 - the nodes of its inputs, if the parent's own code created them: from there on, the parent's nodes run;
 - the first node created inside the module, if the parent created earlier nodes that no input leads to (for example from
-a parameter): after it, the parent's nodes run.
+a parameter): after it, the parent's nodes run. Outside of all calls, the parent is the program.
 
 Autograd's sequence numbers, which grow with every node that a thread creates, decide which case applies.
 """
@@ -60,7 +60,7 @@ class NodeClaims:
         Returns:
             Whether the parent has created a node since its last child call that no input leads to.
         """
-        parent_id, done, stack_id = state.stack[-1] if state.stack else (OUTSIDE, start, -1)
+        parent_id, done, stack_id = state.stack[-1] if state.stack else (OUTSIDE, state.outermost_end, -1)
         claimed = state.claimed
         reached = start <= done
         with without_overrides():
@@ -154,9 +154,9 @@ class NodeClaims:
 
     def _give_back(self, state: ThreadState, node: Any, start: int, end: int) -> None:
         """Set the parent as current module after the module's first node: the nodes that run next are the parent's."""
-        first = first_node(node, start, end)
-        if first is not None and state.stack:
-            parent_id, _, stack_id = state.stack[-1]
+        first = first_node(node, start, end, outermost=not state.stack)
+        if first is not None:
+            parent_id, _, stack_id = state.stack[-1] if state.stack else (OUTSIDE, 0, -1)
             back = self._hook(parent_id, stack_id)
             state.node_hooks.add_after(first, lambda _inputs, _outputs: back(None))
 

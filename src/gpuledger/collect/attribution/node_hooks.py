@@ -14,8 +14,9 @@ from gpuledger.collect.adapter import torch_private
 _KEPT = 100_000
 """Number of handles that are kept. A graph whose backward never runs would keep them forever."""
 
-_FIRST_NODE_SEARCH = 64
-"""Maximum number of nodes searched for a module's first node. Beyond that, the parent's nodes count as the module's."""
+_FIRST_NODE_SEARCH, _FIRST_NODE_SEARCH_OUTERMOST = 64, 2_048
+"""Maximum number of nodes searched for a module's first node, inside another module and outside. Beyond that, the
+parent's nodes count as the module's."""
 
 
 class NodeHooks:
@@ -44,7 +45,7 @@ class NodeHooks:
             self._handles.pop().remove()
 
 
-def first_node(node: Any, start: int, end: int) -> Any:
+def first_node(node: Any, start: int, end: int, *, outermost: bool) -> Any:
     """Return the node with the lowest sequence number from ``start`` up to ``end`` that is reachable from ``node``.
 
     None if the search reached its limit. Gradient accumulators have the maximum sequence number, so they are skipped.
@@ -52,7 +53,8 @@ def first_node(node: Any, start: int, end: int) -> Any:
     best, best_number = None, end
     seen: set[int] = set()
     waiting = [node]
-    while waiting and len(seen) < _FIRST_NODE_SEARCH:
+    most = _FIRST_NODE_SEARCH_OUTERMOST if outermost else _FIRST_NODE_SEARCH
+    while waiting and len(seen) < most:
         current = waiting.pop()
         number = current._sequence_nr()
         if not start <= number < end or number in seen:

@@ -29,6 +29,7 @@ class ThreadState:
         claimed: Numbers of the nodes that have a module's hook.
         created: Number of the last node that a module has created before another one was current -> that module.
         node_hooks: The hooks of graphs whose backward has not run yet.
+        outermost_end: Number at the end of the last call of an outermost module, or of the last ``backward()``.
         scope: Piece of the current scope.
         scope_starts: Numbers at which the scope changed, ascending.
         scope_pieces: Pieces of the scopes that begin there.
@@ -45,6 +46,7 @@ class ThreadState:
         "claimed",
         "created",
         "node_hooks",
+        "outermost_end",
         "scope",
         "scope_awaited",
         "scope_changes",
@@ -65,6 +67,7 @@ class ThreadState:
         self.claimed: set[int] = set()
         self.created: dict[int, Owner] = {}
         self.node_hooks = NodeHooks()
+        self.outermost_end = 0
         self.scope = ""
         self.scope_claimed: set[int] = set()
         self.scope_awaited: set[int] = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -100,6 +101,60 @@ def test_every_byte_made_in_backward_goes_to_the_module_that_made_the_node(net: 
     with Oracle(model) as oracle:
         for _ in range(2):
             model(x).tanh().square().mean().backward()
+    assert oracle.right_bytes > 0
+    assert oracle.wrong_bytes == 0, dict(oracle.wrong)
+
+
+class Deep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(100):
+            x = (x * self.weight).tanh()
+        return x
+
+
+class Parts(nn.Module):
+    """Modules that the program calls itself. Their names are those of their classes, as each is called alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.Softplus, self.Linear = nn.Softplus(), nn.Linear(8, 8)
+        self.Deep = Deep()
+        self.raw_noise, self.raw_scale = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(8))
+
+
+def noise_last(parts: Parts, x: torch.Tensor) -> torch.Tensor:
+    kernel = torch.exp(-torch.cdist(x * parts.raw_scale.exp(), x))
+    return kernel + parts.Softplus(parts.raw_noise) * torch.eye(len(x))
+
+
+def noise_first(parts: Parts, x: torch.Tensor) -> torch.Tensor:
+    noise = parts.Softplus(parts.raw_noise)
+    return torch.exp(-torch.cdist(x * parts.raw_scale.exp(), x)) + noise * torch.eye(len(x))
+
+
+def own_code_between(parts: Parts, x: torch.Tensor) -> torch.Tensor:
+    first = parts.Linear(x) * parts.raw_scale.exp()
+    second = (parts.raw_scale * x).sin()
+    return parts.Softplus(parts.raw_noise) * parts.Linear(x.detach()) + first.cos() * second
+
+
+def many_layers(parts: Parts, x: torch.Tensor) -> torch.Tensor:
+    penalty = (parts.raw_scale.exp() * 2).sin()
+    y = x.detach()
+    return parts.Deep(y) + penalty
+
+
+@pytest.mark.parametrize("program", [noise_last, noise_first, own_code_between, many_layers], ids=lambda program: program.__name__)
+def test_the_programs_own_nodes_go_to_no_module(program: Callable[[Parts, torch.Tensor], torch.Tensor]) -> None:
+    parts = Parts()
+    x = torch.randn(8, 8, requires_grad=True)
+    with Oracle(parts) as oracle:
+        for _ in range(2):
+            program(parts, x).square().mean().backward()
     assert oracle.right_bytes > 0
     assert oracle.wrong_bytes == 0, dict(oracle.wrong)
 
