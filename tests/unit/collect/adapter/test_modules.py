@@ -148,7 +148,10 @@ def many_layers(parts: Parts, x: torch.Tensor) -> torch.Tensor:
     return parts.Deep(y) + penalty
 
 
-@pytest.mark.parametrize("program", [noise_last, noise_first, own_code_between, many_layers], ids=lambda program: program.__name__)
+PROGRAMS = [noise_last, noise_first, own_code_between, many_layers]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_the_programs_own_nodes_go_to_no_module(program: Callable[[Parts, torch.Tensor], torch.Tensor]) -> None:
     parts = Parts()
     x = torch.randn(8, 8, requires_grad=True)
