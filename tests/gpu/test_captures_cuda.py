@@ -17,6 +17,7 @@ pytestmark = [
 from programs import GPULEDGER, environment, write_script  # noqa: E402
 
 from gpuledger import Rank, load  # noqa: E402
+from gpuledger.analyze.step.steps import step_times  # noqa: E402
 from gpuledger.analyze.step.times import break_down_time  # noqa: E402
 
 HEAD = """
@@ -81,6 +82,31 @@ for _ in range(12):
     gpuledger.step()
 loss = y.sum()
 """
+SERVING = """
+model = model.eval()
+for one in model.parameters():
+    one.requires_grad_(False)
+graphs, pool = {}, None
+with torch.inference_mode():
+    for rows in (2048, 512, 128):
+        static = torch.zeros(rows, 512, device="cuda")
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                model(static)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            y = model(static)
+        pool = pool or graph.pool()
+        graphs[rows] = graph, static, y
+    for number in range(300):
+        graph, static, y = graphs[(2048, 512, 128)[number % 3]]
+        static.copy_(x[: len(static)])
+        graph.replay()
+    loss = y.sum()
+"""
 END = "torch.cuda.synchronize()\nprint(loss.item(), torch.cuda.max_memory_allocated())\n"
 
 
@@ -131,6 +157,32 @@ def test_by_default_a_capture_ends_the_timing_measurement(tmp_path: Path) -> Non
     assert recorded == bare
     assert rank.manifest.time_steps is None
     assert any("uses CUDA graphs" in said for said in rank.manifest.left_out), rank.manifest.left_out
+
+
+def test_replays_of_a_server_are_steps_and_its_warm_up_is_not_the_step_time(tmp_path: Path) -> None:
+    bare, recorded, rank = run(tmp_path, SERVING)
+    assert recorded == bare
+    assert rank.manifest.steps_seen == 3 * 4 + 300
+    kinds = rank.table("steps").column("kind").to_pylist()
+    assert (kinds.count("call"), kinds.count("replay")) == (12, len(kinds) - 12)
+    times = step_times(rank)
+    assert 10 <= times.count <= kinds.count("replay"), times
+
+
+@pytest.mark.parametrize("passes", ["memory,time", "memory,energy"])
+def test_replays_of_a_server_are_measured(passes: str, tmp_path: Path) -> None:
+    more = SERVING.replace("range(300)", "range(30000)")
+    bare, recorded, rank = run(tmp_path, more, "--steps", "13:14", "--passes", passes)
+    assert recorded == bare
+    assert rank.manifest.steps_seen == 3 * 4 + 30000
+    if "time" in passes:
+        shares = kernel_share(rank, "module")
+        assert sum(share for module, share in shares.items() if module) > 0.9, shares
+    else:
+        edges = rank.manifest.energy_pass
+        assert edges is not None
+        assert edges.first_step is not None
+        assert edges.first_step > 13, edges
 
 
 def test_parts_of_a_model_in_graphs_of_their_own(tmp_path: Path) -> None:

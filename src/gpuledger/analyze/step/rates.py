@@ -14,7 +14,7 @@ from gpuledger.analyze.memory.generations import checks_proposals, is_generation
 from gpuledger.analyze.memory.instant import module_paths
 from gpuledger.analyze.step.energy import step_energy
 from gpuledger.analyze.step.gpu_steps import gpu_steps
-from gpuledger.analyze.step.steps import step_times, unprofiled_steps
+from gpuledger.analyze.step.steps import REPLAY, step_times, unprofiled_steps
 
 if TYPE_CHECKING:
     from gpuledger.model.run import Rank
@@ -79,7 +79,7 @@ def find_rates(rank: Rank, device_idx: int | None = None) -> Rates | None:
     path = module_paths(rank).get(inputs.module_id, "") or "the outermost module"
     kinds = _call_kinds(rank, device_idx)
     is_of_text = keeps_growing(rank.manifest.calls) or (inputs.tokens and checks_proposals(rank.manifest.calls))
-    is_known = bool(batch) and not kinds and not is_of_text and _has_one_batch(rank)
+    is_known = bool(batch) and not kinds and not is_of_text and _has_one_batch(rank) and _knows_replays(rank)
     samples = (inputs.step_samples or batch) if is_known else None
     return Rates(
         batch=batch,
@@ -104,6 +104,15 @@ def _has_one_batch(rank: Rank) -> bool:
     for first, last, rows, _ in rank.manifest.calls:
         steps[rows] += last - first + 1 - sum(first <= step <= last for step in failed)
     return not steps or steps[inputs.batch] >= SAME_FRAC * steps.total()
+
+
+def _knows_replays(rank: Rank) -> bool:
+    """Return whether it is known which of the calls a replay of a CUDA graph repeats: there are none, or all are equal.
+
+    A replay has no arguments. Its input has the shape that the captured call had.
+    """
+    kinds = rank.table("steps", ("kind",)).column("kind").to_pylist()
+    return REPLAY not in kinds or len({tuple(sizes) for _, _, *sizes in rank.manifest.calls}) <= 1
 
 
 def _call_kinds(rank: Rank, device_idx: int | None) -> tuple[CallKind, ...]:

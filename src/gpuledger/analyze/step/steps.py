@@ -23,6 +23,8 @@ BUSY_FRAC = 0.25
 
 FAST_FRAC, WAITS_RATIO = 0.2, 1.25
 """A host waits in some steps only if the GPU's work in a step takes this many times as long as the fast steps."""
+REPLAY = "replay"
+"""Kind of a step that is a replay of a CUDA graph with a call of the model."""
 LONG_RATIO = 2.0
 """If the mean of the steps is more than this multiple of the GPU's work in a profiled one, they do more."""
 
@@ -66,7 +68,7 @@ def step_times(rank: Rank) -> StepTimes:
     has recorded and profiled steps. Both are slower, so that the faster ones are closer to it. The first
     step of the program and of each training, which warms up, is left out if there are others. If the program contains
     steps of several kinds or trainings, those of the kind and training with measured times are used, and without one
-    those of the last.
+    those of the last. Replays of CUDA graphs are preferred to the calls before them, which warm up and capture.
 
     Source: host clock. A step ends when the host returns from it, not when the GPU has finished its work. If the host
     runs ahead of the GPU by more than a step, the time is that of the GPU: between the two synchronizations of the
@@ -139,8 +141,10 @@ def _host_times(rank: Rank) -> StepTimes:
     after = chosen[numbers[chosen] > np.max(numbers[recorded | in_time_pass], initial=0)]
     chosen = after if after.size else chosen
     if chosen.size:
-        kind_of_steps = Counter(kinds[timed]).most_common(1)[0][0] if timed.size else kinds[chosen[-1]]
-        chosen = chosen[kinds[chosen] == kind_of_steps]
+        if timed.size:
+            chosen = chosen[kinds[chosen] == Counter(kinds[timed]).most_common(1)[0][0]]
+        else:
+            chosen = _of_last_kind(chosen, kinds)
     own_ns, kind = end - start - paused, "unprofiled"
     if not chosen.size:
         slower = {"recorded": once[recorded[once]], "profiled": timed}
@@ -162,6 +166,18 @@ def _host_times(rank: Rank) -> StepTimes:
     others_ns = round(np.sort(own_ns)[:-1].mean()) if own_ns.size > 1 else None
     median_ns = round(np.median(own_ns))
     return StepTimes(int(chosen.size), median_ns, p95_ns, source, p5_ns, mean_ns, others_ns, fast_ns, by_host=True)
+
+
+def _of_last_kind(rows: NDArray[np.int64], kinds: NDArray[np.object_]) -> NDArray[np.int64]:
+    """Return the rows of the last kind; from the first replay of a CUDA graph on, those of the most frequent kind.
+
+    Calls before the first replay have prepared the replays.
+    """
+    replays = np.flatnonzero(kinds[rows] == REPLAY)
+    if replays.size:
+        rows = rows[replays[0] :]
+    last = Counter(kinds[rows]).most_common(1)[0][0] if replays.size else kinds[rows[-1]]
+    return np.extract(kinds[rows] == last, rows)
 
 
 def _warm(rank: Rank, rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:

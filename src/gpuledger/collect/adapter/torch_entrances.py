@@ -150,6 +150,17 @@ def outermost_compiled_call() -> int | None:
     return id(wrapper.f_locals.get("callback"))
 
 
+def is_inside_call() -> bool:
+    """Return whether this thread is inside a call of a module, or inside backward."""
+    if torch_private.is_in_backward():
+        return True
+    frame: FrameType | None = sys._getframe()
+    module_calls = module_call().__qualname__
+    while frame is not None and frame.f_code.co_qualname != module_calls:
+        frame = frame.f_back
+    return frame is not None
+
+
 def enter_autocast() -> Callable[..., Any]:
     """Return the function that starts autocast; its parameter is the context manager."""
     return torchs_own(_ENTER_AUTOCAST)

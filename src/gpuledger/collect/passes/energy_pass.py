@@ -38,7 +38,10 @@ AHEAD_STEPS = 8
 """Number of steps between writing that file and the start, plus one eighth of the settling steps."""
 
 MOST_STARTS = 8
-"""Number of times that the interval starts at most. It starts again after a step in which code was compiled."""
+"""Number of times that the interval starts at most. It starts again after a step that prepares others.
+
+Such a step compiles code or captures a CUDA graph, or is the first one that replays a graph.
+"""
 
 IDLE_S = 0.5
 """Idle time of the GPU after the interval, to measure its idle power."""
@@ -68,7 +71,7 @@ class EnergyPass:
         self._marker: Path | None = None
         self._facts: dict[str, Any] = {}
         self._began_ns = self._began_step = self._out_ns = self._last_end_ns = self._training = 0
-        self._starts = self._compilations = 0
+        self._starts, self._prepared = 0, (0, 0)
         self._work: energy_cards.WorkEnd | None = None
 
     @property
@@ -102,7 +105,7 @@ class EnergyPass:
                 self._start()
             return False
         if "end_ns" not in self._facts:
-            if self._has_compiled():
+            if self._has_prepared():
                 self._start()
                 return False
             if not self._is_long_enough(now_ns):
@@ -167,10 +170,10 @@ class EnergyPass:
         except (OSError, ValueError):  # not written yet, or being written
             return False
 
-    def _has_compiled(self) -> bool:
-        """Return whether the interval starts again, because code was compiled in it. Ranks stay together."""
+    def _has_prepared(self) -> bool:
+        """Return whether the interval starts again, because a step in it has prepared others. Ranks stay together."""
         is_limited = self._starts >= MOST_STARTS or not self._cards or energy_cards.runs_with_others()
-        return not is_limited and dynamo.compilations() != self._compilations
+        return not is_limited and self._preparations() != self._prepared
 
     def _is_long_enough(self, now_ns: int) -> bool:
         enough_steps = self._steps.seen - self._facts["first_step"] + 1 >= self._least_steps
@@ -188,7 +191,10 @@ class EnergyPass:
         self._facts["start_ns"] = self._wait()
         self._work = energy_cards.WorkEnd(self._cards, self._facts["start_ns"])
         self._facts["first_step"] = self._steps.seen + 1
-        self._starts, self._compilations = self._starts + 1, dynamo.compilations()
+        self._starts, self._prepared = self._starts + 1, self._preparations()
+
+    def _preparations(self) -> tuple[int, int]:
+        return dynamo.compilations(), self._steps.prepared
 
     def _end(self, end_ns: int, last_step: int) -> None:
         self._facts |= {"end_ns": end_ns, "last_step": last_step}

@@ -165,7 +165,7 @@ class LaterPasses:
         if self._last_unprofiled is None:
             self._begin_next()
             return False
-        return self._steps.seen >= self._last_unprofiled
+        return self._steps.seen >= max(self._last_unprofiled, self._steps.prepared + UNPROFILED_STEPS)
 
     def _begin_next(self) -> None:
         """Begin the timing measurement, or else the unprofiled steps. Neither begins inside a graph capture."""

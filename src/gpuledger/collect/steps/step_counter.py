@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +30,10 @@ from gpuledger.collect.steps.call_steps import ConstructorCalls, FollowedModule,
 from gpuledger.collect.steps.compiled_steps import CompiledCalls, CompiledSteps
 from gpuledger.collect.steps.followed_optimizer import FollowedOptimizer
 from gpuledger.collect.steps.made_optimizers import MadeOptimizers
-from gpuledger.collect.steps.replayed_steps import ReplayedSteps
+from gpuledger.collect.steps.replayed_steps import ReplayedGraph, ReplayedSteps
+
+CALL, REPLAY = "call", "replay"
+"""Kinds of steps."""
 
 NAMED = 0
 """Stands for the modules that the user has named, as the id of one."""
@@ -38,7 +42,8 @@ NAMED = 0
 class StepCounter:
     """Counts steps: marked by the program, or else steps of the first optimizer, or else calls of the first module.
 
-    A replay of a CUDA graph in which a step of the optimizer was captured is a step.
+    A replay of a CUDA graph in which a step of the optimizer was captured is a step of it. One of a graph with calls of
+    modules is like a call of the followed module, or else of the first of them.
     :class:`FollowedOptimizer` decides which optimizer that is. Steps that GradScaler skips do not add steps.
     Counts between :meth:`install` and :meth:`remove`.
 
@@ -81,7 +86,9 @@ class StepCounter:
         self._followed = followed or FollowedModule()
         self._constructors = ConstructorCalls()
         self._held = held or HeldCalls(lambda: False, lambda *_: None)
-        self._call_under_way = -1
+        self._call_under_way, self._kind_under_way = -1, CALL
+        self.prepared = 0
+        """Number of the last step in which a graph was captured, or of the first replay; 0 if there is none."""
         self._weights_version = weights_version
         self._version: tuple[int, int] | None = None
         self._is_new = False
@@ -100,11 +107,17 @@ class StepCounter:
         self._ended = ended
         self._guard = guard
         self._hooks: list[OptimizerHook] = []
-        self._replays = ReplayedSteps(guard(self._end_optimizer_step), guard)
+        self._replays = ReplayedSteps(
+            prepares=guard(self._prepares),
+            stepped=guard(self._end_optimizer_step),
+            began=guard(self._replay_began),
+            ended=guard(self._replay_ended),
+            guard=guard,
+        )
         self._compiled = CompiledSteps(self._all_weights)
         self._compiled_calls = CompiledCalls(self._compiled_call_began, guard)
         self._made = MadeOptimizers(self.optimizers.add, guard)
-        self._expects_training: Callable[[], bool] = _never
+        self._expects_training: Callable[[int], bool] = _never
         self._is_counting = False
         self._misses_calls = False
 
@@ -117,18 +130,19 @@ class StepCounter:
                 self._hooks.append(register(self._guard(called), self._guard.absorbs))
 
     def watch_replays(self, note: Callable[[str], None]) -> None:
-        """Count replays of CUDA graphs in which a step of the optimizer was captured, too.
+        """Count replays of CUDA graphs in which a step of the optimizer, or a call of the model, was captured.
 
         Args:
             note: Adds a note to the run, about a capture that fails.
         """
         self._replays.install(note)
 
-    def watch_compiled_calls(self, expects_training: Callable[[], bool]) -> None:
+    def watch_compiled_calls(self, expects_training: Callable[[int], bool]) -> None:
         """Count calls of compiled functions if they can be steps, until an optimizer's step is seen.
 
         Args:
-            expects_training: Returns whether an optimizer exists; finds modules and optimizers that are not known yet.
+            expects_training: Returns whether an optimizer exists that can train a module, or any (-1); finds modules
+                and optimizers that are not known yet.
         """
         self._expects_training = expects_training
         if self.module_name is None and self.counts_calls:
@@ -205,6 +219,7 @@ class StepCounter:
         Everything since its previous call was a step, unless an optimizer follows. The first step begins with the first
         call: what is before makes the model.
         """
+        self._replays.module_called(module_id)
         if self.module_name is None and self.counts_calls and not self._compiled.updates:
             if not self.seen and self._step_on == AUTO and self._constructors.begins(module_id):
                 return
@@ -217,15 +232,22 @@ class StepCounter:
                     self._call_under_way, self._version = -1, None
                 self._call_begins(module_id, expects_training)
 
-    def call_ended(self, module_id: int, expects_training: Callable[[], bool]) -> None:
+    def call_ended(
+        self, module_id: int, expects_training: Callable[[], bool], replayed: ReplayedGraph | None = None
+    ) -> None:
         """Record the exit of an outermost module.
 
         The call was a step, unless the model is trained or backward can follow.
+
+        Args:
+            module_id: The module.
+            expects_training: Returns whether an optimizer exists that can train it.
+            replayed: The graph in which the call was captured, if this was a replay.
         """
         is_followed = not self._constructors.ends(module_id) and self._followed.module_id in (-1, module_id)
         if self.module_name is None and self.counts_calls and is_followed and not self._compiled.updates:
             self._followed.begins(module_id)
-            self._call_ends(module_id, expects_training)
+            self._call_ends(module_id, expects_training, replayed)
 
     def named_call_began(self) -> None:
         """Record the entry of a module with the name that the user has given."""
@@ -251,15 +273,32 @@ class StepCounter:
                 self._held.counted(self.seen, self._started_ns, time.time_ns())
             self._call_under_way = -1
 
+    def _prepares(self) -> None:
+        """Record that the current step prepares others."""
+        self.prepared = self.seen + 1
+
+    def _replay_began(self, captured: ReplayedGraph) -> None:
+        """Record the beginning of a replay outside all calls: it is like a call of a module that was captured."""
+        module_id = self._followed_in(captured)
+        self.call_began(module_id, partial(self._expects_training, module_id))
+
+    def _replay_ended(self, captured: ReplayedGraph) -> None:
+        module_id = self._followed_in(captured)
+        self.call_ended(module_id, partial(self._expects_training, module_id), captured)
+
+    def _followed_in(self, captured: ReplayedGraph) -> int:
+        followed = self._followed.module_id
+        return followed if followed in captured.module_ids else captured.module_ids[0]
+
     def _compiled_call_began(self, key: int) -> None:
         """Record the beginning of a call of a compiled function, outside all modules."""
         is_after_module = self._call_under_way >= 0
         if self.counts_calls and not (is_after_module and self._compiled.is_part(self._followed.has_gradients)):
-            waits = self._expects_training() and self._step_on == AUTO
+            waits = self._expects_training(-1) and self._step_on == AUTO
             if self._compiled.begins(key, waits=waits):
                 self._call_under_way = -1
                 self._held.release()
-                self._end("call")
+                self._end(CALL)
 
     def _all_weights(self) -> tuple[int, int]:
         """Return the number of parameters of modules and optimizers, and a number that changes with every update."""
@@ -272,23 +311,26 @@ class StepCounter:
     def _call_begins(self, module_id: int, expects_training: Callable[[], bool]) -> None:
         if self._awaits_call and not self.seen:
             self.restart_clock()
-        self._awaits_call, was_updated = False, self._was_updated()
-        used_graph = self._call_under_way == module_id
+        self._awaits_call, used_graph, kind = False, self._call_under_way == module_id, self._kind_under_way
+        was_updated = (used_graph or not self.seen) and self._was_updated()  # looks at every weight
         self._call_under_way = -1
         self.calls_with_graph += used_graph
         self.calls_with_update += used_graph and was_updated
         if used_graph and (was_updated or not self._waits_for(expects_training)):
-            self._end_call()
+            self._end_call(kind)
 
-    def _call_ends(self, module_id: int, expects_training: Callable[[], bool]) -> None:
-        before, fills = self._version, False
-        if torch.is_grad_enabled() or not self.seen:
+    def _call_ends(
+        self, module_id: int, expects_training: Callable[[], bool], replayed: ReplayedGraph | None = None
+    ) -> None:
+        before, fills, kind = self._version, False, CALL if replayed is None else REPLAY
+        has_graph = torch.is_grad_enabled() if replayed is None else replayed.has_backward
+        if has_graph or not self.seen:
             self._version = self._weights_version()  # a lazy module fills its weights inside its first call
             fills = before is not None and before != self._version
-        if torch.is_grad_enabled():
-            self._call_under_way = module_id
+        if has_graph:
+            self._call_under_way, self._kind_under_way = module_id, kind
         elif not self._waits_for(expects_training):
-            self._end_call(fills=fills)
+            self._end_call(kind, fills=fills)
 
     def _was_updated(self) -> bool:
         before, self._version = self._version, self._weights_version()
@@ -297,7 +339,7 @@ class StepCounter:
     def _waits_for(self, expects_training: Callable[[], bool]) -> bool:
         return self._step_on == AUTO and expects_training()
 
-    def _end_call(self, *, fills: bool = False) -> None:
+    def _end_call(self, kind: str, *, fills: bool = False) -> None:
         """End a step that is a call, or hold it back. ``fills``: whether the call has given weights their values."""
         if self._step_on == AUTO and not self.seen and self._held.holds(self._followed.awaits_larger, fills=fills):
             now_ns = time.time_ns()
@@ -305,7 +347,7 @@ class StepCounter:
             self._started_ns = now_ns
         else:
             self._count_held()
-            self._end("call")
+            self._end(kind)
 
     def _count_held(self) -> None:
         for start_ns, end_ns in self._held.release():
@@ -354,5 +396,5 @@ class StepCounter:
             self._ended(kind, started_ns, now_ns)
 
 
-def _never() -> bool:
+def _never(_module_id: int = -1) -> bool:
     return False

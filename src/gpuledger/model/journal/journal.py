@@ -143,8 +143,8 @@ first collective of a process group.
 OWN_ERROR = "an internal error of gpuledger"
 """Value of the fact ``closed`` if the recording ended with an error of gpuledger."""
 
-STEP_KINDS = ("optimizer", "call", "marked")
-"""What ended a step. The stored number is the position."""
+STEP_KINDS = ("optimizer", "call", "marked", "replay")
+"""What ended a step. The stored number is the position. ``replay`` is that of a CUDA graph with a call of the model."""
 
 
 @dataclass

@@ -233,7 +233,7 @@ STEPS = Table(
     (
         Column("step", "int32", "", "number, from 1", "step marks"),
         DEVICE,
-        Column("kind", "label", "", "optimizer, call or marked: what ended it", "step marks"),
+        Column("kind", "label", "", "optimizer, call, marked or replay: what ended it", "step marks"),
         Column("recorded", "bool", "", "whether its allocations were recorded", "recorder"),
         Column("start_ns", "int64", "ns", "host time at its start", _CLOCK),
         Column("end_ns", "int64", "ns", "host time at its end", _CLOCK),

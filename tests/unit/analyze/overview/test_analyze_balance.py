@@ -254,6 +254,31 @@ def test_the_step_time_is_of_the_kind_of_steps_with_measured_times(tmp_path: Pat
     assert step_times(read_run(tmp_path / "eight.ledger").rank()).median_ns == rows[7]["end_ns"] - rows[7]["start_ns"]
 
 
+@pytest.mark.parametrize(
+    ("kinds", "used"),
+    [
+        (["call", "call", "replay", "replay", "replay"], [6, 7, 8]),
+        (["call", "call", "call", "call", "replay"], [8]),
+        (["call", "replay", "replay", "replay", "call"], [5, 6, 7]),
+        (["call", "replay", "call", "call", "call"], [6, 7, 8]),
+        (["replay", "replay", "optimizer", "optimizer", "optimizer"], [6, 7, 8]),
+    ],
+)
+def test_the_step_time_is_of_replays_and_not_of_the_calls_that_prepare_them(
+    kinds: list[str], used: list[int], tmp_path: Path
+) -> None:
+    """Calls after the first replay are the work if they are more, as of batches that no graph fits."""
+    rank = load_run(tmp_path / "one.ledger").rank()
+    rows = rank.table("steps").to_pylist()
+    for row, kind in zip(rows[3:], kinds, strict=True):
+        row["kind"] = kind
+        row["end_ns"] += row["step"] * 10_000_000
+    write_table(rank.directory, to_table("steps", rows), "steps")
+    times = step_times(read_run(tmp_path / "one.ledger").rank())
+    own_ns = [row["end_ns"] - row["start_ns"] - row["paused_ns"] for row in rows if row["step"] in used]
+    assert (times.count, times.median_ns) == (len(used), round(np.median(own_ns)))
+
+
 def test_the_step_time_is_not_of_a_training_before_the_recorded_steps(tmp_path: Path) -> None:
     """With --steps, another training can come first. Its steps count only if none follow the recorded ones."""
 

@@ -26,6 +26,7 @@ from gpuledger.model.pass_facts import EnergyEdges
 from gpuledger.model.run import KeptRank
 from gpuledger.services.runs import load
 
+Calls = tuple[tuple[int, int, int, int], ...]
 MS = 1_000_000
 BASE_NS = 1_700_000_000 * 1000 * MS
 PROFILED = (4, 5)
@@ -257,6 +258,22 @@ def test_rates_of_such_a_program_use_the_gpus_time() -> None:
     rank = recorded(SimulatedGpu(launch_ns=MS // 100, kernel_ns=2 * MS), energy=True)
     rates = present(find_rates(rank))
     assert rates.samples_per_s == pytest.approx(rates.batch / (KERNELS * 2e-3), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("calls", "is_known"),
+    [(((1, 4, 65536, 1),), True), (((1, 1, 65536, 512), (2, 4, 65536, 64)), False)],
+)
+def test_replays_have_a_batch_if_all_calls_had_one(
+    calls: tuple[tuple[int, int, int, int], ...], is_known: bool
+) -> None:
+    """A replay has no arguments. One of several captured shapes could be any of them, such as prompts and tokens."""
+    rank = recorded(SimulatedGpu(launch_ns=2 * MS, kernel_ns=MS, waits=True), energy=True)
+    rank = replace(rank, manifest=replace(rank.manifest, calls=calls))
+    assert present(find_rates(rank)).samples_per_s is not None
+    steps = [row | {"kind": "replay" if row["step"] > 4 else "call"} for row in rank.table("steps").to_pylist()]
+    changed = replace(rank, tables=rank.tables | {"steps": rows_to_table("steps", steps)})
+    assert (present(find_rates(changed)).samples_per_s is not None) is is_known
 
 
 @pytest.mark.parametrize(("every", "is_known"), [(4, False), (99, True)])

@@ -32,6 +32,7 @@ class Steps:
 
     def __init__(self) -> None:
         self.seen = 3
+        self.prepared = 0
         self.optimizer = SimpleNamespace(training=0)
 
     def restart_clock(self) -> None:
@@ -125,6 +126,17 @@ def test_the_interval_starts_again_after_a_step_that_compiled(opened: Any, monke
     assert run_steps(one, steps, 12)
     journal.write()
     assert facts_of(place)["energy_pass"]["first_step"] == 9
+
+
+def test_the_interval_starts_again_after_a_step_that_captured_a_graph_or_was_the_first_replay(opened: Any) -> None:
+    one, steps, journal, place = opened
+    assert not run_steps(one, steps, 4)
+    for _ in range(2):
+        steps.prepared = steps.seen + 1
+        assert not run_steps(one, steps, 4)
+    assert run_steps(one, steps, 12)
+    journal.write()
+    assert facts_of(place)["energy_pass"]["first_step"] == 13
 
 
 def test_a_program_that_compiles_in_every_step_has_an_interval(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:

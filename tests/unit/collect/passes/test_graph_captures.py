@@ -10,6 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from graphs_that_do_nothing import FUNCTIONS, capture  # noqa: E402
+
 from gpuledger.collect.adapter.guard import Guard  # noqa: E402
 from gpuledger.collect.adapter.user_profiler import UserProfiler  # noqa: E402
 from gpuledger.collect.attribution.module_registry import ModuleRegistry  # noqa: E402
@@ -22,8 +24,6 @@ from gpuledger.model.journal.journal import GRAPH_RANGE, ActivityKind, Part  # n
 from gpuledger.model.journal.reading import Journal, journal_of  # noqa: E402
 
 pytestmark = pytest.mark.torch
-
-FUNCTIONS = ("capture_begin", "capture_end", "replay")
 
 
 class Notes:
@@ -53,22 +53,6 @@ def guard() -> Guard:
     return Guard(fail)
 
 
-@pytest.fixture
-def new_graph(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
-    """Return a function that makes a CUDA graph that does nothing."""
-    base = torch.cuda.CUDAGraph.__mro__[1]
-    for name in FUNCTIONS:
-        monkeypatch.setattr(base, name, lambda self, *_, **__: None, raising=False)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-
-    def new() -> Any:
-        graph: Any = object.__new__(torch.cuda.CUDAGraph)
-        graph._tracker = None  # since torch 2.12
-        return graph
-
-    return new
-
-
 class Traced:
     """What traces captures, with its journal and its timing measurement."""
 
@@ -92,12 +76,6 @@ def traced(guard: Guard, new_graph: object) -> Iterator[Traced]:
     found.watch.remove()
     assert [getattr(torch.cuda.CUDAGraph, name).__code__ for name in FUNCTIONS] == codes
     assert not torch.autograd._profiler_enabled()
-
-
-def capture(graph: Any, work: Callable[[], Any]) -> None:
-    graph.capture_begin()
-    work()
-    graph.capture_end()
 
 
 def add() -> None:
