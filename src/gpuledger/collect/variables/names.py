@@ -61,14 +61,22 @@ def outer_names_of(wanted: Sequence[object]) -> list[tuple[object, str]]:
     """Return names as :func:`names_of` does, but with those of outer functions before those of inner ones.
 
     A function that is called with one of several objects has the same name for all of them. If a name is that of an
-    element, as ``models[0]``, the other elements of the same class are returned, too.
+    element, as ``models[0]``, the other elements of the same class are returned, too. If one has no other name, all
+    in the same container are named as elements, although a function has a variable for one of them.
     """
     ids, classes = {id(one) for one in wanted}, {id(type(one)) for one in wanted}
     others: dict[int, tuple[object, str]] = {}
-    names = _search(_variables(of_loops=False, of_models=ids), ids, classes, others)
-    containers = {name.rpartition("[")[0] for name in names.values() if name.endswith("]")}
+    numbered: dict[int, str] = {}
+    names = _search(_variables(of_loops=False, of_models=ids), ids, classes, others, numbered)
+    alone = {_container_of(name) for key, name in numbered.items() if names[key] == name}
+    names |= {key: name for key, name in numbered.items() if _container_of(name) in alone}
+    containers = {_container_of(name) for name in names.values() if name.endswith("]")}
     found = [(one, names[id(one)]) for one in wanted if id(one) in names]
-    return found + [(one, name) for one, name in others.values() if name.rpartition("[")[0] in containers]
+    return found + [(one, name) for one, name in others.values() if _container_of(name) in containers]
+
+
+def _container_of(name: str) -> str:
+    return name.rpartition("[")[0]
 
 
 def held_tensors() -> list[tuple[str, Any]]:
@@ -90,6 +98,7 @@ def _search(
     wanted: set[int],
     classes: Set[int] = frozenset(),
     others: dict[int, tuple[object, str]] | None = None,
+    numbered: dict[int, str] | None = None,
 ) -> dict[int, str]:
     """Return the names of what roots lead to, by ``id``. The nearest is found first.
 
@@ -98,9 +107,10 @@ def _search(
         wanted: Ids of the objects.
         classes: Ids of the classes of the elements of containers that are added to ``others``.
         others: Gets such elements and their names, by ``id``. A search with it does not end inside a container.
+        numbered: Gets the names that end in a number, by ``id``, also of objects with other names.
     """
     named: dict[int, str] = {}
-    numbered: dict[int, str] = {}
+    numbered = {} if numbered is None else numbered
     for name, is_named, value in _reached(roots, wanted, is_enough=lambda: len(named) == len(wanted)):
         key = id(value)
         if key in wanted:

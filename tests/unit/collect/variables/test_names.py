@@ -175,6 +175,26 @@ def test_a_name_of_an_element_is_found_with_those_beside_it() -> None:
     assert found == [(one, "things['first'][0]"), (beside, "things['first'][2]")]
 
 
+def named_alike(number: int) -> list[str]:
+    things = [Thing() for _ in range(3)]
+    first, second = Thing(), Thing()
+    pair = [first, second]
+
+    def of_one(thing: Thing) -> dict[int, str]:
+        return {id(one): name for one, name in outer_names_of([thing, things[1], things[2], first, second])}
+
+    names = of_one(things[number])
+    return [names[id(one)] for one in (*things, *pair)]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_elements_of_a_container_have_names_of_one_kind(number: int) -> None:
+    """Whichever of them a function was called with. Elements that all have variables have the names of these."""
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(named_alike, number).result()
+    assert found == ["things[0]", "things[1]", "things[2]", "first", "second"]
+
+
 SCORER = Thing()
 HOLDER = Holder(Thing())
 
