@@ -32,7 +32,7 @@ from gpuledger.simulate.conditions.decisions import Decisions
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.hints import function_for
 from gpuledger.simulate.gpu.kernels import KERNELS
-from gpuledger.simulate.gpu.shortcuts import Shortcuts, is_view, tensors_in
+from gpuledger.simulate.gpu.shortcuts import Shortcuts, is_made_of_others, is_view, tensors_in
 from gpuledger.simulate.gpu.sizes import RESIZED, SIZES, caller, fakes_of, without_own_frames
 from gpuledger.simulate.gpu.threads import Where
 from gpuledger.simulate.gpu.values import Values, host_targets
@@ -137,6 +137,9 @@ class SimulatedMode(TorchDispatchMode):
             return func(*args, **(kwargs or {}))  # torch asks for the shape of a result, and uses no memory
         if self.communicates is not None and func.namespace in COMMUNICATION:
             self.communicates(func, args, kwargs or {})
+        if is_made_of_others(func) and function_for(func) is None:
+            with torch._C.DisableTorchFunction(), self:
+                return func.decompose(*args, **(kwargs or {}))
         with torch._C.DisableTorchFunction():
             result = self._run(func, args, kwargs or {})
         if self.ran is not None and self._was_on_card:

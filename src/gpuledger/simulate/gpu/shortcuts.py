@@ -53,6 +53,19 @@ def is_view(func: Any) -> bool:
     return func in _VIEWS or any(one.alias_info is not None and not one.alias_info.is_write for one in returns)
 
 
+@cache
+def is_made_of_others(func: Any) -> bool:
+    """Return whether an operator is made of others. PyTorch calls those in its place, but not in inference mode.
+
+    Those with a kernel of their own beside are not. ``is_nonzero`` is not taken apart: only it knows that the truth of
+    a value is enough.
+    """
+    if not isinstance(func, torch._ops.OpOverload) or func is _aten.is_nonzero.default:
+        return False
+    has_kernel, key = torch._C._dispatch_has_kernel_for_dispatch_key, torch._C.DispatchKey
+    return has_kernel(func.name(), key.CompositeImplicitAutograd) and not has_kernel(func.name(), key.CPU)
+
+
 class _Way(Enum):
     """How a fake result is made: ``KNOWN`` as before with such arguments, ``TORCH`` by torch each time."""
 
@@ -84,8 +97,7 @@ def _way_of(func: Any) -> _Way:
     if any(argument.is_out for argument in schema.arguments) or (schema.is_mutable and not schema.name.endswith("_")):
         return _Way.TORCH
     # An operator that is made of others can return its argument, such as dropout outside of training.
-    is_made = torch._C._dispatch_has_kernel_for_dispatch_key(name, torch._C.DispatchKey.CompositeImplicitAutograd)
-    return _Way.TORCH if is_made else _Way.KNOWN
+    return _Way.TORCH if is_made_of_others(func) else _Way.KNOWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,6 +272,34 @@ def test_a_condition_without_gradients_is_decided_as_well(device: SimulatedDevic
     assert reached
 
 
+def requests_of(device: SimulatedDevice, model: nn.Module, data: torch.Tensor) -> list[tuple[str, int]]:
+    """Return the operator and the bytes of each request that a call of a model makes."""
+    names, first = device.operators, len(device.events)
+    model(data)
+    labels = {number: name for name, number in names.items()}
+    return [(labels[event[6]], event[2]) for event in device.events[first:] if event[0] == Action.ALLOC]
+
+
+def test_inference_mode_needs_the_memory_of_other_code_without_gradients(device: SimulatedDevice) -> None:
+    """PyTorch calls the operator of a convolution or of a linear layer itself there, not those it is made of."""
+    layers = [nn.Conv2d(8, 16, 3), nn.BatchNorm2d(16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 64)]
+    model, data = nn.Sequential(*layers).cuda().half().eval(), torch.ones(4, 8, 32, 32, device="cuda").half()
+    with torch.inference_mode():
+        found = requests_of(device, model, data)
+    assert ("cuBLAS workspace", 32 << 20) in found
+    with torch.no_grad():
+        again = requests_of(device, model, data)
+    kept = [one for one in found if one[0] == "cuBLAS workspace"]
+    assert [one for one in found if one not in kept] == again
+
+
+def test_an_operator_with_a_kernel_of_its_own_is_not_taken_apart(device: SimulatedDevice) -> None:
+    data = torch.ones(4, 8, device="cuda", requires_grad=True)
+    torch.nn.functional.silu(data).sum().backward()
+    assert "aten.silu_backward.default" in device.operators
+    assert "aten.sigmoid.default" not in device.operators
+
+
 def test_a_module_that_is_moved_to_meta_has_new_parameters(device: SimulatedDevice) -> None:
     layer = nn.Linear(4, 3).cuda()
     weight, before = layer.weight, torch.cuda.memory_allocated()
