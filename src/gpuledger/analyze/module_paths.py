@@ -18,15 +18,22 @@ _COMPILED = "OptimizedModule"
 """Class of what ``torch.compile`` returns for a module."""
 
 
-def with_variables(modules: list[dict[str, Any]], names: Iterable[tuple[int, str]]) -> list[dict[str, Any]]:
-    """Return modules with the names that the program has for some outermost ones.
+def with_names(
+    modules: list[dict[str, Any]], variables: Iterable[tuple[int, str]], classes: Iterable[tuple[int, str]]
+) -> list[dict[str, Any]]:
+    """Return modules with the names that the program has for some outermost ones, and with the classes that they got.
 
     Args:
         modules: As for :func:`module_rows`.
-        names: Ids of outermost modules, and their names.
+        variables: Ids of outermost modules, and their names.
+        classes: Ids of modules that have changed their classes, and the names of the last ones.
     """
-    found = {number: name for number, name in names if 0 <= number < len(modules)}
-    return [{**entry, "variable": found[number]} if number in found else entry for number, entry in enumerate(modules)]
+    named = [dict(entry) for entry in modules]
+    for key, found in (("variable", variables), ("class_name", classes)):
+        for number, name in found:
+            if 0 <= number < len(modules):
+                named[number][key] = name
+    return named
 
 
 def in_containers(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from gpuledger.analyze.module_paths import in_containers, module_rows, qualified_names, with_variables
+from gpuledger.analyze.module_paths import in_containers, module_rows, qualified_names, with_names
 
 
 def entry(path: str, root: int, class_name: str = "Net", parent: int = -1, parameters: int = 1) -> dict[str, Any]:
@@ -46,12 +46,17 @@ def test_two_called_modules_both_go_by_their_class_first() -> None:
 
 
 def test_modules_of_one_class_go_by_the_variables_that_only_one_of_them_has() -> None:
-    named = with_variables(
-        [entry("", 0), entry("a", 0, parent=0), entry("", 2), entry("", 3)], [(0, "generator"), (2, "x")]
+    named = with_names(
+        [entry("", 0), entry("a", 0, parent=0), entry("", 2), entry("", 3)], [(0, "generator"), (2, "x")], []
     )
     assert paths(named, [0, 2, 3]) == ["generator", "generator.a", "x", "Net"]
-    assert paths(with_variables(named, [(2, "generator"), (9, "critic")]), [0, 2]) == ["Net", "Net.a", "Net#2", "Net#3"]
+    assert paths(with_names(named, [(2, "generator"), (9, "critic")], []), [0, 2]) == ["Net", "Net.a", "Net#2", "Net#3"]
     assert qualified_names(["a.w"], {0: 1}, named, [0, 2]) == ["generator.a.w"]
+
+
+def test_modules_have_the_classes_that_they_got() -> None:
+    named = with_names([entry("", 0), entry("a", 0, "LazyLinear", parent=0)], [], [(1, "Linear"), (2, "Other")])
+    assert [row["class_name"] for row in module_rows(named, {0})] == ["Net", "Linear"]
 
 
 def test_a_called_module_without_parameters_takes_nobody_s_name() -> None:

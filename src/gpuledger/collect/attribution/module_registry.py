@@ -11,7 +11,6 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from gpuledger.collect.adapter.compiler.graph_nodes import common_path
 from gpuledger.collect.adapter.held_tensors import IN_GROUPS, HeldTensor, KeyedReference
 from gpuledger.collect.adapter.other_threads import Exclusive, take_all
 from gpuledger.collect.adapter.program_objects import (
@@ -29,6 +28,8 @@ from gpuledger.collect.adapter.program_objects import (
 from gpuledger.collect.attribution.live_objects import LiveObjects, unregistered_of
 from gpuledger.collect.attribution.outermost_modules import (
     COMPILED,
+    ModuleClasses,
+    ModulePlaces,
     NamesOf,
     OutermostModules,
     RootNames,
@@ -67,8 +68,7 @@ class ModuleRegistry:
         self.parameters: list[tuple[HeldTensor, int, int]] = []
         self.buffers: list[tuple[HeldTensor, int, int]] = []
         self.called_roots: set[int] = set()
-        self.class_names: set[str] = set()
-        """Names of the classes of all registered modules."""
+        self.classes = ModuleClasses()
         self.has_compiled = False
         self.gone: deque[KeyedReference] = deque()
         """Freed modules that are still in ``module_ids``; :meth:`forget_gone` removes them."""
@@ -79,9 +79,7 @@ class ModuleRegistry:
         self._new_modules: deque[dict[str, Any]] = deque()
         self._turn = Exclusive()
         self._count = 0
-        self._places: list[tuple[str, int]] = []
-        self._ids_by_place: dict[tuple[str, int], int] = {}
-        self._counted_places = 0
+        self._places = ModulePlaces()
         self._wrapped: dict[int, int] = {}
         self._passing: dict[tuple[int, str], int] = {}
         self._strangers = Counter[tuple[int, str]]()
@@ -186,30 +184,17 @@ class ModuleRegistry:
     def below(self, module_id: int, path: str) -> int:
         """Return the id of the module at ``path`` below another module; -1 if there is none."""
         above, root_id = self._places[module_id]
-        found = self._at(below_path(above, path), root_id)
+        found = self._places.at(below_path(above, path), root_id)
         return self.below(self._wrapped[module_id], path) if found < 0 and module_id in self._wrapped else found
 
     def above(self, module_id: int, path: str) -> int:
         """Return the id of the module below which another one has ``path``; -1 if there is none."""
         own, root_id = self._places[module_id]
-        return self._at(own[: -len(path)].rstrip("."), root_id) if f".{own}".endswith(f".{path}") else -1
-
-    def _at(self, path: str, root_id: int) -> int:
-        """Return the id of the module with a path in an outermost module; -1 if there is none."""
-        count = len(self._places)
-        for number in range(self._counted_places, count):
-            place = self._places[number]
-            self._ids_by_place[place] = number  # a wrapper and the model in it have one path: the model counts
-        self._counted_places = count
-        return self._ids_by_place.get((path, root_id), -1)
+        return self._places.at(own[: -len(path)].rstrip("."), root_id) if f".{own}".endswith(f".{path}") else -1
 
     def around(self, module_ids: Collection[int]) -> int:
         """Return the id of the innermost module that contains all of some modules; -1 if no module does."""
-        places = [("", -1) if number < 0 else self._places[number] for number in module_ids]
-        roots = {root_id for _, root_id in places}
-        if len(roots) != 1 or min(module_ids) < 0:
-            return -1
-        return self._at(common_path(path for path, _ in places), roots.pop())
+        return self._places.around(module_ids)
 
     def is_below(self, module_id: int, other_id: int) -> bool:
         """Return whether a module is inside another one, by their paths."""
@@ -302,13 +287,12 @@ class ModuleRegistry:
         for name, inner in children_of(module) if wrapped else ():
             if name == wrapped and id(inner) in self.module_ids:  # a model with a path of its own
                 self._wrapped[number] = self.module_ids[id(inner)]
-        self.class_names.add(kind_name(module))
         compiled = class_name(type(module)) == COMPILED or attributes_of(module).get("_compiled_call_impl") is not None
         self.has_compiled |= compiled
         self._new_modules.append(
             {
                 "path": path,
-                "class_name": kind_name(module),
+                "class_name": self.classes.add(module),
                 "parent": parent,
                 "root": root_id,
                 "parameters": len(parameters_of(module)),
@@ -395,6 +379,9 @@ class ModuleRegistry:
         part.facts["called_roots"] = sorted(self.called_roots)
         if self._contained:
             part.facts["contained_roots"] = list(self._contained.values())
+        classes = self.classes.changed(self.module_ids, self._refs)
+        if classes:
+            part.facts["module_classes"] = classes
         root_names = self._root_names.names()
         if root_names:
             part.facts["root_names"] = list(root_names.items())

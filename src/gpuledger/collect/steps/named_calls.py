@@ -129,7 +129,7 @@ def _accumulates(steps: StepCounter) -> bool:
 def _why_never_called(name: str, registry: ModuleRegistry) -> str:
     import difflib
 
-    known = sorted({*registry.paths(), *registry.class_names})
+    known = sorted({*registry.paths(), *registry.classes.names})
     if name in known:
         return f"No step was counted: no call of {name} was seen."
     near = difflib.get_close_matches(name, known, NEAREST, cutoff=0.4)

@@ -333,6 +333,20 @@ def test_a_model_that_is_built_again_needs_no_name() -> None:
         registry.register(nn.Linear(2, 2))
 
 
+def test_a_lazy_module_has_the_class_that_it_gets() -> None:
+    registry = ModuleRegistry()
+    model = nn.Sequential(nn.LazyLinear(2), nn.LazyConv2d(2, 1), nn.ReLU())
+    registry.register(model)
+    assert "module_classes" not in drained(registry).facts
+    model[0](torch.ones(1, 3))
+    part = drained(registry)
+    assert (part.modules, part.facts["module_classes"]) == ([], [(1, "Linear")])
+    assert {"LazyLinear", "Linear"} <= registry.classes.names
+    del model
+    gc.collect()
+    assert drained(registry).facts["module_classes"] == [(1, "Linear")]
+
+
 class Scaled(torch.jit.ScriptModule):
     """A module that is written in TorchScript."""
 
