@@ -18,7 +18,7 @@ from typing import Any
 
 from gpuledger.collect.adapter.frames import frames_by_thread
 from gpuledger.simulate.gpu.patches import Patches
-from gpuledger.simulate.rest.ending import StepsDone
+from gpuledger.simulate.rest.ending import OWN_SIGNAL, StepsDone
 
 WAITS_S = 8.0
 """Time without progress of the main thread and without work of other threads, after which the program waits forever."""
@@ -30,7 +30,6 @@ _WAITING = ("threading.py", "queue.py", "selectors.py", "concurrent/futures/_bas
 """Files of the standard library in which a thread waits for another one."""
 _POOL = "concurrent/futures/thread.py"
 """File with the innermost frame of a pool's thread that waits for work."""
-_SIGNAL = signal.SIGRTMAX - 3
 
 
 class ThreadFailedError(BaseException):
@@ -72,12 +71,12 @@ class FailedThreads:
         if threading.current_thread() is not self._main:
             yield
             return
-        before = signal.signal(_SIGNAL, self._raise)
+        before = signal.signal(OWN_SIGNAL, self._raise)
         try:
             yield
         finally:
             self._is_over.set()
-            signal.signal(_SIGNAL, before)
+            signal.signal(OWN_SIGNAL, before)
 
     def wait_for_others(self) -> None:
         """Wait for the other threads of a program that has ended, as Python does, while any of them works."""
@@ -95,7 +94,7 @@ class FailedThreads:
             if is_done or is_first:
                 self._error = error
         if is_done and not self._is_over.is_set():
-            signal.pthread_kill(self._main.ident or 0, _SIGNAL)
+            signal.pthread_kill(self._main.ident or 0, OWN_SIGNAL)
         elif is_first:
             threading.Thread(target=self._watch, daemon=True, name="gpuledger").start()
 
@@ -107,7 +106,7 @@ class FailedThreads:
         """Look at the main thread until the simulation is over. What it does to end can wait for threads, too."""
         allowed_s = WAITS_S
         while self._waits_for(allowed_s):
-            signal.pthread_kill(self._main.ident or 0, _SIGNAL)
+            signal.pthread_kill(self._main.ident or 0, OWN_SIGNAL)
             allowed_s = 2 * _LOOK_S
 
     def _waits_for(self, allowed_s: float) -> bool:

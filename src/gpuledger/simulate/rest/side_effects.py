@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from gpuledger.simulate.rest.ending import OWN_SIGNAL
+
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _NOWHERE = ("/dev/null", "/dev/stdout", "/dev/stderr")
 _CHANGES = {
@@ -83,7 +85,7 @@ def _heard(event: str, args: tuple[Any, ...]) -> None:
 def _effect(event: str, args: tuple[Any, ...]) -> str:
     """Return what an event of Python does outside this process; "" if that is nothing."""
     if event in _OTHERS:
-        return _OTHERS[event]
+        return "" if event == "signal.pthread_kill" and args[1] == OWN_SIGNAL else _OTHERS[event]
     if event == "open":
         path, mode, flags = args
         writes = any(sign in mode for sign in "wax+") if isinstance(mode, str) else bool((flags or 0) & _WRITING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -15,7 +16,9 @@ import pytest
 
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.rest import failed_threads
+from gpuledger.simulate.rest.ending import StepsDone
 from gpuledger.simulate.rest.failed_threads import FailedThreads, ThreadFailedError, failure_of
+from gpuledger.simulate.rest.side_effects import guard_against_effects
 
 pytestmark = [
     pytest.mark.torch,
@@ -58,6 +61,34 @@ def test_the_main_thread_gets_the_error_where_it_waits(begin: Any, threads: Fail
         program()
     assert repr(failure_of(raised.value)) == "ValueError('no GPU in this thread')"
     assert failure_of(raised.value.error) is raised.value.error
+
+
+def test_the_last_step_of_a_thread_ends_a_program_that_must_not_send_signals(threads: FailedThreads) -> None:
+    """The rest of a program is guarded. The signal to the main thread is not the program's."""
+    refused: list[str] = []
+
+    def take_last_step() -> None:
+        raise StepsDone
+
+    def refuse(what: str) -> None:
+        refused.append(what)
+        raise StepsDone
+
+    def serve() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(take_last_step)
+            queue.Queue[int]().get(timeout=20)
+
+    guard_against_effects(refuse)
+    try:
+        with threads.raising(), pytest.raises(ThreadFailedError) as raised:
+            serve()
+        with pytest.raises(StepsDone):
+            signal.pthread_kill(threading.get_ident(), 0)
+    finally:
+        guard_against_effects(None)
+    assert isinstance(failure_of(raised.value), StepsDone)
+    assert refused == ["sends a signal"]
 
 
 def test_what_the_program_does_to_end_can_wait_for_threads_too(threads: FailedThreads) -> None:
