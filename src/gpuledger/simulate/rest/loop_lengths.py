@@ -111,8 +111,12 @@ class LoopLengths:
 
     def is_last(self, loop: int) -> bool:
         """Return whether a loop is in its last iteration, as far as is known."""
+        return self.iterations_left(loop) == 0
+
+    def iterations_left(self, loop: int) -> int | None:
+        """Return the iterations of a loop after the one that has begun; None if their number is not known."""
         known = self._find(loop)
-        return known is not None and self._iterations_left(self._running[known]) == 0
+        return None if known is None else self._iterations_left(self._running[known])
 
     def _iterations_left(self, one: _Activation) -> int | None:
         totals = [] if one.total is None else [one.total - one.begun]

@@ -42,6 +42,8 @@ _MORE = 1.005
 """Ratio of two peaks above which an iteration needed more memory."""
 _QUIET_STAGES = 3
 """Iterations of a loop around a loop with steps that need no more memory than those before, after which it ends."""
+_FEW_ITERATIONS = 16
+"""Iterations that a loop may have left to go on because each keeps more, so that a later one may need more memory."""
 _QUIET_BATCHES = 2
 """Batches of a data loader that need no more memory than those before, after which it ends."""
 _LONG = "waits or takes long"
@@ -56,12 +58,14 @@ class _Loop:
         peak_bytes: The peak at its last iteration; None before the rest.
         ended: Loops that were ended until its last iteration.
         quiet: Iterations since the peak was raised.
+        kept_bytes: What was allocated before its last iteration; None before the first.
     """
 
     steps: int
     peak_bytes: int | None
     ended: int
     quiet: int = 0
+    kept_bytes: int | None = None
 
 
 class RestOfProgram:
@@ -189,18 +193,20 @@ class RestOfProgram:
 
         The innermost loop around the last step that was needed ends at once, and other such loops after one iteration.
         The loops around them, such as those over epochs and stages, have a few more. Each has one more for its periodic
-        work, and some for what it does later. Loops of other threads do not end early: the main thread may wait for
-        what they do.
+        work, and some for what it does later. A loop with few iterations left goes on as long as each keeps so much
+        that the others may exceed the peak. Loops of other threads do not end early: the main thread may wait for what
+        they do.
         """
         if not _is_main():
             return False
         self._innermost = loop
         self.lengths.iterates(loop, self._device.steps)
+        known = self._loops[loop]
+        kept_before, known.kept_bytes = known.kept_bytes, self._device.counters.allocated_bytes
         if not self.began:
             return False
         self._check()
         self.longer.iterates(loop, is_last=self.lengths.is_last(loop))
-        known = self._loops[loop]
         if known.steps == self._device.steps:
             known.peak_bytes = self.peak_bytes
             return False
@@ -210,11 +216,19 @@ class RestOfProgram:
         ends = not self._ended or known.quiet >= (_QUIET_STAGES if is_around else 1)
         if self._later.is_over(loop):
             ends = True
-        elif ends and self._gives(loop):
+        elif ends and (self._gives(loop) or self._may_exceed(loop, kept_before)):
             return False
         self._ended += ends
         self.is_shortened |= ends
         return ends
+
+    def _may_exceed(self, loop: int, kept_before: int | None) -> bool:
+        """Return whether the few iterations that are left exceed the peak if each keeps as much as the last one."""
+        left, counters = self.lengths.iterations_left(loop), self._device.counters
+        if kept_before is None or left is None or left >= _FEW_ITERATIONS:
+            return False
+        grown_bytes = counters.allocated_bytes - kept_before
+        return counters.allocated_bytes + (left + 1) * grown_bytes > counters.peak_allocated_bytes * _MORE
 
     def _gives(self, loop: int) -> bool:
         """Return whether a loop that would end has another iteration for periodic or later work."""

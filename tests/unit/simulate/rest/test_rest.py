@@ -92,6 +92,51 @@ def test_later_stages_and_what_follows_them_are_simulated(program: Program) -> N
     assert program.device.counters.peak_allocated_bytes == 300 << 20
 
 
+def keeping(program: Program) -> Any:
+    """Return a function that allocates what the program keeps."""
+    return lambda size_bytes: program.device.malloc(size_bytes << 20, "keep")
+
+
+def test_a_short_loop_goes_on_as_long_as_what_it_keeps_may_exceed_the_peak(program: Program) -> None:
+    program.run(
+        """
+        use(100)
+        for size in (8, 4, 2, 1):
+            for _ in range(3):
+                step(size)
+            keep(30)
+        """,
+        keep=keeping(program),
+    )
+    assert program.device.counters.peak_allocated_bytes == 120 << 20
+
+
+def test_a_short_loop_ends_if_what_it_keeps_cannot_exceed_the_peak(program: Program) -> None:
+    program.run(
+        """
+        use(200)
+        for size in (8, 4, 2, 1):
+            for _ in range(3):
+                step(size)
+            keep(30)
+        """,
+        keep=keeping(program),
+    )
+    assert program.steps == [8, 8, 8]
+
+
+def test_a_long_loop_that_keeps_more_ends(program: Program) -> None:
+    program.run(
+        """
+        for _ in range(1000):
+            step(8)
+            keep(1)
+        """,
+        keep=keeping(program),
+    )
+    assert len(program.steps) < 10
+
+
 def test_a_few_equal_epochs_are_enough(program: Program) -> None:
     program.run("""
         def train():
