@@ -78,9 +78,14 @@ class LongerLoops:
         return self._open is not None
 
     @property
+    def knows(self) -> bool:
+        """Return whether the growth of each step is known."""
+        return self._bytes_per_step > 0
+
+    @property
     def grown_bytes(self) -> int:
         """Return by how much steps have raised the peak since their growth was known. No loop goes on for that."""
-        return self._bytes_per_step * (self.steps + self._device.steps - self._begun_at) if self._bytes_per_step else 0
+        return self._bytes_per_step * (self.steps + self._device.steps - self._begun_at) if self.knows else 0
 
     @property
     def has_all(self) -> bool:

@@ -223,9 +223,12 @@ class RestOfProgram:
         return ends
 
     def _may_exceed(self, loop: int, kept_before: int | None) -> bool:
-        """Return whether the few iterations that are left exceed the peak if each keeps as much as the last one."""
+        """Return whether the few iterations that are left exceed the peak if each keeps as much as the last one.
+
+        If all steps keep the same, the memory of those that are not simulated is known.
+        """
         left, counters = self.lengths.iterations_left(loop), self._device.counters
-        if kept_before is None or left is None or left >= _FEW_ITERATIONS:
+        if kept_before is None or left is None or left >= _FEW_ITERATIONS or self.longer.knows:
             return False
         grown_bytes = counters.allocated_bytes - kept_before
         return counters.allocated_bytes + (left + 1) * grown_bytes > counters.peak_allocated_bytes * _MORE
