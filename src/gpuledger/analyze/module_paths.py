@@ -36,6 +36,37 @@ def with_names(
     return named
 
 
+def without_wrappers(
+    modules: list[dict[str, Any]], called_roots: Collection[int], models: Iterable[tuple[int, int]]
+) -> tuple[list[dict[str, Any]], set[int]]:
+    """Return modules and called outermost modules, with models that were found in wrappers as outermost ones.
+
+    A library can make a wrapper for each use of a model, and call the model through it.
+
+    Args:
+        modules: As for :func:`module_rows`.
+        called_roots: Ids of the outermost modules that were called.
+        models: Ids of such models and of their wrappers.
+
+    Returns:
+        The modules, with the path ``around`` of the model in the wrapper; and the ids of the called outermost modules.
+    """
+    placed, called = list(modules), set(called_roots)
+    for model, wrapper in models:
+        if not 0 <= model < len(placed):
+            continue
+        called |= {model} if wrapper in called else set()
+        root, around = placed[model]["root"], placed[model]["path"]
+        if root == model or not around:
+            continue
+        for number, entry in enumerate(placed):
+            if entry["root"] == root and f"{entry['path']}.".startswith(f"{around}."):
+                path = entry["path"].removeprefix(around).removeprefix(".")
+                placed[number] = {**entry, "root": model, "path": path, "around": around}
+        placed[model] = {**placed[model], "parent": OUTSIDE}
+    return placed, called
+
+
 def in_containers(
     modules: list[dict[str, Any]], called_roots: Collection[int], contained: Iterable[tuple[int, int, int, str]]
 ) -> tuple[list[dict[str, Any]], set[int]]:
@@ -126,6 +157,7 @@ def qualified_names(
         owner = owners.get(number, -1)
         known = modules[owner] if 0 <= owner < len(modules) else {}
         root, above = known.get("root", plain_root), known.get("above")
+        name = name.removeprefix(f"{known['around']}.") if "around" in known else name
         path = f"{above}.{name.removeprefix(known.get('path_before', '')).lstrip('.')}" if above else name
         qualified.append(storable(path if root in (plain_root, None) else f"{labels[root]}.{path}"))
     return qualified

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from gpuledger.analyze.module_paths import in_containers, module_rows, qualified_names, with_names
+from gpuledger.analyze.module_paths import in_containers, module_rows, qualified_names, with_names, without_wrappers
 
 
 def entry(path: str, root: int, class_name: str = "Net", parent: int = -1, parameters: int = 1) -> dict[str, Any]:
@@ -57,6 +57,22 @@ def test_modules_of_one_class_go_by_the_variables_that_only_one_of_them_has() ->
 def test_modules_have_the_classes_that_they_got() -> None:
     named = with_names([entry("", 0), entry("a", 0, "LazyLinear", parent=0)], [], [(1, "Linear"), (2, "Other")])
     assert [row["class_name"] for row in module_rows(named, {0})] == ["Net", "Linear"]
+
+
+def test_models_in_wrappers_are_outermost_ones() -> None:
+    modules = [entry("", 0, "Wrapper", parameters=0), entry("f", 0, parent=0), entry("f.a", 0, parent=1)]
+    modules += [entry("", 3, "Other"), entry("fa", 0, "Late", parent=0)]
+    placed, called = without_wrappers(modules, {0}, [(1, 0), (3, 9), (99, 0)])
+    assert called == {0, 1}
+    rows = module_rows(placed, called - {0})
+    assert [(row["path"], row["root_id"], row["parent_id"]) for row in rows] == [
+        ("Wrapper", 0, None),
+        ("Net", 1, None),
+        ("a", 1, 1),
+        ("Other", 3, None),
+        ("Wrapper.fa", 0, 0),
+    ]
+    assert qualified_names(["f.w", "f.a.w", "x"], {0: 1, 1: 2}, placed, called - {0}) == ["w", "a.w", "x"]
 
 
 def test_a_called_module_without_parameters_takes_nobody_s_name() -> None:

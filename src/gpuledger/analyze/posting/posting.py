@@ -12,7 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpuledger.analyze.module_paths import in_containers, module_rows, qualified_names, with_names
+from gpuledger.analyze.module_paths import (
+    in_containers,
+    module_rows,
+    qualified_names,
+    with_names,
+    without_wrappers,
+)
 from gpuledger.analyze.posting.activities import OwnedSpans, own_spans
 from gpuledger.analyze.posting.checks import check_device
 from gpuledger.analyze.posting.device import DeviceHistory, device_histories, pools_of_graphs
@@ -46,7 +52,7 @@ from gpuledger.model.schema.tables import SCHEMA_VERSION, TABLES
 _NOT_IN_MANIFEST = (
     *("called_roots", "contained_roots", "root_names", "module_classes", "stack_modules", "workspace_bytes"),
     *("steps_asked", "activity_names", "operator_inputs", "compiled_graphs", "captured_pools", "shards"),
-    "step_memory_from_ns",
+    *("step_memory_from_ns", "wrapped_models"),
 )
 """Facts that are not stored in the manifest."""
 
@@ -107,7 +113,8 @@ def build_tables(journal: Journal, histories: list[DeviceHistory], owned: OwnedS
 
     contained = journal.facts.get("contained_roots") or ()
     named = with_names(journal.modules, *(journal.facts.get(name) or () for name in ("root_names", "module_classes")))
-    placed = in_containers(named, journal.facts.get("called_roots") or (), contained)
+    called = journal.facts.get("called_roots") or ()
+    placed = in_containers(*without_wrappers(named, called, journal.facts.get("wrapped_models") or ()), contained)
     modules = module_rows(*placed)
     names = qualified_names(journal.names, _owners_of_names(journal), *placed)
     first_name = len(names)

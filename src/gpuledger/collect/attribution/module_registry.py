@@ -28,8 +28,6 @@ from gpuledger.collect.adapter.program_objects import (
 from gpuledger.collect.attribution.live_objects import LiveObjects, unregistered_of
 from gpuledger.collect.attribution.outermost_modules import (
     COMPILED,
-    ModuleClasses,
-    ModulePlaces,
     NamesOf,
     OutermostModules,
     RootNames,
@@ -39,6 +37,8 @@ from gpuledger.collect.attribution.outermost_modules import (
     versions_of,
     wrapped_name,
 )
+from gpuledger.collect.attribution.roster.places import ModuleClasses, ModulePlaces
+from gpuledger.collect.attribution.roster.wrappers import PassingWrappers
 from gpuledger.collect.attribution.tags import NameTable
 from gpuledger.model.journal.journal import Part
 
@@ -89,6 +89,8 @@ class ModuleRegistry:
         self._containers: dict[int, int] = {}
         self.on_added: Callable[[nn.Module, int], None] = lambda *_: None
         self._contained: dict[int, list[int | str]] = {}
+        self._wrappers = PassingWrappers(self._places, self.classes, self._outermost.freed, self._contained)
+        self._wrappers.on_model = self._root_names.add
 
     def name_id(self, name: str, root_id: int = -1) -> int:
         """Return the id of a name below an outermost module. Assigns one on first use."""
@@ -228,6 +230,12 @@ class ModuleRegistry:
         key = (inside, kind_name(module))
         if bare and key in self._passing:
             return self._point(module, self._passing[key])
+        wrapper = self._wrappers.wrapper_of(module, inside, self.module_ids)
+        left = [] if wrapper is None else self._wrappers.take_over(wrapper, module, self.module_ids)
+        for one, number in left:
+            self.on_added(one, self._point(one, number))
+        if left:
+            return left[0][1]
         late = self._added_later(module, key) if inside >= 0 else None
         if late is not None:
             above, path, top = late
@@ -236,6 +244,8 @@ class ModuleRegistry:
         number = self._add_tree(module, inside)
         if bare:
             self._passing[key] = number
+        elif wrapper is not None:
+            self._wrappers.keep(wrapper, module, [*range(number, self._count)])
         return number
 
     def _added_later(self, module: nn.Module, key: tuple[int, str]) -> tuple[int, str, nn.Module] | None:
@@ -377,6 +387,8 @@ class ModuleRegistry:
         self._names.drain(part)
         part.modules += take_all(self._new_modules)
         part.facts["called_roots"] = sorted(self.called_roots)
+        if self._wrappers.models:
+            part.facts["wrapped_models"] = list(self._wrappers.models.items())
         if self._contained:
             part.facts["contained_roots"] = list(self._contained.values())
         classes = self.classes.changed(self.module_ids, self._refs)

@@ -23,6 +23,7 @@ _FACTS = Fields(
         "called_roots": maybe(ListOf(int)),
         "contained_roots": ListOf(Items((int, int, int, str))),
         "root_names": ListOf(Items((int, str))),
+        "wrapped_models": ListOf(Items((int, int))),
         "module_classes": ListOf(Items((int, str))),
         "stack_modules": ListOf(Items((int, int, int))),
         "workspace_bytes": maybe(ListOf(int)),
