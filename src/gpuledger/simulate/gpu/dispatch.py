@@ -35,7 +35,7 @@ from gpuledger.simulate.gpu.kernels import KERNELS
 from gpuledger.simulate.gpu.shortcuts import Shortcuts, is_made_of_others, is_view, tensors_in
 from gpuledger.simulate.gpu.sizes import RESIZED, SIZES, caller, fakes_of, without_own_frames
 from gpuledger.simulate.gpu.threads import Where
-from gpuledger.simulate.gpu.values import Values, host_targets
+from gpuledger.simulate.gpu.values import Values, written_tensors
 from gpuledger.simulate.host_numbers import HostNumbers, draws
 from gpuledger.simulate.temporaries.rules import COPIES_TO_HOST, host_copy_bytes, workspaces_of
 
@@ -165,14 +165,15 @@ class SimulatedMode(TorchDispatchMode):
             if draws(func):
                 self.host_numbers.catch_up()
             return func(*args, **kwargs)
-        if any_fake:
-            targets = host_targets(func, args, kwargs)
-            if targets:
-                return self._written_to_host(func, args, kwargs, targets)
+        targets = written_tensors(func, args, kwargs) if any_fake else []
+        if targets and not any(isinstance(tensor, FakeTensor) for tensor in targets):
+            return self._written_to_host(func, args, kwargs, targets)
+        if any_card and targets and not any(map(holds, targets)):
+            self._was_on_card = on_card = False  # it writes tensors of the CPU, which stay there
         if not on_card:
             if draws(func):
                 self.host_numbers.defer(func, args, kwargs)
-            with self.device.borrow(self._host_copy(func, args) if any_card else (), func):
+            with self.device.borrow(self._host_copy(func, args, targets or None) if any_card else (), func):
                 result, self._sized = self.fake(func, args, kwargs), None
             return result
         return self._run_there(func, args, kwargs)

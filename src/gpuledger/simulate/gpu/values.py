@@ -78,14 +78,12 @@ def _kind_of(func: Any) -> _Kind:
     return _Kind(name, own and name not in _NEVER | _MADE_EMPTY, _RANDOM in func.tags, writes)
 
 
-def host_targets(func: Any, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """Return the tensors that an operator writes, if all of them are CPU tensors with data."""
+def written_tensors(func: Any, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """Return the tensors that an operator writes."""
     kind = _kind_of(func)
     if not kind.writes:
         return []
-    written = [args[place] if place < len(args) else kwargs.get(name) for place, name in kind.writes]
-    targets = list(tensors_in(written))
-    return [] if any(isinstance(tensor, FakeTensor) for tensor in targets) else targets
+    return list(tensors_in([args[place] if place < len(args) else kwargs.get(name) for place, name in kind.writes]))
 
 
 def _is_small(tensor: torch.Tensor) -> bool:

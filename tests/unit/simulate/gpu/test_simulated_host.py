@@ -42,6 +42,22 @@ def test_a_copy_of_columns_to_the_host_is_made_contiguous_on_the_gpu(
     assert _allocated_bytes(device, first) == [64 * 64 * 4] * 2
 
 
+def test_a_copy_into_memory_of_the_host_that_has_no_data_takes_none_of_the_gpu(device: SimulatedDevice) -> None:
+    """What comes from the GPU, and what is made like that, has no data."""
+    weight, gradient = _computed(64, 64), _computed(64, 64)
+    host = weight.cpu().pin_memory()
+    kept = torch.empty_like(host).pin_memory()
+    first = len(device.events)
+    assert kept.copy_(gradient, non_blocking=True) is kept
+    host[:8] = gradient[:8]
+    assert _allocated_bytes(device, first) == []
+    kept.copy_(gradient.t())
+    assert _allocated_bytes(device, first) == [64 * 64 * 4]
+    assert (kept.is_cuda, kept.device.type) == (False, "cpu")
+    weight.copy_(kept)
+    assert weight.is_cuda
+
+
 def test_unknown_values_stay_unknown_on_the_host_and_back(device: SimulatedDevice) -> None:
     host = torch.full((4,), float("nan"))
     host.copy_(_computed(4))
