@@ -99,7 +99,7 @@ def follow(
     longer = None if rest is None else rest.longer
     session = SimulatedSession(device, plan, directory, rank=ranks["rank"] if ranks else 0, rest=rest)
     said: dict[str, None] = {}
-    started, failed_threads = Started(), FailedThreads()
+    started, failed_threads = Started(device), FailedThreads()
     say: Callable[[str], None] = lambda sentence: said.update({sentence: None})  # noqa: E731
     one_rank = _one_rank(ranks, say) if ranks else None
     parts: list[_Part] = [started, failed_threads, SavedObjects(say), ShortenedDecoding(device, say)]

@@ -26,7 +26,7 @@ from gpuledger.simulate.gpu.facade import CudaFacade
 from gpuledger.simulate.gpu.functions import SimulatedFunctions
 from gpuledger.simulate.gpu.hints import listening, place_of
 from gpuledger.simulate.gpu.patches import Patches
-from gpuledger.simulate.gpu.threads import ThreadMemory, Where, simulate_threads
+from gpuledger.simulate.gpu.threads import Where, simulate_threads
 from gpuledger.simulate.host_numbers import HostNumbers
 
 
@@ -130,8 +130,7 @@ def in_place(
 
     @contextmanager
     def in_thread() -> Iterator[None]:
-        with device.lock:
-            device.overlap = device.overlap or ThreadMemory(device.counters.requested_bytes)
+        device.begin_threads()
         with device.handles_of_threads.taken(device.of_thread), mode, functions:
             yield
 

@@ -137,6 +137,11 @@ class SimulatedDevice:
         """Return the number of this thread's handle of a library; -1 in a backward, which has a thread of its own."""
         return -1 if self.in_backward else self.of_thread.number
 
+    def begin_threads(self) -> None:
+        """Note that the program has another thread from now on."""
+        with self.lock:
+            self.overlap = self.overlap or ThreadMemory(self.counters.requested_bytes)
+
     @property
     def counters(self) -> Counters:
         """Return the allocator's counters."""

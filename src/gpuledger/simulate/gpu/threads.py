@@ -55,18 +55,26 @@ class Handles:
         self._used: set[int] = set()
         self._lock = threading.Lock()
 
-    @contextmanager
-    def taken(self, of_thread: OfThread) -> Iterator[None]:
-        """Give the current thread a handle that no other running thread has."""
+    def take(self) -> int:
+        """Return the number of a handle that no other running thread has."""
         with self._lock:
             number = next(one for one in itertools.count(1) if one not in self._used)
             self._used.add(number)
-        of_thread.number = number
+        return number
+
+    def give_back(self, number: int) -> None:
+        """Let the next new thread have a handle."""
+        with self._lock:
+            self._used.discard(number)
+
+    @contextmanager
+    def taken(self, of_thread: OfThread) -> Iterator[None]:
+        """Give the current thread a handle that no other running thread has."""
+        of_thread.number = number = self.take()
         try:
             yield
         finally:
-            with self._lock:
-                self._used.discard(number)
+            self.give_back(number)
 
 
 class ThreadMemory:

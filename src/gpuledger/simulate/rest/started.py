@@ -6,10 +6,12 @@ import os
 import re
 import subprocess
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.rest.own_code import is_own, line_now
 from gpuledger.simulate.rest.training_threads import trains_alone
@@ -22,16 +24,19 @@ _IN_FIRST = "Call their function in the first process"
 class StartedThreads:
     """Calls the function of a thread that trains, and waits for no other thread, where it is started.
 
-    Then its loops end early, as those of the main thread do. Other threads run beside the main one.
+    Then its loops end early, as those of the main thread do. Other threads run beside the main one. Until it is joined,
+    it has its own handles of libraries, as it may still run then on a GPU.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: SimulatedDevice) -> None:
         self.called: list[str] = []
         """FILE:LINE of starts of threads that train."""
+        self._device = device
+        self._handles: weakref.WeakKeyDictionary[threading.Thread, int] = weakref.WeakKeyDictionary()
 
     def install(self, patches: Patches) -> None:
-        """Watch the starts of threads."""
-        plain_start = threading.Thread.start
+        """Watch the starts and ends of threads."""
+        plain_start, plain_join = threading.Thread.start, threading.Thread.join
 
         def start(thread: threading.Thread) -> None:
             function = getattr(thread, "_target", None) or type(thread).run
@@ -42,22 +47,36 @@ class StartedThreads:
                 self._call(thread)
             plain_start(thread)
 
+        def join(thread: threading.Thread, timeout: float | None = None) -> None:
+            plain_join(thread, timeout)
+            if thread in self._handles and not thread.is_alive():
+                self._device.handles_of_threads.give_back(self._handles.pop(thread))
+
         patches.put(threading.Thread, "start", start)
+        patches.put(threading.Thread, "join", join)
 
     def _call(self, thread: threading.Thread) -> None:
         """Do the work of a thread in this one. The thread then starts with nothing to do."""
         place = line_now()
         if place not in self.called:
             self.called.append(place)
-        thread.run()
+        self._device.begin_threads()
+        here = self._device.of_thread
+        before = here.number, here.stream
+        self._handles[thread] = here.number = self._device.handles_of_threads.take()
+        here.stream = 0
+        try:
+            thread.run()
+        finally:
+            here.number, here.stream = before
         thread.run = lambda: None  # type: ignore[method-assign]
 
 
 class Started:
     """Records the threads that train and the processes that a program starts."""
 
-    def __init__(self) -> None:
-        self._threads, self._processes = StartedThreads(), StartedProcesses()
+    def __init__(self, device: SimulatedDevice) -> None:
+        self._threads, self._processes = StartedThreads(device), StartedProcesses()
 
     def install(self, patches: Patches) -> None:
         """Watch the starts."""

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
+from gpuledger.analyze.allocator.allocator import CachingAllocator
+from gpuledger.simulate.catalogue import find_card
+from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.rest.started import Started
 
@@ -21,7 +24,7 @@ def started_by(tmp_path: Path, source: str) -> Started:
     """Run a script, and return what it has started."""
     script = tmp_path / "launch.py"
     script.write_text(source, encoding="utf-8")
-    found, patches = Started(), Patches()
+    found, patches = Started(SimulatedDevice(find_card("h200"), CachingAllocator())), Patches()
     found.install(patches)
     try:
         runpy.run_path(str(script))

@@ -115,6 +115,25 @@ def test_a_program_that_trains_in_a_thread_has_the_estimate_of_one_that_does_not
     assert any("a thread that trains was simulated in the main thread" in note for note in found.notes)
 
 
+PRODUCTS = """
+import threading, torch
+def train():
+    weight = torch.zeros(64, 64, device="cuda", requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(5):
+        (weight @ weight.detach()).sum().backward()
+        optimizer.step()
+threads = [threading.Thread(target=train) for _ in range(3)]
+"""
+
+
+def test_threads_that_train_beside_each_other_have_their_own_handles(tmp_path: Path) -> None:
+    beside = estimate_of(tmp_path, PRODUCTS + "for one in threads: one.start()\nfor one in threads: one.join()")
+    after = estimate_of(tmp_path, PRODUCTS + "for one in threads:\n    one.start()\n    one.join()")
+    assert beside.peak_allocated_bytes - after.peak_allocated_bytes == pytest.approx(2 * (32 << 20), abs=1 << 20)
+    assert beside.upper_bytes > after.upper_bytes
+
+
 def test_an_error_in_the_thread_is_told_with_its_line(tmp_path: Path) -> None:
     source = SCRIPT.replace("weight.exp()", "weight.exp_none()") + "threading.Thread(target=train, args=(3,)).start()"
     with pytest.raises(Exception, match=r"script_0.py:7: AttributeError"):
