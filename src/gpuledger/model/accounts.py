@@ -98,7 +98,7 @@ class Identity(IntEnum):
     HELD_OUTSIDE_GRAPHS = 14
     """A tensor that an attribute or a variable holds, and that no operator with gradients has computed."""
     EARLIER_WEIGHT = 15
-    """A parameter that a module had before its first call. It can have another one by then."""
+    """A parameter that a module had before its first call, if there was one. It can have another one by then."""
     EARLIER_BUFFER = 16
 
 

@@ -25,6 +25,7 @@ _MODULE_CALL: Callable[..., Any] = getattr(nn.Module, "_wrapped_call_impl", nn.M
 _EVALUATE: Callable[..., Any] = nn.Module.eval
 _REGISTER_PARAMETER: Callable[..., Any] = nn.Module.register_parameter
 _REGISTER_BUFFER: Callable[..., Any] = nn.Module.register_buffer
+_RESTORE: Callable[..., Any] = nn.Module.__setstate__
 _BACKWARD: Callable[..., Any] = torch.autograd.backward
 _GRAD: Callable[..., Any] = torch.autograd.grad
 _OPTIMIZER_INIT: Callable[..., Any] = torch.optim.Optimizer.__init__
@@ -84,6 +85,11 @@ def register_parameter() -> Callable[..., Any]:
 def register_buffer() -> Callable[..., Any]:
     """Return ``nn.Module.register_buffer``; its first parameters are the module, a name and a tensor."""
     return torchs_own(_REGISTER_BUFFER)
+
+
+def restore_module() -> Callable[..., Any]:
+    """Return the function that gives a module what was pickled or copied of it; its first parameter is the module."""
+    return torchs_own(_RESTORE)
 
 
 def convert_module() -> Callable[..., Any]:

@@ -1,14 +1,15 @@
 """Weights and buffers that a module had before its first call, when their addresses are recorded for the first time.
 
 ``model.half()``, ``load_state_dict(assign=True)`` and ``module.weight = nn.Parameter(...)`` replace them in the setup.
-For a while, both tensors exist.
+For a while, both tensors exist. A module that ``torch.load`` or ``copy.deepcopy`` makes is perhaps never called: the
+program can take its weights only.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
 from typing import Any
 
@@ -34,7 +35,7 @@ from gpuledger.model.journal.journal import Part
 
 
 class EarlierWeights:
-    """Records where tensors are when a module registers them, and before it converts them.
+    """Records where tensors are when a module registers them, before and after it converts them, and in a copy of one.
 
     Modules are in no outermost module then, so that the names of their tensors follow later.
 
@@ -52,13 +53,20 @@ class EarlierWeights:
 
     def install(self) -> None:
         """Start recording, as far as torch's functions are those of a supported version."""
-        found: tuple[tuple[Callable[[], Callable[..., Any]], Callable[..., None]], ...] = (
-            (torch_entrances.register_parameter, partial(self._registers, Identity.EARLIER_WEIGHT)),
-            (torch_entrances.register_buffer, partial(self._registers, Identity.EARLIER_BUFFER)),
-            (torch_entrances.convert_module, self._converts),
+        absorbs = self._guard.absorbs
+        found: tuple[tuple[Callable[[], Callable[..., Any]], Observer], ...] = (
+            (
+                torch_entrances.register_parameter,
+                Observer(partial(self._registers, Identity.EARLIER_WEIGHT), absorbs=absorbs),
+            ),
+            (
+                torch_entrances.register_buffer,
+                Observer(partial(self._registers, Identity.EARLIER_BUFFER), absorbs=absorbs),
+            ),
+            (torch_entrances.convert_module, Observer(self._converts, self._has_changed, absorbs=absorbs)),
+            (torch_entrances.restore_module, Observer(self._restores, self._has_changed, absorbs=absorbs)),
         )
-        for function, enter in found:
-            observer = Observer(enter, absorbs=self._guard.absorbs)
+        for function, observer in found:
             try:
                 self._observations.append(Observation(function(), observer))
             except CannotInstrumentError:
@@ -100,31 +108,43 @@ class EarlierWeights:
         if type(name) is str and is_tensor(tensor):
             self._see(module, [(what, name, tensor)])
 
-    def _converts(self, module: Any, *_: Any) -> None:
+    def _converts(self, module: Any, *_: Any) -> tuple[nn.Module, Set[StoragePlace]] | None:
         if not issubclass(type(module), nn.Module):  # a tool that has replaced the function can have other parameters
-            return
-        self._see(
-            module,
-            [
-                *((Identity.EARLIER_WEIGHT, *held) for held in parameters_of(module)),
-                *((Identity.EARLIER_BUFFER, *held) for held in buffers_of(module)),
-            ],
-        )
+            return None
+        return module, self._see_all(module)
 
-    def _see(self, module: nn.Module, tensors: list[tuple[Identity, str, Any]]) -> None:
+    def _restores(self, module: nn.Module, *_: Any) -> tuple[nn.Module, Set[StoragePlace]]:
+        return module, frozenset()
+
+    def _has_changed(self, changed: tuple[nn.Module, Set[StoragePlace]], _result: Any) -> None:
+        module, before = changed
+        self._see_all(module, before)
+
+    def _see_all(self, module: nn.Module, before: Set[StoragePlace] = frozenset()) -> Set[StoragePlace]:
+        """Record where the tensors of a module are, but not those that were there before. Return where all are."""
+        tensors = [
+            *((Identity.EARLIER_WEIGHT, *held) for held in parameters_of(module)),
+            *((Identity.EARLIER_BUFFER, *held) for held in buffers_of(module)),
+        ]
+        return self._see(module, tensors, before)
+
+    def _see(
+        self, module: nn.Module, tensors: list[tuple[Identity, str, Any]], before: Set[StoragePlace] = frozenset()
+    ) -> Set[StoragePlace]:
         if torch_entrances.is_tracing():
-            return
+            return frozenset()
         with without_overrides(), torch._C._DisableTorchDispatch():
             found: list[tuple[Identity, str, StoragePlace]] = [
                 (what, name, place)
                 for what, name, tensor in tensors
                 for one in local_tensors(tensor)
-                if (place := self._observed.place_of(one)) is not None
+                if (place := self._observed.place_of(one)) is not None and place not in before
             ]
             if not found:
-                return
+                return before
             reference, kind = weakref.ref(module), kind_name(module)
             rows = self._observed.rows_at([what for what, *_ in found], [place for *_, place in found])
             self._unnamed.extend(
                 (reference, kind, name, row) for (_, name, _), row in zip(found, rows, strict=True) if row is not None
             )
+            return {place for *_, place in found}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import io
+import pickle
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +16,8 @@ from torch import nn
 
 import gpuledger
 from gpuledger.analyze.overview.peak_facts import PeakFacts
+from gpuledger.collect.attribution.tensor_observations import TensorObservations
+from gpuledger.model.accounts import Identity
 
 pytestmark = pytest.mark.torch
 
@@ -72,6 +77,19 @@ WAYS: dict[str, tuple[Callable[[], nn.Module], list[int]]] = {
     "from meta": (filled, [SINGLE, HALF]),
     "a copy": (lambda: copy.deepcopy(model()).double(), [SINGLE, SINGLE, DOUBLE]),
 }
+COPIES: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "copied": copy.deepcopy,
+    "unpickled": lambda made: pickle.loads(pickle.dumps(made)),
+    "loaded": lambda made: loaded(made),
+}
+
+
+def loaded(made: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(made, file)
+    file.seek(0)
+    found: nn.Module = torch.load(file, weights_only=False)
+    return found
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -93,6 +111,47 @@ def test_weights_that_the_setup_replaces_are_weights_of_their_module(way: str) -
         names[0] = "Layer.weight"
     assert [one.name for one in weights] == names
     assert {one.name for one in run.of("buffer")} == ({"0.scale", "Layer.scale"} if way == "a copy" else {"0.scale"})
+
+
+@pytest.mark.parametrize("is_converted", [False, True])
+@pytest.mark.parametrize("way", COPIES)
+def test_weights_of_a_copy_that_was_never_called_are_weights_of_its_class(way: str, is_converted: bool) -> None:
+    """As of a checkpoint with a whole module, of which the program takes the weights only."""
+
+    def program(_: object) -> object:
+        made = model()
+        other = COPIES[way](made)
+        if is_converted:
+            other.double()
+        made.load_state_dict(other.state_dict())
+        del other
+        with torch.no_grad():
+            made(torch.ones(2, 8))
+        return made
+
+    weights = [(one.name, one.bytes) for one in record_own(program).of("weight")]
+    of_copy = [("Layer.weight", SINGLE), *([("Layer.weight", DOUBLE)] if is_converted else [])]
+    assert weights == [("0.weight", SINGLE), *of_copy]
+
+
+def test_a_conversion_that_changes_nothing_is_seen_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a framework that moves the model to its device again in each step."""
+    kinds: list[Identity] = []
+    rows_at = TensorObservations.rows_at
+
+    def counted(self: TensorObservations, found: Sequence[Identity], places: Any) -> Any:
+        kinds.extend(found)
+        return rows_at(self, found, places)
+
+    monkeypatch.setattr(TensorObservations, "rows_at", counted)
+
+    with gpuledger.record(out=tmp_path / "run", devices="cpu"):
+        made = Layer()
+        kinds.clear()
+        made.float()
+        assert len(kinds) == 2
+        made.double()
+        assert len(kinds) == 2 + 4
 
 
 def test_tied_weights_are_of_the_first_module_that_has_them() -> None:
