@@ -106,7 +106,7 @@ def follow(
     parts += [SavedWeights(say), TritonKernels(say)]
     parts += [] if changes is None else [changes]
     parts += [HandledMemoryErrors(device, say)] if order.get("memory_errors") else []
-    install = partial(_install, parts, plan, rest, one_rank)
+    install = partial(_install, parts, plan, rest, one_rank, say)
     with in_place(device, say, order.get("assumption", EXPECTED), install) as mode:
         mode.ran = None if changes is None else _until_rest(changes.count, rest)
         session.start()
@@ -169,6 +169,7 @@ def _install(
     plan: StepPlan,
     rest: RestOfProgram | None,
     one_rank: OneRank | None,
+    say: Callable[[str], None],
     patches: Patches,
     mode: SimulatedMode,
 ) -> None:
@@ -180,7 +181,7 @@ def _install(
     if one_rank is not None:
         one_rank.install(patches, mode)
     else:
-        expect_one_rank(patches)
+        expect_one_rank(patches, mode, say)
 
 
 def _describe_spawned(one_rank: OneRank | None) -> Iterator[str]:

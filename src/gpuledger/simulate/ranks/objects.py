@@ -65,7 +65,8 @@ class ObjectCollectives:
     def all_gather(self, object_list: Any, obj: Any, group: Any = None) -> None:
         """Assume that every rank has the same object."""
         _fill(object_list, [copy.deepcopy(obj) for _ in range(dist.get_world_size(group))])
-        self._say(f"{caller()}: all_gather_object() returned this rank's object for every rank.")
+        if dist.get_world_size(group) > 1:
+            self._say(f"{caller()}: all_gather_object() returned this rank's object for every rank.")
 
     def gather(self, obj: Any, object_gather_list: Any = None, dst: Any = None, group: Any = None, **how: Any) -> None:
         """Assume that every rank has the same object."""

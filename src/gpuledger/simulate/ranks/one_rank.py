@@ -20,7 +20,7 @@ from gpuledger.errors import InputError
 from gpuledger.simulate.gpu.dispatch import SimulatedMode
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.gpu.sizes import caller
-from gpuledger.simulate.ranks.messages import Messages
+from gpuledger.simulate.ranks.messages import Messages, NoMessages
 from gpuledger.simulate.ranks.nccl import Communicators
 from gpuledger.simulate.ranks.objects import ObjectCollectives
 from gpuledger.simulate.ranks.place import RankError, RankPlace
@@ -76,6 +76,16 @@ class OneRank:
         device = mode.device
         device.count = self.place.local_world_size
         device.set_place(self.place.local_rank)
+        self.install_groups(patches, mode)
+        for name in ("TCPStore", "FileStore"):
+            put_everywhere(patches, name, _refuse_store(name))
+        patches.put(torch.multiprocessing, "spawn", self.spawn)
+        patches.put(sys.modules["torch.multiprocessing.spawn"], "spawn", self.spawn)
+        patches.put(multiprocessing.process.BaseProcess, "start", _refuse_process)
+        end_waits(patches, self._say)
+
+    def install_groups(self, patches: Patches, mode: SimulatedMode) -> None:
+        """Replace process groups, and what communicates in them."""
 
         def put(name: str, function: Callable[..., Any]) -> None:
             put_everywhere(patches, name, function)
@@ -88,15 +98,9 @@ class OneRank:
             put(name, self._counted(name, function))
         put("batch_isend_irecv", self._batch(dist.batch_isend_irecv))
         mode.communicates = self._see
-        for name in ("TCPStore", "FileStore"):
-            put(name, _refuse_store(name))
         install_reducer(patches, put, mode)
         patches.put(torch.cuda.nccl, "version", lambda: (2, 28, 9))
         patches.put(torch.cuda.nccl, "is_available", lambda tensors=None: True)
-        patches.put(torch.multiprocessing, "spawn", self.spawn)
-        patches.put(sys.modules["torch.multiprocessing.spawn"], "spawn", self.spawn)
-        patches.put(multiprocessing.process.BaseProcess, "start", _refuse_process)
-        end_waits(patches, self._say)
 
     # -- process groups ---------------------------------------------------------------------------------------------
 
@@ -203,9 +207,10 @@ class OneRank:
         return None if join else EndedProcesses()
 
 
-def expect_one_rank(patches: Patches) -> None:
-    """Refuse process groups of several ranks in a program that is simulated alone: it would wait for the others."""
-    plain = dist.init_process_group
+def expect_one_rank(patches: Patches, mode: SimulatedMode, say: Callable[[str], None]) -> None:
+    """Simulate process groups of one rank, and refuse those of several: the program would wait for the others."""
+    alone, plain = OneRank(RankPlace(0, 1), NoMessages(), say), dist.init_process_group
+    alone.install_groups(patches, mode)
 
     def init_process_group(*args: Any, **given: Any) -> None:
         """Initialize a process group of one rank.
@@ -214,13 +219,16 @@ def expect_one_rank(patches: Patches) -> None:
             RankError: the program asks for more.
         """
         asked = int(given.get("world_size", args[_WORLD_SIZE] if len(args) > _WORLD_SIZE else -1))
-        ranks = asked if asked != -1 else int(os.environ.get("WORLD_SIZE", "1"))
+        ranks = asked if asked != -1 else int(os.environ.get("WORLD_SIZE", "0"))
         if ranks > 1:
             raise RankError(
                 f"{caller()}: init_process_group waits for {ranks} ranks, and one is simulated",
                 f"Simulate all of them with --world-size {ranks}",
             )
-        plain(*args, **given)
+        if ranks == 1:
+            alone.init_process_group(*args, **given)
+        else:
+            plain(*args, **given)  # the number of ranks is not known, as in a program that torchrun has to start
 
     def spawn(fn: Any, args: Any = (), nprocs: int = 1, *_args: Any, **_how: Any) -> None:
         raise RankError(
