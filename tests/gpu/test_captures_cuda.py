@@ -83,9 +83,10 @@ for _ in range(12):
 loss = y.sum()
 """
 SERVING = """
+import gc
+del optimizer
+gc.collect()
 model = model.eval()
-for one in model.parameters():
-    one.requires_grad_(False)
 graphs, pool = {}, None
 with torch.inference_mode():
     for rows in (2048, 512, 128):
@@ -172,17 +173,18 @@ def test_replays_of_a_server_are_steps_and_its_warm_up_is_not_the_step_time(tmp_
 @pytest.mark.parametrize("passes", ["memory,time", "memory,energy"])
 def test_replays_of_a_server_are_measured(passes: str, tmp_path: Path) -> None:
     more = SERVING.replace("range(300)", "range(30000)")
-    bare, recorded, rank = run(tmp_path, more, "--steps", "13:14", "--passes", passes)
+    steps = "13:14" if "time" in passes else "1:3"
+    bare, recorded, rank = run(tmp_path, more, "--steps", steps, "--passes", passes)
     assert recorded == bare
     assert rank.manifest.steps_seen == 3 * 4 + 30000
     if "time" in passes:
         shares = kernel_share(rank, "module")
-        assert sum(share for module, share in shares.items() if module) > 0.9, shares
+        assert sum(share for module, share in shares.items() if module) > 0.8, shares
     else:
         edges = rank.manifest.energy_pass
         assert edges is not None
         assert edges.first_step is not None
-        assert edges.first_step > 13, edges
+        assert edges.first_step > 13, edges  # after the captures and the first replay
 
 
 def test_parts_of_a_model_in_graphs_of_their_own(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from gpuledger.collect.adapter.instrument import CannotInstrumentError
 _TORCH_FILES = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 _MODULE_CALL: Callable[..., Any] = getattr(nn.Module, "_wrapped_call_impl", nn.Module.__call__)
+_MODULE_CALLS = inspect.unwrap(_MODULE_CALL).__qualname__
+"""Name of the code that runs for every module call, observed or not."""
 _EVALUATE: Callable[..., Any] = nn.Module.eval
 _REGISTER_PARAMETER: Callable[..., Any] = nn.Module.register_parameter
 _REGISTER_BUFFER: Callable[..., Any] = nn.Module.register_buffer
@@ -148,9 +150,9 @@ def outermost_compiled_call() -> int | None:
         return None
     if torch.compiler._is_compiling_flag or torch_private.is_in_backward():
         return None
-    frame, module_calls = wrapper.f_back, module_call().__qualname__
+    frame = wrapper.f_back
     while frame is not None:
-        if frame.f_code is wrapper.f_code or frame.f_code.co_qualname == module_calls:
+        if frame.f_code is wrapper.f_code or frame.f_code.co_qualname == _MODULE_CALLS:
             return None
         frame = frame.f_back
     return id(wrapper.f_locals.get("callback"))
@@ -161,8 +163,7 @@ def is_inside_call() -> bool:
     if torch_private.is_in_backward():
         return True
     frame: FrameType | None = sys._getframe()
-    module_calls = module_call().__qualname__
-    while frame is not None and frame.f_code.co_qualname != module_calls:
+    while frame is not None and frame.f_code.co_qualname != _MODULE_CALLS:
         frame = frame.f_back
     return frame is not None
 
