@@ -16,6 +16,7 @@ CATEGORIES = (
     "buffer",
     "input",
     "activation",
+    "cache",
     "gradient",
     "sharded_gradient",
     "activation_gradient",
@@ -100,6 +101,10 @@ class Identity(IntEnum):
     EARLIER_WEIGHT = 15
     """A parameter that a module had before its first call, if there was one. It can have another one by then."""
     EARLIER_BUFFER = 16
+    OUTPUT = 17
+    """A tensor that a call without gradients has returned. It gives no category, but says that a block is no cache."""
+    WRITTEN_INPUT = 18
+    """An argument that a call without gradients has written: a cache that the program made for the model."""
 
 
 IDENTITY_CATEGORY = {
@@ -114,6 +119,7 @@ IDENTITY_CATEGORY = {
     Identity.GRADIENT: "gradient",
     Identity.SHARDED_OPTIMIZER_STATE: "sharded_optimizer_state",
     Identity.OPTIMIZER_STATE: "optimizer_state",
+    Identity.WRITTEN_INPUT: "cache",
     Identity.INPUT: "input",
     Identity.LEAF: "weight",
     Identity.LEAF_GRADIENT: "gradient",
@@ -134,6 +140,7 @@ class Rule:
     within its step). ``communicating``: allocated while buffers of collectives were built. ``reducing``: allocated
     while gradients were reduced to shards. ``same_module``: freed while the module that allocated it was still the
     current one. ``freed_in_backward``: freed in a backward pass. ``of_update``: observed as :attr:`Identity.UPDATE`.
+    ``carried``: kept for a later call without gradients, or until one, and not returned by its own.
     """
 
     category: str
@@ -146,6 +153,7 @@ class Rule:
     same_module: bool | None = None
     freed_in_backward: bool | None = None
     of_update: bool | None = None
+    carried: bool | None = None
     why: str = ""
 
 
@@ -186,6 +194,13 @@ LIFETIME_RULES: tuple[Rule, ...] = (
         ("forward", "evaluation", "setup", "between", "optimizer"),
         ("same_visit",),
         why="allocated and freed before the phase was left",
+    ),
+    Rule(
+        "cache",
+        ("evaluation",),
+        _OUTLIVES_PHASE,
+        carried=True,
+        why="allocated by a call without gradients, and kept for later calls or replaced in one",
     ),
     Rule("activation", ("forward", "evaluation"), _OUTLIVES_PHASE, why="allocated in forward, alive after it"),
     Rule(

@@ -31,6 +31,7 @@ from gpuledger.analyze.overview.peak_facts import Mask, PeakFacts
 from gpuledger.analyze.overview.step_findings import (
     autocast,
     batch,
+    caches,
     one_line,
     one_module,
     optimizer_temporaries,
@@ -252,6 +253,7 @@ def _other_processes(facts: PeakFacts) -> Finding | None:
 RULES: tuple[Callable[[PeakFacts], Finding | None], ...] = (
     _optimizer_state,
     repeated_activations,
+    caches,
     batch,
     autocast,
     _late_zero_grad,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpuledger.analyze.overview.peak_facts import Mask, PeakFacts
     from gpuledger.model.flight_facts import KeptAddresses
 
-_BEFORE = ("activation", "temporary")
+_BEFORE = ("activation", "temporary", "cache")
 _AFTER = (*_BEFORE, "input", "other")
 """Categories of blocks that a program keeps. A block that lives for more than a step has no other known purpose."""
 _LEAST_BYTES = 4096

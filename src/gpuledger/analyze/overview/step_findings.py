@@ -8,7 +8,7 @@ from gpuledger.analyze.memory.families import find_families
 from gpuledger.analyze.memory.groups import module_label
 from gpuledger.analyze.memory.tree import OUTSIDE_PATH
 from gpuledger.analyze.overview.finding import Finding
-from gpuledger.analyze.overview.peak_facts import PeakFacts
+from gpuledger.analyze.overview.peak_facts import Mask, PeakFacts
 from gpuledger.analyze.overview.update_advice import update_advice
 from gpuledger.analyze.overview.what_if import grows_with_batch, with_autocast, with_checkpointing, with_half_batch
 from gpuledger.units import format_bytes
@@ -26,8 +26,10 @@ _KEPT_FOR_BACKWARD = (
 _KEPT_IN_INFERENCE = (
     ", though no backward was recorded",
     "free what {name} keeps",
-    "often this is a cache of keys and values (set use_cache=False if nothing is generated), or a list of outputs",
+    "often this is the graph of a backward that never runs (use torch.inference_mode()), or a list of outputs",
 )
+_CACHE_LEFT_FRAC = 0.5
+"""Size of a cache in half as many bits."""
 
 
 def repeated_activations(facts: PeakFacts) -> Finding | None:
@@ -56,6 +58,31 @@ def repeated_activations(facts: PeakFacts) -> Finding | None:
         "the peak; the outputs of these modules are kept",
         facts.show("--by", "module", "--depth", str(family.depth)),
         "activation",
+    )
+
+
+def caches(facts: PeakFacts) -> Finding | None:
+    """Suggest fewer bits for what modules keep from one call to the next, if it is a large part of the peak."""
+    blocks = facts.of("cache")
+    size = facts.held(blocks)
+    if size < 0.1 * facts.peak_bytes:
+        return None
+    families = find_families(facts.rank)
+    sizes = [(facts.held(blocks & np.isin(facts.module_id, one.members)), one.name) for one in families]
+    of_family, name = max(sizes, default=(0, ""))
+    if of_family < 0.5 * size:
+        largest, _ = _largest_module(facts, blocks & facts.at_peak)
+        name = module_label(facts.paths.get(largest, ""), facts.classes)
+    return Finding(
+        title=f"Caches are {facts.share(size)} of the peak",
+        evidence=f"{format_bytes(size)} that calls of {name} keep for later ones, such as keys and values of attention",
+        action=f"keep the cache of {name} in half as many bits",
+        saving_bytes=facts.saving(blocks, 1 - _CACHE_LEFT_FRAC),
+        saved_from="the peak, with half of the cache",
+        search="cache",
+        advice='in transformers, cache_implementation="quantized"; a shorter maximum length makes a static cache '
+        "smaller, and use_cache=False makes none if nothing is generated",
+        command=facts.show("--by", "tensor"),
     )
 
 
@@ -109,9 +136,7 @@ def one_module(facts: PeakFacts) -> Finding | None:
         blocks &= ~np.isin(facts.module_id, family.members)
     if not blocks.any():
         return None
-    ids, place = np.unique(facts.module_id[blocks], return_inverse=True)
-    sizes = np.bincount(place, weights=facts.lives.allocated_bytes[blocks])
-    module_id, size = int(ids[np.argmax(sizes)]), int(sizes.max())
+    module_id, size = _largest_module(facts, blocks)
     if size < 0.1 * facts.peak_bytes:
         return None
     if module_id < 0 and facts.rank.manifest.recorder.is_imported:  # the file does not say where it was allocated
@@ -130,6 +155,13 @@ def one_module(facts: PeakFacts) -> Finding | None:
         facts.paths.get(module_id, ""),
         is_upper_bound=True,
     )
+
+
+def _largest_module(facts: PeakFacts, blocks: Mask) -> tuple[int, int]:
+    """Return the module with most bytes of these blocks, and these bytes."""
+    ids, place = np.unique(facts.module_id[blocks], return_inverse=True)
+    sizes = np.bincount(place, weights=facts.lives.allocated_bytes[blocks])
+    return int(ids[np.argmax(sizes)]), int(sizes.max())
 
 
 def optimizer_temporaries(facts: PeakFacts) -> Finding | None:

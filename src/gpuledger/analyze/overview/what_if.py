@@ -18,7 +18,7 @@ from gpuledger.analyze.posting.replay import NEVER
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.families import ModuleFamily
 
-_GROWS_WITH_BATCH = ("activation", "activation_gradient", "temporary", "input")
+_GROWS_WITH_BATCH = ("activation", "activation_gradient", "temporary", "input", "cache")
 _OF_A_STEP = ("activation", "activation_gradient", "temporary")
 _PRODUCTS = (
     "Linear",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpuledger.analyze.module_paths import ModulesAround
 from gpuledger.analyze.posting.replay import NEVER, Replay, freed_by_failure
-from gpuledger.analyze.posting.rules import NO_IDENTITY, BlockFeatures, categorize
+from gpuledger.analyze.posting.rules import NO_IDENTITY, BlockFeatures, categorize, find_carried
 from gpuledger.model.accounts import FATES, IDENTITY_CATEGORY, Identity, Phase
 from gpuledger.model.journal.journal import REASONS, TagFlag
 from gpuledger.model.journal.reading import Journal
@@ -24,7 +24,7 @@ I64 = NDArray[np.int64]
 _ORDER = {int(identity): place for place, identity in enumerate(IDENTITY_CATEGORY)}
 """Identity -> its place among several identities of one storage; the lowest applies."""
 
-_MADE_OUTSIDE = (Identity.INPUT, Identity.LEAF)
+_MADE_OUTSIDE = (Identity.INPUT, Identity.WRITTEN_INPUT, Identity.LEAF)
 """Identities of blocks that no module has allocated."""
 
 _HELD = (Identity.HELD, Identity.HELD_OUTSIDE_GRAPHS)
@@ -98,6 +98,7 @@ def find_owners(
     fate = _fates(_pick(tags.visit, at, before, -1), tags.visit, lives, _step_ends(journal, device_idx, index_of))
     fate[(phase == Phase.FORWARD) & freed_by_failure(action, lives)] = FATES.index("later")
     phase = _without_lasting_data(phase, fate, (module_id < 0) & seen.outside_graphs & (step <= 1))
+    freed_in = _when_freed(tags.phase.astype(np.int64), lives)
     features = BlockFeatures(
         identity=seen.kind,
         phase=phase,
@@ -108,8 +109,9 @@ def find_owners(
         workspace_sized=np.isin(lives.requested_bytes, journal.facts.get("workspace_bytes") or [])
         & (np.isin(phase, _AT_WORK) | ((seen.name_id < 0) & _follows_a_result(stacks, born))),
         same_module=_when_freed(tags.module_id, lives) == module_id,
-        freed_in_backward=_when_freed(tags.phase.astype(np.int64), lives) == Phase.BACKWARD,
+        freed_in_backward=freed_in == Phase.BACKWARD,
         of_update=seen.of_update,
+        carried=find_carried((module_id, stack), step, fate, freed_in, (phase == Phase.EVALUATION) & ~seen.is_output),
     )
     return Owners(
         event_tags=replace(tags, phase=_named(journal, tags.phase, tags.step)),
@@ -277,6 +279,7 @@ class _Seen:
     module_id: I64
     of_update: NDArray[np.bool_]
     outside_graphs: NDArray[np.bool_]
+    is_output: NDArray[np.bool_]
 
 
 def _identities(
@@ -299,7 +302,7 @@ def _identities(
     kind = np.full(lives.address.size, NO_IDENTITY, dtype=np.int8)
     name = np.full(lives.address.size, -1, dtype=np.int64)
     held, holder = name.copy(), name.copy()
-    of_update, outside_graphs = (np.zeros(lives.address.size, dtype=bool) for _ in range(2))
+    of_update, outside_graphs, is_output = (np.zeros(lives.address.size, dtype=bool) for _ in range(3))
     owner = module_id.copy()
     table = journal.tables["identities"]
     mine = table["device_idx"] == device_idx
@@ -319,6 +322,8 @@ def _identities(
             outside_graphs[row] = True
         if row >= 0 and what == Identity.UPDATE:
             of_update[row] = True
+        if row >= 0 and what == Identity.OUTPUT:
+            is_output[row] = True
         if row < 0 or what not in _ORDER or (what in _MADE_OUTSIDE and not outside[row]):
             continue
         if kind[row] == NO_IDENTITY or _ORDER[what] < _ORDER[int(kind[row])]:
@@ -329,7 +334,7 @@ def _identities(
     is_of_several = (kind == Identity.OPTIMIZER_STATE) & (owner < 0) & (held >= 0)
     is_named = is_held | (((kind == Identity.INPUT) | is_of_several) & (name < 0))
     names, owners = np.where(is_named, held, name), np.where(is_held, holder, owner)
-    return _Seen(kind, names, owners, of_update, outside_graphs)
+    return _Seen(kind, names, owners, of_update, outside_graphs, is_output)
 
 
 def _stand_ins(block: I64, kind: I64, name_id: I64, module_id: I64) -> dict[int, tuple[int, int]]:

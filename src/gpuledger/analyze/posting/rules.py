@@ -12,6 +12,7 @@ from gpuledger.model.accounts import CATEGORIES, FATES, IDENTITY_CATEGORY, LIFET
 NO_IDENTITY = -1
 _FLAGS = (
     *("recomputed", "communicating", "reducing", "workspace_sized", "same_module", "freed_in_backward", "of_update"),
+    "carried",
 )
 
 
@@ -32,6 +33,37 @@ class BlockFeatures:
     same_module: NDArray[np.bool_]
     freed_in_backward: NDArray[np.bool_]
     of_update: NDArray[np.bool_]
+    carried: NDArray[np.bool_]
+
+
+def find_carried(
+    owner: tuple[NDArray[np.int64], NDArray[np.int64]],
+    step: NDArray[np.int64],
+    fate: NDArray[np.int8],
+    freed_in: NDArray[np.int64],
+    candidates: NDArray[np.bool_],
+) -> NDArray[np.bool_]:
+    """Return which blocks calls of modules keep for later calls.
+
+    They are replaced in a later call, or are never freed although there was one. Of an owner of such blocks, those of
+    the last call are of this kind, too: it is not known what would have become of them.
+
+    Args:
+        owner: Module and Python stack of each block; -1 for none.
+        step: Its step.
+        fate: Its end; see FATES.
+        freed_in: The phase in which it was freed; negative if it was not.
+        candidates: Which blocks were allocated in a call without gradients, and not returned by it.
+    """
+    module_id, stack_id = owner
+    candidates = candidates & (module_id >= 0)
+    last_step = step[candidates].max(initial=0)
+    replaced = (fate == FATES.index("later")) & (freed_in == PHASES.index("evaluation"))
+    stayed = np.isin(fate, [FATES.index("kept"), FATES.index("alive")])
+    known = candidates & (replaced | (stayed & (step < last_step)))
+    place = module_id * (stack_id.max(initial=0) + 2) + stack_id + 1
+    carried: NDArray[np.bool_] = known | (candidates & stayed & np.isin(place, place[known]))
+    return carried
 
 
 def categorize(features: BlockFeatures) -> NDArray[np.int8]:

@@ -23,6 +23,7 @@ from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.attribution.tensor_observations import TensorObservations
 from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs
 from gpuledger.collect.compiled.compiled_memory import CompiledMemory, SeesBuffers
+from gpuledger.collect.inputs.caches import Caches
 from gpuledger.collect.inputs.input_shapes import InputShapes
 from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.memory.device_readings import CardReader
@@ -122,6 +123,7 @@ class MemoryWindow:
         self.observed.on_gradients = partial(updates.gradients_seen, registered=True)
         self._held = HeldNames(self.observed)
         self._tracker.leaves = LooseLeaves(self.observed, updates, self._held)
+        self._caches = Caches(self.observed)
         self._followed = FollowedOperators(updates, guard, steps.optimizers, self.objects.search)
         self._compiled: CompiledMemory | None = None
         self._times: OperatorTimes | None = None
@@ -337,10 +339,13 @@ class MemoryWindow:
         self._earlier.name_known()
         self.observed.see_stand_ins()
         self.observed.see_inputs(module_id, args, kwargs)
+        self._caches.call_began(args, kwargs)
 
     def on_outermost_end(self, module_id: int, result: Any = None) -> None:
         """Record the exit of an outermost module, and what it has returned."""
         self.inputs.returned(module_id, result)
+        if self.is_open:
+            self._caches.call_ended(module_id, result)
         if self.objects.can_take_steps(module_id):
             self._steps.call_ended(module_id, partial(self.objects.expects_training, module_id))
 

@@ -17,6 +17,7 @@ CATEGORY_COLORS = {
     "reduce_scatter": "#ff9d9a",
     "gathered_weight": "#d37295",
     "input": "#a0cbe8",
+    "cache": "#b6992d",
     "activation": "#f28e2b",
     "activation_gradient": "#8cd17d",
     "temporary": "#f1ce63",

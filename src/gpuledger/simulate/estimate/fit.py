@@ -29,7 +29,7 @@ FOLLOWED, GUESSED = "followed", "guessed"
 _ELSEWHERE = {FOLLOWED: "followed on another GPU", GUESSED: "guessed on another GPU"}
 _MEASURED_CAPABILITY = (9, 0)
 """Compute capability of the GPU on which the rules were measured."""
-CHANGING = ("activation", "activation_gradient", "temporary")
+CHANGING = ("activation", "activation_gradient", "temporary", "cache")
 """Categories of memory of which a program needs more or less with ``torch.compile``."""
 _GUESSED = ("aten.convolution", "aten._cudnn_rnn", CAPTURE)
 """Beginnings of names of operators with predicted memory. A captured graph's pool counts as such."""

@@ -382,7 +382,8 @@ def test_an_inference_is_not_told_of_a_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
-def test_an_inference_is_not_told_of_a_backward(tmp_path: Path) -> None:
+@pytest.mark.parametrize("with_graph", [True, False])
+def test_an_inference_is_not_told_of_a_backward(with_graph: bool, tmp_path: Path) -> None:
     class Cached(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -394,13 +395,15 @@ def test_an_inference_is_not_told_of_a_backward(tmp_path: Path) -> None:
             return self.inner(data)
 
     model = torch.nn.Sequential(*(Cached() for _ in range(6)))
-    with gpuledger.record(out=tmp_path / "run", devices="cpu") as recording, torch.no_grad():
+    with gpuledger.record(out=tmp_path / "run", devices="cpu") as recording, torch.set_grad_enabled(with_graph):
         for _ in range(3):
             model(torch.randn(4096, 64))
     found = find_findings(recording.run().rank())
-    (layers,) = [one for one in found if one.title.startswith("Activations of")]
-    assert layers.evidence.endswith("though no backward was recorded")
-    assert "use_cache=False" in layers.advice
+    (layers,) = [one for one in found if one.title.startswith("Activations of" if with_graph else "Caches are")]
+    assert layers.evidence.endswith("though no backward was recorded") is with_graph
+    assert ("inference_mode" if with_graph else "use_cache=False") in layers.advice
+    cached_bytes = 6 * 3 * 4096 * 64 * 4
+    assert with_graph or layers.saving_bytes == cached_bytes // 2
     assert not [one for one in found if "accumulated" in one.advice or "checkpointing" in one.advice]
 
 

@@ -20,6 +20,7 @@ from gpuledger.model.accounts import (
 
 FLAGS = (
     *("recomputed", "communicating", "reducing", "workspace_sized", "same_module", "freed_in_backward", "of_update"),
+    "carried",
 )
 
 
@@ -50,6 +51,11 @@ def test_what_was_seen_goes_before_any_lifetime(identity: Identity) -> None:
         ("forward", "later", {"workspace_sized": True}, "activation"),
         ("evaluation", "same_visit", {}, "temporary"),
         ("evaluation", "later", {}, "activation"),
+        ("evaluation", "later", {"carried": True}, "cache"),
+        ("evaluation", "kept", {"carried": True}, "cache"),
+        ("evaluation", "kept", {"carried": True, "workspace_sized": True}, "workspace"),
+        ("evaluation", "same_visit", {"carried": True}, "temporary"),
+        ("forward", "later", {"carried": True}, "activation"),
         ("backward", "same_visit", {"same_module": True}, "temporary"),
         ("backward", "same_visit", {}, "activation_gradient"),
         ("backward", "kept", {}, "activation_gradient"),
@@ -98,7 +104,7 @@ def test_the_numbers_of_identities_in_written_journals_stay() -> None:
     names = ["weight", "buffer", "gradient", "optimizer_state", "input"]
     names += ["gathered_weight", "sharded_weight", "sharded_gradient", "sharded_optimizer_state"]
     names += ["leaf", "leaf_gradient", "held", "update", "communication_buffer", "held_outside_graphs"]
-    names += ["earlier_weight", "earlier_buffer"]
+    names += ["earlier_weight", "earlier_buffer", "output", "written_input"]
     assert {one.value: one.name.lower() for one in Identity} == dict(enumerate(names))
 
 

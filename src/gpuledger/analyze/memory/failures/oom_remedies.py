@@ -12,7 +12,7 @@ from gpuledger.units import format_bytes
 if TYPE_CHECKING:
     from gpuledger.analyze.memory.failures.oom_cause import Evidence
 
-_OF_THE_BATCH = ("activation", "activation_gradient", "temporary", "input")
+_OF_THE_BATCH = ("activation", "activation_gradient", "temporary", "input", "cache")
 _SMALLER = "halve the batch size or the length of sequences"
 _IN_PARTS = "process the input in two parts"
 """Instead of a smaller batch, if the input has no dimension of a batch."""
