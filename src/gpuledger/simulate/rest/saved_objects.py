@@ -20,6 +20,7 @@ import torch
 
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.rest.side_effects import is_temporary
+from gpuledger.simulate.rest.unwritten import UnwrittenFiles, place_of
 
 _MARK = b"gpuledger: tensors without data\n" + secrets.token_hex(16).encode() + b"\n"
 """Begins a description. No file from elsewhere can have it: reading a description can execute what it contains."""
@@ -35,7 +36,7 @@ type; elements of the storage, sizes, strides and offset; device; values, None i
 
 
 class SavedObjects:
-    """Replaces ``torch.save`` and ``torch.load``, and what asks for, or removes, a file that was saved.
+    """Replaces ``torch.save`` and ``torch.load``, and what asks for, moves or removes a file that was saved.
 
     Args:
         say: Called with sentences about the estimate.
@@ -43,7 +44,8 @@ class SavedObjects:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._saved: dict[str, bytes | None] = {}
+        self._files = UnwrittenFiles[bytes | None](_written)
+        self._saved = self._files.contents
         """Absolute path -> description; None if there is none, because of parts of the simulation."""
         self._load: Callable[..., Any] = torch.load
 
@@ -52,13 +54,12 @@ class SavedObjects:
         patches.put(torch, "save", self._save)
         patches.put(torch, "load", self._load_saved)
         patches.put(Path, "write_bytes", self._sparing(Path.write_bytes))
-        for place, name in ((os.path, "exists"), (os.path, "isfile"), (Path, "exists"), (Path, "is_file")):
-            patches.put(place, name, self._knowing(getattr(place, name)))
+        self._files.install(patches)
         for name in ("remove", "unlink"):
             patches.put(os, name, self._forgetting(getattr(os, name)))
 
     def _save(self, obj: Any, f: Any, *_args: Any, **_kwargs: Any) -> None:
-        place, content = _place_of(f), _described(obj)
+        place, content = place_of(f), _described(obj)
         if place is None:
             f.write(content or _MARK)
             return
@@ -69,7 +70,7 @@ class SavedObjects:
             self._say("torch.save: the file was not written, because nothing is computed.")
 
     def _load_saved(self, f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        content = None if (place := _place_of(f)) is None else self._saved.get(place) or _written(place)
+        content = None if (place := place_of(f)) is None else self._saved.get(place) or _written(place)
         if place is None and f.seekable():
             began = f.tell()
             content = f.read() if f.read(len(_MARK)) == _MARK else None
@@ -86,12 +87,6 @@ class SavedObjects:
         loaded = self._load(f, keep, *args, **kwargs)
         return _moved(loaded, lambda tensor: devices.get(tensor.untyped_storage()._cdata, "cpu"), {})
 
-    def _knowing(self, exists: Callable[..., bool]) -> Callable[..., bool]:
-        def knows(path: Any, *args: Any, **kwargs: Any) -> bool:
-            return exists(path, *args, **kwargs) or _place_of(path) in self._saved
-
-        return knows
-
     def _sparing(self, write: Callable[[Path, bytes], int]) -> Callable[[Path, bytes], int]:
         def write_bytes(path: Path, data: bytes) -> int:
             if bytes(data[: len(_MARK)]) != _MARK or not os.path.lexists(path) or _written(str(path)) is not None:
@@ -104,17 +99,12 @@ class SavedObjects:
 
     def _forgetting(self, remove: Callable[..., None]) -> Callable[..., None]:
         def forget(path: Any, *args: Any, **kwargs: Any) -> None:
-            place = _place_of(path) or ""
+            place = place_of(path) or ""
             was_saved = self._saved.pop(place, b"") != b""
             if not was_saved or is_temporary(place):  # another file of this name is of an earlier run: it stays
                 remove(path, *args, **kwargs)
 
         return forget
-
-
-def _place_of(path: Any) -> str | None:
-    """Return the absolute path of a file; None for one that is open."""
-    return os.path.abspath(os.fsdecode(path)) if isinstance(path, (str, bytes, os.PathLike)) else None
 
 
 def _written(place: str) -> bytes | None:

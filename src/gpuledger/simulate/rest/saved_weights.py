@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
@@ -16,9 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.rest.side_effects import is_temporary
-
-_EXISTS = ((os.path, "exists"), (os.path, "isfile"), (Path, "exists"), (Path, "is_file"))
-"""Functions that say whether a file exists."""
+from gpuledger.simulate.rest.unwritten import UnwrittenFiles
 
 
 class SavedWeights:
@@ -34,11 +31,12 @@ class SavedWeights:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._instead: dict[str, int] = {}
+        self._files = UnwrittenFiles[int]()
+        self._instead = self._files.contents
         """Absolute path -> descriptor of the file in memory."""
 
     def install(self, patches: Patches) -> None:
-        """Replace safetensors' functions, if it is installed, and what asks for a file that was saved."""
+        """Replace safetensors' functions, if it is installed, and what asks for or moves a file that was saved."""
         if find_spec("safetensors") is None:
             return
         module = import_module("safetensors.torch")
@@ -47,8 +45,7 @@ class SavedWeights:
         patches.put(module, "save_file", partial(self._save_file, module.save_file, module._TYPES))
         for opening in (module, import_module("safetensors")):
             patches.put(opening, "safe_open", partial(self._open, opening.safe_open))
-        for place, name in _EXISTS:
-            patches.put(place, name, self._knowing(getattr(place, name)))
+        self._files.install(patches)
 
     def _save_file(
         self,
@@ -71,21 +68,14 @@ class SavedWeights:
                 _write(file, *content)
             return
         self._say("safetensors: the file was not written, because nothing is computed.")
-        if place not in self._instead:
-            self._instead[place] = os.memfd_create("weights")
+        if place not in self._instead or list(self._instead.values()).count(self._instead[place]) > 1:
+            self._instead[place] = os.memfd_create("weights")  # a new one if the old one was copied
         with open(self._instead[place], "wb", closefd=False) as file:
             _write(file, *content)
 
     def _open(self, plain: Callable[..., Any], filename: Any, *args: Any, **kwargs: Any) -> Any:
         opened = self._instead.get(_absolute(filename))
         return plain(filename if opened is None else f"/proc/self/fd/{opened}", *args, **kwargs)
-
-    def _knowing(self, exists: Callable[..., bool]) -> Callable[..., bool]:
-        def knows(path: Any, *args: Any, **kwargs: Any) -> bool:
-            is_path = isinstance(path, (str, bytes, os.PathLike))
-            return exists(path, *args, **kwargs) or (is_path and _absolute(path) in self._instead)
-
-        return knows
 
 
 def _absolute(path: Any) -> str:

@@ -92,6 +92,39 @@ with tempfile.TemporaryFile() as file:
     file.seek(6)
     loaded = torch.load(file)
 """
+_RENAMED = """
+new = kept.with_suffix(".new")
+torch.save(model.state_dict(), new)
+os.replace(new, kept)
+assert not new.exists()
+loaded = torch.load(kept)
+"""
+_TEMPORARY_RENAMED = """
+with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as file:
+    torch.save(model.state_dict(), file.name)
+os.replace(file.name, kept)
+assert not os.path.exists(file.name)
+loaded = torch.load(kept)
+"""
+_OPENED_RENAMED = """
+new = kept.with_suffix(".new")
+with open(new, "wb") as file:
+    torch.save(model.state_dict(), file)
+new.rename(kept)
+assert not new.exists()
+loaded = torch.load(kept)
+"""
+_COPIED = """
+import shutil
+new = kept.with_suffix(".new")
+torch.save(model.state_dict(), new)
+assert shutil.copyfile(new, kept) == kept
+os.mkdir(kept.with_suffix(""))
+shutil.copy(new, kept.with_suffix(""))
+assert new.exists() and kept.with_suffix("").joinpath(new.name).exists()
+os.rmdir(kept.with_suffix(""))
+loaded = torch.load(kept)
+"""
 _TEMPORARY = """
 with tempfile.TemporaryDirectory() as folder:
     torch.save(model.state_dict(), f"{folder}/weights.pt")
@@ -103,8 +136,14 @@ MODEL = 4 * (1024 * 1024 + 2 * 1024)
 
 @pytest.mark.parametrize(
     "after",
-    [_WITH_AN_OPTIMIZER, _ON_THE_GPU, _IN_MEMORY, _WRITTEN, _OPENED, _TEMPORARY],
-    ids=["with an optimizer", "on the GPU", "in memory", "written from memory", "an open file", "a temporary file"],
+    [
+        *(_WITH_AN_OPTIMIZER, _ON_THE_GPU, _IN_MEMORY, _WRITTEN, _OPENED, _TEMPORARY),
+        *(_RENAMED, _TEMPORARY_RENAMED, _OPENED_RENAMED, _COPIED),
+    ],
+    ids=[
+        *("with an optimizer", "on the GPU", "in memory", "written from memory", "an open file", "a temporary file"),
+        *("renamed", "a temporary file renamed", "an open file renamed", "copied"),
+    ],
 )
 def test_what_was_saved_is_loaded(after: str, tmp_path: Path) -> None:
     kept = tmp_path / "kept.pt"
@@ -127,6 +166,22 @@ def test_a_checkpoint_of_an_earlier_run_stays_if_the_program_removes_its_own(tmp
     kept.write_bytes(b"a checkpoint of another day")
     estimate_of(tmp_path, _BEFORE.format(kept=str(kept)) + "torch.save(model.state_dict(), kept)\nos.remove(kept)\n")
     assert kept.read_bytes() == b"a checkpoint of another day"
+
+
+def test_other_files_are_renamed_and_copied_as_usual(tmp_path: Path) -> None:
+    names = {name: str(tmp_path / name) for name in ("notes", "renamed", "copied", "of_torch", "kept.pt")}
+    moves = """
+names = {names!r}
+Path(names["notes"]).write_text("of the program")
+os.rename(names["notes"], names["renamed"])
+shutil.copy(names["renamed"], names["copied"])
+torch.save(model.state_dict(), names["of_torch"])
+os.replace(names["copied"], names["kept.pt"])
+"""
+    begin = _BEFORE.format(kept=names["kept.pt"]) + "import shutil\n"
+    estimate_of(tmp_path, begin + moves.format(names=names))
+    assert sorted(path.name for path in tmp_path.glob("*") if path.name in names) == ["kept.pt", "renamed"]
+    assert Path(names["kept.pt"]).read_text() == "of the program"
 
 
 class Hostile:

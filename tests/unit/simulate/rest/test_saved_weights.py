@@ -58,6 +58,32 @@ def test_weights_are_loaded_from_a_file_that_was_not_written(tmp_path: Path) -> 
     assert not new.exists()
 
 
+_MOVES = """
+import os
+import shutil
+import torch
+from safetensors.torch import load_file, save_file
+
+new, kept, copied = {new!r}, {kept!r}, {copied!r}
+weight = torch.nn.Linear(1024, 1024, bias=False).cuda().weight
+save_file({{"first": weight.detach()}}, new)
+shutil.copy(new, copied)
+save_file({{"first": weight.half()}}, new)
+os.replace(new, kept)
+assert (os.path.exists(new), os.path.exists(copied)) == (False, True)
+first, second = load_file(copied)["first"], load_file(kept)["first"]
+assert (first.dtype, second.dtype) == (torch.float32, torch.float16)
+"""
+
+
+def test_weights_that_were_not_written_are_renamed_and_copied(tmp_path: Path) -> None:
+    places = {name: tmp_path / f"{name}.safetensors" for name in ("new", "kept", "copied")}
+    places["kept"].write_bytes(b"weights of another day")
+    estimate_of(tmp_path, _MOVES.format(**{name: str(place) for name, place in places.items()}))
+    assert places["kept"].read_bytes() == b"weights of another day"
+    assert not places["copied"].exists()
+
+
 def test_weights_that_were_saved_to_a_temporary_file_are_loaded_from_it(tmp_path: Path) -> None:
     kept = tmp_path / "kept.safetensors"
     kept.write_bytes(b"weights of another day")
