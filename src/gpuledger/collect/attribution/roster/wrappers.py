@@ -14,6 +14,9 @@ from gpuledger.collect.attribution.roster.places import ModuleClasses, ModulePla
 Wrapper = tuple[int, tuple[tuple[str, str], ...], tuple[tuple[str, int], ...]]
 """The module that calls a wrapper, paths and classes of its new modules, and paths and ids of the registered ones."""
 
+MOST_ALIVE = 64
+"""Maximum number of wrappers of one kind that are remembered at a time."""
+
 
 class PassingWrappers:
     """Modules without tensors of their own that are made for each use of a model, as by a solver of equations.
@@ -40,7 +43,7 @@ class PassingWrappers:
         """Called with a model, and its id, that was found first in a wrapper."""
         self._places, self._classes = places, classes
         self._freed, self._contained = freed, contained
-        self._known: dict[Wrapper, tuple[weakref.ref[nn.Module], list[int]]] = {}
+        self._known: dict[Wrapper, list[tuple[weakref.ref[nn.Module], list[int]]]] = {}
 
     def wrapper_of(self, top: nn.Module, inside: int, numbers: Mapping[int, int]) -> Wrapper | None:
         """Return what tells a wrapper apart; None if a module is no wrapper.
@@ -66,13 +69,12 @@ class PassingWrappers:
     def take_over(self, wrapper: Wrapper, top: nn.Module, numbers: Mapping[int, int]) -> list[tuple[nn.Module, int]]:
         """Return the modules of a wrapper that are not registered, with the ids that another one has left them.
 
-        Empty if there was none of its kind, or if it is alive.
+        Empty if there was none of its kind, or if all are alive.
         """
-        reference, left = self._known.get(wrapper, (None, []))
-        is_first = reference is None
-        if is_first:
-            left = self._of_first(wrapper)
-        if not left or (reference is not None and reference() is not None):
+        left = self._of_freed(wrapper)
+        is_first = not left
+        left = left or self._of_first(wrapper)
+        if not left:
             return []
         found = [module for _, _, module in named_modules(top)]
         parts = {part for _, part in wrapper[2]}
@@ -81,8 +83,9 @@ class PassingWrappers:
             if self._contained.get(number, [-1, -1])[1] == left[0]:
                 del self._contained[number]
             if number in parts and wrapper[0] < 0 and (is_first or not self._places[number][0]):
+                is_new = number not in self.models
                 self.models[number] = left[0]
-                if is_first:
+                if is_first and is_new:
                     self.on_model(module, number)
         self._freed.discard(left[0])
         self.keep(wrapper, top, left)
@@ -99,9 +102,20 @@ class PassingWrappers:
         kinds = [self._classes.of(number) if number >= 0 else "" for number in left]
         return left if kinds == [kind for _, kind in made] else []
 
+    def _of_freed(self, wrapper: Wrapper) -> list[int]:
+        """Return the ids of a remembered wrapper that was freed, and forget it; empty if there is none."""
+        known = self._known.get(wrapper, [])
+        for place, (reference, numbers) in enumerate(known):
+            if reference() is None:
+                del known[place]
+                return numbers
+        return []
+
     def keep(self, wrapper: Wrapper, top: nn.Module, numbers: list[int]) -> None:
         """Remember the ids of a wrapper's modules."""
-        self._known[wrapper] = weakref.ref(top), numbers
+        known = self._known.setdefault(wrapper, [])
+        if len(known) < MOST_ALIVE:
+            known.append((weakref.ref(top), numbers))
 
 
 def _has_tensors(module: nn.Module) -> bool:

@@ -87,6 +87,17 @@ def test_one_wrapper_or_several_that_are_alive_are_modules_of_their_own(model: n
     assert seen.registry.path_of(seen.registry.register(model)) == "base_func"
 
 
+def test_several_wrappers_at_a_time_leave_their_ids_to_as_many(model: nn.Module) -> None:
+    seen = Seen()
+    rounds = []
+    for _ in range(4):
+        alive = [Perturbed(model) for _ in range(3)]
+        rounds.append(set(seen.call(*alive)))
+        del alive
+    assert len(rounds[0]) == 3
+    assert rounds[1:] == rounds[:1] * 3
+
+
 def test_wrappers_around_other_models_or_of_other_classes_have_other_ids(model: nn.Module) -> None:
     seen, other = Seen(), nn.Linear(2, 2)
     numbers = [
