@@ -91,6 +91,7 @@ Keys of `rank-N/manifest.json`:
 | `graph_pools` | pools of captured CUDA graphs with their segments; absent for CPU tensors |
 | `cpu_wait_frac` | share of time after the recorded steps in which their thread waited for a CPU; absent if unknown |
 | `line_step` | step in which operators have source lines, and its start; absent without one |
+| `times_of_all_threads` | whether the profiled steps have the work of all threads |
 | `kernels_alone` | first profiled step without operators, and its time; null if all have operators |
 | `host_waits` | gaps between kernels on each device, and the part in which the GPU waited for the CPU |
 | `status`, `closed_by` | closed or cut off, and by which event |

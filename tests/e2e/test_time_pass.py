@@ -89,6 +89,33 @@ def answer(number):
 with ThreadPoolExecutor(3) as pool:
     list(pool.map(answer, range(200)))
 """
+BUSY = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+del optimizer
+torch.set_num_threads(1)
+def answer(number):
+    with torch.no_grad():
+        x = torch.ones(4, 16) * number
+        return model(x).argmax(1).tolist()
+with ThreadPoolExecutor(4) as pool:
+    print(sum(len(found) for found in pool.map(answer, range(2000))))
+"""
+TRAININGS = """
+import threading
+torch.set_num_threads(1)
+del optimizer, model
+models = [torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4)) for _ in range(3)]
+def train(mine):
+    optimizer = torch.optim.SGD(mine.parameters(), 0.1)
+    for _ in range(400):
+        optimizer.zero_grad()
+        mine(torch.ones(8, 16)).square().mean().backward()
+        optimizer.step()
+threads = [threading.Thread(target=train, args=(one,)) for one in models]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
 LEFT_BEHIND = """
 import os, signal, traceback
 from torch.optim import optimizer as optimizers
@@ -166,7 +193,9 @@ def test_a_training_in_a_thread_has_times_and_torchs_profiler_says_nothing(tmp_p
     assert {("0", "forward"), ("2", "backward")} <= {(account.module, account.phase) for account in found.accounts}
 
 
-@pytest.mark.parametrize(("program", "phases"), [(WORKER, {"forward", "backward"}), (SERVED, {"evaluation"})])
+@pytest.mark.parametrize(
+    ("program", "phases"), [(WORKER, {"forward", "backward"}), (SERVED, {"evaluation"}), (BUSY, {"evaluation"})]
+)
 def test_modules_that_other_threads_call_have_times(program: str, phases: set[str], tmp_path: Path) -> None:
     write_script(tmp_path, TRAIN + program)
     assert_unchanged(tmp_path)
@@ -176,6 +205,16 @@ def test_modules_that_other_threads_call_have_times(program: str, phases: set[st
     assert found is not None
     placed = {(account.module, account.phase) for account in found.accounts}
     assert {("0", phase) for phase in phases} <= placed
+
+
+def test_threads_that_compute_all_the_time_have_times(tmp_path: Path) -> None:
+    """The profiler can start and stop only while they are held at a module call."""
+    write_script(tmp_path, TRAIN + TRAININGS)
+    assert_unchanged(tmp_path, "--passes", "memory,time:20")
+    found = break_down_time(rank_of(tmp_path))
+    assert found is not None
+    timed = {account.module for account in found.accounts if account.time_ns}
+    assert len({module.rpartition(".")[0] for module in timed if module.endswith(".0")}) == 3
 
 
 TOO_SHORT = (

@@ -218,6 +218,7 @@ class RecordedFacts(JsonObject):
     program ended, so that it can have taken more than ``steps_seen``. ``exit_began_ns`` is when the process began to
     exit (None if it did not, as one that is killed), and ``exit_error`` the type of its last exception.
     ``cpu_wait_frac`` is the share of time after the recorded steps in which the thread of the steps waited for a CPU.
+    ``times_of_all_threads`` is whether the profiled steps have the work of all threads of the program.
     ``trainings`` are rows of a step and a number: of which training the steps from that one on are.
     ``exit_lost_peer`` is True if that exception came from another rank, which had closed the connection.
     ``is_ended_by_parent`` is True if the process that started it kills it when its work is done, as Ray does.
@@ -256,6 +257,7 @@ class RecordedFacts(JsonObject):
     time_steps: tuple[int, int] | None = None
     cpu_wait_frac: float | None = None
     kernels_alone: KernelsAlone | None = None
+    times_of_all_threads: bool = False
     line_step: LineStep | None = None
     timed_program: TimedProgram | None = None
     energy_pass: EnergyEdges | None = None

@@ -10,7 +10,7 @@ from gpuledger.analyze.memory.instant import Instant, find_peak
 from gpuledger.analyze.memory.lifetimes import read_numbers
 from gpuledger.analyze.memory.peaks import AllocatorPeaks, allocator_peaks
 from gpuledger.analyze.step.steps import StepTimes, step_times
-from gpuledger.analyze.step.work import left_out_note
+from gpuledger.analyze.step.work import work_note
 from gpuledger.model.energy_window import NOTES_WITHOUT_ENERGY
 from gpuledger.units import format_bytes
 
@@ -106,8 +106,8 @@ def _notes(rank: Rank, peaks: AllocatorPeaks, device_idx: int) -> tuple[str, ...
             f"{format_bytes(reserved - recorded)} more than in them."
         )
     notes += graph_pool_notes(rank, device_idx)
-    of_steps = left_out_note(rank, device_idx)
-    notes += [] if of_steps is None else [of_steps]
+    of_work = work_note(rank, device_idx)
+    notes += [] if of_work is None else [of_work]
     if device_idx < 0:
         notes += _later_steps(rank)
         notes = [note for note in notes if not note.startswith(NOTES_WITHOUT_ENERGY)]

@@ -42,6 +42,10 @@ COLUMNS = (
 COLLECTIVE = "collective"
 UNUSUAL, FEWEST_STEPS = 3, 3
 """A step is left out that has more than this many times the operators and the time of the others, if there are some."""
+OVERLAP = 1.05
+"""The ratio of the sum of operators' times to the time in which one ran, above which a note says that threads overlap.
+"""
+OF_ALL_THREADS = "Times by module are sums over all threads of the program, which compute at the same time."
 _IDS = ("module_id", "name_id", "operator_id", "scope_id", "stack_id")
 
 
@@ -50,7 +54,8 @@ class StepWork:
     """One entry per kernel, copy, collective or host operator, from ``steps`` profiled steps.
 
     A timed program without steps counts as one step. A step with a lot of other work, such as another part of the
-    program between two trainings, is left out: times are those of a usual step, as the step time is.
+    program between two trainings, is left out: times are those of a usual step, as the step time is. None is if they
+    have the work of all threads, which others than the thread of the steps do at any time.
 
     ``name_id``, ``operator_id`` and ``scope_id`` are ids in the table ``names``, ``stack_id`` in ``stacks``; -1 for
     none. ``flops`` and ``moved_bytes`` are NaN if unknown, and ``numbers`` None.
@@ -110,7 +115,8 @@ def read_work(rank: Rank, device_idx: int | None = None) -> StepWork | None:
     mine &= device == chosen
     if not mine.any():
         return None
-    mine &= ~np.isin(step, [number for number, *_ in _unusual_steps(step[mine], (end - start)[mine])])
+    unusual = [] if rank.manifest.times_of_all_threads else _unusual_steps(step[mine], (end - start)[mine])
+    mine &= ~np.isin(step, [number for number, *_ in unusual])
     ids = {column: to_numbers(table[column])[mine] for column in _IDS}
     return StepWork(
         device_idx=chosen,
@@ -128,8 +134,12 @@ def read_work(rank: Rank, device_idx: int | None = None) -> StepWork | None:
     )
 
 
-def left_out_note(rank: Rank, device_idx: int) -> str | None:
-    """Return a note on a profiled step that :func:`read_work` leaves out; None if it leaves none out."""
+def work_note(rank: Rank, device_idx: int) -> str | None:
+    """Return a note on a profiled step that :func:`read_work` leaves out, or on threads; None without either."""
+    if rank.manifest.times_of_all_threads:
+        work = read_work(rank, device_idx)
+        overlap = work is not None and work.on_host and work.duration_ns.sum() > OVERLAP * work.busy_ns * work.steps
+        return OF_ALL_THREADS if overlap else None
     table = rank.table("spans", ("device_idx", "kind", "start_ns", "end_ns", "step"))
     device, start, end, step = (to_numbers(table[name]) for name in ("device_idx", "start_ns", "end_ns", "step"))
     first, last = rank.manifest.time_steps or (0, -1)

@@ -84,15 +84,26 @@ class Observation:
         function: A function written in Python, with its source in a file.
         observer: The callbacks around it.
         outermost: Enter before all installed observers, and leave after them.
+        among: A list to which it is added before it is installed. So it can be removed if a signal handler of the
+            program raises meanwhile.
 
     Raises:
         CannotInstrumentError: the source is missing or differs from the compiled code, or it is not a plain function.
     """
 
-    def __init__(self, function: Callable[..., Any], observer: Observer, *, outermost: bool = False) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        observer: Observer,
+        *,
+        outermost: bool = False,
+        among: list[Observation] | None = None,
+    ) -> None:
         self._observer: Observer | None = observer
         with _exclusive:
             self._site = _site_of(function)
+            if among is not None:
+                among.append(self)
             self._site.change(lambda others: [observer, *others] if outermost else [*others, observer])
 
     def remove(self) -> None:

@@ -10,7 +10,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from operator import call
 from os import listdir
@@ -191,12 +192,35 @@ def _settings_of_all_threads() -> Any:
         return None
 
 
+OthersWait = Callable[[], AbstractContextManager[bool]]
+"""Keeps other threads from beginning an operator in a ``with`` block, and says whether none of them is inside one."""
+
+_of_all_threads: list[int] = []
+"""Ids of the profiles of all threads that this process has started."""
+
+
+def can_record_all_threads() -> bool:
+    """Return whether a profile of all threads can start in this process: if torch has them, and once.
+
+    An operator that is in progress at the end of one would, at its own end, write into memory of that profile if
+    another one has started, and crash the program. It can last as long as the Python code inside it, such as the
+    ``forward`` of an ``autograd.Function``.
+    """
+    return not _of_all_threads and _settings_of_all_threads() is not None
+
+
 def _call_once(results: list[Any], function: Callable[[], Any]) -> None:
     """Append the result of a function written in C.
 
     All of this is one call of C code, so that no signal handler can run after the function and before this is known.
     """
     results.extend(map(call, (function,)))
+
+
+@contextmanager
+def _nobody_waits() -> Iterator[bool]:
+    """Stand in for :data:`OthersWait` where the calling thread is recorded alone."""
+    yield False
 
 
 class Profiler:
@@ -219,10 +243,11 @@ class Profiler:
 
     Args:
         with_shapes: Whether input shapes are recorded where there is a GPU.
-        all_threads: Whether operators of all threads are recorded, if torch can, and not of the calling one alone.
+        all_threads: To record operators of all threads and not of the calling one alone; used when the profile starts
+            and ends. If other threads do not wait at its start, the calling one is recorded alone.
     """
 
-    def __init__(self, *, with_shapes: bool = True, all_threads: bool = False) -> None:
+    def __init__(self, *, with_shapes: bool = True, all_threads: OthersWait | None = None) -> None:
         self._puts_back: Callable[..., Any] | None = None
         self._level = _kineto_level()
         self._is_first = self._level.value == NOT_BEGUN
@@ -231,10 +256,11 @@ class Profiler:
         self._is_on_gpu = device is not None
         self.has_shapes = with_shapes and self._is_on_gpu
         self._teardown = "1" if self._is_on_gpu and not torch_private.holds_graphs() else "0"
-        settings = _settings_of_all_threads() if all_threads else None
-        self.has_all_threads = settings is not None
+        self._others_wait = all_threads if can_record_all_threads() else None
+        self.has_all_threads = False
+        """Whether it records all threads, from its start on."""
         self._profile = torch.autograd.profiler.profile(
-            use_kineto=True, use_device=device, record_shapes=self.has_shapes, experimental_config=settings
+            use_kineto=True, use_device=device, record_shapes=self.has_shapes
         )
         self._is_open = False
         self._prepared: list[None] = []
@@ -273,12 +299,16 @@ class Profiler:
         self._start_prepared()
 
     def _start_prepared(self) -> None:
-        if self.has_all_threads:
-            torch_private.profilers_of_all_threads.add(id(self))
-        config = self._profile.config(create_trace_id=False)
         torch.autograd.profiler._run_on_profiler_start()
-        enable = partial(torch._C._autograd._enable_profiler, config, self._profile.kineto_activities)
-        _call_once(self._started, enable)
+        with (self._others_wait or _nobody_waits)() as is_of_all:
+            if is_of_all:
+                self._profile.experimental_config = _settings_of_all_threads()
+                _of_all_threads.append(id(self))
+                torch_private.profilers_of_all_threads.add(id(self))
+            self.has_all_threads = is_of_all
+            config = self._profile.config(create_trace_id=False)
+            enable = partial(torch._C._autograd._enable_profiler, config, self._profile.kineto_activities)
+            _call_once(self._started, enable)
 
     def keep_cupti(self) -> None:
         """Leave CUPTI attached at the end, because the program captures a CUDA graph during the profile."""
@@ -329,8 +359,9 @@ class Profiler:
             self._set_variables()
             if self._prepared and not self._started and not torch_private.is_profiling(id(self)):
                 self._start_prepared()  # only a profile that was started can be ended
-            if self._started and not self._results and torch_private.is_profiling():
-                _call_once(self._results, torch._C._autograd._disable_profiler)
+            with ((self.has_all_threads and self._others_wait) or _nobody_waits)():
+                if self._started and not self._results and torch_private.is_profiling():
+                    _call_once(self._results, torch._C._autograd._disable_profiler)
             torch_private.profilers_of_all_threads.discard(id(self))
         finally:
             _restore_variables(TEARDOWN, LOG_LEVEL)

@@ -33,7 +33,8 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _COMPILE_WORKERS = os.path.join(_TORCH, "_inductor", "compile_worker") + os.sep
 """Its threads wait for the processes that compile kernels."""
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-_section = threading.Lock()
+_section: dict[str, object] = {}
+"""Has a value while a thread is inside :func:`undisturbed`."""
 _LONG_S = 1.0
 """Thread switch interval during the inspection; longer than any of it takes. A thread that computes in Python alone can
 hold up the inspection for this long."""
@@ -114,14 +115,20 @@ def undisturbed() -> Iterator[bool]:
         yield True
         return
     with ExitStack() as undo:  # each cleanup is registered before its action, so an error leaves nothing changed
-        # Never block on this lock: a fork can copy it in the locked state.
-        nobody_else = _section.acquire(blocking=False) and bool(undo.callback(_section.release))
+        own = object()
+        undo.callback(_leave_section, own)
+        nobody_else = _section.setdefault("inside", own) is own  # never waits: a fork can copy it with a value
         if nobody_else:
             interval_s = sys.getswitchinterval()
             undo.callback(sys.setswitchinterval, interval_s)
             sys.setswitchinterval(_LONG_S)
             time.sleep(interval_s)  # threads that already wait for the GIL request it within the old interval
         yield nobody_else
+
+
+def _leave_section(own: object) -> None:
+    if _section.get("inside") is own:
+        _section.clear()
 
 
 def gradients_of(leaves: Sequence[Any], read: Callable[[Any], Any] = grad_of) -> list[Any] | None:
@@ -157,13 +164,18 @@ def gradients_of(leaves: Sequence[Any], read: Callable[[Any], Any] = grad_of) ->
         before.clear()  # it contains this frame: see frames.frames_by_thread
 
 
-def do_others_compute() -> bool:
+def do_others_compute(waiting: set[int] | frozenset[int] = frozenset()) -> bool:
     """Return whether another thread could be inside an operator, or about to begin one.
 
     All others must wait in a function of the standard library, or of a library that does not use torch.
+
+    Args:
+        waiting: Ids of threads that wait for gpuledger.
     """
-    others = frames_by_thread().values()
-    return any(_may_write_gradients(frame) or frame.f_code.co_name == "run" for frame in others)
+    for thread, frame in frames_by_thread().items():  # no generator: what a signal handler raises in one can be lost
+        if thread not in waiting and (_may_write_gradients(frame) or frame.f_code.co_name == "run"):
+            return True
+    return False
 
 
 def _may_write_gradients(innermost: FrameType) -> bool:
@@ -188,6 +200,6 @@ def _is_harmless(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     if file.startswith(_COMPILE_WORKERS):
         return True
-    if any(folder in file for folder in _INSTALLED):
-        return not file.startswith(_TORCH) and all(value is not torch for value in list(frame.f_globals.values()))
+    if any(map(file.__contains__, _INSTALLED)):
+        return not file.startswith(_TORCH) and all(map(partial(is_not, torch), list(frame.f_globals.values())))
     return file.startswith(_STANDARD_LIBRARY)

@@ -17,6 +17,7 @@ from typing import Any
 
 from gpuledger.collect.adapter import dynamo
 from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.launch.settings import RecordSettings
 from gpuledger.collect.passes import energy_cards
 from gpuledger.collect.steps.step_counter import StepCounter
 from gpuledger.model.energy_window import ENERGY_MARKER, WITHOUT_ENERGY
@@ -78,6 +79,13 @@ class EnergyPass:
     def reads_cards(self) -> bool:
         """Return whether the energy of a GPU is being measured, and not only the time of steps."""
         return self.is_open and bool(self._cards)
+
+    def is_possible(self, settings: RecordSettings) -> bool:
+        """Return whether to measure: the user has asked for it, or the energy of a GPU can be read. Says if not."""
+        is_possible = settings.passes_asked or energy_cards.any_is_metered(settings.run_directory)
+        if not is_possible:
+            self._say(WITHOUT_ENERGY)
+        return is_possible
 
     def begin(self) -> None:
         """Begin after the step that has just ended."""

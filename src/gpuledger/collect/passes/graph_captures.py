@@ -12,6 +12,7 @@ begins.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import weakref
@@ -24,6 +25,7 @@ from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observat
 from gpuledger.collect.adapter.observer import Observer
 from gpuledger.collect.adapter.user_profiler import UserProfiler
 from gpuledger.collect.attribution.rank_journal import RankJournal
+from gpuledger.collect.passes.call_ranges import CallRanges
 from gpuledger.collect.passes.kineto_columns import events_between, read_capture
 from gpuledger.collect.passes.time_pass import TimePass
 from gpuledger.model.journal.journal import GRAPH_RANGE
@@ -53,6 +55,7 @@ class GraphCaptures:
         """Records the operators of a capture."""
         self._steps = steps
         self._journal = journal
+        self._pid = os.getpid()
         self._watch = watch
         self._guard = guard
         self._give_up = give_up
@@ -73,7 +76,7 @@ class GraphCaptures:
         observers = (
             Observer(self._begins, fail=self._failed, absorbs=absorbs),
             Observer(self._enter, self._ended, self._failed, absorbs=absorbs),
-            Observer(self._replays, self._leave, self._fail, absorbs=absorbs),
+            Observer(self._replays, CallRanges.leave, CallRanges.fail, absorbs=absorbs),
         )
         watched = list(zip(torch_entrances.cuda_graph(), observers, strict=True))
         try:
@@ -84,7 +87,9 @@ class GraphCaptures:
             self.remove()
 
     def remove(self) -> None:
-        """Stop watching, and drop a capture in progress."""
+        """Stop watching, and drop a capture in progress. In a forked child, its profiler is left alone."""
+        if os.getpid() != self._pid:
+            self.trace.leave()
         take_out_all([lambda: remove_all(self._observations), self.close])
 
     def close(self) -> bool:
@@ -180,13 +185,6 @@ class GraphCaptures:
         opened = torch_private.open_range(f"{GRAPH_RANGE}{number}")
         opened.__enter__()
         return [opened]
-
-    def _leave(self, opened: list[Any], _result: Any) -> None:
-        if opened:
-            opened.pop().__exit__(None, None, None)
-
-    def _fail(self, opened: list[Any]) -> None:
-        self._leave(opened, None)
 
     def say_untraced(self) -> None:
         """Note how many captures were not traced, if any."""

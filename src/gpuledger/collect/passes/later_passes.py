@@ -26,13 +26,13 @@ from gpuledger.collect.passes import energy_cards
 from gpuledger.collect.passes.cpu_wait import CpuWait
 from gpuledger.collect.passes.energy_pass import EnergyPass
 from gpuledger.collect.passes.graph_captures import GraphCaptures
+from gpuledger.collect.passes.held_threads import HeldThreads
 from gpuledger.collect.passes.outcomes import OWN_PROFILER, PROFILED_ENERGY, USES_GRAPHS, LaterMeasurement, Outcomes
 from gpuledger.collect.passes.program_times import ProgramTimes
 from gpuledger.collect.passes.thread_end import ThreadEnd
 from gpuledger.collect.passes.time_pass import CALLS, TimePass
 from gpuledger.collect.passes.timing_preconditions import advice_for, why_no_time_pass
 from gpuledger.collect.steps.step_counter import StepCounter
-from gpuledger.model.energy_window import WITHOUT_ENERGY
 from gpuledger.model.pass_facts import TIME_STEPS, UNPROFILED_STEPS
 
 FEWEST_TIME_STEPS = 2
@@ -87,7 +87,8 @@ class LaterPasses:
         self._thread_end = ThreadEnd()
         self._energy_pass = EnergyPass(journal, steps, self._say, settings.passes.get("energy", 0))
         self._drop_times = guard.for_good(self._drop)
-        self._time_pass = TimePass(journal, registry, guard, self._drop_times)
+        others = HeldThreads(journal, steps.turns.waiting, guard.absorbs)
+        self._time_pass = TimePass(journal, registry, guard, self._drop_times, others)
         self._user_profiler: UserProfiler | None = None
         self._captures: GraphCaptures | None = None
         self._cpu_wait = CpuWait()
@@ -181,17 +182,21 @@ class LaterPasses:
 
     def _end_profiled_step(self) -> bool:
         """Record the end of a profiled step. Return whether the timing measurement has ended."""
-        if not (self._time_pass.is_of_this_thread if self._steps.seen < self._last_step else self._time_pass.can_stop):
+        if not self._time_pass.is_of_this_thread:
             self._others_step = True
             return False
         if self._steps.seen < self._last_step or energy_cards.is_capturing() or torch_private.is_in_backward():
             self._leave_out_operators()
             return False
-        if not (self._has_lines or self._others_step) and self._begin_lines():
-            return False
-        if self._others_step:
-            self._journal.fact(time_steps=[self._last_step - self._time_steps + 1, self._steps.seen])
-        self._end_times()
+        with self._time_pass.stopping() as can_stop:
+            if not can_stop:
+                self._others_step = True
+                return False
+            if not (self._has_lines or self._others_step) and self._begin_lines():
+                return False
+            if self._others_step:
+                self._journal.fact(time_steps=[self._last_step - self._time_steps + 1, self._steps.seen])
+            self._end_times()
         self._journal.write()  # keep the result even if the program crashes later
         self._see_calls(True)
         self._steps.restart_clock()
@@ -282,15 +287,8 @@ class LaterPasses:
         self._wanted = []
         self._thread_end.stop()
         watch = [] if self._user_profiler is None else [self._user_profiler.remove]
-        watch += [] if self._captures is None else [self._take_out_captures]
+        watch += [] if self._captures is None else [self._captures.remove]
         take_out_all([self._energy_pass.take_out, self.expect_steps, self._take_out_times, *watch])
-
-    def _take_out_captures(self) -> None:
-        if self._captures is None:
-            return
-        if os.getpid() != self._pid:
-            self._captures.trace.leave()
-        self._captures.remove()
 
     def _take_out_times(self) -> None:
         if os.getpid() != self._pid:
@@ -301,16 +299,22 @@ class LaterPasses:
     def _begin_time_pass(self) -> bool:
         """Begin the timing measurement.
 
-        Return False if it is not wanted, or if the program's own profiler has priority.
+        Return False if it is not wanted or not possible. It begins at a later step if other threads compute.
         """
         watch = self._user_profiler
         if watch is None or "time" not in self._wanted:
             return False
-        self._wanted.remove("time")
         why_not = self._why_no_time_pass(watch)
         if why_not is not None:
+            self._wanted.remove("time")
             self._say(f"No timing measurement: {why_not}.")
             return False
+        with self._time_pass.starting() as can_start:
+            return self._start_times(watch) if can_start else True
+
+    def _start_times(self, watch: UserProfiler) -> bool:
+        """Start the timing measurement. Return False if an error has ended it."""
+        self._wanted.remove("time")
         self._tries_left -= 1
         self._last_step = self._steps.seen + self._time_steps
         started_ns = time.time_ns()
@@ -350,13 +354,9 @@ class LaterPasses:
 
     def _may_measure_energy(self) -> bool:
         """Return whether the energy measurement is still wanted. Without a GPU that can be read, it is left out."""
-        if "energy" not in self._wanted:
-            return False
-        if self._settings.passes_asked or energy_cards.any_is_metered(self._settings.run_directory):
-            return True
-        self._wanted.remove("energy")
-        self._say(WITHOUT_ENERGY)
-        return False
+        if "energy" in self._wanted and not self._energy_pass.is_possible(self._settings):
+            self._wanted.remove("energy")
+        return "energy" in self._wanted
 
     def _before_any_fork(self) -> None:
         if self._captures is not None and self._captures.is_open:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,13 +19,14 @@ from gpuledger.collect.adapter import dispatch_modes, dynamo, kineto, kineto_eve
 from gpuledger.collect.adapter.guard import Guard, take_out_all
 from gpuledger.collect.adapter.instrument import Observation, remove_all
 from gpuledger.collect.adapter.observer import Observer
-from gpuledger.collect.adapter.other_threads import do_others_compute
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.compiled.compiled_graphs import CompiledGraphs
 from gpuledger.collect.compiled.compiled_ranges import CompiledRanges
 from gpuledger.collect.passes import energy_cards
+from gpuledger.collect.passes.call_ranges import CallRanges
+from gpuledger.collect.passes.held_threads import MOST_WAITS, HeldThreads
 from gpuledger.collect.passes.kineto_columns import read_activities
 from gpuledger.collect.passes.line_marks import LineMarks
 from gpuledger.collect.passes.scope_marks import ScopeMarks
@@ -47,6 +49,7 @@ class TimePass:
         registry: Ids of modules.
         guard: Handles exceptions raised in gpuledger's code.
         overflow: Called if there are more than CALLS module calls, to end the measurement; must not raise.
+        others: Holds other threads, to record all threads; None to record the calling one alone.
     """
 
     def __init__(
@@ -55,8 +58,10 @@ class TimePass:
         registry: ModuleRegistry,
         guard: Guard,
         overflow: Callable[[], None],
+        others: HeldThreads | None = None,
     ) -> None:
         self.is_open = False
+        self._others = others
         self._overflow = overflow
         self._calls_left = CALLS
         self._journal = journal
@@ -64,13 +69,7 @@ class TimePass:
         self._profiler: kineto.Profiler | None = None
         self._guard = guard
         self._observations: list[Observation] = []
-        self._optimizer_ranges: dict[int, list[Any]] = {}
-        """Ranges of optimizer steps in progress, by thread."""
-        self._ranges: list[tuple[int, list[Any]]] = []
-        """Thread and range of every module call, in order.
-
-        The inner list with the range is emptied when the call ends.
-        """
+        self._ranges = CallRanges()
         self._scopes = ScopeMarks(registry, guard)
         self._compiled: CompiledRanges | None = None
         self._lines: LineMarks | None = None
@@ -110,14 +109,38 @@ class TimePass:
         """Return whether the calling thread has started the profiler, or it is of all. No other thread can stop it."""
         return self.has_all_threads or threading.get_ident() == self._thread
 
-    @property
-    def can_stop(self) -> bool:
-        """Return whether the calling thread can stop the profiler now.
+    @contextmanager
+    def starting(self) -> Iterator[bool]:
+        """Prepare for :meth:`begin` in the block. Other threads are held meanwhile if they are to be recorded.
 
-        One of all threads can crash the program if it starts or stops while another thread is inside an operator. In
-        1,500 starts and stops while three threads computed, that happened twice (torch 2.13).
+        Yields:
+            False if the measurement should begin at a later step, because other threads compute.
         """
-        return self.is_of_this_thread and not (self.has_all_threads and do_others_compute())
+        if self._others is None or self._all_threads() is None:
+            yield True
+            return
+        with self._others.held() as do_wait:
+            yield do_wait or self._others.waits_in_vain >= MOST_WAITS
+
+    @contextmanager
+    def stopping(self) -> Iterator[bool]:
+        """Prepare to stop the profiler in the block. One of all threads stops only while the others are held.
+
+        Yields:
+            Whether the calling thread can stop the profiler now.
+        """
+        if self._others is None or not self.has_all_threads:
+            yield self.is_of_this_thread
+            return
+        energy_cards.wait_for(energy_cards.cards_in_use())  # that can take longer than threads are held
+        with self._others.held() as do_wait:
+            yield do_wait
+
+    def _all_threads(self) -> kineto.OthersWait | None:
+        """Return what a profiler of all threads needs; None to record the calling one alone."""
+        if self._others is None or not (self._registry.runs_in_other_threads() and kineto.can_record_all_threads()):
+            return None
+        return self._others.quiet
 
     @property
     def has_all_threads(self) -> bool:
@@ -130,11 +153,10 @@ class TimePass:
         self._thread = threading.get_ident()
         self._calls_left = CALLS
         self._alone = None
-        several = self._registry.runs_in_other_threads() and not do_others_compute()
-        self._profiler = kineto.Profiler(with_shapes=not self._has_transforms, all_threads=several)
+        self._profiler = kineto.Profiler(with_shapes=not self._has_transforms, all_threads=self._all_threads())
         self._profiler.start()
         self.is_open = True
-        call = Observer(self._enter_call, self._leave_range, self._fail_range, absorbs=self._guard.absorbs)
+        call = Observer(self._enter_call, self._ranges.leave, self._ranges.fail, absorbs=self._guard.absorbs)
         self._observations.append(Observation(torch_entrances.module_call(), call))
         self._observe_backward()
         self._scopes.install()
@@ -161,7 +183,7 @@ class TimePass:
             self._journal.pause("time", started_ns)
 
     def _observe_backward(self) -> None:
-        backward = Observer(self._enter_backward, self._leave_range, self._fail_range, absorbs=self._guard.absorbs)
+        backward = Observer(self._enter_backward, self._ranges.leave, self._ranges.fail, absorbs=self._guard.absorbs)
         for function in (torch_entrances.backward(), torch_entrances.grad()):
             self._observations.append(Observation(function, backward))
 
@@ -208,15 +230,20 @@ class TimePass:
         self._journal.pause("time", started_ns)
 
     def leave_out_shapes(self) -> None:
-        """Begin the profile anew, without shapes of operators. What was recorded so far is dropped."""
-        if self._profiler is None or not self.can_stop:
-            return
-        energy_cards.wait_for(energy_cards.cards_in_use())
-        started_ns = time.time_ns()
-        self._profiler.stop(wait=not energy_cards.runs_with_others())
-        self._profiler = kineto.Profiler(with_shapes=False, all_threads=self.has_all_threads)
-        self._profiler.start()
-        self._journal.pause("time", started_ns)
+        """Begin the profile anew, without shapes of operators. What was recorded so far is dropped.
+
+        The new one records the calling thread alone.
+        """
+        with self.stopping() as can_stop:
+            if self._profiler is None or not can_stop:
+                return
+            energy_cards.wait_for(energy_cards.cards_in_use())
+            started_ns = time.time_ns()
+            self._profiler.stop(wait=not energy_cards.runs_with_others())
+            self._thread = threading.get_ident()
+            self._profiler = kineto.Profiler(with_shapes=False)
+            self._profiler.start()
+            self._journal.pause("time", started_ns)
 
     def stop_counting(self) -> bool:
         """Stop counting operators. Return False if that is not possible now; then call it again."""
@@ -259,22 +286,24 @@ class TimePass:
             self._held = []
         if self._profiler is None:
             return self._lines is None or self._lines.remove()
-        while self._optimizer_ranges.get(threading.get_ident()):
-            self.leave_optimizer()
+        self._ranges.leave_optimizers()
         self.is_open = False
         self._journal.fact(time_pass_open=False)
         self._take_out_ranges()
-        if torch_private.is_in_backward() or not (self.is_of_this_thread if at_once else self.can_stop):
-            return False
-        is_alone = not (energy_cards.is_capturing() or energy_cards.runs_with_others())
-        energy_cards.wait_for(energy_cards.cards_in_use())
-        started_ns = time.time_ns()  # until here, the GPU was finishing the program's own work
-        events = self._profiler.stop(wait=is_alone)
-        self._profiler = None
+        with self.stopping() as can_stop:
+            if torch_private.is_in_backward() or not (self.is_of_this_thread if at_once else can_stop):
+                return False
+            is_alone = not (energy_cards.is_capturing() or energy_cards.runs_with_others())
+            energy_cards.wait_for(energy_cards.cards_in_use())
+            started_ns = time.time_ns()  # until here, the GPU was finishing the program's own work
+            events = self._profiler.stop(wait=is_alone)
+            of_all, self._profiler = self._profiler.has_all_threads, None
+            if self._others is not None:
+                self._others.let_go()
         if keep and hold:
             self._held = events
         elif keep:
-            self._journal.fact(kernels_alone=self._alone)
+            self._journal.fact(kernels_alone=self._alone, times_of_all_threads=of_all)
             if self._compiled is not None:
                 self._compiled.write()
             self._write(events)
@@ -288,41 +317,19 @@ class TimePass:
         self._take_out_ranges()
 
     def _take_out_ranges(self) -> None:
-        self._optimizer_ranges.clear()
-        self._end_ranges()
+        self._ranges.end_all()
         compiled = [] if self._compiled is None else [self._compiled.remove]
         lines = [] if self._lines is None else [self._lines.remove]
         take_out_all([lambda: remove_all(self._observations), self._scopes.remove, *compiled, *lines])
 
-    def _opened(self, name: str) -> list[Any]:
-        """Return a list with a range that has just been opened. The list is emptied when the range ends."""
-        opened = torch_private.open_range(name)
-        opened.__enter__()
-        held = [opened]
-        self._ranges.append((threading.get_ident(), held))
-        return held
-
-    def _end_ranges(self) -> None:
-        """Close the ranges of calls in progress in this thread. Kineto prints warnings about open ranges."""
-        thread = threading.get_ident()
-        while self._ranges:
-            made_in, held = self._ranges.pop()
-            if made_in == thread:
-                self._leave_range(held, None)
-
     def enter_optimizer(self) -> None:
         """Record the start of an optimizer step."""
-        if self._alone is not None:
-            return
-        opened = torch_private.open_range(f"{PHASE_RANGE}{int(Phase.OPTIMIZER)}")
-        opened.__enter__()
-        self._optimizer_ranges.setdefault(threading.get_ident(), []).append(opened)
+        if self._alone is None:
+            self._ranges.enter_optimizer()
 
     def leave_optimizer(self) -> None:
-        """Record the end of an optimizer step. Those of other threads can be in progress at the same time."""
-        opened = self._optimizer_ranges.get(threading.get_ident())
-        if opened:
-            opened.pop().__exit__(None, None, None)
+        """Record the end of an optimizer step."""
+        self._ranges.leave_optimizer()
 
     def _enter_call(self, module: nn.Module, _args: Any, _kwargs: Any) -> list[Any] | None:
         """Open a range named after the module's id."""
@@ -330,8 +337,7 @@ class TimePass:
             return None
         try:
             self._calls_left -= 1
-            if self._calls_left < 0 and self.can_stop:
-                self._overflow()
+            if self._calls_left < 0 and self._overflows():
                 return None
             if self._registry.gone:
                 self._registry.forget_gone()
@@ -342,7 +348,7 @@ class TimePass:
                 number = self._registry.register(module)
                 self._texts[number] = f"{MODULE_RANGE}{number}"
             text = self._texts[number]
-            return self._opened(text if torch.is_grad_enabled() else text + NO_GRAD)
+            return self._ranges.opened(text if torch.is_grad_enabled() else text + NO_GRAD)
         except RecursionError:
             return None
         except BaseException as error:
@@ -350,22 +356,21 @@ class TimePass:
                 raise
             return None
 
+    def _overflows(self) -> bool:
+        """End the measurement after too many calls. Return False if that is not possible now."""
+        with self.stopping() as can_stop:
+            if can_stop:
+                self._overflow()
+            return can_stop
+
     def _enter_backward(self, *_: Any) -> list[Any] | None:
         """Open a range for a backward pass."""
         if not self.is_open or torch.compiler._is_compiling_flag:
             return None
-        opened = self._opened(f"{PHASE_RANGE}{int(Phase.BACKWARD)}")
+        opened = self._ranges.opened(f"{PHASE_RANGE}{int(Phase.BACKWARD)}")
         if self._lines is not None and self._lines.is_on:
             self._lines.mark(sys._getframe(1).f_back)
         return opened
-
-    def _leave_range(self, opened: list[Any], _result: Any) -> None:
-        """Close a range, once."""
-        if opened:
-            opened.pop().__exit__(None, None, None)
-
-    def _fail_range(self, opened: list[Any]) -> None:
-        self._leave_range(opened, None)
 
     def _write(self, events: list[Any]) -> None:
         until_ns = kineto_events.ALL_TIMES if self._alone is None else self._alone["from_ns"]

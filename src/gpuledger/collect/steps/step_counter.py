@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from gpuledger.collect.steps.compiled_steps import CompiledCalls, CompiledSteps
 from gpuledger.collect.steps.followed_optimizer import FollowedOptimizer
 from gpuledger.collect.steps.made_optimizers import MadeOptimizers
 from gpuledger.collect.steps.replayed_steps import ReplayedGraph, ReplayedSteps
+from gpuledger.collect.steps.turns import Turns
 
 CALL, REPLAY = "call", "replay"
 """Kinds of steps."""
@@ -100,8 +100,7 @@ class StepCounter:
         """
         self._started_ns = time.time_ns()
         self._awaits_call = True
-        self._ending = threading.RLock()
-        """A model can be called in several threads at once."""
+        self.turns = Turns()
         self._before = before_optimizer
         self._after = after_optimizer
         self._ended = ended
@@ -387,9 +386,10 @@ class StepCounter:
             self._end("optimizer")
 
     def _end(self, kind: str) -> None:
-        with self._ending:
-            if not self._is_counting:  # removed while this thread waited for the lock
-                return
+        self.turns.take(partial(self._end_now, kind))
+
+    def _end_now(self, kind: str) -> None:
+        if self._is_counting:  # not if it was removed while this thread waited for its turn
             now_ns = time.time_ns()
             started_ns, self._started_ns = self._started_ns, now_ns
             self.seen += 1

@@ -15,10 +15,11 @@ from synthetic_work import TIME_STEPS, load_timed
 
 from gpuledger.analyze.overview.summary import summarize
 from gpuledger.analyze.step.times import break_down_time
-from gpuledger.analyze.step.work import left_out_note, read_work
+from gpuledger.analyze.step.work import OF_ALL_THREADS, read_work, work_note
 from gpuledger.model.run import KeptRank
 
 FIRST, SECOND = TIME_STEPS
+TABLES = ("steps", "blocks", "segments", "counters", "modules", "names", "stacks", "spans")
 
 
 def with_steps(path: Path, *repeats: int) -> KeptRank:
@@ -31,8 +32,7 @@ def with_steps(path: Path, *repeats: int) -> KeptRank:
         field = work.schema.field("step")
         steps = pa.array(np.full(work.num_rows, FIRST + number), field.type)
         parts += [work.set_column(work.schema.get_field_index("step"), field, steps)] * count
-    names = ("steps", "blocks", "segments", "counters", "modules", "names", "stacks")
-    tables = {name: rank.table(name) for name in names} | {"spans": pa.concat_tables(parts)}
+    tables = {name: rank.table(name) for name in TABLES[:-1]} | {"spans": pa.concat_tables(parts)}
     manifest = replace(rank.manifest, time_steps=(FIRST, FIRST + len(repeats) - 1))
     return KeptRank(rank.number, rank.directory, manifest, tables=tables)
 
@@ -49,8 +49,19 @@ def test_a_step_with_far_more_work_is_left_out_and_named(
     usual = present(read_work(with_steps(tmp_path / "usual.ledger", 1)))
     expected = 1.0 if left_out is not None else sum(repeats) / len(repeats)
     assert times.work_ns == pytest.approx(expected * float(usual.duration_ns.sum()))
-    note = left_out_note(rank, -1)
+    note = work_note(rank, -1)
     assert (note is None) is (left_out is None)
     if note is not None:
         assert note.startswith(f"Times by module leave step {left_out} out: ")
         assert note in summarize(rank, -1).notes
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_no_step_is_left_out_if_the_times_are_of_all_threads(overlap: bool, tmp_path: Path) -> None:
+    """The other threads work at any time, and so in some steps more than in others."""
+    found = with_steps(tmp_path / "run.ledger", *((20, 1, 1) if overlap else (1,)))  # the same spans several times over
+    manifest = replace(found.manifest, times_of_all_threads=True)
+    rank = KeptRank(found.number, found.directory, manifest, tables={name: found.table(name) for name in TABLES})
+    work, before = present(read_work(rank)), present(read_work(found))
+    assert (work.steps, before.steps) == ((3, 2) if overlap else (1, 1))
+    assert (OF_ALL_THREADS in summarize(rank, -1).notes) is overlap

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -20,7 +20,8 @@ WARNINGS = 2
 
 def profile(*, all_threads: bool = False) -> None:
     """Profile one operator, and stop again if that was interrupted, as the timing measurement does it."""
-    profiler = kineto.Profiler(all_threads=all_threads)
+    kineto._of_all_threads.clear()
+    profiler = kineto.Profiler(all_threads=(lambda: nullcontext(True)) if all_threads else None)
     try:
         profiler.start()
         torch.ones(2).exp()

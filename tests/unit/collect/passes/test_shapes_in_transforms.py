@@ -18,7 +18,7 @@ from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.rank_journal import RankJournal
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.passes import program_times
-from gpuledger.collect.passes import time_pass as time_pass_module
+from gpuledger.collect.passes.held_threads import HeldThreads
 from gpuledger.collect.passes.program_times import AWAITED, ProgramTimes
 from gpuledger.collect.passes.time_pass import TimePass
 
@@ -47,8 +47,8 @@ class Profiler:
 
     made: list[bool]
 
-    def __init__(self, *, with_shapes: bool = True, all_threads: bool = False) -> None:
-        self.has_shapes, self.has_all_threads = with_shapes, all_threads
+    def __init__(self, *, with_shapes: bool = True, all_threads: kineto.OthersWait | None = None) -> None:
+        self.has_shapes, self.has_all_threads = with_shapes, all_threads is not None
         Profiler.made.append(with_shapes)
 
     def start(self) -> None:
@@ -66,7 +66,9 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> StackTable:
 
 
 def time_pass_of(directory: Path, stacks: StackTable | None) -> TimePass:
-    found = TimePass(RankJournal(lambda: directory, []), ModuleRegistry(), GUARD, lambda: None)
+    journal = RankJournal(lambda: directory, [])
+    others = HeldThreads(journal, set(), GUARD.absorbs)
+    found = TimePass(journal, ModuleRegistry(), GUARD, lambda: None, others)
     if stacks is not None:
         found.use_lines(stacks)
     return found
@@ -84,37 +86,19 @@ def test_the_timing_measurement_has_shapes_unless_the_recorded_steps_have_transf
     assert Profiler.made == [True, False]
 
 
-@pytest.mark.usefixtures("stacks")
-@pytest.mark.parametrize("several", [True, False])
-def test_a_profile_without_shapes_has_the_threads_of_the_one_before(
-    several: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_profile_without_shapes_records_the_calling_thread_alone(
+    stacks: StackTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ModuleRegistry, "runs_in_other_threads", lambda _registry: several)
-    time_pass = time_pass_of(tmp_path, None)
+    """A second one of all threads could crash the program: see ``kineto.can_record_all_threads``."""
+    monkeypatch.setattr(ModuleRegistry, "runs_in_other_threads", lambda _registry: True)
+    monkeypatch.setattr(kineto, "can_record_all_threads", lambda: True)
+    time_pass = time_pass_of(tmp_path, stacks)
     time_pass.begin()
+    assert time_pass.has_all_threads
     time_pass.leave_out_shapes()
     assert Profiler.made == [True, False]
-    assert time_pass.has_all_threads == several
-    time_pass.end(keep=False)
-
-
-@pytest.mark.usefixtures("stacks")
-@pytest.mark.parametrize("compute", [True, False])
-def test_a_profile_of_all_threads_starts_and_stops_while_the_others_wait(
-    compute: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ModuleRegistry, "runs_in_other_threads", lambda _registry: True)
-    monkeypatch.setattr(time_pass_module, "do_others_compute", lambda: compute)
-    time_pass = time_pass_of(tmp_path, None)
-    time_pass.begin()
-    assert time_pass.has_all_threads is not compute
-    assert time_pass.can_stop
-    monkeypatch.setattr(time_pass_module, "do_others_compute", lambda: True)
-    assert time_pass.can_stop is compute  # one of the calling thread alone can always be stopped there
-    time_pass.leave_out_shapes()
-    assert Profiler.made == ([True, False] if compute else [True])
-    assert time_pass.end(keep=False) is compute
-    assert time_pass.end(keep=False, at_once=True)
+    assert not time_pass.has_all_threads
+    assert time_pass.end(keep=False)
 
 
 def test_a_program_without_steps_is_recorded_without_shapes_from_its_first_transform_on(

@@ -20,6 +20,7 @@ from gpuledger.collect.adapter import kineto, torch_private
 from gpuledger.collect.adapter.user_profiler import WATCHED, UserProfiler
 from gpuledger.collect.attribution import scopes
 from gpuledger.collect.memory.dispatch import DispatchRecorder
+from gpuledger.collect.passes.call_ranges import CallRanges
 from gpuledger.collect.passes.graph_captures import GraphCaptures
 from gpuledger.collect.passes.later_passes import LaterPasses
 from gpuledger.collect.passes.scope_marks import ScopeMarks
@@ -135,11 +136,13 @@ def test_an_error_where_the_recording_begins_is_noted(
     assert any("planted" in note for note in recording.run().rank().manifest.notes)
 
 
-@pytest.mark.parametrize("broken", ["_end_ranges", "_write", "_take_out_ranges"])
+@pytest.mark.parametrize(
+    ("place", "broken"), [(CallRanges, "end_all"), (TimePass, "_write"), (TimePass, "_take_out_ranges")]
+)
 def test_an_error_where_the_time_pass_ends_leaves_no_profiler(
-    broken: str, model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: type, broken: str, model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raised = fails_once(TimePass, broken, monkeypatch)
+    raised = fails_once(place, broken, monkeypatch)
     with record("broken", out=tmp_path / "broken", passes="memory,energy:2,time", steps=(1, 1)):
         train(model, 16)
         assert raised
@@ -256,7 +259,7 @@ class Fails(nn.Module):
 def test_after_an_error_in_the_backward_pass_of_a_time_pass_no_profiler_comes_back(
     model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raised = fails_once(TimePass, "_fail_range", monkeypatch)
+    raised = fails_once(CallRanges, "fail", monkeypatch)
     fails = Fails()
 
     def recompute(_: Any) -> None:
