@@ -14,6 +14,7 @@ WAITS = (*SHARDED[:1], SHARDED[3], *files_like("memory/results/h200/sharded_wait
 HARDLY_NS = 1e6
 """For a rank that waits less than this in a step, the difference is given in ms."""
 HOOKS = "time/results/cpu/sharded_hooks.json"
+DEEPSPEED = "memory/results/h200/deepspeed_zero.json"
 ESTIMATED = (
     ("estimate/results/h200/sharded_estimates_4.json", "memory/results/h200/sharded_4.json"),
     ("estimate/results/h200/sharded_estimates_4_pp.json", "memory/results/h200/sharded_4.json"),
@@ -173,6 +174,46 @@ def estimate_row(way: str, ranks: list[Results]) -> list[str]:
         f"`{way}`",
         f"{max(one['measured']['peak_allocated_bytes'] for one in ranks) / GIB:.1f} GiB",
         *(f"{max(found, key=abs) * 100:+.2f} %" if found else "" for found in errors),
+    ]
+
+
+@block("DeepSpeed")
+def deepspeed() -> list[str]:
+    """Return the peaks of DeepSpeed's stages, with and without a recording, and their shards."""
+    results = read(DEEPSPEED)
+    losses = max(one["largest_difference_of_losses"] for stage in results["stages"].values() for one in stage["ranks"])
+    version = results["environment"]["versions"]["deepspeed"]
+    head = ["stage", "peak", "equal to torch's", "equal without a recording", "shards as expected", "unaccounted"]
+    return [
+        *wrap(
+            f"2 × {about(results, 'memory/deepspeed_zero.py')}, DeepSpeed {version}. Llama-shaped model with 8 layers,",
+            "one run of 12 steps without a recording and one recorded. Losses are of bfloat16 and differ by at most",
+            f"{losses:.4f}. It was not measured whether the peaks of two runs without a recording differ.",
+        ),
+        "",
+        *table(head, [deepspeed_row(stage, found) for stage, found in results["stages"].items()]),
+    ]
+
+
+def deepspeed_row(stage: str, found: Results) -> list[str]:
+    """Return the cells of one stage. A category is as expected if all ranks have the bytes of their shards."""
+    ranks, expected = found["ranks"], found["expected_bytes"]
+    right = sum(all(one["categories_bytes"][name] == size for one in ranks) for name, size in expected.items())
+    recorded = [one["recorded_peak_allocated_bytes"] for one in ranks]
+    of_torch = [one["recorded_run_peak_bytes"]["allocated"] for one in ranks]
+    without = [one["bare_peak_bytes"]["allocated"] for one in ranks]
+    same, bare = (
+        sum(a == b for a, b in zip(one, other, strict=True))
+        for one, other in ((recorded, of_torch), (of_torch, without))
+    )
+    off = max(abs(a - b) for a, b in zip(of_torch, without, strict=True)) / MIB
+    return [
+        stage,
+        f"{max(recorded) / GIB:.2f} GiB",
+        f"{same} of {len(ranks)} ranks",
+        f"{bare} of {len(ranks)} ranks" + (f", {off:.1f} MiB apart" if off else ""),
+        f"{right} of {len(expected)} categories",
+        f"{max(abs(one['unaccounted_bytes']) for one in ranks) / MIB:.1f} MiB",
     ]
 
 
