@@ -24,7 +24,10 @@ from gpuledger.simulate.rest.rest import QuietLoader, RestOfProgram
 LEAST_STEPS, MOST_STEPS = 3, 24
 """Steps of an estimate with ``--steps auto``: if all are alike, and at most."""
 MOST_CALLS, _MOST_REQUESTS = 1000, 20_000
-"""Limits of calls of a model without training, such as those of a text generation, and of their requests of memory."""
+"""Limits of calls of a model without training, such as those of a text generation, and of their requests of memory.
+
+The second one is also that of training steps on batches of different sizes that need no more memory.
+"""
 _QUIET_STEPS = 8
 """Without a data loader, steps after the largest one until no larger one is expected."""
 _CHANGED = 1.005
@@ -121,6 +124,11 @@ class StepPlan:
         return [*growing, *self._waiting.describe(self._device.steps)]
 
     @property
+    def _may_reserve_more(self) -> bool:
+        """Return whether batches of different sizes may leave more gaps between blocks, and more can be simulated."""
+        return self.varied and self._device.counters.alloc_count < _MOST_REQUESTS
+
+    @property
     def _are_calls(self) -> bool:
         """Return whether the steps are calls without training, and more than a few can be simulated."""
         calls = self.counter is not None and not self.counter.trained
@@ -138,7 +146,7 @@ class StepPlan:
         if any(self._waiting.waiting()):
             return False
         if self._current is not None and self._current.knows:
-            return not self._current.has_larger
+            return not self._current.has_larger and not self._may_reserve_more
         settled = self.requested[1:]
         return not self.varied or len(settled) - 1 - settled.index(max(settled)) >= _QUIET_STEPS
 

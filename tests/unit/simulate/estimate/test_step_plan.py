@@ -94,13 +94,30 @@ def train(plan: StepPlan, device: SimulatedDevice, loader: Any) -> int:
     return seen
 
 
-def test_the_largest_batch_of_a_loader_is_reached(device: SimulatedDevice, patches: Patches) -> None:
+def test_the_largest_batch_of_a_loader_is_reached(
+    device: SimulatedDevice, patches: Patches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuledger.simulate.estimate.step_plan._MOST_REQUESTS", 5)
     plan = StepPlan(None, device)
     plan.install(patches)
     lengths = [10, 10, 10, 10, 30, 10, 20, 40, *[10] * 50]
     loader = DataLoader(Lines(lengths), batch_size=1)
     assert train(plan, device, loader) == 8
     assert [int(batch.numel()) for batch in loader] == lengths
+
+
+def test_batches_of_different_sizes_are_followed_further_while_that_is_fast(
+    device: SimulatedDevice, patches: Patches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may reserve more, because they leave gaps between blocks. Those that are alike do not."""
+    monkeypatch.setattr("gpuledger.simulate.estimate.step_plan._MOST_REQUESTS", 15)
+    plan = StepPlan(None, device)
+    plan.install(patches)
+    assert train(plan, device, DataLoader(Lines([10, 40, *[10, 20] * 20]), batch_size=1)) == 15
+    assert device.counters.alloc_count == 15
+    alike = StepPlan(None, device)
+    device.counters.alloc_count = 0
+    assert train(alike, device, DataLoader(Lines([10] * 40), batch_size=1)) == 3
 
 
 class Rest:
