@@ -10,9 +10,11 @@ import numpy as np
 from gpuledger.ops.database.statistics import median_interval
 from pages.blocks import ROOT, block
 from pages.overhead import measured_models
-from pages.results import MIB, Results, about, percent, read, table, wrap
+from pages.results import MIB, Results, about, percent, read, table, when, wrap
 
 FLIGHT = "time/results/h200/flight_recorder.json"
+FLIGHT_AGAIN = "time/results/h200/flight_recorder_neumf.json"
+"""The model that was measured again, after the recorder had changed."""
 FLIGHT_ON_CPU = "time/results/cpu/flight_recorder.json"
 STACKS = "time/results/h200/history_stacks.json"
 LEAKS = "memory/results/cpu/leaks.json"
@@ -82,6 +84,8 @@ def cost_of_the_flight_recorder() -> list[str]:
             [_flight_row(name, one, limited_by[name], verdicts[name]) for name, one in models.items()],
             2,
         ),
+        "",
+        *measured_again(limited_by),
         "",
         *wrap(
             "CPU time is that of the process, until the last step is launched.",
@@ -155,6 +159,23 @@ def parts_of(parts_us: dict[str, float]) -> str:
     """Return what the time of a step is made of."""
     *first, last = (f"{parts_us[name]:.0f} µs {what}" for name, what in PARTS.items())
     return f"{', '.join(first)}, and {last}"
+
+
+def measured_again(limited_by: dict[str, str]) -> list[str]:
+    """Return what was measured after the recorder had changed, in words."""
+    results = read(FLIGHT_AGAIN)
+    found = []
+    for name, one in results["models"].items():
+        least, most = median_interval(np.asarray(one["ratios"]))
+        verdict = _verdict(one["ratios"], MOST[limited_by[name]])
+        found.append(
+            f"{name} × {one['ratio']:.4f} ({least:.4f} to {most:.4f}, n = {len(one['ratios'])}), goal"
+            f" × {MOST[limited_by[name]]:g}: {verdict}"
+        )
+    return wrap(
+        f"Measured again, because the recorder decides less often since then: {'; '.join(found)}",
+        f"({when(results, 'time/flight_recorder.py')}).",
+    )
 
 
 def _flight_row(name: str, one: Results, limited_by: str, verdict: str) -> list[str]:
