@@ -15,6 +15,7 @@ from gpuledger.analyze.posting.replay import AllocatorSettings
 from gpuledger.simulate.assumptions import EXPECTED
 from gpuledger.simulate.catalogue import find_card
 from gpuledger.simulate.convolutions.convolutions import needs_workspace
+from gpuledger.simulate.encoder_layers import FastEncoderLayers
 from gpuledger.simulate.estimate.failures import describe_failure
 from gpuledger.simulate.estimate.growth import is_endless, is_little, still_to_come_bytes
 from gpuledger.simulate.estimate.session import SimulatedSession
@@ -103,7 +104,7 @@ def follow(
     say: Callable[[str], None] = lambda sentence: said.update({sentence: None})  # noqa: E731
     one_rank = _one_rank(ranks, say) if ranks else None
     parts: list[_Part] = [started, failed_threads, SavedObjects(say), ShortenedDecoding(device, say)]
-    parts += [SavedWeights(say), TritonKernels(say)]
+    parts += [SavedWeights(say), TritonKernels(say), FastEncoderLayers(device)]
     parts += [] if changes is None else [changes]
     parts += [HandledMemoryErrors(device, say)] if order.get("memory_errors") else []
     install = partial(_install, parts, plan, rest, one_rank, say)

@@ -86,4 +86,5 @@ RULES: dict[Any, Rule] = {
     aten.vdot.default: keeps_workspace,
     aten.affine_grid_generator.default: keeps_workspace,
     aten.addmm.default: _product_with_bias,
+    aten._addmm_activation.default: _product_with_bias,
 }
