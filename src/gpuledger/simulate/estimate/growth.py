@@ -98,8 +98,8 @@ class GrowthWatch:
         self._first_step = self._first_bytes = 0
         self._sizes: dict[Key, int] = {}
         """Sizes of the program's containers after that step."""
-        self._blocks: deque[dict[int, int]] = deque(maxlen=_BLOCKS_KEPT)
-        """What was on the GPU after the last steps, from that step on."""
+        self._blocks: deque[dict[int, tuple[int, object]]] = deque(maxlen=_BLOCKS_KEPT)
+        """What was on the GPU after the last steps that have each left more."""
 
     def see(self, step: int) -> None:
         """Note what is allocated after a step. Must be called where the program's frames are those that run.
@@ -110,14 +110,14 @@ class GrowthWatch:
             self._held.clear()
             return
         self._held.append(self._device.counters.requested_bytes)
-        if not self._grew(1):
+        if self._grew(1):
+            self._blocks.append(self._device.live_blocks())
+        else:
             self._first_step = 0
             self._blocks.clear()
         if not self._first_step and self._grew(_SUSPICIOUS):
             self._first_step, self._first_bytes = step, self._held[-1]
             self._sizes = {key: one.size for key, one in _kept().items()}
-        if self._first_step:
-            self._blocks.append(self._device.live_blocks())
 
     @property
     def is_certain(self) -> bool:
@@ -149,7 +149,11 @@ class GrowthWatch:
         if len(self._blocks) < _BLOCKS_KEPT:
             return ()
         before, after, *_, now = self._blocks
-        kept = [(address, size) for address, size in after.items() if before.get(address) != size == now.get(address)]
+        kept = [
+            (address, size_bytes)
+            for address, (size_bytes, made) in after.items()
+            if _made_at(before, address) is not made and _made_at(now, address) is made
+        ]
         total_bytes = sum(size for _, size in kept)
         if kept and abs(total_bytes - each_bytes) > (_STEADY - 1) * each_bytes:
             return ((kept[0][0], each_bytes),)
@@ -197,6 +201,11 @@ class GrowthWatch:
     def _added(self, most: int) -> list[int]:
         """Return by how much the last steps changed the requested bytes."""
         return [after - before for before, after in itertools.pairwise(self._held)][-most:]
+
+
+def _made_at(blocks: dict[int, tuple[int, object]], address: int) -> object:
+    """Return what identifies the storage at an address, which can be that of another one later; None without one."""
+    return blocks.get(address, (0, None))[1]
 
 
 def _kept() -> dict[Key, Named]:

@@ -232,9 +232,9 @@ class SimulatedDevice:
             self._operator = -1
             self.allocator.free(before)
 
-    def live_blocks(self) -> dict[int, int]:
-        """Return address -> bytes of the storages on the GPU."""
-        return {address: size_bytes for _, address, size_bytes in self._live.values() if address}
+    def live_blocks(self) -> dict[int, tuple[int, object]]:
+        """Return address -> bytes of the storages on the GPU, and what no other storage at that address has."""
+        return {address: (size_bytes, made) for made, address, size_bytes in self._live.values() if address}
 
     def hold_with(self, address: int, sizes_bytes: Iterable[int], operator: Any) -> None:
         """Allocate blocks that stay as long as the storage with that address."""

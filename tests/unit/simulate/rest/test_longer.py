@@ -94,6 +94,19 @@ def test_the_memory_of_all_steps_is_in_the_estimate(tmp_path: Path, loops: str) 
     assert any("more steps follows from this growth" in note for note in found.notes)
 
 
+def test_batches_at_the_addresses_of_earlier_ones_are_not_kept(tmp_path: Path) -> None:
+    """Two batches take turns at two addresses. What is kept is small beside the peak, so few steps are simulated."""
+    loops = """
+    for number in range(200):
+        batch = torch.ones(8 << 18, device="cuda")
+        step()
+        history.append(torch.zeros(8 << 8, device="cuda"))
+    """
+    found = of(tmp_path, loops)
+    assert found.steps < 10
+    assert found.peak_allocated_bytes == pytest.approx(2 * 8 * MIB + 199 * 8 * 1024, abs=16 * 1024)
+
+
 def test_what_each_epoch_drops_is_not_kept_in_the_next(tmp_path: Path) -> None:
     found = of(
         tmp_path,
