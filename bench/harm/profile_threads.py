@@ -6,6 +6,7 @@ do it, in several processes with a thread switch interval of 1 us:
 - ``others compute``: the threads go on, or they wait at the start or the stop alone.
 - ``others wait``: each waits before a module call, outside operators.
 - ``others wait in operators``: each waits in the ``forward`` of an ``autograd.Function``, or in a backward pass.
+- ``one thread alone, in operators``: it stops and starts the profiler inside an operator; there are no other threads.
 - ``then go on``: all threads leave what they are inside before the next profile starts.
 - ``gpuledger``: with gpuledger's own code, which holds the threads at any module call.
 
@@ -60,6 +61,7 @@ ROWS: dict[str, tuple[str, str, bool]] = {
     "gpuledger": (NOWHERE, NOWHERE, True),
 }
 """Name -> where the threads wait at the start and the stop, and whether they leave their operators before the next."""
+ALONE_IN_OPERATORS = "one thread alone, in operators"
 FRAMES = ("frames", "frames, uncollected")
 
 
@@ -73,7 +75,7 @@ def main() -> int:
     if options.child:
         run_child(options.child)
         return 0
-    names = options.rows or [*ROWS, *FRAMES]
+    names = options.rows or [ALONE_IN_OPERATORS, *ROWS, *FRAMES]
     rows = {name: run_row(name, options.at_once) for name in names}
     told = {"environment": describe_environment("cpu"), "threads": THREADS, "cycles": CYCLES, "rows": rows}
     place = options.o or (None if options.rows else RESULT)
@@ -242,6 +244,9 @@ def run_child(name: str) -> None:
     if name in FRAMES:
         look_at_frames(frames_by_thread if name == FRAMES[1] else sys._current_frames)
         return
+    if name == ALONE_IN_OPERATORS:
+        profile_in_operators()
+        return
     trainings = Trainings()
     sys.setswitchinterval(1e-6)
     at_start, at_stop, goes_on = ROWS[name]
@@ -300,6 +305,40 @@ def by_gpuledger(trainings: Trainings) -> Callable[[], tuple[int, bool]]:
                     return len(profile.stop(wait=False)), is_of_all
 
     return cycle
+
+
+class ProfilesAnew(torch.autograd.Function):
+    """An operator that stops the profiler and starts it again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        """Do that, and compute."""
+        torch._C._autograd._disable_profiler()
+        start_profile()
+        return compute(x)
+
+
+def start_profile() -> None:
+    """Start to profile this thread."""
+    profile = torch.autograd.profiler.profile(use_kineto=True)
+    profile._prepare_trace()
+    profile._start_trace()
+
+
+def compute(x: torch.Tensor) -> torch.Tensor:
+    """Run some operators."""
+    for _ in range(300):
+        x = x + 1
+    return x
+
+
+def profile_in_operators() -> None:
+    """Stop and start the profile of this thread inside operators."""
+    start_profile()
+    for _ in range(CYCLES):
+        ProfilesAnew.apply(compute(torch.ones(3)))  # type: ignore[no-untyped-call]
+    torch._C._autograd._disable_profiler()
+    print(json.dumps({"starts": CYCLES}), flush=True)
 
 
 # -- frames of all threads ---------------------------------------------------------------------------------------------

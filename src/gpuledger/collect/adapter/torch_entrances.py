@@ -110,6 +110,15 @@ def backward() -> Callable[..., Any]:
     return torchs_own(_BACKWARD)
 
 
+def is_in_function() -> bool:
+    """Return whether this thread is inside the ``forward`` of an ``autograd.Function``, which is an operator."""
+    apply: Any = torch.autograd.Function.apply
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not apply.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
 def grad() -> Callable[..., Any]:
     """Return ``torch.autograd.grad``; its first parameter is ``outputs``."""
     return torchs_own(_GRAD)

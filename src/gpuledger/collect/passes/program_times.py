@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from gpuledger.collect.adapter import dispatch_modes, torch_private
+from gpuledger.collect.adapter import dispatch_modes, torch_entrances, torch_private
 from gpuledger.collect.adapter.guard import Guard
 from gpuledger.collect.adapter.program_objects import attributes_of, holds_tensors
 from gpuledger.collect.adapter.user_profiler import UserProfiler
@@ -75,11 +75,12 @@ class ProgramTimes:
     def _begin_or_end(self) -> None:
         """Do what is next. Inside an operator that is about to end, wait for its end.
 
-        In backward, and during the capture of a CUDA graph, try again later.
+        In backward, and during the capture of a CUDA graph, try again later. So it is inside an ``autograd.Function``:
+        the profiler crashes if it stops and starts while one operator is in progress.
         """
         if self._time_pass.is_in_operator:
             call_soon(self._begin_or_end)
-        elif torch_private.is_in_backward() or energy_cards.is_capturing():
+        elif torch_private.is_in_backward() or torch_entrances.is_in_function() or energy_cards.is_capturing():
             self._try_later(self._next[1])
         else:
             self._next[1]()

@@ -101,6 +101,16 @@ def test_a_profile_without_shapes_records_the_calling_thread_alone(
     assert time_pass.end(keep=False)
 
 
+class Doubled(torch.autograd.Function):
+    """Runs a transform inside an operator."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, then: Callable[[], None]) -> torch.Tensor:
+        result = torch.func.vmap(lambda one: one * 2)(x)
+        then()
+        return result
+
+
 def test_a_program_without_steps_is_recorded_without_shapes_from_its_first_transform_on(
     stacks: StackTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +134,9 @@ def test_a_program_without_steps_is_recorded_without_shapes_from_its_first_trans
             data = data * 1
             between_operators()
         assert Profiler.made == [True]
-        for _ in range(3):
+        Doubled.apply(data, between_operators)  # type: ignore[no-untyped-call]
+        assert Profiler.made == [True]  # it would crash if it began anew inside an operator
+        for _ in range(8):
             torch.func.vmap(lambda x: x * 2)(data)
             between_operators()
         assert Profiler.made == [True, False]
