@@ -156,9 +156,8 @@ def own_spans(journal: Journal) -> OwnedSpans | None:
     start = table["start_ns"][chosen]
     step = _steps_at(journal, np.where(placed, table["start_ns"][at], table["start_ns"][like]))
     parent = measured_parents(owners.parent, measured_count)
-    lines = place_lines(
-        own, words, parent, owners.phase[:measured_count], _steps_at(journal, own["start_ns"]), pattern_ns
-    )
+    in_backward = owners.phase[:measured_count] == int(Phase.BACKWARD)
+    lines = place_lines(own, words, parent, in_backward, _steps_at(journal, own["start_ns"]), pattern_ns)
     return OwnedSpans(
         kind=_kinds_of(table, chosen, words),
         device_idx=table["device_idx"][chosen].astype(np.int64),

@@ -2,7 +2,9 @@
 
 In one step after the measured ones, each operator that Python calls has a range with the id of its stack. So has each
 call of PyTorch's own modules, around its operators. This step is the pattern: a measured step that calls the same
-operators in the same phases and the same order has the same lines. Operators of backward without Python code of their
+operators in the same order has the same lines. An operator of backward, and one without gradients, is not the same as
+one of forward: the step can have an evaluation of the same model in it. That autograd follows an operator is known from
+its sequence number, because modules have no ranges in this step. Operators of backward without Python code of their
 own have the line of the forward operator that created their node, or else the line that started backward. An operator
 without an equivalent in the pattern has no line.
 """
@@ -53,7 +55,7 @@ def place_lines(
     table: dict[str, NDArray[Any]],
     words: Sequence[str],
     parent: I64,
-    phase: I64,
+    in_backward: NDArray[np.bool_],
     step: I64,
     pattern_ns: int | None,
 ) -> I64:
@@ -63,7 +65,7 @@ def place_lines(
         table: The journal's activities.
         words: Names of activities.
         parent: Row of the enclosing host event of each activity; -1 if there is none.
-        phase: Phase of each activity. The step with lines can have an evaluation of the same model in it.
+        in_backward: Whether each activity belongs to a backward pass.
         step: Step of each activity.
         pattern_ns: Start of the step with lines, in Unix ns; None if there is none.
     """
@@ -71,7 +73,7 @@ def place_lines(
     if not (lines >= 0).any():
         return np.full(table["kind"].size, NONE, dtype=np.int64)
     in_pattern = np.zeros(step.size, dtype=bool) if pattern_ns is None else table["start_ns"] >= pattern_ns
-    calls = _Calls(table, words, parent, phase, np.where(in_pattern, PATTERN, step))
+    calls = _Calls(table, words, parent, in_backward, np.where(in_pattern, PATTERN, step))
     calls.compare()
     return calls.lines(nodes_from_before(table, words))
 
@@ -84,7 +86,7 @@ class _Calls:
         table: dict[str, NDArray[Any]],
         words: Sequence[str],
         parent: I64,
-        phase: I64,
+        in_backward: NDArray[np.bool_],
         step: I64,
     ) -> None:
         host = np.flatnonzero(table["kind"] == ActivityKind.HOST)
@@ -92,7 +94,7 @@ class _Calls:
         self._order: list[int] = host[np.lexsort((-end_ns[host], table["start_ns"][host]))].tolist()
         self._start_ns, self._end_ns = table["start_ns"].tolist(), end_ns.tolist()
         self._lane, self._name = table["lane"].tolist(), table["name_id"].tolist()
-        self._kind = (table["name_id"] * len(Phase) + phase).tolist()
+        self._kind = (table["name_id"] * 4 + in_backward * 2 + (table["sequence"] >= 0)).tolist()
         self._sequence, self._made_by = table["sequence"].tolist(), table["forward_lane"].tolist()
         self._parent, self._step, self._words = parent.tolist(), step.tolist(), words
         count = table["kind"].size

@@ -28,7 +28,8 @@ class Pair(Trace):
     def call(self, name: str, start: int, line: int, *, pattern: bool, sequence: int = -1, lane: int = MAIN) -> None:
         """Add an operator of 8 ns with one kernel; in the pattern with the range and the operator inside it."""
         shift = SHIFT if pattern else 0
-        launch = self.host(name, start + shift, start + 8 + shift, sequence=sequence + 100 * pattern, lane=lane)
+        number = sequence if sequence < 0 else sequence + 100 * pattern
+        launch = self.host(name, start + shift, start + 8 + shift, sequence=number, lane=lane)
         if pattern:
             self.host("PythonDispatchMode", start + 1 + shift, start + 7 + shift, lane=lane)
             self.host(f"{LINE_RANGE}{line}", start + 2 + shift, start + 6 + shift, lane=lane)
@@ -95,13 +96,20 @@ def test_an_evaluation_in_the_step_with_lines_is_no_equivalent_of_a_forward(trai
     """The step can be between two trainings. Its evaluation of the model has the operators of the forward, too."""
     pair = Pair()
     pair.host(f"{MODULE_RANGE}0", 0, 20)
-    pair.call("aten::mm", 5, NONE, pattern=False)
-    pair.host(f"{MODULE_RANGE}0{NO_GRAD}", SHIFT, SHIFT + 20)
+    pair.call("aten::mm", 5, NONE, pattern=False, sequence=1)
     pair.call("aten::mm", 5, INPUT, pattern=True)
     if trains:
-        pair.host(f"{MODULE_RANGE}0", SHIFT + 30, SHIFT + 50)
-        pair.call("aten::mm", 35, MIX, pattern=True)
+        pair.call("aten::mm", 35, MIX, pattern=True, sequence=2)
     assert pair.lines() == [MIX if trains else NONE]
+
+
+@pytest.mark.parametrize("grad", ["", NO_GRAD])
+def test_modules_have_no_ranges_in_the_step_with_lines(grad: str) -> None:
+    pair, sequence = Pair(), -1 if grad else 1
+    pair.host(f"{MODULE_RANGE}0{grad}", 0, 20)
+    pair.call("aten::mm", 5, NONE, pattern=False, sequence=sequence)
+    pair.call("aten::mm", 5, MIX, pattern=True, sequence=sequence)
+    assert pair.lines() == [MIX]
 
 
 def test_without_a_step_with_lines_nothing_has_one() -> None:
