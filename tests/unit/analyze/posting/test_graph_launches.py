@@ -89,8 +89,8 @@ def passed(
     class Profiler:
         has_all_threads = False
 
-        def __init__(self, *, with_shapes: bool, all_threads: bool) -> None:
-            assert (with_shapes, all_threads) == (True, False)
+        def __init__(self, *, with_shapes: bool, all_threads: kineto.OthersWait | None) -> None:
+            assert (with_shapes, all_threads) == (True, None)
 
         def start(self) -> None:
             pass
