@@ -35,8 +35,8 @@ STAYS_FRAC = 2.0
 SCARCE_FRAC = 0.5
 """Share of the memory that the process may use, above which the ring is on in any case."""
 DECIDE_NS = 20_000_000
-"""Shortest time between two decisions of what is kept, while no stacks are taken. Each takes some 40 µs of the program,
-whose caches have other code in the meantime."""
+"""Shortest time between two decisions of what is kept, while no stacks are taken and little time for them is saved up.
+Each takes some 40 µs of the program, whose caches have other code in the meantime."""
 LIMITS_NS = 1_000_000_000
 """Time between two looks at what it may use, which the program can change."""
 
@@ -88,7 +88,9 @@ class LastEvents:
     def step_ended(self, end_ns: int) -> None:
         """Decide at the end of a step what is kept next, if it is time. The counters are those of this step."""
         self._steps += 1
-        if end_ns < self._next_ns and (self._late is None or self._late.taken is Taken.NEVER):
+        if end_ns < self._next_ns and (
+            self._late is None or (self._late.taken is Taken.NEVER and not self._late.may_look())
+        ):
             return
         self._next_ns = end_ns + DECIDE_NS
         steps, self._steps = self._steps, 0

@@ -39,7 +39,7 @@ from gpuledger.collect.adapter.program_objects import (
     without_overrides,
 )
 from gpuledger.collect.adapter.torch_entrances import evaluate, module_call
-from gpuledger.collect.flight.stack_budget import StackBudget
+from gpuledger.collect.flight.stack_budget import RESERVED_NS, StackBudget
 from gpuledger.collect.flight.step_counters import DeviceCounters, allocations_of
 
 MOST_BLOCKS = 20_000
@@ -48,6 +48,8 @@ MOST_OF_A_STEP = 4_000
 """Largest number of allocations of a step of which all stacks are taken. The ring keeps those of freed blocks, too."""
 _SHORT_NS = 20_000
 """A shorter time is counted as spent itself: reading the allocator's counters takes as long."""
+LOOK_NS = 40_000
+"""Time of a look at the end of a step and of what follows it. The program's caches have other code in the meantime."""
 _CALL_NS = 1_000
 """Time of the observer in a call of a module inside another one, at most."""
 _STEPS = 8, 1_000
@@ -161,6 +163,16 @@ class LateStacks:
         if self._evaluations is not None:
             self._evaluations.remove()
             self._evaluations = None
+
+    def may_look(self) -> bool:
+        """Return whether to call :meth:`step_ended` at the end of a short step, too, and count its time as spent.
+
+        Otherwise a short program, which allocates most after its last step, would end without a stack of it.
+        """
+        if self.budget.left_ns() < RESERVED_NS:
+            return False
+        self.budget.spend(LOOK_NS)
+        return True
 
     def step_ended(self, latest: Sequence[DeviceCounters], steps: int = 1) -> None:
         """Decide of which allocations stacks are taken next.

@@ -8,6 +8,8 @@ SHARE_FRAC, GROWING_FRAC = 0.002, 0.005
 """Share of the program's time; the second one while its memory grows."""
 FIRST_NS = 20_000_000
 """Time that may be spent at once in the beginning."""
+RESERVED_NS = 10_000_000
+"""Time that is left for whole steps, and not spent on the ends of short ones."""
 MOST_NS = 100_000_000
 """Longest time that is saved up, for what a program does after a long training."""
 MEASURED_FRAC, MEASURED_MOST_NS = 0.001, 2_500_000

@@ -17,8 +17,16 @@ from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.flight import last_events
 from gpuledger.collect.flight.failures import Failures
 from gpuledger.collect.flight.last_events import DECIDE_NS, EVENT_NS, RING_ENTRIES, RING_FRAC, STAYS_FRAC, LastEvents
-from gpuledger.collect.flight.late_stacks import LateStacks
-from gpuledger.collect.flight.stack_budget import FIRST_NS, MEASURED_FRAC, MEASURED_MOST_NS, MOST_NS, SETTLING_NS
+from gpuledger.collect.flight.late_stacks import LOOK_NS, LateStacks, Taken
+from gpuledger.collect.flight.stack_budget import (
+    FIRST_NS,
+    MEASURED_FRAC,
+    MEASURED_MOST_NS,
+    MOST_NS,
+    RESERVED_NS,
+    SETTLING_NS,
+    SHARE_FRAC,
+)
 from gpuledger.collect.flight.step_counters import DeviceCounters, StepCounters
 from gpuledger.collect.passes.outcomes import LaterMeasurement
 
@@ -252,6 +260,22 @@ def test_stacks_end_with_the_step_also_of_short_steps(
     assert process.late.whole_steps
     before = process.late.stacks
     assert before <= 20 * process.late.whole_steps + 20 * 2_000 // 10
+    process.events.take_out()
+
+
+def test_the_first_short_steps_end_with_stacks_and_later_ones_while_time_is_left(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program can fail after its last step. Its stacks are those that began with the end of this step."""
+    monkeypatch.setattr(last_events, "DECIDE_NS", DECIDE_NS)
+    process.events.keep(LaterMeasurement.NOTHING)
+    step_ns, ends = 3_000_000, list[bool]()
+    for _ in range(1_500):
+        process.train(step_ns, 20, steps=1)
+        ends.append(process.late.taken is not Taken.NEVER)
+    first = (FIRST_NS - RESERVED_NS) // LOOK_NS
+    assert all(ends[: first // 2])
+    assert sum(ends[-500:]) <= 500 * step_ns * (1 / DECIDE_NS + SHARE_FRAC / LOOK_NS) + 2
     process.events.take_out()
 
 
