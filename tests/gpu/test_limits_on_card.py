@@ -14,7 +14,8 @@ pytest_plugins = ["pytester"]
 # Pytest inside pytest forgets the modules that it was first to load, and this one cannot be loaded twice.
 pytest.importorskip("torch._dynamo")
 
-PLUGIN = ("-p", "no:gpuledger", "-p", "gpuledger.integrations.pytest_plugin", "-p", "no:cacheprovider")
+LEFT_OUT = "no:gpuledger", "no:cacheprovider", "no:benchmark"
+PLUGIN = (*(word for name in LEFT_OUT for word in ("-p", name)), "-p", "gpuledger.integrations.pytest_plugin")
 
 
 @pytest.mark.parametrize(("limit", "fails"), [("64 MiB", 0), ("63 MiB", 1)])
