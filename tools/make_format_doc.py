@@ -187,7 +187,7 @@ def words() -> str:
             "rule of the second table applies.\n",
             "| word | meaning |\n| --- | --- |",
             "| same visit | freed before its phase ended |",
-            "| later | freed in a later phase or step |",
+            "| later | freed in a later phase or step; in forward also when it ran out of memory |",
             "| kept | never freed, and older than its step |",
             "| alive | not freed when the recording ended inside its step |\n",
             grid(("rule", "category", "allocated in", "ended", "why"), rules),
