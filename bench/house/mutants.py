@@ -54,7 +54,7 @@ SUBJECTS = {
     "replay": ("analyze/posting/replay.py", "analyze/posting/checks.py"),
     "owners": ("analyze/posting/owners.py",),
     "rules": ("analyze/posting/rules.py", "model/accounts.py"),
-    "activities": ("analyze/posting/activities.py",),
+    "activities": ("analyze/posting/activities.py", "analyze/posting/lane_scopes.py"),
     "balance": ("analyze/overview/balance.py",),
     "energy": (
         "analyze/step/energy.py",
