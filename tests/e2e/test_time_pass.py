@@ -207,9 +207,16 @@ def test_modules_that_other_threads_call_have_times(program: str, phases: set[st
     assert {("0", phase) for phase in phases} <= placed
 
 
+PATIENT = """
+from gpuledger.collect.passes import held_threads
+held_threads.WAIT_S, held_threads.HOLD_S = 30.0, 60.0
+"""
+"""Waits for threads that a busy machine keeps from their next module call."""
+
+
 def test_threads_that_compute_all_the_time_have_times(tmp_path: Path) -> None:
     """The profiler can start and stop only while they are held at a module call."""
-    write_script(tmp_path, TRAIN + TRAININGS)
+    write_script(tmp_path, PATIENT + TRAIN + TRAININGS)
     assert_unchanged(tmp_path, "--passes", "memory,time:20")
     found = break_down_time(rank_of(tmp_path))
     assert found is not None

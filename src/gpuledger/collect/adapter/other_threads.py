@@ -33,8 +33,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _COMPILE_WORKERS = os.path.join(_TORCH, "_inductor", "compile_worker") + os.sep
 """Its threads wait for the processes that compile kernels."""
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-_section: dict[str, object] = {}
-"""Has a value while a thread is inside :func:`undisturbed`."""
+_section = threading.Lock()
 _LONG_S = 1.0
 """Thread switch interval during the inspection; longer than any of it takes. A thread that computes in Python alone can
 hold up the inspection for this long."""
@@ -115,20 +114,14 @@ def undisturbed() -> Iterator[bool]:
         yield True
         return
     with ExitStack() as undo:  # each cleanup is registered before its action, so an error leaves nothing changed
-        own = object()
-        undo.callback(_leave_section, own)
-        nobody_else = _section.setdefault("inside", own) is own  # never waits: a fork can copy it with a value
+        # Never block on this lock: a fork can copy it in the locked state.
+        nobody_else = _section.acquire(blocking=False) and bool(undo.callback(_section.release))
         if nobody_else:
             interval_s = sys.getswitchinterval()
             undo.callback(sys.setswitchinterval, interval_s)
             sys.setswitchinterval(_LONG_S)
             time.sleep(interval_s)  # threads that already wait for the GIL request it within the old interval
         yield nobody_else
-
-
-def _leave_section(own: object) -> None:
-    if _section.get("inside") is own:
-        _section.clear()
 
 
 def gradients_of(leaves: Sequence[Any], read: Callable[[Any], Any] = grad_of) -> list[Any] | None:

@@ -97,6 +97,7 @@ class ModuleTracker:
         if self.active:
             return
         self.active = True
+        self.phases.threads.outermost_end = self._sequence()
         self._claims.begin()
         self._scopes.install()
         self._communication.install()

@@ -61,6 +61,8 @@ class NodeClaims:
             Whether the parent has created a node since its last child call that no input leads to.
         """
         parent_id, done, stack_id = state.stack[-1] if state.stack else (OUTSIDE, state.outermost_end, -1)
+        if done < 0:  # the first call that is seen: what the program has created before is not known
+            done = start
         claimed = state.claimed
         reached = start <= done
         with without_overrides():

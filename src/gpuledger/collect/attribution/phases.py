@@ -29,7 +29,8 @@ class ThreadState:
         claimed: Numbers of the nodes that have a module's hook.
         created: Number of the last node that a module has created before another one was current -> that module.
         node_hooks: The hooks of graphs whose backward has not run yet.
-        outermost_end: Number at the end of the last call of an outermost module, or of the last ``backward()``.
+        outermost_end: Number at the end of the last call of an outermost module, at the end of the last ``backward()``,
+            or at the start of the recording in its thread; -1 if none of them was seen.
         scope: Piece of the current scope.
         scope_starts: Numbers at which the scope changed, ascending.
         scope_pieces: Pieces of the scopes that begin there.
@@ -67,7 +68,7 @@ class ThreadState:
         self.claimed: set[int] = set()
         self.created: dict[int, Owner] = {}
         self.node_hooks = NodeHooks()
-        self.outermost_end = 0
+        self.outermost_end = -1
         self.scope = ""
         self.scope_claimed: set[int] = set()
         self.scope_awaited: set[int] = set()

@@ -20,7 +20,7 @@ from gpuledger.collect.adapter import torch_entrances, torch_private
 from gpuledger.collect.adapter.guard import take_out_all
 from gpuledger.collect.adapter.instrument import CannotInstrumentError, Observation, remove_all
 from gpuledger.collect.adapter.observer import Absorbs, Observer
-from gpuledger.collect.adapter.other_threads import do_others_compute, undisturbed
+from gpuledger.collect.adapter.other_threads import do_others_compute
 from gpuledger.collect.attribution.rank_journal import RankJournal
 
 WAIT_S = 0.1
@@ -107,21 +107,17 @@ class HeldThreads:
 
     @contextmanager
     def quiet(self) -> Iterator[bool]:
-        """Keep other threads from beginning an operator from Python until the end of the block, which must not block.
+        """Wait until no other thread computes.
 
-        Threads that wait in the standard library can go on at any time. They need the GIL for that.
+        Threads that wait in the standard library can go on at any time, so the block must be short.
 
         Yields:
             Whether no other thread computes.
         """
         ends_s = time.monotonic() + WAIT_S
-        while time.monotonic() < ends_s:
-            with undisturbed() as is_alone:
-                if is_alone and not self._do_others_compute():
-                    yield True
-                    return
+        while self._do_others_compute() and time.monotonic() < ends_s:
             time.sleep(_POLL_S)
-        yield False
+        yield not self._do_others_compute()
 
     def _hold_all(self) -> bool:
         """Wait until no other thread computes; return False if that takes too long."""

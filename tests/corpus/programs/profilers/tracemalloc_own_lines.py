@@ -1,4 +1,4 @@
-# tracemalloc tells what the program's own lines keep.
+# tracemalloc tells what the program's own lines keep. Blocks of less than a page depend on what Python keeps for reuse.
 import tracemalloc
 
 import corpus_state
@@ -23,7 +23,7 @@ for number in range(30):
     step()
     kept.append(bytearray(10_000))
 snapshot = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, __file__, all_frames=False)])
-large = [one for one in snapshot.statistics("lineno") if one.size > 100_000]
-print(tracemalloc.is_tracing(), tracemalloc.get_traceback_limit(), [one.count for one in large])
+large = [one for one in snapshot.traces if one.size > 4_096]
+print(tracemalloc.is_tracing(), tracemalloc.get_traceback_limit(), [one.size for one in large])
 tracemalloc.stop()
 corpus_state.report(model=model, recording_over=True)
