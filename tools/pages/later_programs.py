@@ -27,8 +27,8 @@ def programs_with_libraries_and_threads() -> list[str]:
         signed = (f"{error:+.2%}".replace("%", " %") for error in found.values())
         rows.append([name.replace("_", "-"), *signed, f"{'above' if is_above else 'below'} the bound"])
     said = [
-        f"the error of {kind} bytes is {percent(statistics.median(sizes), 2)} in the median and"
-        f" {percent(max(sizes), 0)} at worst"
+        f"The error of {kind} bytes is {percent(statistics.median(sizes), 2)} in the median and"
+        f" {percent(max(sizes), 0)} at worst."
         for kind, sizes in errors.items()
     ]
     missing = {key: ", ".join(name.replace("_", "-") for name in results[key]) for key in ("no_estimate", "no_truth")}
@@ -36,7 +36,7 @@ def programs_with_libraries_and_threads() -> list[str]:
     return [
         *wrap(
             f"{len(rows)} more programs, many of them with libraries or threads, ran first and were then estimated by",
-            f"commit {first['commit'][:7]}, from before they were written: {' and '.join(said)}.",
+            f"commit {first['commit'][:7]}, from before they were written. {' '.join(said)}",
             f"Of {len(rows)} measurements, {len(rows) - above} are below the upper bound that was printed, as the last",
             f"column says. Without an estimate are {missing['no_estimate']}. Not in the table are",
             f"{missing['no_truth']}, which did not end on the GPU. Several causes were mended since then, with these",
