@@ -21,7 +21,7 @@ from gpuledger.services.runs import load
 pytestmark = pytest.mark.torch
 
 HEAD = """
-import json, time
+import json, statistics, time
 import torch
 from torch import nn
 torch.manual_seed(0)
@@ -61,8 +61,9 @@ with torch.no_grad():
             took[length].append((model.calls, now - last))
             last = now
 warm = {length: [each for number, each in times[1:] if number > 5] for length, times in took.items()}
-print(json.dumps({length: 2 * length * len(times) / sum(times) for length, times in warm.items() if times}))
+print(json.dumps({length: 2 * length / statistics.median(times) for length, times in warm.items() if times}))
 """
+"""Rates are those of a usual call: some calls contain a pause of the profiler."""
 
 
 def samples_per_s(directory: Path, took_s: dict[str, float]) -> float:

@@ -193,11 +193,18 @@ def test_a_training_in_a_thread_has_times_and_torchs_profiler_says_nothing(tmp_p
     assert {("0", "forward"), ("2", "backward")} <= {(account.module, account.phase) for account in found.accounts}
 
 
+PATIENT = """
+from gpuledger.collect.passes import held_threads
+held_threads.WAIT_S, held_threads.HOLD_S = 30.0, 60.0
+"""
+"""Waits for threads that a busy machine keeps from their next module call."""
+
+
 @pytest.mark.parametrize(
     ("program", "phases"), [(WORKER, {"forward", "backward"}), (SERVED, {"evaluation"}), (BUSY, {"evaluation"})]
 )
 def test_modules_that_other_threads_call_have_times(program: str, phases: set[str], tmp_path: Path) -> None:
-    write_script(tmp_path, TRAIN + program)
+    write_script(tmp_path, PATIENT + TRAIN + program)
     assert_unchanged(tmp_path)
     rank = rank_of(tmp_path)
     assert (rank.manifest.notes, rank.manifest.left_out) == ((), (WITHOUT_ENERGY,))
@@ -205,13 +212,6 @@ def test_modules_that_other_threads_call_have_times(program: str, phases: set[st
     assert found is not None
     placed = {(account.module, account.phase) for account in found.accounts}
     assert {("0", phase) for phase in phases} <= placed
-
-
-PATIENT = """
-from gpuledger.collect.passes import held_threads
-held_threads.WAIT_S, held_threads.HOLD_S = 30.0, 60.0
-"""
-"""Waits for threads that a busy machine keeps from their next module call."""
 
 
 def test_threads_that_compute_all_the_time_have_times(tmp_path: Path) -> None:
