@@ -95,7 +95,7 @@ def batch(facts: PeakFacts) -> Finding | None:
     trains = facts.is_trained and facts.peak.phase != "evaluation"  # of a validation, there are no gradients
     return Finding(
         f"Memory that grows with the batch size is {facts.share(size)} of the peak",
-        f"{format_bytes(size)} of activations, {'their gradients, ' if trains else ''}temporaries and inputs",
+        f"{format_bytes(size)} of activations, {'their gradients' if trains else 'caches'}, temporaries and inputs",
         "halve the batch size and accumulate gradients" if trains else "halve the batch size",
         "half the batch size halves them; gradients that are accumulated over two batches stay allocated in between"
         if trains
