@@ -1,5 +1,8 @@
 """Keeps the record of programs that were estimated before they ran on a GPU: estimates as they were, and the peaks.
 
+``blind_programs_later.json`` has programs that ran first, and were then estimated by a commit from before they were
+written.
+
 The programs were written for this by people who do not know the rules of estimates. They are not kept. The estimates
 are ``gpuledger estimate --gpu h200 --json`` of each program, the peaks those of ``torch.cuda.max_memory_allocated()``
 and ``max_memory_reserved()`` of the bare program.

@@ -193,7 +193,7 @@ def _settings_of_all_threads() -> Any:
 
 
 OthersWait = Callable[[], AbstractContextManager[bool]]
-"""Keeps other threads from beginning an operator in a ``with`` block, and says whether none of them is inside one."""
+"""Waits until no other thread is inside an operator or about to begin one, and says in a ``with`` block whether so."""
 
 _of_all_threads: list[int] = []
 """Ids of the profiles of all threads that this process has started."""

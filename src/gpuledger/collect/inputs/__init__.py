@@ -1,4 +1,4 @@
-"""The inputs of a program's outermost modules, and what shows the batch in them.
+"""The inputs of a program's outermost modules, what shows the batch in them, and which of them are caches.
 
 ``session``, ``flight``, ``memory`` and ``passes`` may import it. Start reading at ``input_shapes``.
 """
