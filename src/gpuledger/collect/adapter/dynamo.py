@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpuledger.collect.adapter.program_objects import attributes_of, is_tensor
+from gpuledger.collect.adapter.program_objects import attributes_of, is_tensor, items_of
 
 _C = torch._C
 RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_(\d+)$")
@@ -115,7 +115,7 @@ def is_compilers_own(module: Any) -> bool:
     if graph is not None and type(module).__name__.startswith("CompiledAutograd"):
         return True
     if type(module) is nn.Module and not children:
-        held = [name for name, value in list(attributes.items()) if is_tensor(value)]
+        held = [name for name, value in items_of(attributes) if is_tensor(value)]
         return bool(held) and all(name.startswith(_CONSTANT) for name in held)
     code = getattr(graph, "_codegen", None)  # AOTAutograd's graphs take their inputs as one list
     return type(code).__name__ == "_BoxedCodeGen"

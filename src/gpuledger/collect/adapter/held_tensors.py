@@ -1,8 +1,9 @@
-"""References that keep nothing alive: to a tensor by its place in a module or an optimizer, or with a number."""
+"""References that keep nothing alive: to a tensor by its place in a module or an optimizer, or by identity."""
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import nn
@@ -53,3 +54,29 @@ class HeldTensor:
             return parameter_groups(holder)[group][place]  # type: ignore[arg-type]
         except IndexError:
             return None
+
+
+class WeakIdentitySet:
+    """A set of weak references compared by identity. ``weakref.WeakSet`` would call ``__hash__`` and ``__eq__``."""
+
+    def __init__(self) -> None:
+        self._references: dict[int, weakref.ref[Any]] = {}
+
+    def add(self, thing: object) -> None:
+        """Add an object."""
+        self._references[id(thing)] = weakref.ref(thing)
+
+    def update(self, things: Iterable[object]) -> None:
+        """Add several objects."""
+        for thing in things:
+            self.add(thing)
+
+    def __contains__(self, thing: object) -> bool:
+        reference = self._references.get(id(thing))
+        return reference is not None and reference() is thing
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([thing for one in list(self._references.values()) if (thing := one()) is not None])
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self)

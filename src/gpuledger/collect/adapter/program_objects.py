@@ -8,16 +8,18 @@ objects are compared and hashed by identity only. Tensors are read inside :func:
 from __future__ import annotations
 
 import sys
-import weakref
 from collections import UserDict
-from collections.abc import Callable, Iterable, Iterator
-from itertools import takewhile
+from collections.abc import Callable, Iterator
+from itertools import islice, takewhile
 from types import GetSetDescriptorType, MemberDescriptorType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 without_overrides = torch._C.DisableTorchFunction
 """Context in which reading a tensor's attributes calls no ``__torch_function__`` of a mode or a subclass."""
@@ -166,11 +168,23 @@ def attributes_of(thing: object) -> dict[str, Any]:
     return {}
 
 
+def items_of(table: dict[_Key, _Value], most: int | None = None) -> list[tuple[_Key, _Value]]:
+    """Return the (first) items of a dictionary that other threads and finalizers can change meanwhile.
+
+    Python 3.11 can collect garbage while it makes the pairs, and so run a finalizer or another thread. A copy makes
+    none. It is the second choice, because it can compare keys of the program.
+    """
+    try:
+        return list(islice(dict.items(table), most))
+    except RuntimeError:
+        return list(islice(dict.copy(table).items(), most))
+
+
 def entries_of(mapping: object) -> list[tuple[Any, Any]]:
     """Return the items of a dictionary, of a dict subclass, or of one of torch's own mappings."""
     kind = type(mapping)
     if issubclass(kind, dict):
-        return list(dict.items(mapping))  # type: ignore[arg-type]
+        return items_of(mapping)  # type: ignore[arg-type]
     if _is_user_dict(kind):
         return entries_of(attributes_of(mapping).get("data"))
     if module_of_class(kind).startswith("torch.jit."):  # the containers of a scripted module
@@ -354,32 +368,6 @@ def slot_of(thing: object, name: str) -> Any:
         return slot.__get__(thing)
     except AttributeError:
         return None
-
-
-class WeakIdentitySet:
-    """A set of weak references compared by identity. ``weakref.WeakSet`` would call ``__hash__`` and ``__eq__``."""
-
-    def __init__(self) -> None:
-        self._references: dict[int, weakref.ref[Any]] = {}
-
-    def add(self, thing: object) -> None:
-        """Add an object."""
-        self._references[id(thing)] = weakref.ref(thing)
-
-    def update(self, things: Iterable[object]) -> None:
-        """Add several objects."""
-        for thing in things:
-            self.add(thing)
-
-    def __contains__(self, thing: object) -> bool:
-        reference = self._references.get(id(thing))
-        return reference is not None and reference() is thing
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter([thing for one in list(self._references.values()) if (thing := one()) is not None])
-
-    def __bool__(self) -> bool:
-        return any(True for _ in self)
 
 
 def local_tensors(value: Any) -> list[torch.Tensor]:

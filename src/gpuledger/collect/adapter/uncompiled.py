@@ -17,6 +17,7 @@ from typing import Any
 
 from gpuledger.collect.adapter import dynamo
 from gpuledger.collect.adapter.guard import is_our_file
+from gpuledger.collect.adapter.program_objects import items_of
 
 PACKAGE = "gpuledger."
 _CACHED = type(functools.cache(len))
@@ -40,7 +41,7 @@ _marked: set[str] = set()
 
 def keep_uncompiled() -> None:
     """Mark every function of the package to run eagerly that was loaded since the last call."""
-    for name, module in list(sys.modules.items()):
+    for name, module in items_of(sys.modules):
         if name.startswith(PACKAGE) and name not in _marked:
             for code in _codes(vars(module), name, is_our_file):
                 dynamo.never_compile(code, with_callees=code.co_qualname in _CALLS_NOTHING_OF_THE_PROGRAM)

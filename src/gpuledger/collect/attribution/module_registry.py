@@ -252,7 +252,7 @@ class ModuleRegistry:
         """Return the place of a module that was added to the one that calls it, or around that, since registration."""
         searched = (key[0], self._places[key[0]][1]) if self._strangers[key] < MOST_STRANGERS else ()
         for number in dict.fromkeys(searched):
-            alive = (one() for at, one in list(self._refs.items()) if self.module_ids.get(at) == number)
+            alive = (one() for at, one in self._refs.copy().items() if self.module_ids.get(at) == number)
             top = next((one for one in alive if one is not None), None)
             found = None if top is None else added_later(top, self._places[number][0], module, self.module_ids)
             if found is not None:
@@ -388,7 +388,7 @@ class ModuleRegistry:
         part.modules += take_all(self._new_modules)
         part.facts["called_roots"] = sorted(self.called_roots)
         if self._wrappers.models:
-            part.facts["wrapped_models"] = list(self._wrappers.models.items())
+            part.facts["wrapped_models"] = list(self._wrappers.models.copy().items())
         if self._contained:
             part.facts["contained_roots"] = list(self._contained.values())
         classes = self.classes.changed(self.module_ids, self._refs)

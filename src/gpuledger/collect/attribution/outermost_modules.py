@@ -181,15 +181,18 @@ class RootNames:
 
         So the ``model`` of a trainer beside another ``model`` is ``trainer.model``.
         """
-        count = Counter(parts[-1] for parts in self._found.values())
-        return {number: ".".join(parts[-1 if count[parts[-1]] == 1 else -2 :]) for number, parts in self._found.items()}
+        found = self._found.copy()  # other threads can add to it meanwhile
+        count = Counter(parts[-1] for parts in found.values())
+        return {number: ".".join(parts[-1 if count[parts[-1]] == 1 else -2 :]) for number, parts in found.items()}
 
     def _set(self, root_id: int, name: str) -> None:
         """Keep the first name that was found for a module, or a later one if it has that in common with another."""
         last = _LAST_NAME.search(name)
         before = None if last is None else _LAST_NAME.search(name[: last.start()])
         known = self._found.get(root_id, ())
-        is_shared = any(other[-1] == known[-1] for number, other in self._found.items() if known and number != root_id)
+        is_shared = any(
+            other[-1] == known[-1] for number, other in self._found.copy().items() if known and number != root_id
+        )
         if last is not None and (not known or is_shared):
             self._found[root_id] = tuple(one[1] + one[2] for one in (before, last) if one is not None)
 

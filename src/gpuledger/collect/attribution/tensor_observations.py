@@ -12,9 +12,9 @@ from torch.nn import Parameter
 
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.distributed_tensors import is_sharded
+from gpuledger.collect.adapter.held_tensors import WeakIdentitySet
 from gpuledger.collect.adapter.other_threads import gradients_of, take_all
 from gpuledger.collect.adapter.program_objects import (
-    WeakIdentitySet,
     device_number,
     device_of,
     grad_of,

@@ -29,6 +29,7 @@ from gpuledger.collect.adapter.program_objects import (
     class_name,
     is_exactly,
     is_tensor,
+    items_of,
     module_of_class,
 )
 from gpuledger.collect.flight.bounds import CACHE, bound_of, parameter_count, results_of
@@ -259,7 +260,7 @@ def _roots_of_modules() -> Iterator[_Place]:
 def _globals_of(own: dict[str, Any]) -> Iterator[_Place]:
     """Yield the global variables of a module, and the attributes of the classes that it defines."""
     module = own.get("__name__", "?")
-    for name, value in list(own.items()):
+    for name, value in items_of(own):
         if type(name) is not str or name.startswith("__"):
             continue
         yield _Place(name, f"global of {module}", value, 0, name)
@@ -267,7 +268,7 @@ def _globals_of(own: dict[str, Any]) -> Iterator[_Place]:
             of_class: MappingProxyType[str, Any] = type.__getattribute__(value, "__dict__")
             named = of_class.get("__module__")
             if type(named) is str and named == module:
-                for attribute, inner in list(of_class.items()):
+                for attribute, inner in list(of_class.copy().items()):
                     if not attribute.startswith("__"):
                         yield _Place(attribute, f"attribute of {name}", inner, 1, f"{name}.{attribute}")
 
@@ -289,7 +290,7 @@ def _inside(place: _Place) -> Iterator[_Place]:
     value, kind, depth = place.value, type(place.value), place.depth + 1
     if issubclass(kind, dict):
         pairs = dict.items(value)
-        ends = [*islice(pairs, ENDS), *islice(reversed(pairs), ENDS)] if len(pairs) > WHOLE else list(pairs)
+        ends = [*items_of(value, ENDS), *islice(reversed(pairs), ENDS)] if len(pairs) > WHOLE else items_of(value)
         for key, inner in ends:
             named = f"[{key!r}]" if is_exactly(key, str, int) else ""
             yield _Place(place.name + named, place.where, inner, depth, place.path + (named or "[…]"))
@@ -310,9 +311,9 @@ def _attributes(place: _Place, depth: int) -> Iterator[_Place]:
     """Yield the attributes of an object. A module's submodules have the paths that they have in PyTorch."""
     value, kind = place.value, type(place.value)
     where = f"attribute of {class_name(kind)}"
-    for name, inner in list((_LOCAL(value, "__dict__") if kind is local else attributes_of(value)).items()):
+    for name, inner in items_of(_LOCAL(value, "__dict__") if kind is local else attributes_of(value)):
         if name == "_modules" and issubclass(kind, nn.Module) and issubclass(type(inner), dict):
-            for child, module in list(dict.items(inner)):
+            for child, module in items_of(inner):
                 yield _Place(str(child), where, module, depth, f"{place.path}.{child}")
             yield _Place(str(name), where, inner, depth, f"{place.path}.{name}")
         else:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch.optim import Optimizer
 
-from gpuledger.collect.adapter.program_objects import WeakIdentitySet, parameter_groups
+from gpuledger.collect.adapter.held_tensors import WeakIdentitySet
+from gpuledger.collect.adapter.program_objects import parameter_groups
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.steps.step_counter import StepCounter
 

@@ -15,8 +15,8 @@ from torch import nn
 from gpuledger.collect.adapter import torch_private
 from gpuledger.collect.adapter.calls import OutermostCalls
 from gpuledger.collect.adapter.guard import Guard, describe, take_out_all
+from gpuledger.collect.adapter.held_tensors import WeakIdentitySet
 from gpuledger.collect.adapter.program_objects import (
-    WeakIdentitySet,
     grad_of,
     is_leaf,
     is_on_card,

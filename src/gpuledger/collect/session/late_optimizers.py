@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpuledger.collect.adapter.program_objects import WeakIdentitySet
+from gpuledger.collect.adapter.held_tensors import WeakIdentitySet
 from gpuledger.collect.attribution.rank_journal import RankJournal
 
 LATE_OPTIMIZER = (

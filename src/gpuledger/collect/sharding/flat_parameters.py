@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from gpuledger.collect.adapter.program_objects import WeakIdentitySet, attributes_of, grad_of, is_tensor
+from gpuledger.collect.adapter.held_tensors import WeakIdentitySet
+from gpuledger.collect.adapter.program_objects import attributes_of, grad_of, is_tensor
 from gpuledger.collect.attribution.phases import OUTSIDE
 from gpuledger.collect.attribution.tensor_observations import ObservedTensor
 from gpuledger.collect.sharding.layouts import FlatLayout

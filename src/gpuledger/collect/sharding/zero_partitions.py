@@ -15,8 +15,8 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from gpuledger.collect.adapter.held_tensors import WeakIdentitySet
 from gpuledger.collect.adapter.program_objects import (
-    WeakIdentitySet,
     attributes_of,
     grad_of,
     is_tensor,

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gpuledger.collect.adapter.guard import Guard
+from gpuledger.collect.adapter.held_tensors import WeakIdentitySet
 from gpuledger.collect.adapter.optimizer_hooks import (
     OptimizerHook,
     after_steps,
@@ -19,7 +20,6 @@ from gpuledger.collect.adapter.optimizer_hooks import (
     is_guarded,
 )
 from gpuledger.collect.adapter.program_objects import (
-    WeakIdentitySet,
     parameter_groups,
     updates_of,
     without_overrides,

@@ -11,6 +11,7 @@ from gpuledger.collect.adapter.program_objects import (
     attributes_of,
     is_leaf,
     is_tensor,
+    items_of,
     local_tensors,
     tensors_in,
     without_overrides,
@@ -60,7 +61,7 @@ def _plain_tensors(registry: ModuleRegistry) -> Iterator[tuple[int, int, Any]]:
     They are attributes, or elements of attributes, such as a cache of keys and values.
     """
     for module in registry.live_modules():
-        for key, value in list(attributes_of(module).items()):
+        for key, value in items_of(attributes_of(module)):
             if type(key) is str and (is_tensor(value) or not key.startswith("_")):
                 for tensor in tensors_in(value, 2):
                     yield *registry.named(module, key if tensor is value else f"{key}[*]"), tensor

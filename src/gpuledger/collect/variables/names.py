@@ -19,7 +19,14 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gpuledger.collect.adapter.frames import frames_of_waiting_tasks, locals_of, program_frames
-from gpuledger.collect.adapter.program_objects import attributes_of, class_name, is_exactly, is_tensor, module_of_class
+from gpuledger.collect.adapter.program_objects import (
+    attributes_of,
+    class_name,
+    is_exactly,
+    is_tensor,
+    items_of,
+    module_of_class,
+)
 
 DEPTH = 4
 """Largest number of attributes and elements in a name."""
@@ -199,7 +206,7 @@ def _names_of_self(frames: Sequence[FrameType]) -> dict[int, str]:
     around = {id(frame.f_globals): frame.f_globals for frame in frames}
     variables += [(frozenset(), one) for one in around.values()]
     for loops, one in reversed(variables):
-        for name, value in list(one.items()):
+        for name, value in items_of(one):
             if id(value) in names and type(name) is str and not (name in loops or name in ("self", "cls")):
                 names[id(value)] = name
     return names
@@ -207,7 +214,7 @@ def _names_of_self(frames: Sequence[FrameType]) -> dict[int, str]:
 
 def _global_variables(modules: Iterable[dict[str, Any]]) -> Iterator[_Place]:
     for variables in modules:
-        for name, value in list(variables.items()):
+        for name, value in items_of(variables):
             if type(name) is str and not name.startswith("__"):
                 yield name, True, value
 
@@ -264,7 +271,7 @@ def _inside(name: str, value: Any, *, any_key: bool = False) -> Iterator[_Place]
     if issubclass(kind, _CLOSED) or module_of_class(kind).startswith("gpuledger."):
         return
     if issubclass(kind, dict):
-        for key, inner in _leading(dict.items(value)):
+        for key, inner in _leading(items_of(value, WIDTH)):
             if is_exactly(key, str, int):
                 yield f"{name}[{key!r}]", type(key) is str, inner
             elif any_key:
@@ -276,16 +283,16 @@ def _inside(name: str, value: Any, *, any_key: bool = False) -> Iterator[_Place]
     elif issubclass(kind, nn.Module):
         yield from _of_module(name, value)
     else:
-        for key, inner in _leading(attributes_of(value).items()):
+        for key, inner in _leading(items_of(attributes_of(value), WIDTH)):
             if type(key) is str:
                 yield f"{name}.{key}", True, inner
 
 
 def _of_module(name: str, module: nn.Module) -> Iterator[_Place]:
     """Yield what a module holds, with the paths that PyTorch has for it."""
-    for key, inner in list(attributes_of(module).items()):
+    for key, inner in items_of(attributes_of(module)):
         if issubclass(type(inner), dict) and key in ("_modules", "_parameters", "_buffers"):
-            for own, held in list(islice(dict.items(inner), WIDTH)):
+            for own, held in items_of(inner, WIDTH):
                 yield f"{name}.{own}", True, held
         elif not key.startswith("_") and id(type(inner)) not in _PLAIN_IDS:
             yield f"{name}.{key}", True, inner

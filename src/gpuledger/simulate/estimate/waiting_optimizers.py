@@ -7,7 +7,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from gpuledger.collect.adapter.program_objects import WeakIdentitySet, parameter_groups
+from gpuledger.collect.adapter.held_tensors import WeakIdentitySet
+from gpuledger.collect.adapter.program_objects import parameter_groups
 from gpuledger.simulate.gpu.device import SimulatedDevice
 from gpuledger.simulate.gpu.patches import Patches
 from gpuledger.simulate.gpu.sizes import caller

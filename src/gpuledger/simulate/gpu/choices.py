@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
 from gpuledger.collect.adapter.dispatch_modes import run_outside_modes
+from gpuledger.collect.adapter.program_objects import items_of
 from gpuledger.simulate.gpu.functions import CPU, SimulatedFunctions, as_device, cast_for_autocast
 from gpuledger.simulate.gpu.fused_kernels import patch_attention, patch_flex_attention, patch_norms
 from gpuledger.simulate.gpu.lazy import place_lazy
@@ -221,7 +222,7 @@ def _patch_optimizers(patches: Patches) -> None:
     def choose(params: Any, differentiable: bool, use_fused: bool = False) -> tuple[bool, bool]:
         return (False, False) if differentiable else (use_fused, not use_fused)
 
-    for name, module in list(sys.modules.items()):
+    for name, module in items_of(sys.modules):
         if name.startswith(("torch.optim", "torch.nn.utils", "torch.utils._foreach_utils")) and module is not None:
             if hasattr(module, "_default_to_fused_or_foreach"):
                 patches.put(module, "_default_to_fused_or_foreach", choose)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from gpuledger.collect.adapter.program_objects import items_of
 from gpuledger.errors import InputError
 from gpuledger.simulate.gpu.dispatch import SimulatedMode
 from gpuledger.simulate.gpu.patches import Patches
@@ -246,7 +247,7 @@ def put_everywhere(patches: Patches, name: str, function: Any) -> None:
     plain = getattr(dist, name, None)
     if plain is None:
         return
-    for module_name, module in list(sys.modules.items()):
+    for module_name, module in items_of(sys.modules):
         if module_name.startswith("torch.distributed") and vars(module).get(name) is plain:
             patches.put(module, name, function)
 

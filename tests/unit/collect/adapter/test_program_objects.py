@@ -15,8 +15,8 @@ from refusing import ASKED, OF_CONTAINERS, forbidden, ran, refusing
 from torch import nn
 
 from gpuledger import record
+from gpuledger.collect.adapter.held_tensors import WeakIdentitySet
 from gpuledger.collect.adapter.program_objects import (
-    WeakIdentitySet,
     attributes_of,
     buffers_of,
     children_of,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from torch import nn
 
+from gpuledger.collect.adapter.program_objects import items_of
 from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.tags import TagTable, suffix
 from gpuledger.collect.attribution.tensor_observations import TensorObservations
@@ -127,3 +129,58 @@ def test_no_observation_is_lost() -> None:
     in_threads(observe)
     seen.drain(part)
     assert sorted(part.arrays()["identities.address"].tolist()) == list(range(THREADS * 500))
+
+
+class Grows:
+    """An object in a reference cycle, whose finalizer adds to a table."""
+
+    def __init__(self, table: dict[object, object]) -> None:
+        self.itself, self.table = self, table
+
+    def __del__(self) -> None:
+        self.table[object()] = None
+
+
+@pytest.fixture
+def often_collected() -> Iterator[None]:
+    """Collect garbage after every few objects that are made."""
+    before = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(30)
+    yield
+    gc.set_threshold(*before)
+
+
+def test_a_table_is_read_while_finalizers_add_to_it(often_collected: None) -> None:
+    table: dict[object, object] = dict.fromkeys(range(200))
+    for _ in range(20):
+        Grows(table)
+        assert [key for key, _ in items_of(table)][:200] == [*range(200)]
+    assert len(table) > 200
+
+
+def test_modules_are_drained_while_finalizers_add_others(often_collected: None) -> None:
+    registry, part = ModuleRegistry(), Part()
+    models = [nn.Linear(1, 1) for _ in range(400)]
+    waiting = models[200:]
+    for model in models[:200]:
+        registry.register(model)
+
+    class Registers:
+        """Registers a module when garbage is collected, and leaves another one of its kind."""
+
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            if waiting:
+                registry.register(waiting.pop())
+                Registers()
+
+    Registers()
+    for _ in range(len(models)):
+        registry.drain(part)
+        gc.collect()
+    assert not waiting
+    registry.drain(part)
+    assert len(part.modules) == len(models)

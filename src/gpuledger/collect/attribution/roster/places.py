@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 from torch import nn
 
 from gpuledger.collect.adapter.compiler.graph_nodes import common_path
+from gpuledger.collect.adapter.held_tensors import KeyedReference
 from gpuledger.collect.adapter.program_objects import kind_name
 
 
@@ -56,16 +57,14 @@ class ModuleClasses:
         """Return the name of the class of a module."""
         return self._known[number][1]
 
-    def changed(
-        self, numbers: Mapping[int, int], references: Mapping[int, Callable[[], nn.Module | None]]
-    ) -> list[tuple[int, str]]:
+    def changed(self, numbers: Mapping[int, int], references: dict[int, KeyedReference]) -> list[tuple[int, str]]:
         """Return the id of each module that has changed its class until now, and the name of the class.
 
         Args:
             numbers: Ids of modules, by ``id``.
             references: References to the modules, by ``id``.
         """
-        for key, reference in list(references.items()):
+        for key, reference in references.copy().items():
             number, module = numbers.get(key, -1), reference()
             if module is None or number < 0 or self._known[number][0] == id(type(module)):
                 continue
@@ -74,4 +73,4 @@ class ModuleClasses:
             if name != before:
                 self._changed[number] = name
                 self.names.add(name)
-        return list(self._changed.items())
+        return list(self._changed.copy().items())
