@@ -12,7 +12,13 @@ from gpuledger.model.journal.journal import Part
 
 
 class FollowsOperators(Protocol):
-    """What is computed from what; see :class:`..variables.updates.WeightUpdates`."""
+    """What is computed from what; see :class:`..variables.updates.WeightUpdates`.
+
+    Attributes:
+        address_of: Returns the address of a tensor's storage; 0 if it has none.
+    """
+
+    address_of: Callable[[Any], int]
 
     @property
     def is_on(self) -> bool:
@@ -23,6 +29,14 @@ class FollowsOperators(Protocol):
 
     def forget(self, address: int) -> None:
         """Forget a storage that was freed."""
+
+
+@runtime_checkable
+class ShowsOperators(Protocol):
+    """A recorder that sees every operator."""
+
+    def follow(self, operators: FollowsOperators) -> None:
+        """Tell an object of every operator and of the storages that are freed."""
 
 
 @runtime_checkable
@@ -40,9 +54,6 @@ class FillsUp(Protocol):
     operators_left: int
     on_limit: Callable[[], None]
     kept: KeptBlocks | None
-
-    def follow(self, operators: FollowsOperators) -> None:
-        """Tell an object of every operator and of the storages that are freed."""
 
     def pause(self) -> None:
         """Record no more allocations until :meth:`resume`, and take no more of the program's time."""

@@ -17,7 +17,7 @@ from gpuledger.collect.attribution.module_registry import ModuleRegistry
 from gpuledger.collect.attribution.modules import ModuleTracker
 from gpuledger.collect.attribution.phases import Phases
 from gpuledger.collect.attribution.rank_journal import RankJournal
-from gpuledger.collect.attribution.recorder import FillsUp, Recorder
+from gpuledger.collect.attribution.recorder import FillsUp, Recorder, ShowsOperators
 from gpuledger.collect.attribution.stacks import StackTable
 from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.collect.attribution.tensor_observations import TensorObservations
@@ -146,12 +146,13 @@ class MemoryWindow:
 
     def _follow(self, updates: WeightUpdates) -> None:
         """See the operators that update weights: through a recorder of operators, or with an observer of its own."""
-        if self._filling is None:
+        if isinstance(self.recorder, ShowsOperators):
+            self.recorder.follow(updates)
+        else:
             self._followed.follow(self._tracker)
-            return
-        self._filling.on_full = self._drain_when_full
-        self._filling.follow(updates)
-        self._limit = OperatorLimit(self._filling, self._journal, self._steps, self._drain_when_full)
+        if self._filling is not None:
+            self._filling.on_full = self._drain_when_full
+            self._limit = OperatorLimit(self._filling, self._journal, self._steps, self._drain_when_full)
 
     def divide_compiled(self, graphs: CompiledGraphs) -> None:
         """Attribute the memory of compiled regions to their modules. Called before the recording is opened."""

@@ -107,6 +107,8 @@ class WeightUpdates:
     def __init__(self, observed: TensorObservations, phases: Phases) -> None:
         self.on_kept: Callable[[Tensor], None] = lambda _: None
         """Called with each tensor that is followed from now on. Its end has to be told: :meth:`forget`."""
+        self.address_of: Callable[[Tensor], int] = storage_address
+        """Returns the address of a tensor's storage; 0 if it has none."""
         self._observed = observed
         self._phases = phases
         self._weights: dict[int, _Weight] = {}
@@ -173,14 +175,14 @@ class WeightUpdates:
 
     def _write(self, target: Tensor, read: list[Tensor], *, is_new: bool) -> None:
         """Record what a tensor contains that an operator has written."""
-        elements, address = _elements(target), storage_address(target)
+        elements, address = _elements(target), self.address_of(target)
         if not address or elements < 0:
             return
         gradients: _Gradients = _NOTHING
         carried: _Carried = _NOTHING
         parts: _Gradients = _NOTHING
         for one in read:
-            source = storage_address(one)
+            source = self.address_of(one)
             if is_new and source == address:
                 return  # a view
             content = self._contents.get(source)

@@ -9,6 +9,7 @@ import torch
 
 from gpuledger.collect.attribution.live_objects import LiveObjects
 from gpuledger.collect.attribution.phases import ModuleContext
+from gpuledger.collect.attribution.recorder import FollowsOperators
 from gpuledger.collect.attribution.tags import TagTable
 from gpuledger.model.journal.journal import REASONS, BlockState, Part
 from gpuledger.simulate.gpu.device import SimulatedDevice
@@ -44,6 +45,11 @@ class SimulatedRecorder:
         """Return ``(device_idx, address)`` of a tensor on the GPU; None for any other tensor."""
         address = self._device.address(tensor)
         return (DEVICE_IDX, address) if address else None
+
+    def follow(self, operators: FollowsOperators) -> None:
+        """Tell an object of every operator on the GPU and of the storages that are freed."""
+        operators.address_of = self._device.address
+        self._device.followed = operators
 
     def can_open(self) -> bool:
         """Return True: simulated memory is recorded beside any mode."""

@@ -15,6 +15,7 @@ import torch
 
 from gpuledger.analyze.allocator.allocator import CachingAllocator
 from gpuledger.analyze.allocator.pools import LARGE_SEGMENT_BYTES, Counters
+from gpuledger.collect.attribution.recorder import FollowsOperators
 from gpuledger.model.journal.journal import Action
 from gpuledger.simulate.catalogue import GpuModel
 from gpuledger.simulate.conditions.decisions import ProgramProgress
@@ -90,6 +91,8 @@ class SimulatedDevice:
         """Returns the path of the running module; "" outside modules."""
         self.at_first_bytes: Callable[[], None] | None = None
         """Called once, before the first GPU allocation."""
+        self.followed: FollowsOperators | None = None
+        """Gets each operator on the GPU, and the addresses of the storages that are freed."""
         self.before_request: Callable[[], None] | None = None
         """Called before each request of memory."""
         self.copies: dict[int, Any] = {}
@@ -230,6 +233,7 @@ class SimulatedDevice:
         self._live[key] = (reference, self.malloc(size_bytes, RESIZE) if size_bytes else 0, size_bytes)
         if before:
             self._operator = -1
+            self._forget(before)
             self.allocator.free(before)
 
     def live_blocks(self) -> dict[int, tuple[int, object]]:
@@ -288,8 +292,13 @@ class SimulatedDevice:
             self.copied_bytes -= self._copied.pop(key)
         if known is not None and known[1]:
             self._operator = -1
+            self._forget(known[1])
             for address in (known[1], *self._held_with.pop(known[1], ())):
                 self.allocator.free(address)
+
+    def _forget(self, address: int) -> None:
+        if self.followed is not None:
+            self.followed.forget(address)
 
     # -- bytes ------------------------------------------------------------------------------------------------------
 

@@ -144,6 +144,9 @@ class SimulatedMode(TorchDispatchMode):
             result = self._run(func, args, kwargs or {})
         if self.ran is not None and self._was_on_card:
             self.ran(func, args, kwargs or {}, result)
+        followed = self.device.followed
+        if followed is not None and self._was_on_card and followed.is_on:
+            followed.see(func, result, args)
         return result
 
     # -- running ----------------------------------------------------------------------------------------------------
